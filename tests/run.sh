@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What `make test` does: everything the tests need, then all of them, then one line of totals.
-#   tests/run.sh [unit] [differential] [linear] [chaos] [clients]      (default: all five)
-# Environment: EVENKEEL_COMMANDS (commands of the differential test), EVENKEEL_SEED, EVENKEEL_LINEAR (seeds of the
-# linearizability test, as 1..20), EVENKEEL_FUZZ_SECONDS and EVENKEEL_SOAK_SECONDS, EVENKEEL_PEERS (where `make peers` put Redis 8 and Valkey 9, which then serve as
-# further oracles).
+# Runs the tests for `make test`: everything they need, then all of them, then one line of totals.
+#     tests/run.sh [unit] [differential] [linear] [chaos] [clients]      (default: all five)
+# Environment: EVENKEEL_COMMANDS (commands of the differential test), EVENKEEL_SEED, EVENKEEL_LINEAR (seeds of
+# the linearizability test, as 1..20), EVENKEEL_FUZZ_SECONDS and EVENKEEL_SOAK_SECONDS, EVENKEEL_PEERS (folder
+# of Redis 8 and Valkey 9 from `make peers`, which then serve as further oracles).
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root" || exit 2
@@ -16,7 +16,7 @@ summary=()
 
 say() { printf '\n=== %s\n' "$*"; }
 
-# Adds one part's counts to the totals. A part that ended badly without saying what failed counts as one failure.
+# Adds one part's counts to the totals. A part that failed without naming a failure counts as one.
 count() { # name passed failed status note
     local bad=$3
     [ "$4" -ne 0 ] && [ "$bad" -eq 0 ] && bad=1
@@ -25,15 +25,15 @@ count() { # name passed failed status note
     summary+=("$(printf '%-24s %5d passed, %d failed%s' "$1" "$2" "$bad" "${5:+  ($5)}")")
 }
 
-# As the tests are built: with the features that they ask of common crates, so that nothing is compiled twice.
+# Builds like the tests: with their features of common crates, so that nothing is compiled twice.
 everything="--workspace --bins --tests"
-# Many of them wait, for a database that starts or a time that passes.
+# Several tests at once, as many of them wait: for a database to start or a time to pass.
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-4}
 
 sum() { awk '{ n += $1 } END { print n + 0 }'; }
 
-# The packages tests talk to. Debian starts a service on installation unless a policy says no: ours says no for the
-# moment of the installation, if there is none yet.
+# Installs the packages the tests need. Debian starts a service on installation unless a policy forbids it.
+# Ours forbids it during the installation, if there is no policy yet.
 install_oracle() {
     command -v redis-server >/dev/null && command -v redis-cli >/dev/null && has_postgresql && return 0
     if [ "$(id -u)" -ne 0 ]; then
@@ -52,7 +52,7 @@ install_oracle() {
     return "$status"
 }
 
-# The tests of sources start one themselves, from the programs that are not in the path.
+# The tests of sources start PostgreSQL themselves, from programs outside the path.
 has_postgresql() {
     local bin
     for bin in "$(pg_config --bindir 2>/dev/null)" /usr/lib/postgresql/*/bin; do
@@ -68,7 +68,7 @@ unit() {
     local good bad
     good=$(sed -n 's/^test result: .* \([0-9]*\) passed;.*/\1/p' "$log/unit.log" | sum)
     bad=$(sed -n 's/^test result: .* \([0-9]*\) failed;.*/\1/p' "$log/unit.log" | sum)
-    # The loops' other back end, which some have nothing to do with.
+    # The loops' other back end, for the tests that depend on it.
     EVENKEEL_TEST_IO_BACKEND=epoll cargo test --workspace --test it -- --skip eviction:: --skip sources_ --skip rows_kept:: --skip loading --skip acts:: 2>&1 </dev/null | tee "$log/epoll.log" | grep -A 3 -e '[.][.][.] FAILED' -e 'panicked at' -e '^test result'
     [ "${PIPESTATUS[0]}" -eq 0 ] || status=1
     good=$((good + $(sed -n 's/^test result: .* \([0-9]*\) passed;.*/\1/p' "$log/epoll.log" | sum)))
@@ -83,8 +83,9 @@ differential() {
     local totals good bad
     totals=$(compared)
     good=${totals% *} bad=${totals#* }
-    # Two servers do not read the clock at the same instant: a key may expire between them. What differs by such a chance
-    # differs in another stream of a second run of the same seed; everything else differs in the same one.
+    # Two servers do not read the clock at the same instant, so a key may expire between them. Such a
+    # difference shows in another stream when the same seed runs again; every other difference shows in the
+    # same one.
     if [ -n "$totals" ] && [ "$bad" != 0 ]; then
         echo "differential: once more, to tell a difference from a coincidence of clocks"
         differing >"$log/differing.1"
@@ -132,7 +133,8 @@ linear() {
     count "linear" "$1" "$2" "$status" "$note"
 }
 
-# A server that is sent all that clients can send, and one to which everything happens at once.
+# The chaos tests: one server gets every input that clients can send, and on another everything happens at
+# once.
 chaos() {
     say "clients that try to break the server"
     local status=0 totals good=0 bad=0 note program
@@ -152,8 +154,8 @@ chaos() {
     count "chaos" "$good" "$bad" "$status" "$note"
 }
 
-# The client tests wait more than they work: they run beside the linearizability test, and the one that takes longest to install and
-# to run beside the others.
+# The client tests wait more than they work, so they run beside the linearizability test. The one that takes
+# longest to install and run goes beside the others.
 clients_pids=()
 begin_clients() {
     cargo build --quiet $everything </dev/null || return 1

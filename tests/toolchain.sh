@@ -1,6 +1,6 @@
 #!/bin/sh
-# Whether this machine can compile Evenkeel; if not, one line says what to install. Takes some milliseconds.
-# CARGO, RUSTC and CC name other programs than cargo, rustc and cc.
+# Checks whether this machine can compile Evenkeel; if not, prints one line with what to install. CARGO, RUSTC
+# and CC name other programs than cargo, rustc and cc.
 set -u
 manifest=$(dirname "$0")/../Cargo.toml
 needed=$(sed -n 's/^rust-version *= *"\([0-9.]*\)".*/\1/p' "$manifest")

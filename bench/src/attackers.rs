@@ -1,15 +1,18 @@
-//! What one client's long command does to everybody else: every attack of [`crate::attack`], one after the other,
-//! on each server, with one attacker and with ten, and a bystander ([`crate::bystander`]) who sends small GETs.
+//! The effect of one client's long command on the others. Every attack of [`crate::attack`] runs on each
+//! server, with one attacker and with ten, beside a bystander ([`crate::bystander`]) that sends small GETs.
 //!
-//! Both sides are reported: the promise is worth nothing if the attacker pays for it. Each row has a server process
-//! of its own. Before the first row, between rows and after the last one the bystander is watched with nobody
-//! attacking: what is seen there, over all of these together, is the noise of this machine in this run, and the
-//! goals are set beyond it. Both are of what was asked while the host gave nothing of the cores to others, where that is
-//! enough to judge by; the table in full has everything beside it. An interval in which the host gave more than [`STOLEN_MAX`] of the cores to others is watched
-//! again, a few times, and that with the least of it counts: chosen by what the kernel says, not by what was seen.
+//! Both sides are reported, as the promise is worth nothing if the attacker pays for it. Each row has its own
+//! server process. The bystander is also watched without attackers, before the first row, between rows and
+//! after the last one. All these times together are the baseline: the noise of this machine in this run. The
+//! goals are set beyond it.
 //!
-//! Goals, for Evenkeel's rows: p99.9 at most 1 ms and max at most 5 ms beyond the baseline; the attacker's own time
-//! at most 1.2 times that at Redis.
+//! Only requests sent while the host left the cores alone are judged, if there are enough of them. The full
+//! table has all requests beside them. An interval in which the host took more than [`STOLEN_MAX`] of the
+//! cores is watched again, a few times. The one with the least counts. The choice uses the kernel's account,
+//! not the results.
+//!
+//! Goals, for Evenkeel's rows: p99.9 at most 1 ms and max at most 5 ms beyond the baseline; the attacker's
+//! own time at most 1.2 times that at Redis.
 
 use crate::attack::{self, Attack, Attacker, Stage, Strike, Style, render};
 use crate::bystander::{self, Bystander, Seen};
@@ -25,7 +28,7 @@ use std::time::{Duration, Instant};
 
 pub struct Options {
     pub scale: f64,
-    /// How long each row is watched.
+    /// Time that each row is watched.
     pub seconds: f64,
     /// Attacks to run; empty for all.
     pub attacks: Vec<String>,
@@ -35,7 +38,7 @@ pub struct Options {
     pub baseline_every: usize,
     /// Whether the attackers' threads run behind all others.
     pub demoted: bool,
-    /// How often an interval is watched at most.
+    /// Most times that an interval is watched.
     pub tries: u64,
 }
 
@@ -45,21 +48,21 @@ pub const FEW: &[&str] = &["smembers", "sdiff", "keys", "hgetall", "lrange", "bl
 const P999_GOAL_NS: u64 = 1_000_000;
 const MAX_GOAL_NS: u64 = 5_000_000;
 const OWN_GOAL: f64 = 1.2;
-/// Before a strike, nobody attacking.
+/// Time before a strike, without attackers.
 const LEAD: Duration = Duration::from_millis(200);
-/// Before an operation that was answered BUSY is tried again.
+/// Pause before an operation answered BUSY is tried again.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
-/// A lag beyond this says more about the generator than about the server.
+/// Lag above which the generator, not the server, is the likely cause.
 const LATE_NS: u64 = 1_000_000;
 /// Part of the cores' time above which an interval is watched again.
 const STOLEN_MAX: f64 = 0.002;
-/// Open files asked for: a crowd, twice, and something beside.
+/// Open files asked for: a crowd, twice, and some more.
 const FILES: u64 = 32_768;
 const MAXCLIENTS: &str = "12000";
 const SUBJECT: &str = "Evenkeel";
 const PEER: &str = "Redis";
 
-/// What came of one row on one server.
+/// The result of one row on one server.
 enum Outcome {
     Measured { own_ns: Vec<f64>, seen: Box<Seen> },
     NotSupported,
@@ -67,7 +70,7 @@ enum Outcome {
 }
 
 impl Outcome {
-    /// What of the cores the host gave to others; nothing where there is nothing to be watched again.
+    /// The part of the cores that the host gave to others. None where a repeated watch is useless.
     fn stolen_part(&self) -> f64 {
         match self {
             Outcome::Measured { seen, .. } => seen.stolen_part(),
@@ -76,7 +79,7 @@ impl Outcome {
     }
 }
 
-/// What INFO tells of stalls, in this order.
+/// The fields of INFO about stalls, in this order.
 const STALLS: [&str; 7] = ["seen", "named", "crowd", "os", "os_named", "unknown", "differing"];
 type Stalls = [u64; STALLS.len()];
 
@@ -133,7 +136,7 @@ pub fn run(targets: &[Target], options: &Options) -> Result<(Section, Section), 
 struct Bench<'a> {
     options: &'a Options,
     rows: Vec<Row>,
-    /// What the watchdog saw in the rows of [`SUBJECT`] with attackers: see [`STALLS`].
+    /// Stalls that the watchdog saw in the rows of [`SUBJECT`] with attackers: see [`STALLS`].
     stalls: Stalls,
     waits: Section,
 }
@@ -189,7 +192,8 @@ impl Bench<'_> {
         self.add(Some(attack), what, attackers, target, outcome);
     }
 
-    /// `what` and `waits` get a description, and what the server says of who waited; what its watchdog saw is added to `stalls`.
+    /// Watches an attack. `what` and `waits` get a description and the server's report of waits. The
+    /// watchdog's counts are added to `stalls`.
     fn watch_attack(
         &self,
         target: &Target,
@@ -232,7 +236,7 @@ impl Bench<'_> {
         self.rows.push(row);
     }
 
-    /// What `server` shows with nobody attacking, all times together.
+    /// The baseline of `server`: all times without attackers together.
     fn noise(&self, server: &str) -> Option<Seen> {
         let mut noise = Seen::new().ok()?;
         for row in self.rows.iter().filter(|row| row.attack.is_none() && row.server == server) {
@@ -260,7 +264,7 @@ impl Bench<'_> {
         Some(row.own_mean()? / peer).filter(|ratio| ratio.is_finite())
     }
 
-    /// Which goals a row of ours misses, in words; empty where there are none.
+    /// The goals that a row of ours misses, in words. Empty where there are none.
     fn verdict(&self, row: &Row, noise: Option<&Seen>) -> String {
         if row.server != SUBJECT || row.attack.is_none() {
             return String::new();
@@ -375,7 +379,7 @@ impl Bench<'_> {
         )
     }
 
-    /// One line for each attack: for a README.
+    /// One line for each attack, for a README.
     fn summary(&self) -> Table {
         let servers = self.servers();
         let own: Vec<String> = servers.iter().map(|server| format!("own, {server}")).collect();
@@ -425,7 +429,7 @@ impl Row {
         }
     }
 
-    /// Name, own time and what the bystander saw, or what went wrong; filled up to `width` if it is given.
+    /// Name, own time and the bystander's figures, or the fault. Filled up to `width` if it is given.
     fn cells(&self, width: Option<usize>) -> Vec<String> {
         let mut cells = vec![self.name()];
         match &self.outcome {
@@ -442,7 +446,7 @@ impl Row {
     }
 }
 
-/// What the server says its watchdog saw so far; nothing if it has none.
+/// The watchdog's counts so far, as the server reports them. Zeros if it has no watchdog.
 fn stalls_of(server: &Server) -> Stalls {
     let Ok(Value::Bulk(info)) = server.client().and_then(|mut c| c.words("INFO evenkeel")) else {
         return Stalls::default();
@@ -456,7 +460,8 @@ fn stalls_of(server: &Server) -> Stalls {
     })
 }
 
-/// What the server itself says of who waited for whom, and of its loops' latest stalls, those of the setup included; if it can tell.
+/// The server's own report of waits, and of its loops' latest stalls, with those of the setup. None if it has
+/// no such report.
 fn waits_of(server: &Server) -> Option<String> {
     let mut text = String::new();
     for command in ["EVENKEEL WAITS", "EVENKEEL STALLS 20"] {
@@ -472,8 +477,8 @@ fn is_unknown(error: &io::Error) -> bool {
     error.to_string().contains("unknown command")
 }
 
-/// Sets the attack up and watches it; returns the times of its operations and what the bystander saw. What the server's watchdog
-/// saw meanwhile, and while nothing was set up, is added to `stalls`.
+/// Sets the attack up and watches it. Returns the times of its operations and the bystander's figures. The
+/// watchdog's counts, without those of the setup, are added to `stalls`.
 fn watch(
     attack: &Attack,
     stage: &Stage,
@@ -565,7 +570,7 @@ fn round(attack: &Attack, stage: &Stage, options: &Options) -> io::Result<(Vec<f
     Ok((own_ns, seen?))
 }
 
-/// One operation; a server that answers BUSY for the time of somebody's script is asked again, and that time counts.
+/// Does one operation. A server that answers BUSY because of a script is asked again, and that time counts.
 fn patiently(attacker: &mut Attacker, strike: &mut Strike) -> io::Result<Duration> {
     let start = Instant::now();
     let mut waited = Duration::ZERO;
@@ -580,7 +585,7 @@ fn patiently(attacker: &mut Attacker, strike: &mut Strike) -> io::Result<Duratio
     }
 }
 
-/// Repeats one encoded command for `seconds`; returns how long each took, in nanoseconds.
+/// Repeats one encoded command for `seconds`. Returns the time of each, in nanoseconds.
 pub fn repeat(client: &mut Client, seconds: f64, command: &[u8]) -> io::Result<Vec<f64>> {
     let until = Instant::now() + Duration::from_secs_f64(seconds);
     let mut times = Vec::new();
@@ -590,7 +595,7 @@ pub fn repeat(client: &mut Client, seconds: f64, command: &[u8]) -> io::Result<V
     Ok(times)
 }
 
-/// The mean of `times` and how many they are, for the report.
+/// The mean of `times` and their number, for the report.
 pub fn mean_time(times: &[f64]) -> String {
     match times.len() {
         0 => String::new(),

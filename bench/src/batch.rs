@@ -1,10 +1,11 @@
 //! Batches of writes: does a larger batch ever cost throughput, and do others wait for it?
 //!
-//! One client writes a number of keys again and again, in batches of one size, in one of three ways: MSET, a pipeline
-//! of SETs, MULTI with SETs and EXEC; each batch is one write to the socket, and the next one leaves when its replies
-//! are in. A bystander watches every cell. The cells are gone through in rounds, server by server, so that a
-//! disturbance of the machine hits all alike; throughput is the median of the rounds, the bystander's p99 that of all
-//! rounds together.
+//! One client writes a number of keys again and again, in batches of one size. The ways are MSET, a pipeline
+//! of SETs, and MULTI with SETs and EXEC. Each batch is one write to the socket, and the next one is sent
+//! when its replies are in. A bystander watches every cell.
+//!
+//! The cells are measured in rounds, server by server, so that a disturbance of the machine hits all alike.
+//! Throughput is the median of the rounds, the bystander's p99 that of all rounds together.
 //!
 //! Goals: throughput at least 0.95 of the best with a smaller batch; bystander's p99 at most 1 ms.
 
@@ -21,7 +22,7 @@ pub struct Options {
     pub keys: Vec<u64>,
     pub sizes: Vec<u64>,
     pub rounds: usize,
-    /// How long a cell is measured in each round.
+    /// Time that a cell is measured in each round.
     pub seconds: f64,
 }
 
@@ -160,7 +161,7 @@ fn encode(way: Way, size: u64, keys: u64) -> Vec<(Vec<u8>, u64)> {
     (0..keys).step_by(size as usize).map(batch).collect()
 }
 
-/// The table, how many cells of ours were judged and how many of them miss a goal.
+/// The table, the number of our cells that were judged, and the number that miss a goal.
 fn table(cells: &[Cell], servers: &[Server], options: &Options) -> (Table, (u64, u64)) {
     let mut head = vec!["way, batch of".to_string()];
     for server in servers {

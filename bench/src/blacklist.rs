@@ -1,9 +1,14 @@
 //! The main job: many ID lists filtered against a blacklist.
 //!
-//! A blacklist `X` and lists `Y` of IDs, a few of each blacklisted; one request wants all lists less `X`. Asked for in the
-//! ways people try: a Lua script that answers JSON numbers, the same with strings, one SDIFF per list in a pipeline, the
-//! same at once on connections of their own, scripts over compressed bitmaps, one per list, pipelined or at once, and one R.DIFF
-//! per list, whose answer stays there (of peers with the redis-roaring module only). The answers are checked against a plain computation before anything is timed.
+//! There is a blacklist `X` and lists `Y` of IDs, a few of each blacklisted. One request wants all lists
+//! without `X`. It is asked in the ways that people try:
+//!
+//! - a Lua script that answers JSON numbers, and the same with strings;
+//! - one SDIFF per list in a pipeline, and the same at once on separate connections;
+//! - scripts over compressed bitmaps, one per list, pipelined or at once;
+//! - one R.DIFF per list, whose answer stays there (only of peers with the redis-roaring module).
+//!
+//! The answers are checked against a plain computation before anything is timed.
 //!
 //! | shape | X | lists |
 //! |---|---|---|
@@ -30,13 +35,13 @@ pub struct Options {
     pub seconds: f64,
     /// Requests under way at any time.
     pub callers: usize,
-    /// Which shapes; none stands for all.
+    /// The shapes to run; empty for all.
     pub shapes: Vec<String>,
-    /// Letters of the ways; none stands for all.
+    /// Letters of the ways to run; empty for all.
     pub ways: Vec<String>,
 }
 
-/// How many IDs there are, and which.
+/// The number of IDs, and their distribution.
 struct Shape {
     name: &'static str,
     blacklisted: u64,
@@ -44,7 +49,7 @@ struct Shape {
     /// Members of a list.
     len: fn(u64) -> u64,
     dense: bool,
-    /// Whether one request is long enough for a caller and a round of its own.
+    /// Whether one request is long enough for a single caller and fewer rounds.
     large: bool,
 }
 
@@ -74,7 +79,7 @@ impl Shape {
         if self.dense { (series << 20) + 2 * i + (random & 1) } else { random }
     }
 
-    /// The lists less the blacklist, each sorted, computed the plain way.
+    /// The lists without the blacklist, each sorted, computed the plain way.
     fn expected(&self) -> Vec<Vec<u64>> {
         let x: HashSet<u64> = (0..self.blacklisted).map(|i| self.blacklisted(i)).collect();
         let list = |list| {
@@ -114,17 +119,17 @@ enum Way {
     Whole(&'static str),
     /// One SDIFF per list.
     Sdiff,
-    /// One script per list over compressed bitmaps, whose names begin so.
+    /// One script per list over compressed bitmaps, with the prefix of their names.
     Bitmaps(&'static str, &'static str),
-    /// One R.DIFF per list, whose answer is left in the server.
+    /// One R.DIFF per list, whose answer stays in the server.
     Native,
 }
 
-/// How what is sent per list travels.
+/// The transport of the requests per list.
 #[derive(Clone, Copy, PartialEq)]
 enum Travel {
     Pipelined,
-    /// On connections of their own.
+    /// On separate connections.
     AtOnce,
 }
 
@@ -144,7 +149,7 @@ const WAYS: [(&str, Way, Travel); 11] = [
     ("(k) R.DIFF into another key, pipelined", Way::Native, Pipelined),
 ];
 
-/// What the names of bitmaps begin with; of those that a way changes.
+/// Prefixes of the names of bitmaps, and of bitmaps that a way changes.
 const BITMAPS: &str = "R:";
 const DESTROYED: &str = "D:";
 
@@ -162,7 +167,7 @@ local answer = {}
 for list = 2, #KEYS do answer[list - 1] = redis.call('SDIFF', KEYS[list], KEYS[1]) end
 return cjson.encode(answer)";
 
-/// Bits of X that are turned round in the list, then those of the list: what people had who knew no R.DIFF.
+/// Bits of X inverted in the list, then combined with the list: the way without R.DIFF.
 const SCRIPT_XOR: &str = "\
 redis.call('R.BITOP', 'XOR', 'tmp', KEYS[2], KEYS[1])
 redis.call('R.BITOP', 'AND', 'tmp', KEYS[2], 'tmp')
@@ -170,7 +175,7 @@ local ids = redis.call('R.GETINTARRAY', 'tmp')
 redis.call('DEL', 'tmp')
 return ids";
 
-/// Hits taken out of the list itself, which is destroyed so.
+/// Hits removed from the list itself, which destroys it.
 const SCRIPT_CLEAR: &str = "\
 redis.call('R.BITOP', 'AND', 'tmp', KEYS[2], KEYS[1])
 local hits = redis.call('R.GETINTARRAY', 'tmp')
@@ -218,7 +223,7 @@ fn run_shape(targets: &[Target], shape: &Shape, options: &Options, section: &mut
     let ratios: Vec<String> = others.iter().map(|&i| format!("× {}", labels[i])).collect();
     head.extend(ratios.iter().map(String::as_str));
     let mut table = Table::new(&head);
-    // The least CPU that one of the two SDIFF ways took, of each server.
+    // The lower CPU time of the two SDIFF ways, for each server.
     let mut plain = vec![f64::INFINITY; servers.len()];
     for (name, way, travel) in WAYS {
         if !options.ways.is_empty()
@@ -323,7 +328,7 @@ fn eval(text: &str, prefix: &str, lists: std::ops::Range<u64>) -> Vec<u8> {
     out
 }
 
-/// Where way (k) leaves its answers.
+/// The key of an answer of way (k).
 fn left(list: u64) -> String {
     format!("{BITMAPS}T{list}")
 }
@@ -341,7 +346,7 @@ fn difference(list: u64) -> Vec<u8> {
     out
 }
 
-/// What is sent for one request.
+/// The commands of one request.
 fn requests(way: Way, lists: u64) -> Vec<Vec<u8>> {
     match way {
         Way::Whole(script) => vec![eval(script, "", 0..lists)],
@@ -351,7 +356,8 @@ fn requests(way: Way, lists: u64) -> Vec<Vec<u8>> {
     }
 }
 
-/// Checks the answers, then takes turns; per server the medians of requests/s and of CPU ns per request.
+/// Checks the answers, then takes turns. Returns per server the medians of requests/s and of CPU ns per
+/// request.
 fn measure(
     servers: &[Server],
     shape: &Shape,

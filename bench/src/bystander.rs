@@ -1,4 +1,4 @@
-//! A bystander: somebody who sends small GETs on a timetable of his own and times the answers.
+//! A bystander: a client that sends small GETs on its own timetable and times the answers.
 //!
 //! ```text
 //! this program ── starts ──▶ bystander process (SCHED_FIFO, memory locked, one thread that does nothing else)
@@ -6,21 +6,20 @@
 //!      └──── histograms ◀───────┘  waits for the answers still out, prints, ends
 //! ```
 //!
-//! 1. The loop is open. Requests leave at random moments drawn beforehand (Poisson, 1000 a second), whether or not
-//!    earlier ones were answered, and latency counts from the moment a request *should* have left, so a stall of the
-//!    server is felt by every request it delays and not by one alone. What a full socket does not take yet is kept
-//!    and sent later; the request's clock runs on.
-//! 2. A generator that is late itself would blame the server. It is a process of its own, so that no page fault and
-//!    no allocation of the attackers' side reaches it, it asks for SCHED_FIFO and locked memory, sleeps in ppoll to
-//!    the nanosecond, and keeps its own lateness, reported as send lag.
-//! 3. A virtual machine's host gives its cores to others for milliseconds, which no program on it can help or see but in the
-//!    kernel's account of stolen time. It is read every [`SLICE`]; what was asked in a slice in which it stands still, and
-//!    still does a slice later (the account is kept in steps of 10 ms, so that it may come late), is also counted by
-//!    itself, as undisturbed. Not every host tells of all it takes: so on each core a *canary*, a thread above all others
-//!    (SCHED_FIFO) that does nothing but sleep for a millisecond at a time, notes when it is woken more than [`LATE`] too late, and
-//!    what was asked in such a slice or in the one before is disturbed too. What a server does cannot keep a canary waiting so long: the
-//!    kernel delivers packets for 2 ms in one go. Slices are chosen by account and canaries alone and never by what was seen in them.
-//! 4. A request that has no answer when patience ends counts with the time it has waited so far.
+//! 1. The loop is open. Requests leave at random moments drawn beforehand (Poisson, 1000 a second), answered
+//!    or not. Latency counts from the moment a request *should* have left, so every request that a stall
+//!    delays feels it. Bytes that a full socket refuses are sent later; the request's clock runs on.
+//! 2. A late generator would blame the server. So it is a separate process, out of reach of page faults and
+//!    allocations of the attackers. It asks for SCHED_FIFO and locked memory, sleeps in ppoll to the
+//!    nanosecond, and reports its own lateness as send lag.
+//! 3. The host of a virtual machine takes its cores for milliseconds, seen only in the kernel's account of
+//!    stolen time. The account is read every [`SLICE`]. It has steps of 10 ms and may come late. So requests
+//!    count as *undisturbed* only if it stands still in their slice and in the next. Not every host reports
+//!    all it takes. So each core has a *canary*, a thread above all others that sleeps a millisecond at a
+//!    time. It notes when it wakes more than [`LATE`] too late; requests of that slice and the one before are
+//!    disturbed too. A server cannot delay a canary so long: the kernel delivers packets for 2 ms at most.
+//!    Results never choose slices.
+//! 4. A request without an answer when patience ends counts with the time it has waited so far.
 
 use crate::random::Random;
 use crate::report::time;
@@ -38,25 +37,25 @@ use std::time::{Duration, Instant};
 
 const CONNS: usize = 8;
 const PER_SECOND: f64 = 1000.0;
-/// Keys the bystander reads; they stay whatever a test does to the others.
+/// Keys that the bystander reads. No test changes them.
 pub const KEYS: u64 = 100;
-/// How long the last answers are waited for.
+/// Time to wait for the last answers.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often the account of stolen time is read.
+/// Time between two reads of the account of stolen time.
 const SLICE: Duration = Duration::from_millis(100);
-/// How long a canary sleeps, and by how much more it may.
+/// Sleep of a canary, and its allowed delay.
 const NAP: Duration = Duration::from_millis(1);
 const LATE: Duration = Duration::from_millis(3);
-/// Answers in undisturbed slices from which a quantile of 99.9 % says something.
+/// Answers in undisturbed slices from which a quantile of 99.9 % is meaningful.
 const ENOUGH: u64 = 1000;
 /// The part of this program that is the bystander process.
 pub const PART: &str = "bystander-process";
 
-/// What the bystander saw, in nanoseconds.
+/// The bystander's results, in nanoseconds.
 #[derive(Clone)]
 pub struct Seen {
     pub latency: Histogram<u64>,
-    /// The same, of what was asked while the host gave nothing to others.
+    /// Latencies of requests sent while the host took nothing.
     pub undisturbed: Histogram<u64>,
     pub lag: Histogram<u64>,
     /// Whether the sender ran SCHED_FIFO.
@@ -64,7 +63,7 @@ pub struct Seen {
     /// Whether its memory was locked.
     pub locked: bool,
     pub unanswered: u64,
-    /// Error replies, and the first one's text.
+    /// Error replies, and the text of the first.
     pub errors: u64,
     pub error: String,
     /// CPU time the host gave to others, and the time watched.
@@ -99,22 +98,22 @@ impl Seen {
         self.stolen.as_secs_f64() / (self.watched.as_secs_f64() * cores as f64).max(1e-9)
     }
 
-    /// The latencies that say most of the server: the undisturbed ones, if they are enough.
+    /// The latencies that say most about the server: the undisturbed ones, if they are enough.
     fn telling(&self) -> &Histogram<u64> {
         if self.undisturbed.len() < ENOUGH { &self.latency } else { &self.undisturbed }
     }
 
-    /// Nanoseconds at quantile `q` of these.
+    /// Nanoseconds at quantile `q` of the telling latencies.
     pub fn at(&self, q: f64) -> u64 {
         self.telling().value_at_quantile(q)
     }
 
-    /// The longest of these, in nanoseconds.
+    /// The longest of the telling latencies, in nanoseconds.
     pub fn longest(&self) -> u64 {
         self.telling().max()
     }
 
-    /// 99.9 % and the longest of these, in words.
+    /// 99.9 % and the longest of the telling latencies, in words.
     pub fn tail(&self) -> String {
         format!("{} / {}", time(self.at(0.999) as f64), self.faults(time(self.longest() as f64)))
     }
@@ -132,7 +131,7 @@ impl Seen {
         cells
     }
 
-    /// The longest wait in words, and what was not answered at all or with errors.
+    /// The longest wait in words, with requests that got no answer or an error.
     pub fn worst(&self) -> String {
         self.faults(time(self.latency.max() as f64))
     }
@@ -147,7 +146,7 @@ impl Seen {
         max
     }
 
-    /// Adds what another bystander saw.
+    /// Adds the results of another bystander.
     pub fn merge(&mut self, other: &Seen) -> io::Result<()> {
         self.latency.add(&other.latency).map_err(io::Error::other)?;
         self.undisturbed.add(&other.undisturbed).map_err(io::Error::other)?;
@@ -164,7 +163,7 @@ impl Seen {
         Ok(())
     }
 
-    /// How the figures were taken, for the report.
+    /// The method of measurement, for the report.
     pub fn method(&self) -> String {
         let class =
             if self.punctual { "SCHED_FIFO" } else { "normal priority: SCHED_FIFO was not permitted" };
@@ -213,7 +212,7 @@ impl Seen {
                 _ => return Err(io::Error::other(format!("the bystander: {line}"))),
             }
         }
-        Err(io::Error::other("the bystander ended without a word"))
+        Err(io::Error::other("the bystander ended without a result"))
     }
 }
 
@@ -225,14 +224,14 @@ pub struct Bystander {
     stolen_before: Duration,
 }
 
-/// Writes the keys bystanders read.
+/// Writes the keys that bystanders read.
 pub fn prepare(server: &Server) -> io::Result<()> {
     let mut client = server.client()?;
     (0..KEYS).try_for_each(|n| client.words(&format!("SET bystander:{n} xxx")).map(|_| ()))
 }
 
 impl Bystander {
-    /// Starts one and waits until it is connected; its keys must have been prepared.
+    /// Starts one and waits until it is connected. Its keys must have been prepared.
     pub fn start(server: &Server) -> io::Result<Bystander> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args([PART, &server.port.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -249,7 +248,7 @@ impl Bystander {
         }
     }
 
-    /// Ends the timetable, waits for the answers still out, and returns what was seen.
+    /// Ends the timetable, waits for the answers still out, and returns the results.
     pub fn stop(mut self) -> io::Result<Seen> {
         drop(self.child.stdin.take());
         let stolen = sys::stolen() - self.stolen_before;
@@ -290,16 +289,16 @@ pub fn process(port: &str) -> io::Result<()> {
 struct Conn {
     stream: TcpStream,
     scanner: Scanner,
-    /// What the socket has not taken yet.
+    /// Bytes that the socket has not taken yet.
     out: VecDeque<u8>,
     /// Intended send times of the requests without an answer, oldest first.
     waiting: VecDeque<Instant>,
 }
 
-/// When a core was found to have stood still: from when it should have woken its canary until it did.
+/// Times at which a core stood still: from the planned waking of its canary to the actual one.
 type Stops = Arc<Mutex<Vec<(Instant, Instant)>>>;
 
-/// A canary on each core (3), for as long as the process lives.
+/// Starts a canary on each core (3), for as long as the process lives.
 fn watch_cores() -> Stops {
     let stops = Stops::default();
     for core in 0..std::thread::available_parallelism().map_or(1, usize::from) {
@@ -321,11 +320,11 @@ fn watch_cores() -> Stops {
     stops
 }
 
-/// What the kernel says was stolen, slice by slice, and what was seen in which.
+/// The kernel's account of stolen time, slice by slice, and the latencies in each.
 struct Slices {
     began: Instant,
     stops: Stops,
-    /// What had been stolen when each slice began, so far as they have.
+    /// Time stolen up to the beginning of each slice.
     stolen: Vec<Duration>,
     /// Slice in which a request should have left, and its latency in nanoseconds.
     seen: Vec<(u32, u64)>,
@@ -340,8 +339,8 @@ impl Slices {
         (moment.saturating_duration_since(self.began).as_nanos() / SLICE.as_nanos()) as usize
     }
 
-    /// Reads the account if a slice has begun since the last time. Slices slept through get what is read after them, and
-    /// so does the one before: they are not told apart.
+    /// Reads the account if a slice has begun since the last time. Slices slept through get the next reading,
+    /// and so does the one before: they are not distinguished.
     fn tick(&mut self, now: Instant) {
         let slice = self.of(now);
         if slice >= self.stolen.len() {
@@ -353,8 +352,8 @@ impl Slices {
         self.seen.push((self.of(intended) as u32, latency));
     }
 
-    /// Latencies of what was asked in slices that nothing was stolen in and no core stood still, nor in the one after. The last
-    /// two are not known.
+    /// Latencies of requests in undisturbed slices: nothing was stolen in the slice or the next, and no core
+    /// stood still. The last two slices are unknown.
     fn undisturbed(&self) -> impl Iterator<Item = u64> {
         let mut stood = vec![false; self.stolen.len()];
         for (from, to) in self.stops.lock().unwrap_or_else(PoisonError::into_inner).iter() {
@@ -500,7 +499,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Writes what the socket takes and returns how much that was.
+    /// Writes as much as the socket takes, and returns the number of bytes.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self.stream.write(bytes) {
             Ok(n) => Ok(n),
@@ -543,7 +542,8 @@ mod tests {
         for slice in 0..9u32 {
             slices.saw(slices.began + SLICE * slice + SLICE / 2, u64::from(slice));
         }
-        // Something was stolen between the beginnings of the third and the fourth; what came after the last two is unknown.
+        // Time was stolen between the beginnings of the third and the fourth. The slices after the last two
+        // are unknown.
         assert_eq!(slices.undisturbed().collect::<Vec<_>>(), [0, 3, 4, 5]);
         // A core stood still from the end of the fifth until the beginning of the sixth.
         let end = slices.began + SLICE * 5;

@@ -5,8 +5,8 @@
 //!        └─► in the bench itself: exact LRU, and the optimum          trace.rs
 //! ```
 //!
-//! Values are of one size; `maxmemory` is such that 0.5, 2 and 10 % of the different keys fit. Replays have nothing to do with each
-//! other: as many run at once as there are cores.
+//! Values have one size; `maxmemory` is set so that 0.5, 2 and 10 % of the different keys fit. Replays are
+//! independent, so as many run at once as there are cores.
 
 mod replay;
 mod trace;
@@ -23,11 +23,11 @@ use trace::Trace;
 
 pub struct Options {
     pub traces: PathBuf,
-    /// Only traces whose names hold one of these.
+    /// Run only traces whose names contain one of these.
     pub names: Vec<String>,
     /// Parts of the unique keys, in per mille.
     pub permille: Vec<u64>,
-    /// Requests of a trace at most.
+    /// Most requests of a trace.
     pub requests: usize,
     pub way: Way,
     /// Replays at once.
@@ -37,7 +37,7 @@ pub struct Options {
 /// Traces with requests of different sizes are for other measurements.
 const LEFT_OUT: &str = "adaptsize";
 
-/// The server that has goals: their mean in percent at least, and points under LRU at most.
+/// The server with goals: least mean in percent, and most points under LRU.
 const OURS: &str = "Evenkeel";
 const MEAN_GOAL: f64 = 40.0;
 const UNDER_GOAL: f64 = 1.0;
@@ -49,7 +49,7 @@ struct Contestant {
     policy: &'static str,
 }
 
-/// A trace and how many of its keys fit.
+/// A trace and the number of its keys that fit.
 struct Row {
     trace: usize,
     capacity: usize,
@@ -59,7 +59,7 @@ struct Row {
     cells: Vec<Option<Cell>>,
 }
 
-/// Hits in percent, and the rest.
+/// Hits in percent, and other results.
 #[derive(Clone, Copy)]
 struct Cell {
     hits: f64,
@@ -121,7 +121,7 @@ fn paths(options: &Options) -> Result<Vec<PathBuf>, String> {
     Ok(paths)
 }
 
-/// All rows; replays run side by side, the long ones first.
+/// Measures all rows. Replays run side by side, the long ones first.
 fn measured(
     traces: &[Trace],
     contestants: &[Contestant],
@@ -194,7 +194,7 @@ fn every_row(traces: &[Trace], contestants: &[Contestant], rows: &[Row]) -> Tabl
     table
 }
 
-/// Per trace, and over all rows.
+/// Means per trace, and over all rows.
 fn means(traces: &[Trace], contestants: &[Contestant], rows: &[Row]) -> Table {
     let mut table = Table::new(&head(contestants, &["trace", "optimum", "LRU"]));
     let mut line = |name: &str, of: &dyn Fn(&Row) -> bool| {
@@ -214,7 +214,7 @@ fn means(traces: &[Trace], contestants: &[Contestant], rows: &[Row]) -> Table {
     table
 }
 
-/// A contestant's mean, and where it is furthest under LRU; beside the goals, if it has some.
+/// A contestant's mean, and the row where it is furthest under LRU; with the goals, if it has some.
 fn verdict(contestant: &Contestant, number: usize, traces: &[Trace], rows: &[Row]) -> String {
     let cells: Vec<(&Row, Cell)> = rows.iter().filter_map(|row| Some((row, row.cells[number]?))).collect();
     let Some(mean) = mean(cells.iter().map(|(_, cell)| cell.hits)) else {

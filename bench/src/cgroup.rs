@@ -4,20 +4,20 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where each version keeps memory groups, and the file that holds a group's limit.
+/// The folder of memory groups in each version, and the file with a group's limit.
 const PLACES: [(&str, &str, &str); 2] = [
     ("version 2", "/sys/fs/cgroup", "memory.max"),
     ("version 1", "/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
 ];
 
-/// A group of our own; removed when dropped, by when its processes must have ended.
+/// A group of our own. It is removed when dropped; its processes must have ended by then.
 pub struct MemoryGroup {
     kind: &'static str,
     path: PathBuf,
 }
 
 impl MemoryGroup {
-    /// Makes one for `limit` bytes. Errors: of the last place tried, in words.
+    /// Makes a group with `limit` bytes. Errors: the last place tried, in words.
     pub fn new(limit: u64) -> Result<MemoryGroup, String> {
         let mut last = String::new();
         for (kind, root, file) in PLACES {
@@ -33,7 +33,7 @@ impl MemoryGroup {
         self.kind
     }
 
-    /// The file a process writes "0" to in order to join.
+    /// The file that a process writes "0" to in order to join.
     pub fn joined_by(&self) -> PathBuf {
         self.path.join("cgroup.procs")
     }
@@ -49,7 +49,8 @@ fn make(root: &Path, file: &str, limit: u64) -> io::Result<PathBuf> {
     let path = root.join(format!("evenkeel-bench-{}", std::process::id()));
     fs::create_dir(&path)?;
     let limited = match path.join(file) {
-        // Where memory is not controlled the kernel does not make the file, and none must be made by us.
+        // Where memory is not controlled the kernel does not make the file, and this program must not make
+        // it.
         file if file.exists() => fs::write(file, limit.to_string()),
         _ => Err(io::Error::other("memory is not controlled here")),
     };

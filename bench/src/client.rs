@@ -1,4 +1,4 @@
-//! A plain blocking connection, for preparing data and checking answers.
+//! A plain blocking connection, to prepare data and to check answers.
 
 use crate::wire::{self, Scanner, Value};
 use std::io::{self, BufRead, BufReader, Write};
@@ -17,7 +17,7 @@ impl Client {
         Ok(Client { stream: BufReader::with_capacity(256 << 10, stream) })
     }
 
-    /// Sends one encoded command and reads its reply; an error reply is an error.
+    /// Sends one encoded command and reads its reply. Errors: an error reply, too.
     pub fn send(&mut self, command: &[u8]) -> io::Result<Value> {
         self.stream.get_mut().write_all(command)?;
         match Value::read(&mut self.stream)? {
@@ -31,7 +31,7 @@ impl Client {
         self.stream.get_mut().write_all(commands)
     }
 
-    /// The next reply; an error reply is a value like others.
+    /// Reads the next reply. An error reply is a value like others.
     pub fn read(&mut self) -> io::Result<Value> {
         Value::read(&mut self.stream)
     }
@@ -51,8 +51,8 @@ impl Client {
         }
     }
 
-    /// Sends encoded commands and passes over `replies` replies; returns how long that took.
-    /// Errors: as [`Client::send`].
+    /// Sends encoded commands, skips `replies` replies, and returns the time taken. Errors: as
+    /// [`Client::send`].
     pub fn discard(&mut self, commands: &[u8], replies: u64) -> io::Result<Duration> {
         let start = Instant::now();
         self.stream.get_mut().write_all(commands)?;

@@ -1,8 +1,8 @@
 //! A long list copied inside the server in every way people found, and by COPY.
 //!
-//! Each way copies the same list to a name that holds nothing; the copy's length and elements at both ends, in the middle and
-//! at random places are compared with what was pushed, and so is the list itself, which some ways turn round. A bystander
-//! watches each way on its own.
+//! Each way copies the same list to an empty name. The copy's length, and elements at both ends, in the
+//! middle and at random positions, are compared with the original. The list itself is compared too, as some
+//! ways reverse it. A bystander watches each way separately.
 
 use crate::bystander::{self, Bystander, Seen};
 use crate::client::Client;
@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 
 pub struct Options {
     pub elements: u64,
-    /// Ways whose names contain one of these; none stands for all.
+    /// Run only ways whose names contain one of these; empty for all.
     pub ways: Vec<String>,
 }
 
 enum Way {
     Script(&'static str),
     Command(&'static [&'static str]),
-    /// DUMP and RESTORE, the payload going through the client.
+    /// DUMP and RESTORE, with the payload going through the client.
     Client,
 }
 
@@ -52,7 +52,7 @@ for i = 0, redis.call('LLEN', KEYS[1]) - 1, 100 do
   redis.call('RPUSH', KEYS[2], unpack(redis.call('LRANGE', KEYS[1], i, i + 99)))
 end";
 
-/// Random places at which the copy is looked at.
+/// Random positions at which the copy is checked.
 const LOOKS: u64 = 50;
 
 pub fn run(targets: &[Target], options: &Options) -> Section {
@@ -103,7 +103,7 @@ pub fn run(targets: &[Target], options: &Options) -> Section {
         table,
     );
     section.note(
-        "Length and elements of every copy, and of the list after it, were compared with what was pushed.",
+        "Length and elements of every copy, and of the list after it, were compared with the pushed list.",
     );
     method.into_iter().for_each(|method| section.note(method));
     section
@@ -134,7 +134,7 @@ fn measure(server: &Server, way: &Way, elements: u64) -> io::Result<Done> {
     copy(&mut client, way)?;
     let elapsed = start.elapsed();
     let cpu_ns = server.cpu_ns() - cpu;
-    // What a way leaves for later (freeing, for one) belongs to it as well.
+    // Work that a way leaves for later (freeing, for one) counts too.
     std::thread::sleep(Duration::from_millis(500));
     let seen = watching.stop()?;
     [COPY, LIST].iter().try_for_each(|key| check(&mut client, key, elements))?;
@@ -162,7 +162,7 @@ fn copy(client: &mut Client, way: &Way) -> io::Result<()> {
     client.send(&command).map(|_| ())
 }
 
-/// Whether a list is what was pushed: its length, and elements here and there.
+/// Whether a list is the original: its length, and some of its elements.
 fn check(client: &mut Client, key: &str, elements: u64) -> io::Result<()> {
     if client.words(&format!("LLEN {key}"))? != Value::Int(elements as i64) {
         return Err(io::Error::other(format!("{key} has not the right length")));

@@ -1,4 +1,4 @@
-//! Filling a server with data, fast.
+//! Fills a server with data, fast.
 
 use crate::load::{Load, Outcome};
 use crate::random::{key40, value40};
@@ -6,7 +6,7 @@ use crate::server::Server;
 use crate::wire;
 use std::io;
 
-/// Connections and pipeline of a fill: enough to keep a server busy, few enough not to queue for long.
+/// Connections and pipeline of a fill: enough to keep a server busy, few enough for short queues.
 const CONNS: usize = 4;
 const PIPELINE: usize = 50;
 /// Elements of a collection sent with one command.
@@ -34,7 +34,7 @@ pub fn strings(server: &Server, n: u64, ttl_s: u64) -> io::Result<Outcome> {
     each(server, 0..n, |out, i| wire::command(out, &[b"SET", &key40(i), &value40(i), b"EX", &ttl]))
 }
 
-/// The 40-byte keys `0..n` without expiry, a hundred with each MSET: the quickest way to have many.
+/// The 40-byte keys `0..n` without expiry, a hundred with each MSET: the quickest way to make many.
 pub fn mset(server: &Server, n: u64) -> io::Result<Outcome> {
     let mut at = 0;
     Load::connect(server.port, CONNS, 1)?.run(4, None, &mut |out| {
@@ -53,7 +53,7 @@ pub fn mset(server: &Server, n: u64) -> io::Result<Outcome> {
     })
 }
 
-/// Adds elements `0..n` to the collection at `key`, a hundred with each command: `command key part..`, where
+/// Adds elements `0..n` to the collection at `key`, a hundred with each command: `command key part..`.
 /// `parts` appends the `per_element` arguments of one element.
 pub fn collection(
     server: &Server,

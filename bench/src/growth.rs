@@ -1,12 +1,12 @@
-//! Growing to many keys and losing most of them again.
+//! Growth to many keys, and the loss of most of them.
 //!
-//! Two runs for each server. One fills it and removes 94 % of the keys, scattered, by pipelined UNLINK; the other
-//! fills it with keys of which 94 % expire within one window of seconds. A bystander watches every phase apart:
-//! nobody, growing, shrinking. Memory is looked at when full and when the server has come to rest. What the survivors
-//! need is what a fresh server holds that was filled with them and nothing else.
+//! There are two runs for each server. One fills it and removes 94 % of the keys, scattered, by pipelined
+//! UNLINK. The other fills it with keys of which 94 % expire within one window of seconds. A bystander
+//! watches each phase separately: idle, growing, shrinking. Memory is read when the server is full and when
+//! it has come to rest. It is compared with a fresh server that was filled only with the survivors.
 //!
-//! Goals for Evenkeel: p99.9 at most 1 ms and max at most 5 ms beyond the phase with nobody; the last expired key
-//! freed within 20 s; memory afterwards at most twice what the survivors need.
+//! Goals for Evenkeel: p99.9 at most 1 ms and max at most 5 ms beyond the idle phase; the last expired key
+//! freed within 20 s; memory afterwards at most twice that of the survivors.
 
 use crate::bystander::{self, Bystander, Seen};
 use crate::fill;
@@ -22,20 +22,20 @@ pub struct Options {
     pub keys: u64,
     /// The seconds within which keys expire.
     pub window_s: u64,
-    /// How long after the window the last expired key is waited for.
+    /// Time after the window to wait for the last expired key.
     pub tail_s: u64,
 }
 
 /// Life of the keys that are not to expire here.
 const TTL_S: u64 = 86_400;
-/// Resident memory afterwards, against what the survivors need.
+/// Resident memory afterwards, over that of the survivors.
 const GOAL: f64 = 2.0;
 
-/// Seconds within which the last expired key is to be freed.
+/// Seconds within which the last expired key must be freed.
 const TAIL_GOAL_S: f64 = 20.0;
 const P999_GOAL_NS: u64 = 1_000_000;
 const MAX_GOAL_NS: u64 = 5_000_000;
-/// How long the bystander is watched with nobody else there.
+/// Time that the bystander is watched alone.
 const NOBODY: Duration = Duration::from_secs(5);
 
 /// Whether key `i` is one of the 6 % that stay.
@@ -43,9 +43,9 @@ fn survives(i: u64) -> bool {
     mix(i ^ 0xabcd) % 100 < 6
 }
 
-/// What both runs are described by.
+/// The results of both runs.
 struct Losing {
-    /// The first one is that with nobody.
+    /// The first one is the idle phase.
     phases: Vec<Phase>,
     memory: Memory,
     notes: Vec<String>,
@@ -55,7 +55,7 @@ struct Phase {
     name: &'static str,
     took: String,
     seen: Seen,
-    /// Whether something was still to be freed too late.
+    /// Whether garbage was still waiting too late.
     late: bool,
 }
 
@@ -71,7 +71,7 @@ impl Phase {
         Phase { name, took, seen, late: false }
     }
 
-    /// Which goals it misses, in words.
+    /// The goals it misses, in words.
     fn verdict(&self, nobody: &Seen) -> String {
         let seen = &self.seen;
         let mut missed = Vec::new();
@@ -177,7 +177,7 @@ fn unlink_run(server: &Server, options: &Options, fill_time: &mut Duration) -> i
     Ok(losing)
 }
 
-/// Resident bytes of the empty server, and what a bystander sees there.
+/// Resident bytes of the empty server, and the bystander's results there.
 fn begin(server: &Server) -> io::Result<(u64, Seen)> {
     bystander::prepare(server)?;
     server.settle(Duration::from_secs(2));
@@ -186,7 +186,7 @@ fn begin(server: &Server) -> io::Result<(u64, Seen)> {
     Ok((server.rss(), bystander.stop()?))
 }
 
-/// Resident bytes of a server that was filled with the survivors and nothing else.
+/// Resident bytes of a server that was filled only with the survivors.
 fn survivors_need(target: &Target, options: &Options) -> Result<u64, String> {
     let server = Server::start(target)?;
     let fill = || {
@@ -208,7 +208,7 @@ fn by_expiry(target: &Target, options: &Options, fill_time: Duration) -> Result<
 
 fn expiry_run(server: &Server, options: &Options, fill_time: Duration) -> io::Result<Losing> {
     let (empty, nobody) = begin(server)?;
-    // The first key dies when, by the other run's fill time, the last one has been there for seconds.
+    // The first key expires when, by the other run's fill time, the last one has existed for seconds.
     let lead = fill_time.mul_f64(1.5) + Duration::from_secs(4);
     let opens = Instant::now() + lead;
     let opens_ms = (SystemTime::now() + lead).duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);

@@ -7,10 +7,10 @@
 //!                ─RESP─► Redis, holding all rows as strings
 //! ```
 //!
-//! One hot item; all items by Zipf's law with room for some; every item once, into an empty cache. The servers take
-//! turns round by round. The generator, and PostgreSQL where it is asked, share the cores with the server: so CPU time
-//! per request is the figure to compare, the server's own, and the database's beside it. Then what 30k items of 6.6 KB
-//! take, and how long after a COMMIT the old row is still read.
+//! Cases: one hot item; all items by Zipf's law with room for some; every item once, into an empty cache. The
+//! servers take turns round by round. The generator, and PostgreSQL where it is asked, share the cores with
+//! the server. So the figure to compare is the server's CPU time per request, with the database's beside it.
+//! Further figures: the memory of 30k items of 6.6 KB, and how long after a COMMIT the old row is still read.
 
 mod database;
 pub mod instances;
@@ -38,43 +38,43 @@ use zipf::Zipf;
 pub struct Options {
     pub rows: u64,
     pub big_rows: u64,
-    /// Items there is room for in the Zipf case.
+    /// Number of items that fit in the Zipf case.
     pub cached: u64,
     pub conns: usize,
     pub rounds: usize,
     pub seconds: f64,
     pub commits: u64,
-    /// Words of the cases' names; only these cases are run. All, if empty.
+    /// Words of case names; only these cases are run. All, if empty.
     pub cases: Vec<String>,
-    /// Further words of the source of the Zipf cases, as `gather 200us`.
+    /// Further words for the source of the Zipf cases, such as `gather 200us`.
     pub source: String,
 }
 
 const ROW_BYTES: u64 = 1024;
 const BIG_ROW_BYTES: u64 = 6758;
 const EXPONENT: f64 = 0.99;
-/// What the rest of a row takes as JSON, about.
+/// JSON bytes of a row besides its body, about.
 const AROUND_BODY: u64 = 56;
 const RSS_GOAL: u64 = 220 << 20;
-/// What allocators need to give back what they keep for later.
+/// Time for allocators to give back unused memory.
 const REST: Duration = Duration::from_secs(15);
 const LAG_GOAL: u64 = 5_000_000;
 const HOT: u64 = 42;
 
-/// Requests a second in an open loop.
+/// Requests per second in an open loop.
 const RATES: [u32; 2] = [40_000, 80_000];
 
-/// Which ids are asked for.
+/// The distribution of the requested ids.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ids {
     Hot,
     Zipf,
-    /// By Zipf's law, so many a second in an open loop.
+    /// By Zipf's law, so many per second in an open loop.
     ZipfAt(u32),
     Cold,
 }
 
-/// What Evenkeel shall reach.
+/// The goals for Evenkeel.
 #[derive(Clone, Copy, Default)]
 struct Goals {
     per_second: Option<f64>,
@@ -88,15 +88,15 @@ struct Subject {
     protocol: Protocol,
     port: u16,
     pid: u32,
-    /// What stands before an id.
+    /// The text in front of an id.
     prefix: String,
     /// Empties its cache.
     empty: Box<dyn Fn() -> io::Result<()>>,
-    /// Rows it loaded from the database so far.
+    /// Number of rows loaded from the database so far.
     loads: Box<dyn Fn() -> io::Result<u64>>,
 }
 
-/// What was measured of a subject in one case.
+/// The figures of a subject in one case.
 struct Cell {
     per_second: Vec<f64>,
     cpu_us: Vec<f64>,
@@ -117,7 +117,7 @@ struct Stage<'a> {
     section: Section,
 }
 
-/// Errors: no PostgreSQL, no Evenkeel; whatever else fails is a note of the report.
+/// Runs the measurement. Errors: no PostgreSQL, no Evenkeel. Any other failure is a note of the report.
 pub fn run(targets: &[Target], peers: Option<&str>, options: &Options) -> Result<Section, String> {
     let find = |label: &str| targets.iter().find(|target| target.label == label);
     let evenkeel = find("Evenkeel").ok_or("Evenkeel is missing")?;
@@ -142,7 +142,7 @@ fn fill_database(database: &Database, options: &Options) -> io::Result<()> {
     let mut session = database.session()?;
     fill_table(&mut session, "items", options.rows, ROW_BYTES)?;
     fill_table(&mut session, "big", options.big_rows, BIG_ROW_BYTES)?;
-    // What the Go service hears of changes.
+    // The Go service's notifications of changes.
     session.run(
         "CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
          PERFORM pg_notify(TG_TABLE_NAME || '_changed', OLD.id::text); RETURN NULL; END $$",
@@ -152,14 +152,14 @@ fn fill_database(database: &Database, options: &Options) -> io::Result<()> {
     session.run("CHECKPOINT").map(|_| ())
 }
 
-/// Makes a table of so many rows, each as large as JSON.
+/// Makes a table of so many rows, each of so many bytes as JSON.
 fn fill_table(session: &mut Session, table: &str, rows: u64, size: u64) -> io::Result<()> {
     let body = size - AROUND_BODY;
     let parts = body / 32 + 1;
     session.run(&format!(
         "CREATE TABLE {table} (id bigint PRIMARY KEY, version bigint NOT NULL, name text NOT NULL, body text NOT NULL)"
     ))?;
-    // Digests, since text that repeats would be compressed.
+    // Digests, as repeated text would be compressed.
     session.run(&format!(
         "INSERT INTO {table} SELECT n, 0, 'item ' || n, \
          (SELECT left(string_agg(md5(n || '.' || part), ''), {body}) FROM generate_series(1, {parts}) part) \
@@ -169,7 +169,7 @@ fn fill_table(session: &mut Session, table: &str, rows: u64, size: u64) -> io::R
 }
 
 impl Stage<'_> {
-    /// All that is measured with rows of 1 KB.
+    /// Measures everything with rows of 1 KB.
     fn requests(&mut self) -> Result<(), String> {
         let (evenkeel, http) = start_evenkeel(self.evenkeel, &self.database, "items", "items", &[])?;
         let ours = |protocol| self_subject(&evenkeel, http, protocol, "items", "item");
@@ -202,7 +202,8 @@ impl Stage<'_> {
         self.case(&mut table, "cold, each id once", &over_http, Ids::Cold, cold());
         self.case(&mut table, "cold, each id once", &over_resp[..1], Ids::Cold, cold());
         self.freshness(&over_http, &over_resp[..1]);
-        // Where some rows are loaded, the slowest hundredth are loads; what the others wait is seen where none is.
+        // Where some rows are loaded, the slowest hundredth are loads. The case without loads shows the wait
+        // of the others.
         let kept = Goals { per_second: Some(8e4), p99_ns: Some(1_000_000), ..Goals::default() };
         let name = format!("Zipf {EXPONENT}, room for all");
         self.case(&mut table, &name, &over_http[..1], Ids::Zipf, kept);
@@ -227,7 +228,7 @@ impl Stage<'_> {
         let goals = Goals { per_second: Some(8e4), p99_ns: Some(1_000_000), ..Goals::default() };
         self.case(&mut table, &name, &over_http, Ids::Zipf, goals);
         self.case(&mut table, &name, &over_resp, Ids::Zipf, Goals::default());
-        // What those wait who do not ask for as much as there can be: 1 % less than asked for is the same.
+        // The waits at less than full load. A rate of 1 % less than asked for counts as the same.
         let goals = |rate: u32| Goals { per_second: Some(0.99 * f64::from(rate)), ..goals };
         for rate in RATES {
             let name = format!("{name}, at {}/s", count(rate.into()));
@@ -265,7 +266,7 @@ impl Stage<'_> {
         self.noted(started)
     }
 
-    /// A Redis that holds all rows of a table.
+    /// Starts a Redis that holds all rows of a table.
     fn start_redis(&mut self, table: &str) -> Option<Server> {
         let started = Server::start(self.redis?).and_then(|server| {
             copy(&self.database, table, &server).map_err(|e| format!("filling Redis: {e}"))?;
@@ -274,7 +275,7 @@ impl Stage<'_> {
         self.noted(started)
     }
 
-    /// What there is; an error becomes a note, once.
+    /// Returns the result. An error becomes a note, once.
     fn noted<T>(&mut self, result: Result<T, String>) -> Option<T> {
         result.map_err(|error| (!self.section.notes.contains(&error)).then(|| self.section.note(error))).ok()
     }
@@ -305,7 +306,7 @@ impl Stage<'_> {
                 }
             }
         }
-        // With Zipf's law Redis holds all rows, and what loads some cannot be held to it.
+        // With Zipf's law Redis holds all rows, so a server that loads some is not compared with it.
         let redis = subjects.iter().position(|subject| subject.label == "Redis" && ids == Ids::Hot);
         if let Some(redis) = redis {
             goals.cpu_us = Some(median(&mut cells[redis].cpu_us.clone()));
@@ -318,7 +319,7 @@ impl Stage<'_> {
         }
     }
 
-    /// From COMMIT to the first fresh read: with nothing else to do, and beside requests by Zipf's law.
+    /// Measures the time from COMMIT to the first fresh read: idle, and beside requests by Zipf's law.
     fn freshness(&mut self, over_http: &[Subject], over_resp: &[Subject]) {
         let mut table = Table::new(&["COMMIT to fresh read", "beside", "p50", "p95", "p99", "max", "goal"]);
         for (busy, subject) in [false, true]
@@ -358,7 +359,7 @@ impl Stage<'_> {
         lag(self.database.session()?, subject, self.options)
     }
 
-    /// What items of 6.6 KB take.
+    /// Measures the memory of items of 6.6 KB.
     fn memory(&mut self) {
         let rows = self.options.big_rows;
         let mut table =
@@ -413,7 +414,8 @@ impl Stage<'_> {
 
 const GO: &str = "Go";
 
-/// An Evenkeel with one source in front of a table, and its port for HTTP; `more` are further options of the source.
+/// Starts an Evenkeel with one source in front of a table. Returns it with its HTTP port. `more`: further
+/// options of the source.
 fn start_evenkeel(
     evenkeel: &Target,
     database: &Database,
@@ -436,7 +438,7 @@ fn start_evenkeel(
     Ok((server, http))
 }
 
-/// Loads some items and returns what one of those that are cached takes, as a budget counts it.
+/// Loads some items and returns the size of one cached item, as a budget counts it.
 fn loaded_size(server: &Server, source: &str, prefix: &str, items: u64) -> io::Result<u64> {
     let mut ids = 0..items;
     Traffic::connect(server.port, 10, Protocol::Resp, prefix)?.run(None, || ids.next())?;
@@ -508,7 +510,7 @@ fn feed_is_open(port: u16, source: &str) -> bool {
     told.windows(2).any(|pair| pair[0].text() == "feed" && pair[1].text() == "open")
 }
 
-/// Reads some items and looks whether they are what was asked for.
+/// Reads some items and checks that they are the requested ones.
 fn check(subject: &Subject, rows: u64) -> io::Result<()> {
     let mut reader = Reader::connect(subject.port, subject.protocol, &subject.prefix)?;
     for id in Scattered::new(rows).take(100) {
@@ -615,7 +617,7 @@ impl Cell {
         let warm_up = match ids {
             Ids::Cold => 0,
             Ids::Hot => 20_000,
-            // Often enough to fill the cache and to learn what is popular.
+            // Often enough to fill the cache and to learn the popular items.
             Ids::Zipf | Ids::ZipfAt(_) => 6 * options.rows,
         };
         if ids == Ids::Cold {

@@ -1,9 +1,9 @@
-//! A closed-loop load generator: many connections, one thread, epoll, nothing parsed that need not be.
+//! A closed-loop load generator: many connections, one thread, epoll, as little parsing as possible.
 //!
-//! Each connection sends `pipeline` commands in one write and the next ones when all replies are in. Connections
-//! may be bound into groups: a group sends again when all its members are done, as a caller does who waits for
-//! several answers. It is cheap on purpose: on a small machine a generator that needs as much CPU as the server
-//! measures itself.
+//! Each connection sends `pipeline` commands in one write, and the next ones when all replies are in.
+//! Connections may be bound into groups. A group sends again when all its members are done, like a caller
+//! that waits for several answers. The generator is cheap on purpose: on a small machine one that needs as
+//! much CPU as the server measures itself.
 
 use crate::sys::{Epoll, Interest};
 use crate::wire::Scanner;
@@ -11,7 +11,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// A server that answers nothing for this long is given up.
+/// Silence after which a server is given up.
 const SILENCE: Duration = Duration::from_secs(180);
 
 struct Conn {
@@ -31,7 +31,7 @@ pub struct Load {
     buffer: Vec<u8>,
 }
 
-/// What a run did.
+/// The results of a run.
 pub struct Outcome {
     pub replies: u64,
     pub elapsed: Duration,
@@ -61,7 +61,7 @@ impl Load {
     }
 
     /// Runs until `next` has no more commands or `until` has passed, then waits for the outstanding replies.
-    /// `next` appends one command and says whether it did. Errors: the connection's; an error reply of the
+    /// `next` appends one command and returns whether it did. Errors: the connection's; an error reply of the
     /// server, with its text; silence.
     pub fn run(
         &mut self,
@@ -162,7 +162,7 @@ fn flush(epoll: &Epoll, conn: &mut Conn, token: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads what is there, once: level-triggered epoll comes back for the rest.
+/// Reads the available bytes, once: level-triggered epoll comes back for the rest.
 fn receive(conn: &mut Conn, buffer: &mut [u8]) -> io::Result<u64> {
     match conn.stream.read(buffer) {
         Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")),

@@ -5,7 +5,7 @@
 //!       └─ a file ─► evenkeel load, two connections ─────────────────────────► the same
 //! ```
 //!
-//! What is there after each way is looked at before the next begins on an empty server.
+//! The data of each way are checked before the next begins on an empty server.
 
 use crate::load::Load;
 use crate::random::hex16;
@@ -36,7 +36,7 @@ struct Kind {
     arguments: &'static [&'static str],
     row: fn(&mut Vec<u8>, u64),
     command: fn(&mut Vec<u8>, u64),
-    /// Answers the number of rows.
+    /// A script that answers the number of rows.
     check: &'static str,
 }
 
@@ -99,7 +99,7 @@ fn fields(i: u64) -> [String; 5] {
     ]
 }
 
-/// A folder that goes when this does.
+/// A folder that is removed with this value.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -204,7 +204,7 @@ fn measure(
     Ok(cells)
 }
 
-/// How long one way takes on an empty server, and the server's CPU time.
+/// The time of one way on an empty server, and the server's CPU time.
 fn timed(
     target: &Target,
     kind: &Kind,

@@ -4,9 +4,9 @@
 //! evenkeel-bench [all|throughput|memory|growth|lists|copies|loading|bystander|batch|blacklist|small|items|instances|touch|cache] [--option ..]
 //! ```
 //!
-//! Every part starts the servers itself, on free loopback ports, with nothing saved to disk, and ends them. What
-//! is compared is what cannot be argued with: the scheduler's CPU time of the server, its resident memory, and
-//! the latency seen by a bystander who sends on a fixed timetable whatever the server does (`bystander.rs`).
+//! Every part starts the servers itself, on free loopback ports, with nothing saved to disk, and ends them.
+//! The figures compared are hard to dispute. They are the scheduler's CPU time of the server, its resident
+//! memory, and the latency for a bystander with a fixed timetable (`bystander.rs`).
 
 mod attack;
 mod attackers;
@@ -75,7 +75,7 @@ For all parts:
   --full            with `all`: the sizes of the single parts
 ";
 
-/// `--name value` pairs, and which of them somebody asked for.
+/// `--name value` pairs, and the names given on the command line.
 struct Options {
     values: BTreeMap<String, String>,
     used: BTreeSet<String>,
@@ -86,7 +86,7 @@ impl Options {
         let mut args = args.peekable();
         let mut values = BTreeMap::new();
         while let Some(arg) = args.next() {
-            let name = arg.strip_prefix("--").ok_or(format!("what is '{arg}'?"))?.to_string();
+            let name = arg.strip_prefix("--").ok_or(format!("'{arg}' does not begin with --"))?.to_string();
             let value = args.next_if(|next| !next.starts_with("--")).unwrap_or_default();
             values.insert(name, value);
         }
@@ -199,7 +199,7 @@ fn cores() -> u64 {
     std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64)
 }
 
-/// Runs one part; `compact` halves rounds and takes sizes that fit into minutes.
+/// Runs one part. `compact` halves rounds and takes sizes that fit into minutes.
 fn measure(
     part: &str,
     targets: &[Target],

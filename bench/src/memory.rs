@@ -1,7 +1,7 @@
 //! Bytes per key and per element.
 //!
-//! Each kind of data goes into a server of its own: resident memory after the fill, when the server has come to
-//! rest, less resident memory before it, divided by the number of elements.
+//! Each kind of data goes into its own server. The figure is the growth of resident memory by the fill, once
+//! the server has come to rest, divided by the number of elements.
 
 use crate::fill;
 use crate::random::{Scattered, hex16, mix};
@@ -24,7 +24,7 @@ struct Kind {
     fill: fn(&Server, u64) -> io::Result<()>,
 }
 
-/// Resident memory a server may take idle.
+/// Resident memory that an idle server may use.
 const IDLE_GOAL_MIB: u64 = 20;
 
 pub fn run(targets: &[Target], options: &Options) -> Section {
@@ -53,7 +53,7 @@ pub fn run(targets: &[Target], options: &Options) -> Section {
     row.extend(idle.iter().map(|&rss| if rss == 0 { absent() } else { bytes(rss) }));
     row.push(format!("≤ {IDLE_GOAL_MIB} MiB"));
     table.row(row);
-    section.table("Growth of resident memory per element; a server of its own for each line", table);
+    section.table("Growth of resident memory per element; each line has its own server", table);
     section
 }
 
@@ -105,7 +105,8 @@ fn kinds(options: &Options) -> Vec<Kind> {
         fill::collection(server, b"RPUSH", b"list", n, 1, |out, i| wire::bulk(out, &hex16(i)[..10]))
             .map(|_| ())
     });
-    // So little each that it takes many to be seen beside the buffers that the first traffic takes, some 4 MB.
+    // The data are so small that many are needed to be seen beside the buffers of the first traffic, some 4
+    // MB.
     let mut dense = |what: &str, times, goal, fill| {
         let n = times * n;
         kinds.push(Kind { name: format!("{what}, {} in one", count(n)), n, goal, fill });
@@ -119,7 +120,7 @@ fn kinds(options: &Options) -> Vec<Kind> {
     kinds
 }
 
-/// A set of integers, which come in scattered order.
+/// A set of integers, added in scattered order.
 fn integers(server: &Server, n: u64, id: fn(u64) -> u64) -> io::Result<()> {
     let mut order = Scattered::new(n);
     fill::collection(server, b"SADD", b"set", n, 1, |out, _| {

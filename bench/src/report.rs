@@ -1,4 +1,4 @@
-//! What was measured, as text for a terminal and as Markdown.
+//! The results, as text for a terminal and as Markdown.
 
 use std::fmt::Write;
 use std::fs;
@@ -62,7 +62,7 @@ pub struct Section {
     pub title: String,
     pub tables: Vec<(String, Table)>,
     pub notes: Vec<String>,
-    /// Captions and text set as it is; only in Markdown.
+    /// Captions and preformatted text; only in Markdown.
     blocks: Vec<(String, String)>,
 }
 
@@ -114,7 +114,7 @@ impl Section {
     }
 }
 
-/// The report so far: sections are printed when they are added and can be written as one Markdown file.
+/// The report so far. Sections are printed when they are added and can be written as one Markdown file.
 #[derive(Default)]
 pub struct Report {
     sections: Vec<Section>,
@@ -175,12 +175,12 @@ pub fn median(values: &mut [f64]) -> f64 {
     }
 }
 
-/// What a report says where a server could not do what was asked.
+/// The text of a report where a server could not do the work.
 pub fn absent() -> String {
     "–".to_string()
 }
 
-/// Machine, kernel and the settings that move these figures.
+/// Machine, kernel and the settings that affect these figures.
 pub fn machine() -> String {
     let first =
         |path: &str| fs::read_to_string(path).unwrap_or_default().lines().next().unwrap_or("?").to_string();

@@ -1,9 +1,10 @@
-//! The servers under test: where they are, starting one on a free loopback port, what the kernel says of it.
+//! The servers under test: where they are, how one is started on a free loopback port, and the kernel's
+//! figures for it.
 //!
-//! A [`Server`] owns its process: dropping it kills and reaps it and removes its directory, and should this
-//! program itself be killed the kernel takes the server with it. CPU time is the on-CPU nanoseconds of all
-//! threads as the scheduler counts them, memory is the resident set: both measured from outside, the same
-//! for every server.
+//! A [`Server`] owns its process. Dropping it kills and reaps it and removes its directory. If this program
+//! itself is killed, the kernel kills the server too. CPU time is the on-CPU nanoseconds of all threads as
+//! the scheduler counts them, memory is the resident set. Both are measured from outside, the same for every
+//! server.
 
 use crate::client::Client;
 use crate::sys;
@@ -23,7 +24,7 @@ pub struct Target {
     pub cpus: Vec<usize>,
     /// Further arguments.
     pub arguments: Vec<String>,
-    /// The file of a control group that it joins by writing to it, if any.
+    /// The file of a control group; the program joins it by writing to the file.
     pub group: Option<PathBuf>,
 }
 
@@ -35,7 +36,7 @@ impl Target {
         target
     }
 
-    /// The first line of `--version`, shortened to what tells versions apart.
+    /// The first line of `--version`, shortened to the version.
     pub fn version(&self) -> String {
         let output = Command::new(&self.path).arg("--version").stdin(Stdio::null()).output();
         let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
@@ -56,8 +57,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts the program with nothing saved and nothing logged to disk, and waits until it answers PING.
-    /// Errors: in words, with the end of the program's own output.
+    /// Starts the program with nothing saved or logged to disk, and waits until it answers PING. Errors: in
+    /// words, with the end of the program's own output.
     pub fn start(target: &Target) -> Result<Server, String> {
         let mut last = String::new();
         for _ in 0..3 {
@@ -111,14 +112,14 @@ impl Server {
         rss(self.pid())
     }
 
-    /// The most bytes that were ever resident.
+    /// The peak of resident bytes.
     pub fn rss_peak(&self) -> u64 {
         let text = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
         let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
         line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) << 10
     }
 
-    /// Waits until the server is as good as idle and its memory still, at most `limit`.
+    /// Waits until the server is nearly idle and its memory steady, at most `limit`.
     pub fn settle(&self, limit: Duration) {
         let deadline = Instant::now() + limit;
         let step = Duration::from_millis(30);
@@ -133,7 +134,7 @@ impl Server {
         }
     }
 
-    /// How the server ended, if it did; a process that was just killed is given a moment to be gone.
+    /// The way the server ended, if it did. A process that was just killed gets a moment to be gone.
     pub fn obituary(&mut self) -> Option<String> {
         sleep(Duration::from_millis(50));
         let status = self.child.try_wait().ok()??;
@@ -194,7 +195,7 @@ pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
-/// Where `make peers` puts programs.
+/// The folder where `make peers` puts programs.
 pub fn peers_folder(told: Option<&str>) -> PathBuf {
     told.map(PathBuf::from)
         .or_else(|| std::env::var_os("EVENKEEL_PEERS").map(PathBuf::from))
@@ -203,7 +204,7 @@ pub fn peers_folder(told: Option<&str>) -> PathBuf {
         .join("bin")
 }
 
-/// Finds the servers to measure; the second part says in words what is missing.
+/// Finds the servers to measure. The second part lists missing ones in words.
 pub fn discover(evenkeel: Option<&str>, peers: Option<&str>, cpus: &[usize]) -> (Vec<Target>, Vec<String>) {
     let beside_us = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("evenkeel")));
     let cache = peers_folder(peers);

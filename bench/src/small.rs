@@ -1,9 +1,10 @@
 //! A small machine: one core, half a gigabyte.
 //!
-//! The server is kept on one core from its first instruction, so it sees a machine of one, and in a control group of
-//! 512 MiB where this program may make one: whoever needs more is killed, and the report says so. Two million keys go
-//! in, a closed loop of GETs measures it, and then a bystander watches while somebody reads a large set again and
-//! again. The peak of its resident memory over all of that is what has to fit.
+//! The server is kept on one core from its first instruction, so it sees a machine with one core. It runs in
+//! a control group of 512 MiB where this program may make one. A server that needs more is killed, and the
+//! report says so. Two million keys are written, and a closed loop of GETs measures it. Then a bystander
+//! watches while a client reads a large set again and again. The peak of its resident memory over all of that
+//! must fit.
 
 use crate::attackers;
 use crate::bystander::{self, Bystander, Seen};
@@ -49,7 +50,7 @@ pub fn run(targets: &[Target], options: &Options) -> Section {
     }
     section.note(match &group {
         Ok(group) => format!("Each server ran in a control group of {}: {}", bytes(LIMIT), group.kind()),
-        Err(error) => format!("No limit was set, the peak is what was measured: no control group ({error})"),
+        Err(error) => format!("No limit was set, only the peak was measured: no control group ({error})"),
     });
     let keys = count(options.keys);
     section.table(

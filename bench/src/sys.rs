@@ -1,8 +1,8 @@
-//! The system calls std has no words for: epoll, ppoll, scheduling classes, resource use of another process.
+//! System calls that std does not offer: epoll, ppoll, scheduling classes, resource use of another process.
 //!
-//! All of this crate's `unsafe` is here, each call behind a function that cannot be misused from safe code:
-//! descriptors are borrowed from live owners for the length of a call, and the kernel writes only into
-//! buffers whose length it was told.
+//! All of this crate's `unsafe` is here. Each call is behind a function that safe code cannot misuse.
+//! Descriptors are borrowed from live owners for the length of a call. The kernel writes only into buffers of
+//! known length.
 
 use std::io;
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-/// What a registered descriptor is waited for.
+/// The event to wait for on a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Interest {
     Read,
@@ -39,7 +39,7 @@ impl Epoll {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: fd is a fresh descriptor that nobody else owns.
+        // SAFETY: fd is a fresh descriptor without another owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Epoll { fd })
     }
@@ -63,7 +63,8 @@ impl Epoll {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Waits and puts `(token, writable)` of every event into `ready`, at most 64 at a time. Microseconds count.
+    /// Waits and puts `(token, writable)` of every event into `ready`, at most 64 at a time. The timeout is
+    /// exact to microseconds.
     pub fn wait(&self, timeout: Duration, ready: &mut Vec<(usize, bool)>) -> io::Result<()> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         let time = libc::timespec {
@@ -72,7 +73,8 @@ impl Epoll {
         };
         let (fd, most) = (self.fd.as_raw_fd(), events.len());
         let (at, mask) = (events.as_mut_ptr(), std::ptr::null::<libc::sigset_t>());
-        // SAFETY: the pointers and the length describe `events` and `time`, which outlive the call; no signals are masked.
+        // SAFETY: the pointers and the length describe `events` and `time`, which outlive the call; no
+        // signals are masked.
         let n = unsafe { libc::syscall(libc::SYS_epoll_pwait2, fd, at, most, &raw const time, mask, 0) };
         ready.clear();
         if n < 0 {
@@ -87,16 +89,16 @@ impl Epoll {
     }
 }
 
-/// Lets the calling thread wake up within a microsecond of the time it asked for.
+/// Lets the calling thread wake up within a microsecond of its requested time.
 pub fn be_punctual() {
     // SAFETY: the call takes numbers.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000) };
 }
 
-/// What [`wait_any`] waits for, and after it what there was.
+/// The input of [`wait_any`], which also receives the results.
 pub type Polled = libc::pollfd;
 
-/// `fd` to be waited for until it can be read, or also written.
+/// A request to wait until `fd` can be read, or also written.
 pub fn polled(fd: &impl AsRawFd, write: bool) -> Polled {
     let events = libc::POLLIN | if write { libc::POLLOUT } else { 0 };
     Polled { fd: fd.as_raw_fd(), events, revents: 0 }
@@ -121,8 +123,8 @@ pub fn wait_any(polled: &mut [Polled], timeout: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// Puts the calling thread into SCHED_FIFO at a real-time priority, of which 1 is the lowest, and takes away its timer slack.
-/// Returns whether the kernel allowed the class.
+/// Puts the calling thread into SCHED_FIFO at a real-time priority (1 is the lowest), and removes its timer
+/// slack. Returns whether the kernel allowed the class.
 pub fn become_punctual(priority: i32) -> bool {
     let param = libc::sched_param { sched_priority: priority };
     // SAFETY: pid 0 is the calling thread; `param` lives through the call.
@@ -139,14 +141,15 @@ pub fn pin(core: usize) -> bool {
     }
     // SAFETY: an all-zero set is an empty one.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the index was checked against the size of the set; pid 0 is the calling thread, and `set` lives through the call.
+    // SAFETY: the index was checked against the size of the set; pid 0 is the calling thread, and `set` lives
+    // through the call.
     unsafe {
         libc::CPU_SET(core, &mut set);
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) == 0
     }
 }
 
-/// Keeps the memory this process has now in RAM. Returns whether the kernel allowed it.
+/// Keeps the memory that this process has now in RAM. Returns whether the kernel allowed it.
 pub fn lock_memory() -> bool {
     // SAFETY: no pointers are passed.
     unsafe { libc::mlockall(libc::MCL_CURRENT) == 0 }
@@ -161,7 +164,8 @@ pub fn demote() {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
 }
 
-/// Lets this process and its children have `wanted` open files, as far as the kernel permits; returns how many.
+/// Raises the limit of open files of this process and its children to `wanted`, as far as the kernel permits.
+/// Returns the new limit.
 pub fn raise_files(wanted: u64) -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` lives through the call and has the type the kernel writes.
@@ -178,7 +182,8 @@ pub fn raise_files(wanted: u64) -> u64 {
     limit.rlim_cur
 }
 
-/// Waits until `fd` can be read, or written if `write`, or `timeout` has passed; returns (readable, writable).
+/// Waits until `fd` can be read, or written if `write`, or `timeout` has passed. Returns (readable,
+/// writable).
 pub fn wait_ready(fd: &impl AsRawFd, write: bool, timeout: Duration) -> io::Result<(bool, bool)> {
     let mut polled = polled(fd, write);
     wait_any(std::slice::from_mut(&mut polled), timeout)?;
@@ -186,7 +191,8 @@ pub fn wait_ready(fd: &impl AsRawFd, write: bool, timeout: Duration) -> io::Resu
     Ok((read, polled.revents & libc::POLLOUT != 0))
 }
 
-/// Takes at most `n` received bytes from a TCP socket without copying them anywhere; 0 at the end of the stream.
+/// Drops at most `n` received bytes of a TCP socket without copying them. Returns their number, 0 at the end
+/// of the stream.
 pub fn skip(stream: &TcpStream, n: usize) -> io::Result<usize> {
     // SAFETY: with MSG_TRUNC a TCP socket drops the bytes and does not touch the buffer.
     let skipped = unsafe {
@@ -195,7 +201,7 @@ pub fn skip(stream: &TcpStream, n: usize) -> io::Result<usize> {
     if skipped < 0 { Err(io::Error::last_os_error()) } else { Ok(skipped as usize) }
 }
 
-/// Begins to connect to 127.0.0.1:`port` and does not wait for it: the socket becomes writable when it is done.
+/// Begins to connect to 127.0.0.1:`port` without waiting: the socket becomes writable when it is connected.
 /// Closing it resets the connection, so that its port can be used again at once.
 pub fn begin_connect(port: u16) -> io::Result<TcpStream> {
     // SAFETY: no pointers are passed; the result is checked before it is owned.
@@ -205,7 +211,7 @@ pub fn begin_connect(port: u16) -> io::Result<TcpStream> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: fd is a fresh TCP socket that nobody else owns.
+    // SAFETY: fd is a fresh TCP socket without another owner.
     let stream = unsafe { TcpStream::from_raw_fd(fd) };
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     // SAFETY: pointer and length describe `linger`, which outlives the call.
@@ -229,9 +235,11 @@ pub fn begin_connect(port: u16) -> io::Result<TcpStream> {
     }
 }
 
-/// Has the child write "0" into `file` before it becomes the program: so a process joins a control group.
+/// Makes the child write "0" into `file` before it runs the program: a process joins a control group this
+/// way.
 pub fn join_group(command: &mut Command, file: std::fs::File) {
-    // SAFETY: between fork and exec one async-signal-safe system call is made, on a descriptor the closure owns.
+    // SAFETY: between fork and exec one async-signal-safe system call is made, on a descriptor the closure
+    // owns.
     unsafe {
         command.pre_exec(move || match libc::write(file.as_raw_fd(), c"0".as_ptr().cast(), 1) {
             1 => Ok(()),
@@ -240,7 +248,8 @@ pub fn join_group(command: &mut Command, file: std::fs::File) {
     }
 }
 
-/// Has the kernel kill the child when the thread that starts it dies, and keeps it on `cpus` if any are named.
+/// Makes the kernel kill the child when the thread that starts it dies, and keeps it on `cpus` if any are
+/// named.
 pub fn bind_child(command: &mut Command, cpus: &[usize]) {
     // SAFETY: an all-zero cpu_set_t is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -263,14 +272,15 @@ pub fn bind_child(command: &mut Command, cpus: &[usize]) {
     }
 }
 
-/// Bytes of memory that could be had without swapping.
+/// Bytes of memory available without swapping.
 pub fn memory_available() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap_or_default();
     line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(u64::MAX >> 10) << 10
 }
 
-/// CPU time the host of a virtual machine has given to others since it started, of all its cores; in steps of 10 ms.
+/// CPU time that the host of a virtual machine has given to others since it started, over all its cores; in
+/// steps of 10 ms.
 pub fn stolen() -> Duration {
     let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let line = text.lines().next().unwrap_or_default();

@@ -1,9 +1,10 @@
 //! Server CPU time per request.
 //!
-//! Requests per second on one machine say as much about the generator as about the server, so the figure is the
-//! server's on-CPU time over all its threads divided by the requests. The servers run side by side, idle unless
-//! asked, and take turns round by round, so that a disturbance of the machine hits all of them alike; each figure
-//! is the median of the rounds. Data and commands are those of redis-benchmark (3-byte values, `-r 100000`).
+//! Requests per second on one machine say as much about the generator as about the server. So the figure is
+//! the server's on-CPU time over all its threads, divided by the requests. The servers run side by side, idle
+//! unless asked, and take turns round by round, so that a disturbance of the machine hits all alike. Each
+//! figure is the median of the rounds. Data and commands are those of redis-benchmark (3-byte values, `-r
+//! 100000`).
 
 use crate::fill;
 use crate::load::Load;
@@ -19,16 +20,16 @@ const KEYSPACE: u64 = 100_000;
 pub struct Options {
     pub rounds: usize,
     pub conns: usize,
-    /// Requests of a round, unpipelined; pipelined rounds have ten times as many.
+    /// Requests of a round, unpipelined. Pipelined rounds have ten times as many.
     pub requests: u64,
     /// Empty for all.
     pub commands: Vec<String>,
 }
 
-/// A measured command: what it is called and how one is written.
+/// A measured command: its name, and a function that writes one.
 struct Test {
     name: &'static str,
-    /// Makes what a round needs; told how many requests will follow.
+    /// Prepares a round, given the number of requests that will follow.
     prepare: fn(&Server, u64) -> io::Result<()>,
     write: fn(&mut Vec<u8>, &mut Random),
 }
@@ -76,7 +77,7 @@ const TESTS: &[Test] = &[
 ];
 
 const EVAL: &str = "eval_get";
-/// Of what it costs at Redis.
+/// Most CPU time, relative to Redis.
 const EVAL_GOAL: f64 = 1.5;
 
 pub fn run(targets: &[Target], options: &Options) -> Section {
@@ -161,7 +162,8 @@ fn measure(
     table
 }
 
-/// Prepares, waits for quiet, loads; the first round also warms up. Returns CPU µs per request and requests/s.
+/// Prepares, waits for quiet, loads; the first round also warms up. Returns CPU µs per request and
+/// requests/s.
 fn one_round(
     server: &Server,
     test: &Test,
@@ -196,8 +198,8 @@ fn one_round(
     Ok((cpu_ns as f64 / 1e3 / n, n / outcome.elapsed.as_secs_f64()))
 }
 
-/// What it costs a GET to note its use for eviction: the same server without a limit, and with one that its keys just fit, by
-/// turns.
+/// Measures the cost for a GET of noting its use for eviction. The same server runs without a limit, and with
+/// one that its keys just fit, in turns.
 pub fn touch(target: &Target, options: &Options) -> Result<Section, String> {
     let goal = 1.02;
     let mut section = Section::new("What eviction costs a GET");
@@ -236,7 +238,7 @@ pub fn touch(target: &Target, options: &Options) -> Result<Section, String> {
     Ok(section)
 }
 
-/// Sets a limit a little above what is used, or none.
+/// Sets a limit a little above the memory in use, or none.
 fn limit(server: &Server, limited: bool) -> io::Result<()> {
     let mut client = server.client()?;
     all_keys(server, 0)?;

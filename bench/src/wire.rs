@@ -1,8 +1,7 @@
 //! Commands to bytes, and replies counted or read.
 //!
-//! The load generator does not want values, only to know when a reply ends and whether it was an error:
-//! [`Scanner`] finds that without keeping anything, whatever the chunks it is fed. Those who want the value
-//! use [`Value`].
+//! The load generator needs no values, only the end of each reply and whether it is an error. [`Scanner`]
+//! finds both without keeping anything, whatever chunks it is fed. [`Value`] reads the value too.
 
 use std::io;
 
@@ -44,9 +43,9 @@ pub fn decimal(out: &mut Vec<u8>, mut n: u64) {
 /// Counts complete replies in a stream of bytes. Cost: O(1) per bulk body, one step per byte of header.
 #[derive(Default)]
 pub struct Scanner {
-    /// Values still to come until the present top-level reply is complete; 0 between replies.
+    /// Values missing until the present top-level reply is complete; 0 between replies.
     pending: u64,
-    /// Bytes of a bulk body (and its line end) still to be passed over.
+    /// Bytes of a bulk body (and its line end) to be skipped.
     skip: usize,
     /// Type byte of the line being read, or 0 when a new one begins.
     kind: u8,
@@ -57,7 +56,7 @@ pub struct Scanner {
 }
 
 impl Scanner {
-    /// Takes the next bytes of the stream and returns how many top-level replies they complete.
+    /// Takes the next bytes of the stream and returns the number of top-level replies they complete.
     pub fn feed(&mut self, bytes: &[u8]) -> u64 {
         let mut complete = 0;
         let mut at = 0;

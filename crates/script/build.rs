@@ -1,42 +1,35 @@
-//! Compiles Lua 5.1 from the sources of crate `lua-src`, with some places changed.
+//! Compiles Lua 5.1 from the sources of crate `lua-src`, with these changes:
 //!
-//! Lua hashes only some characters of a string of 32 bytes or more, so that of a million keys that differ in a few digits
-//! hundreds have one hash, and each look at one of them is compared with all. Redis's Lua hashes all characters. The order in
-//! which `pairs` and `cjson.encode` go through a table follows from the hashes, so that is done here in the same way.
+//! - Hashing: a string's hash covers all its characters, as in Redis's Lua. Lua skips some from 32 bytes on,
+//!   so similar keys collide. Traversal order follows from the hashes and must match Redis.
+//! - Numbers: whole numbers of up to 14 digits are written and read without `printf` and `strtod`, with the
+//!   same result.
+//! - Strings: the strings of a long reply are made several at a time (`evenkeel_setstrings`), and their
+//!   places in the string table are fetched together. A sweep of that table fetches ahead. Hashes are
+//!   compared before texts.
+//! - Accounting: an instruction may copy, hash or compare 200 KB, so such work counts as many instructions
+//!   (`evenkeel_charge`) and the hook comes in time. Loops in C that a script can make long ask as well: a
+//!   sort, a removal from the front, a walk over empty slots, keys of one hash.
+//! - Comparing: strings are compared by `memcmp`. The order is that of `strcoll`, since no locale is set.
+//! - Memory: a function that makes a long string asks for memory first, where garbage can be collected
+//!   (`evenkeel_room`). A memory error names the limit.
+//! - Results: a C function can ask how many results its caller wants. So an unused reply of `redis.call` is
+//!   not converted.
+//! - Integers: numbers become ints in one defined way, and sums wrap (`-fwrapv`). Code that trusted a wrapped
+//!   sum is changed: `unpack`, the brackets of long strings.
+//! - Compiler: tokens, and looks at lists of jumps or names, count as instructions, and the hook may run
+//!   between two tokens (`evenkeel_step`). Joining two lists of jumps takes the time of the shorter one. The
+//!   name of a chunk being compiled is on the stack, where the collector finds it.
 //!
-//! Lua writes every number by `printf` with `%.14g`, which took a third of a script that made 100,000 keys of a name and a
-//! number. Whole numbers of up to 14 digits are written as such, which is the same text, and read as such, which is the same number.
-//!
-//! Strings that come in numbers (the reply of a SMEMBERS) are made several at a time: each needs two or three places of a table
-//! that no cache holds, which are asked for together. Who sweeps that table asks for places ahead. A hash is compared before a text.
-//!
-//! The hook asks every so many instructions whether a script may go on, and an instruction may copy, hash or compare 200 KB. What
-//! takes that long counts as so many instructions (`evenkeel_charge`). Strings are compared by `memcmp`: piece by piece between
-//! zeros, as `strcoll` needs it, 200 KB of zeros took 4 ms. The order is the same, since nobody sets a locale.
-//!
-//! A function that makes a long string asks for memory before, where garbage can be collected (`evenkeel_room`). When there is none, Lua says which
-//! directive did not allow it.
-//!
-//! A C function cannot ask how many results its caller wants. Here it can: the reply of a `redis.call` that stands alone is
-//! not made into values that nobody sees.
-//!
-//! Numbers that a script gives become ints in one defined way, and sums of them wrap (`-fwrapv`). The places where a wrapped
-//! sum was believed are changed: `unpack`, the brackets of long strings. The name of a chunk that is being compiled is on the
-//! stack, where the collector finds it.
-//!
-//! The compiler asks like a script whether it may go on: each token, each look at a list of jumps or of names counts as
-//! instructions, and the hook is called between two tokens (`evenkeel_step`). Two lists of jumps are joined in the time that
-//! the shorter one takes: a chain of 60,000 `elseif` took seconds. So do loops in C that a script can make long: a sort, a
-//! removal from the front, a walk over empty slots, keys that all have one hash.
-//!
-//! `EVENKEEL_LUA=sanitize` compiles Lua with AddressSanitizer, UndefinedBehaviorSanitizer and its own assertions;
-//! `EVENKEEL_LUA=collect` also collects and moves stacks wherever memory may be taken (`make lua-sanitize`).
+//! `EVENKEEL_LUA=sanitize` compiles Lua with AddressSanitizer, UndefinedBehaviorSanitizer and its own
+//! assertions. `EVENKEEL_LUA=collect` also collects and moves stacks wherever memory may be taken (`make
+//! lua-sanitize`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, io};
 
-/// File, what stands there, and what is to stand there.
+/// File, old text, new text.
 const CHANGES: [(&str, &str, &str); 72] = [
     ("lstring.c", "size_t step = (l>>5)+1;", "size_t step = 1;"),
     ("lstring.c", "TString *luaS_newlstr (lua_State *L, const char *str, size_t l) {\n  GCObject *o;", HASH),
@@ -350,7 +343,7 @@ const MEMORY: [(&str, &str, &str); 8] = [
     ),
 ];
 
-/// The hash of a string, for who has many at once.
+/// The hash of a string, for callers that make many strings at once.
 const HASH: &str = "
 void evenkeel_charge (lua_State *L, size_t bytes);
 unsigned int luaS_hash (const char *str, size_t l);
@@ -394,7 +387,7 @@ int luaO_str2d (const char *s, lua_Number *result) {
   char *endptr;
   if (whole2d(s, result)) return 1;";
 
-/// `t[first]` and the next ones become strings, at most 16.
+/// Sets `t[first]` and the following to strings, at most 16.
 const STRINGS: &str = "
 unsigned int luaS_hash (const char *str, size_t l);
 TString *luaS_hashed (lua_State *L, const char *str, size_t l, unsigned int h);
@@ -425,7 +418,8 @@ LUA_API void evenkeel_setstrings (lua_State *L, int idx, int first, const evenke
 
 LUA_API void lua_pushstring (lua_State *L, const char *s) {";
 
-/// Work on so many bytes is as much as an eighth as many instructions; the hook comes with the next one at the earliest.
+/// Work on bytes counts as an eighth as many instructions. The hook runs with the next instruction at the
+/// earliest.
 const WANTED: &str = "
 LUA_API void evenkeel_charge (lua_State *L, size_t bytes);
 LUA_API void evenkeel_charge (lua_State *L, size_t bytes) {
@@ -463,9 +457,9 @@ LUA_API int evenkeel_wanted (lua_State *L) {
 
 LUA_API int lua_gettop (lua_State *L) {";
 
-/// What allocates for a script is known by the first words behind the allocator's pointer: what is said when there is nothing left, and
-/// who is told before something large is made. Who reads a string as a number looks at all of it. A step of the collector is a step
-/// here, whatever Lua thinks it owes.
+/// The first words behind the allocator's pointer hold the text of a memory error and the function that is
+/// called before something large is made. Reading a string as a number counts all its bytes. Each call takes
+/// one step of the collector, however much Lua owes.
 const ROOM: &str = "
 void evenkeel_charge (lua_State *L, size_t bytes);
 void evenkeel_room (lua_State *L, size_t bytes);
@@ -498,7 +492,7 @@ void evenkeel_number (lua_State *L, const TValue *o);
 
 const TValue *luaV_tonumber (const TValue *obj, TValue *n) {";
 
-/// Zeros are characters like others. A sort compares very often between two instructions, so the hook is called here.
+/// Zeros are ordinary characters. A sort compares often between two instructions, so the hook is called here.
 const COMPARE: &str = "
 void evenkeel_charge (lua_State *L, size_t bytes);
 void evenkeel_step (lua_State *L, size_t bytes);
@@ -534,7 +528,7 @@ void evenkeel_charge (lua_State *L, size_t bytes);
 
 static int str_byte (lua_State *L) {";
 
-/// The distance of two ints may be more than an int.
+/// The distance of two ints may exceed an int.
 const UNPACK: &str = "
 void evenkeel_charge (lua_State *L, size_t bytes);
 
@@ -542,7 +536,7 @@ static int luaB_unpack (lua_State *L) {
   int i, e, n;
   unsigned int far;";
 
-/// What does not fit becomes the smallest integer, as it does on x86; in C that is undefined.
+/// A number that does not fit becomes the smallest integer, as on x86. In C that is undefined.
 const CUT: &str = "
 #if defined(__x86_64__)
 #include <emmintrin.h>
@@ -556,7 +550,7 @@ const CUT: &str = "
       : (lua_Integer)(-9223372036854775807 - 1))
 #endif";
 
-/// As `%d` and `%x` want numbers: what is beyond 2^63 has its bits there.
+/// Numbers for `%d` and `%x`: those beyond 2^63 keep their bits there.
 const FORMAT: &str = "
 static LUA_INTFRM_T whole (lua_Number n) {
   lua_Integer i;
@@ -584,14 +578,14 @@ static int findindex (lua_State *L, Table *t, StkId key) {
 const SLOTS: &str = "  for (i -= t->sizearray; i < sizenode(t); i++) {
     if (i % 64 == 63) evenkeel_charge(L, 64 * 4);";
 
-/// Keys at all powers of two: what is looked at one by one may be millions. Then any border will do.
+/// With keys at all powers of two, millions might be looked at one by one. Any border will do then.
 const BORDER: &str = "      while (i < 4096 && !ttisnil(luaH_getnum(t, i))) i++;
       if (i < 4096) return i - 1;
       j = cast(unsigned int, MAX_INT);
       if (!ttisnil(luaH_getnum(t, j))) return j;
       break;";
 
-/// How many `=` stand between two brackets, and whether there are two.
+/// Counts the `=` between two brackets, and checks for the second bracket.
 const BRACKETS: &str = "static int skip_sep (LexState *ls, size_t *equals) {\n  size_t count = 0;";
 
 /// A look at a jump of a list counts as an instruction.
@@ -602,7 +596,7 @@ void evenkeel_step (lua_State *L, size_t bytes);
 static int need_value (FuncState *fs, int list) {
   unsigned int looked = 0;";
 
-/// A list has no order: whichever ends first gets the other behind it.
+/// A list has no order, so the other list goes behind the one that ends first.
 const JOIN: &str = "    int a = *l1, b = l2, next;
     unsigned int looked = 0;
     for (;;) {
@@ -681,14 +675,14 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Collects wherever Lua may, unless the collector is to rest.
+/// Collects wherever Lua may, unless the collector is stopped.
 const COLLECT: [(&str, &str, &str); 1] = [(
     "lgc.h",
     "  if (G(L)->totalbytes >= G(L)->GCthreshold) \\\n\tluaC_step(L); }",
     "  if (G(L)->GCthreshold != MAX_LUMEM) luaC_fullgc(L); }",
 )];
 
-/// The program that links this links the sanitizers too.
+/// The program that links this also links the sanitizers.
 fn sanitize(build: &mut cc::Build) {
     for flag in [
         "-fsanitize=address,undefined,float-cast-overflow",
@@ -700,7 +694,7 @@ fn sanitize(build: &mut cc::Build) {
     build.flag("-include").flag("assert.h").define("lua_assert(c)", "assert(c)");
 }
 
-/// The file's text with its changes.
+/// The text of a file with its changes.
 fn changed(path: &Path, changes: &[(&str, &str, &str)]) -> io::Result<String> {
     let mut text = fs::read_to_string(path)?;
     for (file, before, after) in changes.iter().filter(|(file, ..)| path.ends_with(file)) {
@@ -714,7 +708,7 @@ fn changed(path: &Path, changes: &[(&str, &str, &str)]) -> io::Result<String> {
 fn source() -> io::Result<PathBuf> {
     let cargo = env::var_os("CARGO").expect("cargo sets it");
     let target = env::var("TARGET").expect("cargo sets it");
-    // What is not needed here may not have been fetched; then it is, if that is possible.
+    // Packages that are not needed here may not have been fetched. Then they are, if possible.
     let ask = |more: &[&str]| {
         let mut command = Command::new(&cargo);
         command.args(["metadata", "--format-version", "1", "--filter-platform", &target]).args(more);

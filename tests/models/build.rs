@@ -1,8 +1,9 @@
-//! Makes *worlds*: copies of the files under test in which the model checker's atomics and locks stand for the real ones.
-//! One world is what the server runs; each other differs from it by one mistake, so that the models can be seen to fail.
+//! Makes *worlds*: copies of the files under test with the model checker's atomics and locks in place of the
+//! real ones. One world is the server's own code; each other has one mistake, so that the models can be seen
+//! to fail.
 //!
-//! A mistake is a piece of text of the real file and what stands instead. If the file no longer has that text, the build
-//! fails: then the mistake has to be made anew.
+//! A mistake is a piece of text of the real file and its replacement. If the file no longer has that text,
+//! the build fails, and the mistake must be rewritten.
 
 use std::path::Path;
 use std::{env, fs};
@@ -15,12 +16,12 @@ const FILES: &[&str] = &[
     "crates/keyspace/src/intent/bulk.rs",
     "crates/keyspace/src/underway.rs",
     "crates/stdx/src/letterbox.rs",
-    "crates/exec/src/claim.rs",
-    "crates/exec/src/sources/shelf.rs",
+    "crates/exec/src/park/claim.rs",
+    "crates/exec/src/rows/shelf.rs",
     "crates/source/src/marks.rs",
 ];
 
-/// Worlds with one mistake: name, file, what is right, what is wrong.
+/// Worlds with one mistake: name, file, right text, wrong text.
 const MISTAKES: &[(&str, &str, &str, &str)] = &[
     (
         "drawn_before_published",
@@ -72,7 +73,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
         "if word == FREE { TAKEN } else { MISSED }",
         "if word == FREE { TAKEN } else { word }",
     ),
-    // A reader folds what was decided after it took its position.
+    // A reader folds a commit that was decided after it took its position.
     (
         "position_ignored",
         "intent.rs",
@@ -106,7 +107,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
         "Stage::Placing(part) if part == self.parts.len() => self.decide(&keyspace, now_ms, told),",
         "Stage::Placing(part) if part + 1 == self.parts.len() => self.decide(&keyspace, now_ms, told),",
     ),
-    // What the shortcut for whole shards relies on.
+    // The conditions of the shortcut for whole shards.
     (
         "placed_though_changed",
         "intent.rs",
@@ -135,10 +136,10 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
          checked = self.make_way(record, db, hash, key, mine.cells.writes(i));\n            \
          if asks && !was_there {\n                mine.upto += usize::from(checked.is_ok());\n                continue;\n            }\n",
     ),
-    // What is removed from a table that is emptied meanwhile.
+    // Keys removed from a table that is emptied meanwhile.
     ("gone_uncounted", "intent.rs", "std::mem::take(list))])))", "Vec::new())])))"),
     ("folded_counted_again", "bulk.rs", ".filter(|(_, word)| *word != FOLDED)", ""),
-    // What was committed before is written into the tables that were emptied after it.
+    // A commit from before a flush is written into the tables after it.
     (
         "committed_not_dropped",
         "underway.rs",
@@ -151,7 +152,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
         "        if record.fate(&keyspace.sequence) != Fate::Open {\n            return None;\n        }\n",
         "        keyspace.underway.empty(&keyspace.sequence, &[0], Some(record));\n",
     ),
-    // What was committed before two databases were exchanged is written into the wrong one.
+    // A commit from before an exchange of two databases is written into the wrong one.
     (
         "exchanged_unsaid",
         "underway.rs",
@@ -224,7 +225,8 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
 }
 
-/// What can be included: without the head and the tests, `crate` being the world, and `stdx` ours. `intent.rs` includes its part.
+/// Adapts a file for inclusion: no header, no tests, `crate` is the world, and `stdx` is ours. `intent.rs`
+/// includes its part.
 fn adapt(text: &str, file: &str, world: &str) -> String {
     let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     let lines = code.lines().filter(|line| !line.starts_with("//!"));
@@ -233,7 +235,7 @@ fn adapt(text: &str, file: &str, world: &str) -> String {
     let above = if file.contains("/intent/") { "super::super::" } else { "super::" };
     let code = code.replace("crate::", above).replace("stdx::", "crate::stdx::").replace("mod bulk;", &part);
     match file.rsplit('/').next() {
-        // All ids share a slot: fewer steps, and nothing that is chosen by chance.
+        // All ids share a slot: fewer steps, and no choice by chance.
         Some("marks.rs") => code.replace("std::sync", "loom::sync").replace("usize = 8192", "usize = 1"),
         Some("shelf.rs") => {
             code.replace("use keyspace::", "use super::rows::").replace("use source::", "use super::marks::")

@@ -1,10 +1,10 @@
-// Command items is what `evenkeel-bench items` is compared with: "get item by id" as a service in Go, the usual way.
-// gin answers over HTTP, Ristretto holds the rows as the JSON bytes that are sent, pgx loads those that are missing, and
-// a trigger's NOTIFY drops a row from the cache when it changed; a day is the time to live.
+// Command items is the peer of `evenkeel-bench items`: "get item by id" as a service in Go, the usual way.
+// gin answers over HTTP, Ristretto holds the rows as the JSON bytes that are sent, and pgx loads missing
+// rows. A trigger's NOTIFY drops a changed row from the cache; the time to live is a day.
 //
-// Its strengths are on purpose: bytes are cached, not objects, no middleware runs, and a hit copies nothing. What it
-// leaves out is what such a service leaves out at first: two misses of one id load it twice, and a row that was read
-// before a change can be cached after the news of it.
+// It is made fast on purpose: bytes are cached, not objects, no middleware runs, and a hit copies nothing. It
+// lacks the features that such a service lacks at first. Two misses of one id load it twice, and a row read
+// before a change can be cached after the notification.
 package main
 
 import (
@@ -98,13 +98,14 @@ func (s *service) item(c *gin.Context) {
 	}
 }
 
-// answer says the length, as longer bodies would be sent in chunks otherwise.
+// answer sets the length, as longer bodies would be sent in chunks otherwise.
 func answer(c *gin.Context, body []byte) {
 	c.Header("Content-Length", strconv.Itoa(len(body)))
 	c.Data(http.StatusOK, "application/json", body)
 }
 
-// follow drops what changed from the cache. When the connection breaks, news may be lost: everything is dropped.
+// follow drops changed rows from the cache. A broken connection may lose notifications, so everything is
+// dropped.
 func (s *service) follow(url, table string, listening chan<- struct{}) {
 	background := context.Background()
 	for {

@@ -1,12 +1,14 @@
-//! The attacking side's connection: sends what is to be sent, throws replies away as cheaply as can be.
+//! The attacker's connection: sends commands, and discards replies as cheaply as possible.
 //!
-//! On a small machine the attacker's own work takes cores from the server it measures. So nothing is parsed that
-//! need not be: a reply's end is found by [`Scanner`] without keeping anything, and a reply that is the same each
-//! time is scanned once, its length remembered, and from then on dropped inside the kernel ([`sys::skip`]), after
-//! its first bytes were compared. Sending and receiving go on together, so that a server which stops reading from
-//! a client that does not take its replies is not locked up with us. And no call of ours moves more than [`PIECE`] bytes: over
-//! loopback the sender's call does the receiver's part of TCP too, and megabytes in one call keep a core from everybody,
-//! server and bystander, for more than a millisecond, which no client on another machine can.
+//! On a small machine the attacker's own work takes cores from the server under test, so parsing is kept to a
+//! minimum. [`Scanner`] finds the end of a reply without keeping anything. A reply that is the same each time
+//! is scanned once. From then on its first bytes are compared and the rest is dropped inside the kernel
+//! ([`sys::skip`]).
+//!
+//! Sending and receiving go on together, so that a server which stops reading from a client with unread
+//! replies does not lock up with it. No call moves more than [`PIECE`] bytes. Over loopback the sender's call
+//! also does the receiver's part of TCP. Megabytes in one call keep a core from server and bystander for more
+//! than a millisecond. A client on another machine cannot do that.
 
 use crate::server::Server;
 use crate::sys;
@@ -15,7 +17,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// A server that says nothing for this long is given up.
+/// Silence after which a server is given up.
 pub const SILENCE: Duration = Duration::from_secs(400);
 /// Bytes sent or dropped by one call.
 const PIECE: usize = 128 << 10;
@@ -27,7 +29,7 @@ pub struct Attacker {
     buffer: Vec<u8>,
 }
 
-/// What the last reply to a command was like.
+/// The form of the last reply to a command.
 #[derive(Default)]
 pub struct Shape {
     head: Vec<u8>,
@@ -42,8 +44,8 @@ impl Attacker {
         Ok(Attacker { stream, buffer: vec![0; PIECE] })
     }
 
-    /// Sends `commands` and passes over `replies` replies; returns how long that took.
-    /// Errors: the connection's, silence, an error reply with its text.
+    /// Sends `commands`, skips `replies` replies, and returns the time taken. Errors: the connection's,
+    /// silence, an error reply with its text.
     pub fn exchange(&mut self, commands: &[u8], replies: u64) -> io::Result<Duration> {
         self.scan(commands, replies).map(|(took, _)| took)
     }
@@ -60,7 +62,7 @@ impl Attacker {
         self.call(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>())
     }
 
-    /// [`Attacker::exchange`] of a command whose reply is of the same length each time.
+    /// [`Attacker::exchange`] of a command whose reply always has the same length.
     pub fn exchange_known(&mut self, command: &[u8], shape: &mut Shape) -> io::Result<Duration> {
         if shape.length == 0 {
             let (took, known) = self.scan(command, 1)?;
@@ -122,8 +124,8 @@ impl Attacker {
         }
     }
 
-    /// The error that stands for another reply than the known one: its text where it is an error reply, which is then
-    /// read to its end, so that the connection can be used on.
+    /// The error for a reply other than the known one. An error reply gives its text and is read to its end,
+    /// so that the connection stays usable.
     fn unexpected(&mut self, mut text: Vec<u8>, heard: Instant) -> io::Result<io::Error> {
         if text.first() != Some(&b'-') {
             let text = String::from_utf8_lossy(&text);
@@ -138,7 +140,7 @@ impl Attacker {
         Ok(io::Error::other(String::from_utf8_lossy(&text[1..]).trim_end().to_string()))
     }
 
-    /// Writes what the socket takes, then waits until there is something to do.
+    /// Writes as much as the socket takes, then waits for the next event.
     fn push_or_wait(&mut self, out: &mut &[u8], heard: Instant) -> io::Result<()> {
         if !out.is_empty() {
             match self.stream.write(&out[..out.len().min(PIECE)]) {

@@ -1,4 +1,4 @@
-//! Much in one command, and many commands at once.
+//! Large commands, and many commands at once.
 
 use super::{Attack, Attacker, GIB, PLAIN, Stage, Strike};
 use crate::fill;
@@ -72,7 +72,7 @@ fn own_key(k: usize, i: u64) -> Vec<u8> {
     format!("batch:{k}:{i}").into_bytes()
 }
 
-/// One command of as many parts as the batch is large.
+/// One command with as many parts as the batch has.
 fn many(command: &[u8], key: Option<usize>, stage: &Stage, part: impl Fn(&mut Vec<u8>, u64)) -> Vec<u8> {
     let mut parts = Vec::new();
     (0..stage.scaled(SIZE)).for_each(|i| part(&mut parts, i));

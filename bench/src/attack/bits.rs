@@ -7,7 +7,7 @@ use crate::wire;
 use std::io;
 
 const BIG: u64 = 512_000_000;
-/// What APPEND and SETRANGE work on: room is left below the limit of a string.
+/// Size of the strings for APPEND and SETRANGE: room is left below the limit of a string.
 const ROOMY: u64 = 400_000_000;
 const CHUNK: u64 = 1 << 20;
 const SMALL: [u8; 1024] = [b'+'; 1024];
@@ -61,7 +61,7 @@ pub const ATTACKS: &[Attack] = &[
         memory: (2 * GIB, 0),
         setup: |stage| noise(stage, b"a", ROOMY),
         strike: |_, _| {
-            // Little each time: after seven million of these the string is as long as one may be.
+            // Little each time: after seven million of these the string has its greatest length.
             let mut command = Vec::new();
             wire::command(&mut command, &[b"APPEND", b"a", &SMALL[..16]]);
             Ok(Box::new(move |attacker| attacker.exchange(&command, 1)))

@@ -1,4 +1,5 @@
-//! Many connections: subscribers, idle clients that are listed, arrivals all at once, and one who stops reading.
+//! Many connections: subscribers, idle clients that are listed, arrivals all at once, and a client that stops
+//! reading.
 
 use super::{Attack, Attacker, GIB, LONG, PLAIN, Stage, Style, nothing};
 use crate::fill;
@@ -13,12 +14,12 @@ use std::time::{Duration, Instant};
 
 const CROWD: u64 = 10_000;
 const ARRIVALS: u64 = 5_000;
-/// Bytes of the reply nobody reads.
+/// Bytes of the unread reply.
 const UNREAD: u64 = 1_000_000_000;
-/// Bytes of one element of it.
+/// Bytes of one of its elements.
 const ELEMENT: u64 = 1000;
 const STALL: Duration = Duration::from_secs(5);
-/// Between two arrivals.
+/// Pause between two arrivals.
 const LULL: Duration = Duration::from_millis(500);
 const ARRIVAL_LIMIT: Duration = Duration::from_secs(60);
 
@@ -72,7 +73,7 @@ pub const ATTACKS: &[Attack] = &[
         what: "{} connections arrive at once",
         size: ARRIVALS,
         strike: |stage, _| {
-            // Together the attackers stay below what the servers admit.
+            // All attackers together stay below the servers' limit of clients.
             let n = stage.scaled(ARRIVALS) / stage.attackers as u64;
             Ok(Box::new(move |attacker| {
                 let port = attacker.stream.peer_addr()?.port();
@@ -95,7 +96,7 @@ const CROWDED: Attack = Attack {
     ..PLAIN
 };
 
-/// Connections that stay and a thread that throws away what they are sent.
+/// Connections that stay, and a thread that discards their input.
 struct Crowd {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -127,7 +128,7 @@ impl Crowd {
                     return;
                 }
                 for &(token, _) in &ready {
-                    // A connection that is closed stays readable: it is dropped from the set by closing it.
+                    // A closed connection stays readable: closing it drops it from the set.
                     if matches!(sys::skip(&streams[token], 1 << 20), Ok(0)) {
                         let _ = epoll.remove(&streams[token]);
                     }
@@ -147,7 +148,8 @@ impl Drop for Crowd {
     }
 }
 
-/// Asks for the list up to `last`, reads none of it, and goes away after a while. The time is that of a first byte.
+/// Asks for the list up to `last`, reads none of it, and leaves after a while. Returns the time of a first
+/// byte.
 fn stall(last: u64, mut own: Attacker) -> io::Result<Duration> {
     let start = Instant::now();
     own.stream.write_all(&super::encode(&format!("LRANGE l 0 {last}")))?;
@@ -160,7 +162,7 @@ fn stall(last: u64, mut own: Attacker) -> io::Result<Duration> {
     Ok(first)
 }
 
-/// Opens `n` connections in one go, sends PING on each as soon as it stands, and waits until all have an answer.
+/// Opens `n` connections in one go, sends PING on each as soon as it is connected, and waits for all answers.
 fn arrive(port: u16, n: usize) -> io::Result<Duration> {
     struct Arrival {
         stream: TcpStream,

@@ -1,4 +1,4 @@
-//! The removal of much at once: a huge value in each of the ways it can go, all keys, many keys that expire together.
+//! Removals of large data: a huge value in each way it can go, all keys, many keys that expire together.
 
 use super::{Attack, Attacker, GIB, LONG, PLAIN, SHORT, Stage, Strike, Style, reads};
 use crate::bystander;
@@ -13,11 +13,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const HUGE: u64 = 5_000_000;
 const MANY: u64 = 10_000_000;
 const EXPIRING: u64 = 1_000_000;
-/// From the moment a huge value is told to expire.
+/// Time from EXPIRE of a huge value to its expiry.
 const LIFE_MS: u64 = 100;
-/// Keys that expire are written at most this long before.
+/// Most time between the writing of keys and their expiry.
 const LEAD: Duration = Duration::from_secs(12);
-/// How long after their moment all expired keys are waited for.
+/// Time to wait for the removal of all expired keys.
 const GONE_LIMIT: Duration = Duration::from_secs(60);
 
 pub const ATTACKS: &[Attack] = &[
@@ -94,7 +94,7 @@ const DOOMED: Attack = Attack {
     refill: |stage| {
         let mut client = stage.server.client()?;
         for k in 0..stage.attackers {
-            // What the last round left there may be no set.
+            // A key from the last round may have another type.
             client.words(&format!("DEL doomed:{k}"))?;
             reads::set(stage, format!("doomed:{k}").as_bytes(), stage.own_share(HUGE), 0)?;
             client.words(&format!("SET small:{k} one"))?;
@@ -119,8 +119,8 @@ fn once(strike: impl FnMut(&mut Attacker) -> io::Result<Duration> + Send + 'stat
     Ok(Box::new(strike))
 }
 
-/// The first attacker writes keys that all expire within one second and waits until the last is gone; its time runs
-/// from the end of that second. The others have nothing to do.
+/// The first attacker writes keys that all expire within one second, and waits until the last is gone. Its
+/// time runs from the end of that second. The others do nothing.
 fn expire_together(stage: &Stage, k: usize) -> io::Result<Strike> {
     if k > 0 {
         return once(|_| Ok(Duration::ZERO));

@@ -53,7 +53,8 @@ pub const ATTACKS: &[Attack] = &[
         name: "lrem",
         what: "LREM of one in the middle of {}",
         strike: |stage, k| {
-            // Far apart: what others remove moves a mark, which nobody else's may overwrite.
+            // Positions are far apart: a removal moves the attacker's mark, which must not overwrite
+            // another's.
             let middle = stage.scaled(LONG_LIST) / 2 + 100 * k as u64;
             Ok(Box::new(move |attacker| {
                 attacker.words(&format!("LSET list {middle} marked:{k}"))?;

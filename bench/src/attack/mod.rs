@@ -1,12 +1,12 @@
-//! Attacks: what one client can ask for that makes a server work for long.
+//! Attacks: requests of one client that keep a server busy for long.
 //!
-//! Each family of attacks is a file with a table of [`Attack`]s. An attack sets its data up on a server of its own,
-//! and then strikes, in one of two styles:
+//! Each family of attacks is a file with a table of [`Attack`]s. An attack sets up its data on its own
+//! server, and then strikes, in one of two styles:
 //!
-//! - **Repeat**: every attacker repeats its operation on a connection of its own for the seconds of the row.
-//! - **Once**: what is destroyed must be made again. A round refills (nobody watches), then all attackers strike at
-//!   the same moment while the bystander watches, a little before and some while after; rounds follow until the
-//!   seconds of the row are watched, or three times as many have passed.
+//! - **Repeat**: every attacker repeats its operation on its own connection for the seconds of the row.
+//! - **Once**: destroyed data must be made again. A round refills, unwatched. Then all attackers strike at
+//!   the same moment while the bystander watches, from a little before to some time after. Rounds follow
+//!   until the seconds of the row are watched, or three times as many have passed.
 //!
 //! Sizes are those of the goals, multiplied by `scale`.
 
@@ -27,7 +27,7 @@ use std::any::Any;
 use std::io;
 use std::time::Duration;
 
-/// Where an attack takes place.
+/// The context of an attack.
 pub struct Stage<'a> {
     pub server: &'a Server,
     pub scale: f64,
@@ -46,7 +46,7 @@ impl Stage<'_> {
     }
 }
 
-/// One operation of an attacker; returns the time it took, without what prepared it.
+/// One operation of an attacker. Returns the time it took, without its preparation.
 pub type Strike = Box<dyn FnMut(&mut Attacker) -> io::Result<Duration> + Send>;
 
 /// Something that must live as long as an attack: connections, a thread.
@@ -55,18 +55,19 @@ pub type Guard = Box<dyn Any>;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Style {
     Repeat,
-    /// With how long it is watched after the strike.
+    /// With the time it is watched after the strike.
     Once(Duration),
 }
 
 #[derive(Clone, Copy)]
 pub struct Attack {
     pub name: &'static str,
-    /// What it is; `{}` stands for `size` at scale.
+    /// A description; `{}` stands for `size` at scale.
     pub what: &'static str,
     pub size: u64,
     pub style: Style,
-    /// Bytes of memory the biggest server needs at full size, with one attacker and for each further one.
+    /// Bytes of memory that the biggest server needs at full size: with one attacker, and for each further
+    /// one.
     pub memory: (u64, u64),
     pub setup: fn(&Stage) -> io::Result<Guard>,
     /// Before each round of a `Once`.
@@ -76,7 +77,7 @@ pub struct Attack {
 }
 
 impl Attack {
-    /// What the attack is, at this scale.
+    /// The description at this scale.
     pub fn describe(&self, stage: &Stage) -> String {
         let mut size = count(stage.scaled(self.size));
         if self.style != Style::Repeat && self.memory.1 > 0 && stage.attackers > 1 {
@@ -96,7 +97,7 @@ const SHORT: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(3);
 const GIB: u64 = 1 << 30;
 
-/// What most attacks have in common.
+/// The common fields of most attacks.
 const PLAIN: Attack = Attack {
     name: "",
     what: "",

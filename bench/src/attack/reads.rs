@@ -1,4 +1,4 @@
-//! Reads of much: set algebra, whole collections, all keys, sorting.
+//! Large reads: set algebra, whole collections, all keys, sorting.
 
 use super::{Attack, GIB, Guard, PLAIN, Stage, nothing, repeat_words};
 use crate::fill;
@@ -117,7 +117,7 @@ pub const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Two sets that have half their members in common.
+/// Two sets that share half their members.
 const TWO_SETS: Attack = Attack {
     size: MILLION,
     memory: (GIB, GIB / 8),
@@ -137,7 +137,7 @@ const SORTED: Attack = Attack {
     ..PLAIN
 };
 
-/// A list of numbers in disorder, each with a weight and a text beside it.
+/// A list of numbers out of order, each with a weight and a text beside it.
 const SORTED_BY: Attack = Attack {
     size: MILLION,
     memory: (GIB, GIB / 8),

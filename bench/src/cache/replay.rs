@@ -1,50 +1,52 @@
-//! A trace replayed through a live server that has room for so many keys.
+//! A trace replayed through a live server with room for a number of keys.
 //!
-//! Each request is one `SET key value NX`: it says whether the key was there, which counts as a use, and puts it if not. So the
-//! requests can be pipelined over one connection and are still served one after the other, as GETs would be that are each
-//! followed by a SET of what was missing. Every request carries the value, whose size is chosen so that it can be sent in time.
+//! Each request is one `SET key value NX`. Its reply says whether the key existed, which counts as a use, and
+//! it adds a missing key. So requests can be pipelined over one connection and are still served in order.
+//! They act like GETs, each followed by a SET of a missing key. Every request carries the value, whose size
+//! is chosen so that it can be sent in time.
 //!
-//! What a server holds at its limit depends on what else it keeps in memory, so the limit is found by measuring: first a fill with
-//! as many keys as are to fit, then more keys, and the limit is moved until the number of keys held is right. It is aimed at the
-//! middle between two numbers of keys, so that a few bytes more or less change nothing. What else is in memory changes with time:
-//! in the replay the limit is moved on, for all servers by the same rule. How many keys were held is told beside the hits.
+//! The keys that a server holds at its limit depend on its other memory, so the limit is found by measuring.
+//! The server is filled with as many keys as should fit, then with more. The limit is moved until the number
+//! of keys held is right. The target is the middle between two numbers of keys, so that a few bytes change
+//! nothing. Other memory changes with time, so the replay keeps moving the limit, for all servers by the same
+//! rule. The number of keys held is reported beside the hits.
 
 use super::trace::Trace;
 use crate::client::Client;
 use crate::server::{Server, Target};
 use crate::wire::{self, Value};
 
-/// What values may take together, and what may be sent.
+/// Bytes of all values together, and bytes sent.
 const HELD_BYTES: usize = 64 << 20;
 const SENT_BYTES: usize = 4 << 30;
-/// A value's bytes at least and at most: what is larger is served in other ways than a small one.
+/// Least and most bytes of a value: larger ones are served in other ways than small ones.
 const VALUE_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=64 << 10;
-/// Bytes of requests that are sent before their replies are read: they take memory too.
+/// Bytes of requests sent before their replies are read, as they take memory too.
 const BATCH_BYTES: usize = 32 << 10;
-/// Looks at the number of keys in a replay.
+/// Number of times that a replay checks the number of keys.
 const LOOKS: usize = 512;
 const NX: &[u8] = b"$2\r\nNX\r\n";
 
-/// What a replay showed.
+/// The result of a replay.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Outcome {
     pub hits: usize,
-    /// SETs that the server refused for want of memory: misses, and the item is not kept.
+    /// SETs that the server refused for want of memory. They are misses, and the item is not kept.
     pub refused: usize,
     /// Keys in the second half of the replay.
     pub held: f64,
 }
 
-/// How it is asked.
+/// The way of asking.
 #[derive(Clone, Copy)]
 pub struct Way {
-    /// Requests sent before their replies are read, at most.
+    /// Most requests sent before their replies are read.
     pub pipeline: usize,
     /// Bytes of a value; 0: as suits the trace.
     pub value: usize,
 }
 
-/// Replays a trace through a server of its own.
+/// Replays a trace through its own server.
 pub fn replay(
     target: &Target,
     policy: &str,
@@ -58,26 +60,26 @@ pub fn replay(
     let mut cache = Cache::new(client, size, way.pipeline);
     cache.words(&format!("CONFIG SET maxmemory-policy {policy}"))?;
     cache.calibrate(capacity)?;
-    // The replay begins with an empty cache: keys that nobody asks for again would stand in its way.
+    // The replay begins with an empty cache, as old keys would never be asked for again.
     cache.words("FLUSHALL")?;
     cache.replay(trace, capacity)
 }
 
-/// As large as may be: what else is in memory shall weigh little.
+/// The greatest possible size, so that other memory has little weight.
 fn value_bytes(capacity: usize, requests: usize) -> usize {
     (HELD_BYTES / capacity).min(SENT_BYTES / requests.max(1)).clamp(*VALUE_BYTES.start(), *VALUE_BYTES.end())
 }
 
-/// A server with a limit, and the value all keys get.
+/// A server with a limit, and the value that all keys get.
 struct Cache {
     client: Client,
     /// The words of a request behind its key.
     tail: Vec<u8>,
     batch: usize,
     limit: f64,
-    /// What a key takes.
+    /// Bytes of a key.
     each: f64,
-    /// Keys that are missing, smoothed.
+    /// Number of missing keys, smoothed.
     off: f64,
     buffer: Vec<u8>,
     tally: Outcome,
@@ -102,7 +104,7 @@ impl Cache {
         }
     }
 
-    /// Asks for keys in their order, each put if it is not there.
+    /// Asks for keys in order, and adds missing ones.
     fn ask(&mut self, keys: impl Iterator<Item = String>) -> Result<(), String> {
         let mut keys = keys.peekable();
         while keys.peek().is_some() {
@@ -134,7 +136,7 @@ impl Cache {
         line.and_then(|n| n.trim().parse().ok()).ok_or("INFO shows no used_memory".to_string())
     }
 
-    /// Gives room for so many keys more.
+    /// Makes room for so many more keys.
     fn move_limit(&mut self, keys: f64) -> Result<(), String> {
         self.limit = (self.limit + keys * self.each).max(1.0);
         self.words(&format!("CONFIG SET maxmemory {}", self.limit as u64)).map(|_| ())
@@ -157,7 +159,7 @@ impl Cache {
         let many = capacity.div_ceil(8).max(8);
         for _ in 0..ROUNDS {
             self.move_limit(off)?;
-            // The first ones only bring it to the new limit.
+            // The first ones only bring the server to the new limit.
             self.ask(fresh.by_ref().take(many + capacity).map(|n: u64| format!("more:{n}")))?;
             let mut sum = 0;
             for _ in 0..LOOKS {
@@ -178,7 +180,7 @@ impl Cache {
         for part in trace.keys.chunks((trace.keys.len() / LOOKS).max(32)) {
             self.ask(part.iter().map(u32::to_string))?;
             asked += part.len();
-            // Keys are numbered as they come.
+            // Keys are numbered in the order of their first request.
             known = part.iter().fold(known, |known, key| known.max(*key as usize + 1));
             let now = self.held()?;
             if asked > trace.keys.len() / 2 {
@@ -192,7 +194,8 @@ impl Cache {
         Ok(Outcome { held: held as f64 / f64::from(looks.max(1)), ..self.tally })
     }
 
-    /// Moves the limit by a part of what keys are missing, if they are for a while: slowly enough not to swing.
+    /// Moves the limit by a part of the missing keys, if they are missing for a while: slowly enough not to
+    /// swing.
     fn steer(&mut self, off: f64, capacity: usize) -> Result<(), String> {
         self.off += (off - self.off) / 4.0;
         if self.off.abs() > 0.005 * capacity as f64 + 0.25 {

@@ -1,4 +1,4 @@
-//! A trace of requests, and what can be known of it without a server: exact LRU, and the optimum.
+//! A trace of requests, and its hits without a server: exact LRU, and the optimum.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -8,13 +8,13 @@ use std::process::Command;
 pub struct Trace {
     pub name: String,
     pub keys: Vec<u32>,
-    /// How many different keys there are.
+    /// Number of different keys.
     pub unique: usize,
 }
 
 impl Trace {
-    /// The first requests of a file: text with one number a line, or big-endian words of 4 or 8 bytes; `.gz` and `.xz` are unpacked
-    /// by the programs of these names.
+    /// Reads the first requests of a file: text with one number per line, or big-endian words of 4 or 8
+    /// bytes. `.gz` and `.xz` files are unpacked by the programs of these names.
     pub fn read(path: &Path, requests: usize) -> Result<Trace, String> {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let bytes = unpacked(path).map_err(|e| format!("{name}: {e}"))?;
@@ -46,7 +46,7 @@ fn numbers(bytes: &[u8]) -> Vec<u64> {
     if bytes.iter().take(4096).all(|byte| byte.is_ascii() && *byte != 0) {
         return String::from_utf8_lossy(bytes).lines().filter_map(|line| line.trim().parse().ok()).collect();
     }
-    // Words whose upper part is always zero are of 8 bytes.
+    // Words whose upper part is always zero have 8 bytes.
     let wide = bytes.len().is_multiple_of(8) && bytes.chunks(8).take(1000).all(|word| word[..3] == [0; 3]);
     let number = |word: &[u8]| word.iter().fold(0, |n, byte| n << 8 | u64::from(*byte));
     bytes.chunks_exact(if wide { 8 } else { 4 }).map(number).collect()
@@ -71,7 +71,7 @@ pub fn lru(trace: &Trace, capacity: usize) -> usize {
     hits
 }
 
-/// Hits of whoever knows the future, and must keep what was just asked for or give it away at once.
+/// Hits of a cache that knows the future. It may drop a requested item at once.
 pub fn optimum(trace: &Trace, capacity: usize) -> usize {
     let mut next = vec![usize::MAX; trace.keys.len()];
     let mut seen = vec![usize::MAX; trace.unique];
@@ -106,7 +106,8 @@ mod tests {
 
     #[test]
     fn hits_of_lru_and_of_the_optimum_are_those_counted_by_hand() {
-        // Three keys in a circle, room for two: LRU has none; the optimum keeps two of them and lets the third pass.
+        // Three keys in a circle, room for two: LRU has no hit; the optimum keeps two of them and lets the
+        // third pass.
         let circle = trace(&[0, 1, 2, 0, 1, 2, 0, 1, 2]);
         assert_eq!((lru(&circle, 2), optimum(&circle, 2)), (0, 4));
         assert_eq!((lru(&circle, 3), optimum(&circle, 3)), (6, 6));

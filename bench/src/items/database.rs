@@ -1,4 +1,4 @@
-//! A PostgreSQL of the bench's own: in a temporary folder, on a free port, with nothing waiting for a disk.
+//! A PostgreSQL of the bench's own: in a temporary folder, on a free port, with no waits for a disk.
 
 use crate::server;
 use crate::sys;
@@ -32,7 +32,7 @@ pub struct Database {
 }
 
 impl Database {
-    /// Makes and starts one. Errors: in words, among them that PostgreSQL is not installed.
+    /// Makes and starts one. Errors: in words, for example that PostgreSQL is not installed.
     pub fn start() -> Result<Database, String> {
         let programs = programs()?;
         let port = server::free_port().map_err(|e| e.to_string())?;
@@ -70,7 +70,7 @@ impl Database {
         Session::connect(self.port)
     }
 
-    /// On-CPU nanoseconds of those of its processes that live.
+    /// On-CPU nanoseconds of its living processes.
     pub fn cpu_ns(&self) -> u64 {
         let postmaster = self.process.id();
         let parent = |pid: u32| {
@@ -102,7 +102,7 @@ impl Drop for Database {
     }
 }
 
-/// Where the programs are: what `pg_config` says, else the newest version of Debian's folders.
+/// The folder of the programs: from `pg_config`, else the newest version in Debian's folders.
 fn programs() -> Result<PathBuf, String> {
     let told = Command::new("pg_config").arg("--bindir").output().ok();
     let told = told.map(|output| PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
@@ -115,7 +115,7 @@ fn programs() -> Result<PathBuf, String> {
         .ok_or("PostgreSQL is missing; `apt-get install postgresql` brings it".to_string())
 }
 
-/// Whom to run it as if we are the superuser, whom it refuses.
+/// The user to run it as. Used if we are the superuser, which it refuses.
 fn user() -> Option<(u32, u32)> {
     if fs::metadata("/proc/self").map(|me| me.uid()).ok()? != 0 {
         return None;
@@ -186,7 +186,8 @@ impl Session {
         Ok(session)
     }
 
-    /// Runs statements; returns the columns of every row, each as text. Errors: the server's text; the connection's.
+    /// Runs statements and returns the columns of every row, each as text. Errors: the server's text; the
+    /// connection's.
     pub fn run(&mut self, statements: &str) -> io::Result<Vec<Vec<String>>> {
         self.send(b"Q", &[statements.as_bytes(), b"\0"].concat())?;
         self.read_all()

@@ -1,4 +1,4 @@
-//! Five instances in front of one database: what does a cache of each one's own cost in hits?
+//! Five instances in front of one database: how many hits do separate caches cost?
 //!
 //! ```text
 //!             ┌─► Evenkeel 1 (budget C) ─┐                         one more run: all streams ─► one Evenkeel (budget C)
@@ -6,11 +6,12 @@
 //!             └─► Evenkeel 5 (budget C) ─┘       └─ every change to all of them
 //! ```
 //!
-//! A day is so many requests at an even pace over so many seconds, and the time to live two of these days. The first day
-//! fills the caches, the second is measured. The generator: of a stream's requests 80 % go to the first fifth of the
-//! ids, 20 % to the others, evenly; one request in a hundred is a change, of any row alike. All is seeded.
+//! A day is a number of requests at an even pace over some seconds, and the time to live is two of these
+//! days. The first day fills the caches, the second is measured. Of a stream's requests 80 % go to the first
+//! fifth of the ids, 20 % to the others, evenly. One request in a hundred is a change of any row. All is
+//! seeded.
 //!
-//! The best static cache holds the C most popular items all day, loads nothing and hears of no change.
+//! The best static cache holds the C most popular items all day, loads nothing and gets no changes.
 
 use super::database::Database;
 use super::traffic::{Protocol, Traffic};
@@ -24,7 +25,7 @@ use std::time::{Duration, Instant};
 
 pub struct Options {
     pub rows: u64,
-    /// Items there is room for in each instance.
+    /// Number of items that fit in each instance.
     pub cached: u64,
     /// Reads of a day, by all streams.
     pub requests: u64,
@@ -34,12 +35,12 @@ pub struct Options {
 
 const WRITES_PERCENT: u64 = 1;
 const CONNS: usize = 10;
-/// How often a stream looks at the clock.
+/// Time between two looks of a stream at the clock.
 const TICK: Duration = Duration::from_millis(10);
-/// Points a hit ratio may be below what it is compared with.
+/// Points that a hit ratio may be below its reference.
 const GOAL: f64 = 2.0;
 
-/// What a setup did in the measured day. A hit is a read that did not wait for the database.
+/// The results of a setup in the measured day. A hit is a read that did not wait for the database.
 struct Day {
     hit_ratio: f64,
     loads: u64,
@@ -50,7 +51,7 @@ struct Day {
     elapsed: Duration,
 }
 
-/// Errors: no PostgreSQL, no Evenkeel, a connection that breaks.
+/// Runs the measurement. Errors: no PostgreSQL, no Evenkeel, a connection that breaks.
 pub fn run(targets: &[Target], options: &Options) -> Result<Section, String> {
     let evenkeel = targets.iter().find(|target| target.label == "Evenkeel").ok_or("Evenkeel is missing")?;
     let database = Database::start()?;
@@ -123,7 +124,7 @@ fn size_of_item(evenkeel: &Target, database: &Database) -> Result<u64, String> {
     loaded_size(&server, "items", "item:", 1000).map_err(|e| e.to_string())
 }
 
-/// The share of reads, in percent, that the most popular items of that number get.
+/// The share of reads, in percent, that go to so many most popular items.
 fn best_static(options: &Options) -> f64 {
     let hot = (options.rows / 5) as f64;
     let cached = options.cached.min(options.rows) as f64;
@@ -136,7 +137,7 @@ fn draw(random: &mut Random, rows: u64) -> u64 {
     if random.below(100) < 80 { random.below(hot) } else { hot + random.below(rows - hot) }
 }
 
-/// Starts so many instances, lives two days with them, and tells of the second.
+/// Starts so many instances, runs two days with them, and returns the results of the second.
 fn setup(
     evenkeel: &Target,
     database: &Database,
@@ -170,12 +171,12 @@ fn setup(
     day().map_err(|e: io::Error| e.to_string())
 }
 
-/// Reads of a day that there really are: each stream has the same number.
+/// Actual reads of a day: each stream has the same number.
 fn reads(options: &Options) -> u64 {
     options.requests / options.instances * options.instances
 }
 
-/// A day: all streams and the writer, each in a thread.
+/// Runs a day: all streams and the writer, each in a thread.
 fn live(ports: &[u16], database: &Database, options: &Options, day: u64) -> io::Result<()> {
     thread::scope(|scope| {
         let streams: Vec<_> = (0..options.instances)
@@ -218,7 +219,8 @@ fn write(database: &Database, options: &Options, seed: u64) -> io::Result<()> {
     })
 }
 
-/// Has `act` do `total` in parts, at an even pace over the seconds; without waiting where it cannot keep up.
+/// Calls `act` for parts of `total`, at an even pace over the seconds; without pauses where it cannot keep
+/// up.
 fn paced(total: u64, seconds: u64, mut act: impl FnMut(u64) -> io::Result<()>) -> io::Result<()> {
     let (start, whole) = (Instant::now(), Duration::from_secs(seconds));
     let mut done = 0;

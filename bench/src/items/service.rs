@@ -1,4 +1,4 @@
-//! The Go service (`bench/peers/items-go`) that does by hand what a source does.
+//! The Go service (`bench/peers/items-go`), which does a source's work by hand.
 
 use super::traffic::{Protocol, Reader};
 use crate::server;
@@ -15,7 +15,7 @@ pub struct Service {
     process: Child,
 }
 
-/// Where it is. Errors: it is not built.
+/// The path of the program. Errors: it is not built.
 pub fn program(peers: Option<&str>) -> Result<PathBuf, String> {
     let path = server::peers_folder(peers).join("items-go");
     match path.is_file() {
@@ -25,7 +25,7 @@ pub fn program(peers: Option<&str>) -> Result<PathBuf, String> {
 }
 
 impl Service {
-    /// Starts it in front of a table, to cache that many items. Errors: in words.
+    /// Starts it in front of a table, with a cache for so many items. Errors: in words.
     pub fn start(
         program: &Path,
         url: &str,

@@ -1,9 +1,10 @@
 //! A load generator for single items over HTTP or RESP: many keep-alive connections, one thread, epoll.
 //!
-//! Each connection has one request under way. In a closed loop it sends the next when its answer is in, and latency is taken
-//! from the write to the read that completes the answer, so what a connection waits until the generator gets to it is in it. In an
-//! open loop requests are due at a steady rate, on one connection after the other, and latency is taken from when they are due, whenever
-//! they could be sent. An answer that is not the item is an error: nothing is quick because it is wrong.
+//! Each connection has one request under way. In a closed loop it sends the next one when its answer is in.
+//! Latency then runs from the write to the read that completes the answer, with any wait for the generator.
+//! In an open loop requests are due at a steady rate, on one connection after the other. Latency then runs
+//! from the due time, whenever they are sent. An answer that is not the item is an error, so no answer is
+//! quick because it is wrong.
 
 use crate::sys::{self, Epoll, Interest};
 use crate::wire;
@@ -14,7 +15,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 const SILENCE: Duration = Duration::from_secs(60);
-/// More than any head of an answer.
+/// Longer than any head of an answer.
 const HEAD_MAX: usize = 16 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,7 +32,7 @@ impl Protocol {
         }
     }
 
-    /// Appends the request for an item: `prefix` is what stands before its id.
+    /// Appends the request for an item. `prefix`: the text in front of its id.
     pub fn ask(self, out: &mut Vec<u8>, prefix: &[u8], id: u64) {
         match self {
             Protocol::Http => {
@@ -49,13 +50,13 @@ impl Protocol {
         }
     }
 
-    /// Where the head in `bytes` ends, if it does.
+    /// The end of the head in `bytes`, if it is complete.
     fn head_end(self, bytes: &[u8]) -> Option<usize> {
         let end: &[u8] = if self == Protocol::Http { b"\r\n\r\n" } else { b"\r\n" };
         bytes.windows(end.len()).position(|window| window == end).map(|at| at + end.len())
     }
 
-    /// How many bytes follow a head. Errors: it is not the head of an item.
+    /// Number of bytes behind a head. Errors: it is not the head of an item.
     fn body_length(self, head: &[u8]) -> io::Result<usize> {
         let length = match self {
             Protocol::Http if head.starts_with(b"HTTP/1.1 200") => head
@@ -80,14 +81,14 @@ fn number(text: &[u8]) -> Option<usize> {
 /// Finds the end of an answer in a stream of bytes.
 #[derive(Default)]
 struct Answer {
-    /// The head as far as it came, while it is incomplete.
+    /// The incomplete head so far.
     head: Vec<u8>,
-    /// Bytes to come; None: the head is still coming.
+    /// Bytes to come. None: the head is still coming.
     left: Option<usize>,
 }
 
 impl Answer {
-    /// Takes the next bytes; Some when they complete the answer: how many of them are body.
+    /// Takes the next bytes. Some, with the length of the body, when they complete the answer.
     fn feed(&mut self, protocol: Protocol, bytes: &[u8]) -> io::Result<Option<usize>> {
         let (left, body) = match self.left {
             Some(left) => (left, bytes.len()),
@@ -124,10 +125,10 @@ impl Answer {
 struct Conn {
     stream: TcpStream,
     answer: Answer,
-    /// When the request that is under way was sent, or due.
+    /// The time when the request under way was sent, or due.
     since: Instant,
     busy: bool,
-    /// When those were due that wait for it.
+    /// The due times of the requests that wait for it.
     due: VecDeque<Instant>,
 }
 
@@ -141,7 +142,7 @@ pub struct Traffic {
     out: Vec<u8>,
 }
 
-/// What a run saw.
+/// The results of a run.
 pub struct Seen {
     pub requests: u64,
     pub elapsed: Duration,
@@ -170,8 +171,8 @@ impl Traffic {
         Ok(Traffic { epoll, conns: opened, protocol, prefix: prefix.as_bytes().to_vec(), buffer, out })
     }
 
-    /// Asks for the ids that `next` gives until it has no more or `until` has passed, then waits for what is under way.
-    /// Errors: the connections'; an answer that is not an item; silence.
+    /// Asks for the ids that `next` gives until it has no more or `until` has passed, then waits for the
+    /// requests under way. Errors: the connections'; an answer that is not an item; silence.
     pub fn run(&mut self, until: Option<Instant>, mut next: impl FnMut() -> Option<u64>) -> io::Result<Seen> {
         let start = Instant::now();
         let mut seen = Seen { requests: 0, elapsed: Duration::ZERO, latency: histogram()? };
@@ -204,8 +205,8 @@ impl Traffic {
         Ok(seen)
     }
 
-    /// Asks at a steady rate until `until` for the ids that `next` gives, then waits for what was due.
-    /// Errors: as of [`Traffic::run`].
+    /// Asks at a steady rate until `until` for the ids that `next` gives, then waits for the due requests.
+    /// Errors: as [`Traffic::run`].
     pub fn run_at(&mut self, rate: f64, until: Instant, mut next: impl FnMut() -> u64) -> io::Result<Seen> {
         sys::be_punctual();
         let (start, step) = (Instant::now(), Duration::from_secs_f64(1.0 / rate));
@@ -241,7 +242,7 @@ impl Traffic {
         Ok(seen)
     }
 
-    /// Sends what was due first on a connection, unless it is busy.
+    /// Sends the first due request of a connection, unless it is busy.
     fn send_due(&mut self, token: usize, next: &mut impl FnMut() -> u64) -> io::Result<()> {
         let conn = &mut self.conns[token];
         if conn.busy {
@@ -259,17 +260,17 @@ impl Traffic {
         self.out.clear();
         self.protocol.ask(&mut self.out, &self.prefix, id);
         (conn.since, conn.busy) = (Instant::now(), true);
-        // A request is a hundred bytes, and the socket empty: it takes them all.
+        // A request is a hundred bytes and the socket is empty, so it takes them all.
         conn.stream.write_all(&self.out)?;
         Ok(true)
     }
 
-    /// Reads what is there, once; whether that completes an answer.
+    /// Reads the available bytes, once. Returns whether they complete an answer.
     fn receive(&mut self, token: usize) -> io::Result<bool> {
         let conn = &mut self.conns[token];
         match conn.stream.read(&mut self.buffer) {
             Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")),
-            Ok(_) if !conn.busy => Err(io::Error::other("an answer nobody asked for")),
+            Ok(_) if !conn.busy => Err(io::Error::other("an answer without a request")),
             Ok(n) => {
                 let complete = conn.answer.feed(self.protocol, &self.buffer[..n])?.is_some();
                 conn.busy = !complete;
@@ -283,7 +284,7 @@ impl Traffic {
     }
 }
 
-/// One connection that reads one item after the other, and its text.
+/// One connection that reads one item after the other, with its text.
 pub struct Reader {
     stream: TcpStream,
     protocol: Protocol,
@@ -302,7 +303,7 @@ impl Reader {
         Ok(Reader { stream, protocol, prefix: prefix.as_bytes().to_vec(), answer, out, bytes })
     }
 
-    /// The answer for an item, head and all.
+    /// The answer for an item, with its head.
     pub fn read(&mut self, id: u64) -> io::Result<&[u8]> {
         self.out.clear();
         self.bytes.clear();

@@ -1,8 +1,8 @@
-//! Which items are asked for: ranks by Zipf's law, scattered over the ids.
+//! The requested items: ranks by Zipf's law, scattered over the ids.
 
 use crate::random::{Random, Scattered};
 
-/// A sequence of ids that is drawn beforehand, so that drawing costs nothing while it is measured.
+/// A sequence of ids drawn beforehand, so that drawing costs nothing during the measurement.
 #[derive(Clone)]
 pub struct Zipf {
     sequence: Vec<u32>,
@@ -33,14 +33,14 @@ impl Zipf {
         Zipf { sequence, at: 0, cumulative }
     }
 
-    /// The next id; after a million it begins again.
+    /// The next id. After a million it begins again.
     pub fn next(&mut self) -> u64 {
         let id = self.sequence[self.at];
         self.at = (self.at + 1) % self.sequence.len();
         u64::from(id)
     }
 
-    /// The share of requests that a cache of exactly the `items` most popular ones answers.
+    /// The share of requests that a cache of the `items` most popular ones answers.
     pub fn best(&self, items: u64) -> f64 {
         let last = (items as usize).min(self.cumulative.len()).checked_sub(1);
         last.map_or(0.0, |last| self.cumulative[last])

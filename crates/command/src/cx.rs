@@ -1,4 +1,4 @@
-//! What a handler works with: its view of the keyspace, the reply, and what the run around it allows.
+//! The surroundings of a handler: its view of the keyspace, the reply, and the limits of its run.
 
 use crate::Error;
 use keyspace::View;
@@ -11,96 +11,97 @@ use value::Held;
 /// Elements of a reply above which it is streamed instead of written at once.
 pub const STREAM_FROM: usize = 512;
 
-/// Bytes of a reply that are written between two charges where it cannot be streamed.
+/// Bytes of a reply written between two charges where it cannot be streamed.
 const PIECE: usize = 8 << 10;
 
-/// Bytes of a reply written in a step: an element or two.
+/// Bytes of a reply written in one step: an element or two.
 pub(crate) const BYTES_PER_STEP: usize = 64;
 
-/// A reply that is written piece by piece while the socket drains. It owns what it reads (values clone in O(1)).
+/// A reply written piece by piece while the socket drains. It owns its data (values clone in O(1)).
 pub trait Stream: Send {
-    /// Appends about `room` bytes of whole reply parts; false when nothing is left. Must stay within a quantum.
+    /// Appends about `room` bytes of whole reply parts; false when nothing is left. Must stay within a
+    /// quantum.
     fn fill(&mut self, out: &mut Reply, room: usize) -> bool;
 
-    /// Tells what it keeps alive that is large: values, which others may have as well, and what it has collected. O(1), or
+    /// Reports the large things it keeps alive: values, which may be shared, and collected data. O(1), or
     /// O(keys) of its command.
     fn holds(&self, held: &mut dyn FnMut(Held)) {
         let _ = held;
     }
 
-    /// Whether what it writes may be far more than what it keeps alive: an element is written again and again. Such a reply is not
-    /// kept to be written when its client reads it, where it is a part of another.
+    /// Whether the reply may be far larger than the data it keeps alive, because elements repeat. As a part
+    /// of another reply, such a stream is written at once, not kept until the client reads.
     fn repeats(&self) -> bool {
         false
     }
 
-    /// Bytes that stand in memory as they will be sent, and count to the client's output buffer. O(1).
+    /// Bytes already in memory as they will be sent. They count to the client's output buffer. O(1).
     fn unsent_bytes(&self) -> usize {
         0
     }
 
-    /// Whether it does something besides writing a reply, so that it must run to its end even if nobody is told.
+    /// Whether it has effects besides its reply. It must then run to its end even if the client is gone.
     fn has_effects(&self) -> bool {
         false
     }
 }
 
-/// Where a handler runs, as far as it matters to it.
+/// Facts about where a handler runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Caller {
     /// May wait for data (not in MULTI or a script).
     pub may_block: bool,
     /// May answer with a stream (not in MULTI or a script).
     pub may_stream: bool,
-    /// May leave the rest of a long reply to a stream, which stands amid other replies then (a long transaction).
+    /// May leave the rest of a long reply to a stream among other replies (a long transaction).
     pub may_keep: bool,
     pub in_script: bool,
-    /// Replicated or replayed: relative times and limits were settled by whoever ran it first.
+    /// Replicated or replayed: the first run has already settled relative times and limits.
     pub in_replay: bool,
     pub client_id: u64,
-    /// How often the run was done in vain before, because somebody changed its keys.
+    /// Number of earlier runs thrown away because another client changed the keys.
     pub attempt: u32,
 }
 
-/// What a blocking command asks for when there is nothing to give.
+/// A blocking command's request to wait, made when its keys have nothing to give.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Block {
     /// None: wait for ever.
     pub timeout_ms: Option<u64>,
-    /// What a time-out answers: a null array, else a null.
+    /// The reply on a time-out: true for a null array, false for a null.
     pub null_array: bool,
 }
 
-/// How a run ended besides its reply.
+/// How a run ended, besides its reply.
 #[derive(Default)]
 pub enum Outcome {
     #[default]
     Done,
     /// Park the client on the command's keys and run it again when one is filled.
     Block(Block),
-    /// What stands in the reply so far is its beginning; the rest comes from the stream.
+    /// The reply holds the beginning; the stream gives the rest.
     Stream(Box<dyn Stream>),
 }
 
-/// Steps after which the time is looked at.
+/// Steps between two looks at the clock.
 const LOOK: usize = 200;
 
-/// Bytes of a reply that nobody asks about.
+/// Bytes of a reply that need no permission.
 const REPLY_FREE: usize = 32 << 10;
-/// Bytes of a reply from which on its rest is kept as a stream (`Caller::may_keep`).
+/// Bytes of a reply above which its rest is kept as a stream (`Caller::may_keep`).
 const KEPT_FROM: usize = 64 << 10;
 
-/// The memory a run may take beside the data: its reply, and what it collects.
+/// The memory that a run may take beside the data: its reply and the data it collects.
 pub struct Room<'a> {
     budget: &'a Arc<budget::Budget>,
     holding: &'a mut Holding,
-    /// What its caller holds for it already, and what it has collected.
+    /// Bytes the caller holds for this run already, and bytes the run has collected.
     base: u64,
     collected: u64,
 }
 
 impl<'a> Room<'a> {
-    /// `base`: bytes that are held beside the run itself. Whoever runs it sets `holding` anew when it is over.
+    /// Makes a room. `base`: bytes held beside the run itself. The caller sets `holding` anew after the run.
     pub fn new(budget: &'a Arc<budget::Budget>, holding: &'a mut Holding, base: usize) -> Room<'a> {
         Room { budget, holding, base: base as u64, collected: 0 }
     }
@@ -111,20 +112,20 @@ impl<'a> Room<'a> {
     }
 }
 
-/// Work allowed before a run is dropped and repeated elsewhere.
+/// The work a run may do before it is dropped and repeated elsewhere.
 pub struct Budget<'a> {
     steps: usize,
-    /// When it is over (`mono_ns`), looked at when no more than so many steps are left.
+    /// The end of its time (`mono_ns`), and the number of steps left at which the clock is read next.
     until: Option<(u64, usize)>,
-    /// On a worker: asked now and then whether to go on.
+    /// On a worker: set when the run should stop.
     cancelled: Option<&'a std::sync::atomic::AtomicBool>,
-    /// On a thread of background work: lets others go on when its turn is over.
+    /// On a background thread: lets other work go on when its turn is over.
     turn: Option<&'a Turn>,
-    /// The memory it may take; None: as much as it likes.
+    /// The memory it may take. None: no limit.
     room: Option<Room<'a>>,
-    /// Length of the reply from which on `room` is asked.
+    /// Length of the reply above which `room` is asked.
     reply_until: usize,
-    /// How often it was asked, and the most that was charged at once.
+    /// Number of looks, and the largest single charge.
     #[cfg(test)]
     pub(crate) looks: (usize, usize),
 }
@@ -147,29 +148,29 @@ impl<'a> Budget<'a> {
         Budget { cancelled, ..Budget::steps(usize::MAX) }
     }
 
-    /// The run is dropped as well when a time (`mono_ns`) has come: how long a step takes nobody knows.
+    /// Drops the run also at a time (`mono_ns`), because steps differ in length.
     pub const fn until(self, ns: u64) -> Budget<'a> {
         Budget { until: Some((ns, self.steps.saturating_sub(LOOK))), ..self }
     }
 
-    /// The run takes turns with its like: each charge may be the end of one.
+    /// Shares the thread with other runs: a turn may end at each charge.
     pub const fn in_turns(self, turn: Option<&'a Turn>) -> Budget<'a> {
         Budget { turn, ..self }
     }
 
-    /// The run may take so much memory. `reply`: how long its reply is when it begins.
+    /// Limits the run's memory. `reply`: length of the reply at the start of the run.
     pub fn within(self, room: Room<'a>, reply: usize) -> Budget<'a> {
         Budget { room: Some(room), reply_until: reply + REPLY_FREE, ..self }
     }
 
-    /// Takes memory for so many bytes that the run collects. Errors: it is not to be had.
+    /// Takes memory for bytes that the run collects. Errors: out of work memory.
     pub(crate) fn take(&mut self, bytes: usize) -> Result<(), Error> {
         let Some(room) = &mut self.room else { return Ok(()) };
         room.collected = room.collected.saturating_add(bytes as u64);
         room.ask(0)
     }
 
-    /// Asks whether so many bytes would be to be had, and takes none.
+    /// Checks that so many bytes are available, and takes none. Errors: out of work memory.
     pub(crate) fn expect(&mut self, bytes: usize) -> Result<(), Error> {
         let Some(room) = &mut self.room else { return Ok(()) };
         room.ask(bytes)?;
@@ -184,7 +185,7 @@ impl<'a> Budget<'a> {
         Ok(())
     }
 
-    /// As [`Budget::charge`], for a run that has written so long a reply.
+    /// As [`Budget::charge`], for a run whose reply has this length.
     #[inline]
     pub(crate) fn charge_reply(&mut self, reply: usize, steps: usize) -> Result<(), Error> {
         if reply >= self.reply_until {
@@ -211,8 +212,8 @@ impl<'a> Budget<'a> {
         self.pause()
     }
 
-    /// Lets others go on, where what is done was charged for before: amid a change, which must not end for want of steps. An
-    /// error only if the run is dropped with all it changed.
+    /// Lets other work go on during a change that is already charged for. A change must not end for want of
+    /// steps. Errors: cancelled; the run is then dropped with all its changes.
     pub(crate) fn pause(&mut self) -> Result<(), Error> {
         #[cfg(test)]
         (self.looks.0 += 1);
@@ -226,16 +227,16 @@ impl<'a> Budget<'a> {
     }
 }
 
-/// See the module.
+/// A handler's context. See the module.
 pub struct Cx<'a, 'k> {
     pub view: &'a mut View<'k>,
     pub out: &'a mut Reply,
     pub caller: Caller,
     pub budget: Budget<'a>,
     pub outcome: Outcome,
-    /// The deterministic form of a write whose row says [`crate::Effect::Noted`]; several commands, in order.
+    /// The deterministic commands, in order, that the log receives for a row with [`crate::Effect::Noted`].
     pub effects: Vec<OwnedArgs>,
-    /// A random number for this run.
+    /// State of the run's random numbers.
     random: u64,
 }
 
@@ -250,13 +251,14 @@ impl<'a, 'k> Cx<'a, 'k> {
         Cx { view, out, caller, budget, outcome: Outcome::Done, effects: Vec::new(), random }
     }
 
-    /// Charges `steps` (about 50 ns each) of work. A write must charge before its first change: the run may be dropped.
+    /// Charges `steps` of work (about 50 ns each). A write must charge before its first change, as the run
+    /// may be dropped.
     #[inline]
     pub fn charge(&mut self, steps: usize) -> Result<(), Error> {
         self.budget.charge_reply(self.out.len(), steps)
     }
 
-    /// Waits for something that is no work; a turn among its like is given back meanwhile. On a worker only.
+    /// Runs a wait that is not work; the run's turn is given back meanwhile. On a worker only.
     pub fn aside<T>(&self, f: impl FnOnce() -> T) -> T {
         match self.budget.turn {
             Some(turn) => turn.aside(f),
@@ -264,8 +266,8 @@ impl<'a, 'k> Cx<'a, 'k> {
         }
     }
 
-    /// Asks to wait. The handler must have changed and written nothing. Where waiting is not allowed (MULTI, scripts)
-    /// the null of a time-out is written at once.
+    /// Asks to wait. The handler must not have changed or written anything. Where waiting is not allowed
+    /// (MULTI, scripts), the null of a time-out is written at once.
     pub fn block(&mut self, timeout_ms: Option<u64>, null_array: bool) {
         if self.caller.may_block {
             self.outcome = Outcome::Block(Block { timeout_ms, null_array });
@@ -276,13 +278,15 @@ impl<'a, 'k> Cx<'a, 'k> {
         }
     }
 
-    /// Before a reply of at least so many bytes is begun that cannot be streamed: asks whether there is memory for it.
+    /// Checks for memory before a reply of at least so many bytes that cannot be streamed. Errors: out of
+    /// work memory.
     pub fn expect_reply(&mut self, bytes: usize) -> Result<(), Error> {
         if self.caller.may_stream { Ok(()) } else { self.budget.expect(self.out.len().saturating_add(bytes)) }
     }
 
-    /// Hands over the rest of the reply. Where streams are not allowed it is written at once, and charged piece by piece; a
-    /// write may have changed something by then, for who bounds such a run drops what it changed with it.
+    /// Hands over the rest of the reply. Where streams are not allowed it is written at once and charged
+    /// piece by piece. A write may call this after its changes: a run with a limit drops them too. Errors:
+    /// those of [`Cx::charge`].
     pub fn stream(&mut self, mut stream: impl Stream + 'static) -> Result<(), Error> {
         if self.caller.may_stream {
             self.outcome = Outcome::Stream(Box::new(stream));
@@ -303,7 +307,7 @@ impl<'a, 'k> Cx<'a, 'k> {
         }
     }
 
-    /// Notes the deterministic form of what was done.
+    /// Notes a deterministic command for the log.
     pub fn effect(&mut self, words: &[&[u8]]) {
         self.effects.push(OwnedArgs::from_slices(words));
     }
@@ -351,7 +355,7 @@ mod tests {
         let steps = |mut budget: Budget<'_>| (0..100).take_while(|_| budget.charge(50).is_ok()).count();
         assert_eq!(steps(Budget::steps(1000)), 20);
         assert_eq!(steps(Budget::steps(1000).until(u64::MAX)), 20);
-        // It is looked at after so many steps, for little work is done before the clock could be read twice.
+        // The clock is read only after so many steps, as a read costs more than a little work.
         assert_eq!(steps(Budget::steps(1000).until(0)) * 50 + 50, LOOK);
         assert_eq!(steps(Budget::steps(120).until(0)), 2, "steps that do not come to a look");
         assert_eq!(steps(Budget::unlimited(None)), 100);

@@ -1,4 +1,4 @@
-//! What a client did wrong, with the exact text Redis answers. All texts that more than one command uses stand here.
+//! A client's mistake, with the exact text of Redis. Texts that several commands use are defined here.
 
 use keyspace::WrongType;
 use std::borrow::Cow;
@@ -15,9 +15,9 @@ pub enum Error {
     IndexOutOfRange,
     InvalidExpire(String),
     Arity(String),
-    /// Any other text, the code word (`ERR` …) included.
+    /// Any other text, with its code word (`ERR` …).
     Text(Cow<'static, str>),
-    /// Not a reply: the work budget is used up; the run is dropped and repeated on a worker.
+    /// Not a reply: the work budget is used up. The run is dropped and repeated on a worker.
     Budget,
     /// Not a reply: the worker's client is gone.
     Cancelled,
@@ -29,7 +29,7 @@ impl Error {
         Error::Text(Cow::Borrowed(text))
     }
 
-    /// What a piece of work holds beside the data would be more than `stdx::budget` allows: it fails, and nothing of it was done.
+    /// More memory beside the data than `stdx::budget` allows. The command fails and has changed nothing.
     pub const fn work_memory() -> Error {
         Error::new("ERR this command needs more memory than 'work-max-memory' allows")
     }

@@ -1,13 +1,13 @@
-//! Every row that is a function of keys, with words nobody should send: with the locks of its keys and no others, so that a look at
-//! another key panics, and over an overlay.
+//! Runs every row that is a function of keys with hostile words, in two ways. Under the locks of its keys
+//! only, a look at any other key panics. The second way is over an overlay.
 //!
-//! EVENKEEL_HOSTILE_ROUNDS says how often each row is run in each way (default: 40).
+//! EVENKEEL_HOSTILE_ROUNDS: how often each row is run in each way (default: 40).
 
 use crate::places;
 use crate::table::{Begin, Command, Run};
 use crate::testing::{Db, Over};
 
-/// The same in each run.
+/// Random numbers that are the same in each run.
 struct Dice(u64);
 
 impl Dice {
@@ -82,7 +82,7 @@ const ODD: [&[u8]; 22] = [
     b"\\",
 ];
 
-/// The words in capitals, and what else is no name, of what is documented of a command's arguments; and of all.
+/// The literal words in the documented arguments of a command, and the other words that are not names.
 fn options(command: &Command) -> Vec<Vec<u8>> {
     let lines = include_str!("syntax.txt").lines().filter(|line| !line.starts_with('#'));
     let own = lines.filter(|line| line.split(' ').next() == Some(command.name));
@@ -172,7 +172,7 @@ fn fill(db: &mut Db) {
     }
 }
 
-/// Says what was run when it panicked.
+/// Prints the words of a run that panicked.
 struct Shows<'a>(&'a [Vec<u8>]);
 
 impl Drop for Shows<'_> {
@@ -204,7 +204,7 @@ fn run(over: Over, resp3: bool) {
     let rows: Vec<_> = places::all()
         .iter()
         .filter(|command| matches!(command.run, Run::Read(_) | Run::Write(_) | Run::Whole(_)))
-        // It changes which shard holds what, and needs them all.
+        // SWAPDB changes which shard holds what, and needs all of them.
         .filter(|command| !matches!(command.name, "swapdb") || over == Over::Locks)
         .map(|command| (command, options(command)))
         .collect();
@@ -214,7 +214,7 @@ fn run(over: Over, resp3: bool) {
     if resp3 {
         db = db.resp3();
     }
-    // What is streamed is charged for instead, so that a reply of 2^63 elements ends.
+    // Streams are off and charged for, so that a reply of 2^63 elements ends.
     (db.caller.may_stream, db.steps) = (false, 20_000);
     for round in 0..rounds() {
         db.caller.may_block = round % 2 == 0;
@@ -238,7 +238,7 @@ fn run(over: Over, resp3: bool) {
             }
             db.call(&words);
         }
-        // What has become large.
+        // Drops the values that have become large.
         db.line("flushall");
     }
 }

@@ -1,26 +1,33 @@
-//! What a command is, the lookup table, and the families.
+//! The commands: their handlers, the table of their rows, and the lookup by name.
 //!
-//! A handler is a function of arguments and a view of the keyspace; the same text runs inline under shard locks, on a
-//! worker, in a transaction or script over an overlay, and when a log is replayed. There is no clock, lock, thread or
-//! socket in this crate: time arrives with the view, waiting and streaming are asked for through [`Cx`].
+//! A handler is a function of its arguments and a view of the keyspace. The same code runs inline under shard
+//! locks, on a worker, over the overlay of a transaction or script, and in a replay of the log. This crate
+//! has no clock, lock, thread or socket: the view carries the time, and a handler asks to wait or to stream
+//! through [`Cx`].
 //!
-//! To add a command: one row and one function in its family's topic file; if the topic is new, one line in `registry`.
+//! To add a command, write one row and one function in its family's topic file. A new topic needs one more
+//! line in `registry`.
 #![forbid(unsafe_code)]
 
 mod bitmap;
 mod connection;
 mod cx;
+pub mod effects;
 mod error;
+pub mod facts;
+mod flow;
 mod generic;
 mod hash;
 #[cfg(test)]
 mod hostile;
+pub mod keys;
 mod list;
 pub mod options;
 pub mod places;
 mod pubsub;
 pub mod registry;
 mod replies;
+mod resolve;
 mod roaring;
 mod scripting;
 pub mod serial;
@@ -32,12 +39,15 @@ pub mod table;
 #[cfg(test)]
 mod testing;
 mod transaction;
+pub mod values;
 mod zset;
 
 pub use cx::{Block, Budget, Caller, Cx, Outcome, Room, STREAM_FROM, Stream};
 pub use error::Error;
+pub use flow::{Flow, INLINE_STEPS};
 pub use generic::items::write_item;
 pub use generic::sort::sort_destination;
+pub use resolve::resolve;
 pub use string::{getex_asks, write_string};
 pub use table::{Command, Effect, Handler, Run, acl};
 pub use value::Held;

@@ -1,4 +1,4 @@
-//! Reading arguments: numbers, time-outs, keywords, with Redis's errors.
+//! Argument parsing: numbers, time-outs and keywords, with Redis's errors.
 
 use crate::{Budget, Cx, Error};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -18,7 +18,8 @@ pub fn set_max_string_bytes(bytes: usize) {
     MAX_STRING_BYTES.store(bytes, Relaxed);
 }
 
-/// Refuses to let a string of `len` bytes grow by `more` past `proto-max-bulk-len`; what was settled elsewhere may.
+/// Refuses a string of `len` bytes that would grow by `more` past `proto-max-bulk-len`. A replay is not
+/// refused.
 pub fn check_string_size(cx: &Cx<'_, '_>, len: usize, more: usize) -> Result<(), Error> {
     let total = len.saturating_add(more);
     if total > i64::MAX as usize || (total > max_string_bytes() && !cx.caller.in_replay) {
@@ -27,13 +28,13 @@ pub fn check_string_size(cx: &Cx<'_, '_>, len: usize, more: usize) -> Result<(),
     Ok(())
 }
 
-/// A signed 64-bit integer in canonical form, or "value is not an integer or out of range".
+/// A signed 64-bit integer in canonical form. Errors: value is not an integer or out of range.
 #[inline]
 pub fn int(arg: &[u8]) -> Result<i64, Error> {
     stdx::num::parse_i64(arg).ok_or(Error::NotInteger)
 }
 
-/// A float as strtod reads it, or "value is not a valid float".
+/// A float as strtod reads it. Errors: value is not a valid float.
 pub fn float(arg: &[u8]) -> Result<f64, Error> {
     stdx::num::parse_f64(arg).ok_or(Error::NotFloat)
 }
@@ -44,7 +45,8 @@ pub fn is(arg: &[u8], keyword: &str) -> bool {
     arg.eq_ignore_ascii_case(keyword.as_bytes())
 }
 
-/// A blocking command's time-out in seconds, fractions allowed: None = for ever (0).
+/// A blocking command's time-out in seconds, fractions allowed. None = for ever (0). Errors: not a float, out
+/// of range, negative.
 pub fn timeout_ms(arg: &[u8]) -> Result<Option<u64>, Error> {
     let seconds =
         stdx::num::parse_f64(arg).ok_or(Error::new("ERR timeout is not a float or out of range"))?;
@@ -64,7 +66,8 @@ pub fn from_end(index: i64, len: usize) -> i64 {
     if index < 0 { (index + len as i64).max(0) } else { index }
 }
 
-/// The elements `start..=stop` of `len`, both possibly counted from the end, as a half-open range (empty if none).
+/// The elements `start..=stop` of `len` as a half-open range, empty if there are none. Both may count from
+/// the end.
 #[inline]
 pub fn range(start: i64, stop: i64, len: usize) -> std::ops::Range<usize> {
     let start = from_end(start, len);
@@ -72,7 +75,7 @@ pub fn range(start: i64, stop: i64, len: usize) -> std::ops::Range<usize> {
     if start > stop || start >= len as i64 { 0..0 } else { start as usize..stop as usize + 1 }
 }
 
-/// A SCAN cursor, or "invalid cursor".
+/// A SCAN cursor. Errors: invalid cursor.
 pub fn cursor(arg: &[u8]) -> Result<u64, Error> {
     stdx::num::parse_u64(arg).ok_or(Error::new("ERR invalid cursor"))
 }
@@ -89,7 +92,8 @@ pub struct ScanOptions<'a> {
 }
 
 impl<'a> ScanOptions<'a> {
-    /// Reads the options behind the cursor. `extra`: which of "type", "novalues", "noscores" the command knows.
+    /// Reads the options behind the cursor. `extra`: which of "type", "novalues", "noscores" the command
+    /// knows. Errors: not an integer, syntax.
     pub fn parse(args: resp::Args<'a>, extra: &[&str]) -> Result<ScanOptions<'a>, Error> {
         let mut options = ScanOptions { pattern: None, count: 10, kind: None, bare: false };
         let mut i = 0;
@@ -124,27 +128,27 @@ impl<'a> ScanOptions<'a> {
         Ok(options)
     }
 
-    /// Whether TYPE allows a type; a type nobody has allows none.
+    /// Whether TYPE allows a type. An unknown TYPE allows none.
     pub fn wants(&self, kind: value::Kind) -> bool {
         self.kind.is_none_or(|name| name.eq_ignore_ascii_case(kind.name().as_bytes()))
     }
 
-    /// Begins to visit elements.
+    /// Begins a walk over elements.
     pub(crate) fn walk<'o, 'b, 't>(&'o self, budget: &'b mut Budget<'t>) -> Walk<'o, 'b, 't> {
         Walk::of(self.pattern, budget)
     }
 }
 
-/// Steps for an element that is visited.
+/// Steps for a visited element.
 const VISIT_STEPS: usize = 2;
-/// Bytes of a pattern that are looked at in a step, and at a stretch.
+/// Bytes of a pattern compared in one step, and in one stretch.
 const LOOKS_PER_STEP: usize = 32;
 const LOOKS: usize = 4096;
 /// Steps between two charges.
 const CHARGED: usize = 128;
 
-/// Elements that are visited one after the other, and matched against a pattern. It is charged for as it goes: how long a
-/// match takes only shows in the end.
+/// A walk over elements that matches each against a pattern. It charges as it goes, as the length of a match
+/// is not known beforehand.
 pub(crate) struct Walk<'o, 'b, 't> {
     pattern: Option<&'o [u8]>,
     budget: &'b mut Budget<'t>,
@@ -153,12 +157,12 @@ pub(crate) struct Walk<'o, 'b, 't> {
 }
 
 impl<'o, 'b, 't> Walk<'o, 'b, 't> {
-    /// Through all that match a pattern; everything does if there is none.
+    /// A walk that takes the elements that match a pattern, or all without a pattern.
     pub(crate) fn of(pattern: Option<&'o [u8]>, budget: &'b mut Budget<'t>) -> Walk<'o, 'b, 't> {
         Walk { pattern, budget, due: 0, refused: None }
     }
 
-    /// Whether a visited element matches. Nothing does any more once the run has to end. O(pattern · name) at worst.
+    /// Whether a visited element matches. False for all once the run has to end. O(pattern · name) at worst.
     pub(crate) fn takes(&mut self, name: &[u8]) -> bool {
         self.due += VISIT_STEPS;
         if !self.may_go_on() {
@@ -186,7 +190,7 @@ impl<'o, 'b, 't> Walk<'o, 'b, 't> {
         self.refused.is_none()
     }
 
-    /// Errors: why it was broken off.
+    /// Ends the walk. Errors: the charge that was refused.
     pub(crate) fn end(self) -> Result<(), Error> {
         self.refused.map_or(Ok(()), Err)
     }
@@ -196,7 +200,7 @@ impl<'o, 'b, 't> Walk<'o, 'b, 't> {
 mod tests {
     use crate::testing::Db;
 
-    /// A pattern that has to be gone through again and again is charged for as it is.
+    /// A pattern that is scanned many times is charged for accordingly.
     #[test]
     fn matching_a_slow_pattern_is_charged_for() {
         let (pattern, name) = (format!("*{}b", "a".repeat(300)), "a".repeat(3000));

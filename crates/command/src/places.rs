@@ -1,7 +1,7 @@
-//! A number for every command: where its counters stand, and what a client last ran.
+//! A number for every command: the index of its counters, and the record of a client's last command.
 //!
-//! Rows are static, so a row's address is its identity; a small open table from addresses to numbers costs a multiplication
-//! and mostly one probe.
+//! Rows are static, so the address of a row is its identity. A small open table maps addresses to numbers; a
+//! look-up is one multiplication and mostly one probe.
 
 use crate::registry;
 use crate::table::Command;
@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 struct Places {
     commands: Vec<&'static Command>,
-    /// Address and number; a power of two of slots, at most a quarter of them used. Address 0: free.
+    /// Addresses and numbers: a power of two of slots, at most a quarter of them used. Address 0: free.
     slots: Vec<(usize, u32)>,
 }
 
@@ -35,12 +35,12 @@ fn slot_of(command: &'static Command, slots: usize) -> usize {
     (address(command).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - slots.trailing_zeros())) % slots
 }
 
-/// All commands and subcommands, by number; a container stands before its subcommands.
+/// All commands and subcommands, by number. A container comes before its subcommands.
 pub fn all() -> &'static [&'static Command] {
     &PLACES.commands
 }
 
-/// The number of a command of the registry. Cost: about 2 ns.
+/// The number of a command of the registry. Cost: O(1), a few ns.
 #[inline]
 pub fn of(command: &'static Command) -> usize {
     let slots = &PLACES.slots[..];

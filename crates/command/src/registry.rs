@@ -58,13 +58,13 @@ static TOPICS: &[&[Command]] = &[
     crate::zset::remove::COMMANDS,
 ];
 
-/// What clients call the commands, set once before anybody asks; see [`rename`].
+/// The names that clients use, set once before the first look-up. See [`rename`].
 static NAMES: OnceLock<Names> = OnceLock::new();
 
 /// Names up to this length are compared as one number.
 const SHORT_MAX: usize = 16;
 
-/// Commands of Redis that do not exist here yet: a `rename-command` of one has nothing to do.
+/// Commands of Redis that do not exist here yet. A `rename-command` of one does nothing.
 const NOT_YET: &[&str] = &[
     "clusterscan",
     "commandlog",
@@ -106,14 +106,14 @@ const NOT_YET: &[&str] = &[
     "xtrim",
 ];
 
-/// Names, in lower case, and the commands they stand for. A command that was removed has none.
+/// Names, in lower case, and their commands. A removed command has no name.
 pub struct Names {
     by_name: HashMap<Box<[u8]>, &'static Command>,
-    /// The short ones again, where a client's words are looked up: an open table, at most a quarter of it used.
+    /// The short names again, for look-ups of clients' words: an open table, at most a quarter of it used.
     short: Vec<Option<Short>>,
 }
 
-/// A short name as a number, its length, and its command.
+/// A short name as a number, with its length and its command.
 #[derive(Clone, Copy)]
 struct Short {
     name: u128,
@@ -121,13 +121,13 @@ struct Short {
     command: &'static Command,
 }
 
-/// A name of 1 to [`SHORT_MAX`] bytes as a number, in lower case. Cost: two loads and a few operations on whole words.
+/// A name of 1 to [`SHORT_MAX`] bytes as a number, in lower case. Cost: two loads and a few word operations.
 #[inline]
 fn number(name: &[u8]) -> u128 {
     let halves = |eight: [u8; 8]| u64::from_le_bytes(eight);
     let (low, high) = match name.len() {
         len @ 8.. => {
-            // The last eight bytes, less those that stand in the first eight already.
+            // The last eight bytes, without those that are in the first eight already.
             let last = halves(name[len - 8..].try_into().unwrap_or_default());
             let first = halves(name[..8].try_into().unwrap_or_default());
             (first, if len == 8 { 0 } else { last >> (8 * (SHORT_MAX - len)) })
@@ -141,7 +141,7 @@ fn number(name: &[u8]) -> u128 {
     u128::from(lower(low)) | u128::from(lower(high)) << 64
 }
 
-/// Eight bytes with their capital letters made small: bit 7 of each byte tells whether it is one, and is moved to bit 5.
+/// Lowers the capital letters in eight bytes. Bit 7 of a byte marks a capital letter and moves to bit 5.
 #[inline]
 fn lower(word: u64) -> u64 {
     const EACH: u64 = 0x0101_0101_0101_0101;
@@ -151,7 +151,7 @@ fn lower(word: u64) -> u64 {
     word | ((from_a ^ past_z) & !word & (0x80 * EACH)) >> 2
 }
 
-/// Where a short name is looked for first.
+/// The first slot to look in for a short name.
 #[inline]
 fn slot_of(name: u128, slots: usize) -> usize {
     let mixed = (name as u64 ^ (name >> 64) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -164,14 +164,14 @@ impl Names {
         let mut by_name = HashMap::new();
         for command in TOPICS.iter().flat_map(|topic| topic.iter()) {
             let twice = by_name.insert(command.name.as_bytes().into(), command).is_some();
-            assert!(!twice, "{} stands in the table twice", command.name);
+            assert!(!twice, "{} is in the table twice", command.name);
         }
         let mut names = Names { by_name, short: Vec::new() };
         names.index();
         names
     }
 
-    /// Makes the table of short names anew.
+    /// Rebuilds the table of short names.
     fn index(&mut self) {
         let mut short = vec![None; (self.by_name.len() * 4).next_power_of_two()];
         for (name, command) in self.by_name.iter().filter(|(name, _)| (1..=SHORT_MAX).contains(&name.len())) {
@@ -185,7 +185,7 @@ impl Names {
         self.short = short;
     }
 
-    /// Gives the command that is now called `from` the name `to`; with an empty one it can no longer be called.
+    /// Renames the command now called `from` to `to`. An empty `to` removes it: it can no longer be called.
     ///
     /// # Errors
     /// There is no such command, or the new name is taken. Nothing is changed then.
@@ -222,7 +222,7 @@ impl Names {
         None
     }
 
-    /// Few commands have a long name; a client may send any.
+    /// Looks up a long name. Few commands have one, but a client may send any.
     #[cold]
     fn find_long(&self, name: &[u8]) -> Option<&'static Command> {
         let longest = self.by_name.keys().map(|known| known.len()).max().unwrap_or(0);
@@ -235,13 +235,13 @@ fn names() -> &'static Names {
     NAMES.get_or_init(Names::usual)
 }
 
-/// Has every look-up from now on go by these names (`rename-command`). False if somebody looked something up before: the
-/// names of a process do not change.
+/// Makes every later look-up use these names (`rename-command`). False if a look-up came first: the names of
+/// a process do not change.
 pub fn rename(names: Names) -> bool {
     NAMES.set(names).is_ok()
 }
 
-/// Every row there is, whatever clients call it, in the order of the topics; subcommands stand in their containers.
+/// Every row, whatever clients call it, in the order of the topics. Subcommands are in their containers.
 pub fn all() -> impl Iterator<Item = &'static Command> {
     TOPICS.iter().flat_map(|topic| topic.iter())
 }
@@ -260,18 +260,18 @@ pub fn count() -> usize {
     names().by_name.len()
 }
 
-/// Finds a command by what clients call it, in any case. Cost: one look-up in a table, some 4 ns.
+/// Finds a command by its clients' name, in any case. Cost: O(1), one table look-up.
 #[inline]
 pub fn find(name: &[u8]) -> Option<&'static Command> {
     names().find(name)
 }
 
-/// The row of this name, whatever clients call the command.
+/// The row of this name, whatever clients call the command. O(commands).
 pub fn row(name: &str) -> Option<&'static Command> {
     all().find(|command| command.name == name)
 }
 
-/// Finds a subcommand of a container by its own name, in any case.
+/// Finds a subcommand of a container by its own name, in any case. O(subcommands).
 pub fn find_sub(container: &'static Command, name: &[u8]) -> Option<&'static Command> {
     container.subs.iter().find(|sub| sub.sub_name().as_bytes().eq_ignore_ascii_case(name))
 }
@@ -361,7 +361,7 @@ mod tests {
                 for from in (0..args.len()).step_by(slice) {
                     command.each_key_within(args, from..from + slice, &mut |i, _| parts.push(i));
                 }
-                // Keys of several specifications come in the order of their places.
+                // Keys of several specifications come in the order of their positions.
                 parts.sort_unstable();
                 let mut whole = whole.clone();
                 whole.sort_unstable();

@@ -1,10 +1,10 @@
-//! What replies cost that are streamed as a rule, where they are not: a transaction looks here before it runs its commands
-//! under locks (`Command::reply`).
+//! Estimates of replies that are normally streamed, for runs that cannot stream. A transaction asks before it
+//! runs its commands under locks (`Command::reply`).
 //!
 //! A step writes an element or two, or 64 bytes.
 //!
-//! - R1: only words that the row declares as keys are looked at. Another would count as absent (`View::estimate`), and the estimate
-//!   would be wrong.
+//! - R1: only words that the row declares as keys are looked up. Any other would count as absent
+//!   (`View::estimate`), and the estimate would be wrong.
 
 use crate::cx::BYTES_PER_STEP;
 use crate::options::{is, range};
@@ -15,7 +15,7 @@ use stdx::num::parse_i64;
 use stdx::points::{self, Point};
 use value::ValueRef;
 
-/// Elements of a value, or what its bytes count for.
+/// Elements of a value, or steps for the bytes of a string.
 fn size(view: &View<'_>, key: &[u8]) -> usize {
     points::trip(Point::Estimate);
     match view.value(key) {
@@ -38,17 +38,17 @@ fn len(value: ValueRef<'_>) -> usize {
     }
 }
 
-/// Of the whole value of the first key.
+/// Estimates the whole value of the first key.
 pub(crate) fn whole(view: &View<'_>, args: Args<'_>) -> usize {
     size(view, args.at(1))
 }
 
-/// Bytes of the whole values of all arguments from `FROM` on.
+/// Estimates the whole values of all arguments from `FROM` on.
 pub(crate) fn all<const FROM: usize>(view: &View<'_>, args: Args<'_>) -> usize {
     args.from(FROM).iter().map(|key| size(view, key)).fold(0, usize::saturating_add)
 }
 
-/// Of `count` elements of the first key, if a count follows it; of a negative count there are repetitions.
+/// Estimates `count` elements of the first key, if a count follows it. A negative count allows repetitions.
 pub(crate) fn counted(view: &View<'_>, args: Args<'_>) -> usize {
     match args.get(2).and_then(parse_i64) {
         None => 0,
@@ -57,7 +57,7 @@ pub(crate) fn counted(view: &View<'_>, args: Args<'_>) -> usize {
     }
 }
 
-/// Of the elements, or bytes, from one position to another.
+/// Estimates the elements, or bytes, from one position to another.
 pub(crate) fn between(view: &View<'_>, args: Args<'_>) -> usize {
     let (Some(start), Some(stop)) = (args.get(2).and_then(parse_i64), args.get(3).and_then(parse_i64)) else {
         return 0;
@@ -69,7 +69,8 @@ pub(crate) fn between(view: &View<'_>, args: Args<'_>) -> usize {
     }
 }
 
-/// Of what is popped from the first of many keys that holds anything: their number is argument `AT`, a COUNT comes last.
+/// Estimates a pop of the first of many keys that holds anything. Their number is argument `AT`; a COUNT
+/// comes last.
 pub(crate) fn popped<const AT: usize>(view: &View<'_>, args: Args<'_>) -> usize {
     let last = args.len() - 1;
     let count = parse_i64(args.at(last)).filter(|_| is(args.at(last - 1), "count")).unwrap_or(0);
@@ -90,7 +91,7 @@ mod tests {
     use keyspace::{Keyspace, View};
     use resp::OwnedArgs;
 
-    /// What a line's reply is estimated to cost.
+    /// The estimate for a line's reply.
     fn estimate(db: &Db, line: &str) -> usize {
         let words = OwnedArgs::from_slices(&split(line).iter().map(Vec::as_slice).collect::<Vec<_>>());
         let args = words.args();

@@ -1,4 +1,4 @@
-//! What COMMAND DOCS tells of the arguments of a command, from a line of text each.
+//! The arguments of commands for COMMAND DOCS, each command from a line of text.
 //!
 //! ```text
 //! set key:key0 value [condition(NX@2.6.12 | XX@2.6.12)] [GET@6.2.0] [expiration(EX=seconds:int | KEEPTTL)]
@@ -6,23 +6,23 @@
 //!
 //! | written | means |
 //! |---|---|
-//! | `value` | an argument called so; `:int`, `:num`, `:time`, `:pattern` say of what type, `:key0` that it is a key, and `0` that key specification 0 tells of it |
-//! | `NX`, `NX/name` | a word as it stands; in the reply it is called `nx`, or `name` |
-//! | `EX=...` | the word, and what must follow it |
+//! | `value` | an argument of this name; `:int`, `:num`, `:time`, `:pattern` give its type, `:key0` a key of key specification 0 |
+//! | `NX`, `NX/name` | a literal word; the reply calls it `nx`, or `name` |
+//! | `EX=...` | the word, followed by the argument |
 //! | `name(a \| b)` | one of these |
 //! | `name{a b}` | these, together |
 //! | `[...]` | may be left out |
-//! | `...`, `*...` behind an argument | may be repeated; with its word in front of each |
+//! | `...`, `*...` behind an argument | may be repeated; with `*` its word comes before each |
 //! | `@6.2.0` behind it | since that version |
 //! | `!6.2.0` behind that | deprecated since that version |
 //! | `name'shown` | is shown to people as `shown` |
 //! | `!6.2.0` in front of all | the command is deprecated since that version |
 //!
-//! Names that are no plain words stand between backticks. Commands that take no arguments have no line.
+//! Names that are not plain words are in backticks. Commands without arguments have no line.
 //!
 //! - Y1: every line parses, and names key specifications that its row has (tested for all).
 //!
-//! Cost: parsing a line takes a microsecond or two, at the time somebody asks.
+//! Cost: a line is parsed each time COMMAND DOCS asks for it, in O(bytes).
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -33,10 +33,10 @@ static LINES: LazyLock<HashMap<&'static str, &'static str>> = LazyLock::new(|| {
     lines.filter_map(|line| line.split_once(' ')).collect()
 });
 
-/// What is known of a command's arguments.
+/// The arguments of a command.
 #[derive(Debug, Default, PartialEq)]
 pub struct Syntax {
-    /// Version since which something else is to be used.
+    /// Version since which the command is deprecated.
     pub deprecated: Option<&'static str>,
     pub args: Vec<Arg>,
 }
@@ -45,23 +45,23 @@ pub struct Syntax {
 #[derive(Debug, PartialEq)]
 pub struct Arg {
     pub name: Cow<'static, str>,
-    /// What people are shown, if not the name.
+    /// The name shown to people, if it differs.
     pub shown: Option<&'static str>,
     pub kind: Kind,
-    /// The key specification that tells of it.
+    /// The key specification that this argument belongs to.
     pub key_spec: Option<usize>,
-    /// The word in front of it; of a [`Kind::Token`] the word itself.
+    /// The word in front of it; for a [`Kind::Token`] the word itself.
     pub token: Option<&'static str>,
     pub since: Option<&'static str>,
     pub deprecated: Option<&'static str>,
     pub optional: bool,
     pub multiple: bool,
     pub multiple_token: bool,
-    /// Of [`Kind::OneOf`] and [`Kind::Block`].
+    /// The parts of a [`Kind::OneOf`] or a [`Kind::Block`].
     pub args: Vec<Arg>,
 }
 
-/// What an argument is.
+/// The type of an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     String,
@@ -94,7 +94,7 @@ impl Arg {
 }
 
 impl Kind {
-    /// As COMMAND DOCS calls it.
+    /// The name in COMMAND DOCS.
     pub fn name(self) -> &'static str {
         match self {
             Kind::String => "string",
@@ -110,12 +110,12 @@ impl Kind {
     }
 }
 
-/// The arguments of a command, by its row's name. Nothing for one that has none.
+/// The arguments of a command, by its row's name. Empty if it has none.
 pub fn of(command: &str) -> Syntax {
     LINES.get(command).and_then(|line| parse(line)).unwrap_or_default()
 }
 
-/// None if the line is not written as the module's head says.
+/// Parses a line. None if it does not follow the module header.
 fn parse(line: &'static str) -> Option<Syntax> {
     let mut text = Text(line);
     let deprecated = text.take("!").then(|| text.version());
@@ -124,7 +124,7 @@ fn parse(line: &'static str) -> Option<Syntax> {
     Some(Syntax { deprecated, args })
 }
 
-/// What is left of a line.
+/// The unread rest of a line.
 struct Text(&'static str);
 
 impl Text {
@@ -138,7 +138,7 @@ impl Text {
         }
     }
 
-    /// Arguments with `between` between them, up to `end`, which is taken.
+    /// Reads arguments separated by `between`, up to and including `end`.
     fn list(&mut self, between: &str, end: &str) -> Option<Vec<Arg>> {
         let mut args = Vec::new();
         if self.0.is_empty() && end.is_empty() {
@@ -196,7 +196,7 @@ impl Text {
         Some(arg)
     }
 
-    /// What follows an argument's name.
+    /// Reads the part behind an argument's name.
     fn named(&mut self, name: &'static str) -> Option<Arg> {
         if self.take("(") {
             return Some(Arg { args: self.list(" | ", ")")?, ..Arg::new(name, Kind::OneOf) });
@@ -235,7 +235,7 @@ impl Text {
         self.split(end.unwrap_or(self.0.len()))
     }
 
-    /// Digits and the dots between them: the dots of a repetition may follow.
+    /// Reads digits with dots between them. The dots of a repetition may follow.
     fn version(&mut self) -> &'static str {
         let end = self.0.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(self.0.len());
         self.split(self.0[..end].trim_end_matches('.').len())
@@ -278,7 +278,7 @@ mod tests {
         }
     }
 
-    /// Arguments a command line must have at least, by its syntax.
+    /// The fewest arguments of a command line, by its syntax.
     fn least(args: &[Arg]) -> i32 {
         let words = |arg: &Arg| {
             let inner = match arg.kind {
@@ -304,7 +304,7 @@ mod tests {
         };
         let unlike = places::all().iter().filter(|command| command.subs.is_empty() && !fits(command));
         let unlike: Vec<_> = unlike.map(|command| command.name).collect();
-        // Of the options of one at least one is needed; the other tells nothing of its many subcommands.
+        // CLIENT KILL needs at least one of its options. DEBUG documents none of its many subcommands.
         assert_eq!(unlike, ["client|kill", "debug"]);
     }
 

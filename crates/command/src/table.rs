@@ -1,14 +1,15 @@
-//! A command's row: everything that is known about it without running it.
+//! A command's row: every fact about it that is known without running it.
 //!
-//! Rows stand in the file of their topic, beside their handlers; `registry` collects the topics. The facts (arity, flags,
-//! key specifications, ACL categories, tips) are those of Redis's COMMAND INFO and are compared with it by a test.
+//! Rows are in the file of their topic, beside their handlers; `registry` collects the topics. The facts
+//! (arity, flags, key specifications, ACL categories, tips) are those of Redis's COMMAND INFO; a test
+//! compares them.
 
 use crate::{Cx, Error};
 use keyspace::View;
 use resp::Args;
 use std::ops::Range;
 
-/// What a command does with its arguments and the keys it sees.
+/// A command's function. It reads its arguments, and reads or changes the keys it sees.
 pub type Handler = fn(&mut Cx<'_, '_>, Args<'_>) -> Result<(), Error>;
 
 /// How a command runs.
@@ -18,31 +19,31 @@ pub enum Run {
     Read(Handler),
     /// A function of its keys that may change them.
     Write(Handler),
-    /// A function of the keyspace as a whole (SCAN, DBSIZE, FLUSHALL); the view is open or whole.
+    /// A function of the keyspace as a whole (SCAN, DBSIZE, FLUSHALL). The view is open or whole.
     Whole(Handler),
-    /// Not a function of the keyspace: `exec` performs it, under the row's full name.
+    /// Not a function of the keyspace: `exec` performs it, found by the row's full name.
     Exec,
     /// Only its subcommands run.
     Container,
 }
 
-/// What the log and the replicas receive for a write.
+/// The form of a write that the log and the replicas receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// The command as it came; if the handler noted something with `Cx::effect`, that instead (SET with EX).
+    /// The command as it came, or the commands noted with `Cx::effect` if there are any (SET with EX).
     Itself,
-    /// What the handler noted with `Cx::effect` instead, because the command is not deterministic (SPOP, relative
+    /// Only the commands noted with `Cx::effect`, as the command is not deterministic (SPOP, relative
     /// expiries, INCRBYFLOAT).
     Noted,
 }
 
-/// Steps (about 50 ns each) a run will take at most, from sizes known in O(1).
+/// An upper bound of a run's steps (about 50 ns each), from sizes known in O(1).
 pub type Cost = fn(&View<'_>, Args<'_>) -> usize;
 
 macro_rules! flags {
     ($($name:ident = $bit:expr, $text:expr;)*) => {
         $(pub const $name: u32 = 1 << $bit;)*
-        /// Every flag with the name COMMAND INFO gives it.
+        /// Every flag with its name in COMMAND INFO.
         pub const FLAG_NAMES: &[(u32, &str)] = &[$(($name, $text)),*];
     };
 }
@@ -75,7 +76,7 @@ acl! {
     TRANSACTION = 19, "transaction"; SCRIPTING = 20, "scripting";
 }
 
-/// What a command does with the keys of a key specification; Redis's flags by name.
+/// How a command uses the keys of a key specification: Redis's flags by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Use(pub &'static [&'static str]);
 
@@ -95,14 +96,15 @@ pub const RM_DELETE: Use = Use(&["RM", "delete"]);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Begin {
     Index(usize),
-    /// Behind an option, the first of its name. Clients are told to look for the word from argument `shown` on (negative: from the
-    /// end, backwards), which takes other options' words for it.
+    /// The keys follow the first option of this name. COMMAND INFO tells clients to search for the word from
+    /// argument `shown` on (negative: backwards from the end). Such a search may take other options' words
+    /// for it.
     Keyword {
         word: &'static str,
         shown: i32,
         options: OptionWords,
     },
-    /// Behind the last option of this name; clients are told that it is not known.
+    /// The keys follow the last option of this name. COMMAND INFO calls their place unknown.
     Last {
         word: &'static str,
         options: OptionWords,
@@ -110,17 +112,17 @@ pub enum Begin {
     Unknown,
 }
 
-/// The options of a command, as far as they take words. Those words are no options, whatever they say.
+/// The options of a command that take words. A word taken by an option is never an option itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OptionWords {
-    /// Where options begin.
+    /// Index of the first option.
     pub from: usize,
-    /// Names, and how many words follow them.
+    /// Names, and the number of words that follow each.
     pub takes: &'static [(&'static str, usize)],
 }
 
 impl OptionWords {
-    /// Where options stand, with their numbers of words.
+    /// The positions of the options, with their numbers of words.
     fn places<'a>(self, args: Args<'a>) -> impl Iterator<Item = (usize, usize)> + use<'a> {
         let mut at = self.from;
         std::iter::from_fn(move || {
@@ -132,7 +134,7 @@ impl OptionWords {
         })
     }
 
-    /// Where the option of this name stands, the first or the last, if the words that it takes follow. O(words).
+    /// The position of the first or last option of this name whose words are all present. O(words).
     pub fn find(self, args: Args<'_>, name: &str, last: bool) -> Option<usize> {
         let mut found = self.places(args).filter(|(at, takes)| {
             args.at(*at).eq_ignore_ascii_case(name.as_bytes()) && at + takes < args.len()
@@ -141,7 +143,7 @@ impl OptionWords {
         place.map(|(at, _)| at)
     }
 
-    /// Whether there is nothing but these options, with all the words that they take. O(words).
+    /// Whether the arguments are only these options, each with all its words. O(words).
     pub fn are_only(self, args: Args<'_>, names: &[&str]) -> bool {
         self.places(args).all(|(at, takes)| {
             at + takes < args.len()
@@ -152,14 +154,14 @@ impl OptionWords {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Find {
-    /// Up to `last` arguments after the first (negative: counted from the end of all; -1 = the last), each `step`-th;
-    /// `limit`: only the first 1/limit of the rest.
+    /// Keys up to `last` arguments after the first, each `step`-th (negative: counted from the end; -1 = the
+    /// last). `limit`: only the first 1/limit of the rest.
     Range {
         last: i32,
         step: i32,
         limit: i32,
     },
-    /// The number of keys stands `num` after the begin, the first key `first` after it.
+    /// The number of keys is `num` arguments after the begin, and the first key is `first` after it.
     KeyNum {
         num: usize,
         first: usize,
@@ -168,7 +170,7 @@ pub enum Find {
     Unknown,
 }
 
-/// Where keys stand, as Redis describes it.
+/// The positions of keys, as Redis describes them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeySpec {
     pub uses: Use,
@@ -183,26 +185,29 @@ impl KeySpec {
         KeySpec::range(at, 0, 1, uses)
     }
 
-    /// Keys from argument `at` on: see [`Find::Range`].
+    /// Keys from argument `at` on. See [`Find::Range`].
     pub const fn range(at: usize, last: i32, step: i32, uses: Use) -> KeySpec {
         KeySpec { uses, begin: Begin::Index(at), find: Find::Range { last, step, limit: 0 }, notes: "" }
     }
 
-    /// A number of keys at argument `at`, the keys behind it.
+    /// A number of keys at argument `at`, followed by the keys.
     pub const fn numkeys(at: usize, uses: Use) -> KeySpec {
         KeySpec { uses, begin: Begin::Index(at), find: Find::KeyNum { num: 0, first: 1, step: 1 }, notes: "" }
     }
 }
 
-/// See the module.
+/// A row of the command table. See the module.
 pub struct Command {
-    /// Lower case; of a subcommand the full name, `config|get`.
+    /// Lower case. A subcommand has its full name, `config|get`.
     pub name: &'static str,
-    /// Number of arguments, the name included; negative: at least so many.
+    /// Number of arguments, with the name. Negative: at least so many.
     pub arity: i32,
     pub run: Run,
     pub flags: u32,
-    /// ACL categories besides those that follow from the flags (read, write, fast/slow, admin, dangerous, blocking …).
+    /// Facts that only a server asks for: bits of [`crate::facts`].
+    pub facts: u32,
+    /// ACL categories, without those implied by the flags (read, write, fast/slow, admin, dangerous, blocking
+    /// …).
     pub acl: u32,
     pub keys: &'static [KeySpec],
     pub tips: &'static [&'static str],
@@ -210,24 +215,25 @@ pub struct Command {
     pub since: &'static str,
     pub complexity: &'static str,
     pub summary: &'static str,
-    /// Asked for by [`Command::steps`].
+    /// The estimate that [`Command::steps`] asks for.
     cost: Option<Cost>,
-    /// It reads nothing but its keys' values, so it may do that without their locks.
+    /// Reads only its keys' values, so it may run without their locks.
     pub apart: bool,
-    /// What its reply costs besides where it is not streamed (EXEC); asked for by [`Command::reply_steps`].
+    /// The extra cost of a reply that cannot be streamed (EXEC). See [`Command::reply_steps`].
     reply: Option<Cost>,
     pub effect: Effect,
     pub subs: &'static [Command],
 }
 
 impl Command {
-    /// A row with the facts every command has; the rest by the methods below.
+    /// A row with the facts every command has. The methods below add the rest.
     pub const fn new(name: &'static str, arity: i32, run: Run, flags: u32, acl: u32) -> Command {
         Command {
             name,
             arity,
             run,
             flags,
+            facts: 0,
             acl,
             keys: &[],
             tips: &[],
@@ -248,12 +254,18 @@ impl Command {
         self
     }
 
+    /// Bits of [`crate::facts`].
+    pub const fn facts(mut self, facts: u32) -> Command {
+        self.facts = facts;
+        self
+    }
+
     pub const fn tips(mut self, tips: &'static [&'static str]) -> Command {
         self.tips = tips;
         self
     }
 
-    /// For COMMAND DOCS: group, first version, complexity, one sentence in our own words.
+    /// Sets the facts for COMMAND DOCS: group, first version, complexity, and a summary in our own words.
     pub const fn doc(
         mut self,
         group: &'static str,
@@ -293,13 +305,13 @@ impl Command {
         self
     }
 
-    /// Steps a run will take at most, as its row estimates; 0 if it has no estimate. The keys are locked, or of an overlay.
+    /// An upper bound of the run's steps, or 0 without an estimate. The keys are locked, or in an overlay.
     #[inline]
     pub fn steps(&self, view: &View<'_>, args: Args<'_>) -> usize {
         self.cost.map_or(0, |cost| view.estimate(|view| cost(view, args)))
     }
 
-    /// Steps its reply will take besides where it is not streamed; 0 if it has no estimate.
+    /// The extra steps of the reply where it is not streamed, or 0 without an estimate.
     pub fn reply_steps(&self, view: &View<'_>, args: Args<'_>) -> usize {
         self.reply.map_or(0, |reply| view.estimate(|view| reply(view, args)))
     }
@@ -313,11 +325,10 @@ impl Command {
         self.has(WRITE)
     }
 
-    /// Whether it may have to reach replicas though it is no write itself: CLIENT PAUSE WRITE holds it, scripts that only
-    /// read may not call it. (Redis marks these too, without showing it.)
+    /// Whether the command may have to reach replicas without being a write. CLIENT PAUSE WRITE holds it, and
+    /// read-only scripts may not call it. (Redis marks these too, without showing it.)
     pub fn may_replicate(&self) -> bool {
-        self.has(MAY_REPLICATE)
-            || matches!(self.name, "publish" | "spublish" | "eval" | "evalsha" | "fcall" | "pfcount")
+        self.has(MAY_REPLICATE) || self.is(crate::facts::REPLICATES)
     }
 
     #[inline]
@@ -325,8 +336,8 @@ impl Command {
         if self.arity >= 0 { args == self.arity as usize } else { args >= self.arity.unsigned_abs() as usize }
     }
 
-    /// The error of a call with too many or too few arguments. Commands that Redis has from a module are named as that writes
-    /// them.
+    /// The error for too many or too few arguments. Commands of a Redis module keep the module's spelling, in
+    /// capitals.
     pub fn arity_error(&self) -> Error {
         let module = self.group == "roaring";
         Error::Arity(if module { self.name.to_ascii_uppercase() } else { self.name.to_owned() })
@@ -337,7 +348,7 @@ impl Command {
         self.name.split_once('|').map_or(self.name, |(_, sub)| sub)
     }
 
-    /// All ACL categories, as bits of [`acl`], the implied ones included.
+    /// All ACL categories, with the implied ones, as bits of [`acl`].
     pub fn acl_categories(&self) -> u32 {
         let mut bits = self.acl;
         let implied = [
@@ -368,7 +379,7 @@ impl Command {
         }
     }
 
-    /// Where the first key stands, if that does not depend on the words. O(1).
+    /// The position of the first key, if it does not depend on the words. O(1).
     pub fn first_key(&self) -> Option<usize> {
         match self.keys.first().map(|spec| (spec.begin, spec.find))? {
             (Begin::Index(at), Find::KeyNum { first, .. }) => Some(at + first),
@@ -377,12 +388,13 @@ impl Command {
         }
     }
 
-    /// Calls `f` with the index of every key argument. False if they cannot be told (malformed numbers). O(keys).
+    /// Calls `f` with the index of every key argument. False if the keys are unknown (malformed numbers).
+    /// O(keys).
     #[inline]
     pub fn each_key(&self, args: Args<'_>, f: &mut dyn FnMut(usize, Use)) -> bool {
         match self.keys {
             [] => true,
-            // By far the most frequent: one key right behind the name.
+            // The most frequent case by far: one key right behind the name.
             [KeySpec { begin: Begin::Index(1), find: Find::Range { last: 0, .. }, uses, .. }] => {
                 if args.len() > 1 {
                     f(1, *uses);
@@ -393,7 +405,8 @@ impl Command {
         }
     }
 
-    /// The same for those keys that stand within these words. Cost: O(keys within them), beyond finding a keyword.
+    /// As [`Command::each_key`], for keys within a range of words. Cost: O(keys in the range), plus finding a
+    /// keyword.
     pub fn each_key_within(
         &self,
         args: Args<'_>,

@@ -7,12 +7,15 @@
 //! assert_eq!(db.events(), ["new:k", "set:k"]);
 //! ```
 //!
-//! A command runs here as the server runs it: its words are looked up in the registry, the shards of its keys are
-//! locked, and of those only; or, after `over(Overlay)`, it runs over an overlay that is then committed. Every reply is
-//! read back as a client would, so a wrong length shows at once; streams are drained in small pieces. After each
-//! command: an error must have changed nothing. At the end: the keyspace's own invariants.
+//! A command runs here as the server runs it. The registry finds it, and only the shards of its keys are
+//! locked. After `over(Overlay)` it runs over an overlay that is then committed.
 //!
-//! Replies as text: `OK`, `12`, `"bulk \x00"`, `nil`, `[1, "a", nil]`, `{"a": 1}`, `~{1, 2}`, `3.5`, `true`, `-ERR …`, `nil array`.
+//! Every reply is read back as a client would read it, so a wrong length shows at once. Streams are drained
+//! in small pieces. An error must have changed nothing. The end of a test checks the keyspace's own
+//! invariants.
+//!
+//! Replies as text: `OK`, `12`, `"bulk \x00"`, `nil`, `[1, "a", nil]`, `{"a": 1}`, `~{1, 2}`, `3.5`, `true`,
+//! `-ERR …`, `nil array`.
 
 #![allow(dead_code, reason = "a toolbox: every family uses its part of it")]
 
@@ -30,7 +33,7 @@ pub(crate) enum Over {
     Overlay,
 }
 
-/// See the module.
+/// A keyspace with the state of a test. See the module.
 pub(crate) struct Db {
     pub keyspace: Arc<Keyspace>,
     /// The time every command sees.
@@ -44,17 +47,17 @@ pub(crate) struct Db {
     runs: u64,
     events: Vec<String>,
     ready: Vec<String>,
-    /// What the last command left besides its reply.
+    /// The results of the last command besides its reply.
     pub effects: Vec<OwnedArgs>,
     pub dirty: u64,
     pub streamed: bool,
     pub blocked: Option<crate::Block>,
-    /// How often the last command looked at its budget, and the most it charged at once.
+    /// The last command's number of looks at its budget, and its largest single charge.
     pub looks: usize,
     pub most: usize,
 }
 
-/// What a run gave.
+/// The results of a run.
 struct Ran {
     outcome: Outcome,
     result: Result<(), Error>,
@@ -88,13 +91,13 @@ impl Db {
         }
     }
 
-    /// From now on commands run this way.
+    /// Makes later commands run this way.
     pub fn over(mut self, over: Over) -> Db {
         self.over = over;
         self
     }
 
-    /// From now on replies are RESP3.
+    /// Makes later replies RESP3.
     pub fn resp3(mut self) -> Db {
         self.resp3 = true;
         self
@@ -105,12 +108,13 @@ impl Db {
         [Over::Locks, Over::Overlay].into_iter().for_each(|over| checks(Db::new().over(over)));
     }
 
-    /// One command; the reply as text.
+    /// Runs one command and gives the reply as text.
     pub fn run(&mut self, words: &[&str]) -> String {
         render(&self.call(words))
     }
 
-    /// One command written as a line: words parted by blanks; `"…"` may hold blanks and `\xff`, `\n`, `\"`, `\\`.
+    /// Runs one command written as a line: words separated by blanks. `"…"` may hold blanks and `\xff`, `\n`,
+    /// `\"`, `\\`.
     pub fn line(&mut self, line: &str) -> String {
         render(&self.call(&split(line)))
     }
@@ -123,7 +127,7 @@ impl Db {
         }
     }
 
-    /// Notifications since the last call, `event:key` in their order.
+    /// Notifications since the last call, as `event:key`, in order.
     pub fn events(&mut self) -> Vec<String> {
         std::mem::take(&mut self.events)
     }
@@ -142,7 +146,7 @@ impl Db {
         self.effects.iter().map(text).collect()
     }
 
-    /// What the command's row estimates for these words, in steps.
+    /// The estimate of the command's row for these words, in steps.
     pub fn cost<W: AsRef<[u8]>>(&mut self, words: &[W]) -> usize {
         let words = OwnedArgs::from_slices(&words.iter().map(AsRef::as_ref).collect::<Vec<_>>());
         let mut command = registry::find(words.args().at(0)).expect("a command");
@@ -158,7 +162,7 @@ impl Db {
         cost
     }
 
-    /// One command; the reply as it would be read by a client. A blocked command answers `Frame::Null`.
+    /// Runs one command and gives the reply as a client would read it. A blocked command gives `Frame::Null`.
     pub fn call<W: AsRef<[u8]>>(&mut self, words: &[W]) -> Frame {
         let words: Vec<&[u8]> = words.iter().map(AsRef::as_ref).collect();
         let words = OwnedArgs::from_slices(&words);
@@ -259,7 +263,7 @@ impl Db {
             }
             out.clear();
         };
-        let changes = overlay.commit(self.now_ms).expect("nobody else is here");
+        let changes = overlay.commit(self.now_ms).expect("there is no other client");
         assert!(result.is_ok() || changes.dirty == 0, "{args:?}: an error after a change");
         Ran { result, outcome, effects, looks, changes }
     }
@@ -288,7 +292,7 @@ impl Drop for Db {
     }
 }
 
-/// Expired keys that were swept on the way; each counts as a change.
+/// The number of expired keys swept during the run. Each counts as a change.
 fn swept(changes: &Changes) -> u64 {
     changes.events.iter().filter(|event| event.name == "expired").count() as u64
 }
@@ -313,7 +317,7 @@ fn drain(mut stream: Box<dyn Stream>, out: &mut Reply) {
     }
 }
 
-/// The words of a line; see [`Db::line`].
+/// The words of a line. See [`Db::line`].
 pub(crate) fn split(line: &str) -> Vec<Vec<u8>> {
     let mut words = Vec::new();
     let mut rest = line.trim_start().as_bytes();
@@ -354,7 +358,7 @@ fn unquote<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> &'a [u8] {
     }
 }
 
-/// A reply as text; see the module.
+/// A reply as text. See the module.
 pub(crate) fn render(frame: &Frame) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let list = |frames: &[Frame]| frames.iter().map(render).collect::<Vec<_>>().join(", ");

@@ -1,5 +1,5 @@
-//! Sound payloads of every type, damaged at random, a short seeded run on every `make test`; `fuzz/` runs the same check for
-//! as long as one likes.
+//! Sound payloads of every type, damaged at random. `make test` does a short seeded run; `fuzz/` runs the
+//! same check as long as wanted.
 
 mod checks;
 
@@ -29,7 +29,7 @@ fn words(count: usize) -> Vec<Vec<u8>> {
     (0..count).map(|i| word(i).into_bytes()).collect()
 }
 
-/// A body of each type, few elements and many.
+/// A body of each type, with few elements and with many.
 fn sound() -> Vec<Vec<u8>> {
     let mut payloads = vec![Some(rdb::string_payload(b"text")), Some(rdb::string_payload(b"-17"))];
     for count in [1, 5, 40, 700] {
@@ -59,7 +59,7 @@ fn sound() -> Vec<Vec<u8>> {
 }
 
 fn damage(body: &mut Vec<u8>, random: &mut Random) {
-    // The front has the most to say.
+    // The front decides most, so it is damaged more often.
     let at = if random.below(2) == 0 { random.below(body.len().min(60)) } else { random.below(body.len()) };
     match random.below(6) {
         0 => body.truncate(at),

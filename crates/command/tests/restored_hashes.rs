@@ -1,4 +1,5 @@
-//! Hashes of payloads against those made field by field: the same fields, order, times and encoding; a field twice is refused.
+//! Hashes of payloads against hashes made field by field: the same fields, order, times and encoding. A
+//! repeated field is refused.
 
 use command::serial::{self, Decoded};
 use proptest::prelude::*;
@@ -9,7 +10,7 @@ use value::{Hash, Value};
 
 const NOW_MS: u64 = 1_700_000_000_000;
 
-/// A field, its value, and when it expires.
+/// A field, its value, and its time of expiry.
 type Field = (Vec<u8>, Vec<u8>, Option<u64>);
 
 fn text() -> impl Strategy<Value = Vec<u8>> {

@@ -8,15 +8,15 @@ use std::fmt::Write as _;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-/// What a command line asks for.
+/// The action a command line asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Invocation {
     Serve(Sources),
-    /// Read the configuration, report mistakes, and end.
+    /// Reads the configuration, reports mistakes, and ends.
     Check(Sources),
     Version,
     Help,
-    /// List every directive.
+    /// Lists every directive.
     Directives,
 }
 
@@ -25,14 +25,14 @@ pub enum Invocation {
 pub struct Sources {
     pub file: Option<PathBuf>,
     pub stdin: bool,
-    /// Name (without dashes) and values.
+    /// Options in order, each a name without dashes and its values.
     pub options: Vec<Vec<Vec<u8>>>,
 }
 
-/// Reads the words after the program's name.
+/// Parses the words after the program's name.
 ///
-/// As in redis-server, the first word after an option is its value even if it starts with dashes (passwords may),
-/// except after `--save`. `--name=value` is understood too.
+/// As in redis-server, the first word after an option is its value even if it starts with dashes (passwords
+/// may), except after `--save`. `--name=value` is understood, too. An error is a sentence for the user.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, String> {
     let args: Vec<OsString> = args.into_iter().collect();
     match args.first().and_then(|a| a.to_str()) {
@@ -73,7 +73,7 @@ fn file(sources: &mut Sources, arg: OsString) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the option before this word can do without it.
+/// Whether the option before this word is complete without it.
 fn value_may_end(sources: &Sources) -> bool {
     sources.options.last().is_none_or(|option| option.len() > 1 || option[0].eq_ignore_ascii_case(b"save"))
 }
@@ -114,7 +114,7 @@ Examples:
 Everything is in memory only: nothing is written to disk.
 ";
 
-/// Every directive by topic: default, what it is for, and what setting it does here.
+/// The list of all directives by topic: default, purpose, and effect.
 pub fn directives() -> String {
     let mut out = String::new();
     for (topic, rows) in rows::GROUPS {

@@ -1,11 +1,11 @@
-//! What values a directive takes: parsing, limits, and the one form in which a value is kept and shown.
+//! The kinds of values that directives take: their parsing, their limits, and the form in which they show.
 //!
 //! ```text
 //! words of a line, or the one value of CONFIG SET ──parse──▶ Parsed ──▶ Live      (what runs)
 //!                                                              └─shown─▶ bytes     (what CONFIG GET answers)
 //! ```
 //!
-//! - K1: `shown` parses back to the same `Parsed`; so the shown bytes alone are the configuration.
+//! - K1: `shown` parses back to the same `Parsed`, so the shown bytes alone are the configuration.
 //!
 //! Error texts are those of Redis 7.0 where it has one.
 
@@ -21,7 +21,7 @@ pub enum Kind {
         min: i64,
         max: i64,
     },
-    /// A whole number, silently brought into the range.
+    /// A whole number; one outside the range is silently set to its nearest end.
     Clamped {
         min: i64,
         max: i64,
@@ -39,7 +39,7 @@ pub enum Kind {
     MemoryOrPercent,
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// Any of these words, in their order.
+    /// Any of these words, shown in this order.
     Choices(&'static [&'static str]),
     /// Any bytes; may be empty.
     Text,
@@ -47,7 +47,7 @@ pub enum Kind {
     Words,
     /// `class hard soft seconds`, one or more times.
     OutputLimits,
-    /// `seconds changes`, zero or more times; one empty word for none.
+    /// `seconds changes`, zero or more times; one empty word means none.
     SavePoints,
     /// Flags of keyspace notifications.
     Notify,
@@ -57,15 +57,15 @@ pub enum Kind {
     ReplicaOf,
 }
 
-/// A value that has been understood.
+/// A parsed value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Parsed {
     Bool(bool),
     Int(i64),
     Percent(i64),
-    /// Place in the list of choices.
+    /// The place in the list of choices.
     Choice(usize),
-    /// Bit per place in the list of choices.
+    /// A bit per place in the list of choices, or the flags of keyspace notifications.
     Mask(u32),
     Text(Vec<u8>),
     Limits([[i64; 3]; 3]),
@@ -74,10 +74,10 @@ pub enum Parsed {
 }
 
 impl Parsed {
-    /// The number behind a number, choice or flag set.
+    /// The number behind a number, choice or set of flags.
     ///
     /// # Panics
-    /// If the table asks a text or list for a number: a mistake in the table.
+    /// If the value is a text or a list, which would be a mistake in the table.
     pub fn int(&self) -> i64 {
         match *self {
             Parsed::Int(n) => n,
@@ -93,12 +93,12 @@ impl Parsed {
     }
 }
 
-/// Classes of clients in `client-output-buffer-limit`, in the order of
+/// The classes of `client-output-buffer-limit`, in the order of
 /// [`Live::output_limits`](super::Live::output_limits).
 const CLASSES: [&str; 3] = ["normal", "slave", "pubsub"];
 
 impl Kind {
-    /// Whether CONFIG SET's single value is a line of words.
+    /// Whether the single value of CONFIG SET is a line of words.
     pub fn is_many_words(self) -> bool {
         matches!(
             self,
@@ -112,8 +112,8 @@ impl Kind {
         )
     }
 
-    /// Understands the words after a directive's name. `now` is the value as currently shown; a directive that
-    /// changes only part of itself keeps the rest.
+    /// Parses the words after a directive's name. `now` is the value as currently shown; parts that the words
+    /// do not name keep it. An error is a sentence for the user.
     pub fn parse(self, args: &[Vec<u8>], now: &[u8]) -> Result<Parsed, String> {
         if self.is_many_words() {
             return self.parse_many(args, now);
@@ -140,7 +140,7 @@ impl Kind {
 
     fn parse_many(self, args: &[Vec<u8>], now: &[u8]) -> Result<Parsed, String> {
         let texts: Vec<String> = match args {
-            // CONFIG SET gives all words in one; an empty one is how an empty list is written.
+            // CONFIG SET passes all words in one. An empty word is an empty list.
             [one] => String::from_utf8_lossy(one).split_whitespace().map(str::to_owned).collect(),
             _ => args.iter().map(|a| String::from_utf8_lossy(a).into_owned()).collect(),
         };
@@ -156,7 +156,7 @@ impl Kind {
         }
     }
 
-    /// The value in the form in which it is kept, and which CONFIG GET answers.
+    /// The form in which a value is kept, and which CONFIG GET answers.
     pub fn shown(self, value: &Parsed) -> Vec<u8> {
         let mut out = String::new();
         match (self, value) {
@@ -188,7 +188,7 @@ impl Kind {
         out.trim_end().as_bytes().to_vec()
     }
 
-    /// The shown value as lines of a file, without the directive's name. Empty: nothing needs to be said.
+    /// The shown value as lines of a file, without the directive's name. Empty: no line is needed.
     pub fn lines(self, shown: &[u8], default: &[u8]) -> Vec<Vec<u8>> {
         let text = String::from_utf8_lossy(shown);
         match self {
@@ -235,8 +235,8 @@ fn parse_octal(text: &str, max: i64) -> Result<i64, String> {
     if mode <= max { Ok(mode) } else { Err(format!("argument must be between 0 and {max:o} inclusive")) }
 }
 
-/// Bytes, written as redis.conf writes them: `k`, `m`, `g` are powers of 1000, `kb`, `mb`, `gb` of 1024.
-/// More than an `i64` holds is refused.
+/// Parses bytes as redis.conf writes them: `k`, `m`, `g` are powers of 1000, `kb`, `mb`, `gb` of 1024. None:
+/// not such a text, or more than an `i64` holds.
 pub fn parse_memory(text: &str) -> Option<i64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let unit: i64 = match text[digits..].to_ascii_lowercase().as_str() {
@@ -290,7 +290,7 @@ fn parse_choices(names: &[&str], texts: &[String]) -> Result<Parsed, String> {
     Ok(Parsed::Mask(if mask == 0 { 1 } else { mask }))
 }
 
-/// Limits by class; classes that are not named keep what `now` says.
+/// Parses limits by class. Classes that are not named keep their limits of `now`.
 fn parse_limits(texts: &[String], now: &[u8]) -> Result<Parsed, String> {
     if texts.is_empty() || !texts.len().is_multiple_of(4) {
         return Err("Wrong number of arguments in buffer limit configuration.".into());
@@ -367,7 +367,7 @@ fn parse_oom_scores(texts: &[String]) -> Result<Parsed, String> {
     Ok(Parsed::Text(texts.join(" ").into_bytes()))
 }
 
-/// `no one` is shown as nothing.
+/// Parses `host port` or `no one`, which is shown as the empty value.
 fn parse_replicaof(texts: &[String]) -> Result<Parsed, String> {
     match texts {
         [] => Ok(Parsed::Text(Vec::new())),
@@ -382,7 +382,7 @@ fn parse_replicaof(texts: &[String]) -> Result<Parsed, String> {
     }
 }
 
-/// Bits of `notify-keyspace-events`, the letter each is written with, in the order in which they are shown.
+/// The bits of `notify-keyspace-events` and their letters, in the order in which they are shown.
 pub mod notify {
     /// Publish to `__keyspace@<db>__:<key>`.
     pub const KEYSPACE: u32 = 1 << 0;
@@ -400,7 +400,7 @@ pub mod notify {
     pub const KEY_MISS: u32 = 1 << 11;
     pub const MODULE: u32 = 1 << 13;
     pub const NEW: u32 = 1 << 14;
-    /// What `A` stands for: everything but misses and new keys.
+    /// The classes that `A` stands for: all but misses and new keys.
     pub const ALL: u32 = GENERIC | STRING | LIST | SET | HASH | ZSET | EXPIRED | EVICTED | STREAM | MODULE;
 
     pub(super) const LETTERS: [(u8, u32); 14] = [
@@ -441,7 +441,7 @@ fn notify_shown(flags: u32) -> Vec<u8> {
         out.push(b'A');
     }
     for (letter, flag) in notify::LETTERS {
-        // Redis leaves `n` out behind an `A`, though it is not part of it.
+        // Redis omits `n` after an `A`, though `A` does not include it.
         if flags & flag != 0 && !(all && (notify::ALL | notify::NEW) & flag != 0) {
             out.push(letter);
         }

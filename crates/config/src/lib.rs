@@ -1,18 +1,18 @@
-//! The configuration: one table row per directive, read from a redis.conf and a command line, shown and changed by
-//! CONFIG, and read by everything else through [`Live`].
+//! The configuration: one table row per directive. Values come from a redis.conf and a command line; CONFIG
+//! shows and changes them, and all other code reads them through [`Live`].
 //!
 //! ```text
-//! args ──▶ Sources ──load──▶ Draft ──▶ Config ── values: bytes by row, as CONFIG GET shows them  (one lock, CONFIG only)
-//! rows ─(kind, default, effect)──┘        └───── live:   typed atomics                           (no lock, everybody)
+//! args ──▶ Sources ──load──▶ Draft ──▶ Config ── values: bytes by row, for CONFIG alone  (one lock)
+//! rows ─(kind, default, effect)──┘        └───── live:   typed atomics, for all threads  (no lock)
 //! ```
 //!
-//! To add a directive, add a row to `rows.rs`, and a field to [`Live`] if it works. A directive that is not in the
-//! table does not exist; one that is taken without effect says so in its row.
+//! To add a directive, add a row to `rows.rs`, and a field to [`Live`] if it works. A directive that is not
+//! in the table does not exist. The row of a directive that is accepted without effect says so.
 //!
 //! - C1: a CONFIG SET applies all of its pairs or none.
-//! - C2: `live` holds what `values` says whenever the lock is free.
-//!   (The limits behind OBJECT ENCODING live in `value::limits` instead, one set for the process.)
-//! - C3: the lock is held for the length of the pairs, never for I/O.
+//! - C2: `live` and `values` agree whenever the lock is free. (The limits behind OBJECT ENCODING are in
+//!   `value::limits` instead, one set for the process.)
+//! - C3: the lock is held to handle the pairs of one command, never for I/O.
 //!
 //! Costs: reading [`Live`] is one relaxed load; CONFIG GET is O(patterns · rows).
 
@@ -40,9 +40,9 @@ use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// Who wants to know about changes made by CONFIG SET.
+/// A listener for changes by CONFIG SET.
 pub trait Observer: Send + Sync {
-    /// Called before anything is changed. An error refuses the whole CONFIG SET with this sentence.
+    /// Called before any change. An error refuses the whole CONFIG SET with this sentence.
     fn check(&self, directive: &Directive, value: &Parsed) -> Result<(), String> {
         let _ = (directive, value);
         Ok(())
@@ -59,18 +59,19 @@ pub struct Config {
     /// For commands, connections and jobs.
     pub live: Live,
     values: RwLock<Vec<Vec<u8>>>,
-    /// What each row is when nobody says anything.
+    /// Each row's value when it is not configured.
     usual: Vec<Vec<u8>>,
+    /// Whether a row was configured at the start.
     given: Vec<bool>,
     renames: Vec<(Vec<u8>, Vec<u8>)>,
-    /// And whether they stand in the file.
+    /// The `source` lines, and whether they stand in the main file.
     sources: Vec<(source::Spec, bool)>,
     file: Option<PathBuf>,
     rewriting: Mutex<()>,
     observers: RwLock<Vec<Box<dyn Observer>>>,
 }
 
-/// Row, name as the client wrote it, new value.
+/// A row, its name as the client wrote it, and the new value.
 type Pair<'a> = (usize, &'a [u8], &'a [u8]);
 
 impl Default for Config {
@@ -81,7 +82,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads file, standard input and options. All mistakes (up to twenty) are in the error.
+    /// Reads the file, standard input and the options. The error holds all mistakes, up to twenty.
     pub fn load(sources: &Sources, stdin: &mut dyn Read) -> Result<Config, LoadError> {
         let mut draft = Draft::defaults();
         draft.read(sources, stdin)?;
@@ -117,27 +118,28 @@ impl Config {
         config
     }
 
-    /// From now on `observer` is asked before and told after every change.
+    /// Adds an observer, which is called before and after every change.
     pub fn observe(&self, observer: Box<dyn Observer>) {
         self.observers.write().push(observer);
     }
 
-    /// The file the configuration came from, if it came from one.
+    /// The file the configuration came from, if any.
     pub fn file(&self) -> Option<&PathBuf> {
         self.file.as_ref()
     }
 
-    /// `rename-command` lines in order: the usual name and the new one (empty: the command is to vanish).
+    /// The `rename-command` lines in order: the usual name, and the new one. An empty new name removes the
+    /// command.
     pub fn renames(&self) -> &[(Vec<u8>, Vec<u8>)] {
         &self.renames
     }
 
-    /// `source` lines in order.
+    /// The `source` lines in order.
     pub fn sources(&self) -> impl Iterator<Item = &source::Spec> {
         self.sources.iter().map(|(spec, _)| spec)
     }
 
-    /// Threads that serve connections: as configured, or one per core.
+    /// The number of threads that serve connections: as configured, or one per core.
     pub fn event_loops(&self) -> usize {
         match self.live.event_loops.size() {
             0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
@@ -145,12 +147,12 @@ impl Config {
         }
     }
 
-    /// Addresses to listen on; the flag says that a missing one is no error.
+    /// The addresses to listen on. The flag: it is no error if this machine has no such address.
     pub fn bind(&self) -> Vec<(String, bool)> {
         Config::addresses(&self.live.bind)
     }
 
-    /// As [`Config::bind`], for HTTP.
+    /// The addresses for HTTP, in the form of [`Config::bind`], which it defaults to.
     pub fn http_bind(&self) -> Vec<(String, bool)> {
         if self.live.http_bind.is_empty() { self.bind() } else { Config::addresses(&self.live.http_bind) }
     }
@@ -164,7 +166,7 @@ impl Config {
         text.split_whitespace().map(address).collect()
     }
 
-    /// Directives somebody set to other than the default although they have no effect: name and reason.
+    /// Directives without effect that were configured to other than the default: name and reason. O(rows).
     pub fn without_effect(&self) -> Vec<(&'static str, &'static str)> {
         let values = self.values.read();
         let rows = table().iter().enumerate();
@@ -177,19 +179,20 @@ impl Config {
         idle.collect()
     }
 
-    /// A directive's value as CONFIG GET shows it. `None`: there is no such directive.
+    /// A directive's value as CONFIG GET shows it. `None`: no such directive. O(1).
     pub fn value(&self, name: &str) -> Option<Vec<u8>> {
         find(name.as_bytes()).map(|at| self.values.read()[at].clone())
     }
 
-    /// `CONFIG GET pattern [pattern ...]`: names and values, each name once, aliases under their own name.
+    /// `CONFIG GET pattern [pattern ...]`: names and values. Each name appears once, an alias under its own
+    /// name.
     ///
     /// Cost: O(patterns · names).
     pub fn get<'a>(&self, patterns: impl IntoIterator<Item = &'a [u8]>) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut found: Vec<(Vec<u8>, usize)> = Vec::new();
         for pattern in patterns {
             if !pattern.iter().any(|b| b"*?[\\".contains(b)) {
-                // A plain name is answered as it was asked.
+                // The answer repeats a plain name as the client wrote it.
                 found.extend(find(pattern).map(|at| (pattern.to_vec(), at)));
                 continue;
             }
@@ -204,8 +207,8 @@ impl Config {
         found.into_iter().map(|(name, at)| (name, values[at].clone())).collect()
     }
 
-    /// `CONFIG SET name value [name value ...]`: all or nothing. `words` are the words after SET; `local` says whether
-    /// the client is on this machine. The error is the whole text of the reply.
+    /// `CONFIG SET name value [name value ...]`: applies all pairs or none. `words` are the words after SET;
+    /// `local` means that the client is on this machine. The error is the whole text of the reply.
     pub fn set(&self, words: &[&[u8]], local: bool) -> Result<(), String> {
         if words.is_empty() || words.len() == 1 {
             return Err("ERR wrong number of arguments for 'config|set' command".into());
@@ -237,7 +240,7 @@ impl Config {
         Ok(())
     }
 
-    /// The rows of CONFIG SET's pairs, if all of them exist, differ, and may be changed now.
+    /// The rows of CONFIG SET's pairs, if all exist, differ from each other, and may be changed now.
     fn settable<'a>(&self, words: &[&'a [u8]], local: bool) -> Result<Vec<Pair<'a>>, String> {
         let mut pairs: Vec<Pair<'_>> = Vec::with_capacity(words.len() / 2);
         for pair in words.chunks_exact(2) {
@@ -260,16 +263,16 @@ impl Config {
         Ok(pairs)
     }
 
-    /// `CONFIG REWRITE`: puts the current values and the sources that are served into the file. The error is the whole text of
-    /// the reply.
+    /// `CONFIG REWRITE`: writes the current values and the sources served into the file. The error is the
+    /// whole text of the reply.
     ///
-    /// Reads, writes and syncs files: call it where blocking is allowed, not on an event loop.
+    /// It reads, writes and syncs files: call it where blocking is allowed, not on an event loop.
     pub fn rewrite(&self, sources: &[source::Spec]) -> Result<(), String> {
         let Some(path) = &self.file else {
             return Err("ERR The server is running without a config file".into());
         };
         let failed = |e: std::io::Error| format!("ERR Rewriting config file: {e}");
-        // One after another: each is a thread's own errand.
+        // Several threads may rewrite; they take turns.
         let _alone = self.rewriting.lock();
         let old = match std::fs::read(path) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
@@ -280,14 +283,15 @@ impl Config {
         rewrite::replace_file(path, &rewrite::rewritten(&old, &values, &self.usual, &sources)).map_err(failed)
     }
 
-    /// Of the sources that are served, those that do not stand elsewhere than in the file. What stands there and is otherwise now
-    /// is told.
+    /// The sources served that belong into the file. Sources of an included file or the command line are left
+    /// out; the log warns of each that is served differently now.
     fn own_sources(&self, served: &[source::Spec]) -> Vec<source::Spec> {
         let elsewhere: Vec<_> =
             self.sources.iter().filter(|(_, in_file)| !in_file).map(|(spec, _)| spec).collect();
         for spec in elsewhere.iter().filter(|spec| !served.contains(spec)) {
             log::warn!(
-                "CONFIG REWRITE: source '{}' stands in an included file or on the command line, and will be as it is there",
+                "CONFIG REWRITE: source '{}' was changed or removed, but is defined in an included file or on the \
+                 command line; the next start will use that definition",
                 spec.name
             );
         }
@@ -297,7 +301,7 @@ impl Config {
 }
 
 impl Access {
-    /// Whether a client may, given whether it is on this machine.
+    /// Whether the action is open to a client, which is on this machine if `local`.
     pub fn admits(self, local: bool) -> bool {
         match self {
             Access::No => false,
@@ -312,7 +316,7 @@ fn refused(name: &[u8], reason: &str) -> String {
     format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}")
 }
 
-/// `CONFIG GET pattern [pattern ...]` as a reply.
+/// `CONFIG GET pattern [pattern ...]` as a reply. Cost: as [`Config::get`].
 pub fn get(config: &Config, args: Args<'_>, out: &mut Reply) {
     let found = config.get(args.from(2).iter());
     out.map(found.len());
@@ -322,7 +326,8 @@ pub fn get(config: &Config, args: Args<'_>, out: &mut Reply) {
     }
 }
 
-/// `CONFIG SET name value [name value ...]` as a reply. `local`: the client is on this machine.
+/// `CONFIG SET name value [name value ...]` as a reply. `local`: the client is on this machine. Errors: those
+/// of [`Config::set`].
 pub fn set(config: &Config, args: Args<'_>, local: bool, out: &mut Reply) {
     let words: Vec<&[u8]> = args.from(2).iter().collect();
     match config.set(&words, local) {
@@ -331,7 +336,7 @@ pub fn set(config: &Config, args: Args<'_>, local: bool, out: &mut Reply) {
     }
 }
 
-/// The lines CONFIG HELP answers.
+/// The lines of `CONFIG HELP`.
 pub const CONFIG_HELP: [&str; 11] = [
     "CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "GET <pattern>",

@@ -1,7 +1,8 @@
 //! Settings as the serving path reads them: one relaxed load, no lock, no parsing.
 //!
-//! - L1: only [`Config`](super::Config) stores, after a whole CONFIG SET has been validated; anyone may load.
-//! - L2: fields are independent; a reader that needs two of them may see one old and one new.
+//! - L1: only [`Config`](super::Config) stores, after a whole CONFIG SET has been validated; any thread may
+//!   load.
+//! - L2: fields are independent; a reader of two fields may see one old and one new value.
 
 use arc_swap::ArcSwap;
 use std::sync::Arc;
@@ -49,7 +50,7 @@ impl Text {
         self.0.load_full()
     }
 
-    /// For names and paths; bytes that are not UTF-8 are replaced.
+    /// The text as a string, for names and paths. Bytes that are not UTF-8 are replaced.
     pub fn string(&self) -> String {
         String::from_utf8_lossy(&self.0.load()).into_owned()
     }
@@ -63,7 +64,7 @@ impl Text {
     }
 }
 
-/// Whom an action is open to.
+/// The clients an action is open to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     No,
@@ -72,20 +73,20 @@ pub enum Access {
     Local,
 }
 
-/// Limits of one class of clients on bytes waiting to be sent. 0 means no limit.
+/// Limits on unsent bytes for one class of clients. 0 means no limit.
 #[derive(Debug, Default)]
 pub struct OutputLimit {
-    /// A client with more bytes waiting is disconnected at once.
+    /// A client with more unsent bytes is disconnected at once.
     pub hard_bytes: Number,
-    /// A client with more bytes waiting for longer than `soft_s` is disconnected.
+    /// A client with more unsent bytes for longer than `soft_s` is disconnected.
     pub soft_bytes: Number,
     pub soft_s: Number,
 }
 
-/// Everything a command, a connection or a background job may want to know of the configuration while it runs.
+/// The settings that commands, connections and background jobs read while the server runs.
 #[derive(Debug, Default)]
 pub struct Live {
-    // Where and how to listen; fixed once the server runs.
+    // Listening and start-up; fixed once the server runs.
     pub port: Number,
     pub bind: Text,
     pub http_port: Number,
@@ -112,24 +113,25 @@ pub struct Live {
     pub requirepass: Text,
     pub proto_max_bulk_bytes: Number,
     pub query_buffer_bytes: Number,
-    /// By class: normal, replica, pubsub.
+    /// Limits by class: normal, replica, pubsub.
     pub output_limits: [OutputLimit; 3],
 
-    /// Seconds a snapshot may be active, and bytes kept for snapshots and by replies; 0: no limit, and a share of memory.
+    /// Seconds for which a snapshot may be in use; 0: no limit.
     pub snapshot_age_s: Number,
+    /// Bytes that may be kept only for snapshots and streamed replies; 0: a share of memory.
     pub snapshot_retained_bytes: Number,
-    /// Bytes that may wait to be freed; 0: a share of memory.
+    /// Bytes that may wait to be freed before clients that remove more must wait; 0: a share of memory.
     pub reclaim_pending_bytes: Number,
-    /// Bytes that long work may hold together beside the data; 0: a share of memory.
+    /// Bytes that all long work together may hold beside the data; 0: a share of memory.
     pub work_max_bytes: Number,
 
     // Commands.
     pub notify: Number,
     pub busy_reply_ms: Number,
-    /// Bytes one Lua state may hold; 0: no limit.
+    /// Bytes that one Lua state may hold; 0: no limit.
     pub lua_memory_bytes: Number,
     pub script_max_ms: Number,
-    /// How long a script goes on when its client has gone; 0: no limit.
+    /// Milliseconds for which a script goes on after its client has gone; 0: no limit.
     pub script_orphan_ms: Number,
     pub debug_command: Number,
     pub protected_configs: Number,
@@ -141,7 +143,8 @@ pub struct Live {
     pub maxmemory_policy: Number,
     pub maxmemory_samples: Number,
 
-    // What is measured and logged. `loglevel`: 0 debug, 1 verbose, 2 notice, 3 warning, 4 nothing.
+    // Measuring and logging.
+    /// 0 debug, 1 verbose, 2 notice, 3 warning, 4 nothing.
     pub loglevel: Number,
     pub slowlog_slower_us: Number,
     pub slowlog_max_len: Number,
@@ -162,7 +165,7 @@ impl Live {
         access(self.protected_configs.get())
     }
 
-    /// The percentiles of INFO latencystats, as configured.
+    /// The configured percentiles of INFO latencystats. Costs an allocation.
     pub fn percentiles(&self) -> Vec<f64> {
         self.latency_percentiles.string().split_whitespace().filter_map(|p| p.parse().ok()).collect()
     }

@@ -1,12 +1,12 @@
-//! From files and a command line to values: reading, including, and saying what is wrong where.
+//! Reads files and a command line into values, and reports each mistake with its place.
 //!
 //! ```text
 //! defaults ── FILE (and what it includes) ── standard input ("-") ── --directive value ──▶ Draft ──▶ Config
 //!                            later words win; every mistake is collected, not just the first
 //! ```
 //!
-//! What does not exist here is refused if it stands in the end: a redis.conf with `daemonize yes` can be served with
-//! `--daemonize no`, as service managers start it.
+//! A value that is not supported is refused only if no later line replaces it. So a redis.conf with
+//! `daemonize yes` works with `--daemonize no`, which is how service managers start it.
 //!
 //! - D1: a [`Draft`] with errors never becomes a [`Config`](super::Config).
 
@@ -20,14 +20,14 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// How deep files may include files.
+/// The depth to which files may include files.
 const INCLUDE_DEPTH_MAX: usize = 16;
-/// Mistakes reported at once; a wrong file (a log, a binary) should not fill the terminal.
+/// Mistakes reported at once, so that a wrong file (a log, a binary) does not fill the terminal.
 const ERRORS_MAX: usize = 20;
-/// A configuration file larger than this is a mistake.
+/// The size above which a configuration file must be a mistake.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// Where a line of configuration stands.
+/// The place of a line of configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Place {
     File { path: PathBuf, line: usize },
@@ -57,7 +57,7 @@ pub struct Mistake {
     pub reason: String,
 }
 
-/// Why a configuration cannot be used: at least one mistake.
+/// The mistakes of a configuration that cannot be used: at least one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadError {
     pub mistakes: Vec<Mistake>,
@@ -81,19 +81,19 @@ impl fmt::Display for LoadError {
 
 impl std::error::Error for LoadError {}
 
-/// Values while they are collected.
+/// A configuration while it is read.
 pub(super) struct Draft {
-    /// By row of the table, as shown.
+    /// Each row's value, as shown.
     pub values: Vec<Vec<u8>>,
-    /// By row: whether somebody set it.
+    /// Whether a line set the row.
     pub given: Vec<bool>,
-    /// `rename-command`: the usual name, and the new one or nothing.
+    /// The `rename-command` lines: the usual name, and the new one, which may be empty.
     pub renames: Vec<(Vec<u8>, Vec<u8>)>,
-    /// `source` lines, and whether they stand in the main file.
+    /// The `source` lines, and whether they stand in the main file.
     pub sources: Vec<(source::Spec, bool)>,
-    /// What the renames so far lead to.
+    /// The names of commands after the renames so far.
     names: Names,
-    /// Each with the row that a later line may set to something else, if only what it asks for does not exist.
+    /// The mistakes. One with a row asks for an unsupported value, and goes when a later line sets the row.
     mistakes: Vec<(Option<usize>, Mistake)>,
 }
 
@@ -110,7 +110,7 @@ impl Draft {
         }
     }
 
-    /// Reads everything the command line names, in order.
+    /// Reads everything the command line names, in order. Blocks on files and standard input.
     pub fn read(&mut self, sources: &Sources, stdin: &mut dyn Read) -> Result<(), LoadError> {
         if let Some(path) = &sources.file {
             self.file(path, &Place::CommandLine, &path.display().to_string(), 0);
@@ -134,7 +134,7 @@ impl Draft {
         }
     }
 
-    /// Reads one file; `place` and `text` are the line that names it.
+    /// Reads one file. `place` and `text` are those of the line that names it.
     fn file(&mut self, path: &Path, place: &Place, text: &str, depth: usize) {
         match read_file(path) {
             Ok(bytes) => {
@@ -165,7 +165,7 @@ impl Draft {
         }
     }
 
-    /// Applies one line: `words` is the name and at least nothing.
+    /// Applies one line. `words` is the name and zero or more values.
     fn directive(&mut self, words: &[Vec<u8>], place: &Place, text: &str, depth: usize) {
         let (name, args) = (words[0].to_ascii_lowercase(), &words[1..]);
         let done = match name.as_slice() {
@@ -177,7 +177,7 @@ impl Draft {
             _ => self.set(&name, args),
         };
         if let Err(reason) = done {
-            // What follows a secret's name stays out of terminals and logs.
+            // The value of a secret stays out of terminals and logs.
             let secret =
                 find(&name).is_some_and(|at| table()[at].secret) || name == b"user" || name == b"source";
             let hidden = format!("{} ...", String::from_utf8_lossy(&name));
@@ -220,7 +220,8 @@ impl Draft {
         Ok(())
     }
 
-    /// The one user there is may be described as Redis's own CONFIG REWRITE describes it, if it may do everything.
+    /// Applies a `user` line. Only the user `default` with all permissions exists, in the form that CONFIG
+    /// REWRITE of Redis writes.
     fn user(&mut self, args: &[Vec<u8>]) -> Result<(), String> {
         const EVERYTHING: [&str; 12] = [
             "on",
@@ -248,7 +249,7 @@ impl Draft {
                 other => {
                     let other = String::from_utf8_lossy(other);
                     return Err(format!(
-                        "permissions are not supported yet: the default user may do everything, '{other}' is not possible"
+                        "permissions are not supported yet: the default user may do everything, so '{other}' is refused"
                     ));
                 }
             }
@@ -268,7 +269,7 @@ impl Draft {
     }
 }
 
-/// Reads the words behind `source`.
+/// Parses the words after `source`.
 pub(super) fn source(args: &[Vec<u8>]) -> Result<source::Spec, String> {
     let words = args.iter().map(|word| std::str::from_utf8(word));
     let words = words.collect::<Result<Vec<_>, _>>().map_err(|_| "a word is not UTF-8".to_owned())?;
@@ -281,7 +282,7 @@ fn unknown(name: &[u8]) -> String {
     format!("Bad directive or wrong number of arguments: there is no directive '{shown}'{hint}")
 }
 
-/// An option as somebody would type it.
+/// An option as a user would type it.
 fn display_option(words: &[Vec<u8>]) -> String {
     let mut text = format!("--{}", String::from_utf8_lossy(&words[0]));
     for word in &words[1..] {
@@ -304,7 +305,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, String> {
     if bytes.len() as u64 > FILE_BYTES_MAX { Err("more than 16 MB".into()) } else { Ok(bytes) }
 }
 
-/// The files a path with `*`, `?` or `[` stands for, sorted; a plain path stands for itself.
+/// The files that match a path with `*`, `?` or `[`, sorted. A plain path stands for itself.
 fn matching_paths(pattern: &Path) -> Vec<PathBuf> {
     let is_glob = |part: &OsStr| part.as_bytes().iter().any(|b| b"*?[".contains(b));
     if !pattern.iter().any(is_glob) {

@@ -1,7 +1,8 @@
-//! Every directive a redis.conf of Redis 7.2, Redis 8 or Valkey 9 commonly holds, and what it does here.
+//! The directives that a redis.conf of Redis 7.2, Redis 8 or Valkey 9 commonly holds, and our own.
 //!
-//! A row without [`Effect::Accepted`](super::Effect) or [`Effect::Only`](super::Effect) works. Defaults are those of
-//! Redis 7.2, except: `bind` (this machine only), `save` (nothing is written to disk), `event-loops` (one per core).
+//! A row without [`Effect::Accepted`](super::Effect) or [`Effect::Only`](super::Effect) works. The defaults
+//! are those of Redis 7.2, except for `bind` (this machine only), `save` (nothing is written to disk) and
+//! `event-loops` (one per core).
 
 use super::kind::Kind::{self, Choices, Clamped, MemoryOrPercent, Octal, Words};
 use super::table::{Directive, choice, flag, int, memory, special, text};
@@ -33,8 +34,8 @@ const NO_FILES: &str = "nothing is written to disk";
 const NO_REPLICAS: &str = "there are no replicas yet";
 const NO_CLUSTER: &str = "there is no cluster yet";
 const NO_TLS: &str = "TLS is off";
-const OWN_COUNT: &str = "uses are counted in stretches of time that adapt to how fast new keys come";
-const NEVER_INLINE: &str = "large values are always freed away from the clients";
+const OWN_COUNT: &str = "uses of keys are counted over periods that adapt to the rate of new keys";
+const NEVER_INLINE: &str = "large values are always freed in the background";
 const NO_FORK: &str = "no child process is ever started";
 const NO_DEFRAG: &str = "there is no defragmentation job";
 
@@ -71,11 +72,11 @@ const NETWORK: &[Directive] = &[
     special("http-bind", Words, "")
         .startup()
         .live(|l, v| l.http_bind.set(&Kind::Words.shown(v)))
-        .doc("Addresses to serve HTTP on; none is those of bind."),
+        .doc("Addresses to serve HTTP on; empty means those of bind."),
     int("http-timeout", 0, INT, "60")
         .unit("seconds")
         .live(|l, v| l.http_timeout_s.set(v.int()))
-        .doc("Time without a whole request, or without reading, after which an HTTP client is disconnected; 0 keeps it."),
+        .doc("Time without a whole request or any reading, to disconnect an HTTP client; 0 is no limit."),
     flag("http-access-log", "no")
         .live(|l, v| l.http_access_log.set(v.is_yes()))
         .doc("Write a line to the log for each HTTP request."),
@@ -94,7 +95,7 @@ const NETWORK: &[Directive] = &[
     int("tcp-backlog", 0, INT, "511")
         .startup()
         .live(|l, v| l.tcp_backlog.set(v.int()))
-        .doc("Connections the kernel holds until they are accepted; at least 4096 if it may hold as many."),
+        .doc("Connections that may wait to be accepted; at least 4096, if the kernel's limit permits."),
     int("tcp-keepalive", 0, INT, "300")
         .unit("seconds")
         .live(|l, v| l.tcp_keepalive_s.set(v.int()))
@@ -102,7 +103,7 @@ const NETWORK: &[Directive] = &[
     int("timeout", 0, INT, "0")
         .unit("seconds")
         .live(|l, v| l.timeout_s.set(v.int()))
-        .doc("Idle time after which a client is disconnected; 0 keeps it."),
+        .doc("Idle time after which a client is disconnected; 0 is no limit."),
     flag("protected-mode", "yes")
         .live(|l, v| l.protected_mode.set(v.is_yes()))
         .doc("Without a password, answer only clients on this machine."),
@@ -146,7 +147,7 @@ const GENERAL: &[Directive] = &[
         .accepted("keys of a batch are always looked up together")
         .doc("Commands whose keys are looked up together."),
     flag("demo", "no").startup().live(|l, v| l.demo.set(v.is_yes())).doc(
-        "Serve a table of made-up products, in a file that goes with the server, as keys item:1, item:2 ...",
+        "Serve a table of made-up products as keys item:1, item:2 ...; its file is removed when the server ends.",
     ),
     int("databases", 1, INT, "16")
         .startup()
@@ -159,7 +160,7 @@ const GENERAL: &[Directive] = &[
     choice("supervised", &["upstart", "systemd", "auto", "no"], "no")
         .startup()
         .accepted(
-            "a service manager that listens for it is told when the server is ready, whatever this says",
+            "a service manager that listens (NOTIFY_SOCKET) is always told when the server is ready",
         )
         .doc("Which service manager to tell that the server is ready."),
     text("pidfile", "")
@@ -168,7 +169,7 @@ const GENERAL: &[Directive] = &[
         .doc("File that holds the process id while the server runs."),
     choice("loglevel", LEVELS, "notice")
         .live(|l, v| l.loglevel.set(v.int()))
-        .doc("The least important message that is logged."),
+        .doc("The lowest level of messages that are logged."),
     text("logfile", "")
         .startup()
         .live(|l, v| l.logfile.set(&Kind::Text.shown(v)))
@@ -242,7 +243,7 @@ const GENERAL: &[Directive] = &[
         .doc("Tell the kernel which process to end when memory runs out."),
     special("oom-score-adj-values", Kind::OomScores, "0 200 800")
         .accepted("left to the service manager")
-        .doc("The scores for it: primary, replica, child."),
+        .doc("Scores for oom-score-adj: primary, replica, child."),
     flag("disable-thp", "yes")
         .startup()
         .accepted("left to the system")
@@ -305,20 +306,20 @@ const LIMITS: &[Directive] = &[
         "normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60",
     )
     .live(set_limits)
-    .doc("Bytes that may wait for a slow reader, by class: at most; at most for so many seconds."),
+    .doc("Unsent bytes a client may have, by class: hard limit, soft limit, seconds above the soft limit."),
     int("snapshot-max-age", 0, INT, "600")
         .unit("s")
         .live(|l, v| l.snapshot_age_s.set(v.int()))
-        .doc("Time after which a long command must have ended that reads the keys as they were at one moment; 0 is no limit."),
+        .doc("Time for which a long command may read the keys as they were at one moment; 0 is no limit."),
     memory("snapshot-max-retained", 0, "0")
         .live(|l, v| l.snapshot_retained_bytes.set(v.int()))
-        .doc("Memory kept only for long commands and streamed replies; 0 is a quarter of maxmemory, or of the machine's."),
+        .doc("Memory kept only for long commands and streamed replies; 0 is a quarter of maxmemory, or of the machine's memory."),
     memory("reclaim-max-pending", 0, "0")
         .live(|l, v| l.reclaim_pending_bytes.set(v.int()))
-        .doc("Memory given back but not freed yet, above which who gives back more waits; 0 is an eighth, as above."),
+        .doc("Removed data not freed yet, above which clients that remove more wait; 0 is an eighth of maxmemory, or of the machine's memory."),
     memory("work-max-memory", 0, "0")
         .live(|l, v| l.work_max_bytes.set(v.int()))
-        .doc("Memory that scripts, transactions and long commands may hold together beside the data; 0 is a quarter, as above."),
+        .doc("Memory of all scripts, transactions and long commands beside the data; 0 is a quarter of maxmemory, or of the machine's memory."),
     special("maxmemory-clients", MemoryOrPercent, "0")
         .only(&["0"], "evicting clients is not supported yet; client-output-buffer-limit bounds each of them")
         .doc("Memory all connections together may take."),
@@ -333,12 +334,12 @@ const MEMORY: &[Directive] = &[
         .doc("Memory the server may use; 0 is no limit."),
     choice("maxmemory-policy", POLICIES, "noeviction")
         .live(|l, v| l.maxmemory_policy.set(v.int()))
-        .doc("Which keys go when memory is full."),
+        .doc("Which keys are evicted when memory is full."),
     int("maxmemory-samples", 1, INT, "5")
         .live(|l, v| l.maxmemory_samples.set(v.int()))
-        .doc("Keys looked at for who expires first, at least 16; by use it is always 64."),
+        .doc("Keys compared by volatile-ttl, 16 to 64; the lru and lfu policies always compare 64."),
     int("maxmemory-eviction-tenacity", 0, 100, "10")
-        .accepted("evictions are done in slices that make nobody wait")
+        .accepted("evictions are done in slices that delay no client")
         .doc("Effort of eviction."),
     int("lfu-log-factor", 0, INT, "10")
         .accepted(OWN_COUNT)
@@ -378,7 +379,7 @@ const MEMORY: &[Directive] = &[
     int("active-defrag-threshold-upper", 0, 1000, "100")
         .unit("percent")
         .accepted(NO_DEFRAG)
-        .doc("Waste from which it is compacted with full effort."),
+        .doc("Waste from which memory is compacted with full effort."),
     int("active-defrag-cycle-min", 1, 99, "1")
         .unit("percent")
         .accepted(NO_DEFRAG)
@@ -405,7 +406,7 @@ const ENCODINGS: &[Directive] = &[
         .aka(&["hash-max-ziplist-value"])
         .unit("bytes")
         .live(|_, v| limits::HASH_MAX_LISTPACK_VALUE.set(v.int() as usize))
-        .doc("The longest value in such a hash."),
+        .doc("The longest value in a hash that is called a listpack."),
     int("list-max-listpack-size", -INT - 1, INT, "-2")
         .aka(&["list-max-ziplist-size"])
         .live(|_, v| limits::set_list_max_listpack_size(v.int()))
@@ -416,7 +417,7 @@ const ENCODINGS: &[Directive] = &[
         .doc("How long the snapshot of an LSCAN with STABLE is kept; 0 is no limit."),
     memory("lscan-max-bytes", 0, "1073741824")
         .live(|_, v| keyspace::cursors::MAX_BYTES.store(v.int() as usize, Ordering::Relaxed))
-        .doc("Bytes of all lists kept for LSCAN with STABLE, beyond which the oldest go; 0 is no limit."),
+        .doc("Bytes that lists kept for LSCAN with STABLE may take; above it, the oldest go; 0 is no limit."),
     int("list-compress-depth", 0, INT, "0")
         .accepted("list items are never compressed")
         .doc("Items at either end that stay uncompressed."),
@@ -429,7 +430,7 @@ const ENCODINGS: &[Directive] = &[
     int("set-max-listpack-value", 0, LONG, "64")
         .unit("bytes")
         .live(|_, v| limits::SET_MAX_LISTPACK_VALUE.set(v.int() as usize))
-        .doc("The longest member in such a set."),
+        .doc("The longest member in a set that is called a listpack."),
     int("zset-max-listpack-entries", 0, LONG, "128")
         .aka(&["zset-max-ziplist-entries"])
         .live(|_, v| limits::ZSET_MAX_LISTPACK_ENTRIES.set(v.int() as usize))
@@ -438,7 +439,7 @@ const ENCODINGS: &[Directive] = &[
         .aka(&["zset-max-ziplist-value"])
         .unit("bytes")
         .live(|_, v| limits::ZSET_MAX_LISTPACK_VALUE.set(v.int() as usize))
-        .doc("The longest member in such a sorted set."),
+        .doc("The longest member in a sorted set that is called a listpack."),
     memory("hll-sparse-max-bytes", 0, "3000")
         .accepted("there is no HyperLogLog yet")
         .doc("Size up to which a HyperLogLog stays sparse."),
@@ -455,14 +456,15 @@ const EVENTS: &[Directive] = &[
         .aka(&["lua-time-limit"])
         .unit("ms")
         .live(|l, v| l.busy_reply_ms.set(v.int()))
-        .doc("Has no effect: nobody is told BUSY, and SCRIPT KILL may end a long script at any time."),
+        .doc("Has no effect: no client is answered BUSY, and SCRIPT KILL may end a long script at any time."),
     int("script-max-time", 0, LONG, "0")
         .unit("ms")
         .live(|l, v| l.script_max_ms.set(v.int()))
         .doc("Run time after which a script is ended, as by SCRIPT KILL; 0 is no limit."),
-    int("script-orphan-time", 0, LONG, "5000").unit("ms").live(|l, v| l.script_orphan_ms.set(v.int())).doc(
-        "Time that a script goes on when its client has gone, if nobody waits for its place; 0 is no limit.",
-    ),
+    int("script-orphan-time", 0, LONG, "5000")
+        .unit("ms")
+        .live(|l, v| l.script_orphan_ms.set(v.int()))
+        .doc("Time a script goes on after its client has gone, unless its place is needed; 0 is no limit."),
     memory("lua-memory-limit", 0, "1073741824")
         .live(|l, v| l.lua_memory_bytes.set(v.int()))
         .doc("Memory one script may take before it fails with \"not enough memory\"; 0 is no limit."),
@@ -472,15 +474,15 @@ const EVENTS: &[Directive] = &[
         .doc("Give scripts Lua's unsafe functions."),
     special("notify-keyspace-events", Kind::Notify, "")
         .live(|l, v| l.notify.set(v.int()))
-        .doc("Which changes of keys are published: K and E say where, g $ l s h z x e t d m n (A) which."),
+        .doc("Published events: K and E choose the channels, g $ l s h z x e t d m n or A the events."),
     special("hz", Clamped { min: 1, max: 500 }, "10")
         .live(|l, v| l.hz.set(v.int()))
         .unit("per second")
         .accepted("background work follows need, not a fixed beat")
-        .doc("How often background work looks around."),
+        .doc("How often background work runs."),
     flag("dynamic-hz", "yes")
         .accepted("background work follows need, not a fixed beat")
-        .doc("Look around more often with more clients."),
+        .doc("Run background work more often with more clients."),
 ];
 
 const MEASURING: &[Directive] = &[
@@ -517,8 +519,8 @@ const MEASURING: &[Directive] = &[
     choice("watch-neighbours", WATCHES, "auto")
         .live(|l, v| l.watch_neighbours.set(v.int()))
         .doc(
-            "Look who has the processor while the system keeps it from an event loop: auto from the first time on (until it has \
-             not for five minutes), always, at 1 us for every switch of the machine, or no. Needs CAP_PERFMON.",
+            "Name the programs that take the processor from an event loop: auto (from the first time, until five minutes \
+             pass without), always (costs 1 us per task switch of the machine) or no. Needs CAP_PERFMON.",
         ),
     special("latency-tracking-info-percentiles", Kind::Percentiles, "50 99 99.9")
         .live(|l, v| l.latency_percentiles.set(&Kind::Percentiles.shown(v)))
@@ -575,7 +577,7 @@ const APPEND_ONLY: &[Directive] = &[
     int("auto-aof-rewrite-percentage", 0, INT, "100").unit("percent").accepted(NO_FILES).doc("Growth from which the file is rewritten."),
     memory("auto-aof-rewrite-min-size", 0, "67108864").accepted(NO_FILES).doc("Size from which the file is rewritten."),
     flag("aof-load-truncated", "yes").accepted(NO_FILES).doc("Load a file that ends early."),
-    int("aof-load-corrupt-tail-max-size", 0, LONG, "0").unit("bytes").accepted(NO_FILES).doc("Damage at the end that is cut off."),
+    int("aof-load-corrupt-tail-max-size", 0, LONG, "0").unit("bytes").accepted(NO_FILES).doc("Damaged bytes at the end that may be cut off."),
     flag("aof-use-rdb-preamble", "yes").accepted(NO_FILES).doc("Start the file with a snapshot."),
     flag("aof-timestamp-enabled", "no").accepted(NO_FILES).doc("Write times into the file."),
     flag("aof-rewrite-incremental-fsync", "yes").accepted(NO_FILES).doc("Flush a rewrite piece by piece."),
@@ -639,7 +641,7 @@ const REPLICATION: &[Directive] = &[
         .doc("Wait for more replicas before sending."),
     int("repl-diskless-sync-max-replicas", 0, INT, "0")
         .accepted(NO_REPLICAS)
-        .doc("Replicas that end this wait."),
+        .doc("Number of replicas that ends the wait of repl-diskless-sync-delay."),
     choice("repl-diskless-load", &["disabled", "on-empty-db", "swapdb", "flush-before-load"], "disabled")
         .accepted(NO_REPLICAS)
         .doc("Load the snapshot without a file."),
@@ -659,16 +661,16 @@ const REPLICATION: &[Directive] = &[
     int("repl-backlog-ttl", 0, LONG, "3600")
         .unit("seconds")
         .accepted(NO_REPLICAS)
-        .doc("How long they are kept without replicas."),
+        .doc("How long the backlog is kept without replicas."),
     int("min-replicas-to-write", 0, INT, "0")
         .aka(&["min-slaves-to-write"])
         .only(&["0"], "there are no replicas yet, so no write could ever succeed")
-        .doc("Replicas without which writes are refused."),
+        .doc("Number of replicas below which writes are refused."),
     int("min-replicas-max-lag", 0, INT, "10")
         .aka(&["min-slaves-max-lag"])
         .unit("seconds")
         .accepted(NO_REPLICAS)
-        .doc("Lag up to which a replica counts for this."),
+        .doc("Lag up to which a replica counts for min-replicas-to-write."),
     choice("propagation-error-behavior", &["ignore", "panic", "panic-on-replicas"], "ignore")
         .accepted(NO_REPLICAS)
         .doc("What to do when a propagated write fails."),
@@ -713,7 +715,7 @@ const CLUSTER: &[Directive] = &[
         .doc("Let replicas move to primaries without any."),
     flag("cluster-require-full-coverage", "yes")
         .accepted(NO_CLUSTER)
-        .doc("Refuse commands while a slot is served by none."),
+        .doc("Refuse commands while a slot has no server."),
     flag("cluster-replica-no-failover", "no")
         .aka(&["cluster-slave-no-failover"])
         .accepted(NO_CLUSTER)
@@ -759,7 +761,7 @@ const TLS: &[Directive] = &[
     text("tls-key-file-pass", "").secret().accepted(NO_TLS).doc("Password of the key."),
     text("tls-client-cert-file", "").accepted(NO_TLS).doc("Certificate for outgoing connections."),
     text("tls-client-key-file", "").accepted(NO_TLS).doc("Key for outgoing connections."),
-    text("tls-client-key-file-pass", "").secret().accepted(NO_TLS).doc("Password of that key."),
+    text("tls-client-key-file-pass", "").secret().accepted(NO_TLS).doc("Password of the outgoing key."),
     text("tls-dh-params-file", "").accepted(NO_TLS).doc("Parameters of the key exchange."),
     text("tls-ca-cert-file", "").accepted(NO_TLS).doc("Certificates to trust."),
     text("tls-ca-cert-dir", "").accepted(NO_TLS).doc("Directory of certificates to trust."),

@@ -1,4 +1,4 @@
-//! What a directive is. The rows themselves are in [`rows`](super::rows).
+//! The type of a directive, and the table of all directives. The rows are in [`rows`](super::rows).
 //!
 //! - T1: every name and alias is written in lower case and appears once.
 //! - T2: every default parses, is shown as written, and is allowed by its own row.
@@ -13,40 +13,40 @@ use std::sync::OnceLock;
 #[derive(Clone, Copy, Debug)]
 pub struct Directive {
     pub name: &'static str,
-    /// Other names under which it can be read and set.
+    /// Other names, under which it can be read and set.
     pub aliases: &'static [&'static str],
     pub kind: Kind,
-    /// In the form CONFIG GET answers.
+    /// The default, in the form CONFIG GET answers.
     pub default: &'static str,
     pub effect: Effect,
     pub change: Change,
-    /// Holds a secret: never log its value.
+    /// True if the value is a secret, which must never be logged.
     pub secret: bool,
     pub unit: &'static str,
-    /// One line: what it is for.
+    /// The purpose, in one line for users.
     pub doc: &'static str,
-    /// Hands a new value to whatever runs.
+    /// Puts a new value into effect.
     pub live: fn(&Live, &Parsed),
 }
 
-/// What setting a directive does here.
+/// The effect of setting a directive.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Effect {
     Works,
-    /// Taken and shown again, with no effect; and why that harms nobody.
+    /// Any value is accepted and shown, without effect. The text says why that does no harm.
     Accepted(&'static str),
-    /// Only these values are taken; and why others are refused.
+    /// Only these values are accepted. The text says why others are refused.
     Only(&'static [&'static str], &'static str),
 }
 
-/// When a directive can be set.
+/// The ways to set a directive.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Change {
-    /// Also by CONFIG SET.
+    /// The file, the command line and CONFIG SET.
     Anytime,
-    /// By CONFIG SET only if `enable-protected-configs` allows it.
+    /// The same, but CONFIG SET only if `enable-protected-configs` allows it.
     Protected,
-    /// In the file and on the command line only.
+    /// The file and the command line only.
     Startup,
 }
 
@@ -111,8 +111,8 @@ impl Directive {
         self
     }
 
-    /// Understands the words after the name; `now` is the current value as shown. The answer is the value and the
-    /// form in which it is kept. Errors are sentences for the person who wrote the words.
+    /// Parses the words after the name; `now` is the current value as shown. Returns the value, and the form
+    /// in which it is kept. An error is a sentence for the user.
     pub fn accept(&self, args: &[Vec<u8>], now: &[u8]) -> Result<(Parsed, Vec<u8>), String> {
         let value = self.kind.parse(args, now)?;
         let shown = self.kind.shown(&value);
@@ -124,7 +124,7 @@ impl Directive {
         }
     }
 
-    /// All names, the first being the one it is kept under.
+    /// All names: the main name first, then the aliases.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         std::iter::once(self.name).chain(self.aliases.iter().copied())
     }
@@ -158,7 +158,7 @@ pub(super) const fn special(name: &'static str, kind: Kind, default: &'static st
     Directive::new(name, kind, default)
 }
 
-/// The place of a directive in [`table`], by any of its names in any case. O(1).
+/// The place of a directive in [`table`], by any of its names, in upper or lower case. O(1).
 pub fn find(name: &[u8]) -> Option<usize> {
     static PLACES: OnceLock<HashMap<&'static str, usize>> = OnceLock::new();
     let places = PLACES.get_or_init(|| {
@@ -174,7 +174,7 @@ pub fn table() -> &'static [Directive] {
     TABLE.get_or_init(|| rows::GROUPS.iter().flat_map(|(_, rows)| rows.iter().copied()).collect())
 }
 
-/// The directive whose name is closest to a mistyped one, if any is close.
+/// The name of a directive that is closest to a mistyped one, if any is close. O(directives).
 pub fn nearest(name: &[u8]) -> Option<&'static str> {
     let name = String::from_utf8_lossy(&name[..name.len().min(64)]).to_ascii_lowercase();
     let names = table().iter().flat_map(Directive::names);
@@ -182,7 +182,7 @@ pub fn nearest(name: &[u8]) -> Option<&'static str> {
     (distance <= 1 + name.len() / 5).then_some(best)
 }
 
-/// Letters to insert, remove or replace to get from one name to the other.
+/// The number of letters to insert, remove or replace to turn one name into the other.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {

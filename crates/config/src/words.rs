@@ -1,15 +1,15 @@
-//! Words of a configuration line: splitting with quotes and escapes, and quoting on the way back.
+//! Splits a configuration line into words, with quotes and escapes, and quotes words for a file.
 //!
-//! A line is words separated by blanks. A word may be quoted: `"..."` understands `\n \r \t \b \a \xHH` and takes
-//! any other escaped byte as itself; `'...'` understands only `\'`. A closing quote must end the word.
+//! A line is words separated by blanks. A word may be quoted, and a closing quote must end it. `"..."` knows
+//! the escapes `\n \r \t \b \a \xHH`, and takes any other escaped byte as itself; `'...'` knows only `\'`.
 //!
-//! - W1: [`split`] of [`quote`]d text gives the text back, for any bytes.
+//! - W1: [`split`] turns [`quote`]d text back into the text, for any bytes.
 //!
 //! Source: the format of redis.conf, checked on Redis 7.0.
 
 use stdx::progress::further;
 
-/// Splits a line into words. `None` if a quote does not close or is followed by more text.
+/// Splits a line into words. `None` if a quote does not close, or more text follows it. O(length).
 pub fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
     let mut at = 0;
@@ -26,7 +26,7 @@ pub fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     }
 }
 
-/// One word starting at `at`, which is not blank: the word and where the next one may start.
+/// Reads the word at `at`, which is not blank. Returns it, and the place where the next one may start.
 fn word(line: &[u8], mut at: usize) -> Option<(Vec<u8>, usize)> {
     let mut word = Vec::new();
     while at < line.len() && !is_blank(line[at]) {
@@ -97,7 +97,7 @@ fn is_blank(byte: u8) -> bool {
     byte.is_ascii_whitespace() || byte == 0x0b || byte == 0
 }
 
-/// The text between double quotes, every byte that could confuse a reader escaped.
+/// The text in double quotes. Quotes, backslashes and bytes that are not printable ASCII are escaped.
 pub fn quote(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len() + 2);
     out.push(b'"');
@@ -117,7 +117,7 @@ pub fn quote(text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The word as it may stand in a file: bare if nothing in it needs quotes.
+/// The word as it may stand in a file: without quotes if it needs none.
 pub fn quote_if_needed(text: &[u8]) -> Vec<u8> {
     let plain = |b: &u8| b.is_ascii_graphic() && !matches!(b, b'"' | b'\'' | b'\\' | b'#');
     if !text.is_empty() && text.iter().all(plain) { text.to_vec() } else { quote(text) }

@@ -1,11 +1,11 @@
-//! What a person sees who starts the server in a terminal: what it is, where it listens, what it does not do, and
-//! what to type next.
+//! The text for a person who starts the server at a terminal: what it is, where it listens, what it does not
+//! do, and what to type next.
 
 use crate::sockets::{Sockets, shell_quoted};
 use config::Config;
 use std::fmt::Write as _;
 
-/// The lines for a terminal.
+/// The banner for a terminal.
 pub fn banner(config: &Config, sockets: &Sockets, backend: net::Backend) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "\n  Evenkeel {}: a Redis-compatible server in which", env!("CARGO_PKG_VERSION"));
@@ -38,7 +38,7 @@ pub fn banner(config: &Config, sockets: &Sockets, backend: net::Backend) -> Stri
     out
 }
 
-/// Where the server listens, in words.
+/// The addresses and paths that the server listens on.
 pub fn places(sockets: &Sockets) -> Vec<String> {
     let tcp = sockets.tcp.iter().filter_map(|s| s.local_addr().ok()).map(|a| a.to_string());
     let unix = sockets.unix.iter().map(|s| s.path.display().to_string());
@@ -46,7 +46,7 @@ pub fn places(sockets: &Sockets) -> Vec<String> {
     tcp.chain(unix).chain(http).collect()
 }
 
-/// What to type to talk to this server from this machine.
+/// The command by which to talk to this server from this machine.
 fn client_command(config: &Config, sockets: &Sockets) -> String {
     let mut command = String::from("redis-cli");
     match (sockets.tcp.iter().find_map(|s| s.local_addr().ok()), &sockets.unix) {

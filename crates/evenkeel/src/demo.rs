@@ -1,4 +1,4 @@
-//! A database to try reading through with: products in a file of SQLite that goes with the server.
+//! The demonstration database: products in an SQLite file that is removed with the server.
 
 use exec::Server;
 use source::{Spec, demo};
@@ -9,12 +9,13 @@ use std::sync::Arc;
 pub struct Demo(PathBuf);
 
 impl Demo {
-    /// The folder of this process.
+    /// The folder's path for this process.
     pub fn folder() -> PathBuf {
         std::env::temp_dir().join(format!("evenkeel-demo-{}", std::process::id()))
     }
 
-    /// Makes the database and serves it: keys `item:{id}`, over HTTP `/items`.
+    /// Makes the database and serves it as keys `item:{id}`, over HTTP as `/items`. Errors: the file cannot
+    /// be made.
     pub fn start(server: &Arc<Server>) -> Result<Demo, String> {
         let folder = Demo::folder();
         std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
@@ -24,7 +25,7 @@ impl Demo {
         let url = format!("sqlite:{}", file.display());
         let table = demo::TABLE;
         let words = ["items", "item:{id}", &url, "table", table, "path", "/items", "modified", "updated_at"];
-        server.sources.add_own(server, Spec::parse(words)?)?;
+        server.sources.add_own(Spec::parse(words)?)?;
         log::info!(
             "demonstration: {rows} rows of table {table} in {} are keys item:1 to item:{rows}",
             file.display()
@@ -35,7 +36,7 @@ impl Demo {
 
 impl Drop for Demo {
     fn drop(&mut self) {
-        // What is left over lies in a folder for temporary files.
+        // If it fails, the rest lies in a folder for temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

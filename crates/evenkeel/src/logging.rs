@@ -1,8 +1,8 @@
 //! Log lines: `2026-11-21T07:27:03.910Z notice what happened`, to standard output or `logfile`.
 //!
-//! Whoever logs hands the line to a thread and goes on: the serving path never writes to a file that may block.
+//! Log calls hand the line to a thread and return: serving never waits for a file.
 //!
-//! - G1: at most [`QUEUE_LINES`] lines wait; further ones are dropped and counted, and the count is logged.
+//! - G1: at most [`QUEUE_LINES`] lines wait; further ones are dropped, and their number is logged.
 //! - G2: the file is opened for every burst of lines, so it can be moved away at any time.
 
 use config::{Config, Directive, Live, Observer};
@@ -18,12 +18,12 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const QUEUE_LINES: usize = 4096;
-/// Finding the names of a backtrace takes milliseconds; whoever has seen so many knows where the mistake is.
+/// Backtraces logged in all; finding their names takes milliseconds.
 const BACKTRACES: u32 = 20;
 
 enum Message {
     Line(String),
-    /// Where a panic was: [`BACKTRACES`] of them are logged.
+    /// The backtrace of a panic; [`BACKTRACES`] of them are logged.
     Panic(Box<Backtrace>),
     /// Answered once everything before it is written.
     Flush(SyncSender<()>),
@@ -34,8 +34,8 @@ struct Logger {
     lost: Arc<AtomicU64>,
 }
 
-/// Starts logging as configured; from here on the macros of `log` work. And from here on a panic that nobody contains
-/// ends the process (`stdx::panics`). Call once.
+/// Starts logging as configured; the macros of `log` work from here on. From here on, too, a panic that is
+/// not contained ends the process (`stdx::panics`). Must be called once.
 ///
 /// # Errors
 /// `logfile` cannot be opened.
@@ -54,7 +54,7 @@ pub fn start(config: &Config) -> io::Result<()> {
         let usual = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             log::error!("{panic}");
-            // The functions' names are found by the thread that writes.
+            // The writing thread finds the functions' names.
             let backtrace = Message::Panic(Box::new(Backtrace::force_capture()));
             let _ = panics.try_send(backtrace);
             if !stdx::panics::is_contained() {
@@ -68,7 +68,7 @@ pub fn start(config: &Config) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits until everything logged so far is written, but not for long.
+/// Waits until everything logged so far is written, for a second at most.
 pub fn flush() {
     log::logger().flush();
 }
@@ -124,7 +124,7 @@ impl Log for Logger {
     fn flush(&self) {
         let (done, wait) = sync_channel(1);
         if self.queue.try_send(Message::Flush(done)).is_ok() {
-            // A disk that hangs must not keep the server from ending.
+            // A hanging disk must not keep the server from ending.
             let _ = wait.recv_timeout(Duration::from_secs(1));
         }
     }
@@ -150,7 +150,7 @@ fn write_lines(lines: &Receiver<Message>, file: Option<PathBuf>, lost: &AtomicU6
         if lost > 0 {
             text.push_str(&format!("({lost} log lines were lost here: too many at once)\n"));
         }
-        // There is no better place to report that logging fails than where it fails.
+        // There is no better place to report that logging fails.
         let _ = match &file {
             Some(path) => open(path).and_then(|mut file| file.write_all(text.as_bytes())),
             None => io::stdout().lock().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()),
@@ -165,7 +165,7 @@ fn open(path: &PathBuf) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
-/// UTC, to the millisecond.
+/// A UTC time to the millisecond.
 fn timestamp(since_epoch: Duration) -> String {
     let seconds = since_epoch.as_secs();
     let (year, month, day) = date(seconds / 86400);
@@ -176,8 +176,8 @@ fn timestamp(since_epoch: Duration) -> String {
 
 /// Year, month and day of a day counted from 1970-01-01.
 ///
-/// Counts from 0000-03-01, so that the leap day ends a year, in eras of 400 years (146,097 days). Months from March
-/// have 31 30 31 30 31 days over and over, which (153 · month + 2) / 5 counts.
+/// Counts from 0000-03-01, so that the leap day ends a year, in eras of 400 years (146,097 days). Months from
+/// March have 31 30 31 30 31 days over and over, which (153 · month + 2) / 5 counts.
 fn date(day: u64) -> (u64, u64, u64) {
     let day = day + 719_468;
     let (era, of_era) = (day / 146_097, day % 146_097);

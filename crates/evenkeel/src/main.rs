@@ -1,11 +1,11 @@
 //! The server binary: configuration, wiring, signals.
 //!
 //! ```text
-//! command line ──▶ Config ──▶ log, limits ──▶ sockets ──▶ banner ──▶ serve ──▶ (SIGTERM, SIGINT, SHUTDOWN) ──▶ end
+//! command line ─▶ Config ─▶ log, limits ─▶ sockets ─▶ banner ─▶ serve ─▶ (SIGTERM, SIGINT, SHUTDOWN) ─▶ end
 //! ```
 //!
-//! Exit codes: 0 after an orderly end, 1 if the server could not start, 130 if a signal cut the end short that came more than a
-//! second after the first. Those of `load` and `copy` are in crate `loader`.
+//! Exit codes: 0 after an orderly end, 1 if the server could not start. 130: a signal more than a second
+//! after the first cut the end short. The codes of `load` and `copy` are in crate `loader`.
 
 #![forbid(unsafe_code)]
 
@@ -63,7 +63,7 @@ fn fail(reason: &str, code: ExitCode) -> ExitCode {
     code
 }
 
-/// Prints an answer; a reader that went away is not our concern.
+/// Prints an answer; a reader that has gone away is no error.
 fn say(text: &str) -> Result<(), String> {
     let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(())
@@ -81,7 +81,7 @@ fn check(sources: &Sources) -> Result<(), String> {
     say("The configuration is correct.\n")
 }
 
-/// From a command line to a server that runs, and to its end.
+/// Starts the server from a command line, and runs it to its end.
 fn start(sources: &Sources, args: &[OsString]) -> Result<(), String> {
     let config = Arc::new(load(sources)?);
     let signals = Signals::install().map_err(|e| format!("Cannot handle signals: {e}"))?;
@@ -90,7 +90,7 @@ fn start(sources: &Sources, args: &[OsString]) -> Result<(), String> {
     config.observe(Box::new(logging::LevelObserver));
     limit_clients(&config);
     let sockets = sockets::listen(&config, args).map_err(|e| e.0)?;
-    // As in Redis nothing depends on it.
+    // As in Redis, a missing pidfile is no error.
     let _pid_file = process::PidFile::write(&config)
         .inspect_err(|e| log::warn!("cannot write the pidfile {}: {e}", config.live.pidfile.string()));
     let backend = choose_backend(&config);
@@ -106,7 +106,7 @@ fn start(sources: &Sources, args: &[OsString]) -> Result<(), String> {
     Ok(())
 }
 
-/// Serves clients until somebody asks to stop, and ends in order.
+/// Serves clients until a stop is requested, then ends in order.
 fn serve(
     config: &Arc<Config>,
     sockets: Sockets,
@@ -120,10 +120,7 @@ fn serve(
     server.run_in(Box::new(Program { stopper }));
     for spec in config.sources() {
         let name = &spec.name;
-        server
-            .sources
-            .add(&server, spec.clone())
-            .map_err(|e| format!("Cannot serve source '{name}': {e}"))?;
+        server.sources.add(spec.clone()).map_err(|e| format!("Cannot serve source '{name}': {e}"))?;
     }
     let demo = config.live.demo.get().then(|| {
         signals.remove_in_hurry(demo::Demo::folder());
@@ -140,15 +137,15 @@ fn serve(
     closer.close();
     server.shut_down();
     for event_loop in loops {
-        // A loop that panicked was logged; the others still end in order.
+        // A loop that panicked has been logged; the others still end in order.
         let _ = event_loop.join();
     }
-    // All values go with the process. Freeing them one by one would take half a second for a million hashes.
+    // All values go with the process; freeing them one by one would take long.
     std::mem::forget(server);
     Ok(stop)
 }
 
-/// How the event loops will talk to the kernel. Says so if it is not what was asked for.
+/// Chooses the event loops' interface to the kernel. Logs it if it is not the configured one.
 fn choose_backend(config: &Config) -> net::Backend {
     let (backend, refused) = net::Backend::choose(config);
     if let Some(e) = refused {
@@ -158,7 +155,7 @@ fn choose_backend(config: &Config) -> net::Backend {
     backend
 }
 
-/// What commands need of this program.
+/// The parts of this program that commands use.
 struct Program {
     stopper: signals::Stopper,
 }
@@ -177,7 +174,7 @@ impl exec::Program for Program {
     }
 }
 
-/// Makes room for `maxclients`, or lowers it to what the system has room for.
+/// Raises the limit of open files for `maxclients`, or lowers `maxclients` to what the system allows.
 fn limit_clients(config: &Config) {
     let wanted = config.live.maxclients.get() as u64;
     let allowed = process::allow_clients(wanted);
@@ -207,7 +204,8 @@ impl config::Observer for ClientLimit {
                 "The operating system is not able to handle the specified number of clients, try with {allowed}"
             )),
             _ => {
-                // Not on a loop: it takes a while, and who needs no new place does not notice it.
+                // On a thread of its own, since it takes a while; only clients that need a new place wait for
+                // it.
                 let _ = std::thread::Builder::new().spawn(move || process::make_room_for(wanted));
                 Ok(())
             }
@@ -215,7 +213,7 @@ impl config::Observer for ClientLimit {
     }
 }
 
-/// Says what runs: to a person in a terminal, or to a log.
+/// Announces the server to a person at a terminal, or in a log.
 fn announce(config: &Config, sockets: &Sockets, backend: net::Backend) {
     let terminal = std::io::stdout().is_terminal() && config.live.logfile.is_empty();
     if terminal {

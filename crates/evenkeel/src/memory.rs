@@ -1,17 +1,18 @@
-//! What the allocator says of itself, for INFO and MEMORY STATS.
+//! The allocator's figures, for INFO and MEMORY STATS.
 //!
 //! jemalloc keeps its figures per thread and adds them up when its epoch advances. Cost: microseconds.
 //!
-//! What was freed and waits in a thread's cache for its next use it counts as allocated. Here it is not: it comes and goes by
-//! hundreds of kilobytes, and a small `maxmemory` would be full of it at one moment and not at the next.
+//! jemalloc counts freed memory in a thread's cache as allocated; here it does not count. Such memory comes
+//! and goes by hundreds of kilobytes, so a small `maxmemory` would be exceeded at one moment and not at the
+//! next.
 
 use exec::info::Allocator;
 use tikv_jemalloc_ctl::stats_print::{Options, stats_print};
 use tikv_jemalloc_ctl::{background_thread, epoch, max_background_threads, stats};
 
-/// The allocator's figures now; zero where it does not say.
+/// The allocator's figures now; zero where it does not tell.
 pub fn allocator() -> Allocator {
-    // Without a new epoch the figures are merely those of the last one.
+    // Without a new epoch the figures are those of the last one.
     let _ = epoch::advance();
     let bytes = |figure: Result<usize, tikv_jemalloc_ctl::Error>| figure.unwrap_or(0) as u64;
     Allocator {
@@ -21,22 +22,23 @@ pub fn allocator() -> Allocator {
     }
 }
 
-/// Lets a thread of the allocator's own give unused memory back. Otherwise whoever allocates or frees at the right moment
-/// does, and that may be an event loop; it takes as long as there is memory to give back.
+/// Lets a thread of the allocator return unused memory. Otherwise any thread that allocates or frees may have
+/// to do so, even an event loop, and it takes long if there is much.
 pub fn purge_aside() {
-    // One is enough, and it has this thread's priority; further ones would have that of whoever happens to start them.
+    // One thread is enough, and it has this thread's priority; further ones would get that of the thread that
+    // starts them.
     let _ = max_background_threads::write(1);
     if let Err(e) = background_thread::write(true) {
-        log::warn!("memory is given back by whoever is about to allocate: {e}");
+        log::warn!("no thread returns unused memory, so event loops may have to: {e}");
     }
 }
 
-/// The allocator's own account of itself, for people.
+/// The allocator's own report, for people.
 pub fn allocator_report() -> String {
     let mut text = Vec::new();
     match stats_print(&mut text, Options::default()) {
         Ok(()) => String::from_utf8_lossy(&text).into_owned(),
-        Err(e) => format!("The allocator says nothing: {e}\n"),
+        Err(e) => format!("The allocator gives no report: {e}\n"),
     }
 }
 
@@ -65,7 +67,7 @@ mod tests {
         };
         let cached = stdx::threads::cached_bytes();
         assert!(all() > 0 && stdx::threads::cached_bytes() >= 4 * SIZE, "{cached} bytes are cached");
-        // Another thread may allocate between the figures, but hardly as much as what is cached.
+        // Another thread may allocate between the figures, but hardly as much as is cached.
         let told = allocator().allocated as usize;
         assert!(told + 3 * SIZE <= all(), "{told} of {}", all());
     }

@@ -1,10 +1,10 @@
-//! Who listens on a TCP port, as far as this user may know.
+//! Finds the process that listens on a TCP port, as far as this user may know.
 //!
 //! ```text
-//! /proc/net/tcp, tcp6: port ──▶ inode, uid         /proc/<pid>/fd/*: socket:[inode] ──▶ pid ──▶ /proc/<pid>/comm
+//! /proc/net/tcp, tcp6: port ──▶ inode, uid     /proc/<pid>/fd/*: socket:[inode] ──▶ pid ──▶ /proc/<pid>/comm
 //! ```
 //!
-//! Cost: one look at every open file of every process; for an error message only.
+//! Cost: a look at every open file of every process; only for an error message.
 
 use std::fmt;
 use std::fs;
@@ -16,7 +16,7 @@ pub enum Owner {
         pid: u32,
         name: String,
     },
-    /// Its files are not ours to see.
+    /// The process is another user's, whose files cannot be read.
     User {
         uid: u32,
     },
@@ -32,7 +32,7 @@ impl fmt::Display for Owner {
     }
 }
 
-/// Who listens on `port`. `None`: nobody, or the system does not say.
+/// The process that listens on `port`. `None`: there is none, or the system does not tell.
 pub fn of_port(port: u16) -> Option<Owner> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
     let sockets = tables.iter().filter_map(|path| fs::read_to_string(path).ok());
@@ -49,8 +49,9 @@ struct Listener {
 
 /// The sockets in a table of `/proc/net` that listen on `port`.
 ///
-/// A row: `sl local_address:port remote:port state tx:rx tr:when retrnsmt uid timeout inode ...`, in hex but for the
-/// last three; state 0A is listening. Source: proc_net_tcp.txt of the Linux kernel.
+/// A row is `sl local_address:port remote:port state tx:rx tr:when retrnsmt uid timeout inode ...`. Its
+/// values are hexadecimal except for the last three; state 0A is listening. Source: proc_net_tcp.txt of the
+/// Linux kernel.
 fn listeners(table: &str, port: u16) -> Vec<Listener> {
     let row = |line: &str| {
         let columns: Vec<&str> = line.split_whitespace().collect();

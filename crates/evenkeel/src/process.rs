@@ -1,5 +1,4 @@
-//! The server as a process: how many files it may open, its pid file, who started it, and who wants to know that it
-//! is ready.
+//! The server as a process: its limit of open files, its pid file, its user, and its service manager.
 
 use config::Config;
 use rustix::event::{EventfdFlags, eventfd};
@@ -11,10 +10,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::PathBuf;
 
-/// Files the server needs besides clients: listeners, event queues, logs, and some air.
+/// Files the server needs besides clients: listeners, event queues, logs, and some spare ones.
 const OWN_FILES: u64 = 32;
 
-/// Makes room for `wanted` clients as far as the system allows; the answer is how many there is room for.
+/// Raises the limit of open files for `wanted` clients as far as the system allows. Returns how many clients
+/// there is room for.
 pub fn allow_clients(wanted: u64) -> u64 {
     let needed = wanted.saturating_add(OWN_FILES);
     let now = getrlimit(Resource::Nofile);
@@ -28,28 +28,29 @@ pub fn allow_clients(wanted: u64) -> u64 {
     files.saturating_sub(OWN_FILES).clamp(1, wanted)
 }
 
-/// Makes the system's table of this process's files large enough for so many clients. It grows by doubling, and who opens the file
-/// that is one too many waits until every processor has been through the scheduler: 13 to 15 ms were seen, in which a loop serves
-/// nobody. Cost: such a wait, and 8 bytes for each client. What there is no room for is not made room for.
+/// Enlarges the system's table of this process's files for that many clients. The table grows by doubling,
+/// and then the thread that opens a file waits until every processor has been through the scheduler. That can
+/// take 15 ms, in which a loop serves no client. Cost: one such wait, and 8 bytes per client. Beyond the
+/// limit of open files it does nothing.
 pub fn make_room_for(clients: u64) {
     let last = clients.saturating_add(OWN_FILES) - 1;
     let Ok(last) = i32::try_from(last) else { return };
     if let Ok(any) = eventfd(0, EventfdFlags::CLOEXEC) {
-        // It is closed at once; the table keeps its size.
+        // The file is closed at once; the table keeps its size.
         let _ = rustix::io::fcntl_dupfd_cloexec(&any, last);
     }
 }
 
-/// Whether this process may do anything on this machine.
+/// Whether the process runs as root.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A file with the process id that lasts as long as this value.
+/// A file with the process id; it exists as long as this value.
 pub struct PidFile(PathBuf);
 
 impl PidFile {
-    /// Writes `pidfile`, if one is configured.
+    /// Writes `pidfile`, if one is configured. Errors: the file cannot be written.
     pub fn write(config: &Config) -> io::Result<Option<PidFile>> {
         if config.live.pidfile.is_empty() {
             return Ok(None);
@@ -62,12 +63,12 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // Somebody may have removed it already; there is nobody to tell.
+        // The file may have been removed already.
         let _ = fs::remove_file(&self.0);
     }
 }
 
-/// Tells a service manager of the state of the server, if one listens (`NOTIFY_SOCKET`).
+/// Tells a service manager the state of the server, if one listens (`NOTIFY_SOCKET`).
 ///
 /// Source: sd_notify(3).
 pub fn notify_manager(state: &str) {
@@ -94,7 +95,7 @@ mod tests {
         assert!((10..=u64::from(u32::MAX)).contains(&most));
     }
 
-    /// A crowd of arrivals made everybody wait each time the table was doubled.
+    /// The table is large before a crowd of clients arrives, so that none of them waits for its doubling.
     #[test]
     fn room_is_made_before_it_is_needed() {
         let clients = allow_clients(3000);

@@ -1,4 +1,4 @@
-//! How the server is asked to stop.
+//! Requests to stop the server.
 //!
 //! ```text
 //! SIGTERM, SIGINT ──▶ pipe ──▶ Signals::wait ──▶ orderly shutdown
@@ -6,10 +6,13 @@
 //!       └──▶ pipe ──▶ thread `hurry` ──▶ a later SIGINT or SIGTERM ──▶ the process ends at once
 //! ```
 //!
-//! - S1: a signal handler only writes one byte or sets a flag.
-//! - S2: SIGHUP does nothing, so a closing terminal does not take the data with it; SIGPIPE is ignored by the runtime.
-//! - S3: signals within [`ONE_PRESS`] of the first are the same request: one Ctrl-C may come from the terminal and from make.
-//! - S4: a process that is ended at once removes its folder first. If that hangs, the next signal ends it from the handler.
+//! - S1: a signal handler only writes a byte or sets a flag; S4 has the exception.
+//! - S2: SIGHUP does nothing, so a closing terminal does not take the data with it; SIGPIPE is ignored by the
+//!   runtime.
+//! - S3: signals within [`ONE_PRESS`] of the first are the same request: one Ctrl-C may come from the
+//!   terminal and from make.
+//! - S4: a process that is ended at once removes its folder first. If that hangs, the next signal ends it
+//!   from the handler.
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::{self, Read, Write};
@@ -19,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Exit code of a process that somebody was in a hurry to end.
+/// Exit code of a process that was ended at once.
 const IN_A_HURRY: i32 = 130;
 /// Signals this soon after the first are the same request.
 const ONE_PRESS: Duration = Duration::from_secs(1);
@@ -33,7 +36,7 @@ pub enum Stop {
     Command,
 }
 
-/// The receiving end of every request to stop.
+/// The receiving end of all requests to stop.
 pub struct Signals {
     read: UnixStream,
     write: UnixStream,
@@ -43,7 +46,8 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Takes over SIGINT, SIGTERM and SIGHUP. Call once, before threads start.
+    /// Takes over SIGINT, SIGTERM and SIGHUP. Must be called once, before threads start. Errors: the
+    /// system's.
     pub fn install() -> io::Result<Signals> {
         let (read, write) = UnixStream::pair()?;
         let (interrupted, terminated) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
@@ -70,15 +74,15 @@ impl Signals {
         Ok(Signals { read, write, interrupted, terminated, folder })
     }
 
-    /// Names a folder that is removed also if the process is ended at once. Call once.
+    /// Names a folder to be removed even if the process is ended at once. Must be called once.
     pub fn remove_in_hurry(&self, folder: PathBuf) {
         let _ = self.folder.set(folder);
     }
 
-    /// Sleeps until somebody asks the server to stop.
+    /// Sleeps until a stop is requested.
     pub fn wait(&self) -> Stop {
         let mut byte = [0];
-        // An error can only mean that the pipe is gone, which is as good a reason to stop.
+        // An error can only mean that the pipe is gone, a reason to stop too.
         while matches!((&self.read).read(&mut byte), Err(e) if e.kind() == io::ErrorKind::Interrupted) {}
         let raised = |flag: &AtomicBool| flag.load(SeqCst);
         match (raised(&self.interrupted), raised(&self.terminated)) {
@@ -88,7 +92,7 @@ impl Signals {
         }
     }
 
-    /// A handle with which the server itself can ask to stop.
+    /// Makes a handle by which the server itself can request its stop.
     pub fn stopper(&self) -> io::Result<Stopper> {
         Ok(Stopper(self.write.try_clone()?))
     }
@@ -97,7 +101,7 @@ impl Signals {
 /// Sleeps until a signal comes that is not part of the first request to stop.
 fn await_hurry(mut pressed: UnixStream) {
     let mut presses = Presses::default();
-    // Signals that wait together are read together, and are one.
+    // Signals that wait together are read together, and count as one.
     let mut bytes = [0; 64];
     loop {
         match pressed.read(&mut bytes) {
@@ -117,18 +121,18 @@ struct Presses {
 }
 
 impl Presses {
-    /// Whether a signal that came now asks for more than the first one did.
+    /// Whether a signal now is a second request.
     fn is_hurry(&mut self, now: Instant) -> bool {
         let first = *self.first.get_or_insert(now);
         now.saturating_duration_since(first) > ONE_PRESS
     }
 }
 
-/// Asks the server to stop, from any thread.
+/// Requests the stop of the server, from any thread.
 pub struct Stopper(UnixStream);
 
 impl Stopper {
-    /// Wakes [`Signals::wait`]. Never blocks for long: one byte into a pipe that is read at once.
+    /// Wakes [`Signals::wait`]. Does not block: it writes one byte into a pipe.
     pub fn stop(&self) {
         // If the byte cannot be written, the reader is gone and the server is stopping already.
         let _ = (&self.0).write(b"S");

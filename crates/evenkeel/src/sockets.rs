@@ -1,10 +1,11 @@
-//! The listening sockets: made from the configuration before anything else starts, so that a port in use is told at
-//! once, with its owner and the command that would work.
+//! The listening sockets. They are made before anything else starts, so that a port in use is reported at
+//! once. The report names its owner and a command that would work.
 //!
 //! - B1: an address written `-address` may be missing on this machine, but not in use.
 //! - B2: a unix socket left behind by a dead server is replaced; one that answers is not.
-//! - B3: who starts right behind the end of another finds its places free: who ends stops listening first ([`Closer`]), and who
-//!   starts tries again for [`PATIENCE`], as a server that was killed leaves its sockets to the system.
+//! - B3: a server that starts right after another's end finds its addresses free. The ending server stops
+//!   listening first ([`Closer`]). The starting one tries again for [`PATIENCE`], because a killed server
+//!   leaves its sockets to the system.
 
 use crate::owner;
 use config::Config;
@@ -19,22 +20,22 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How many at least may wait to be accepted, as far as the system permits (`somaxconn`): whoever of a crowd finds the line full
-/// comes again after a second.
+/// Least number of connections that may wait to be accepted, as far as the system permits (`somaxconn`). A
+/// client that finds the backlog full tries again only after a second.
 const BACKLOG_LEAST: i32 = 4096;
 
-/// For how long a place that is in use is tried again, and how often (B3).
+/// How long an address in use is tried again, and the time between two tries (B3).
 const PATIENCE: Duration = Duration::from_millis(1500);
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// What waits to be accepted, and what it will be.
+/// Settings of a listener.
 #[derive(Clone, Copy)]
 struct Line {
     backlog: i32,
     keepalive_s: u64,
 }
 
-/// Everything the server listens on. At least one socket.
+/// Everything the server listens on; at least one socket.
 #[derive(Debug)]
 pub struct Sockets {
     /// Non-blocking.
@@ -49,15 +50,15 @@ pub struct Sockets {
 pub struct UnixSocket {
     pub listener: UnixListener,
     pub path: PathBuf,
-    /// Device and number of what stands at the path.
+    /// Device and inode number of the socket file.
     file: (u64, u64),
 }
 
 impl UnixSocket {
-    /// Removes what stands at the path, if that is still this socket: another server may have replaced it.
+    /// Removes the file at the path if it is still this socket: another server may have replaced it.
     fn remove(&self) {
         if file_at(&self.path).is_ok_and(|file| file == self.file) {
-            // Somebody may have removed it already; there is nobody to tell.
+            // The file may have been removed already.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -74,7 +75,8 @@ fn file_at(path: &std::path::Path) -> io::Result<(u64, u64)> {
     fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
 }
 
-/// Ends listening, whoever else holds the sockets: a ring that polls them keeps them for some time behind the end of the process.
+/// Ends listening even if others hold the sockets. A ring that polls them keeps them for some time after the
+/// end of the process.
 #[derive(Debug, Default)]
 pub struct Closer {
     sockets: Vec<OwnedFd>,
@@ -82,7 +84,8 @@ pub struct Closer {
 }
 
 impl Closer {
-    /// A closer of these sockets. The path of the unix socket is removed by the closer.
+    /// Makes a closer of these sockets. It removes the path of the unix socket. Errors: a socket cannot be
+    /// duplicated.
     pub fn of(sockets: Sockets) -> io::Result<(Closer, ::net::Listeners)> {
         let Sockets { tcp, http, unix } = sockets;
         let mut closer = Closer { sockets: Vec::new(), unix };
@@ -96,21 +99,21 @@ impl Closer {
         Ok((closer, ::net::Listeners { tcp, unix, http }))
     }
 
-    /// From now on nobody is let in, and others may listen here. Connections stay.
+    /// Ends listening: no client is accepted any more, and others may listen here. Connections stay.
     pub fn close(&self) {
-        // First the path: who finds nobody there puts its own in its place.
+        // The path goes first: a server that gets no answer there puts its own socket in its place.
         if let Some(unix) = &self.unix {
             unix.remove();
             let _ = net::shutdown(&unix.listener, net::Shutdown::Both);
         }
         for socket in &self.sockets {
-            // It can only fail for one that does not listen any more.
+            // The call can only fail for a socket that does not listen any more.
             let _ = net::shutdown(socket, net::Shutdown::Both);
         }
     }
 }
 
-/// Tries something until it works, fails for another reason than that a place is in use, or [`PATIENCE`] is over.
+/// Repeats an attempt until it works, fails otherwise than by an address in use, or [`PATIENCE`] is over.
 fn patiently<T>(place: &dyn std::fmt::Display, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let since = Instant::now();
     loop {
@@ -125,11 +128,12 @@ fn patiently<T>(place: &dyn std::fmt::Display, mut attempt: impl FnMut() -> io::
     }
 }
 
-/// Why the server cannot listen. The text is for the person who started it.
+/// Why the server cannot listen, for the person who started it.
 #[derive(Debug)]
 pub struct ListenError(pub String);
 
 /// Listens on every configured address and path. `args` is the command line, for the hint in the error.
+/// Errors: an address is in use, missing or not allowed, or none is configured.
 pub fn listen(config: &Config, args: &[OsString]) -> Result<Sockets, ListenError> {
     let (port, backlog) = (config.live.port.get() as u16, config.live.tcp_backlog.get() as i32);
     let line =
@@ -147,7 +151,7 @@ pub fn listen(config: &Config, args: &[OsString]) -> Result<Sockets, ListenError
     Ok(Sockets { tcp, http, unix })
 }
 
-/// Listens on a port of all these addresses; on none if it is 0.
+/// Listens on a port of all these addresses; on none if the port is 0.
 fn bind_all(
     names: &[(String, bool)],
     port: u16,
@@ -168,7 +172,7 @@ fn bind_all(
     Ok(sockets)
 }
 
-/// The addresses behind one word of `bind`: `*` and `::*` are all there are.
+/// The addresses of one word of `bind`; `*` and `::*` mean all addresses.
 fn addresses(name: &str, port: u16, optional: bool) -> Result<Vec<SocketAddr>, ListenError> {
     let name = match name {
         "*" => "0.0.0.0",
@@ -213,7 +217,7 @@ fn cannot_listen(address: SocketAddr, error: &io::Error) -> String {
     format!("Cannot listen on {address}: {}.{hint}", plain(error))
 }
 
-/// The system's words without the number.
+/// The system's error text without the number.
 fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_owned()
@@ -243,7 +247,7 @@ fn free_port(config: &Config, taken: u16) -> Option<u16> {
     (1..200).filter_map(|n| taken.checked_add(n)).find(free)
 }
 
-/// The command line that was typed, with another port.
+/// The command line as typed, with another port.
 fn command_with_port(args: &[OsString], port: u16) -> String {
     let mut words: Vec<String> = Vec::new();
     let mut args = args.iter().map(|a| a.to_string_lossy());
@@ -257,7 +261,7 @@ fn command_with_port(args: &[OsString], port: u16) -> String {
     format!("{} --port {port}", words.join(" "))
 }
 
-/// A word as a shell takes it.
+/// Quotes a word for a shell.
 pub fn shell_quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -284,7 +288,7 @@ fn unix(config: &Config, backlog: i32) -> Result<UnixSocket, ListenError> {
         Ok(socket)
     });
     let listener = UnixListener::from(made.map_err(|e| failed(e.into()))?);
-    // From here on the path is ours to remove.
+    // From here on this server removes the path.
     let file = file_at(&path).map_err(failed)?;
     let socket = UnixSocket { listener, path: path.clone(), file };
     let mode = config.live.unixsocket_mode.get() as u32;
@@ -294,7 +298,7 @@ fn unix(config: &Config, backlog: i32) -> Result<UnixSocket, ListenError> {
     Ok(socket)
 }
 
-/// Removes a socket nobody listens on; anything else at that path stays and makes the bind fail.
+/// Removes a socket without a listener; anything else at the path stays and makes the bind fail.
 fn remove_stale(path: &std::path::Path) -> io::Result<()> {
     use std::os::unix::fs::FileTypeExt;
     match fs::symlink_metadata(path) {
@@ -370,7 +374,7 @@ mod tests {
         bind(SocketAddr::from(([127, 0, 0, 1], port)), line).unwrap();
         assert!(!path.exists() && UnixStream::connect(&path).is_err());
         let next = listen(&config(&text), &[]).unwrap();
-        // What stands there now is another's.
+        // The socket there is now another server's.
         drop(closer);
         assert!(path.exists() && UnixStream::connect(&path).is_ok());
         drop((next, held));

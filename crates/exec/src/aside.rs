@@ -1,168 +1,216 @@
-//! Commands that do not run here and now: they become a job, a bulk, or a walk.
+//! Answers that are collected beside the loops: by the clerk, or by a thread of their own.
 
-use crate::actions::gather::{Gather, Reader};
-use crate::actions::keys::{Keys, Scan, long_scan};
-use crate::actions::{self, Act};
-use crate::attempt::Attempt;
-use crate::bulk::{self, BulkJob};
-use crate::job::{Body, Call, Client, Job, MANY_WORDS};
+use crate::act::Act;
 use crate::mail::Mail;
-use crate::park::Waiter;
-use crate::piece::{Piece, Who};
-use crate::queue::Queue;
-use crate::scripts::Outside;
-use crate::session::ReplyMode;
-use crate::{Flow, Local, Server, Session, drive};
-use command::{Command, Error, Handler, Run};
-use resp::{Args, OwnedArgs, Reply};
-use std::sync::Arc;
+use crate::waits::What;
+use crate::{Flow, held};
+use command::{Command, Error};
+use parking_lot::Mutex;
+use resp::{Args, Reply};
+use std::collections::{BTreeMap, HashMap};
 
-/// A client as its job knows it.
-fn client(local: &mut Local, session: &Session, resp3: bool) -> Client {
-    Client {
-        loop_id: local.id,
-        info: session.info.clone(),
-        gone: session.cancel.clone(),
-        db: session.db,
-        resp3,
-        may_stream: session.reply_mode == ReplyMode::On,
-        now_ms: local.now_ms,
-        used_ms: session.uses_at(local.now_ms),
-        random: local.random(),
+type Collect = Box<dyn FnOnce(&mut Reply) + Send>;
+
+/// The way an answer takes that is collected elsewhere.
+#[derive(Default)]
+pub(crate) enum Collected {
+    /// It goes to the client by mail.
+    #[default]
+    ByMail,
+    /// The caller of the action has it collected.
+    Wanted,
+    /// How.
+    Found(Collect),
+}
+
+impl Collected {
+    fn is_wanted(&self) -> bool {
+        matches!(self, Collected::Wanted)
     }
 }
 
-/// Its client waits for what goes on elsewhere.
-fn away(server: &Arc<Server>, local: &mut Local, piece: Box<dyn Piece>) -> Flow {
-    local.away = true;
-    drive::begin(server, local, piece);
-    Flow::Parked(None)
-}
-
-/// Sends a command to a worker. Its words come from the connection if they are many, else they are copied.
-pub(crate) fn start(
-    server: &Arc<Server>,
-    local: &mut Local,
-    session: &mut Session,
-    (command, handler, args): (&'static Command, Handler, Args<'_>),
-    out: &mut Reply,
-) -> Flow {
-    let args = local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
-    let few = args.len() < MANY_WORDS;
-    let client = client(local, session, out.resp3());
-    let body = Body::One(Call { command, handler, args });
-    let job = Job::new(client, body, server.memory.work.clone(), few);
-    away(server, local, job)
-}
-
-/// Has a job serve a client that waited for its keys. Cost: O(words).
-pub(crate) fn serve(server: &Arc<Server>, local: &mut Local, session: &Session, waiter: &Waiter) {
-    let (Run::Write(handler) | Run::Read(handler)) = waiter.command.run else { return };
-    let args = Arc::new(waiter.args.args().to_owned());
-    let client = client(local, session, waiter.resp3);
-    let body = Body::One(Call { command: waiter.command, handler, args });
-    drive::begin(server, local, Job::new(client, body, server.memory.work.clone(), true));
-}
-
-/// Sends the queue of an EXEC to a worker, or has it committed as a bulk. Cost: O(1).
-pub(crate) fn start_exec(
-    server: &Arc<Server>,
-    local: &mut Local,
-    session: &mut Session,
-    queue: Queue,
-    out: &mut Reply,
-) -> Flow {
-    if bulk::is_bulk(session.watch.len(), &queue) {
-        return begin_bulk(server, local, session, bulk::of_exec(queue), out);
-    }
-    let watch = std::mem::take(&mut session.watch);
-    let slower_us = server.config.live.slowlog_slower_us.get();
-    let client = client(local, session, out.resp3());
-    away(server, local, Job::of_exec(client, queue, watch, server.memory.work.clone(), slower_us))
-}
-
-/// Runs a command of many words as a bulk if it is of that kind.
-pub(crate) fn start_bulk(
-    server: &Arc<Server>,
-    local: &mut Local,
-    session: &Session,
-    command: &Command,
+/// Performs an action for a script that waits on its thread: `deliver` gets the answer, at once or from the
+/// clerk.
+pub(crate) fn perform_for_script(
+    act: &mut Act<'_, '_>,
+    command: &'static Command,
     args: Args<'_>,
-    out: &mut Reply,
-) -> Option<Flow> {
-    let answer = bulk::answer(command, args)?;
-    let words = local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
-    Some(begin_bulk(server, local, session, (answer.words(words), answer), out))
-}
-
-fn begin_bulk(
-    server: &Arc<Server>,
-    local: &mut Local,
-    session: &Session,
-    what: (bulk::BulkWords, bulk::Answer),
-    out: &mut Reply,
-) -> Flow {
-    let who = Who { client: session.id, command: what.0.command(), loop_id: local.id };
-    let (info, gone) = (session.info.clone(), session.cancel.clone());
-    let attempt = Attempt::new(who, info, Some(gone), server.memory.work.clone());
-    match BulkJob::new(attempt, session.db, what, out.resp3()) {
-        Ok(job) => away(server, local, job),
-        Err(_) => {
-            out.error(&Error::work_memory().text());
-            Flow::Done
+    deliver: impl Fn(Vec<u8>) + Clone + Send + 'static,
+) {
+    act.local.collected = Collected::Wanted;
+    stdx::panics::begin();
+    let flow = stdx::panics::contain(|| act.server.actions.perform(act, command, args));
+    let flow = flow.unwrap_or_else(|_| Err(Error::new(crate::job::BROKEN)));
+    let collected = std::mem::take(&mut act.local.collected);
+    let mut out = Reply::new(act.out.resp3());
+    let rest: Collect = match (flow, collected) {
+        (Err(error), _) => {
+            out.error(&error.text());
+            return deliver(out.into_bytes());
         }
-    }
-}
-
-/// `KEYS pattern`: its reply streams as soon as there is a snapshot.
-pub(crate) fn start_keys(server: &Arc<Server>, local: &mut Local, session: &Session, args: Args<'_>) -> Flow {
-    let client = (session.info.clone(), session.cancel.clone(), local.id);
-    let mut keys = Keys::new(&server.work, client, session.db, args.at(1), session.resp3);
-    if keys.open() {
-        return Flow::Stream(keys);
-    }
-    stdx::panics::changes();
-    away(server, local, keys)
-}
-
-/// A long SCAN; None if it is none.
-pub(crate) fn start_scan(server: &Arc<Server>, session: &Session, args: Args<'_>) -> Option<Flow> {
-    let (cursor, count) = long_scan(args)?;
-    let (its, keyspace) = (server.clone(), server.keyspace.clone());
-    let tell = Box::new(move |changes| {
-        let ready = its.tell(changes);
-        if !ready.is_empty() {
-            its.send(0, Mail::Ready(ready));
+        (Ok(Flow::Parked(_)), Collected::Found(collect)) => collect,
+        (Ok(Flow::Stream(mut stream)), _) => {
+            out.encoded(act.out.as_bytes());
+            Box::new(move |out| while stream.fill(out, usize::MAX) {})
         }
+        (Ok(Flow::Done | Flow::Close), _) => return deliver(act.out.as_bytes().to_vec()),
+        (Ok(Flow::Parked(_) | Flow::Held(_)), _) => {
+            out.error("ERR This Redis command is not allowed from script");
+            return deliver(out.into_bytes());
+        }
+    };
+    let answer = deliver.clone();
+    let sent = act.server.clerk.send(move || {
+        contained(&mut out, rest);
+        answer(out.into_bytes());
     });
-    let words: (OwnedArgs, u64, usize) = (args.to_owned(), cursor, count);
-    Some(Flow::Stream(Scan::new(keyspace, tell, session.db, session.resp3, words)))
+    if !sent {
+        deliver(b"-ERR no thread could be started\r\n".to_vec());
+    }
 }
 
-/// A command of many words that only looks at its keys; None if it is another.
-pub(crate) fn start_gather(
-    server: &Arc<Server>,
-    session: &Session,
-    command: &Command,
-    args: Args<'_>,
-    incoming: Option<&Arc<OwnedArgs>>,
-) -> Option<Flow> {
-    let (info, gone, uses) = (&session.info, &session.cancel, !session.no_touch);
-    let reader = Reader { info, gone, db: session.db, resp3: session.resp3, uses };
-    Some(Flow::Stream(Gather::start(&server.work, reader, command, args, incoming)?))
+/// Has the clerk collect an answer; the client is parked until it comes. Who cannot wait
+/// ([`Act::is_pressed`]) gets it at once.
+pub(crate) fn elsewhere(
+    act: &mut Act<'_, '_>,
+    collect: impl FnOnce(&mut Reply) + Send + 'static,
+) -> Result<Flow, Error> {
+    if act.is_pressed() {
+        collect(act.out);
+        return Ok(Flow::Done);
+    }
+    if act.local.collected.is_wanted() {
+        act.local.collected = Collected::Found(Box::new(collect));
+        return Ok(Flow::Parked(None));
+    }
+    let (server, loop_id, client) = (act.server.clone(), act.local.id, act.session.id);
+    let mut out = Reply::new(act.out.resp3());
+    stdx::panics::changes();
+    let sent = act.server.clerk.send(move || {
+        contained(&mut out, collect);
+        server.send(loop_id, Mail::Reply { client, bytes: out.into_bytes(), stream: None });
+    });
+    if !sent {
+        return Err(Error::new("ERR no thread could be started"));
+    }
+    Ok(Flow::Parked(None))
 }
 
-impl Outside for Act<'_, '_> {
-    fn perform(
-        &mut self,
-        command: &'static Command,
-        args: Args<'_>,
-        in_script: bool,
-        out: &mut Reply,
-    ) -> Result<(), Error> {
-        let Act { server, local, session, .. } = self;
-        let mut act =
-            Act { server, local, session, out, view: None, in_script, in_multi: true, committed: false };
-        actions::perform(&mut act, command, args).map(|_| ())
+/// Collects an answer on a thread that nobody else depends on: a panic is its client's alone.
+fn contained(out: &mut Reply, collect: impl FnOnce(&mut Reply)) {
+    let mark = out.len();
+    if stdx::panics::contain(|| collect(&mut *out)).is_err() {
+        out.truncate(mark);
+        out.error(crate::job::BROKEN);
+    }
+}
+
+/// Threads that collect answers at a time, at most.
+const ASIDES_MAX: usize = 64;
+/// A client that waits for one asks again each millisecond; one that has not asked for so long has gone.
+const ASKS_MS: u64 = 1000;
+
+/// The threads that collect answers, and who waits for one: first come, first served, so that many who ask
+/// again and again keep nobody out. Those who wait are kept by ticket: client, and when it asked last.
+#[derive(Default)]
+struct Asides {
+    running: usize,
+    last_ticket: u64,
+    waiting: BTreeMap<u64, (u64, u64)>,
+    tickets: HashMap<u64, u64>,
+}
+
+static ASIDES: Mutex<Option<Asides>> = Mutex::new(None);
+
+impl Asides {
+    fn with<T>(f: impl FnOnce(&mut Asides) -> T) -> T {
+        f(ASIDES.lock().get_or_insert_default())
+    }
+
+    /// Whether a client may have a thread now; else it waits. Cost: O(threads + log n) for n that wait.
+    fn take(&mut self, client: u64, now_ms: u64) -> bool {
+        let ticket = *self.tickets.entry(client).or_insert_with(|| {
+            self.last_ticket += 1;
+            self.last_ticket
+        });
+        self.waiting.insert(ticket, (client, now_ms));
+        while let Some(first) = self.waiting.first_entry()
+            && now_ms.saturating_sub(first.get().1) > ASKS_MS
+        {
+            self.tickets.remove(&first.remove().0);
+        }
+        let room = ASIDES_MAX.saturating_sub(self.running);
+        let may = self.waiting.keys().take(room).any(|next| *next == ticket);
+        if may {
+            self.waiting.remove(&ticket);
+            self.tickets.remove(&client);
+            self.running += 1;
+        }
+        may
+    }
+}
+
+/// One of the threads, as long as it is.
+struct One;
+
+impl Drop for One {
+    fn drop(&mut self) {
+        Asides::with(|asides| asides.running -= 1);
+    }
+}
+
+/// Collects an answer that may take long on a thread of its own; the client is parked until it comes. Who
+/// cannot wait ([`Act::is_pressed`]) gets it at once. The thread is not demoted: `collect` may take shard
+/// locks.
+pub(crate) fn aside(
+    act: &mut Act<'_, '_>,
+    thread: &str,
+    collect: impl FnOnce(&mut Reply) + Send + 'static,
+) -> Result<Flow, Error> {
+    if act.is_pressed() {
+        collect(act.out);
+        return Ok(Flow::Done);
+    }
+    if act.local.collected.is_wanted() {
+        act.local.collected = Collected::Found(Box::new(collect));
+        return Ok(Flow::Parked(None));
+    }
+    let (client, now_ms) = (act.session.id, act.local.now_ms);
+    if !Asides::with(|asides| asides.take(client, now_ms)) {
+        act.session.waits_for_itself(What::Thread, act.local.clock_ns);
+        return Ok(held::retry(act.session, act.local));
+    }
+    let one = One;
+    let (server, loop_id) = (act.server.clone(), act.local.id);
+    let mut out = Reply::new(act.out.resp3());
+    let run = move || {
+        contained(&mut out, collect);
+        drop(one);
+        server.send(loop_id, Mail::Reply { client, bytes: out.into_bytes(), stream: None });
+    };
+    stdx::panics::changes();
+    match std::thread::Builder::new().name(thread.into()).spawn(run) {
+        Ok(_) => Ok(Flow::Parked(None)),
+        Err(e) => Err(format!("ERR no thread could be started: {e}").into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_that_collect_answers_go_to_who_came_first() {
+        let mut asides = Asides::default();
+        assert!((0..ASIDES_MAX as u64).all(|client| asides.take(client, 0)));
+        // Two wait, and one that comes in the moment a thread is free is behind them.
+        assert!(!asides.take(100, 1) && !asides.take(101, 1));
+        asides.running -= 1;
+        assert!(!asides.take(0, 2) && !asides.take(101, 2) && asides.take(100, 2));
+        // A client that has gone is passed over, after a while.
+        asides.running -= 1;
+        assert!(!asides.take(0, 900) && !asides.take(0, 1000));
+        assert!(asides.take(0, 3 + ASKS_MS));
+        assert_eq!((asides.running, asides.waiting.len(), asides.tickets.len()), (ASIDES_MAX, 0, 0));
     }
 }

@@ -362,7 +362,7 @@ pub(crate) fn ready<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Result<Bo
     let asker = work.asks();
     let waits = &mut work.attempt_mut().spent.waits;
     let Some(snapshot) = desk.work.snapshots.open(desk.loop_id, asker, waits) else {
-        let ticket = waits.map_or(0, |queued| queued.ticket());
+        let ticket = waits.map_or(0, |queued| queued.ticket);
         return Err(Step::Queued(ticket, work));
     };
     work.attempt_mut().spent.got_snapshot();

@@ -6,7 +6,7 @@
 //!
 //! Cost: nothing for commands below 128 KB (`Local::incoming`), O(words) for up to [`WORDS_MAX`] of them, else O(1).
 
-use crate::queue::is_script;
+use command::facts::{KEY_WORDS, LONG_WORDS, MANY_WORDS, SCRIPT};
 use command::table::BLOCKING;
 use command::{Command, Error, Run};
 use resp::OwnedArgs;
@@ -17,24 +17,6 @@ const KEY_MAX: usize = 256 * 1024;
 const WORD_MAX: usize = 64 * 1024;
 /// Words of such a command.
 const WORDS_MAX: usize = 10_000;
-
-/// Those of them that take long words elsewhere, or only pass them on.
-const LONG: &[&str] =
-    &["echo", "function|load", "function|restore", "ping", "publish", "script|load", "spublish"];
-
-/// Those that go through their words in slices or elsewhere.
-const MANY: &[&str] = &[
-    "evenkeel|items",
-    "migrate",
-    "psubscribe",
-    "punsubscribe",
-    "script|exists",
-    "ssubscribe",
-    "subscribe",
-    "sunsubscribe",
-    "unsubscribe",
-    "watch",
-];
 
 const TOO_MANY: Error = Error::new("ERR too many words: this command may have 10000");
 const TOO_LONG: Error = Error::new("ERR too long a word: those of this command may have 65536 bytes");
@@ -47,8 +29,7 @@ pub(crate) fn refusal(command: &'static Command, words: &OwnedArgs) -> Option<Er
         return None;
     }
     let args = words.args();
-    let has = |names: &[&str]| names.contains(&command.name);
-    if !matches!(command.run, Run::Exec) || is_script(command) || has(&["migrate", "watch"]) {
+    if !matches!(command.run, Run::Exec) || command.is(SCRIPT | KEY_WORDS) {
         let mut longest = 0;
         if args.len() <= WORDS_MAX {
             command.each_key(args, &mut |i, _| longest = longest.max(args.at(i).len()));
@@ -56,9 +37,9 @@ pub(crate) fn refusal(command: &'static Command, words: &OwnedArgs) -> Option<Er
         return (longest > KEY_MAX).then_some(KEY_TOO_LONG);
     }
     if args.len() > WORDS_MAX {
-        return (!has(MANY)).then_some(TOO_MANY);
+        return (!command.is(MANY_WORDS)).then_some(TOO_MANY);
     }
-    let is_long = !has(LONG) && args.iter().any(|word| word.len() > WORD_MAX);
+    let is_long = !command.is(LONG_WORDS) && args.iter().any(|word| word.len() > WORD_MAX);
     is_long.then_some(TOO_LONG)
 }
 
@@ -68,7 +49,7 @@ mod tests {
 
     fn refused(words: &[&[u8]]) -> Option<Error> {
         let owned = OwnedArgs::from_slices(words);
-        refusal(crate::call::resolve(owned.args()).unwrap(), &owned)
+        refusal(command::resolve(owned.args()).unwrap(), &owned)
     }
 
     #[test]
@@ -111,11 +92,5 @@ mod tests {
         assert_eq!(words(&[b"SUBSCRIBE"]), None);
         assert_eq!(words(&[b"DEL"]), None);
         assert_eq!(words(&[b"EVAL", b"return 1", b"0"]), None);
-    }
-
-    #[test]
-    fn every_command_that_is_named_exists() {
-        let exists = |name: &&str| command::places::all().iter().any(|command| command.name == *name);
-        assert!([LONG, MANY].concat().iter().all(exists));
     }
 }

@@ -1,42 +1,20 @@
 //! From a command's arguments to its reply: look-up, checks, plan, run, effects.
 
-use crate::actions::{self, Act};
-use crate::bounds;
+use crate::act::Act;
 use crate::calls::Ran;
-use crate::job;
-use crate::memory::{self, Verdict};
+use crate::fetching;
+use crate::gates::{self, Admitted, Stop};
+pub(crate) use crate::held::note_guard;
+use crate::inline::{run, run_in};
+use crate::rows::Plan;
 use crate::session::{ReplyMode, flag};
-use crate::sources::{self, Plan};
-use crate::waits::{Away, BIG_NS, Request, SLOW_NS, What};
-use crate::{Local, Server, Session};
-use command::table::{self, Run};
-use command::{Budget, Caller, Command, Cx, Error, Handler, Outcome, Room, Stream, registry};
-use keyspace::{KeySet, Keyspace, View};
-use resp::{Args, Batch, Reply};
-use smallvec::SmallVec;
+use crate::waits::{Away, BIG_NS, Request, SLOW_NS};
+use crate::{Local, Server, Session, bounds, job};
+use command::{Command, Error, Stream};
+pub use command::{Flow, INLINE_STEPS, resolve};
+use resp::{Args, Reply};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use stdx::budget::Holding;
-use stdx::locks::Bits;
-
-/// Steps (about 50 ns) a command may take inline: a quantum.
-pub const INLINE_STEPS: usize = 2_000;
-/// Above so many steps what only reads values does it without the locks of their shards: some microseconds.
-const APART_STEPS: usize = 100;
-
-/// How a command left its client.
-pub enum Flow {
-    /// The reply is written.
-    Done,
-    /// What is written is the reply's beginning.
-    Stream(Box<dyn Stream>),
-    /// The reply comes by mail; until then the client runs no further command (X2). With the time to wait at most.
-    Parked(Option<u64>),
-    /// CLIENT PAUSE holds the command: run it again at that time (milliseconds since 1970) or when the pause ends.
-    Held(u64),
-    /// Close when everything written is sent.
-    Close,
-}
 
 /// Runs one command of a client. `out` gets the reply, after whatever stands in it.
 pub fn execute(
@@ -51,24 +29,18 @@ pub fn execute(
     if session.reply_mode == ReplyMode::SkipNext {
         session.reply_mode = ReplyMode::Skip;
     }
+    let mut act = Act::of_client(server, local, session, out);
     let flow = match resolve(args) {
-        Ok(command) => match local.incoming.as_ref().and_then(|words| bounds::refusal(command, words)) {
-            None => admit(server, local, session, command, args, out),
-            Some(error) => refuse(server, local, session, Some(command), &error, out),
+        Ok(command) => match act.local.incoming.as_ref().and_then(|words| bounds::refusal(command, words)) {
+            None => serve(&mut act, command, args),
+            Some(error) => refuse(&mut act, Some(command), &error),
         },
-        // A browser or a web server was led here to post commands: nothing of it is answered.
-        Err(_) if is_http(args) => {
-            log::warn!("client {} speaks HTTP: closed", session.id);
-            return Flow::Close;
-        }
-        Err(Error::Arity(name)) if name == "exec" => {
-            crate::transaction::leave(server, local, session);
-            let error = Error::Arity(name).text().replacen("ERR ", "", 1);
-            out.error(&format!("EXECABORT Transaction discarded because of: {error}"));
-            Flow::Done
-        }
-        Err(error) => refuse(server, local, session, None, &error, out),
+        Err(error) => match unresolved(&mut act, args, error) {
+            Flow::Close => return Flow::Close,
+            flow => flow,
+        },
     };
+    let (session, out) = (act.session, act.out);
     if let Flow::Held(_) = flow {
         if session.reply_mode != ReplyMode::On {
             out.truncate(mark);
@@ -98,7 +70,7 @@ pub(crate) fn execute_row(
     out: &mut Reply,
 ) -> Flow {
     stdx::panics::begin();
-    admit(server, local, session, command, args, out)
+    serve(&mut Act::of_client(server, local, session, out), command, args)
 }
 
 /// Answers a command that panicked before it changed anything (`stdx::panics`), and puts in order what it left behind of itself. What it
@@ -107,7 +79,7 @@ pub(crate) fn execute_row(
 pub fn recover(server: &Server, local: &mut Local, session: &mut Session, out: &mut Reply) {
     local.lap();
     (local.incoming, local.key_hash, local.away) = (None, None, false);
-    (session.source, session.loading, session.routing, session.fetch) = (None, None, None, None);
+    session.rows.give_up();
     (session.done, session.hushed) = (0, false);
     session.set_flag(flag::BLOCKED, false);
     if let Some(multi) = &mut session.multi {
@@ -127,6 +99,25 @@ pub fn recover(server: &Server, local: &mut Local, session: &mut Session, out: &
 
 /// The text of [`recover`], for whoever speaks another protocol.
 pub const BROKEN: &str = job::BROKEN;
+
+/// Answers words that are no call of a command.
+#[cold]
+fn unresolved(act: &mut Act<'_, '_>, args: Args<'_>, error: Error) -> Flow {
+    if is_http(args) {
+        // A browser or a web server was led here to post commands: nothing of it is answered.
+        log::warn!("client {} speaks HTTP: closed", act.session.id);
+        return Flow::Close;
+    }
+    match error {
+        Error::Arity(name) if name == "exec" => {
+            crate::transaction::leave(act.server, act.local, act.session);
+            let error = Error::Arity(name).text().replacen("ERR ", "", 1);
+            act.out.error(&format!("EXECABORT Transaction discarded because of: {error}"));
+            Flow::Done
+        }
+        error => refuse(act, None, &error),
+    }
+}
 
 fn is_http(args: Args<'_>) -> bool {
     args.at(0).eq_ignore_ascii_case(b"post") || args.at(0).eq_ignore_ascii_case(b"host:")
@@ -158,269 +149,111 @@ impl Stream for Muted {
     }
 }
 
-/// Commands of a batch whose keys are looked at before they run.
-const LOOKED_AT: usize = 32;
-/// Different keys from which on fetching them together pays.
-const FETCH_FROM: usize = 4;
-
-/// Hashes of the first arguments of a batch's commands, as far as they are known.
-#[derive(Default)]
-pub struct Hashes {
-    hashes: [u64; LOOKED_AT],
-    known: u32,
-}
-
-impl Hashes {
-    #[inline]
-    pub fn of(&self, i: usize) -> Option<u64> {
-        (i < LOOKED_AT && self.known >> i & 1 == 1).then(|| self.hashes[i])
-    }
-}
-
-/// Fetches the keys of a batch of commands into the cache, as far as they are simple ones, and tells their hashes.
-pub fn prefetch(server: &Server, session: &Session, batch: &Batch, input: &[u8]) -> Hashes {
-    let (mut known, mut different, mut n) = (Hashes::default(), [0u64; LOOKED_AT], 0);
-    let mut last: (&[u8], u64) = (&[], 0);
-    for i in 0..batch.len().min(LOOKED_AT) {
-        let Some(key) = batch.args(i, input).get(1) else { continue };
-        // For a command without a key there this fetches something for nothing; that is rare and harmless.
-        if n == 0 || key != last.0 {
-            last = (key, stdx::hash::hash_bytes(key));
-            different[n] = last.1;
-            n += 1;
-        }
-        known.hashes[i] = last.1;
-        known.known |= 1 << i;
-    }
-    if n >= FETCH_FROM {
-        server.keyspace.prefetch(session.db, &different[..n]);
-    }
-    known
-}
-
-/// Finds the row, subcommands included, and checks the number of arguments.
-#[inline]
-pub fn resolve(args: Args<'_>) -> Result<&'static Command, Error> {
-    let Some(mut command) = registry::find(args.at(0)) else { return Err(unknown(args)) };
-    if !command.subs.is_empty() && args.len() > 1 {
-        command = registry::find_sub(command, args.at(1)).ok_or_else(|| unknown_sub(args))?;
-    }
-    if !command.arity_fits(args.len()) {
-        return Err(command.arity_error());
-    }
-    Ok(command)
-}
-
-fn unknown(args: Args<'_>) -> Error {
-    let name = String::from_utf8_lossy(&args.at(0)[..args.at(0).len().min(128)]).into_owned();
-    // Redis counts bytes, so they are made a text at the end.
-    let mut rest = Vec::new();
-    for arg in args.iter().skip(1) {
-        if rest.len() >= 128 {
-            break;
-        }
-        let shown = &arg[..arg.len().min(128 - rest.len())];
-        rest.extend_from_slice(&[b"'", shown, b"' "].concat());
-    }
-    let rest = String::from_utf8_lossy(&rest);
-    format!("ERR unknown command '{name}', with args beginning with: {rest}").into()
-}
-
-fn unknown_sub(args: Args<'_>) -> Error {
-    let sub = String::from_utf8_lossy(&args.at(1)[..args.at(1).len().min(128)]).into_owned();
-    // As the client calls it: it may have been renamed.
-    let container = String::from_utf8_lossy(args.at(0)).to_uppercase();
-    format!("ERR unknown subcommand '{sub}'. Try {container} HELP.").into()
-}
-
 /// Writes an error reply; an error before MULTI's EXEC spoils the transaction.
-fn refuse(
-    server: &Server,
-    local: &Local,
-    session: &mut Session,
-    command: Option<&'static Command>,
-    error: &Error,
-    out: &mut Reply,
-) -> Flow {
-    if let Some(multi) = &mut session.multi {
+fn refuse(act: &mut Act<'_, '_>, command: Option<&'static Command>, error: &Error) -> Flow {
+    if let Some(multi) = &mut act.session.multi {
         multi.broken = true;
-        session.set_flag(flag::DIRTY_EXEC, true);
+        act.session.set_flag(flag::DIRTY_EXEC, true);
     }
-    server.stats.rejected(local, command, &error.text());
-    out.error(&error.text());
+    act.server.stats.rejected(act.local, command, &error.text());
+    act.out.error(&error.text());
     Flow::Done
 }
 
-/// The checks between look-up and run.
-fn admit(
-    server: &Arc<Server>,
-    local: &mut Local,
-    session: &mut Session,
-    command: &'static Command,
-    args: Args<'_>,
-    out: &mut Reply,
-) -> Flow {
-    if !session.authenticated && !command.has(table::NO_AUTH) && !session.is_let_in(server) {
-        let error = Error::new("NOAUTH Authentication required.");
-        return refuse(server, local, session, Some(command), &error, out);
-    }
-    if session.in_pubsub_mode() && !allowed_while_subscribed(command) {
-        let error = Error::from(format!(
-            "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this \
-             context",
-            command.name
-        ));
-        return refuse(server, local, session, Some(command), &error, out);
-    }
-    let plan = match server.sources.any() {
-        true => sources::plan(server, session, command, args),
-        false => Plan::Own,
-    };
-    if let Plan::Later = plan {
-        return go_on(session, local);
-    }
-    if server.memory.is_limited()
-        && let Some(flow) = ration(server, local, session, command, out)
-    {
-        return flow;
-    }
-    if session.multi.is_some() && !runs_inside_multi(command) {
-        if let Some(error) = sources::unfit_for_queue(&plan, args) {
-            return refuse(server, local, session, Some(command), &error, out);
+/// Does what a gate said of a command that does not run now.
+fn stop(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>, stop: Stop) -> Flow {
+    match stop {
+        Stop::Queued => crate::transaction::queue(act, command, args),
+        Stop::Held(until_ms) => Flow::Held(until_ms),
+        Stop::Refused(error) => refuse(act, Some(command), &error),
+        Stop::Aborted(error) => {
+            crate::transaction::leave(act.server, act.local, act.session);
+            refuse(act, Some(command), &error)
         }
-        if let Some(multi) = session.multi.as_mut().filter(|_| !matches!(plan, Plan::Own)) {
-            multi.sources = true;
-        }
-        if command.has(table::NO_MULTI) {
-            let error = Error::new("ERR Command not allowed inside a transaction");
-            return refuse(server, local, session, Some(command), &error, out);
-        }
-        return crate::transaction::queue(server, local, session, command, args, out);
     }
-    if let Plan::Refused(error) = &plan {
-        return refuse(server, local, session, Some(command), error, out);
-    }
-    let queued_writes = || session.multi.as_ref().is_some_and(|multi| multi.queue.has_writes());
-    if server.work.pause.is_on() && server.work.pause.holds(command, queued_writes, local.now_ms) {
-        return crate::clients::hold(server, local, session);
-    }
-    let full = stdx::reclaim::is_full();
-    if full && litters_again(session, command) {
-        return wait_for_reclaim(server, session, local);
-    }
-    let flooded = server.pubsub.flood.full();
-    if flooded > 0 && session.published.is_too_much(flooded) && publishes(command) {
-        return wait_for_messages(session, local);
-    }
-    let made = if flooded > 0 { crate::pubsub::made() } else { 0 };
-    let littered = if full { stdx::reclaim::deferred() } else { 0 };
-    let number = command::places::of(command);
-    session.info.runs(number);
-    let before = local.clock_ns;
-    local.begin_command(session.id, number);
-    let mark = out.len();
-    let flow = match plan {
-        Plan::In(entry) => run_in(server, local, session, entry, command, args, out),
-        Plan::Fetch(_) => sources::fetch(server, local, session, command, args, out),
-        _ => run(server, local, session, command, args, out),
-    };
-    if full && stdx::reclaim::deferred() - littered >= LITTER {
-        session.littered = stdx::reclaim::fullness();
-    }
-    if flooded > 0 {
-        session.published.add(flooded, crate::pubsub::made() - made);
-    }
-    let ns = local.lap() - before;
-    let mut spent = if ns >= BIG_NS { took_long(server, local, session, command, args, ns) } else { None };
-    if session.was_held() && !matches!(flow, Flow::Held(_)) {
-        let at = local.now_ms;
-        let request = spent.get_or_insert_with(|| Request::ran(command.name, at, ns));
-        local.end_waits(server, session, request);
-    }
-    spent.iter().for_each(|request| session.info.remember(request.clone()));
-    match flow {
-        Flow::Held(_) => return flow,
-        Flow::Parked(_) => {
-            away(local, session, command, args, before);
-            return flow;
-        }
-        _ => {}
-    }
-    let reply = &out.as_bytes()[mark..];
-    session.info.last_ns.store(ns, Ordering::Relaxed);
-    let ran = Ran { command, number, ns, args, reply, spent: spent.as_ref() };
-    server.stats.called(local, &server.config.live, session, ran);
-    flow
-}
-
-/// What becomes of a command while memory is limited; None: it may run.
-#[cold]
-fn ration(
-    server: &Server,
-    local: &mut Local,
-    session: &mut Session,
-    command: &'static Command,
-    out: &mut Reply,
-) -> Option<Flow> {
-    session.short = false;
-    let denied = memory::is_denied(session, command);
-    if !denied && !command.is_write() && !crate::queue::is_script(command) && command.name != "exec" {
-        return None;
-    }
-    let queued = session.multi.is_some() && command.name != "exec";
-    match memory::admit(server, local, session) {
-        Verdict::Wait if !queued => {
-            session.waits_for_itself(What::Reclaim, local.clock_ns);
-            return Some(go_on(session, local));
-        }
-        Verdict::Short => session.short = true,
-        Verdict::Run | Verdict::Wait => {}
-    }
-    if !session.short || !denied {
-        return None;
-    }
-    if command.name == "exec" {
-        crate::transaction::leave(server, local, session);
-        let error = Error::from(format!("EXECABORT Transaction discarded because of: {}", memory::OOM));
-        return Some(refuse(server, local, session, Some(command), &error, out));
-    }
-    Some(refuse(server, local, session, Some(command), &Error::new(memory::OOM), out))
 }
 
 /// Bytes a command has to give the reclaimer to be held back the next time.
 const LITTER: u64 = 16 * 1024;
 
-/// Whether more waits to be freed than may, its client has added to that, and now wants to write again.
-#[cold]
-fn litters_again(session: &Session, command: &Command) -> bool {
-    may_write(command) && session.littered == stdx::reclaim::fullness()
-}
-
-fn may_write(command: &Command) -> bool {
-    command.is_write() || command.name == "exec" || crate::queue::is_script(command)
-}
-
-/// Whether messages may come of a command: those it publishes, and what its writes tell.
-pub(crate) fn publishes(command: &Command) -> bool {
-    may_write(command) || matches!(command.name, "publish" | "spublish")
-}
-
-/// Very many messages are under way, many of them the client's own: the command is run again in a moment.
-#[cold]
-fn wait_for_messages(session: &Session, local: &Local) -> Flow {
-    session.set_flag(flag::BLOCKED, true);
-    session.waits_for_itself(What::Messages, local.clock_ns);
-    Flow::Held(local.now_ms + 1)
-}
-
-/// The command is run again in a moment.
-#[cold]
-fn wait_for_reclaim(server: &Server, session: &Session, local: &Local) -> Flow {
-    session.set_flag(flag::BLOCKED, true);
-    if session.waits_for_itself(What::Reclaim, local.clock_ns) {
-        server.stats.reclaim_delays.fetch_add(1, Ordering::Relaxed);
+/// Asks the gates, runs the command, and accounts for it.
+fn serve(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Flow {
+    let Admitted { plan, is_full, flooded } = match gates::admit(act, command, args) {
+        Ok(admitted) => admitted,
+        Err(reason) => return stop(act, command, args, reason),
+    };
+    let made = if flooded > 0 { crate::pubsub::made() } else { 0 };
+    let littered = if is_full { stdx::reclaim::deferred() } else { 0 };
+    let number = command::places::of(command);
+    act.session.info.runs(number);
+    let before = act.local.clock_ns;
+    act.local.begin_command(act.session.id, number);
+    let newest = act.local.newest;
+    let mark = act.out.len();
+    let flow = match plan {
+        Plan::In(entry) => run_in(act, entry, command, args),
+        Plan::Fetch(_) => fetching::fetch(act.server, act.local, act.session, command, args, act.out),
+        _ => run(act, command, args),
+    };
+    if act.local.newest != newest {
+        act.session.gate = act.session.gate.max(act.local.newest);
     }
-    Flow::Held(local.now_ms + 2)
+    if is_full && stdx::reclaim::deferred() - littered >= LITTER {
+        act.session.littered = stdx::reclaim::fullness();
+    }
+    if flooded > 0 {
+        act.session.published.add(flooded, crate::pubsub::made() - made);
+    }
+    let ns = act.local.lap() - before;
+    let spent = account(act, command, args, ns, &flow);
+    match flow {
+        Flow::Held(_) => return flow,
+        Flow::Parked(_) => {
+            away(act.local, act.session, command, args, before);
+            return flow;
+        }
+        _ => {}
+    }
+    let reply = &act.out.as_bytes()[mark..];
+    act.session.info.last_ns.store(ns, Ordering::Relaxed);
+    let ran = Ran { command, number, ns, args, reply, spent: spent.as_ref() };
+    act.server.stats.called(act.local, &act.server.config.live, &act.session.info, ran);
+    flow
+}
+
+/// Tells where a command's time went, if it was held or took long; its client remembers that.
+#[inline]
+fn account(
+    act: &mut Act<'_, '_>,
+    command: &'static Command,
+    args: Args<'_>,
+    ns: u64,
+    flow: &Flow,
+) -> Option<Request> {
+    let ends_wait = act.session.was_held() && !matches!(flow, Flow::Held(_));
+    if ns < BIG_NS && !ends_wait {
+        return None;
+    }
+    remember(act, command, args, ns, ends_wait)
+}
+
+#[cold]
+fn remember(
+    act: &mut Act<'_, '_>,
+    command: &'static Command,
+    args: Args<'_>,
+    ns: u64,
+    ends_wait: bool,
+) -> Option<Request> {
+    let (server, local, session) = (act.server, &mut *act.local, &mut *act.session);
+    let mut spent = if ns >= BIG_NS { took_long(server, local, session, command, args, ns) } else { None };
+    if ends_wait {
+        let at = local.now_ms;
+        let request = spent.get_or_insert_with(|| Request::ran(command.name, at, ns));
+        crate::waited::end_waits(server, local, session, request);
+    }
+    spent.iter().for_each(|request| session.info.remember(request.clone()));
+    spent
 }
 
 /// A command took a quantum or more on its loop: whoever comes after it in this turn waited for it.
@@ -461,398 +294,4 @@ fn away(local: &mut Local, session: &mut Session, command: &'static Command, arg
     let words = crate::calls::words(command, args);
     let inline_ns = local.clock_ns - began_ns;
     session.away = Some(Box::new(Away { command, words, began_ns, inline_ns, parked_ns: 0, is_job }));
-}
-
-fn allowed_while_subscribed(command: &Command) -> bool {
-    matches!(
-        command.name,
-        "subscribe"
-            | "unsubscribe"
-            | "psubscribe"
-            | "punsubscribe"
-            | "ssubscribe"
-            | "sunsubscribe"
-            | "ping"
-            | "quit"
-            | "reset"
-    )
-}
-
-fn runs_inside_multi(command: &Command) -> bool {
-    matches!(command.name, "exec" | "discard" | "multi" | "watch" | "quit" | "reset")
-}
-
-/// Runs a command whose keys belong to a source in that source's database.
-#[cold]
-fn run_in(
-    server: &Arc<Server>,
-    local: &mut Local,
-    session: &mut Session,
-    entry: Arc<sources::Entry>,
-    command: &'static Command,
-    args: Args<'_>,
-    out: &mut Reply,
-) -> Flow {
-    let own = std::mem::replace(&mut session.db, entry.db);
-    session.source = Some(entry);
-    let stay = Stay { session, own };
-    run(server, local, stay.session, command, args, out)
-}
-
-/// A client is in a source's database, and comes back also by a panic.
-struct Stay<'a> {
-    session: &'a mut Session,
-    own: usize,
-}
-
-impl Drop for Stay<'_> {
-    fn drop(&mut self) {
-        self.session.source = None;
-        self.session.db = self.own;
-    }
-}
-
-/// Chooses the plan by the row and runs it.
-#[inline]
-fn run(
-    server: &Arc<Server>,
-    local: &mut Local,
-    session: &mut Session,
-    command: &'static Command,
-    args: Args<'_>,
-    out: &mut Reply,
-) -> Flow {
-    match command.run {
-        Run::Read(handler) | Run::Write(handler) => {
-            keyed(server, local, session, command, handler, args, out)
-        }
-        Run::Whole(handler) => whole(server, local, session, command, handler, args, out),
-        Run::Exec => {
-            let mark = out.len();
-            let mut act = Act {
-                server,
-                local,
-                session,
-                out,
-                view: None,
-                in_script: false,
-                in_multi: false,
-                committed: false,
-            };
-            match actions::perform(&mut act, command, args) {
-                Ok(flow) => flow,
-                Err(error) => {
-                    out.truncate(mark);
-                    out.error(&error.text());
-                    Flow::Done
-                }
-            }
-        }
-        Run::Container => {
-            out.error(&command.arity_error().text());
-            Flow::Done
-        }
-    }
-}
-
-/// The shards of a command's keys.
-#[inline]
-pub(crate) fn shards_of(command: &Command, args: Args<'_>) -> Bits {
-    let mut shards = Bits::EMPTY;
-    command.each_key(args, &mut |i, _| {
-        shards = shards.union(&Keyspace::shards_of([args.at(i)]));
-    });
-    shards
-}
-
-/// Whether a command may ask for keys its row cannot name (SORT with BY, GET or STORE).
-pub(crate) fn has_unknown_keys(command: &Command, args: Args<'_>) -> bool {
-    let words = ["by", "get", "store"];
-    command.keys.iter().any(|spec| spec.begin == table::Begin::Unknown)
-        && args.iter().skip(2).any(|arg| words.iter().any(|word| command::options::is(arg, word)))
-}
-
-/// Makes the tables true for the keys of some commands, whose shards the view holds (a long commit is under way).
-#[cold]
-pub(crate) fn settle<'a>(
-    view: &mut View<'_>,
-    calls: impl Iterator<Item = (&'static Command, Args<'a>)>,
-    db: usize,
-) {
-    let (mut keys, mut writes) = (Vec::new(), false);
-    for (command, args) in calls {
-        command.each_key(args, &mut |i, _| keys.push((db, args.at(i))));
-        writes |= command.is_write();
-    }
-    view.settle(&keys, writes);
-}
-
-/// Whether a long commit is protected against writers of this command's keys.
-#[cold]
-pub(crate) fn is_guarded(server: &Server, local: &Local, command: &Command, args: Args<'_>) -> bool {
-    let mut keys = Vec::new();
-    command.each_key(args, &mut |i, _| keys.push(args.at(i)));
-    note_guard(local, server.keyspace.guarded(keys.into_iter(), local.now_ms))
-}
-
-/// Notes for whom a client is about to be held; true if for anybody.
-pub(crate) fn note_guard(local: &Local, guarded: Option<keyspace::Guarded>) -> bool {
-    if let Some(guarded) = guarded {
-        local.guard.set(guarded.client);
-    }
-    guarded.is_some()
-}
-
-/// The command is run again in a moment.
-pub(crate) fn wait_for_guard(session: &Session, local: &Local) -> Flow {
-    session.set_flag(flag::BLOCKED, true);
-    if session.guarded.get().is_none() {
-        session.guarded.set(Some((local.guard.get(), local.clock_ns)));
-    }
-    Flow::Held(local.now_ms + 1)
-}
-
-/// The command is run again in a moment: what it depends on is being done by another loop now.
-pub(crate) fn retry(session: &Session, local: &Local) -> Flow {
-    session.set_flag(flag::BLOCKED, true);
-    Flow::Held(local.now_ms + 1)
-}
-
-/// The command has done a slice of its work, and is run again in this loop's next turn (`Session::done` says where).
-pub(crate) fn go_on(session: &Session, local: &Local) -> Flow {
-    session.set_flag(flag::BLOCKED, true);
-    Flow::Held(local.now_ms)
-}
-
-/// What is to be said before a command is run under the locks of its keys: that it may not be, that it waits, or that it is another's
-/// work. None: it is run here.
-#[inline]
-fn run_elsewhere(
-    server: &Arc<Server>,
-    local: &mut Local,
-    session: &mut Session,
-    (command, handler, args): (&'static Command, Handler, Args<'_>),
-    out: &mut Reply,
-) -> Option<Flow> {
-    let waits = command.has(table::BLOCKING);
-    if waits && (args.len() > crate::park::WORDS_MAX || local.incoming.is_some()) {
-        out.error(crate::park::TOO_WIDE);
-        return Some(Flow::Done);
-    }
-    let has_many_words = args.len() >= job::MANY_WORDS && !waits;
-    if has_many_words && let Some(flow) = crate::aside::start_bulk(server, local, session, command, args, out)
-    {
-        // It never ends an older commit, so nobody has to be asked before.
-        return Some(flow);
-    }
-    if has_many_words
-        && let Some(flow) =
-            crate::aside::start_gather(server, session, command, args, local.incoming.as_ref())
-    {
-        return Some(flow);
-    }
-    if command.is_write() && server.keyspace.has_guards() && is_guarded(server, local, command, args) {
-        return Some(wait_for_guard(session, local));
-    }
-    if local.incoming.is_some() && session.source.is_some() {
-        out.error("ERR too many bytes for a key of a source");
-        return Some(Flow::Done);
-    }
-    if has_unknown_keys(command, args) || has_many_words || local.incoming.is_some() {
-        return Some(crate::aside::start(server, local, session, (command, handler, args), out));
-    }
-    None
-}
-
-/// The keys of a command, locked, and what long commits have left to be done for them done.
-#[inline]
-fn lock_keys<'a>(
-    server: &'a Arc<Server>,
-    local: &mut Local,
-    session: &Session,
-    command: &'static Command,
-    args: Args<'_>,
-) -> View<'a> {
-    let known = local.key_hash.take();
-    let key = command.single_key().and_then(|at| Some((args.get(at)?, known.filter(|_| at == 1))));
-    let mut view = match key {
-        Some((key, Some(hash))) => View::locked_hashed(&server.keyspace, key, hash, session.db, local.now_ms),
-        Some((key, None)) => View::locked_one(&server.keyspace, key, session.db, local.now_ms),
-        None => {
-            let mut keys = KeySet::default();
-            command.each_key(args, &mut |i, _| keys.add(args.at(i)));
-            View::locked_many(&server.keyspace, &keys, session.db, local.now_ms)
-        }
-    };
-    if view.has_intents() {
-        settle(&mut view, [(command, args)].into_iter(), session.db);
-    }
-    if session.no_touch && command.name != "touch" {
-        view.set_quiet(true);
-    }
-    view
-}
-
-fn keyed(
-    server: &Arc<Server>,
-    local: &mut Local,
-    session: &mut Session,
-    command: &'static Command,
-    handler: Handler,
-    args: Args<'_>,
-    out: &mut Reply,
-) -> Flow {
-    if let Some(flow) = run_elsewhere(server, local, session, (command, handler, args), out) {
-        return flow;
-    }
-    let mark = out.len();
-    let mut view = lock_keys(server, local, session, command, args);
-    let source = session.source.take();
-    if let Some(entry) = &source {
-        match sources::look(local, session, entry, &mut view, command, args) {
-            None => {}
-            Some(Ok(flow)) => {
-                server.after(local, view.finish());
-                return flow;
-            }
-            Some(Err(error)) => {
-                server.after(local, view.finish());
-                out.error(&error.text());
-                return Flow::Done;
-            }
-        }
-        if command.is_write() {
-            sources::before_write(entry, command, args);
-        }
-    }
-    let own_write = source.is_some() && command.is_write();
-    let ends_here = own_write || session.lent.is_some();
-    let steps = if ends_here { 0 } else { command.steps(&view, args) };
-    if steps > INLINE_STEPS {
-        server.after(local, view.finish());
-        return crate::aside::start(server, local, session, (command, handler, args), out);
-    }
-    if steps > APART_STEPS && command.apart {
-        let mut keys = SmallVec::<[&[u8]; 16]>::new();
-        command.each_key(args, &mut |i, _| keys.push(args.at(i)));
-        view.keep_only(keys.into_iter());
-        stdx::points::hold_up(stdx::points::Point::Apart);
-    }
-    let caller = Caller { may_block: true, may_stream: true, client_id: session.id, ..Caller::default() };
-    // What a client writes to a row that is cached, or reads of one that is not kept, ends here, and rows are small.
-    let budget = if ends_here { Budget::unlimited(None) } else { Budget::steps(4 * INLINE_STEPS) };
-    let mut cx = Cx::new(&mut view, out, caller, budget, local.random());
-    let result = handler(&mut cx, args);
-    let Cx { outcome, effects, .. } = cx;
-    if let Some(key) = session.lent.take() {
-        view.remove(&key);
-    }
-    if let Err(error) = result {
-        out.truncate(mark);
-        server.after(local, view.finish());
-        if error == Error::Budget {
-            return crate::aside::start(server, local, session, (command, handler, args), out);
-        }
-        out.error(&error.text());
-        return Flow::Done;
-    }
-    if let Some(entry) = source.filter(|_| own_write) {
-        sources::after_write(&entry, &mut view, command, args);
-    } else if view.changes().lsn != 0 && server.keyspace.sink().is_some() {
-        server.log_effect(command, args, &effects, &view);
-    }
-    let changes = view.finish();
-    server.reply_gate(changes.lsn);
-    server.after(local, changes);
-    match outcome {
-        Outcome::Done => Flow::Done,
-        Outcome::Stream(stream) => Flow::Stream(stream),
-        Outcome::Block(block) => {
-            out.truncate(mark);
-            crate::clients::park(server, local, session, command, args, block, out)
-        }
-    }
-}
-
-fn whole(
-    server: &Arc<Server>,
-    local: &mut Local,
-    session: &mut Session,
-    command: &'static Command,
-    handler: Handler,
-    args: Args<'_>,
-    out: &mut Reply,
-) -> Flow {
-    if command.name == "keys" {
-        return crate::aside::start_keys(server, local, session, args);
-    }
-    if command.name == "scan"
-        && let Some(flow) = crate::aside::start_scan(server, session, args)
-    {
-        return flow;
-    }
-    let mark = out.len();
-    let mut view = View::open(&server.keyspace, session.db, local.now_ms);
-    let caller = Caller { may_stream: true, client_id: session.id, ..Caller::default() };
-    let mut cx = Cx::new(&mut view, out, caller, Budget::unlimited(None), local.random());
-    let result = handler(&mut cx, args);
-    let outcome = std::mem::take(&mut cx.outcome);
-    if let Err(error) = result {
-        out.truncate(mark);
-        out.error(&error.text());
-    }
-    server.log_effect(command, args, &[], &view);
-    server.after(local, view.finish());
-    match outcome {
-        Outcome::Stream(stream) => Flow::Stream(stream),
-        _ => Flow::Done,
-    }
-}
-
-/// Runs a command on a view somebody else holds: a step of EXEC or of a script in a whole view.
-pub(crate) fn step(
-    act: &mut Act<'_, '_>,
-    view: &mut View<'_>,
-    command: &'static Command,
-    args: Args<'_>,
-) -> Option<Flow> {
-    let mark = act.out.len();
-    let result = match command.run {
-        Run::Read(handler) | Run::Write(handler) | Run::Whole(handler) => {
-            // The command before it may have looked without using.
-            view.set_quiet(act.session.no_touch && command.name != "touch");
-            let caller = Caller { in_script: act.in_script, client_id: act.session.id, ..Caller::default() };
-            // What is estimated to be long is not run here; where an estimate is wrong this is the bound.
-            let mut holding = Holding::default();
-            let room = Room::new(&act.server.memory.work, &mut holding, 0);
-            let budget = Budget::unlimited(None).within(room, mark);
-            let mut cx = Cx::new(view, act.out, caller, budget, act.local.random());
-            let result = handler(&mut cx, args);
-            let effects = std::mem::take(&mut cx.effects);
-            act.server.log_effect(command, args, &effects, view);
-            result.map(|()| None)
-        }
-        Run::Exec => {
-            let mut inner = Act {
-                server: act.server,
-                local: act.local,
-                session: act.session,
-                out: act.out,
-                view: Some(view),
-                in_script: act.in_script,
-                in_multi: true,
-                committed: false,
-            };
-            actions::perform(&mut inner, command, args).map(Some)
-        }
-        Run::Container => Err(command.arity_error()),
-    };
-    match result {
-        Ok(flow) => flow,
-        Err(error) => {
-            act.out.truncate(mark);
-            act.out.error(&error.text());
-            None
-        }
-    }
 }

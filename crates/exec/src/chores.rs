@@ -1,12 +1,12 @@
 //! Pieces of work that know the whole loop: they find it at their desk, as its home.
 
 use crate::mail::Mail;
-use crate::park::registering::Registering;
+use crate::park::Registering;
 use crate::piece::{Desk, Piece, Step, Who};
 use crate::pubsub::Passing;
 use crate::session::{Subscriptions, Watch};
 use crate::works::KEYS;
-use crate::{Local, Server, actions, scripts, sources};
+use crate::{Local, Server, actions, blocking, fetching, rows, scripts};
 use resp::Reply;
 use std::sync::Arc;
 use stdx::points::{self, Point};
@@ -36,10 +36,10 @@ impl Piece for Watch {
 }
 
 /// Rows of a source to be installed.
-impl Piece for sources::Fill {
+impl Piece for rows::Fill {
     fn advance(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
         let (server, local) = home(desk);
-        let is_left = sources::Fill::advance(&mut self, &server, local, KEYS);
+        let is_left = fetching::fill(&server, local, &mut self, KEYS);
         more(is_left, self)
     }
 
@@ -49,10 +49,10 @@ impl Piece for sources::Fill {
 }
 
 /// Items of a source to be removed.
-impl Piece for sources::Dropping {
+impl Piece for rows::Dropping {
     fn advance(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
         let (server, local) = home(desk);
-        let is_left = sources::Dropping::advance(&mut self, &server, local, KEYS);
+        let is_left = fetching::drop_items(&server, local, &mut self, KEYS);
         more(is_left, self)
     }
 
@@ -65,7 +65,7 @@ impl Piece for sources::Dropping {
 impl Piece for Registering {
     fn advance(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
         let (server, local) = home(desk);
-        let is_left = Registering::advance(&mut self, &server, local);
+        let is_left = blocking::advance(&server, local, &mut self);
         more(is_left, self)
     }
 
@@ -95,7 +95,7 @@ pub(crate) struct Publishing(pub(crate) u64, pub(crate) Box<Passing>);
 impl Piece for Publishing {
     fn advance(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
         let (server, local) = home(desk);
-        if let Some(sent) = server.pubsub.pass(&server, &mut self.1) {
+        if let Some(sent) = server.pubsub.pass(&mut self.1) {
             // By mail: it may be a deed of a transaction that waits for the answer.
             let mut out = Reply::new(false);
             out.int(sent as i64);
@@ -112,7 +112,7 @@ pub(crate) struct Announcing;
 impl Piece for Announcing {
     fn advance(self: Box<Self>, desk: &mut Desk<'_>) -> Step {
         let (server, local) = home(desk);
-        if local.announced.front_mut().is_none_or(|first| first.advance(&server)) {
+        if local.announced.front_mut().is_none_or(|first| first.advance(&server.pubsub)) {
             local.announced.pop_front();
         }
         let is_left = !local.announced.is_empty();

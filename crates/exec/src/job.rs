@@ -29,6 +29,7 @@ mod wanted;
 pub use wanted::{Name, Wanted};
 
 use alarm::Alarm;
+pub use stdx::reclaim::discard;
 
 use crate::assembled::Rests;
 use crate::attempt::{Attempt, End, Long};
@@ -389,11 +390,6 @@ pub(crate) fn drop_bytes(bytes: Vec<u8>) {
     if bytes.capacity() >= MANY_BYTES {
         discard(bytes);
     }
-}
-
-/// Drops something that may be large elsewhere.
-pub fn discard(thing: impl Send + 'static) {
-    stdx::reclaim::defer(MANY_BYTES, move || drop(thing));
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@
 
 use crate::attempt::Long;
 use crate::piece::{Letter, Piece, Post};
-use crate::snapshots::Queued;
+use crate::waits::Queued;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -9,19 +9,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use stdx::letterbox::{Bell, Letterbox};
 
-/// A published message, on its way to one loop's subscribers.
-#[derive(Clone)]
-pub struct Published {
-    pub kind: crate::pubsub::Kind,
-    /// The channel the message was published to.
-    pub channel: Arc<[u8]>,
-    /// The pattern that matched it, for pattern subscribers.
-    pub pattern: Option<Arc<[u8]>>,
-    pub payload: crate::pubsub::Shared,
-    /// Subscriptions of the loop it matched.
-    pub count: usize,
-}
-
 /// A script on a thread has a command performed that is no function of the keyspace.
 pub struct Errand {
     pub client: u64,
@@ -32,6 +19,8 @@ pub struct Errand {
 
 /// A letter to a loop.
 pub enum Mail {
+    /// More effects are durable: replies that waited for that may leave.
+    Durable,
     /// The reply a parked client waits for: encoded bytes, and what streams after them.
     Reply {
         client: u64,
@@ -46,13 +35,13 @@ pub enum Mail {
     Deeds(Box<crate::scripts::Deeds>),
     /// Keys were filled that somebody waits for.
     Ready(Vec<keyspace::Ready>),
-    /// A client that waited has much to do: see [`crate::park::away::serve`].
+    /// A client that waited has much to do: see [`crate::blocking::give_to_job`].
     Serve(Arc<crate::park::Waiter>),
-    /// A job found nothing for a command that waits: see [`crate::park::away::wait`].
-    Wait(Box<crate::park::away::Wait>),
+    /// A job found nothing for a command that waits: see [`crate::blocking::wait`].
+    Wait(Box<crate::piece::Wait>),
     /// A message nobody waits for, that has patterns to pass, or many.
-    Announce(crate::pubsub::Announced),
-    Publish(Published),
+    Announce(pubsub::Announced),
+    Publish(pubsub::Published),
     /// Close this client, its replies so far unsent.
     Kill {
         client: u64,
@@ -60,10 +49,19 @@ pub enum Mail {
     /// CLIENT PAUSE ended, or something else parked clients should look at again.
     Retry,
     /// Rows of sources came, or changed.
-    Source(crate::sources::Letter),
+    Source(crate::rows::Letter),
     /// A connection for this loop; what it is only `net` knows.
     Adopt(Box<dyn std::any::Any + Send>),
     Shutdown,
+}
+
+impl From<pubsub::Letter> for Mail {
+    fn from(letter: pubsub::Letter) -> Mail {
+        match letter {
+            pubsub::Letter::Publish(message) => Mail::Publish(message),
+            pubsub::Letter::Announce(announced) => Mail::Announce(announced),
+        }
+    }
 }
 
 impl From<Letter> for Mail {

@@ -338,7 +338,7 @@ pub(crate) fn admit(server: &Server, local: &mut Local, session: &Session) -> Ve
 /// Whether a command is refused while memory is short.
 pub(crate) fn is_denied(session: &Session, command: &Command) -> bool {
     match &session.multi {
-        Some(multi) if command.name == "exec" => multi.queue.is_denied_oom(),
+        Some(multi) if command.is(command::facts::RUNS_QUEUE) => multi.queue.is_denied_oom(),
         _ => command.has(table::DENYOOM),
     }
 }

@@ -4,51 +4,56 @@
 //! waiting ──claim (one step)──► served by a writer | timed out | CLIENT UNBLOCK | client gone
 //! ```
 //!
-//! - P1: a waiter leaves exactly once: whoever claims its word does what follows, everybody else lets go (`claim.rs`).
-//! - P2: a client is registered for its keys first and looks at them once more then, so no write in between is missed.
-//! - P3: the keys' shards report touches only of keys somebody waits for; a write with nobody waiting pays one branch.
-//! - P4: of those who wait for a key the longest waiting is served first; the writer serves before it runs another
-//!   command, but for what is more than [`AT_A_STRETCH`]: that follows with its loop's next mail.
+//! - P1: a waiter leaves exactly once. The thread that claims its word does what follows; all others let go
+//!   (`claim.rs`).
+//! - P2: a client is registered for its keys first and looks at them once more then, so no write in between
+//!   is missed.
+//! - P3: the keys' shards report touches only of keys somebody waits for. A write with nobody waiting pays
+//!   one branch.
+//! - P4: the client that has waited longest for a key is served first. The writer serves before it runs
+//!   another command, up to `AT_A_STRETCH` clients; the rest follows with its loop's next mail.
 //! - P5: a writer that finds a waiter claimed leaves a note: the holder looks again before it lets go.
-//!   What is for the living no dead client gets: who left is passed over and taken out, also before its loop has come to it.
-//! - P6: who is served has one look at the key that was filled: nobody is asked when there is nothing left.
-//! - P7: who would take longer than a loop has is taken out, and a job serves it (`away.rs`).
-//! - P8: when a database was exchanged, those who wait for its keys are gone through in slices, and the keys that are there now are
-//!   served as if they had been filled. However often that happens, one such *round* is under way per database.
+//!   A disconnected client is never served: the writer skips and removes it, even before its loop notices.
+//! - P6: each waiter looks once at the key that was filled. When the key is empty again, the rest are not
+//!   tried.
+//! - P7: a command that would take longer than a loop has is taken out, and a job serves it.
+//! - P8: when a database was exchanged, the keys that somebody waits for are gone through in slices, and the
+//!   keys that are there now are served as if they had been filled. One such *round* is under way per
+//!   database, however often that happens.
+//! - P9: a client that waits for many keys is registered for some at a time, and taken off them so
+//!   (`registering.rs`).
+//! - P10: nothing here tells others of what was done. The caller tells the changes it is given, and delivers
+//!   the replies then.
 //!
-//! - P9: who waits for many keys is registered for some at a time, and taken off them so (`registering.rs`).
-//!
-//! Cost: parking and leaving O(keys · log waiters), of at most [`KEYS_MAX`] keys; serving O(log waiters) for each served.
+//! Cost: parking and leaving O(keys · log waiters), of at most [`KEYS_MAX`] keys; serving O(log waiters) for
+//! each served.
 
-pub mod away;
-pub mod registering;
+mod claim;
+mod registering;
+mod rounds;
+mod serving;
 
-use crate::call::INLINE_STEPS;
-use crate::claim::Claim;
-use crate::mail::Mail;
-use crate::{Local, Server, Session};
+pub use registering::Registering;
+pub use serving::{Served, Serving};
+
+use claim::Claim;
 use command::table::RW_INSERT;
-use command::{Block, Budget, Caller, Command, Cx, Outcome, Run, Stream};
-use keyspace::{Changes, Keyspace, Ready, View};
+use command::{Block, Command, Stream};
+use keyspace::{Changes, Keyspace, Ready};
 use parking_lot::Mutex;
-use resp::{Args, OwnedArgs, Reply};
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use resp::{OwnedArgs, Reply};
+use rounds::Round;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use stdx::points::{self, Point};
+use std::sync::atomic::AtomicBool;
 use value::Kind;
 
 type KeyId = (usize, Box<[u8]>);
 
 /// Keys a command may wait for, and the most words it then has.
 const KEYS_MAX: usize = 1_000;
-pub(crate) const WORDS_MAX: usize = KEYS_MAX + 6;
-pub(crate) const TOO_WIDE: &str =
-    "ERR a command that waits may name 1000 keys at most, and no very long ones";
-/// Waiters served in one go.
-const AT_A_STRETCH: usize = 16;
-/// Of who waits for more keys only the one that was filled is looked at.
-const FEW_KEYS: usize = 16;
+pub const WORDS_MAX: usize = KEYS_MAX + 6;
+pub const TOO_WIDE: &str = "ERR a command that waits may name 1000 keys at most, and no very long ones";
 
 /// A client that waits.
 pub struct Waiter {
@@ -59,10 +64,10 @@ pub struct Waiter {
     pub db: usize,
     pub resp3: bool,
     pub block: Block,
-    /// What it gets when its time is up, if not a null.
+    /// The reply when its time is up, if not a null.
     answer: Option<Vec<u8>>,
     keys: Vec<KeyId>,
-    /// What it waits for, and its place among all who wait.
+    /// The kind of value it waits for, and its place among all waiters.
     kind: Kind,
     number: u64,
     claim: Claim,
@@ -73,7 +78,7 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// What the client gets when its time is up.
+    /// The reply when the client's time is up.
     pub fn null(&self) -> Vec<u8> {
         if let Some(answer) = &self.answer {
             return answer.clone();
@@ -88,7 +93,7 @@ impl Waiter {
     }
 }
 
-/// Who waits for a key, by number.
+/// The waiters of a key, by number.
 #[derive(Default)]
 struct Queues {
     lists: BTreeMap<u64, Arc<Waiter>>,
@@ -96,7 +101,7 @@ struct Queues {
 }
 
 impl Queues {
-    /// Those who wait for such a value.
+    /// The waiters for such a value.
     fn of(&mut self, kind: Kind) -> Option<&mut BTreeMap<u64, Arc<Waiter>>> {
         match kind {
             Kind::List => Some(&mut self.lists),
@@ -122,17 +127,6 @@ struct Tables {
     rounds: BTreeMap<usize, Round>,
 }
 
-/// How far the keys of an exchanged database that somebody waits for were gone through.
-#[derive(Default)]
-struct Round {
-    /// The next key, or where it would be.
-    at: Box<[u8]>,
-    /// Ends before this key.
-    end: Option<Box<[u8]>>,
-    /// At the end it begins anew, up to this key: the database was exchanged again when the round was there.
-    again: Option<Box<[u8]>>,
-}
-
 impl Tables {
     /// A waiter comes in.
     fn insert(&mut self, waiter: Arc<Waiter>) {
@@ -151,43 +145,48 @@ impl Tables {
     fn has(&self, waiter: &Arc<Waiter>) -> bool {
         self.by_client.get(&waiter.client).is_some_and(|known| Arc::ptr_eq(known, waiter))
     }
-
-    fn waited_from(&self, db: usize, at: &[u8]) -> Option<KeyId> {
-        self.by_key.range((db, at.into())..).next().map(|(id, _)| id).filter(|id| id.0 == db).cloned()
-    }
-
-    /// Begins a round of a database; false if one is under way, which takes it over, or nobody waits.
-    fn begin_round(&mut self, db: usize) -> bool {
-        if let Some(round) = self.rounds.get_mut(&db) {
-            (round.end, round.again) = (None, Some(round.at.clone()));
-            return false;
-        }
-        let any = self.waited_from(db, b"").is_some();
-        any.then(|| self.rounds.insert(db, Round::default())).is_some()
-    }
-
-    /// The next key of a round; None: the round is over.
-    fn next_of_round(&mut self, db: usize) -> Option<KeyId> {
-        let mut round = self.rounds.remove(&db)?;
-        loop {
-            let next = self.waited_from(db, &round.at);
-            let next = next.filter(|(_, key)| round.end.as_ref().is_none_or(|end| key < end));
-            if let Some(id) = next {
-                // The least of those that come after it.
-                round.at = [&id.1[..], &[0]].concat().into();
-                self.rounds.insert(db, round);
-                return Some(id);
-            }
-            let end = round.again.take()?;
-            round = Round { at: Box::default(), end: Some(end), again: None };
-        }
-    }
 }
 
-/// All who wait.
+/// All waiters.
 #[derive(Default)]
 pub struct Park {
     tables: Mutex<Tables>,
+}
+
+/// A client that begins to wait.
+pub struct Newcomer {
+    pub client: u64,
+    pub loop_id: usize,
+    pub db: usize,
+    /// Set when the client has left.
+    pub gone: Arc<AtomicBool>,
+}
+
+/// The parts of a loop that the park uses, and what it leaves behind for the loop.
+pub struct Means<'a> {
+    pub keyspace: &'a Keyspace,
+    /// Milliseconds since 1970.
+    pub now_ms: u64,
+    /// Random numbers of commands come from it.
+    pub seed: u64,
+    /// Changes of attempts that came to nothing: an attempt may write what long commits left to be written.
+    /// The caller tells them; their waiters are served with the loop's next mail.
+    pub late: Vec<Changes>,
+    /// Keys to be registered or given up in slices.
+    pub pieces: Vec<Box<Registering>>,
+}
+
+impl Means<'_> {
+    fn random(&mut self) -> u64 {
+        self.seed = stdx::hash::hash_u64(self.seed);
+        self.seed
+    }
+
+    fn put_off(&mut self, changes: Changes) {
+        if !changes.events.is_empty() || !changes.runs.is_empty() || !changes.ready.is_empty() {
+            self.late.push(changes);
+        }
+    }
 }
 
 /// How parking ended.
@@ -199,9 +198,9 @@ pub enum Parked {
     Long,
 }
 
-/// What came of running a waiter's command.
+/// The outcome of a waiter's command.
 enum Found {
-    /// What that did, and the rest of its reply if that is long.
+    /// Its changes, and the rest of its reply if that is long.
     Served(Changes, Option<Box<dyn Stream>>),
     /// So much that nothing was done (P7).
     Long,
@@ -227,61 +226,41 @@ impl Park {
         self.tables.lock().by_client.contains_key(&client)
     }
 
-    /// Registers a client and looks once more (P2).
-    #[allow(clippy::too_many_arguments)]
+    /// Registers a client and looks once more (P2). O(words).
     pub fn park(
-        &self,
-        server: &Server,
-        local: &mut Local,
-        session: &Session,
-        command: &'static Command,
-        args: OwnedArgs,
+        self: &Arc<Self>,
+        means: &mut Means<'_>,
+        newcomer: Newcomer,
+        (command, args): (&'static Command, OwnedArgs),
         block: Block,
         out: &mut Reply,
     ) -> Parked {
-        let (client, db) = (session.id, session.db);
-        let (mut keys, mut seen): (Vec<KeyId>, _) = (Vec::new(), HashSet::new());
-        command.each_key(args.args(), &mut |i, uses| {
-            // Nobody waits for the key something is moved to.
-            if uses == RW_INSERT {
-                return;
-            }
-            let key = args.args().at(i);
-            if seen.insert(key) {
-                keys.push((db, Box::from(key)));
-            }
-        });
-        drop(seen);
-        let resp3 = out.resp3();
-        let loop_id = local.id;
-        let claim = Claim::new();
-        let answer = None;
+        let keys = keys_of(command, &args, newcomer.db);
+        let Newcomer { client, loop_id, db, gone } = newcomer;
         let kind = if command.group == "list" { Kind::List } else { Kind::ZSet };
         let waiter = {
             let mut tables = self.tables.lock();
             tables.last += 1;
-            let number = tables.last;
-            let waiter = Waiter {
+            let waiter = Arc::new(Waiter {
                 client,
                 loop_id,
                 command,
                 args,
                 db,
-                resp3,
+                resp3: out.resp3(),
                 block,
-                answer,
+                answer: None,
                 keys,
                 kind,
-                number,
-                claim,
-                gone: session.cancel.clone(),
+                number: tables.last,
+                claim: Claim::new(),
+                gone,
                 registering: true.into(),
-            };
-            let waiter = Arc::new(waiter);
+            });
             tables.insert(waiter.clone());
             waiter
         };
-        match self.register(server, local, &waiter, out) {
+        match self.register(means, &waiter, out) {
             Some(Found::Served(changes, stream)) => Parked::Served(changes, stream),
             Some(Found::Long) => Parked::Long,
             None => Parked::Waiting,
@@ -316,246 +295,38 @@ impl Park {
         self.tables.lock().insert(Arc::new(waiter));
     }
 
-    /// Takes a waiter out for another reason than data: time-out, UNBLOCK, disconnect. None if it was served already.
-    pub fn leave(&self, server: &Server, local: &mut Local, client: u64) -> Option<Arc<Waiter>> {
+    /// Takes a waiter out for another reason than data: time-out, UNBLOCK, disconnect. None if it was served
+    /// already.
+    pub fn leave(self: &Arc<Self>, means: &mut Means<'_>, client: u64) -> Option<Arc<Waiter>> {
         let waiter = self.tables.lock().by_client.get(&client).cloned()?;
         if !waiter.claim.take() {
             return None;
         }
-        self.forget(server, local, &waiter);
+        self.forget(means, &waiter);
         Some(waiter)
     }
 
-    /// Begins a round for each database that was exchanged; those for which none is needed are taken out (P8).
-    pub(crate) fn begin_rounds(&self, ready: &mut Vec<Ready>) {
+    /// Begins a round for each database that was exchanged. Databases that need none are taken out (P8).
+    pub fn begin_rounds(&self, ready: &mut Vec<Ready>) {
         ready.retain(|ready| match ready {
             Ready::Key(..) => true,
             Ready::Database(db) => self.tables.lock().begin_round(*db),
         });
     }
-
-    /// Serves whoever waits for keys that were just touched, and whoever waits for what that touches (P4); goes on with rounds
-    /// that have begun (P8).
-    pub fn serve(&self, server: &Server, local: &mut Local, ready: Vec<Ready>) {
-        let (mut ready, mut left) = (VecDeque::from(ready), AT_A_STRETCH);
-        while let Some(first) = ready.pop_front() {
-            let id = match first {
-                Ready::Key(db, key) => (db, key),
-                Ready::Database(_) if left == 0 => {
-                    ready.push_front(first);
-                    return server.send(local.id, Mail::Ready(ready.into()));
-                }
-                Ready::Database(db) => {
-                    let Some(id) = self.tables.lock().next_of_round(db) else { continue };
-                    left -= 1;
-                    ready.push_front(first);
-                    id
-                }
-            };
-            let mut after = 0;
-            while let Some(waiter) = self.next(server, local, &id, after) {
-                if left == 0 {
-                    ready.push_front(Ready::Key(id.0, id.1));
-                    return server.send(local.id, Mail::Ready(ready.into()));
-                }
-                left -= 1;
-                after = waiter.number;
-                if waiter.gone.load(Ordering::Relaxed) {
-                    if waiter.claim.take() {
-                        self.forget(server, local, &waiter);
-                    }
-                    continue;
-                }
-                if !waiter.claim.take_or_note() {
-                    continue;
-                }
-                points::hold_up(Point::Serve);
-                let mut out = Reply::new(waiter.resp3);
-                let Some(found) = hold(server, local, &waiter, &id, &mut out) else {
-                    // Somebody else was faster, unless this one could not take what is there.
-                    continue;
-                };
-                self.forget(server, local, &waiter);
-                let Found::Served(changes, stream) = found else {
-                    server.send(waiter.loop_id, Mail::Serve(waiter));
-                    continue;
-                };
-                let reply = Mail::Reply { client: waiter.client, bytes: out.into_bytes(), stream };
-                server.send(waiter.loop_id, reply);
-                let more = server.tell(changes);
-                ready.extend(more);
-            }
-        }
-    }
-
-    /// The next who waits for what the key holds now (P6).
-    fn next(&self, server: &Server, local: &Local, id: &KeyId, after: u64) -> Option<Arc<Waiter>> {
-        if !self.tables.lock().by_key.contains_key(id) {
-            return None;
-        }
-        let (db, key) = id;
-        let mut view = View::locked(&server.keyspace, Keyspace::shards_of([&key[..]]), *db, local.now_ms);
-        if view.has_intents() {
-            view.settle(&[(*db, &key[..])], false);
-        }
-        let kind = view.kind(key);
-        put_off(server, local, view.finish());
-        let mut tables = self.tables.lock();
-        let queue = tables.by_key.get_mut(id)?.of(kind?)?;
-        queue.range(after + 1..).next().map(|(_, waiter)| waiter.clone())
-    }
 }
 
-/// The words of who waits for very many keys as if it waited for this one only.
-fn narrowed(waiter: &Waiter, key: &[u8]) -> Option<OwnedArgs> {
-    if waiter.keys.len() <= FEW_KEYS {
-        return None;
-    }
-    let args = waiter.args.args();
-    let words: Vec<&[u8]> = match waiter.command.name {
-        "blmpop" | "bzmpop" => {
-            let keys: usize = std::str::from_utf8(args.at(2)).ok()?.parse().ok()?;
-            [args.at(0), args.at(1), b"1", key].into_iter().chain(args.from(3 + keys).iter()).collect()
+/// The keys a command waits for, each once. O(words).
+fn keys_of(command: &Command, args: &OwnedArgs, db: usize) -> Vec<KeyId> {
+    let (mut keys, mut seen): (Vec<KeyId>, _) = (Vec::new(), HashSet::new());
+    command.each_key(args.args(), &mut |i, uses| {
+        // No client waits for the key something is moved to.
+        if uses == RW_INSERT {
+            return;
         }
-        _ => vec![args.at(0), key, args.at(args.len() - 1)],
-    };
-    Some(OwnedArgs::from_slices(&words))
-}
-
-/// Whether a key holds what somebody waits for.
-fn is_filled(server: &Server, local: &Local, waiter: &Waiter, (db, key): &KeyId) -> bool {
-    let mut view = View::locked(&server.keyspace, Keyspace::shards_of([&key[..]]), *db, local.now_ms);
-    if view.has_intents() {
-        view.settle(&[(*db, &key[..])], false);
-    }
-    let kind = view.kind(key);
-    put_off(server, local, view.finish());
-    kind == Some(waiter.kind)
-}
-
-/// Runs the command of a waiter that is claimed, for a key that was filled; if there is nothing for it, lets go of it, though not
-/// before it looked at whatever came meanwhile (P5).
-fn hold(
-    server: &Server,
-    local: &mut Local,
-    waiter: &Waiter,
-    filled: &KeyId,
-    out: &mut Reply,
-) -> Option<Found> {
-    let mut found = attempt(server, local, waiter, filled, out);
-    while found.is_none() && !waiter.claim.give_back() {
-        found = waiter.keys.iter().find_map(|key| {
-            is_filled(server, local, waiter, key).then(|| attempt(server, local, waiter, key, out)).flatten()
-        });
-    }
-    found
-}
-
-/// Runs a waiter's command; None if it still has to wait. A filled key of another type wakes nobody; one of the right type
-/// does, even if the command then finds another of its keys to be wrong.
-fn attempt(
-    server: &Server,
-    local: &mut Local,
-    waiter: &Waiter,
-    (db, key): &KeyId,
-    out: &mut Reply,
-) -> Option<Found> {
-    let (Run::Write(handler) | Run::Read(handler)) = waiter.command.run else { return None };
-    let narrowed = narrowed(waiter, key);
-    let args: Args<'_> = narrowed.as_ref().map_or_else(|| waiter.args.args(), OwnedArgs::args);
-    let mut shards = stdx::locks::Bits::EMPTY;
-    waiter.command.each_key(args, &mut |i, _| {
-        shards = shards.union(&Keyspace::shards_of([args.at(i)]));
+        let key = args.args().at(i);
+        if seen.insert(key) {
+            keys.push((db, Box::from(key)));
+        }
     });
-    let mark = out.len();
-    let mut view = View::locked(&server.keyspace, shards, waiter.db, local.now_ms);
-    if view.has_intents() {
-        crate::call::settle(&mut view, [(waiter.command, args)].into_iter(), waiter.db);
-    }
-    view.select(*db);
-    if view.kind(key) != Some(waiter.kind) {
-        put_off(server, local, view.finish());
-        return None;
-    }
-    view.select(waiter.db);
-    if waiter.command.steps(&view, args) > INLINE_STEPS {
-        put_off(server, local, view.finish());
-        return Some(Found::Long);
-    }
-    let caller = Caller { may_block: true, may_stream: true, client_id: waiter.client, ..Caller::default() };
-    let mut cx = Cx::new(&mut view, out, caller, Budget::unlimited(None), local.random());
-    let result = handler(&mut cx, args);
-    let outcome = std::mem::take(&mut cx.outcome);
-    let effects = std::mem::take(&mut cx.effects);
-    if matches!(outcome, Outcome::Block(_)) {
-        out.truncate(mark);
-        put_off(server, local, view.finish());
-        return None;
-    }
-    if let Err(error) = result {
-        out.truncate(mark);
-        out.error(&error.text());
-    }
-    server.log_effect(waiter.command, args, &effects, &view);
-    let stream = if let Outcome::Stream(rest) = outcome { Some(rest) } else { None };
-    Some(Found::Served(view.finish(), stream))
-}
-
-/// An attempt that came to nothing may have written to the table what long commits left to be written: it is told, and who
-/// waits for that is served with this loop's next mail.
-fn put_off(server: &Server, local: &Local, changes: Changes) {
-    let ready = server.tell(changes);
-    if !ready.is_empty() {
-        server.send(local.id, Mail::Ready(ready));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn waited(keys: &[(usize, &str)]) -> Tables {
-        let mut tables = Tables::default();
-        for (db, key) in keys {
-            tables.by_key.insert((*db, key.as_bytes().into()), Queues::default());
-        }
-        tables
-    }
-
-    fn next(tables: &mut Tables) -> Option<String> {
-        tables.next_of_round(1).map(|(_, key)| String::from_utf8_lossy(&key).into_owned())
-    }
-
-    #[test]
-    fn a_round_visits_each_key_of_its_database_once() {
-        let mut tables = waited(&[(0, "x"), (1, ""), (1, "a"), (1, "a\0"), (1, "b"), (2, "y")]);
-        assert!(tables.begin_round(1));
-        assert_eq!(
-            [(); 5].map(|()| next(&mut tables)),
-            ["", "a", "a\0", "b", "-"].map(|k| Some(k.into()).filter(|k| k != "-"))
-        );
-        assert!(tables.begin_round(1));
-        assert!(!tables.begin_round(3));
-        assert_eq!(tables.rounds.len(), 1);
-    }
-
-    /// However often a database is exchanged, one round is under way, and every key comes after the last exchange.
-    #[test]
-    fn a_round_goes_on_to_where_it_was_at_the_last_exchange() {
-        let keys: Vec<String> = (0..7).map(|i| format!("k{i}")).collect();
-        let mut tables = waited(&keys.iter().map(|key| (1, &key[..])).collect::<Vec<_>>());
-        for first in 0..=keys.len() {
-            for second in 0..=keys.len() {
-                assert!(tables.begin_round(1));
-                (0..first).for_each(|_| assert!(next(&mut tables).is_some()));
-                assert!(!tables.begin_round(1));
-                (0..second).for_each(|_| assert!(next(&mut tables).is_some()));
-                assert!(!tables.begin_round(1));
-                let mut rest: Vec<String> = std::iter::from_fn(|| next(&mut tables)).collect();
-                rest.sort_unstable();
-                assert_eq!(rest, keys, "{first} {second}");
-                assert!(tables.rounds.is_empty());
-            }
-        }
-    }
+    keys
 }

@@ -1,6 +1,6 @@
 //! CLIENT PAUSE: until when commands wait, and what waits.
 
-use command::Command;
+use command::{Command, facts};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -90,8 +90,8 @@ impl Pause {
             return false;
         }
         let changes =
-            command.is_write() || command.may_replicate() || command.name == "exec" && queued_writes();
+            command.is_write() || command.may_replicate() || command.is(facts::RUNS_QUEUE) && queued_writes();
         let writes_only = self.word.load(Ordering::Acquire) & 1 == 1;
-        !matches!(command.name, "client|unpause" | "client|pause") && (changes || !writes_only)
+        !command.is(facts::PAUSES) && (changes || !writes_only)
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! Cost: `push` O(words), no allocation for most commands; `at` O(1).
 
-use crate::call::has_unknown_keys;
+use command::facts::{self, has_unknown_keys};
 use command::{Command, Handler, Run};
 use resp::{Args, OwnedArgs};
 use std::sync::Arc;
@@ -60,73 +60,14 @@ pub struct Queue {
     holding: Holding,
 }
 
-/// Actions that take effect at their place in a transaction that runs over an overlay, and may be repeated. All others wait for
-/// the commit.
-const AT_PLACE: &[&str] = &["select", "unwatch"];
-
-/// Actions that a script's engine performs at their place.
-const OF_ENGINE: &[&str] = &["script|exists", "script|load", "script|show"];
-
-/// Actions that may take longer than a loop has.
-const SLOW: &[&str] = &[
-    "client|kill",
-    "client|list",
-    "command",
-    "command|docs",
-    "command|info",
-    "command|list",
-    "config|get",
-    "evenkeel|phases",
-    "evenkeel|source",
-    "evenkeel|stalls",
-    "evenkeel|waits",
-    "evenkeel|why",
-    "function|delete",
-    "function|dump",
-    "function|flush",
-    "function|list",
-    "function|load",
-    "function|restore",
-    "info",
-    "latency|doctor",
-    "latency|histogram",
-    "memory|doctor",
-    "memory|malloc-stats",
-    "memory|stats",
-    "pubsub|channels",
-    "pubsub|numsub",
-    "pubsub|shardchannels",
-    "pubsub|shardnumsub",
-    "slowlog|get",
-    "slowlog|why",
-];
-
-/// Whether it is an action that may take longer than a loop has. O(1).
-pub(crate) fn is_slow_action(command: &Command) -> bool {
-    SLOW.contains(&command.name)
-}
-
-/// Actions that change which scripts and functions there are.
-const CHANGES: &[&str] =
-    &["function|delete", "function|flush", "function|load", "function|restore", "script|flush"];
-
 /// Whether a command of a transaction that runs over an overlay waits for the commit (`scripts::deeds`).
 pub(crate) fn is_deed(command: &Command) -> bool {
-    matches!(command.run, Run::Exec) && !needs_engine(command) && !AT_PLACE.contains(&command.name)
+    matches!(command.run, Run::Exec) && !needs_engine(command) && !command.is(facts::AT_PLACE)
 }
 
 /// Whether it looks for scripts and functions.
 pub(crate) fn needs_engine(command: &Command) -> bool {
-    is_script(command) || OF_ENGINE.contains(&command.name)
-}
-
-/// Whether a command runs a script.
-pub(crate) fn is_script(command: &Command) -> bool {
-    matches!(command.name, "eval" | "eval_ro" | "evalsha" | "evalsha_ro") || is_function(command)
-}
-
-fn is_function(command: &Command) -> bool {
-    matches!(command.name, "fcall" | "fcall_ro")
+    command.is(facts::SCRIPT | facts::ENGINE)
 }
 
 #[derive(Default)]
@@ -198,7 +139,7 @@ impl Queue {
     /// Whether the `i`-th command changes which scripts and functions there are, and one behind it may look for them.
     /// `drafted`: one before it did.
     pub(crate) fn changes_code(&self, i: usize, drafted: bool) -> bool {
-        (drafted || i < self.looked_until) && CHANGES.contains(&self.at(i).0.name)
+        (drafted || i < self.looked_until) && self.at(i).0.is(facts::CHANGES_CODE)
     }
 
     /// Whether only running it shows how long it takes.
@@ -232,24 +173,24 @@ impl Queue {
         self.len += 1;
         self.words += args.len();
         self.bytes += bytes + 16 * args.len();
-        // Their keeper counts the words.
-        let counted = kept.as_ref().is_some_and(|kept| kept.are_held());
-        self.own += ENTRY + if counted { 0 } else { bytes + 8 * args.len() };
+        // Every share has a part that is granted whatever the rest holds, so the words of one queue are one share.
+        kept.iter().for_each(|kept| kept.give_up_share());
+        self.own += ENTRY + bytes + 8 * args.len();
         self.writes += usize::from(command.is_write());
         self.hungry += usize::from(command.has(command::table::DENYOOM));
         self.keyed += usize::from(matches!(command.run, Run::Read(_) | Run::Write(_)));
-        self.sets += usize::from(command.name == "set" && args.len() == 3);
+        self.sets += usize::from(command.is_plain_set(args));
         if !matches!(command.run, Run::Read(_) | Run::Write(_)) {
-            let is_one_of = |names: &[&str]| usize::from(names.contains(&command.name));
+            let is = |facts: u32| usize::from(command.is(facts));
             if needs_engine(command) {
                 self.looked_until = self.len;
             }
-            self.slow += is_one_of(SLOW);
-            self.scripts += usize::from(is_script(command));
-            self.functions += usize::from(is_function(command));
-            self.tours += usize::from(command.name == "keys");
-            self.flushes += is_one_of(&["flushall", "flushdb", "swapdb"]);
-            self.published += usize::from(command.name == "publish");
+            self.slow += is(facts::SLOW_ACTION);
+            self.scripts += is(facts::SCRIPT);
+            self.functions += is(facts::FUNCTION);
+            self.tours += is(facts::TOUR);
+            self.flushes += is(facts::FLUSHES);
+            self.published += is(facts::PASSES_PATTERNS);
         }
         let own = kept.is_some() || bytes >= OWN || args.len() >= OWN;
         let chunk = self.room();
@@ -394,7 +335,7 @@ mod tests {
         let mut queue = Queue::default();
         for words in commands {
             let owned = OwnedArgs::from_slices(words);
-            queue.push(crate::call::resolve(owned.args()).unwrap(), owned.args(), None);
+            queue.push(command::resolve(owned.args()).unwrap(), owned.args(), None);
         }
         queue
     }
@@ -434,12 +375,6 @@ mod tests {
         assert_eq!(changes(&[load, forget]), none);
         assert_eq!(changes(&[forget, load]), [0]);
         assert_eq!(changes(&[forget, &[b"SCRIPT", b"EXISTS", b"x"]]), [0]);
-    }
-
-    #[test]
-    fn every_action_that_is_named_exists() {
-        let exists = |name: &&str| command::places::all().iter().any(|command| command.name == *name);
-        assert!([AT_PLACE, OF_ENGINE, SLOW, CHANGES].concat().iter().all(exists));
     }
 
     #[test]

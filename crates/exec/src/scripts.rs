@@ -48,7 +48,7 @@ use quiet::Compiling;
 use run::{Ground, Limit, run_once};
 use transaction::Transaction;
 
-use crate::actions::Act;
+use crate::act::Act;
 use crate::call::{self, INLINE_STEPS};
 use crate::chores::{Collecting, Libraries as Loading};
 use crate::mail::{Errand, Mail};
@@ -666,9 +666,7 @@ pub fn perform(server: &Arc<Server>, local: &mut Local, session: Option<&mut Ses
             let (in_script, in_multi, committed) = (true, true, true);
             let mut act = Act { server, local, session, out, view: None, in_script, in_multi, committed };
             let reply = errand.reply.clone();
-            return crate::actions::perform_for_script(&mut act, command, args, move |bytes| {
-                reply.put(bytes)
-            });
+            return crate::aside::perform_for_script(&mut act, command, args, move |bytes| reply.put(bytes));
         }
         (Ok(_), None) => out.error("ERR the client has gone"),
         (Err(error), _) => out.error(&error.text()),

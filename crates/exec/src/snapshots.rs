@@ -15,7 +15,7 @@
 mod places;
 
 use crate::piece::{Letter, Post};
-use crate::waits::Ahead;
+use crate::waits::{Ahead, Queued};
 use keyspace::{Ended, Keyspace, Limits, Snapshot};
 use parking_lot::{Mutex, MutexGuard};
 pub use places::PLACES;
@@ -51,15 +51,6 @@ pub struct Usage {
     pub walks_waiting: usize,
     /// How often work was asked to give way.
     pub gave_way: u64,
-}
-
-/// Since when somebody waits for a place, or in a line, and behind what, as long as that had run then.
-#[derive(Clone, Copy, Debug)]
-pub struct Queued {
-    since_ns: u64,
-    /// The place in the queue.
-    ticket: u64,
-    behind: Option<Ahead>,
 }
 
 impl Snapshots {
@@ -223,22 +214,6 @@ pub struct Streamed {
 const LARGE: usize = 64 * 1024;
 /// A reply that is streamed for less long is not looked at: loops look ten times a second, each at its own time.
 const SETTLED_MS: u64 = 1000;
-
-impl Queued {
-    pub(crate) fn new(since_ns: u64, behind: Option<Ahead>) -> Queued {
-        Queued { since_ns, ticket: 0, behind }
-    }
-
-    /// The place in the queue.
-    pub(crate) fn ticket(self) -> u64 {
-        self.ticket
-    }
-
-    /// The wait is over: its nanoseconds, and behind whom it was.
-    pub(crate) fn over(self) -> (u64, Option<Ahead>) {
-        (stdx::clock::mono_ns().saturating_sub(self.since_ns), self.behind)
-    }
-}
 
 impl Snapshots {
     /// Frees what nobody reads any more, and ends those who keep too much of it, or for too long: these clients lose their

@@ -10,17 +10,18 @@
 //! - T4: a queue with scripts or KEYS in it, or a long one that also publishes, subscribes or the like, runs like a
 //!   script: over an overlay, on a thread if it takes long (`scripts/transaction.rs`).
 
-use crate::actions::Act;
-use crate::actions::connection::database;
-use crate::call::{Flow, has_unknown_keys, shards_of, step};
+use crate::act::Act;
 use crate::pubsub::{FEW_PATTERNS, Kind};
-use crate::queue::{Queue, is_script};
+use crate::queue::Queue;
 use crate::scripts::{self, Started};
 use crate::session::{Multi, Watch, flag};
-use crate::{Local, Server, Session, job, sources};
-use command::{Command, Error, Run};
+use crate::step::step;
+use crate::{Flow, Local, Server, Session, fetching, job, rows};
+use command::facts::has_unknown_keys;
+use command::keys::{database, shards_of};
+use command::{Command, Error, Run, facts};
 use keyspace::{Changes, Keyspace, View};
-use resp::{Args, Reply};
+use resp::Args;
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
 use stdx::locks::Bits;
@@ -97,18 +98,13 @@ impl Watch {
 }
 
 /// Queues a command of an open MULTI.
-pub(crate) fn queue(
-    server: &Server,
-    local: &Local,
-    session: &mut Session,
-    command: &'static Command,
-    args: Args<'_>,
-    out: &mut Reply,
-) -> Flow {
+pub(crate) fn queue(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Flow {
+    let (server, local, session, out) = (act.server, &*act.local, &mut *act.session, &mut *act.out);
     let limit = server.config.live.query_buffer_bytes.size();
     let Some(multi) = &mut session.multi else { return Flow::Done };
-    if command.name == "select" {
-        multi.selected = args.get(1).and_then(|db| database(server, db).ok()).or(multi.selected);
+    if command.is(facts::SELECTS) {
+        multi.selected =
+            args.get(1).and_then(|db| database(server.keyspace.databases(), db).ok()).or(multi.selected);
     }
     multi.queue.push(command, args, local.incoming.clone());
     if multi.queue.bytes() > limit {
@@ -163,10 +159,7 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
             continue;
         }
         let sources = &act.server.sources;
-        if session.db == 0
-            && sources.any()
-            && session.watch.rows.begin(act.server, act.local, sources, key)?
-        {
+        if session.db == 0 && sources.any() && session.watch.rows.begin(sources, act.local.now_ms, key)? {
             continue;
         }
         let mut view =
@@ -192,7 +185,7 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
     }
     if from + AT_A_STRETCH < args.len() - 1 {
         session.done = from + AT_A_STRETCH;
-        return Ok(crate::call::go_on(session, act.local));
+        return Ok(crate::held::go_on(session, act.local));
     }
     act.out.ok();
     Ok(Flow::Done)
@@ -210,7 +203,7 @@ pub(crate) fn unwatch(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error>
 /// Ends MULTI and WATCH: after EXEC and DISCARD, on RESET and when the client goes.
 pub(crate) fn leave(server: &Server, local: &mut Local, session: &mut Session) {
     if let Some(multi) = session.multi.take().filter(|multi| multi.queue.len() > FEW) {
-        job::discard(multi);
+        stdx::reclaim::discard(multi);
     }
     session.info.queued.store(-1, Ordering::Relaxed);
     session.info.multi_bytes.store(0, Ordering::Relaxed);
@@ -249,12 +242,14 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let apart = long || slow || multi.queue.is_open_ended();
     if multi.sources
         && apart
-        && let Some(result) = sources::preload(act, sources::keys_of(&multi.queue).into_iter())
+        && let Some(result) = fetching::preload(act, fetching::keys_of(&multi.queue).into_iter())
     {
         return waits_for_rows(act, multi, result);
     }
     // Under its locks it is looked at again; of what runs elsewhere only the news counts from here on.
-    if !act.session.watch.rows.is_empty() && act.session.watch.rows.is_changed(act.server, act.local) {
+    if !act.session.watch.rows.is_empty()
+        && act.session.watch.rows.is_changed(&act.server.keyspace, act.local.now_ms)
+    {
         leave(act.server, act.local, act.session);
         act.out.null_array();
         return Ok(Flow::Done);
@@ -265,7 +260,7 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     }
     if act.server.keyspace.has_guards() && any_guarded(act, &multi.queue) {
         act.session.multi = Some(multi);
-        return Ok(crate::call::wait_for_guard(act.session, act.local));
+        return Ok(crate::held::wait_for_guard(act.session, act.local));
     }
     // A job knows database 0 only, where rows are not.
     if plain && long && !multi.sources {
@@ -279,9 +274,12 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 
 /// Runs the queue at once, under the locks of its keys, unless that turns out to be long.
 fn run_here(act: &mut Act<'_, '_>, multi: Multi, plain: bool) -> Result<Flow, Error> {
-    let mut rows =
-        if multi.sources { sources::Rows::of(act.server, &multi.queue) } else { sources::Rows::default() };
-    let shards = shards_needed(act.session, &multi.queue);
+    let mut rows = if multi.sources {
+        rows::TransactionRows::of(&act.server.sources, multi.queue.iter())
+    } else {
+        rows::TransactionRows::default()
+    };
+    let shards = shards_needed(act.server, act.session, &multi.queue);
     let keyspace = act.server.keyspace.clone();
     let mut view = View::locked(&keyspace, shards, act.session.db, act.local.now_ms);
     // Whether what was watched is still there is no use of it; each command says for itself.
@@ -298,7 +296,7 @@ fn run_here(act: &mut Act<'_, '_>, multi: Multi, plain: bool) -> Result<Flow, Er
         act.server.after(act.local, view.finish());
         return Ok(if plain { start_job(act, multi) } else { run_over(act, multi, true) });
     }
-    if let Some(result) = rows.look(act.local, act.session, &mut view) {
+    if let Some(result) = fetching::look_at(act.local, act.session, &mut rows, &mut view) {
         act.server.after(act.local, view.finish());
         drop(rows);
         return waits_for_rows(act, multi, result);
@@ -315,7 +313,6 @@ fn run_here(act: &mut Act<'_, '_>, multi: Multi, plain: bool) -> Result<Flow, Er
     rows.give_back(&mut view);
     let changes = view.finish();
     leave(act.server, act.local, act.session);
-    act.server.reply_gate(changes.lsn);
     act.server.after(act.local, changes);
     Ok(end)
 }
@@ -327,15 +324,15 @@ fn run_commands(act: &mut Act<'_, '_>, multi: &Multi, changes_rows: bool, view: 
     let timed = act.server.config.live.latency_tracking.get();
     let mut began_ns = act.local.lap();
     for (i, (command, args)) in multi.queue.iter().enumerate() {
-        view.select(sources::db_for(act.server, command, args, act.session.db));
+        view.select(rows::db_for(&act.server.sources, command, args, act.session.db));
         act.local.incoming = multi.queue.kept(i);
         let mark = act.out.len();
         let source = if multi.sources { act.server.sources.by_db(view.db()) } else { None };
         let changed = source.as_ref().filter(|_| changes_rows);
         let found = match changed {
-            Some(entry) => sources::look_within(entry, view, command, args),
+            Some(entry) => rows::look_within(entry, view, command, args),
             None if view.db() >= act.server.keyspace.databases() && !multi.sources => {
-                Err(sources::came_since(act.server, command, args))
+                Err(rows::came_since(&act.server.sources, command, args))
             }
             None => Ok(()),
         };
@@ -355,7 +352,7 @@ fn run_commands(act: &mut Act<'_, '_>, multi: &Multi, changes_rows: bool, view: 
         error.into_iter().for_each(|text| act.local.recorder.error(text));
         act.local.recorder.within(command::places::of(command), now_ns - began_ns, error.is_some(), timed);
         let live = &act.server.config.live;
-        act.server.stats.queued(act.local, live, act.session, (command, args), now_ns - began_ns);
+        act.server.stats.queued(act.local, live, &act.session.info, (command, args), now_ns - began_ns);
         began_ns = now_ns;
     }
     act.local.incoming = None;
@@ -387,13 +384,13 @@ fn waits_for_rows(act: &mut Act<'_, '_>, multi: Multi, result: Result<Flow, Erro
 fn after_write(
     act: &Act<'_, '_>,
     view: &mut View<'_>,
-    source: Option<&sources::Entry>,
+    source: Option<&rows::Entry>,
     command: &'static Command,
     args: Args<'_>,
 ) {
     if let Some(entry) = source {
-        sources::before_write(entry, command, args);
-        sources::after_write(entry, view, command, args);
+        rows::before_write(entry, command, args);
+        rows::after_write(entry, view, command, args);
     } else if view.db() >= act.server.keyspace.databases() {
         // The source ended since the command's database was chosen.
         command.each_key(args, &mut |i, _| _ = view.remove(args.at(i)));
@@ -409,10 +406,11 @@ fn settle(server: &Server, session: &Session, multi: &Multi, shards: Bits, view:
     let mut keys: Vec<(usize, &[u8])> = session.watch.keys.keys().map(|(db, key)| (*db, &**key)).collect();
     let mut selected = session.db;
     for (command, args) in multi.queue.iter() {
-        if command.name == "select" {
-            selected = args.get(1).and_then(|db| database(server, db).ok()).unwrap_or(selected);
+        if command.is(facts::SELECTS) {
+            selected =
+                args.get(1).and_then(|db| database(server.keyspace.databases(), db).ok()).unwrap_or(selected);
         }
-        let db = sources::db_for(server, command, args, selected);
+        let db = rows::db_for(&server.sources, command, args, selected);
         command.each_key(args, &mut |i, _| keys.push((db, args.at(i))));
     }
     view.settle(&keys, multi.queue.has_writes());
@@ -424,17 +422,17 @@ fn is_long(multi: &Multi, view: &View<'_>) -> bool {
         // Nothing is streamed here.
         command.steps(view, args).saturating_add(command.reply_steps(view, args)).saturating_add(1)
     };
-    multi.queue.iter().map(cost).fold(0, usize::saturating_add) > crate::call::INLINE_STEPS
+    multi.queue.iter().map(cost).fold(0, usize::saturating_add) > command::INLINE_STEPS
 }
 
 fn any_guarded(act: &Act<'_, '_>, queue: &Queue) -> bool {
-    let mut writes = queue.iter().filter(|(command, _)| command.is_write() || is_script(command));
-    writes.any(|(command, args)| crate::call::is_guarded(act.server, act.local, command, args))
+    let mut writes = queue.iter().filter(|(command, _)| command.is_write() || command.is(facts::SCRIPT));
+    writes.any(|(command, args)| crate::held::is_guarded(act.server, act.local, command, args))
 }
 
 /// Runs the queue elsewhere (T3); the session is out of the transaction at once.
 fn start_job(act: &mut Act<'_, '_>, multi: Multi) -> Flow {
-    let flow = crate::aside::start_exec(act.server, act.local, act.session, multi.queue, act.out);
+    let flow = crate::hand_on::start_exec(act.server, act.local, act.session, multi.queue, act.out);
     leave(act.server, act.local, act.session);
     flow
 }
@@ -450,7 +448,7 @@ fn run_over(act: &mut Act<'_, '_>, multi: Multi, long: bool) -> Flow {
 }
 
 /// The shards of every queued key and of every watched one; all, if a command needs the whole or names no keys itself.
-fn shards_needed(session: &Session, queue: &Queue) -> Bits {
+fn shards_needed(server: &Server, session: &Session, queue: &Queue) -> Bits {
     let mut shards = Keyspace::shards_of(session.watch.keys.keys().map(|(_, key)| &**key));
     if !session.watch.rows.is_empty() {
         shards = shards.union(&Keyspace::shards_of(session.watch.rows.keys()));
@@ -458,7 +456,7 @@ fn shards_needed(session: &Session, queue: &Queue) -> Bits {
     for (command, args) in queue.iter() {
         let whole = match command.run {
             Run::Whole(_) => true,
-            Run::Exec => crate::actions::needs_keyspace(command),
+            Run::Exec => server.actions.needs_keyspace(command),
             _ => has_unknown_keys(command, args),
         };
         if whole {

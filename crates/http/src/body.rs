@@ -1,19 +1,19 @@
-//! Bodies that go out piece by piece, as the reply they come from is written.
+//! Bodies that are sent piece by piece, as the reply behind them is written.
 
 use crate::reply::{Broken, Json};
 
-/// The rest of a body.
+/// The rest of a body that is being sent.
 pub enum Body {
-    /// So many bytes, as they are.
+    /// This many bytes, unchanged.
     Text(usize),
-    /// JSON made of what comes; in chunks, or plainly until the connection ends.
+    /// JSON made from the reply; in chunks, or plainly until the connection ends.
     Json { json: Json, chunked: bool },
-    /// Nothing is sent of it (HEAD).
+    /// Nothing is sent (HEAD).
     Dropped,
 }
 
 impl Body {
-    /// Appends what the next piece of the reply becomes. `room` is a buffer to work in. Cost: O(piece).
+    /// Appends the body for the next piece of the reply. `room` is a work buffer. O(piece).
     pub fn put(&mut self, reply: &[u8], room: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<(), Broken> {
         match self {
             Body::Text(left) => {
@@ -26,7 +26,7 @@ impl Body {
             Body::Json { json, chunked: true } => {
                 room.clear();
                 json.feed(reply, room)?;
-                // An empty chunk would be the end.
+                // An empty chunk would mean the end.
                 if !room.is_empty() {
                     out.extend_from_slice(format!("{:x}\r\n", room.len()).as_bytes());
                     out.extend_from_slice(room);
@@ -38,7 +38,7 @@ impl Body {
         Ok(())
     }
 
-    /// Ends the body: all of the reply was put. An error: it is not what was promised (H3).
+    /// Ends the body after the whole reply. An error: it is not as long as announced, or not complete (H3).
     pub fn end(self, out: &mut Vec<u8>) -> Result<(), Broken> {
         match self {
             Body::Text(0) | Body::Dropped => Ok(()),

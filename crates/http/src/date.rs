@@ -1,9 +1,9 @@
-//! Dates as HTTP writes them, `Sun, 06 Nov 1994 08:49:37 GMT`, and reads them: in two older forms, too.
+//! Dates in HTTP, as `Sun, 06 Nov 1994 08:49:37 GMT`. Two older forms are read as well.
 
 /// Length of a date.
 pub const LEN: usize = 29;
 
-/// A date that is spelled anew once a second.
+/// The date of now, spelled once a second.
 pub struct Today {
     second: u64,
     text: [u8; LEN],
@@ -30,7 +30,7 @@ impl Today {
 const DAYS: &[u8; 21] = b"ThuFriSatSunMonTueWed";
 const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
 
-/// Spells a moment (seconds since 1970, up to the year 9999).
+/// Spells a moment in seconds since 1970, up to the year 9999.
 pub fn spell(unix_s: u64) -> [u8; LEN] {
     let unix_s = unix_s.min(253_402_300_799);
     let (days, second) = (unix_s / 86_400, unix_s % 86_400);
@@ -52,8 +52,8 @@ pub fn spell(unix_s: u64) -> [u8; LEN] {
     text
 }
 
-/// The moment a date names, in seconds since 1970, in any of the three forms of RFC 9110; None if it is no date, or an earlier
-/// one. O(1).
+/// Reads a date in any of the three forms of RFC 9110, as seconds since 1970. `None`: it is no date, or
+/// before 1970. O(1).
 ///
 /// ```text
 /// Sun, 06 Nov 1994 08:49:37 GMT        Sunday, 06-Nov-94 08:49:37 GMT        Sun Nov  6 08:49:37 1994
@@ -63,7 +63,7 @@ pub fn parse(text: &[u8]) -> Option<u64> {
     let (year, month, day, time) = match text.len() {
         LEN => {
             let at = at(number(word(12, 16)?)?, word(8, 11)?, word(5, 7)?, word(17, 25)?)?;
-            // Whatever stands between these, and the name of the day, has to be right as well.
+            // The weekday and the separators must be right as well.
             return (spell(at) == text).then_some(at);
         }
         24 => (number(word(20, 24)?)?, word(4, 7)?, word(8, 10)?, word(11, 19)?),
@@ -71,14 +71,14 @@ pub fn parse(text: &[u8]) -> Option<u64> {
             let comma = memchr::memchr(b',', text)?;
             let rest = text[comma..].strip_prefix(b", ")?.strip_suffix(b" GMT")?;
             let year = number(rest.get(7..9)?)?;
-            // Two digits: from 1970 to 2069.
+            // Two digits mean 1970 to 2069.
             (if year < 70 { 2000 } else { 1900 } + year, rest.get(3..6)?, rest.get(..2)?, rest.get(10..)?)
         }
     };
     at(year, month, day, time)
 }
 
-/// A moment from a year, the name of a month, a day and `08:49:37`.
+/// The moment of a year, the name of a month, a day and `08:49:37`.
 fn at(year: u64, month: &[u8], day: &[u8], time: &[u8]) -> Option<u64> {
     let month = MONTHS.chunks_exact(3).position(|name| name == month)? as u64 + 1;
     let day = number(day.trim_ascii_start())?;
@@ -88,7 +88,7 @@ fn at(year: u64, month: &[u8], day: &[u8], time: &[u8]) -> Option<u64> {
         return None;
     }
     let days = days_until(year, month, day);
-    // The 30th of February is none.
+    // A day such as 30 February does not exist.
     (civil(days) == (year, month, day)).then_some(days * 86_400 + hour * 3600 + minute * 60 + second.min(59))
 }
 
@@ -97,7 +97,7 @@ fn number(digits: &[u8]) -> Option<u64> {
     all.then(|| digits.iter().fold(0, |n, digit| n * 10 + u64::from(digit - b'0')))
 }
 
-/// Days from 1970 to a day: the reverse of [`civil`].
+/// Days from 1970 to a date; the inverse of [`civil`].
 fn days_until(year: u64, month: u64, day: u64) -> u64 {
     let year = year - u64::from(month <= 2);
     let shifted = if month > 2 { month - 3 } else { month + 9 };
@@ -107,7 +107,8 @@ fn days_until(year: u64, month: u64, day: u64) -> u64 {
     (era * 146_097 + day_of_era).saturating_sub(719_468)
 }
 
-/// Year, month and day of a day since 1970. The year begins in March here, so that the leap day is its last.
+/// Year, month and day of a day since 1970. Computes with a year that begins in March, so that a leap day is
+/// its last.
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
@@ -149,7 +150,7 @@ mod tests {
         {
             assert_eq!(parse(text.as_bytes()), Some(784_111_777), "{text}");
             for at in 0..text.len() {
-                // No cut or changed byte makes it another moment unless it is another date.
+                // A cut or changed byte must not give another moment.
                 assert!(parse(&text.as_bytes()[..at]).is_none(), "{text} cut at {at}");
                 let mut changed = text.as_bytes().to_vec();
                 changed[at] = b'x';
@@ -177,7 +178,7 @@ mod tests {
         }
     }
 
-    /// Against counting days one by one, over more than an era of 400 years.
+    /// Compares with counting days one by one, over more than an era of 400 years.
     #[test]
     fn every_day_follows_the_one_before() {
         let (mut year, mut month, mut day) = (1970, 1, 1);

@@ -5,7 +5,7 @@ use twox_hash::XxHash3_128;
 /// Length of a tag, quotes included.
 pub const LEN: usize = 34;
 
-/// The strong tag of a body: equal bytes have equal tags, in every process. Cost: O(n), some 50 ns for 1 KB.
+/// The strong tag of a body. Equal bytes have equal tags in every process. O(n), some 50 ns for 1 KB.
 pub fn of(body: &[u8]) -> [u8; LEN] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let hash = XxHash3_128::oneshot(body).to_be_bytes();
@@ -16,10 +16,10 @@ pub fn of(body: &[u8]) -> [u8; LEN] {
     tag
 }
 
-/// Lines of tags that are looked at: of more, which no client sends, the others name nothing.
+/// Lines of tags that are read. More, which no client sends, are ignored.
 pub const LINES: usize = 2;
 
-/// The tags a client names, in one line or several.
+/// The tags of a condition, from one line or several.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tags<'a> {
     lines: [&'a [u8]; LINES],
@@ -31,7 +31,7 @@ impl<'a> Tags<'a> {
         Tags { lines: [line, b""], count: 1 }
     }
 
-    /// A further line.
+    /// Adds a line. Lines beyond [`LINES`] are ignored.
     pub fn add(&mut self, line: &'a [u8]) {
         if let Some(place) = self.lines.get_mut(self.count) {
             *place = line;
@@ -39,13 +39,13 @@ impl<'a> Tags<'a> {
         }
     }
 
-    /// All in one line.
+    /// All tags in one line.
     pub fn joined(&self) -> Box<[u8]> {
         self.lines[..self.count].join(&b", "[..]).into()
     }
 
-    /// Whether a tag is named, or all are: that is what a body without one answers to. `strong`: a weak tag, `W/"a"`, is not `"a"`.
-    /// Cost: O(n).
+    /// Whether this tag is named, or `*`, which also names a body without a tag. `strong`: a weak tag,
+    /// `W/"a"`, does not name `"a"`. O(n).
     pub fn name(&self, tag: Option<&[u8]>, strong: bool) -> bool {
         let lines = &self.lines[..self.count];
         let mut elements = lines.iter().flat_map(|line| Elements(line));
@@ -60,7 +60,7 @@ impl<'a> Tags<'a> {
     }
 }
 
-/// What stands in a list between commas, but for what is empty. A comma may stand within a tag.
+/// The elements of a list between commas, without empty ones. A tag may contain a comma.
 #[derive(Clone)]
 struct Elements<'a>(&'a [u8]);
 
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_tag_never_changes() {
-        // Clients keep them: other bytes here would make all of them ask again.
+        // Clients keep tags: with other bytes here, all of them would fetch everything again.
         assert_eq!(&of(b""), b"\"99aa06d3014798d86001c324468d497f\"");
         assert_ne!(of(b"a"), of(b"b"));
         assert!(of(&[7; 5000])[1..33].iter().all(u8::is_ascii_hexdigit));
@@ -144,10 +144,10 @@ mod tests {
         let mut tags = Tags::new(b"");
         tags.add(b",\"a\"");
         assert!(tags.name(Some(b"\"a\""), true) && !tags.name(None, true));
-        // More than there can be name nothing.
+        // Lines beyond the limit name nothing.
         (0..10).for_each(|_| tags.add(b"\"d\""));
         assert!(!tags.name(Some(b"\"d\""), true) && !tags.name(None, true));
-        // All is all there can be.
+        // `*` must be the only element.
         let mut tags = Tags::new(b"\"b\"");
         tags.add(b"*");
         assert!(!tags.name(Some(b"\"d\""), false) && !tags.name(None, false));

@@ -6,12 +6,12 @@
 //! bytes ◄──────────────── response, body ◄──────── reply: items as JSON ◄────────────────┘
 //! ```
 //!
-//! - H1: nothing a client sends is trusted: heads, targets, numbers of headers and bodies are limited, and what two readers
-//!   could take for requests of different lengths is refused, and the connection closed.
-//! - H2: parsing allocates nothing; a head that comes in many pieces is searched for its end once, and parsed once.
-//! - H3: what a response says of its length is true, or the connection ends with it.
+//! - H1: no input is trusted. Heads, targets, header counts and bodies are limited. Input that two readers
+//!   could split into different requests is refused, and the connection closed.
+//! - H2: parsing allocates nothing. A head in many pieces is searched for its end once, and parsed once.
+//! - H3: a response has the length it announces, or the connection ends with it.
 //!
-//! Cost: a request of 100 bytes takes some 100 ns to parse, a response of 1 KB as long to write, its tag included.
+//! Cost: about 100 ns to parse a request of 100 bytes, and as much to write a response of 1 KB with its tag.
 #![forbid(unsafe_code)]
 
 pub mod body;

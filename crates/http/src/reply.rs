@@ -1,38 +1,38 @@
-//! Items in a reply of the server (RESP3), and the JSON they become.
+//! Reads items from a reply of the server (RESP3) and turns them into JSON.
 //!
 //! ```text
-//! items   *n  of  _                              not there
+//! items   *n  of  _                              missing
 //!                 *2  :left-ms  value            -1: it does not expire
 //!                 *3  :left-ms  :changed-ms  value
-//! value   $n …                                   JSON already, given out as it is
+//! value   $n …                                   already JSON, passed on unchanged
 //!         %n of $field $text                     an object of strings
 //! ```
 //!
-//! - J1: [`Json`] takes its input in any pieces, and holds back no more than a line and an incomplete character.
-//! - J2: strings of an object are valid UTF-8 in the output, whatever they were.
+//! - J1: [`Json`] takes its input in any pieces. It holds back at most a line and an incomplete character.
+//! - J2: strings of an object become valid UTF-8, whatever their bytes are.
 
-/// How long an item is good, and since when.
+/// How long an item is good, and when it changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Kept {
-    /// Milliseconds it may be kept; None: nobody knows.
+    /// Milliseconds it may still be kept; `None`: unknown.
     pub left_ms: Option<u64>,
-    /// When it was changed last, in milliseconds since 1970.
+    /// When it last changed (milliseconds since 1970).
     pub changed_ms: Option<u64>,
 }
 
-/// How a reply begins.
+/// The start of a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Begin<'a> {
-    /// Without its `-`.
+    /// The error text without its `-`.
     Error(&'a [u8]),
     Missing,
-    /// So many bytes from that place on.
+    /// A text: its length, and its position in the reply.
     Text(Kept, usize, usize),
-    /// An object; its header is at that place.
+    /// An object: the position of its header.
     Object(Kept, usize),
 }
 
-/// The begin of a reply with one item. None: it is no such reply. O(1), or O(n) for an error.
+/// Reads the start of a reply with one item. `None`: it is no such reply. O(1), or O(n) for an error.
 pub fn begin(reply: &[u8]) -> Option<Begin<'_>> {
     let mut at = 0;
     match line(reply, &mut at)? {
@@ -60,7 +60,7 @@ pub fn begin(reply: &[u8]) -> Option<Begin<'_>> {
     }
 }
 
-/// Length and place of the text a reply consists of; or the error it is.
+/// Reads the start of a reply that is one text or an error. `None`: it is neither.
 pub fn text(reply: &[u8]) -> Option<Begin<'_>> {
     let mut at = 0;
     match line(reply, &mut at)? {
@@ -72,12 +72,12 @@ pub fn text(reply: &[u8]) -> Option<Begin<'_>> {
     }
 }
 
-/// The error a reply is.
+/// The text of an error reply.
 pub fn error(reply: &[u8]) -> Option<&[u8]> {
     reply.strip_prefix(b"-")?.strip_suffix(b"\r\n")
 }
 
-/// The type and the number of the line at `at`, which moves behind it.
+/// The type and the number in the line at `at`. Moves `at` behind the line.
 fn line(reply: &[u8], at: &mut usize) -> Option<(u8, i64)> {
     let rest = &reply[*at..];
     let end = memchr::memchr(b'\n', rest)?;
@@ -98,24 +98,24 @@ fn decimal(text: &[u8]) -> Option<i64> {
     Some(if negative { -n } else { n })
 }
 
-/// The reply is not what it should be.
+/// The reply has another form than expected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Broken;
 
-/// What comes next in a reply.
+/// The next part of a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Next {
     /// The number of items.
     Items,
     Item,
-    /// So many numbers, then a value.
+    /// This many numbers, then a value.
     Numbers(u8),
     Value,
-    /// A field, or its text.
+    /// A field or its text.
     Word,
-    /// The bytes of a value, or of a word.
+    /// The bytes of a value or a word.
     Bytes,
-    /// So many bytes of a line end.
+    /// This many bytes of a line end.
     End(u8),
     Nothing,
 }
@@ -123,24 +123,24 @@ enum Next {
 /// Turns a reply into JSON, piece by piece.
 pub struct Json {
     next: Next,
-    /// The begin of a line.
+    /// The start of an incomplete line.
     line: Vec<u8>,
-    /// Whether the items stand in a list.
+    /// Whether the items form a list.
     listed: bool,
     items: u64,
-    /// Words of an object still to come; an odd number: a text comes next.
+    /// Words of an object still to come. If odd, a text comes next.
     words: u64,
     in_object: bool,
-    /// Bytes of a value or a word still to come.
+    /// Bytes of a value or word still to come.
     bytes: u64,
     text: Text,
 }
 
-/// Longest header of anything.
+/// The longest header.
 const LINE_MAX: usize = 32;
 
 impl Json {
-    /// For a reply with any number of items: they become a list, those that are not there `null`.
+    /// For a reply with any number of items. They become a list; a missing one becomes `null`.
     pub fn list() -> Json {
         Json::from(Next::Items, true)
     }
@@ -163,12 +163,12 @@ impl Json {
         }
     }
 
-    /// Whether the reply is through.
+    /// Whether the reply is complete.
     pub fn is_done(&self) -> bool {
         self.next == Next::Nothing
     }
 
-    /// Appends what the next piece of the reply becomes. Cost: O(piece).
+    /// Appends the JSON for the next piece of the reply. O(piece).
     pub fn feed(&mut self, mut reply: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
         while !reply.is_empty() {
             match self.next {
@@ -193,7 +193,7 @@ impl Json {
         Ok(())
     }
 
-    /// Takes the bytes of a line; what follows it is given back.
+    /// Takes the bytes of a line. Returns the rest.
     fn take_line<'a>(&mut self, reply: &'a [u8], out: &mut Vec<u8>) -> Result<&'a [u8], Broken> {
         let end = memchr::memchr(b'\n', reply).map_or(reply.len(), |at| at + 1);
         if self.line.len() + end > LINE_MAX {
@@ -257,7 +257,7 @@ impl Json {
         }
     }
 
-    /// Ends a value or a word whose bytes are all there.
+    /// Ends a value or word when all its bytes have come.
     fn end_bytes(&mut self, out: &mut Vec<u8>) {
         if self.bytes > 0 {
             return;
@@ -269,7 +269,7 @@ impl Json {
         self.next = Next::End(2);
     }
 
-    /// A value or a word is through, its line end too.
+    /// Continues after a value or word and its line end.
     fn end_value(&mut self, out: &mut Vec<u8>) {
         if self.in_object {
             self.words -= 1;
@@ -307,7 +307,7 @@ impl Json {
 /// A string that becomes part of JSON, in pieces.
 #[derive(Default)]
 struct Text {
-    /// The begin of a character.
+    /// The start of an incomplete character.
     open: Vec<u8>,
 }
 
@@ -330,7 +330,7 @@ impl Text {
                 Err(error) => error,
             };
             let (valid, rest) = bytes.split_at(error.valid_up_to());
-            // Valid up to there.
+            // Valid up to here.
             escape(std::str::from_utf8(valid).unwrap_or_default(), out);
             match error.error_len() {
                 Some(n) => {
@@ -350,7 +350,7 @@ impl Text {
     }
 }
 
-/// Appends a text as it stands between quotes in JSON. Cost: O(n).
+/// Appends a text in the form that JSON needs between quotes. O(n).
 pub fn escape(text: &str, out: &mut Vec<u8>) {
     let bytes = text.as_bytes();
     let mut from = 0;

@@ -1,20 +1,22 @@
-//! Bytes to requests.
+//! Parses bytes into requests.
 //!
-//! - R1: a head ends with an empty line, and all its lines with CR LF: a lone LF is refused, for others may read it otherwise.
-//! - R2: a message has one length. Two lengths, or a length and a transfer coding, are refused (request smuggling).
-//! - R3: after a refusal nothing of the connection's input means anything.
+//! - R1: a head ends with an empty line, and every line with CR LF. A lone LF is refused: another reader may
+//!   read it differently.
+//! - R2: a message has one length. Two lengths, or a length and a transfer coding, are refused (request
+//!   smuggling).
+//! - R3: after a refusal the rest of the connection's input has no meaning.
 
 use crate::etag::Tags;
 use httparse::{Header, Status};
 use std::mem::MaybeUninit;
 
-/// Bytes of a target; a thousand ids of 36 bytes fit.
+/// Most bytes of a target. A thousand ids of 36 bytes fit.
 pub const TARGET_MAX: usize = 40 * 1024;
-/// Bytes of a head, the request line included.
+/// Most bytes of a head, with the request line.
 pub const HEAD_MAX: usize = 64 * 1024;
-/// Lines of a head.
+/// Most lines of a head.
 pub const HEADERS_MAX: usize = 64;
-/// Bytes of a body nobody asked for that are read and forgotten; longer ones are refused.
+/// Most bytes of a body, which is read and dropped. Longer ones are refused.
 pub const BODY_MAX: u64 = 64 * 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,8 +26,9 @@ pub enum Method {
     Other,
 }
 
-/// What a client has already: an answer that is the same need not be sent again, or one that is another is not wanted (RFC 9110,
-/// 13.1). Of several dates of a kind none counts: a condition that is not understood is not applied.
+/// The condition of a request (RFC 9110, 13.1). The answer is sent only if it differs from the client's copy,
+/// or only if it still is what the client names. A date that appears twice is ignored, as a condition that is
+/// not understood is not applied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Condition<'a> {
     /// If-Match.
@@ -48,7 +51,7 @@ pub struct KeptCondition {
 }
 
 impl Condition<'_> {
-    /// O(n).
+    /// Copies the condition. O(n).
     pub fn keep(&self) -> KeptCondition {
         KeptCondition {
             matches: self.matches.map(|tags| tags.joined()),
@@ -70,29 +73,29 @@ impl KeptCondition {
     }
 }
 
-/// A request's head, as far as anything here depends on it.
+/// The parts of a request's head that matter here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request<'a> {
     pub method: Method,
-    /// As it was spelled.
+    /// The method as the client spelled it.
     pub method_name: &'a str,
-    /// From its first `/` on, still escaped, without the query.
+    /// The target from its first `/` on, still escaped, without the query.
     pub path: &'a [u8],
-    /// What follows the `?`.
+    /// The part behind the `?`.
     pub query: Option<&'a [u8]>,
-    /// HTTP/1.1, not 1.0.
+    /// HTTP/1.1, otherwise 1.0.
     pub http11: bool,
-    /// Whether the client wants to send another request.
+    /// Whether the client may send another request.
     pub keep: bool,
     pub condition: Condition<'a>,
     pub authorization: Option<&'a [u8]>,
-    /// Bytes that follow the head, to be dropped.
+    /// Bytes of the body, to be dropped.
     pub body: u64,
-    /// The client waits before it sends its body: it gets the answer at once, and the connection ends.
+    /// The client waits before it sends its body. It gets the answer at once, and the connection ends.
     pub expects: bool,
 }
 
-/// Why a connection's input is no request; the connection ends with it.
+/// Why the input is no request. The connection ends with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refusal {
     pub status: u16,
@@ -101,9 +104,9 @@ pub struct Refusal {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Parsed<'a> {
-    /// A request whose head is so many bytes long.
+    /// A request, and the length of its head in bytes.
     Request(Request<'a>, usize),
-    /// The head is not whole.
+    /// The head is not complete.
     More,
     Refused(Refusal),
 }
@@ -112,16 +115,16 @@ const fn refused(status: u16, detail: &'static str) -> Refusal {
     Refusal { status, detail }
 }
 
-/// Parses the head `buf` begins with. `looked`: bytes of it already searched for their end, kept from call to call and 0 for
-/// each new head.
+/// Parses the head at the start of `buf`. `looked`: how many bytes were already searched for the end of the
+/// head. Keep it from call to call; set it to 0 for a new head.
 ///
-/// Cost: O(bytes that were added since the last call), and O(head) once.
+/// Cost: O(bytes added since the last call), and O(head) once.
 pub fn parse<'a>(buf: &'a [u8], looked: &mut usize) -> Parsed<'a> {
     match buf.first() {
         None => return Parsed::More,
-        // TLS, or another protocol: there may never be an empty line.
+        // TLS or another protocol: an empty line may never come.
         Some(first) if !first.is_ascii_alphabetic() => {
-            return Parsed::Refused(refused(400, "this is no HTTP request"));
+            return Parsed::Refused(refused(400, "this is not an HTTP request"));
         }
         _ => {}
     }
@@ -143,13 +146,13 @@ pub fn parse<'a>(buf: &'a [u8], looked: &mut usize) -> Parsed<'a> {
     }
 }
 
-/// Where the head ends, if it does.
+/// The end of the head, if it is there.
 fn head_end(buf: &[u8], looked: usize) -> Result<Option<usize>, Refusal> {
-    // The last line end may have been seen before what follows it.
+    // A line end may have been seen without the bytes that follow it.
     let from = looked.saturating_sub(2).min(buf.len());
     for at in memchr::memchr_iter(b'\n', &buf[from..]).map(|at| from + at) {
         if at == 0 || buf[at - 1] != b'\r' {
-            return Err(refused(400, "a line ends without CR")); // R1
+            return Err(refused(400, "a line of the head does not end with CR LF")); // R1
         }
         if buf[at + 1..].starts_with(b"\r\n") {
             return Ok(Some(at + 3));
@@ -158,7 +161,7 @@ fn head_end(buf: &[u8], looked: usize) -> Result<Option<usize>, Refusal> {
     Ok(None)
 }
 
-/// Reads a whole head.
+/// Parses a complete head.
 fn read(head: &[u8]) -> Result<Request<'_>, Refusal> {
     let mut headers = [const { MaybeUninit::<Header<'_>>::uninit() }; HEADERS_MAX];
     let mut parsed = httparse::Request::new(&mut []);
@@ -167,7 +170,7 @@ fn read(head: &[u8]) -> Result<Request<'_>, Refusal> {
         Ok(Status::Partial) => return Err(refused(400, "the head is malformed")),
         Err(httparse::Error::TooManyHeaders) => return Err(refused(431, "the head has too many lines")),
         Err(httparse::Error::Version) => {
-            return Err(refused(505, "only HTTP/1.1 and HTTP/1.0 are spoken here"));
+            return Err(refused(505, "only HTTP/1.1 and HTTP/1.0 are supported"));
         }
         Err(_) => return Err(refused(400, "the head is malformed")),
     }
@@ -199,7 +202,8 @@ fn read(head: &[u8]) -> Result<Request<'_>, Refusal> {
     })
 }
 
-/// Path and query of a target in origin or absolute form. Only other methods than GET and HEAD have other forms.
+/// Splits a target in origin or absolute form into path and query. Other forms are allowed only for methods
+/// other than GET and HEAD.
 fn split(target: &[u8], method: Method) -> Result<(&[u8], Option<&[u8]>), Refusal> {
     if !target.iter().all(|byte| matches!(byte, 0x21..=0x7e) && *byte != b'#') {
         return Err(refused(400, "the target has characters that must be escaped"));
@@ -212,13 +216,13 @@ fn split(target: &[u8], method: Method) -> Result<(&[u8], Option<&[u8]>), Refusa
         (_, Some(scheme)) => {
             let rest = &target[scheme.len()..];
             match rest.iter().position(|byte| matches!(byte, b'/' | b'?')) {
-                Some(0) => return Err(refused(400, "the target names no host")),
+                Some(0) => return Err(refused(400, "the target has no host")),
                 Some(at) => &rest[at..],
                 None => b"/",
             }
         }
         _ if method == Method::Other => b"/",
-        _ => return Err(refused(400, "the target is no path")),
+        _ => return Err(refused(400, "the target must start with / or http://")),
     };
     match memchr::memchr(b'?', local) {
         Some(0) => Ok((b"/", Some(&local[1..]))),
@@ -227,7 +231,7 @@ fn split(target: &[u8], method: Method) -> Result<(&[u8], Option<&[u8]>), Refusa
     }
 }
 
-/// What the lines of a head say.
+/// The contents of the lines of a head.
 struct Lines<'a> {
     http11: bool,
     hosts: usize,
@@ -259,13 +263,13 @@ impl<'a> Lines<'a> {
         };
         let mut closes = false;
         for Header { name, value } in headers {
-            // By length first: most lines are none of these.
+            // The length is compared first: most lines are none of these.
             let is = |wanted: &str| name.eq_ignore_ascii_case(wanted);
             match name.len() {
                 4 if is("host") => {
                     lines.hosts += 1;
                     if value.iter().any(|byte| matches!(byte, b' ' | b'\t' | b',' | b'/' | b'@')) {
-                        return Err(refused(400, "the host is malformed"));
+                        return Err(refused(400, "the Host header is malformed"));
                     }
                 }
                 10 if is("connection") => {
@@ -276,7 +280,7 @@ impl<'a> Lines<'a> {
                 17 if is("transfer-encoding") => once(&mut lines.coding, value)?,
                 6 if is("expect") => {
                     if !is_only(value, b"100-continue") {
-                        return Err(refused(417, "only 100-continue can be expected"));
+                        return Err(refused(417, "Expect must be 100-continue"));
                     }
                     lines.expects = true;
                 }
@@ -290,13 +294,13 @@ impl<'a> Lines<'a> {
         }
         lines.keep &= !closes;
         if lines.hosts > 1 || (http11 && lines.hosts == 0) {
-            return Err(refused(400, "a request names one host"));
+            return Err(refused(400, "the request must have exactly one Host header"));
         }
         Ok(lines)
     }
 
     fn condition(&self) -> Condition<'a> {
-        // Who names tags means them.
+        // Dates are ignored beside tags.
         let since = |line: Option<Option<&[u8]>>, tags: Option<Tags<'_>>| {
             line.flatten().filter(|_| tags.is_none()).and_then(crate::date::parse)
         };
@@ -311,29 +315,29 @@ impl<'a> Lines<'a> {
     fn set_length(&mut self, value: &[u8]) -> Result<(), Refusal> {
         let digits = !value.is_empty() && value.len() <= 18 && value.iter().all(u8::is_ascii_digit);
         if !digits || self.length.is_some() {
-            return Err(refused(400, "the length of the body is no number, or there are two")); // R2
+            return Err(refused(400, "Content-Length is not a number, or appears twice")); // R2
         }
         self.length = Some(value.iter().fold(0, |n, digit| n * 10 + u64::from(digit - b'0')));
         Ok(())
     }
 
-    /// Bytes of the body.
+    /// The length of the body.
     fn body(&self) -> Result<u64, Refusal> {
         match (self.coding, self.length.unwrap_or(0)) {
-            (None, length) if length > BODY_MAX => Err(refused(413, "bodies are not read here")),
+            (None, length) if length > BODY_MAX => Err(refused(413, "the body is too long")),
             (None, length) => Ok(length),
             (Some(_), _) if self.length.is_some() || !self.http11 => {
-                Err(refused(400, "the body has a length and a transfer coding")) // R2
+                Err(refused(400, "a Transfer-Encoding needs HTTP/1.1 and no Content-Length")) // R2
             }
             (Some(coding), _) if is_only(coding, b"chunked") => {
-                Err(refused(411, "a body must tell its length"))
+                Err(refused(411, "a body needs a Content-Length"))
             }
-            (Some(_), _) => Err(refused(501, "the transfer coding is not known here")),
+            (Some(_), _) => Err(refused(501, "this Transfer-Encoding is not supported")),
         }
     }
 }
 
-/// Takes a line of tags.
+/// Adds a line of tags.
 fn more_tags<'a>(place: &mut Option<Tags<'a>>, value: &'a [u8]) {
     match place {
         Some(tags) => tags.add(value),
@@ -341,27 +345,27 @@ fn more_tags<'a>(place: &mut Option<Tags<'a>>, value: &'a [u8]) {
     }
 }
 
-/// Takes the value of a line that counts if it is the only one.
+/// Takes the value of a line that counts only if it appears once.
 fn only<'a>(place: &mut Option<Option<&'a [u8]>>, value: &'a [u8]) {
     *place = Some(if place.is_none() { Some(value) } else { None });
 }
 
-/// Takes the value of a line of which there may be one.
+/// Takes the value of a line that may appear once.
 fn once<'a>(place: &mut Option<&'a [u8]>, value: &'a [u8]) -> Result<(), Refusal> {
     match place.replace(value) {
         None => Ok(()),
-        Some(_) => Err(refused(400, "a line of which there may be one stands there twice")),
+        Some(_) => Err(refused(400, "Authorization or Transfer-Encoding appears twice")),
     }
 }
 
-/// Whether a list of tokens has this one, and besides it nothing but empty places.
+/// Whether a list consists of this token, and perhaps empty places.
 fn is_only(list: &[u8], token: &[u8]) -> bool {
     let words = list.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
     let mut words = words.filter(|word| !word.is_empty());
     words.next().is_some_and(|word| word.eq_ignore_ascii_case(token)) && words.next().is_none()
 }
 
-/// Whether a list of tokens has this one.
+/// Whether a list contains this token.
 fn has_token(list: &[u8], token: &[u8]) -> bool {
     list.split(|byte| *byte == b',').any(|word| word.trim_ascii().eq_ignore_ascii_case(token))
 }

@@ -1,25 +1,25 @@
-//! Responses as bytes, appended to what is to be sent.
+//! Responses as bytes, appended to an output buffer.
 //!
-//! - W1: a response to HEAD, and one with status 304, has no body, whatever its head says of one.
-//! - W2: each response says when the connection ends with it.
+//! - W1: a response to HEAD, or with status 304, has no body, even if its head announces one.
+//! - W2: a response tells when the connection ends with it.
 
 use crate::Condition;
 use crate::date::{LEN as DATE, spell};
 use crate::etag;
 use crate::reply::{Kept, escape};
 
-/// What a request says about its response.
+/// The parts of a request that shape its response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Framing {
     /// HEAD: no body.
     pub head: bool,
-    /// Another request may follow.
+    /// Whether another request may follow.
     pub keep: bool,
     pub http11: bool,
 }
 
 impl Framing {
-    /// Of a response after which nothing follows.
+    /// For a response that ends the connection.
     pub const LAST: Framing = Framing { head: false, keep: false, http11: true };
 
     pub fn of(request: &crate::Request<'_>) -> Framing {
@@ -30,54 +30,56 @@ impl Framing {
 pub const JSON: &str = "application/json";
 pub const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What is known of items of a kind, and since when.
+/// Times that hold for the items of a kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Life {
-    /// How long they are good from their load on, and kept beyond that.
+    /// How long items are good from their load on, and how long they are kept beyond that.
     pub ttl_ms: u64,
     pub stale_ms: u64,
-    /// How long their load takes at most: it may have read the row at its begin.
+    /// The longest time a load takes. It may have read the row at its start.
     pub load_ms: u64,
-    /// How long caches may keep one without asking.
+    /// How long caches may keep an item without asking.
     pub max_age_ms: u64,
-    /// A moment before the item was read, in milliseconds since 1970.
+    /// A moment before the item was read (milliseconds since 1970).
     pub now_ms: u64,
-    /// No item was there then whose row had changed by this moment, in milliseconds since 1970.
+    /// At `now_ms` no item was present whose row had changed by this moment (milliseconds since 1970).
     pub settled_ms: u64,
 }
 
-/// So long after the begin of a second no change of it can follow: its rest, and as much for clocks that differ.
+/// This long after a second began, no more changes of it follow: its rest, and as much for clocks that
+/// differ.
 const SECOND_OVER_MS: u64 = 2000;
 
-/// What caches may do with an item.
+/// How long caches may keep an item, and when it changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Freshness {
-    /// Seconds for which caches need not ask; 0: they have to each time.
+    /// Seconds during which caches need not ask; 0: they must ask each time.
     max_age_s: u64,
     changed: Option<Changed>,
 }
 
-/// When an item was changed.
+/// The last change of an item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Changed {
     /// In seconds since 1970.
     at_s: u64,
-    /// Whether that says which of its states it is (RFC 9110, 8.8.2.2): it was not changed once more within the second.
+    /// Whether the date identifies the item's state (RFC 9110, 8.8.2.2): it did not change again within the
+    /// second.
     exact: bool,
 }
 
-/// What a condition makes of an answer.
+/// The effect of a condition on an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     Send,
-    /// 304: the client has it.
+    /// 304: the client has this state.
     Unchanged,
-    /// 412: it is not what the client wants.
+    /// 412: this is not the state that the client wants.
     Failed,
 }
 
 impl Freshness {
-    /// A cache may keep it as long as its kind allows, and no longer than it is good here.
+    /// A cache may keep an item as long as its kind allows, but no longer than it is good here.
     pub fn of(kept: Kept, life: &Life) -> Freshness {
         let left_ms = kept.left_ms.map_or(u64::MAX, |ms| ms.saturating_sub(life.stale_ms));
         let expires_ms = kept.left_ms.map_or(0, |ms| life.now_ms.saturating_add(ms));
@@ -90,11 +92,11 @@ impl Freshness {
         Freshness { max_age_s: life.max_age_ms.min(left_ms) / 1000, changed }
     }
 
-    /// Of what has no time to live.
+    /// For an answer without a time to live.
     pub const UNKNOWN: Freshness = Freshness { max_age_s: 0, changed: None };
 
-    /// What becomes of an answer with this tag, or without any (RFC 9110, 13.2.2). Only the date that was told is taken for a sign
-    /// that nothing changed, not any later one: rows may be changed back. O(condition).
+    /// Applies a condition to an answer with this tag, or without any (RFC 9110, 13.2.2). A 304 needs the
+    /// exact date that the client was told, not a later one. Rows may be changed back. O(condition).
     pub fn verdict(&self, condition: Condition<'_>, tag: Option<&[u8]>) -> Verdict {
         let wanted = match (condition.matches, condition.unmodified_since_s, self.changed) {
             (Some(tags), ..) => tags.name(tag, true),
@@ -132,14 +134,14 @@ impl Freshness {
     }
 }
 
-/// Room for the longest head without what the caller adds.
+/// Room for the longest head, without the caller's lines.
 const HEAD: usize = 400;
 
 fn number(n: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(itoa::Buffer::new().format(n).as_bytes());
 }
 
-/// The lines every response begins with.
+/// Writes the first lines of a response.
 fn begin(status: u16, framing: Framing, date: &[u8; DATE], out: &mut Vec<u8>) {
     if status == 200 {
         out.extend_from_slice(b"HTTP/1.1 200 OK\r\nDate: ");
@@ -174,7 +176,7 @@ fn end(framing: Framing, body: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// A body that is there as a whole, with its tag; or 304 or 412, as the condition says. Gives the status. Cost: O(body).
+/// Writes a whole body with its tag, or 304 or 412 if the condition says so. Returns the status. O(body).
 pub fn tagged(
     framing: Framing,
     date: &[u8; DATE],
@@ -204,13 +206,13 @@ pub fn tagged(
     status
 }
 
-/// It is not what the client wants. Gives the status.
+/// Writes a 412: this is not the state that the client wants. Returns the status.
 pub fn failed(framing: Framing, date: &[u8; DATE], out: &mut Vec<u8>) -> u16 {
-    problem(412, framing, date, "this is no longer what the request names", out);
+    problem(412, framing, date, "the item no longer matches If-Match or If-Unmodified-Since", out);
     412
 }
 
-/// The client has what is long: its condition says so. Gives the status.
+/// Writes a 304 for a long body, which has no tag: the client has it. Returns the status.
 pub fn unchanged(framing: Framing, date: &[u8; DATE], freshness: &Freshness, out: &mut Vec<u8>) -> u16 {
     begin(304, framing, date, out);
     freshness.write(out);
@@ -218,8 +220,8 @@ pub fn unchanged(framing: Framing, date: &[u8; DATE], freshness: &Freshness, out
     304
 }
 
-/// The head of a body that follows; without a length it comes in chunks, or, to a client that does not know them, until the
-/// connection ends. Without tag: the body is not known yet.
+/// Writes the head of a body that follows. Without a length the body comes in chunks or, for an HTTP/1.0
+/// client, lasts until the connection ends. There is no tag, because the body is not known yet.
 pub fn streamed(
     framing: Framing,
     date: &[u8; DATE],
@@ -242,7 +244,7 @@ pub fn streamed(
     }
 }
 
-/// A text that is of this moment only.
+/// Writes a text that is true only now; caches must not keep it.
 pub fn text(
     status: u16,
     framing: Framing,
@@ -257,7 +259,7 @@ pub fn text(
     end(framing, body, out);
 }
 
-/// The body of a page that tells how the server is, and what is in trouble, if anything is.
+/// The body of a page about the server's state, with its troubles, if any.
 pub fn state(status: &str, trouble: &[String]) -> Vec<u8> {
     let mut body = format!("{{\"status\":\"{status}\"").into_bytes();
     for (i, text) in trouble.iter().enumerate() {
@@ -269,7 +271,7 @@ pub fn state(status: &str, trouble: &[String]) -> Vec<u8> {
     body
 }
 
-/// What went wrong, for people and programs (RFC 9457).
+/// Writes an error for people and programs (RFC 9457).
 pub fn problem(status: u16, framing: Framing, date: &[u8; DATE], detail: &str, out: &mut Vec<u8>) {
     let mut body = Vec::with_capacity(100 + detail.len());
     body.extend_from_slice(b"{\"type\":\"about:blank\",\"title\":\"");
@@ -291,7 +293,7 @@ pub fn problem(status: u16, framing: Framing, date: &[u8; DATE], detail: &str, o
     end(framing, &body, out);
 }
 
-/// Status and text for an error of a command (without its `-`).
+/// Status and text for the error of a command, given without its `-`.
 pub fn failure(error: &[u8]) -> (u16, std::borrow::Cow<'_, str>) {
     let code = error.split(|byte| *byte == b' ').next().unwrap_or_default();
     let status = match code {
@@ -303,7 +305,7 @@ pub fn failure(error: &[u8]) -> (u16, std::borrow::Cow<'_, str>) {
     (status, String::from_utf8_lossy(detail))
 }
 
-/// The words of a status.
+/// The reason phrase of a status.
 pub fn reason(status: u16) -> &'static str {
     match status {
         200 => "OK",
@@ -336,7 +338,7 @@ mod tests {
     const KEPT: Framing = Framing { head: false, keep: true, http11: true };
     const ALL: Condition<'_> =
         Condition { matches: None, unmodified_since_s: None, none_match: None, modified_since_s: None };
-    /// Of items that are good for a minute.
+    /// For items that are good for a minute.
     const LIFE: Life = Life {
         ttl_ms: 60_000,
         stale_ms: 0,
@@ -391,18 +393,19 @@ mod tests {
         {
             assert_eq!(fresh(left_ms).max_age_s, max_age_s, "{left_ms:?}");
         }
-        // What is only kept in case its database is down is not good.
+        // An item that is kept only in case its database is down is not good.
         let kept = Kept { left_ms: Some(70_000), changed_ms: None };
         for (stale_ms, max_age_s) in [(50_000, 20), (80_000, 0)] {
             assert_eq!(Freshness::of(kept, &Life { stale_ms, ..LIFE }).max_age_s, max_age_s);
         }
-        // Usually they have to ask.
+        // Usually caches have to ask.
         assert_eq!(Freshness::of(kept, &Life { max_age_ms: 0, ..LIFE }).max_age_s, 0);
         let text = written(|out| Freshness::of(kept, &Life { max_age_ms: 0, ..LIFE }).write(out));
         assert_eq!(text, "Cache-Control: no-cache\r\n");
     }
 
-    /// Of an item of 784_111_770.5 that was loaded so many milliseconds after that second began.
+    /// The freshness of an item changed at 784_111_770.5 and loaded this many milliseconds after that second
+    /// began.
     fn changed(loaded_after_ms: u64, settled_after_ms: u64) -> Freshness {
         let second_ms = 784_111_770_000;
         let life = Life { settled_ms: second_ms + settled_after_ms, stale_ms: 5000, ..LIFE };
@@ -414,7 +417,7 @@ mod tests {
         tagged(KEPT, &date(), freshness, condition, b"{}", &mut Vec::new())
     }
 
-    /// It was 304 for whoever had fetched it between two changes of one second.
+    /// A client that fetched an item between two changes of one second must not get a 304.
     #[test]
     fn a_date_tells_a_state_only_when_its_second_is_over() {
         for (loaded, settled, told) in
@@ -438,7 +441,7 @@ mod tests {
             let condition = Condition { modified_since_s: Some(since_s), ..ALL };
             assert_eq!(status(&changed, condition), expected, "{since_s}");
             assert_eq!(status(&fresh(None), condition), 200);
-            // A tag says more than a time.
+            // A tag counts more than a date.
             assert_eq!(
                 status(&changed, Condition { none_match: Some(Tags::new(b"\"x\"")), ..condition }),
                 200
@@ -454,7 +457,7 @@ mod tests {
         for (list, expected) in [(&tag[..], 200), (b"*", 200), (b"\"x\"", 412), (&weak, 412), (b"", 412)] {
             let matches = Some(Tags::new(list));
             assert_eq!(status(&changed, Condition { matches, ..ALL }), expected);
-            // First what is wanted, then what is known.
+            // The wanted state is checked first, then the known one.
             let none_match = Some(Tags::new(b"*"));
             let both = Condition { matches, none_match, ..ALL };
             assert_eq!(status(&changed, both), if expected == 200 { 304 } else { 412 });
@@ -464,7 +467,7 @@ mod tests {
             assert_eq!(status(&changed, condition), expected, "{since_s}");
             assert_eq!(status(&fresh(None), condition), 200, "nothing is known");
         }
-        // What is long has no tag.
+        // A long body has no tag.
         let list = |list| Condition { matches: Some(Tags::new(list)), ..ALL };
         assert_eq!(changed.verdict(list(&tag), None), Verdict::Failed);
         assert_eq!(changed.verdict(list(b"*"), None), Verdict::Send);

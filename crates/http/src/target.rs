@@ -1,17 +1,17 @@
 //! Ids in paths and queries.
 //!
-//! - T1: an escape is `%` and two hexadecimal digits; anything else is refused.
-//! - T2: in a query `+` is a space, and a comma separates ids whether it is escaped or not: client libraries spell both ways.
+//! - T1: an escape is `%` and two hexadecimal digits. Any other `%` is refused.
+//! - T2: in a query `+` is a space, and a comma separates ids, escaped or not: client libraries write both.
 
-/// Ids of one request.
+/// Most ids in a request.
 pub const IDS_MAX: usize = 1_000;
 
-/// Why a path or a query is not understood; the text is for the client.
+/// Why a path or query is not understood, as a text for the client.
 pub type Complaint = &'static str;
 
-const BAD_ESCAPE: Complaint = "the target has an escape that is no % with two hexadecimal digits";
+const BAD_ESCAPE: Complaint = "the target has a % without two hexadecimal digits";
 
-/// Appends what an escaped text means. Cost: O(n).
+/// Appends the text without its escapes. O(n).
 pub fn unescape(text: &[u8], out: &mut Vec<u8>) -> Result<(), Complaint> {
     unescape_as(text, false, out)
 }
@@ -34,9 +34,11 @@ fn unescape_as(text: &[u8], form: bool, out: &mut Vec<u8>) -> Result<(), Complai
     Ok(())
 }
 
-/// Finds the ids of a query (`ids=1,2,3`, or `ids=1&ids=2`), gives each to `each` in its order. `buffer` is room to work in.
+/// Finds the ids of a query (`ids=1,2,3`, or `ids=1&ids=2`) and gives each to `each`, in order. `buffer` is a
+/// work buffer.
 ///
-/// Cost: O(query). Errors: an empty id, more than [`IDS_MAX`], none at all, a bad escape; those of `each`.
+/// O(query). Errors: an empty id, more than [`IDS_MAX`] ids, none at all, a bad escape, and the errors of
+/// `each`.
 pub fn ids(
     query: &[u8],
     buffer: &mut Vec<u8>,
@@ -58,7 +60,7 @@ pub fn ids(
             each(id)?;
         }
     }
-    if count == 0 { Err("the ids are missing: ?ids=1,2,3") } else { Ok(count) }
+    if count == 0 { Err("the ids are missing: use ?ids=1,2,3") } else { Ok(count) }
 }
 
 #[cfg(test)]

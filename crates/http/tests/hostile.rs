@@ -1,4 +1,4 @@
-//! Heads nobody should send: none may panic, none may be read as two different requests.
+//! Hostile heads: none may cause a panic, and none may be read as two different requests.
 
 mod checks;
 

@@ -1,6 +1,8 @@
-//! What eviction costs a look-up, an insertion, and a victim: `cargo run --release -p keyspace --example measure_evict`.
+//! Measures what eviction adds to a look-up, an insertion and an eviction: `cargo run --release -p keyspace
+//! --example measure_evict`.
 //!
-//! Under `valgrind --tool=callgrind` the instructions of `look_up` with and without eviction are what a GET pays.
+//! Under `valgrind --tool=callgrind`, the instructions of `look_up` with and without eviction show what a GET
+//! pays.
 
 use keyspace::{Evicted, Keyspace, Policy, View};
 use std::time::Instant;

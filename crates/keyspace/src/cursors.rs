@@ -1,30 +1,30 @@
-//! Snapshots of lists that outlive a command: LSCAN … STABLE walks one exactly as it was.
+//! Stable list cursors: LSCAN … STABLE walks a list exactly as it was at the first call.
 //!
 //! ```text
 //! LSCAN key 0 STABLE ─► a clone of the list, O(1) ─► place id mod PLACES ─► cursor: top bit | id | position
 //! LSCAN key cursor   ─► the same place, if it is still the same id's
 //! ```
 //!
-//! - U1: a cursor is bound to its key; it lives as long as its age, the bytes of all of them and the number of places
-//!   allow. Who comes later is told, and never answered from another list.
-//! - U2: each place has a lock of its own, held for the exchange of one handle: nobody meets anybody else's.
-//! - U3: `bytes` is the sum of what the kept lists take, shared with the keyspace or not.
+//! - U1: a cursor belongs to one key. It ends by its age, by the bytes of all cursors, or by the number of
+//!   places. A client with an ended cursor gets an error, never another list.
+//! - U2: each place has its own lock, held for the exchange of one handle. Clients do not meet there.
+//! - U3: `bytes` is the sum of the kept lists' sizes, shared with the keyspace or not.
 //!
-//! Costs: keeping, finding, releasing O(1); making room O(places).
+//! Cost: keeping, finding, releasing O(1); making room O(places).
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use value::List;
 
-/// Cursors at a time; the next one takes the place of the oldest.
+/// Most cursors at a time. The next one replaces the oldest.
 const PLACES: usize = 1024;
-/// Marks a cursor of this kind; positions are below.
+/// Marks a cursor of this kind. The bits below hold id and position.
 const MARK: u64 = 1 << 63;
 /// Bits of the position.
 const POSITION_BITS: u32 = 40;
 const ID_BITS: u32 = 63 - POSITION_BITS;
 
-/// How old a snapshot may get, in seconds, and how much all of them may take, in bytes; 0 is no limit.
+/// Limits on the age of a kept list, in seconds, and on the bytes of all. 0: no limit.
 pub static MAX_AGE_S: AtomicU64 = AtomicU64::new(3600);
 pub static MAX_BYTES: AtomicUsize = AtomicUsize::new(1 << 30);
 
@@ -47,14 +47,14 @@ impl Default for Cursors {
     fn default() -> Cursors {
         Cursors {
             places: (0..PLACES).map(|_| Mutex::default()).collect(),
-            // Not the ids of an earlier run of the server.
+            // So that ids differ from those of an earlier run of the server.
             next: AtomicU64::new(stdx::hash::hash_u64(stdx::clock::mono_ns())),
             bytes: AtomicUsize::new(0),
         }
     }
 }
 
-/// A cursor taken apart.
+/// A parsed cursor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cursor {
     id: u64,
@@ -63,21 +63,21 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// What the client was told, if it is of this kind.
+    /// Parses a cursor of a client; `None` if it is of another kind.
     pub fn parse(cursor: u64) -> Option<Cursor> {
         let id = (cursor & !MARK) >> POSITION_BITS;
         let position = (cursor & ((1 << POSITION_BITS) - 1)) as usize;
         (cursor & MARK != 0).then_some(Cursor { id, position })
     }
 
-    /// What the client is told of the same list at another position.
+    /// The cursor for the client, for the same list at another position.
     pub fn at(self, position: usize) -> u64 {
         MARK | self.id << POSITION_BITS | position as u64
     }
 }
 
 impl Cursors {
-    /// Keeps a list for the client that walks it; None if it alone is more than may be kept.
+    /// Keeps a list for the client that walks it. `None` if it alone exceeds the limit.
     pub fn keep(&self, key: u64, list: &List, now_ms: u64) -> Option<Cursor> {
         let bytes = list.mem_bytes();
         let max = MAX_BYTES.load(Relaxed);
@@ -88,7 +88,7 @@ impl Cursors {
         self.bytes.fetch_add(bytes, Relaxed);
         self.put(id as usize % PLACES, Some(Kept { id, key, list: list.clone(), bytes, since_ms: now_ms }));
         if max != 0 {
-            // The oldest stand behind the newest.
+            // The oldest lists stand behind the newest.
             let mut place = id as usize;
             for _ in 1..PLACES {
                 if self.bytes.load(Relaxed) <= max {
@@ -101,14 +101,14 @@ impl Cursors {
         Some(Cursor { id, position: 0 })
     }
 
-    /// The list of a cursor, if it is still there (U1).
+    /// The list of a cursor, if it is still kept (U1).
     pub fn find(&self, cursor: Cursor, key: u64, now_ms: u64) -> Option<List> {
         let place = self.places[cursor.id as usize % PLACES].lock();
         let kept = place.as_ref().filter(|kept| kept.id == cursor.id && kept.key == key)?;
         (!is_old(kept, now_ms)).then(|| kept.list.clone())
     }
 
-    /// The client has seen everything.
+    /// Drops the list of a cursor that has been walked to the end.
     pub fn release(&self, cursor: Cursor) {
         let place = cursor.id as usize % PLACES;
         let ours = self.places[place].lock().as_ref().is_some_and(|kept| kept.id == cursor.id);
@@ -117,7 +117,7 @@ impl Cursors {
         }
     }
 
-    /// Drops those that are too old. Cost: O(places).
+    /// Drops lists that are too old. O(places).
     pub fn prune(&self, now_ms: u64) {
         if self.bytes.load(Relaxed) == 0 {
             return;
@@ -130,12 +130,13 @@ impl Cursors {
         }
     }
 
-    /// Lists kept now, and what they take. Cost: O(places).
+    /// How many lists are kept, and their bytes. O(places).
     pub fn kept(&self) -> (usize, usize) {
         (self.places.iter().filter(|place| place.lock().is_some()).count(), self.bytes.load(Relaxed))
     }
 
-    /// Large lists are freed by the reclaimer, small ones after the lock is released.
+    /// Replaces the list of a place. The old list is freed after the lock is released; a large one by the
+    /// reclaimer.
     fn put(&self, place: usize, kept: Option<Kept>) {
         let former = std::mem::replace(&mut *self.places[place].lock(), kept);
         if let Some(former) = former {

@@ -8,12 +8,13 @@
 //!                                         if EXPIRE   if CHANGED   unless Text              only if Text
 //! ```
 //!
-//! A 40-byte key with a 40-byte string and an expiry is 96 bytes. Short strings stand in the entry; every other
-//! value is an 8-byte handle of crate `value`. A long key is boxed: its 16 bytes in place are address and length.
+//! A 40-byte key with a 40-byte string and an expiry takes 96 bytes. Short strings stand in the entry; any
+//! other value is an 8-byte handle of crate `value`. A long key is boxed: 16 bytes in the entry hold its
+//! address and length.
 //!
-//! - E1: `units` × 8 is the room the entry owns; what it uses may be less after an overwrite in place.
-//! - E2: an entry moves only as a whole, by copying its bytes, while nobody holds a reference to it.
-//! - E3: a handle (and a boxed key) is owned by the entry: whoever buries the entry takes or drops it exactly once.
+//! - E1: an entry owns `units` × 8 bytes. It may use fewer after an overwrite in place.
+//! - E2: an entry moves only as a whole, as bytes, while no reference to it exists.
+//! - E3: the entry owns its handle and its boxed key. Burying the entry takes or drops each exactly once.
 //! - E4: all numbers are at their natural alignment, because entries start at multiples of 8.
 
 use std::marker::PhantomData;
@@ -38,7 +39,7 @@ const ZSET: u8 = 6;
 const ROARING: u8 = 7;
 const ROARING_64: u8 = 8;
 
-/// The form of an entry with a handle.
+/// The form of an entry that holds a handle.
 #[inline]
 const fn form_of(kind: Kind) -> u8 {
     match kind {
@@ -52,9 +53,9 @@ const fn form_of(kind: Kind) -> u8 {
     }
 }
 
-/// Keys up to this length stand in the entry.
+/// The longest key that stands in the entry.
 const KEY_INLINE_MAX: usize = 192;
-/// Entries with a string stand in the segment up to this size.
+/// The largest entry that holds its string itself.
 const TEXT_ENTRY_MAX: usize = 320;
 
 const _: () = assert!(size_of::<Str>() == 8 && size_of::<List>() == 8 && size_of::<Hash>() == 8);
@@ -70,16 +71,16 @@ struct Header {
     vlen: u16,
 }
 
-/// What to store under a key.
+/// A value to be stored under a key.
 pub enum Payload<'a> {
     /// A short string, stored in the entry. `raw`: OBJECT ENCODING must answer `raw`.
     Text { bytes: &'a [u8], raw: bool },
-    /// Anything else.
+    /// Any other value.
     Handle(Value),
 }
 
 impl<'a> Payload<'a> {
-    /// A string in the form fit for its size. Cost: O(n) if it is too long for an entry.
+    /// A string, in the entry if it fits there. O(n) if it does not fit.
     #[inline]
     pub fn text(key: &[u8], bytes: &'a [u8]) -> Payload<'a> {
         if fits(key, bytes.len()) {
@@ -89,7 +90,7 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// As `text`, for a string that was edited.
+    /// As `text`, for an edited string.
     #[inline]
     pub fn raw_text(key: &[u8], bytes: &'a [u8]) -> Payload<'a> {
         if fits(key, bytes.len()) {
@@ -99,7 +100,7 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// A value; a short flat string moves into the entry.
+    /// A value. A short flat string moves into the entry.
     pub fn value(key: &[u8], value: &'a Value) -> Payload<'a> {
         if let Value::Str(s) = value
             && let StrRef::Flat(bytes) = s.as_ref()
@@ -125,7 +126,8 @@ fn key_room(key: &[u8]) -> usize {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Times {
     pub expire_ms: Option<u64>,
-    /// When what it holds was changed last, where that is known: rows of databases. Eight bytes for those that have it.
+    /// When the value last changed, if known: rows of databases. Takes eight bytes only in entries that have
+    /// it.
     pub changed_ms: Option<NonZeroU64>,
 }
 
@@ -137,7 +139,7 @@ impl From<Option<u64>> for Times {
 }
 
 impl Times {
-    /// The flags of an entry with these.
+    /// The flags of an entry with these times.
     #[inline]
     fn flags(self) -> u8 {
         let expire = if self.expire_ms.is_some() { EXPIRE } else { 0 };
@@ -156,7 +158,7 @@ pub(crate) fn room(key: &[u8], payload: &Payload, times: Times) -> usize {
     (8 + times_room(times.flags()) + value).next_multiple_of(8)
 }
 
-/// Bytes the times of an entry with these flags take.
+/// Bytes that the times take in an entry with these flags.
 #[inline]
 fn times_room(flags: u8) -> usize {
     usize::from((flags & EXPIRE) >> 1) + usize::from((flags & CHANGED) >> 4)
@@ -164,7 +166,7 @@ fn times_room(flags: u8) -> usize {
 
 const _: () = assert!(EXPIRE >> 1 == 8 && CHANGED >> 4 == 8);
 
-/// A value and its expiry outside the keyspace. Clone: O(1).
+/// A value and its expiry outside the keyspace. A clone is O(1).
 #[derive(Clone, Debug)]
 pub struct Owned {
     pub value: Value,
@@ -172,7 +174,7 @@ pub struct Owned {
     pub expire_ms: Option<u64>,
 }
 
-/// A raw entry; its users in `segment` know how long it lives.
+/// An unchecked pointer to an entry. The caller, in `segment`, knows how long the entry lives.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Raw(NonNull<u8>);
 
@@ -261,10 +263,11 @@ impl Raw {
         ms.and_then(NonZeroU64::new)
     }
 
-    /// Nobody knows any more when it was changed. The room for that stays.
+    /// Clears the time of the last change. Its room stays.
     pub(crate) fn forget_changed(&mut self) {
         if self.form() & CHANGED != 0 {
-            // SAFETY: the flag says that the number is there; `&mut self` is handed out by the segment's `&mut` only.
+            // SAFETY: the flag says that the number is there; `&mut self` is handed out by the segment's
+            // `&mut` only.
             unsafe { self.offset(self.changed_at()).cast::<u64>().write(0) };
         }
     }
@@ -324,7 +327,7 @@ impl Raw {
         }
     }
 
-    /// Bytes of what the entry owns outside of its segment. O(1).
+    /// Bytes that the entry owns outside of its segment. O(1).
     #[inline]
     pub(crate) fn outside_bytes(self) -> usize {
         let key = if self.form() & BOXED_KEY != 0 { self.key().len() } else { 0 };
@@ -340,7 +343,7 @@ impl Raw {
         key + value
     }
 
-    /// Whether its value can be changed where it is so that the entry owns more or less outside.
+    /// Whether a change in place of its value can change the entry's outside bytes.
     #[inline]
     pub(crate) fn has_handle(self) -> bool {
         self.form() & FORM != TEXT
@@ -363,7 +366,7 @@ impl Raw {
         }
     }
 
-    /// Takes the value out and leaves the room to the segment (E3). The entry must not be used afterwards.
+    /// Takes the value out; its room now belongs to the segment (E3). The entry must not be used afterwards.
     pub(crate) fn bury(self) -> Value {
         let at = self.offset(self.handle_at());
         // SAFETY: reads the handle once; by contract the entry is not used again (E3).
@@ -384,7 +387,7 @@ impl Raw {
         value
     }
 
-    /// Like `bury`, without building a value nobody wants.
+    /// Like `bury`, without building the value.
     pub(crate) fn discard(self) {
         if self.form() & FORM == TEXT { self.free_key_box() } else { drop(self.bury()) }
     }
@@ -450,8 +453,8 @@ impl Raw {
         }
     }
 
-    /// Overwrites in place if the new content has the same outline and fits well; otherwise gives it back.
-    /// Cost: O(bytes written).
+    /// Overwrites in place if the new content has the same outline and fits well; else gives the payload
+    /// back. O(bytes written).
     #[inline]
     pub(crate) fn overwrite<'p>(&mut self, payload: Payload<'p>, times: Times) -> Option<Payload<'p>> {
         let form = self.form();
@@ -459,7 +462,7 @@ impl Raw {
         match payload {
             Payload::Text { bytes, raw } if same_outline && form & FORM == TEXT => {
                 let need = (self.key_at() + self.header().klen as usize + bytes.len()).next_multiple_of(8);
-                // A value that shrank a lot gives its room back by moving.
+                // A value that shrank a lot moves instead, to give its room back.
                 if need > self.room() || need + 64 < self.room() {
                     return Some(payload);
                 }
@@ -472,7 +475,7 @@ impl Raw {
             Payload::Handle(value) if same_outline && form & FORM != TEXT => {
                 let kind_form = form_of(value.kind());
                 let old = {
-                    // The key box stays with the entry: only the handle leaves.
+                    // The key box stays with the entry; only the handle leaves.
                     let unboxed = form & !BOXED_KEY;
                     self.header_mut().form = unboxed;
                     let old = self.bury();
@@ -503,7 +506,7 @@ impl Raw {
         }
     }
 
-    /// Takes the content for an entry that is written elsewhere; afterwards this one is dead room.
+    /// Takes the content out, for an entry written elsewhere. Afterwards this one is dead room.
     pub(crate) fn payload_to_move<'a>(self) -> Payload<'a> {
         match self.form() & FORM {
             TEXT => Payload::Text { bytes: self.text(), raw: self.form() & RAW != 0 },
@@ -518,7 +521,7 @@ impl Raw {
         }
     }
 
-    /// Frees what is left of an entry whose payload was moved out.
+    /// Frees the key box of an entry whose payload was moved out.
     pub(crate) fn discard_moved(self) {
         self.free_key_box();
     }
@@ -529,7 +532,7 @@ impl Raw {
     }
 }
 
-/// A living entry, borrowed.
+/// A borrowed live entry.
 #[derive(Clone, Copy)]
 pub struct EntryRef<'a>(Raw, PhantomData<&'a ()>);
 
@@ -559,6 +562,12 @@ impl<'a> EntryRef<'a> {
         self.0.value()
     }
 
+    /// A short string that stands in the entry.
+    #[inline]
+    pub(crate) fn text(&self) -> Option<&'a [u8]> {
+        (self.0.form() & FORM == TEXT).then(|| self.0.text())
+    }
+
     /// When the first field expires, if this is a hash with fields that do.
     #[inline]
     pub fn field_expiry(&self) -> Option<u64> {
@@ -568,7 +577,7 @@ impl<'a> EntryRef<'a> {
         }
     }
 
-    /// When the key or its first field expires, whichever is sooner.
+    /// When the key or its first field expires, whichever comes first.
     pub fn next_expiry(&self) -> Option<u64> {
         match (self.expire_ms(), self.field_expiry()) {
             (Some(key), Some(field)) => Some(key.min(field)),
@@ -593,12 +602,12 @@ impl<'a> EntryRef<'a> {
         }
     }
 
-    /// The value and expiry, shared with the entry. Cost: O(1); a short string is copied.
+    /// The value and expiry, shared with the entry. O(1); a short string is copied.
     pub fn to_owned(&self) -> Owned {
         Owned { value: self.0.to_value(), expire_ms: self.expire_ms() }
     }
 
-    /// The access byte: what it means is the eviction policy's business. Racy on purpose.
+    /// The access byte; the eviction policy knows its meaning. Racy on purpose.
     pub fn access(&self) -> u8 {
         self.0.access().load(Ordering::Relaxed)
     }
@@ -607,21 +616,21 @@ impl<'a> EntryRef<'a> {
         self.0.access().store(value, Ordering::Relaxed)
     }
 
-    /// All its bytes, in the segment and outside.
+    /// All bytes of the entry, in the segment and outside.
     pub(crate) fn all_bytes(&self) -> usize {
         self.0.room() + self.0.outside_bytes()
     }
 
-    /// Bytes in the segment's pages (and of a boxed key), not those behind a handle.
+    /// Bytes in the segment's pages and of a boxed key, without those behind a handle.
     pub fn entry_bytes(&self) -> usize {
         self.0.room() + if self.0.form() & BOXED_KEY != 0 { self.key().len() } else { 0 }
     }
 }
 
-/// A living entry, to be changed in place.
+/// A live entry, to be changed in place.
 pub struct EntryMut<'a>(Raw, PhantomData<&'a mut ()>);
 
-/// A string to be changed in place without changing its length, or by way of its handle.
+/// A string to be changed in place: its bytes, at the same length, or its handle.
 pub enum StrMut<'a> {
     Inline(&'a mut [u8]),
     Big(&'a mut Str),
@@ -672,7 +681,7 @@ impl<'a> EntryMut<'a> {
         (self.0.form() & FORM == ZSET).then(|| self.0.handle_mut())
     }
 
-    /// The bits of a compressed bitmap, of 32 or 64 bits.
+    /// The bits of a compressed bitmap, 32 or 64 bits wide.
     #[inline]
     pub fn ints(self) -> Option<&'a mut Ints> {
         matches!(self.0.form() & FORM, ROARING | ROARING_64).then(|| self.0.handle_mut())

@@ -1,11 +1,11 @@
-//! Protection of a long commit that lost its races: writers of exactly its keys wait a little.
+//! Protection of a long commit that lost its races: writers of its keys wait a little.
 //!
-//! A transaction that runs long on keys others write often would lose for ever. After a few losses it raises a
-//! [`Protection`] over the keys of its last attempt; before a writer takes its locks, the caller asks
-//! [`Keyspace::guarded`] and lets the writer wait while the answer is yes. Readers never ask.
+//! A long transaction on keys that others write often would lose for ever. After a few losses it raises a
+//! [`Protection`] over the keys of its last attempt. Before a writer takes its locks, the caller asks
+//! [`Keyspace::guarded`] and holds the writer back while that says so. Readers never ask.
 //!
-//! - D1: where nobody is protected, asking costs one load.
-//! - D2: a protection ends when it is dropped, or at its time, whichever comes first.
+//! - D1: asking costs one load while there is no protection.
+//! - D2: a protection ends when it is dropped or at its time, whichever comes first.
 
 use crate::Keyspace;
 use parking_lot::Mutex;
@@ -20,29 +20,29 @@ pub(crate) struct Guards {
 }
 
 struct Guard {
-    /// Sorted. Two keys of one hash are both held up; that is rare and harmless.
+    /// Sorted. A key that shares its hash with a protected one is held up as well; that is rare and harmless.
     hashes: Box<[u64]>,
     until_ms: u64,
     client: u64,
 }
 
-/// For whom a writer waits.
+/// The protection that a writer has to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guarded {
     /// The client whose commit is protected.
     pub client: u64,
-    /// When that ends at the latest, in milliseconds since 1970.
+    /// The latest end of the protection, in milliseconds since 1970.
     pub until_ms: u64,
 }
 
-/// A protection; ends when dropped.
+/// A protection of some keys; it ends when dropped.
 pub struct Protection {
     keyspace: Arc<Keyspace>,
     guard: Arc<Guard>,
 }
 
 impl Protection {
-    /// Protects keys, given by their hashes ([`crate::Commit::hashes`]), until a time. Cost: O(1) but for the caller's list.
+    /// Protects the keys with these sorted hashes ([`crate::Commit::hashes`]) until `until_ms`. O(1).
     pub fn raise(keyspace: &Arc<Keyspace>, hashes: Box<[u64]>, until_ms: u64, client: u64) -> Protection {
         let guard = Arc::new(Guard { hashes, until_ms, client });
         keyspace.guards.list.lock().push(guard.clone());
@@ -59,13 +59,13 @@ impl Drop for Protection {
 }
 
 impl Keyspace {
-    /// True if anybody is protected at all (D1).
+    /// Whether any protection exists (D1).
     #[inline]
     pub fn has_guards(&self) -> bool {
         self.guards.count.load(Ordering::Relaxed) != 0
     }
 
-    /// For whom a writer of some keys has to wait, if for anybody. Cost: O(keys · protections · log keys).
+    /// The protection that a writer of these keys has to wait for, if any. O(keys · protections · log keys).
     pub fn guarded<'a>(&self, keys: impl Iterator<Item = &'a [u8]>, now_ms: u64) -> Option<Guarded> {
         let list = self.guards.list.lock().clone();
         for hash in keys.map(hash_bytes) {

@@ -1,26 +1,27 @@
-//! What happened to one key in a script or transaction, for keyspace notifications: a loop may make millions of events.
+//! Events of one key in a script or transaction, for keyspace notifications. A loop in a script may make
+//! millions.
 //!
-//! Cost: 4 bytes an event, O(kinds of events) each.
+//! Cost: 4 bytes per event; adding one is O(kinds of events).
 
 use crate::view::Class;
 
-/// Events above which their list is freed elsewhere: it is the loop that published them which lets go of it.
+/// The reclaimer frees a list with more events than this, so that the loop that published them does not.
 const LARGE: usize = 16 * 1024;
 
-/// What happened.
+/// One event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Happening {
     pub class: Class,
     pub name: &'static str,
-    /// The number that the database had for who did it.
+    /// The number of the database when it happened.
     pub db: usize,
 }
 
-/// Events of a key, in their order.
+/// Events of a key, in order.
 #[derive(Debug, Default)]
 pub struct Happened {
     kinds: Vec<Happening>,
-    /// Each by its kind.
+    /// The kind of each event.
     order: Vec<u32>,
 }
 
@@ -61,7 +62,7 @@ impl Drop for Happened {
     }
 }
 
-/// Many events of a key, to be published in slices.
+/// Many events of a key, published in slices.
 #[derive(Debug)]
 pub struct Run {
     pub key: Box<[u8]>,

@@ -6,30 +6,28 @@
 //! shard:   intents: [ (record, its cells of this shard sorted by hash, how many of them are placed) ]
 //! ```
 //!
-//! An overlay that knows more keys than a lock may be held for is committed in batches. For every key it read or
-//! wrote, its shard is locked, the key is found unchanged since the snapshot, and the shard's list of intents covers it
-//! from then on. When all are placed, one word decides. Afterwards every key is *folded*: written to the table at LSN n.
+//! An overlay with many keys is committed in batches. For each key it read or wrote, the commit locks the
+//! shard, checks that the key is unchanged since the snapshot, and covers it with an intent. One atomic word
+//! then decides for all keys. Afterwards each key is *folded*: written to the table at LSN n.
 //!
-//! - I1: a key under an intent of an undecided record is not written: a short writer aborts the record first
-//!   ([`View::settle`]), a long one does so unless the record is older. So what was validated stays true.
-//! - I2: a record's LSN n is drawn after `deciding` (`record.rs`). A reader takes its position p with all its locks held
-//!   and sees the record iff n ≤ p; what was undecided then gets n > p.
-//! - I3: whoever writes a key under a committed intent folds it first; so a key has at most one such intent.
-//! - I4: an intent's cell is in the list of its shard or taken; nobody reaches it without the shard's lock.
-//! - I5: `Keyspace::intents` counts the records that may have intents; at 0 nobody looks for any.
-//! - I6: a commit that empties or exchanges databases does so with its decision, as one step under all locks (0.1 ms or so). What
-//!   it puts there is folded into the empty tables, and where they are then, like any other.
-//! - I7: what was read in batches has a list of its own (`Cells::Read`), which goes in one go once the record is decided.
-//! - I9: a database's number in an intent is what it was called when the intent was placed; whoever looks for what it is called now
-//!   asks the commit's `Numbers` (`underway.rs`). So nothing has to be folded before tables are replaced.
-//! - I8: if nothing of a shard changed since the snapshot and no other commit has intents there, an overlay's are placed in it
-//!   without a look at each. What expires is known before. So are those of a command that sets or removes its keys whatever they were.
-//! - I10: what such a command removes it counts when it is folded, by the time of its decision. Nobody takes a covered key away
-//!   before (`cover`) but who empties a table: then it is counted in the table that was.
-//! - I11: where all keys have to be new (MSETNX) each is looked at when it is covered; what others committed is folded by then. One
-//!   that is there refuses it. Nobody sets a covered key before.
+//! - I1: a key under an undecided intent is not written. A short writer aborts that record first
+//!   ([`View::settle`]); a long one does so unless the record is older. So a validated key stays valid.
+//! - I2: a record's LSN n is drawn after `deciding` (`record.rs`). A reader takes its position p with all its
+//!   locks held and sees the record iff n ≤ p. A record undecided at that time gets n > p.
+//! - I3: a writer folds a committed intent on its key first. So a key has at most one such intent.
+//! - I4: an intent's cell is in its shard's list or taken. Only a holder of the shard's lock reaches it.
+//! - I5: `Keyspace::intents` counts the records that may have intents. At 0 no shard is searched for any.
+//! - I6: a commit that empties or exchanges databases does so with its decision, under all locks.
+//! - I7: keys read in batches have a list of their own (`Cells::Read`), dropped after the decision.
+//! - I8: keys are covered unseen if the shard has no intents of others and, for an overlay, no change since
+//!   the snapshot. A bulk needs only the former. Expiries are checked at the decision.
+//! - I9: an intent names a database by its number at placing. `Numbers` (`underway.rs`) has the current one.
+//! - I10: a bulk counts a removed key when it is folded, as of the decision. Until then only emptying the
+//!   table takes the key away (`cover`); it is counted in the old table.
+//! - I11: if all keys must be new (MSETNX), each is looked at when covered. One that exists refuses the
+//!   commit.
 //!
-//! Cost: placing and folding O(1) per key, in batches; a look-up of a key O(records in its shard · log cells).
+//! Cost: placing and folding O(1) per key, in batches; a look-up O(records in the shard · log cells).
 
 mod bulk;
 
@@ -50,7 +48,7 @@ use stdx::hash::hash_bytes;
 use stdx::locks::Bits;
 use value::{Str, Value};
 
-/// One key of a commit; the cell is gone once it was folded.
+/// One key of a commit. The cell is gone once the key is folded.
 pub(crate) struct Intent {
     pub(crate) hash: u64,
     pub(crate) db: u32,
@@ -62,28 +60,28 @@ pub(crate) struct Intent {
 pub(crate) struct Placed {
     pub(crate) record: Arc<Record>,
     pub(crate) cells: Cells,
-    /// What its databases are called now (I9).
+    /// Maps the record's databases to their numbers of today (I9).
     numbers: Arc<Numbers>,
-    /// The first so many are placed.
+    /// How many cells are placed.
     upto: usize,
-    /// The next ones are on their way to the cache.
+    /// The next cells are already being fetched into the cache.
     begun: bool,
 }
 
-/// What a record wants of the keys of one shard, sorted by hash.
+/// A record's plans for the keys of one shard, sorted by hash.
 pub(crate) enum Cells {
-    /// Of an overlay.
+    /// Keys of an overlay.
     Full(Vec<Intent>),
-    /// Of a command that sets or removes many keys whatever they are: hash and number of the key, no key twice.
+    /// Keys of a bulk: hash and number of each. No key stands here twice.
     Bulk(Arc<Bulk>, Numbered),
-    /// Of an overlay, read in batches and not written: hash and place of the key (I7).
+    /// Keys that an overlay read in batches and did not write: hash and place of each (I7).
     Read(Arc<Names>, Vec<(u64, u32)>),
 }
 
-/// Number of a bulk's key that is folded already.
+/// Marks a key of a bulk that is folded.
 const FOLDED: u32 = u32::MAX;
 
-/// What is to be done about a key.
+/// The effect of folding on a key.
 enum Deed<'a> {
     Cell(Cell),
     Word(&'a Bulk, usize),
@@ -128,7 +126,7 @@ impl Cells {
         matches!(self, Cells::Read(..))
     }
 
-    /// The keys of a bulk that removes them, and whose they are.
+    /// The keys of a bulk that removes, and the bulk itself.
     fn removed(&mut self) -> Option<(&Arc<Bulk>, &mut Numbered)> {
         match self {
             Cells::Bulk(bulk, list) if bulk.removes() => Some((bulk, list)),
@@ -136,7 +134,7 @@ impl Cells {
         }
     }
 
-    /// None of its kind.
+    /// An empty list of the same kind.
     fn none_like(&self) -> Cells {
         match self {
             Cells::Read(names, _) => Cells::Read(names.clone(), Vec::new()),
@@ -144,7 +142,7 @@ impl Cells {
         }
     }
 
-    /// What the key becomes, if it is changed.
+    /// The new state of the key; `None` if it does not change.
     fn becomes(&self, i: usize) -> Option<Option<Owned>> {
         match self {
             Cells::Full(cells) => {
@@ -158,12 +156,12 @@ impl Cells {
         }
     }
 
-    /// Whether each key has to be looked at before it is covered (I11).
+    /// Whether each key must be looked at before it is covered (I11).
     fn only_new(&self) -> bool {
         matches!(self, Cells::Bulk(bulk, _) if bulk.words.only_new())
     }
 
-    /// Whose keys these are.
+    /// The bulk that these keys belong to, if any.
     fn bulk(&self) -> Option<Arc<Bulk>> {
         match self {
             Cells::Bulk(bulk, _) => Some(bulk.clone()),
@@ -171,7 +169,7 @@ impl Cells {
         }
     }
 
-    /// `bulk`: what [`Cells::bulk`] says.
+    /// Takes what is to be done about a key. `bulk`: from [`Cells::bulk`].
     fn take<'a>(&mut self, i: usize, bulk: Option<&'a Bulk>) -> Option<Deed<'a>> {
         match self {
             Cells::Full(cells) => cells[i].cell.take().map(Deed::Cell),
@@ -183,7 +181,7 @@ impl Cells {
         }
     }
 
-    /// The key at a place that is not folded.
+    /// Database and name of a key that is not folded.
     fn key(&self, i: usize) -> Option<(usize, &[u8])> {
         match self {
             Cells::Full(cells) => cells[i].cell.is_some().then_some((cells[i].db as usize, &*cells[i].key)),
@@ -194,7 +192,7 @@ impl Cells {
         }
     }
 
-    /// The database of a key that is not folded and may have to be looked at in the table.
+    /// The database of a key that is not folded and may have to be looked up in the table.
     fn db(&self, i: usize) -> Option<usize> {
         match self {
             Cells::Full(cells) => cells[i].cell.is_some().then_some(cells[i].db as usize),
@@ -203,20 +201,20 @@ impl Cells {
         }
     }
 
-    /// Brings keys, and short strings they are set to, nearer to the cache: another core has written them, or they stand in the
-    /// order in which they were sent.
+    /// Fetches keys, and short strings they are set to, into the cache. They may lie in another core's cache,
+    /// and not in the order of the hashes.
     fn prefetch(&self, which: Range<usize>, steps: Range<usize>) {
         match self {
             Cells::Full(cells) if steps.contains(&0) => cells[which].iter().for_each(Intent::prefetch),
             Cells::Bulk(bulk, list) => {
-                // What is folded already has no word, which fetches nothing.
+                // A folded key has no word; nothing is fetched for it.
                 steps.for_each(|step| bulk.words.prefetch(&list[which.clone()], step));
             }
             Cells::Full(_) | Cells::Read(..) => {}
         }
     }
 
-    /// Drops the last one.
+    /// Drops the last cell.
     fn pop(&mut self) {
         match self {
             Cells::Full(cells) => drop(cells.pop()),
@@ -241,13 +239,13 @@ impl Placed {
         self.upto.min(self.cells.len())
     }
 
-    /// Keys that are not folded.
+    /// Keys that are not folded yet.
     #[cfg(test)]
     pub(crate) fn left(&self) -> usize {
         (0..self.cells.len()).filter(|i| self.cells.key(*i).is_some()).count()
     }
 
-    /// The first placed one with this hash or a greater one.
+    /// The first placed cell with this hash or a greater one.
     fn from(&self, hash: u64) -> usize {
         let (mut low, mut high) = (0, self.placed());
         while low < high {
@@ -257,7 +255,7 @@ impl Placed {
         low
     }
 
-    /// The place of a key's intent, if there is one that was not folded.
+    /// The place of a key's intent, unless it is folded.
     pub(crate) fn find(&self, db: usize, hash: u64, key: &[u8]) -> Option<usize> {
         let db = self.numbers.known(db)?;
         (self.from(hash)..self.placed())
@@ -265,7 +263,7 @@ impl Placed {
             .find(|i| self.cells.is(*i, db, key))
     }
 
-    /// The keys of a database with a hash in a range that are not folded, and what they become, if they are changed.
+    /// Visits the changed keys of a database in a range of hashes that are not folded, with what they become.
     pub(crate) fn each_within(
         &self,
         db: usize,
@@ -283,7 +281,7 @@ impl Placed {
     }
 }
 
-/// The intents of one shard; empty in ordinary life.
+/// The intents of one shard. Usually empty.
 #[derive(Default)]
 pub(crate) struct Intents(pub(crate) Vec<Placed>);
 
@@ -293,12 +291,12 @@ impl Intents {
         self.0.is_empty()
     }
 
-    /// True if a key has an intent of a record that is not aborted.
+    /// Whether a record that is not aborted has an intent on the key.
     pub(crate) fn cover(&self, sequence: &Sequence, db: usize, hash: u64, key: &[u8]) -> bool {
         self.0.iter().any(|p| p.find(db, hash, key).is_some() && p.record.fate(sequence) != Fate::Aborted)
     }
 
-    /// What a committed record that is not folded yet made of a key, as seen at `p`.
+    /// The state of a key at `p` as made by a committed record that is not folded yet.
     pub(crate) fn at(
         &self,
         sequence: &Sequence,
@@ -321,7 +319,8 @@ impl Intents {
             .filter(move |placed| matches!(placed.record.fate(sequence), Fate::Committed(n) if n <= p))
     }
 
-    /// What bulks removed from databases that are about to be emptied, with their numbers, folded or not. O(records)
+    /// Takes the keys that bulks removed from databases about to be emptied, folded or not, with their
+    /// databases. O(records).
     pub(crate) fn take_removed(&mut self, sequence: &Sequence, emptied: &[bool]) -> Vec<(usize, TakenAway)> {
         let committed = |placed: &&mut Placed| matches!(placed.record.fate(sequence), Fate::Committed(_));
         let taken = self.0.iter_mut().filter(committed).filter_map(|Placed { cells, numbers, .. }| {
@@ -337,7 +336,7 @@ impl Intents {
         Some(self.0.swap_remove(at))
     }
 
-    /// Of the two lists that a record may have here, what it only read or the other.
+    /// Removes one of a record's two lists here: the keys it only read, or the others.
     fn remove_some(&mut self, record: &Arc<Record>, only_read: bool) -> Option<Placed> {
         let is_it = |p: &Placed| p.cells.only_read() == only_read && Arc::ptr_eq(&p.record, record);
         let at = self.0.iter().position(is_it)?;
@@ -345,46 +344,46 @@ impl Intents {
     }
 }
 
-/// How far a commit is.
+/// The state of a commit.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Go on calling.
+    /// Call `advance` again.
     More,
     Committed(Lsn),
-    /// Something it read has changed: run again on a new snapshot.
+    /// A key it read has changed. Run again on a new snapshot.
     Lost,
 }
 
 enum Stage {
-    /// A bulk's keys are sorted into shards.
+    /// The keys of a bulk are sorted into shards.
     Sorting(usize),
     Placing(usize),
     Folding(usize, Lsn),
     Withdrawing(usize),
 }
 
-/// A long commit under way: call [`Commit::advance`] until it ends. Dropped earlier, it withdraws.
+/// A long commit under way. Call [`Commit::advance`] until it ends. A drop before that withdraws it.
 pub struct Commit {
     keyspace: Arc<Keyspace>,
-    /// Closed with the decision: folding would keep pre-images for it.
+    /// Closed with the decision: otherwise folding would keep pre-images for it.
     snapshot: Option<Snapshot>,
     record: Arc<Record>,
-    /// The earliest expiry of a key that was there.
+    /// The earliest expiry of a key that it read as present.
     expires_ms: u64,
     parts: Vec<(usize, Cells)>,
     stage: Stage,
     counted: bool,
     bulk: Option<Arc<Bulk>>,
-    /// Databases that are emptied with the decision, and exchanged then (I6).
+    /// Databases that are emptied with the decision, and those exchanged after that (I6).
     flushed: Vec<usize>,
     swaps: Vec<(usize, usize)>,
     numbers: Arc<Numbers>,
-    /// Who made it lose.
+    /// The client that made it lose (`stdx::doing`); 0 if none.
     lost_to: u64,
 }
 
 impl Commit {
-    /// Cost: O(keys).
+    /// O(keys).
     pub(crate) fn new(parts: Parts, age: u64, announce: Option<Announce>) -> Commit {
         let Parts { snapshot, ran_ms, shards, read, expires_ms, flushed, swaps } = parts;
         let relied_on = |intent: &Intent| expiry_relied_on(intent.cell.as_ref()?, ran_ms);
@@ -412,8 +411,8 @@ impl Commit {
         }
     }
 
-    /// A commit that sets or removes many keys whatever they are: it needs no snapshot. Nothing is looked up or copied until a key is
-    /// folded. Cost now: O(1).
+    /// A commit that sets or removes many keys, whatever they hold. It needs no snapshot. Each key is looked
+    /// up and copied when it is folded. O(shards).
     pub fn bulk(
         keyspace: &Arc<Keyspace>,
         db: usize,
@@ -438,22 +437,22 @@ impl Commit {
         }
     }
 
-    /// Keys of a bulk that it removed and that were there (once it is committed).
+    /// How many keys a bulk removed that existed. Complete once it is committed.
     pub fn found(&self) -> usize {
         self.bulk.as_ref().map_or(0, |bulk| bulk.found.load(Ordering::Relaxed))
     }
 
-    /// Whether it was lost because a key is there that had to be new: to try again would be in vain.
+    /// Whether it lost because a key exists that had to be new. A retry would lose again.
     pub fn is_refused(&self) -> bool {
         self.bulk.as_ref().is_some_and(|bulk| bulk.refused.load(Ordering::Relaxed))
     }
 
-    /// Whose write made it lose (`stdx::doing`); 0 if nobody's.
+    /// The author of the write that made it lose (`stdx::doing`); 0 if none.
     pub fn lost_to(&self) -> u64 {
         self.lost_to
     }
 
-    /// The hashes of all keys, sorted; to be asked before the first `advance`. Cost: O(keys).
+    /// The hashes of all keys, sorted. Must be asked before the first `advance`. O(keys · log keys).
     pub fn hashes(&self) -> Box<[u64]> {
         if let Some(Bulk { words, .. }) = self.bulk.as_deref() {
             let mut hashes: Vec<u64> = (0..words.len()).map(|i| hash_bytes(words.key(i))).collect();
@@ -466,17 +465,17 @@ impl Commit {
         hashes.into()
     }
 
-    /// True once it is committed, though perhaps not yet in the table.
+    /// Whether it is committed, though perhaps not yet in the table.
     pub fn is_decided(&self) -> bool {
         matches!(self.stage, Stage::Folding(..))
     }
 
-    /// True as long as it may still be decided either way.
+    /// Whether it may still be decided either way.
     pub fn is_open(&self) -> bool {
         matches!(self.stage, Stage::Sorting(_) | Stage::Placing(_))
     }
 
-    /// Ends it in vain, if it is not decided: `advance` takes back what it placed and says it was lost.
+    /// Aborts an undecided commit. `advance` then withdraws what it placed and returns `Lost`.
     pub fn give_up(&mut self) {
         if self.is_open() {
             self.record.end(&self.keyspace.sequence);
@@ -484,17 +483,17 @@ impl Commit {
         }
     }
 
-    /// True while it is undecided and half of its shards, or more, are covered; a commit within one shard is never half done.
+    /// Whether it is undecided and at least half of its shards are covered. Always false within one shard.
     pub fn is_half_covered(&self) -> bool {
         matches!(self.stage, Stage::Placing(part) if part > 0 && 2 * part >= self.parts.len())
     }
 
-    /// True while it is decided and half of its shards, or more, are folded.
+    /// Whether it is decided and at least half of its shards are folded. Always false within one shard.
     pub fn is_half_folded(&self) -> bool {
         matches!(self.stage, Stage::Folding(part, _) if part > 0 && 2 * part >= self.parts.len())
     }
 
-    /// Does up to `keys` keys' worth of it (some 0.3 µs each), in one shard. What must be told goes to `told`.
+    /// Does up to `keys` keys' worth of work, in one shard. Adds to `told` what must be told afterwards.
     pub fn advance(&mut self, now_ms: u64, keys: usize, told: &mut Vec<Changes>) -> Progress {
         let keyspace = self.keyspace.clone();
         if !self.counted {
@@ -601,7 +600,7 @@ impl Commit {
             let hash = hash_bytes(bulk.words.key(i));
             if let Cells::Bulk(_, list) = &mut self.parts[crate::shard_of(hash)].1 {
                 if list.capacity() == 0 {
-                    // Nearly always enough. Of very many keys all lists would be made large at a stretch.
+                    // Nearly always enough. The cap keeps a very large bulk from growing all lists at once.
                     list.reserve((fair + fair / 4 + 8).min(512));
                 }
                 list.push((hash, i as u32));
@@ -637,7 +636,7 @@ impl Drop for Commit {
         }
         let keyspace = self.keyspace.clone();
         if let Fate::Committed(_) = self.record.end(&keyspace.sequence) {
-            // The process is ending: what was decided stays visible through its intents.
+            // The process is ending. A decided commit stays visible through its intents.
             return;
         }
         (0..self.parts.len()).for_each(|part| self.withdraw(&keyspace, part));
@@ -646,14 +645,14 @@ impl Drop for Commit {
 }
 
 impl View<'_> {
-    /// True if a shard of this view has intents: then `settle` its keys before anything else.
+    /// Whether a shard of this view has intents. Then `settle` its keys before anything else.
     #[inline]
     pub fn has_intents(&self) -> bool {
         self.keyspace().intents.load(Ordering::Relaxed) != 0 && self.any_intents()
     }
 
-    /// Makes the tables true for some keys: folds what is committed (for readers: as of now), and, for a writer, aborts
-    /// what is undecided. Must come before anything is read, with all keys of the command at once (I2).
+    /// Brings the tables up to date for some keys. Folds commits that the reader may see; for a writer, also
+    /// aborts undecided ones. Must come before any read, with all keys of the command at once (I2).
     ///
     /// Cost: O(keys · records).
     pub fn settle(&mut self, keys: &[(usize, &[u8])], writes: bool) {
@@ -674,7 +673,7 @@ impl View<'_> {
         }
     }
 
-    /// `settle` for every intent of the shards held, as a writer. Cost: O(intents).
+    /// As `settle`, as a writer, for every intent of the locked shards. O(intents).
     pub fn settle_all(&mut self) {
         let records = self.records_held();
         for record in &records {
@@ -685,7 +684,8 @@ impl View<'_> {
     }
 }
 
-/// When a key that was there goes by itself; what had expired before the run was absent to it.
+/// The expiry of a key that was present, if the commit relies on it. A key that expired before the run was
+/// absent to it.
 pub(crate) fn expiry_relied_on(cell: &Cell, ran_ms: u64) -> Option<u64> {
     let base = cell.base.as_ref().filter(|base| is_live(base, ran_ms))?;
     cell.current().and(base.expire_ms)
@@ -694,7 +694,8 @@ pub(crate) fn expiry_relied_on(cell: &Cell, ran_ms: u64) -> Option<u64> {
 impl Overlay {
     /// Makes a commit of it that can be done in pieces; for overlays of many keys. `age`: the smaller wins against other
     /// long commits. Cost: O(keys · log keys), no lock taken.
-    pub fn seal(self, age: u64, announce: Option<Announce>) -> Commit {
+    pub fn seal(mut self, age: u64, announce: Option<Announce>) -> Commit {
+        let announce = self.announce_expired(announce);
         Commit::new(self.into_parts(), age, announce)
     }
 }
@@ -704,7 +705,7 @@ impl View<'_> {
         self.held().iter().any(|shard| self.shard(shard).is_some_and(|s| !s.intents.is_empty()))
     }
 
-    /// True if a long commit under way relies on a key or is about to write it.
+    /// Whether a long commit under way relies on a key or is about to write it.
     pub(crate) fn is_covered(&self, db: usize, key: &[u8]) -> bool {
         let hash = stdx::hash::hash_bytes(key);
         let shard = self.shard(crate::shard_of(hash)).filter(|shard| !shard.intents.is_empty());
@@ -730,7 +731,7 @@ impl View<'_> {
         }
     }
 
-    /// Folds what was committed about a key up to `position` (I3).
+    /// Folds commits on a key up to `position` (I3).
     fn fold_key(&mut self, db: usize, hash: u64, key: &[u8], position: Lsn) {
         let shard = crate::shard_of(hash);
         loop {
@@ -752,7 +753,8 @@ impl View<'_> {
         }
     }
 
-    /// `owner`: whose commit it is. Somebody else may have come first to fold it.
+    /// Writes a key at its commit's LSN, on behalf of `owner`, the commit's author: another client may be the
+    /// one that folds.
     fn fold(&mut self, (n, owner): (Lsn, u64), db: usize, hash: u64, key: &[u8], deed: Deed<'_>) {
         let write = |view: &mut Self, key: &[u8]| match deed {
             Deed::Cell(cell) => apply(view, key, cell),
@@ -761,7 +763,7 @@ impl View<'_> {
         stdx::doing::within(owner, || self.write_at(n, db, hash, key, write));
     }
 
-    /// Places up to `keys` more of a record's intents; whether all are placed.
+    /// Places up to `keys` more of a record's intents. True if all are placed.
     fn place(
         &mut self,
         (record, numbers): (&Arc<Record>, &Arc<Numbers>),
@@ -823,14 +825,15 @@ impl View<'_> {
         checked.map(|()| all)
     }
 
-    /// Whether a key that has no intents of others is in its table and has not expired.
+    /// Whether the table has the key and it has not expired. Other commits have no intents on it.
     fn is_there(&self, db: usize, hash: u64, key: &[u8], now_ms: u64) -> bool {
         let Some(shard) = self.shard(crate::shard_of(hash)) else { return false };
         let entry = shard.dbs[db].find(hash, key);
         entry.is_some_and(|entry| entry.expire_ms().is_none_or(|at| at > now_ms))
     }
 
-    /// Whether a key may be covered: no older long commit wants it. Ends younger ones, folds what is committed (I1).
+    /// Clears the way to cover a key (I1): ends younger undecided commits and folds committed ones. Fails if
+    /// an older long commit wants the key.
     fn make_way(
         &mut self,
         record: &Arc<Record>,
@@ -843,7 +846,7 @@ impl View<'_> {
         let mut folds = false;
         for placed in self.shard(crate::shard_of(hash)).into_iter().flat_map(|shard| &shard.intents.0) {
             if Arc::ptr_eq(&placed.record, record) {
-                // It read what it writes.
+                // A record may both read and write a key.
                 continue;
             }
             let Some(at) = placed.find(db, hash, key) else { continue };
@@ -863,7 +866,7 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Folds up to `keys` of a committed record's intents in the shards held; true when none is left.
+    /// Folds up to `keys` of a committed record's intents in the locked shards. True when none is left.
     fn fold_some(&mut self, record: &Arc<Record>, n: Lsn, keys: usize) -> bool {
         let mut left = keys;
         for shard in self.held().iter() {
@@ -892,8 +895,8 @@ impl View<'_> {
         true
     }
 
-    /// Brings what the next keys stand in into the cache, and begins with those that come `then`: what is asked for last is
-    /// found by what was asked for first.
+    /// Fetches the lines and entries of the next keys (`which`) into the cache, and starts on those that come
+    /// `then`. What is fetched last is found through what was fetched first.
     fn prefetch(&self, shard: usize, placed: &mut Placed, which: Range<usize>, then: Range<usize>) {
         let Some(shard) = self.shard(shard) else { return };
         let Placed { cells, numbers, begun, .. } = placed;
@@ -913,7 +916,7 @@ impl View<'_> {
         keys(which).for_each(|(db, hash)| shard.dbs[db].prefetch_entry(hash));
     }
 
-    /// Does nothing if the table is gone (I9). `bulk`: whose these are.
+    /// Folds one intent. Does nothing if its table is gone (I9). `bulk`: from [`Cells::bulk`].
     fn fold_at(&mut self, n: Lsn, placed: &mut Placed, i: usize, bulk: Option<&Bulk>) {
         let (hash, at) = (placed.cells.hash(i), (n, placed.record.owner));
         let Some(db) = placed.cells.db(i).and_then(|known| placed.numbers.now(known)) else { return };
@@ -932,16 +935,21 @@ impl View<'_> {
         }
     }
 
-    /// Folds up to `keys` of what each committed record has in the shards held; true if nothing is left.
+    /// Folds up to `keys` intents of each committed record in the locked shards. True if nothing is left.
     pub(crate) fn fold_committed(&mut self, keys: usize) -> bool {
+        self.fold_upto(Lsn::MAX, keys)
+    }
+
+    /// The same of records committed up to `s`.
+    pub(crate) fn fold_upto(&mut self, s: Lsn, keys: usize) -> bool {
         self.records_held().iter().all(|record| match record.fate(&self.keyspace().sequence) {
-            Fate::Committed(n) => self.fold_some(record, n, keys),
-            Fate::Open | Fate::Aborted => true,
+            Fate::Committed(n) if n <= s => self.fold_some(record, n, keys),
+            Fate::Committed(_) | Fate::Open | Fate::Aborted => true,
         })
     }
 
-    /// Commits what empties or exchanges whole tables, if it was not ended: after every other one, be it committed or ended now. All
-    /// shards are held.
+    /// Commits a record that empties or exchanges whole tables. Ends every other undecided commit first.
+    /// `None` if the record was ended before. All shards are locked.
     pub(crate) fn decide_last(&mut self, record: &Arc<Record>) -> Option<Lsn> {
         let keyspace = self.keyspace();
         if record.fate(&keyspace.sequence) != Fate::Open {

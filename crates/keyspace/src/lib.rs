@@ -4,17 +4,20 @@
 //! Keyspace ── 256 shards, each behind a short lock
 //!   shard  ── per database a directory of segments      segment.rs
 //!             pre-images for active snapshots            sequence.rs, shard.rs
-//!             who watches or waits for a key             shard.rs
-//!   evict  ── who goes when memory is short             evict/
+//!             watchers and blocked clients of a key      shard.rs
+//!   evict  ── which keys go when memory is short        evict/
 //!   View   ── what a command sees: locked shards, or an overlay at a snapshot   view.rs, overlay.rs
+//!   Walk   ── everything as it was at one LSN, for a file or a replica   walk.rs
 //! ```
 //!
-//! - K1: a key's shard, place in the directory and line follow from its hash alone; nothing on the serving path
-//!   allocates, copies or frees in proportion to the number of keys.
-//! - K2: locks are taken in ascending shard order, all at once (`stdx::locks`), and released at the end of the command.
-//! - K3: an expired key is absent to every reader from its millisecond on, whether or not it was swept already.
-//! - K4: a collection that became empty does not stay; a compressed bitmap does.
-//! - K5: a write is visible, kept for older snapshots, counted, and told to whoever watches, under the same locks.
+//! - K1: the hash of a key alone decides its shard, its place in the directory and its line. The serving path
+//!   never allocates, copies or frees in proportion to the number of keys.
+//! - K2: locks are taken in ascending shard order, all at once (`stdx::locks`), and released at the end of
+//!   the command.
+//! - K3: an expired key is absent to every reader from its millisecond on, swept or not.
+//! - K4: an empty collection is removed; a compressed bitmap without bits stays.
+//! - K5: under the same locks a write becomes visible, is kept for older snapshots, is counted, and is told
+//!   to watchers.
 
 pub mod cursors;
 mod elsewhere;
@@ -35,6 +38,7 @@ mod sweep;
 mod tests;
 mod underway;
 mod view;
+mod walk;
 
 pub use elsewhere::Elsewhere;
 pub use entry::{EntryRef, Owned, Payload, StrMut, Times};
@@ -48,6 +52,7 @@ pub use retained::{Limits, Revoked};
 pub use sequence::{Ended, Lsn, Snapshot};
 pub use sweep::{Sweep, Swept};
 pub use view::{Changes, Class, Event, Item, KeySet, Keys, Ready, View, Watched, WrongType};
+pub use walk::{Mark, Walk, WalkEntry, WalkError, WalkFigures, WalkLimits, WalkSink, WalkValue, Walked};
 
 use sequence::Sequence;
 use shard::Shard;
@@ -56,15 +61,16 @@ use std::sync::{Arc, OnceLock};
 use stdx::hash::hash_bytes;
 use stdx::locks::{Bits, Guard, Sharded};
 
-/// Active snapshots of long work at once, and of all (S3).
+/// Active snapshots of long work at once (S3).
 pub const MAX_LONG: usize = 64;
+/// Active snapshots of all kinds at once.
 pub const MAX_ACTIVE: usize = MAX_LONG + 32;
 
 /// Shards of a keyspace.
 pub const SHARDS: usize = 1 << segment::SHARD_BITS;
 
-/// Who hears of every write, in the order of the sequence per shard: the log, replicas. Called with the shard locks
-/// held, so it must only note the effect, never wait. What expires is told as the removal it is (DEL, HDEL).
+/// Receives every write, in the order of the sequence per shard: for a log, for replicas. An expiry arrives
+/// as the removal it is (DEL, HDEL). The shard locks are held during the call: note the effect, never wait.
 pub trait CommitSink: Send + Sync {
     /// The command `args` took effect on `db` at `lsn`.
     fn effect(&self, lsn: Lsn, db: usize, args: &mut dyn Iterator<Item = &[u8]>);
@@ -77,23 +83,25 @@ struct Counts {
     /// Bytes of entries: in pages, and outside of them.
     rooms: AtomicI64,
     outside: AtomicI64,
-    /// A field of a hash was given an expiry; stays, since the sweep costs little where nothing expires.
+    /// Whether a field of a hash ever got an expiry. It is never cleared: the sweep is cheap where nothing
+    /// expires.
     fields: AtomicBool,
     /// Keys that expired, and that were evicted, since the start.
     expired: AtomicU64,
     evicted: AtomicU64,
     /// Mean time to live of the keys the sweep looked at.
     ttl_ms: AtomicU64,
-    /// How much longer its entries are kept than they are good.
+    /// How much longer entries are kept than they are good ([`Keyspace::set_grace`]).
     grace_ms: AtomicU64,
-    /// How often it was exchanged, and its tables were replaced in any way (`view/watched.rs`).
+    /// How often the database was exchanged, and how often its tables were replaced in any way
+    /// (`view/watched.rs`).
     swaps: AtomicU64,
     replaced: AtomicU64,
-    /// When it was exchanged last (milliseconds since 1970).
+    /// When the database was exchanged last (milliseconds since 1970).
     exchanged_ms: AtomicU64,
 }
 
-/// Counters of the keyspace as a whole; all relaxed.
+/// Counters of the whole keyspace; all relaxed.
 #[derive(Default)]
 pub struct Stats {
     pub expired_keys: AtomicU64,
@@ -104,7 +112,7 @@ pub struct Stats {
     pub dirty: AtomicU64,
 }
 
-/// See the module.
+/// All keys of the server, in all databases. See the module.
 pub struct Keyspace {
     pub(crate) shards: Sharded<Shard>,
     pub(crate) sequence: Sequence,
@@ -112,20 +120,21 @@ pub struct Keyspace {
     /// Databases that can be selected.
     visible: usize,
     generation: AtomicU64,
-    /// Notification classes somebody wants, as bits of [`Class`]; 0 = none.
+    /// Wanted notification classes, as bits of [`Class`]; 0 = none.
     notify: AtomicU32,
     active_expire: AtomicU32,
-    /// Until then keys that have expired are left where they are (milliseconds since 1970).
+    /// Until this time (milliseconds since 1970) readers leave expired keys in place.
     keep_expired_ms: AtomicU64,
     pub stats: Stats,
     sink: OnceLock<Box<dyn CommitSink>>,
-    /// Records that may have intents in shards.
+    /// Records that may have intents in shards (`intent.rs` I5).
     pub(crate) intents: AtomicUsize,
     pub(crate) underway: underway::Underway,
+    pub(crate) walk: walk::Slot,
     pub(crate) guards: guard::Guards,
     pub cursors: cursors::Cursors,
     pub(crate) evict: evict::Evict,
-    /// Tables that were emptied as a whole and wait to be freed.
+    /// Batches of emptied tables that wait to be freed.
     flushing: Arc<AtomicUsize>,
     /// Databases from this one on never had a key.
     touched: AtomicUsize,
@@ -143,13 +152,13 @@ pub(crate) fn shard_of(hash: u64) -> usize {
 const PREFETCHED: usize = 16;
 
 impl Keyspace {
-    /// An empty keyspace of so many databases. Uses about 100 KB until keys come.
+    /// An empty keyspace with `databases` databases. Takes about 100 KB until keys come.
     pub fn new(databases: usize) -> Arc<Keyspace> {
         Keyspace::with_hidden(databases, 0, 1)
     }
 
-    /// The same with further databases that no client can select: they come after the others, and tell nobody of their events.
-    /// So many of those together have an eviction budget of their own.
+    /// As `new`, with `hidden` further databases that no client can select. They come after the visible ones
+    /// and publish no events. `together` of them share one eviction budget.
     pub fn with_hidden(visible: usize, hidden: usize, together: usize) -> Arc<Keyspace> {
         let databases = visible + hidden;
         let shard =
@@ -167,6 +176,7 @@ impl Keyspace {
             sink: OnceLock::new(),
             intents: AtomicUsize::new(0),
             underway: underway::Underway::default(),
+            walk: walk::Slot::default(),
             guards: guard::Guards::default(),
             cursors: cursors::Cursors::default(),
             evict: evict::Evict::new(visible, hidden, together),
@@ -178,17 +188,17 @@ impl Keyspace {
         })
     }
 
-    /// Databases a client can select.
+    /// Databases that a client can select.
     pub fn databases(&self) -> usize {
         self.visible
     }
 
-    /// All databases, with the hidden ones behind the others.
+    /// All databases; the hidden ones come last.
     pub fn all_databases(&self) -> usize {
         self.counts.len()
     }
 
-    /// Sets who hears of every write; only the first call counts.
+    /// Sets the receiver of every write. Only the first call counts.
     pub fn set_sink(&self, sink: Box<dyn CommitSink>) {
         let _ = self.sink.set(sink);
     }
@@ -197,30 +207,30 @@ impl Keyspace {
         self.sink.get().map(|sink| &**sink)
     }
 
-    /// Tells the sink, if there is one, of something the keyspace did by itself. The locks are held.
+    /// Tells the sink, if one is set, what the keyspace did by itself. The locks are held.
     pub(crate) fn tell_sink(&self, lsn: Lsn, db: usize, words: &[&[u8]]) {
         if let Some(sink) = self.sink() {
             sink.effect(lsn, db, &mut words.iter().copied());
         }
     }
 
-    /// Mean time to live of the keys of a database that expire, in milliseconds, as the sweep samples it; 0 if there are
-    /// none. O(1).
+    /// Mean time to live, in milliseconds, of a database's keys that expire; 0 if none does. The sweep
+    /// samples it. O(1).
     pub fn avg_ttl_ms(&self, db: usize) -> u64 {
         if self.expires(db) == 0 { 0 } else { self.counts[db].ttl_ms.load(Ordering::Relaxed) }
     }
 
-    /// Notes how long some key has to live: a fiftieth of the mean from now on.
+    /// Adds a sampled time to live to the mean, with a weight of 1/50.
     pub(crate) fn note_ttl(&self, db: usize, ms: u64) {
         let mean = &self.counts[db].ttl_ms;
-        // Only the sweep writes it, and a lost sample is no loss.
+        // Only the sweep writes it, and a lost sample does no harm.
         match mean.load(Ordering::Relaxed) {
             0 => mean.store(ms, Ordering::Relaxed),
             so_far => mean.store(so_far / 50 * 49 + ms / 50, Ordering::Relaxed),
         }
     }
 
-    /// Which notification classes are wanted ([`Class::bit`]).
+    /// Sets the wanted notification classes ([`Class::bit`]).
     pub fn set_notify(&self, classes: u32) {
         self.notify.store(classes, Ordering::Relaxed);
     }
@@ -230,12 +240,13 @@ impl Keyspace {
         self.notify.load(Ordering::Relaxed) & class.bit() != 0
     }
 
-    /// DEBUG SET-ACTIVE-EXPIRE.
+    /// Switches the sweep on or off (DEBUG SET-ACTIVE-EXPIRE).
     pub fn set_active_expire(&self, on: bool) {
         self.active_expire.store(on.into(), Ordering::Relaxed);
     }
 
-    /// Until then who meets a key that has expired does not remove it (CLIENT PAUSE). Writers still do.
+    /// Until `until_ms`, a reader that meets an expired key does not remove it (CLIENT PAUSE). Writers still
+    /// do.
     pub fn keep_expired(&self, until_ms: u64) {
         self.keep_expired_ms.store(until_ms, Ordering::Relaxed);
     }
@@ -248,13 +259,13 @@ impl Keyspace {
         self.active_expire.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether long commits are under way, decided ones included.
+    /// Whether any long commit is under way, decided ones included. O(1).
     #[inline]
     pub fn has_intents(&self) -> bool {
         self.intents.load(Ordering::Relaxed) != 0
     }
 
-    /// Keys in a database, expired ones that are not swept yet included. O(1).
+    /// Keys in a database. Expired keys that are not swept yet count. O(1).
     pub fn len(&self, db: usize) -> usize {
         self.counts[db].keys.load(Ordering::Relaxed).max(0) as usize
     }
@@ -268,7 +279,7 @@ impl Keyspace {
         self.counts[db].expires.load(Ordering::Relaxed).max(0) as usize
     }
 
-    /// Whether a database has anything for the sweep: keys that expire, or fields that ever did. O(1).
+    /// Whether the sweep has work in a database: keys that expire, or fields that ever did. O(1).
     pub(crate) fn can_expire(&self, db: usize) -> bool {
         self.expires(db) > 0 || self.counts[db].fields.load(Ordering::Relaxed)
     }
@@ -297,21 +308,21 @@ impl Keyspace {
         add(&counts.outside, bytes.outside);
     }
 
-    /// Bytes of a database's entries: in the pages of its segments, and what they own outside. Values that share content
-    /// count each in full. O(1).
+    /// Bytes of a database's entries: in the pages of its segments, and outside of them. O(1). Content that
+    /// values share is counted once for each value.
     pub fn entry_bytes(&self, db: usize) -> (u64, u64) {
         let bytes = |count: &AtomicI64| count.load(Ordering::Relaxed).max(0) as u64;
         (bytes(&self.counts[db].rooms), bytes(&self.counts[db].outside))
     }
 
-    /// Keys of a database that expired, and that were evicted, since the start.
+    /// Keys of a database that expired, and keys that were evicted, since the start. O(1).
     pub fn removed_keys(&self, db: usize) -> (u64, u64) {
         let counts = &self.counts[db];
         (counts.expired.load(Ordering::Relaxed), counts.evicted.load(Ordering::Relaxed))
     }
 
-    /// Says how much longer the entries of a database are kept than they are good: their expiry is the later moment, and TTL tells
-    /// of the earlier one.
+    /// Sets how much longer the entries of a database are kept than they are good. An entry's expiry is the
+    /// later moment; TTL reports the earlier one.
     pub fn set_grace(&self, db: usize, grace_ms: u64) {
         self.counts[db].grace_ms.store(grace_ms, Ordering::Relaxed);
     }
@@ -320,13 +331,13 @@ impl Keyspace {
         self.counts[db].grace_ms.load(Ordering::Relaxed)
     }
 
-    /// `entry_bytes` of all databases. O(databases that ever had keys).
+    /// Sums `entry_bytes` over all databases. O(databases that ever had keys).
     pub fn all_entry_bytes(&self) -> (u64, u64) {
         let touched = self.touched.load(Ordering::Relaxed);
         (0..touched).map(|db| self.entry_bytes(db)).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
     }
 
-    /// Bumped whenever whole tables are replaced.
+    /// Counts replacements of whole tables.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::SeqCst)
     }
@@ -339,27 +350,28 @@ impl Keyspace {
         self.sequence.active()
     }
 
-    /// Whether whole tables still wait to be freed: their segments are in use, their entries are not counted any more.
+    /// Whether whole tables still wait to be freed. Their segments are in use; their entries are no longer
+    /// counted.
     pub fn is_flushing(&self) -> bool {
         self.flushing.load(Ordering::Relaxed) > 0
     }
 
-    /// Bytes of segments: tables and pages, without what handles point to.
+    /// Bytes of all segments, tables and pages. Memory behind handles is not included.
     pub fn segment_bytes() -> usize {
         Keyspace::pool_bytes() + Keyspace::little_bytes()
     }
 
-    /// Those of them that the general allocator knows nothing of.
+    /// Bytes of segments in pages that the general allocator does not know.
     pub fn pool_bytes() -> usize {
         stdx::pages::SMALL.used_bytes() + stdx::pages::LARGE.used_bytes()
     }
 
-    /// Those of them that it counts as well.
+    /// Bytes of segments that the general allocator counts as well.
     pub fn little_bytes() -> usize {
         segment::little_bytes()
     }
 
-    /// Bytes of this keyspace's segments. Cost: O(segments), all shards locked: for tests.
+    /// Bytes of this keyspace's segments; for tests. Locks all shards. O(segments).
     pub fn footprint(&self) -> usize {
         let guard = self.shards.lock_all();
         (0..SHARDS).flat_map(|shard| guard.get(shard).dbs.iter()).map(segment::Directory::footprint).sum()
@@ -378,20 +390,20 @@ impl Keyspace {
         self.shards.lock(shards)
     }
 
-    /// Ends [`View::watch`].
+    /// Ends a [`View::watch`]: `dirty` is no longer marked.
     pub fn unwatch(&self, db: usize, key: &[u8], dirty: &Arc<std::sync::atomic::AtomicBool>) {
         let shard = shard_of(hash_bytes(key));
         self.shards.lock_one(shard).get_mut(shard).interest.unwatch(db, key, dirty);
     }
 
-    /// Says that somebody is blocked on the key, so that writes to it report it in [`Changes::ready`]. The caller
-    /// must look at the key once more after this, or hold its shard in a view meanwhile.
+    /// Registers a client that is blocked on the key. Writes to the key then report it in [`Changes::ready`].
+    /// The caller must look at the key once more afterwards, or hold its shard in a view meanwhile.
     pub fn block(&self, db: usize, key: &[u8]) {
         let shard = shard_of(hash_bytes(key));
         self.shards.lock_one(shard).get_mut(shard).interest.block(db, key);
     }
 
-    /// Whose write was the first to a key since that LSN, as long as a snapshot of then is open. O(1).
+    /// The author of the first write to a key since `since`, while a snapshot of that time is open. O(1).
     pub fn changed_by(&self, db: usize, key: &[u8], since: Lsn) -> Option<u64> {
         let shard = shard_of(hash_bytes(key));
         self.shards.lock_one(shard).get(shard).pre.changed_by(db, key, since)
@@ -402,9 +414,9 @@ impl Keyspace {
         self.shards.lock_one(shard).get_mut(shard).interest.unblock(db, key);
     }
 
-    /// Fetches what a batch's keys stand in into the cache: first the lines of all, then the entries of all, so that the
-    /// waits overlap. Holds the locks of their shards for about as long as one wait for memory; at most
-    /// [`PREFETCHED`] keys at a time.
+    /// Fetches the lines, then the entries, of a batch's keys into the cache, so that the waits for memory
+    /// overlap. Takes at most [`PREFETCHED`] keys at a time, and holds their shards' locks for about one wait
+    /// for memory.
     pub fn prefetch(&self, db: usize, hashes: &[u64]) {
         for hashes in hashes.chunks(PREFETCHED) {
             let mut shards = Bits::EMPTY;
@@ -415,8 +427,8 @@ impl Keyspace {
         }
     }
 
-    /// The keys at `s` from `position` on, up to the end of its segment, added to a chunk; true if it has `want` keys now or
-    /// there are no more. Cost: O(entries of a segment) under its shard's lock.
+    /// Adds to `chunk` the keys at `s` from `position` to the end of its segment. True if the chunk has
+    /// `want` keys or there are no more. O(entries of a segment), under its shard's lock.
     pub fn extend_chunk(&self, s: Lsn, db: usize, position: u64, want: usize, chunk: &mut Chunk) -> bool {
         let from = chunk.next.unwrap_or(position);
         chunk.next = self.visit_at(s, db, from, &mut |key, expire_ms, kind| {
@@ -428,7 +440,7 @@ impl Keyspace {
         chunk.next.is_none() || chunk.keys.len() >= want
     }
 
-    /// Checks every structural invariant; for tests. Cost: O(keys).
+    /// Checks every structural invariant; for tests. O(keys). Panics if one is broken.
     pub fn check_invariants(&self) {
         let guard = self.shards.lock_all();
         for db in 0..self.all_databases() {

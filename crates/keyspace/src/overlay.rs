@@ -1,24 +1,29 @@
-//! Changes not yet committed, over what a snapshot shows: how scripts, long writes and long reads see the keyspace.
+//! Changes not yet committed, over what a snapshot shows: how scripts, long writes and long reads see the
+//! keyspace.
 //!
-//! - O1: every key an overlay knows was read at its snapshot `s` (its *base*), present or absent; it reads no other.
-//! - O2: nothing of it is visible to anybody before `commit`, which locks the shards of all keys it knows, checks that
-//!   none changed since `s` and none read as present has expired, and applies the changed ones under one LSN.
-//! - O3: a key the handler asked for and the overlay does not know is absent to it and noted in `missing`; the caller
-//!   loads those and runs the handler again.
-//!
-//! - O5: the keyspace as a whole is shown as it was at the snapshot, with the overlay's own changes: in chunks of the hash
-//!   order, which the caller fetches as handlers ask for them. Which keys there are is not checked by the commit: keys that
-//!   others add or remove meanwhile are no conflict, unless the overlay read or wrote them by name.
-//! - O6: SWAPDB renames databases for what comes after it; cells stay where their keys stood at the snapshot, and the
-//!   commit exchanges the databases when it has applied them, as often as the outcome needs it.
-//! - O7: what was read in batches is looked at where it stands and only marked; it becomes a key the overlay knows when it is
-//!   written, or before a commit at once ([`Overlay::adopt_read`]). A commit in pieces checks it where it stands.
-//! - O8: it counts the bytes it takes ([`Overlay::bytes`]): whoever runs something over it looks there after each command, and drops
-//!   the whole when that is more than it may have. Values it shares with the keyspace count with what was written of them.
+//! - O1: an overlay knows a key as it was at its snapshot `s`, present or absent (its *base*). It reads no
+//!   other key.
+//! - O2: nothing is visible to others before `commit`. That locks the shards of all known keys and checks
+//!   that none changed since `s` and none read as present has expired. Then it applies the changes under one
+//!   LSN.
+//! - O3: a key that a handler asks for and the overlay does not know is absent, and noted in `missing`. The
+//!   caller loads those keys and runs the handler again.
+//! - O9: a key that was there and has expired is absent. The sink is told that it is gone before it is told
+//!   what the overlay did.
 //! - O4: a key that was only overwritten, never read, needs no base and is not checked.
+//! - O5: the whole keyspace is shown as of the snapshot, with the overlay's own changes. It comes in chunks
+//!   of the hash order, which the caller fetches when handlers ask. The commit does not check which keys
+//!   exist, except those read or written by name.
+//! - O6: SWAPDB renames databases for later calls. Cells stay where their keys stood at the snapshot; the
+//!   commit exchanges the databases.
+//! - O7: keys read in batches are looked at in place and only marked. They become known when written, or
+//!   before a commit at once ([`Overlay::adopt_read`]). A commit in pieces checks them in place.
+//! - O8: the overlay counts the bytes it takes ([`Overlay::bytes`]). The caller checks that after each
+//!   command and drops an overlay that is too large. Values shared with the keyspace count only with what was
+//!   written of them.
 //!
-//! Keys known: `overlay/slots.rs`. Cost of a commit: O(keys known), under the locks of their shards; for many keys [`Overlay::seal`] makes a commit that
-//! is done in pieces instead (`intent.rs`).
+//! Cost of a commit: O(keys known), under the locks of their shards. For many keys, [`Overlay::seal`] makes a
+//! commit that is done in pieces (`intent.rs`). The known keys: `overlay/slots.rs`.
 
 mod near;
 mod read;
@@ -27,15 +32,17 @@ mod slots;
 use crate::entry::Owned;
 use crate::happened::{Happened, Happening};
 use crate::intent::Intent;
+use crate::record::Announce;
 use crate::sequence::Snapshot;
 use crate::shard_of;
 use crate::view::{Changes, Class, View};
 pub use near::KeyBatches;
 use near::Near;
 pub(crate) use near::{Names, ReadKeys};
+pub(crate) use slots::{Entry as WideEntry, Wide};
 use slots::{Slot, Slots};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use stdx::hash::hash_bytes;
 use stdx::locks::Bits;
 use value::{Kind, StrRef, Value, ValueRef};
@@ -43,21 +50,21 @@ use value::{Kind, StrRef, Value, ValueRef};
 #[derive(Default)]
 pub(crate) struct Cell {
     pub(crate) base: Option<Owned>,
-    /// What it becomes, if it is dirty.
+    /// The new value, if the key is dirty.
     pub(crate) now: Option<Owned>,
     pub(crate) dirty: bool,
-    /// Read at the snapshot; false for a key that was only overwritten.
+    /// Whether the key was read at the snapshot. False for one that was only overwritten.
     pub(crate) loaded: bool,
-    /// How often it was changed.
+    /// How often the key was changed.
     changes: u64,
-    /// Events that are notified.
+    /// Events to be published.
     told: Option<Box<Happened>>,
-    /// What was put is to count as unused for so many seconds.
+    /// For how many seconds a put value counts as unused.
     pub(crate) idle_s: Option<u64>,
 }
 
 impl Cell {
-    /// What the key is to whoever runs over the overlay.
+    /// The key's value as handlers see it.
     #[inline]
     pub(crate) fn current(&self) -> Option<&Owned> {
         if self.dirty { self.now.as_ref() } else { self.base.as_ref() }
@@ -68,57 +75,60 @@ impl Cell {
         self.dirty || self.changes > 0 || self.told.is_some()
     }
 
-    /// Nothing is to be told of it.
+    /// Drops all events and counts of changes.
     fn hush(&mut self) {
         self.changes = 0;
         self.told = None;
     }
 }
 
-/// See the module.
+/// A set of uncommitted changes over a snapshot. See the module.
 pub struct Overlay {
     snapshot: Snapshot,
     slots: Slots,
     /// The place of the key that was looked at last: a handler names a key several times.
     last: std::cell::Cell<u32>,
     missing: RefCell<KeyBatches>,
+    /// Keys that were found expired, by database (O9), and about the bytes that takes.
+    expired: RefCell<HashMap<usize, HashSet<Box<[u8]>>>>,
+    expired_bytes: std::cell::Cell<usize>,
     /// Whether anything was written.
     written: bool,
-    /// When what ran over it first took place; 0 before.
+    /// The time of the first run over it; 0 before that.
     ran_ms: u64,
-    /// When what is read for it counts as used, if it does.
+    /// When keys read for it count as used; `None`: they do not.
     used_ms: Option<u64>,
     near: Near,
     chunks: BTreeMap<(usize, u64), Chunk>,
     wanted: std::cell::Cell<Option<(usize, u64)>>,
     /// Databases that were emptied.
     flushed: Vec<usize>,
-    /// Which database each one is because of SWAPDBs; empty: each is itself (O6).
+    /// The number at the snapshot of each database of today, after SWAPDBs (O6). Empty: all as they were.
     places: Vec<usize>,
-    /// Bytes of what it knows, but for its slots, and of what was written (O8).
+    /// Bytes of what it knows, without its slots, and of what was written (O8).
     known_bytes: usize,
     written_bytes: usize,
-    /// The key that is being changed, and how much its value took when that was counted last.
+    /// The key that is being changed, and the bytes of its value when they were counted last.
     editing: Option<(u32, usize)>,
 }
 
-/// A key that it knows, with its place in the index.
+/// Bytes of a known key, with its place in the index.
 const SLOT_BYTES: usize = size_of::<Slot>() + 24;
-/// What a change of a large shared value copies, about.
+/// About how many bytes a change of a large shared value copies.
 const COPIED: usize = 1024;
-/// An event to be told.
+/// Bytes of an event to be published.
 const EVENT_BYTES: usize = 48;
 
-/// What a commit in pieces is made of.
+/// The pieces that a commit in pieces is made of.
 pub(crate) struct Parts {
     pub(crate) snapshot: Snapshot,
     pub(crate) ran_ms: u64,
-    /// Which, and the keys known of each, sorted by hash.
+    /// By shard, the known keys sorted by hash.
     pub(crate) shards: Vec<(usize, Vec<Intent>)>,
-    /// What was only read in batches, and the earliest expiry relied on there.
+    /// Keys that were only read in batches, and the earliest expiry relied on there.
     pub(crate) read: ReadKeys,
     pub(crate) expires_ms: u64,
-    /// Databases to be emptied, and then exchanged.
+    /// Databases to be emptied, and those exchanged after that.
     pub(crate) flushed: Vec<usize>,
     pub(crate) swaps: Vec<(usize, usize)>,
 }
@@ -129,20 +139,20 @@ pub type Listed = (u64, Box<[u8]>, Option<u64>, Kind);
 /// A key's value, and when it expires.
 pub type Found<'a> = (ValueRef<'a>, Option<u64>);
 
-/// Is told a key's name, expiry and type.
+/// Receives a key's name, expiry and type.
 pub type Visitor<'a> = dyn FnMut(&[u8], Option<u64>, Kind) + 'a;
 
-/// Part of the hash order, and every key in it, as it was at the snapshot (O5).
+/// Every key in a part of the hash order, as of the snapshot (O5).
 #[derive(Default)]
 pub struct Chunk {
-    /// Hash, name, expiry and type; sorted.
+    /// Hash, name, expiry and type of each key, sorted.
     pub keys: Vec<Listed>,
-    /// Where the next chunk begins; None: this is the last.
+    /// Where the next chunk begins. `None`: this is the last one.
     pub next: Option<u64>,
 }
 
 impl Chunk {
-    /// About the memory it takes. O(keys).
+    /// The memory it takes, estimated. O(keys).
     pub fn bytes(&self) -> usize {
         let names: usize = self.keys.iter().map(|(_, name, ..)| name.len() + 16).sum();
         self.keys.capacity() * size_of::<Listed>() + names
@@ -172,7 +182,7 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// Whether it is a string for which OBJECT ENCODING must answer `raw`.
+    /// Whether OBJECT ENCODING must answer `raw` for it.
     pub(crate) fn is_raw(self) -> bool {
         match self {
             Seen::Value { value, .. } => matches!(value, Value::Str(s) if s.is_raw()),
@@ -180,7 +190,7 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// Shares the value; a short string is copied.
+    /// An owned copy that shares the value. A short string is copied.
     pub(crate) fn to_owned(self) -> Owned {
         let value = match self {
             Seen::Value { value, .. } => value.clone(),
@@ -197,33 +207,36 @@ impl<'a> From<&'a Owned> for Seen<'a> {
     }
 }
 
-/// Why a commit did not happen: a key that was read has changed meanwhile. Run again on a new snapshot.
+/// A commit failed because a key that was read has changed. Run again on a new snapshot.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// Whose write that was (`stdx::doing`); 0 if nobody's.
+    /// The author of that change (`stdx::doing`); 0 if none.
     pub by: u64,
 }
 
 /// A commit that did not happen.
 #[derive(Debug)]
 pub struct Lost {
-    /// What must be told nevertheless: it wrote to the table what others had committed.
+    /// Changes that must be told nevertheless: the attempt folded others' commits.
     pub told: Changes,
-    /// Whose write had changed what it read; 0 if nobody's.
+    /// The author of the change that made it lose; 0 if none.
     pub by: u64,
 }
 
-/// Overlays of so many keys are dropped where they are: the reclaimer would have to be woken for each.
+/// Overlays with at most this many keys are dropped in place. It is cheaper than waking the reclaimer.
 const FEW_KEYS: usize = 32;
 
 impl Overlay {
-    /// An empty one. `used_ms`: when the keys it asks for count as used; None: nobody is to know of it.
+    /// An empty overlay. `used_ms`: when the keys it asks for count as used; `None`: their access is not
+    /// recorded.
     pub fn new(snapshot: Snapshot, used_ms: Option<u64>) -> Overlay {
         Overlay {
             snapshot,
             slots: Slots::default(),
             last: std::cell::Cell::new(0),
             missing: RefCell::default(),
+            expired: RefCell::default(),
+            expired_bytes: std::cell::Cell::new(0),
             written: false,
             ran_ms: 0,
             used_ms,
@@ -238,13 +251,13 @@ impl Overlay {
         }
     }
 
-    /// About the memory it takes beside the keyspace (O8). O(1).
+    /// The memory it takes beside the keyspace, estimated (O8). O(1).
     pub fn bytes(&mut self) -> usize {
         self.end_edit();
-        self.known_bytes + self.slots.len() * SLOT_BYTES + self.written_bytes
+        self.known_bytes + self.slots.len() * SLOT_BYTES + self.written_bytes + self.expired_bytes.get()
     }
 
-    /// Counts what the last change made of its value.
+    /// Counts the bytes that the last change added to its value.
     fn end_edit(&mut self) {
         if let Some((place, before)) = self.editing.take() {
             let now = self.slots[place].cell.now.as_ref().map_or(0, |owned| owned.value.mem_bytes());
@@ -252,14 +265,14 @@ impl Overlay {
         }
     }
 
-    /// Where what is called database `db` now stood at the snapshot. Everything an overlay is given or asks for is by the
-    /// latter; handlers know the former (O6).
+    /// The number at the snapshot of the database that is called `db` now (O6). Loading uses the former,
+    /// handlers use `db`.
     #[inline]
     pub fn physical(&self, db: usize) -> usize {
         if self.places.is_empty() { db } else { self.places[db] }
     }
 
-    /// Exchanges two databases, of so many.
+    /// Exchanges two of `databases` databases.
     pub(crate) fn swap(&mut self, a: usize, b: usize, databases: usize) {
         if a == b {
             return;
@@ -271,19 +284,19 @@ impl Overlay {
         self.written = true;
     }
 
-    /// Closes the snapshot at once; what is much of the rest is freed elsewhere, in its own time.
+    /// Closes the snapshot at once. A large rest is freed by the reclaimer.
     pub fn dispose(mut self) {
         let bytes = self.bytes();
         let Overlay { snapshot, slots, near, chunks, .. } = self;
         drop(snapshot);
         let known = slots.len() + near.len() + chunks.len() * 64;
         if known > FEW_KEYS {
-            // All of it waits to be freed, and is no reason to evict meanwhile.
+            // All of it counts as waiting to be freed, so it is no reason to evict meanwhile.
             stdx::reclaim::defer(bytes.max(known * 100), move || drop((slots, near, chunks)));
         }
     }
 
-    /// Keys known.
+    /// How many keys it knows.
     pub fn len(&self) -> usize {
         self.slots.len() + self.near.read()
     }
@@ -292,13 +305,13 @@ impl Overlay {
         self.len() == 0
     }
 
-    /// How many keys of what was read near others were looked at.
+    /// How many keys read in batches were looked at.
     pub fn near_read(&self) -> usize {
         self.near.read()
     }
 
-    /// Makes what was looked at in batches known, so that a commit at once checks it (O7), and gives up the rest. To be called
-    /// where there is time, before a loop commits it. Cost: O(keys read in batches).
+    /// Makes the keys looked at in batches known, so that a commit at once checks them (O7). Drops the
+    /// others. Call it where there is time, before a loop commits the overlay. O(keys read in batches).
     pub fn adopt_read(&mut self) {
         if self.near.len() == 0 {
             return;
@@ -312,12 +325,12 @@ impl Overlay {
         });
     }
 
-    /// Makes room for so many more keys.
+    /// Makes room for `keys` more keys.
     pub fn reserve(&mut self, keys: usize) {
         self.slots.reserve(keys);
     }
 
-    /// The hashes of all keys, sorted. Cost: O(keys · log keys).
+    /// The hashes of all known keys, sorted. O(keys · log keys).
     pub fn hashes(&self) -> Box<[u64]> {
         let mut hashes = self.near.hashes();
         hashes.extend(self.slots.iter().map(|slot| slot.hash));
@@ -325,7 +338,7 @@ impl Overlay {
         hashes.into()
     }
 
-    /// The place of a key that is known, or else its hash.
+    /// The place of a known key, else its hash.
     #[inline]
     fn known(&self, db: usize, key: &[u8]) -> Result<u32, u64> {
         let last = self.last.get();
@@ -338,14 +351,14 @@ impl Overlay {
         Ok(place)
     }
 
-    /// The place of a key, made empty if there is none.
+    /// The place of a key; makes an empty one if there is none.
     fn place_or_new(&mut self, db: usize, hash: u64, key: &[u8]) -> u32 {
         let place = self.slots.find(db, hash, key).unwrap_or_else(|| self.push(db, hash, key));
         self.last.set(place);
         place
     }
 
-    /// A place for a key that has none.
+    /// Makes a place for a key that has none.
     fn push(&mut self, db: usize, hash: u64, key: &[u8]) -> u32 {
         self.known_bytes += key.len();
         self.slots.push(db, hash, key)
@@ -360,12 +373,12 @@ impl Overlay {
         &self.snapshot
     }
 
-    /// When what is read for it counts as used, if it does.
+    /// When keys read for it count as used; `None`: they do not.
     pub fn used_ms(&self) -> Option<u64> {
         self.used_ms
     }
 
-    /// Reads keys at the snapshot that are not known yet (O1). Takes each shard's lock for one look-up.
+    /// Reads unknown keys at the snapshot (O1). Locks each key's shard for one look-up.
     pub fn load<'a>(&mut self, db: usize, keys: impl IntoIterator<Item = &'a [u8]>) {
         let keyspace = self.snapshot.keyspace().clone();
         for key in keys {
@@ -381,7 +394,7 @@ impl Overlay {
         }
     }
 
-    /// Whether a key was read already.
+    /// Whether the key's base is known. Every key of an emptied database is.
     pub fn knows(&self, db: usize, key: &[u8]) -> bool {
         self.flushed.contains(&db)
             || match self.known(db, key) {
@@ -390,7 +403,7 @@ impl Overlay {
             }
     }
 
-    /// Adds a key as somebody else read it at this overlay's snapshot (see [`Keyspace::read_at`]).
+    /// Adds a key that was read elsewhere at this overlay's snapshot ([`Keyspace::read_at`]).
     pub fn insert(&mut self, db: usize, hash: u64, key: &[u8], base: Option<Owned>) {
         self.known_bytes += base.as_ref().map_or(0, |owned| owned.value.mem_bytes().min(COPIED));
         let cell = self.make(db, hash, key);
@@ -398,18 +411,18 @@ impl Overlay {
         cell.loaded = true;
     }
 
-    /// Adds what was read around a key ([`Keyspace::read_near`]): everything with a hash from `from` to before `to`.
+    /// Adds all keys with a hash from `from` to before `to` ([`Keyspace::read_near`]).
     pub fn insert_near(&mut self, db: usize, from: u64, to: u64, keys: KeyBatches) {
         self.known_bytes += keys.bytes();
         self.near.add_range(db, from, to, keys);
     }
 
-    /// Adds keys as somebody else read them at this overlay's snapshot ([`Keyspace::read_many`], [`Keyspace::read_asked`]).
-    /// O(batches), O(keys) if some of them may have been looked for before.
+    /// Adds keys that were read elsewhere at this overlay's snapshot ([`Keyspace::read_many`],
+    /// [`Keyspace::read_asked`]). O(batches), or O(keys) if the overlay knows keys already.
     pub fn insert_many(&mut self, keys: KeyBatches) {
         self.known_bytes += keys.bytes();
         if self.slots.len() > 0 {
-            // What was asked for to be changed has a place, and no base yet.
+            // A key that was asked for to be changed has a place, and no base yet.
             keys.each(|db, hash, key, owned| {
                 if let Some(at) = self.slots.find(db, hash, key)
                     && !std::mem::replace(&mut self.slots[at].cell.loaded, true)
@@ -418,7 +431,7 @@ impl Overlay {
                 }
             });
         }
-        // So very many that there is no room for more batches: one by one.
+        // If there is no room for more batches, the keys are added one by one.
         if let Err(keys) = self.near.add(u64::MAX, keys) {
             keys.each(|db, hash, key, owned| self.insert(db, hash, key, owned()));
         }
@@ -429,7 +442,7 @@ impl Overlay {
         self.near.end(db, hash)
     }
 
-    /// Learns a key from what was read near others; false if it was not.
+    /// Makes a key known from the part of the hash order that was read whole; false if it is in none.
     pub fn adopt(&mut self, db: usize, key: &[u8]) -> bool {
         let hash = hash_bytes(key);
         if self.flushed.contains(&db) || !self.near.covers(db, hash) {
@@ -442,20 +455,20 @@ impl Overlay {
         true
     }
 
-    /// Takes the keys handlers asked for in vain, to be read ([`Keyspace::read_asked`]) and given back
+    /// Takes the keys that handlers missed. Read them ([`Keyspace::read_asked`]) and give them back
     /// ([`Overlay::insert_many`]).
     pub fn take_missing(&mut self) -> KeyBatches {
         std::mem::take(self.missing.get_mut())
     }
 
-    /// Loads what handlers asked for in vain; false if there was nothing (O3).
+    /// Loads the keys that handlers missed; false if there were none (O3).
     pub fn load_missing(&mut self) -> bool {
         let missing = self.take_missing();
         missing.names().for_each(|(db, key)| self.load(db, [key]));
         !missing.is_empty()
     }
 
-    /// True if a handler asked for keys that were not loaded.
+    /// Whether a handler asked for keys that are not loaded.
     pub fn has_missing(&self) -> bool {
         !self.missing.borrow().is_empty()
     }
@@ -470,7 +483,7 @@ impl Overlay {
         }
     }
 
-    /// Takes back every change, as if nothing had run; what was read stays.
+    /// Undoes every change, as if nothing had run. Keys that were read stay known.
     pub fn reset(&mut self) {
         (self.written_bytes, self.editing) = (0, None);
         for Slot { cell, .. } in self.slots.iter_mut() {
@@ -481,11 +494,13 @@ impl Overlay {
             cell.idle_s = None;
         }
         self.written = false;
+        self.expired.get_mut().clear();
+        self.expired_bytes.set(0);
         self.flushed.clear();
         self.places.clear();
     }
 
-    /// True if anything would be changed by a commit, or told. O(1).
+    /// Whether a commit would change or tell anything. O(1).
     #[inline]
     pub fn is_dirty(&self) -> bool {
         self.written
@@ -506,32 +521,67 @@ impl Overlay {
                 None
             }),
         };
-        seen.filter(|seen| seen.expire_ms().is_none_or(|at| at > now_ms))
+        if seen.is_some_and(|seen| seen.expire_ms().is_some_and(|at| at <= now_ms)) {
+            if !cell.is_some_and(|cell| cell.dirty) {
+                self.note_expired(db, key);
+            }
+            return None;
+        }
+        seen
     }
 
-    // ----- the whole (O5) ------------------------------------------------------------------------------------------
+    /// A key that was there has expired (O9).
+    #[cold]
+    fn note_expired(&self, db: usize, key: &[u8]) {
+        let mut expired = self.expired.borrow_mut();
+        let names = expired.entry(db).or_default();
+        if !names.contains(key) {
+            names.insert(key.into());
+            self.expired_bytes.set(self.expired_bytes.get() + key.len() + 32);
+        }
+    }
 
-    /// The chunk a handler asked for in vain: database, where it begins, and about how many keys it should have.
+    /// Has the sink told first of keys that were found expired (O9). They are removed when they are swept.
+    pub(crate) fn announce_expired(&mut self, announce: Option<Announce>) -> Option<Announce> {
+        let (expired, keyspace) = (self.take_expired(), self.snapshot.keyspace().clone());
+        if expired.is_empty() || keyspace.sink().is_none() {
+            return announce;
+        }
+        Some(Box::new(move |n| {
+            expired.iter().for_each(|(db, key)| keyspace.tell_sink(n, *db, &[b"DEL", key]));
+            announce.into_iter().for_each(|announce| announce(n));
+        }))
+    }
+
+    /// The keys that were found expired, with their databases.
+    fn take_expired(&mut self) -> Vec<(usize, Box<[u8]>)> {
+        let expired = std::mem::take(self.expired.get_mut()).into_iter();
+        expired.flat_map(|(db, names)| names.into_iter().map(move |name| (db, name))).collect()
+    }
+
+    // ----- the whole (O5) ----------------------------------------------------------------------------------
+
+    /// Takes the chunk that a handler missed: database, start, and about how many keys it should have.
     pub fn take_wanted_chunk(&self) -> Option<(usize, u64, usize)> {
-        // A handler starts over when a chunk came, so each is larger than the last.
+        // A handler starts over after each chunk, so each is larger than the last.
         self.wanted.take().map(|(db, position)| (db, position, 1000 << self.chunks.len().min(10)))
     }
 
-    /// Adds a chunk that begins at `position`.
+    /// Adds a chunk that begins at `position`. O(keys · log keys).
     pub fn insert_chunk(&mut self, db: usize, position: u64, mut chunk: Chunk) {
         chunk.keys.sort_unstable_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
         self.known_bytes += chunk.bytes();
         self.chunks.insert((db, position), chunk);
     }
 
-    /// The chunk that holds a place in the hash order.
+    /// The chunk that covers a place in the hash order.
     fn chunk(&self, db: usize, position: u64) -> Option<&Chunk> {
         let ((at, _), chunk) = self.chunks.range(..=(db, position)).next_back()?;
         (*at == db && chunk.next.is_none_or(|next| position < next)).then_some(chunk)
     }
 
-    /// Visits the keys from `position` to the end of its chunk: name and type. Returns how many, and the next place; None
-    /// if the chunk has to be fetched first. O(keys of the chunk + keys known).
+    /// Visits name and type of the keys from `position` to the end of its chunk. Returns how many, and the
+    /// next position. `None`: the chunk must be fetched first. O(keys of the chunk + keys known).
     pub(crate) fn visit_chunk(
         &self,
         db: usize,
@@ -571,8 +621,8 @@ impl Overlay {
         Some((visited, chunk.next))
     }
 
-    /// How many keys it adds to a database, less those it removes; of one it emptied, how many it has. What was overwritten
-    /// unseen is asked for first.
+    /// How many keys it adds to a database, less those it removes. For a database it emptied: how many keys
+    /// it has. A key that was overwritten unseen counts as missed, and its base is asked for. O(keys known).
     pub(crate) fn added(&self, db: usize, now_ms: u64) -> i64 {
         let db = self.physical(db);
         let (mut added, flushed) = (0, self.flushed.contains(&db));
@@ -593,7 +643,7 @@ impl Overlay {
         self.flushed.contains(&self.physical(db))
     }
 
-    /// Empties a database.
+    /// Empties a database. O(keys known).
     pub(crate) fn flush(&mut self, db: usize) {
         let db = self.physical(db);
         self.end_edit();
@@ -608,7 +658,7 @@ impl Overlay {
         }
     }
 
-    /// The exchanges of databases that make all SWAPDBs together. O(databases).
+    /// The fewest exchanges that have the effect of all SWAPDBs. O(databases²).
     fn swaps(&self) -> Vec<(usize, usize)> {
         let mut swaps = Vec::new();
         let mut there: Vec<usize> = (0..self.places.len()).collect();
@@ -622,7 +672,7 @@ impl Overlay {
         swaps
     }
 
-    /// The place of a key, whose base is wanted if it is not known.
+    /// The place of a key. If its base is not known, the key is noted as missed.
     fn place_or_missing(&mut self, db: usize, key: &[u8]) -> u32 {
         let hash = match self.known(db, key) {
             Ok(place) => return place,
@@ -632,14 +682,16 @@ impl Overlay {
             self.insert(db, hash, key, base);
             return self.last.get();
         }
-        // Only a loop may look at the shard: the key counts as absent until it is loaded (O3). What was emptied has none.
+        // Only a loop may read the shard: the key is absent until it is loaded (O3). An emptied database has
+        // no keys to load.
         if !self.flushed.contains(&db) {
             self.miss(db, hash, key);
         }
         self.place_or_new(db, hash, key)
     }
 
-    /// What a key holds, to be changed or taken; None if there is no such key. `fits` may refuse. Cost: O(1).
+    /// The value of a key, to be changed or taken; `None` if there is no such key. `fits` may refuse it.
+    /// O(1).
     pub(crate) fn edit<E>(
         &mut self,
         db: usize,
@@ -651,6 +703,11 @@ impl Overlay {
         if self.editing.is_some_and(|(edited, _)| edited != place) {
             self.end_edit();
         }
+        let found = &self.slots[place];
+        if !found.cell.dirty && found.cell.current().is_some_and(|owned| !is_live(owned, now_ms)) {
+            self.note_expired(found.db, key);
+            return Ok(None);
+        }
         let cell = &mut self.slots[place].cell;
         let Some(owned) = cell.current().filter(|owned| is_live(owned, now_ms)) else { return Ok(None) };
         fits(owned)?;
@@ -660,7 +717,7 @@ impl Overlay {
             cell.now = cell.base.clone();
         }
         if self.editing.is_none() {
-            // A change of a shared value copies a part of it, and no part twice.
+            // A change of a shared value copies a part of it; each part is copied once.
             if (cell.changes as usize).saturating_mul(COPIED) < bytes && cell.base.is_some() {
                 self.written_bytes += bytes.min(COPIED);
             }
@@ -669,7 +726,7 @@ impl Overlay {
         Ok(Some(&mut cell.now))
     }
 
-    /// Sets a key whatever it was (O4).
+    /// Sets a key, whatever it holds (O4).
     pub(crate) fn overwrite(&mut self, db: usize, key: &[u8], owned: Owned) {
         self.end_edit();
         let db = self.physical(db);
@@ -682,7 +739,7 @@ impl Overlay {
             }
         };
         let cell = &mut self.slots[place].cell;
-        // A value that moved here, or was copied, is the keyspace's as well.
+        // A value that was moved or copied here is shared with the keyspace.
         let bytes = |owned: &Owned| owned.value.alone_bytes();
         self.written_bytes += bytes(&owned);
         self.written_bytes = self.written_bytes.saturating_sub(cell.now.as_ref().map_or(0, bytes));
@@ -691,12 +748,12 @@ impl Overlay {
         self.written = true;
     }
 
-    /// Takes it apart for a commit in pieces. Cost: O(keys · log keys).
+    /// Takes it apart for a commit in pieces. O(keys · log keys).
     pub(crate) fn into_parts(mut self) -> Parts {
         let swaps = self.swaps();
         let (read, expires_ms) = self.near.into_read(self.ran_ms);
         let flushed = self.flushed;
-        // Of what goes with its database nothing is told; that it was not changed before is checked like all that was read.
+        // A key removed with its database tells nothing. Its base is checked like any other.
         for slot in self.slots.iter_mut().filter(|slot| slot.cell.now.is_none() && flushed.contains(&slot.db))
         {
             slot.cell.hush();
@@ -705,13 +762,14 @@ impl Overlay {
         Parts { snapshot, ran_ms, shards, read, expires_ms, flushed, swaps }
     }
 
-    /// Has a key that was put count as unused for so many seconds.
+    /// Lets a key that was put count as unused for `idle_s` seconds.
     pub(crate) fn leave_idle(&mut self, db: usize, key: &[u8], idle_s: u64) {
         let place = self.place_or_missing(self.physical(db), key);
         self.slots[place].cell.idle_s = Some(idle_s);
     }
 
-    /// Something happened to a key. Where nobody is notified of it a change is only counted: a script may make millions.
+    /// Notes an event of a key. If nobody wants the event, a change is only counted: a script may make
+    /// millions.
     pub(crate) fn tell(&mut self, db: usize, key: &[u8], class: Class, event: &'static str, changed: bool) {
         let place = self.place_or_missing(self.physical(db), key);
         let notified = self.snapshot.keyspace().notifies(class);
@@ -725,7 +783,8 @@ impl Overlay {
         self.written = true;
     }
 
-    /// Applies everything at one LSN, or nothing (O2). The view given back still holds the locks: `finish` it.
+    /// Commits everything at one LSN, or nothing (O2). `Lost`: run again on a new snapshot. O(keys known),
+    /// under their shards' locks.
     pub fn commit(mut self, now_ms: u64) -> Result<Changes, Lost> {
         self.adopt_read();
         if !self.snapshot.is_current() {
@@ -733,7 +792,7 @@ impl Overlay {
         }
         let keyspace = self.snapshot.keyspace().clone();
         let swaps = self.swaps();
-        // Databases are emptied and exchanged under all locks.
+        // All locks are needed to empty or exchange databases.
         let all = !self.flushed.is_empty() || !swaps.is_empty();
         let mut shards = if all { Bits::below(crate::SHARDS) } else { Bits::EMPTY };
         for slot in self.slots.iter() {
@@ -745,7 +804,7 @@ impl Overlay {
             view.settle(&keys, true);
         }
         for Slot { db, key, cell, .. } in self.slots.iter() {
-            // What had expired before the run was absent to it.
+            // A key that expired before the run was absent to it.
             let due = crate::intent::expiry_relied_on(cell, self.ran_ms).is_some_and(|at| at <= now_ms);
             let changed = view.changed_since(*db, key, self.snapshot.lsn());
             if cell.loaded && (due || changed.is_some()) {
@@ -754,6 +813,10 @@ impl Overlay {
         }
         if !self.snapshot.is_current() {
             return Err(Lost { told: view.finish(), by: 0 });
+        }
+        for (db, key) in self.take_expired() {
+            view.select(db);
+            view.expire_if_due(&key);
         }
         for db in &self.flushed {
             view.flush(Some(*db));

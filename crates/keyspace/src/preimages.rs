@@ -1,14 +1,15 @@
-//! What writes replaced while snapshots were active: per shard, per key, in the order of the writes.
+//! Pre-images: the entries that writes replaced while snapshots were active, per shard and key, in the order
+//! of the writes.
 //!
-//! - H1: a key touched by a write with LSN n while a snapshot was active has what was there before, at n; several per key in
-//!   ascending order. Reading at s: the first with n > s, else the table.
-//! - H2: they go a generation at a time: what is kept becomes old when nothing older is left, and goes when no snapshot needs
-//!   any of it. So what snapshots that overlap without end keep is bounded by how long each of them lives.
-//! - H3: `bytes` is about what they keep alive: the text of small values, and of large ones, which share with what the
-//!   table has now, what the caller says (`weigh`).
-//! - H4: whoever prunes comes now and then only; many short snapshots in between, one after the other, would let every version
-//!   of a large value pile up that a write of each replaces. So a write prunes first when what was kept since the last pruning,
-//!   shared or not, is as much as that one left (`is_due`).
+//! - H1: a key touched at LSN n while a snapshot was active has its old state at n; a key's pre-images
+//!   ascend. A read at s takes the first with n > s, else the table.
+//! - H2: pre-images go a generation at a time. The young generation becomes old when the old one is freed. A
+//!   generation is freed when no snapshot needs any of it. So overlapping snapshots keep only what the
+//!   lifetime of each one needs.
+//! - H3: `bytes` estimates what pre-images keep alive: the text of small values. For a large value, which
+//!   shares content with the table, the caller's `weigh` says how much.
+//! - H4: pruning is rare, and many short snapshots in a row could keep every version of a large value. So a
+//!   write prunes first when the pre-images since the last pruning take as much as that one left (`is_due`).
 //!
 //! `tests/models` runs this file with `sequence.rs` in every order of their steps.
 
@@ -17,8 +18,8 @@ use crate::sequence::Lsn;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// What a write replaced: the LSN of that write, what its thread was doing (`stdx::doing`), the entry before it, and how many
-/// bytes that keeps alive at most.
+/// A replaced entry: the LSN of the write, its author (`stdx::doing`), the old entry, and how many bytes that
+/// keeps alive at most.
 struct PreImage {
     lsn: Lsn,
     by: u64,
@@ -34,22 +35,22 @@ pub(crate) const KEPT: usize = 120;
 #[derive(Default)]
 struct Images {
     map: HashMap<KeyId, Vec<PreImage>>,
-    /// The newest LSN anything was kept at.
+    /// The newest LSN of a pre-image.
     newest: Lsn,
     bytes: usize,
 }
 
-/// Two generations, so that what is old can go at once while new ones come all the time (H2).
+/// Pre-images in two generations, so that old ones go at once while new ones keep coming (H2).
 #[derive(Default)]
 pub(crate) struct PreImages {
     old: Images,
     young: Images,
-    /// Bytes that were left by the last pruning, and those of what was kept since, each version in whole.
+    /// Bytes that the last pruning left, and bytes of the versions kept since, each counted in whole.
     left: usize,
     since: usize,
 }
 
-/// What a shard keeps of less is not worth a look by a write (H4).
+/// A write does not prune while fewer bytes than this came to the shard (H4).
 const FEW_BYTES: usize = 128 << 10;
 
 impl Images {
@@ -72,7 +73,7 @@ impl Images {
             .filter_map(move |((_, key), chain)| Some((&key[..], chain.iter().find(|image| image.lsn > s)?)))
     }
 
-    /// Forgets everything; what is much is freed elsewhere.
+    /// Forgets everything. The reclaimer frees large contents.
     fn clear(&mut self) {
         let Images { map, .. } = std::mem::take(self);
         if map.len() > 64 {
@@ -91,14 +92,14 @@ impl PreImages {
         self.old.map.len() + self.young.map.len()
     }
 
-    /// Bytes they keep alive, at most.
+    /// Bytes the pre-images keep alive, at most.
     pub(crate) fn bytes(&self) -> usize {
         self.old.bytes + self.young.bytes
     }
 
-    /// Keeps `before` unless no snapshot older than the last kept one needs it. `newest`: the newest active snapshot.
-    /// `weigh` tells, of what is kept last and the bytes it was said to keep alive before this write, how many it does now, and
-    /// how many more it would at most.
+    /// Keeps `before` if a snapshot is newer than the key's last pre-image. `newest`: the newest active
+    /// snapshot. `weigh` gets the key's last pre-image and the bytes it was said to keep alive. It returns
+    /// how many those are after this write, and how many new ones at most.
     pub(crate) fn keep(
         &mut self,
         db: usize,
@@ -110,7 +111,7 @@ impl PreImages {
     ) {
         let PreImages { old, young, since, .. } = self;
         let id = (db, key.into());
-        // What is new of a key stands behind what is old of it.
+        // Young pre-images of a key come after its old ones.
         let earlier = old.map.get_mut(&id).and_then(|chain| chain.last_mut());
         let chain = young.map.entry(id);
         let last = match &chain {
@@ -118,7 +119,7 @@ impl PreImages {
             Entry::Vacant(_) => earlier.as_deref(),
         };
         let image = if last.map(|image| image.lsn).is_none_or(|last| last <= newest && last != lsn) {
-            // A commit is folded at an LSN that may be older than what others wrote since.
+            // A commit is folded at an LSN that may be older than later writes of others.
             young.newest = young.newest.max(lsn);
             let chain = chain.or_default();
             chain.push(PreImage { lsn, by: stdx::doing::now(), before: before(), bytes: 0 });
@@ -139,7 +140,7 @@ impl PreImages {
         *sum += bytes - std::mem::replace(&mut image.bytes, bytes);
     }
 
-    /// Whose write was the first after `s`, as far as one is kept: None if nothing changed since.
+    /// The author of the first write to the key after `s`. `None` if the key has no such pre-image.
     pub(crate) fn changed_by(&self, db: usize, key: &[u8], s: Lsn) -> Option<u64> {
         Some(self.first_after(db, key, s)?.by)
     }
@@ -148,12 +149,12 @@ impl PreImages {
         self.old.first_after(db, key, s).or_else(|| self.young.first_after(db, key, s))
     }
 
-    /// What was there at `s`: None if nothing changed since, so that the table answers.
+    /// The state of the key at `s`. `None`: it is unchanged, and the table answers.
     pub(crate) fn at(&self, db: usize, key: &[u8], s: Lsn) -> Option<Option<&Owned>> {
         Some(self.first_after(db, key, s)?.before.as_ref())
     }
 
-    /// Keys kept, as far as a snapshot at `s` may have to look at them.
+    /// Keys that a snapshot at `s` may have to look up here.
     pub(crate) fn len_at(&self, s: Lsn) -> usize {
         self.old.len_at(s) + self.young.len_at(s)
     }
@@ -176,13 +177,13 @@ impl PreImages {
         (self.left, self.since) = (self.bytes(), 0);
     }
 
-    /// Whether a write should prune before it adds to them (H4).
+    /// Whether a write should prune before it adds a pre-image (H4).
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         self.since >= FEW_BYTES.max(self.left)
     }
 
-    /// Forgets everything; large contents are freed elsewhere.
+    /// Forgets everything. The reclaimer frees large contents.
     pub(crate) fn clear(&mut self) {
         self.old.clear();
         self.young.clear();

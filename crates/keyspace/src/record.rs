@@ -1,12 +1,12 @@
-//! The word that decides a long commit (`intent.rs`): one atomic step, whoever takes it.
+//! The word that decides a long commit (`intent.rs`), in one atomic step of any thread.
 //!
 //! ```text
 //! preparing ──► deciding ──► committed at n
 //!     └──► aborted
 //! ```
 //!
-//! - I2: the LSN n is drawn after `deciding`, under the record's mutex, by whoever needs it first. So who took a position p
-//!   before and saw `preparing` is older than n, and all see the same n.
+//! - I2: the LSN n is drawn after `deciding`, under the record's mutex, by the first thread that needs it. So
+//!   all see the same n, and a reader that took its position before and saw `preparing` is older than n.
 //!
 //! `tests/models` runs this file, and broken variants of it, in every order of its steps.
 
@@ -18,24 +18,24 @@ use stdx::sync::atomic::{AtomicU64, Ordering};
 const PREPARING: u64 = 0;
 const ABORTED: u64 = 1;
 const DECIDING: u64 = 2;
-/// Words from here on are a committed record's LSN, shifted by so much.
+/// Words from here on hold the LSN of a committed record, plus this number.
 const COMMITTED: u64 = 3;
 
-/// Called once with the LSN of a commit, before anybody can see it.
+/// Called once with the LSN of a commit, before the commit is visible to anybody.
 pub type Announce = Box<dyn FnOnce(Lsn) + Send>;
 
-/// See the module.
+/// The state of one long commit. See the module.
 pub(crate) struct Record {
     word: AtomicU64,
     announce: Mutex<Option<Announce>>,
-    /// When the work began that this is an attempt of: the older of two wins.
+    /// When the work of this attempt first began. The older of two records wins.
     pub(crate) age: u64,
-    /// Whose it is, and who aborted it (`stdx::doing`).
+    /// The client it belongs to, and below the one that aborted it (`stdx::doing`).
     pub(crate) owner: u64,
     ended_by: std::sync::atomic::AtomicU64,
 }
 
-/// What a record is to somebody who met it.
+/// The state of a record, as another thread meets it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fate {
     Open,
@@ -49,7 +49,7 @@ impl Record {
         Arc::new(Record { word, announce, age, owner: stdx::doing::now(), ended_by: Default::default() })
     }
 
-    /// What became of it; finishes a decision that is under way (I2).
+    /// The state of the record. Finishes a decision that is under way (I2).
     pub(crate) fn fate(&self, sequence: &Sequence) -> Fate {
         match self.word.load(Ordering::SeqCst) {
             PREPARING => Fate::Open,
@@ -72,7 +72,7 @@ impl Record {
         }
     }
 
-    /// Aborts it if it is undecided; what became of it.
+    /// Aborts the record if it is undecided. Returns its state.
     pub(crate) fn end(&self, sequence: &Sequence) -> Fate {
         let aborted = self.word.compare_exchange(PREPARING, ABORTED, Ordering::SeqCst, Ordering::SeqCst);
         if aborted.is_err() {
@@ -82,12 +82,12 @@ impl Record {
         Fate::Aborted
     }
 
-    /// Who aborted it; 0 if that is not known, or not yet.
+    /// The client that aborted it; 0 if unknown, or not yet noted.
     pub(crate) fn ended_by(&self) -> u64 {
         self.ended_by.load(Ordering::Relaxed)
     }
 
-    /// Commits it if it is undecided, at an LSN drawn now.
+    /// Commits the record if it is undecided, at an LSN drawn now.
     pub(crate) fn decide(&self, sequence: &Sequence) -> Option<Lsn> {
         self.word.compare_exchange(PREPARING, DECIDING, Ordering::SeqCst, Ordering::SeqCst).ok()?;
         match self.fate(sequence) {

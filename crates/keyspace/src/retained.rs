@@ -1,14 +1,14 @@
-//! What active snapshots keep alive, and for how long: watched now and then, and limited.
+//! Limits on what active snapshots keep alive, and for how long.
 //!
-//! - R1: a snapshot's age counts from when it was first seen here, so opening one costs no look at a clock.
-//! - R2: the oldest goes first: it needs all that was kept, the newer ones less.
+//! - R1: a snapshot's age counts from when it was first seen here, so opening one needs no clock.
+//! - R2: the oldest snapshot goes first: it needs everything that is kept, newer ones less.
 
 use crate::sequence::{Ended, Lsn};
 use crate::{Keyspace, Sequence};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How long a snapshot may be active, and how many bytes may be kept alive for all of them. 0: no limit.
+/// Limits on the age of a snapshot and on the bytes kept alive for all. 0: no limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
     pub age_ms: u64,
@@ -21,20 +21,20 @@ pub struct Revoked {
     pub lsn: Lsn,
     pub why: Ended,
     pub age_ms: u64,
-    /// What was kept for it and others.
+    /// Bytes kept for it and others.
     pub bytes: u64,
 }
 
 #[derive(Default)]
 pub(crate) struct Retained {
-    /// Active snapshots, and when they were first seen.
+    /// Active snapshots, and when each was first seen.
     seen: Mutex<Vec<(Lsn, u64)>>,
     pub(crate) bytes: AtomicU64,
     oldest_ms: AtomicU64,
 }
 
 impl Retained {
-    /// Looks who is active; (LSN, age) of each.
+    /// Updates the list of active snapshots. Returns LSN and age of each.
     fn look(&self, sequence: &Sequence, now_ms: u64) -> Vec<(Lsn, u64)> {
         let mut seen = self.seen.lock();
         let active: Vec<Lsn> = sequence.lsns().collect();
@@ -49,8 +49,9 @@ impl Retained {
 }
 
 impl Keyspace {
-    /// Frees what nobody needs, and revokes snapshots that are too old; and the oldest, if together with `others` (what else
-    /// lives only because somebody reads it) too many bytes are kept. Once more if that is not enough, the next time.
+    /// Frees pre-images that no snapshot needs, and revokes snapshots that are too old. If too many bytes are
+    /// kept, also revokes the oldest one; the next call continues. `others`: bytes that live only because a
+    /// client reads them, which count as well.
     ///
     /// `now_ms`: a monotonic clock. Cost: as [`Keyspace::prune`], and O(snapshots²).
     pub fn limit_snapshots(&self, now_ms: u64, limits: Limits, others: u64) -> Vec<Revoked> {
@@ -69,7 +70,7 @@ impl Keyspace {
                 revoke(lsn, age_ms, Ended::TooOld);
             }
         }
-        // What readers keep alive by other means is limited by who knows them.
+        // If `others` is the larger part, its owner limits it.
         if let Some((lsn, age_ms)) = oldest
             && limits.bytes > 0
             && bytes + others > limits.bytes
@@ -83,7 +84,8 @@ impl Keyspace {
         revoked
     }
 
-    /// Bytes kept alive for snapshots, at most, and the age of the oldest in milliseconds: as of the last look.
+    /// Bytes kept alive for snapshots, at most, and the age of the oldest in milliseconds. As of the last
+    /// look.
     pub fn retained(&self) -> (u64, u64) {
         (self.retained.bytes.load(Ordering::Relaxed), self.retained.oldest_ms.load(Ordering::Relaxed))
     }
@@ -93,7 +95,7 @@ impl Keyspace {
         self.sequence.lsns().collect()
     }
 
-    /// Sets who is told that a snapshot was closed; only the first call counts. It must not wait.
+    /// Sets the receiver of closed snapshots. Only the first call counts. The receiver must not wait.
     pub fn on_snapshot_closed(&self, told: impl Fn() + Send + Sync + 'static) {
         let _ = self.closed.set(Box::new(told));
     }

@@ -1,4 +1,4 @@
-//! A segment: one capped table of entries with the pages they live in, and the directory of a shard's segments.
+//! A segment: one capped table of entries with their pages; and the directory of a shard's segments.
 //!
 //! ```text
 //!  hash (64 bits):  shard 8 │ directory d │ next 32 bits choose the line, in order │ … low 7 bits: tag
@@ -8,30 +8,26 @@
 //!  pages, 4 KiB each, chained:  [next][entry][entry]… ◄───────┘
 //! ```
 //!
-//! A key's *home* is the line its hash falls into; when that is full the entry goes to the next line with room, and
-//! every line it passed counts one overflow. A look-up ends at the first line without overflow, so deletions leave no
-//! tombstones, and a hit costs one cache line of table plus the entry. Homes are ordered by hash: walking lines is
-//! walking hash order, so a cursor is a place in hash order that stays meaningful through splits and merges.
+//! A key's *home* is the line its hash falls into. If that is full, the entry goes to the next line with
+//! room, and each passed line counts one overflow. A look-up ends at the first line without overflow, so
+//! removals leave no tombstones. Homes are ordered by hash: a cursor is a place in hash order, valid through
+//! splits and merges.
 //!
-//! - G1: a whole segment has at most 1,000 entries ([`cap`]); the next one splits it. Two buddies of together at most [`MERGE`]
-//!   merge.
-//! - G2: every slot with a non-zero tag points to a living entry in this segment's own pages; it stands in its home
-//!   line or in a later one (cyclically), each line from home to the one before it counts it (saturated at 255,
-//!   and then never lowered).
-//! - G3: pages belong to one segment and hold its entries only. `dead` counts bytes of dead entries; before a page is
-//!   added with more than a quarter dead, the segment is compacted instead. So pages follow what lives. A little segment with few
-//!   bytes has one little page instead, of 128 to 2,048 bytes, and is compacted to another one when that is full.
-//! - G4: `next_expire` is never later than the soonest expiry in the segment, of a key or of a hash's field; without `fields`
-//!   no hash has fields that expire. So a split looks into none of them where none has.
-//! - G6: a segment has marks (`evict/marks.rs`) once eviction looked at it or put something there; they say of every slot
-//!   whether an entry stands there, and whether it expires.
+//! - G1: a whole segment splits above 1,000 entries ([`cap`]). Buddies with at most [`MERGE`] together merge.
+//! - G2: a slot with a non-zero tag points to a live entry in this segment's pages. It stands in its home
+//!   line or a later one (cyclically), and each line passed counts it (up to 255, then never lowered).
+//! - G3: pages belong to one segment. With more than a quarter of `dead` bytes it is compacted before it gets
+//!   another page. A small segment has one little page of 128 to 2,048 bytes instead.
+//! - G4: `next_expire` is never later than the soonest expiry of a key or hash field in the segment. Without
+//!   `fields` no hash has fields that expire, and a split looks into none.
 //! - G5: the directory has 2^depth places; a segment of depth d fills 2^(depth-d) adjacent ones.
-//! - G7: the first segment of a directory begins with a table of one line and changes to 7, 31 and 127 as it grows, and back when
-//!   it has half of what the smaller one may have. Others have 127. So a shard with one key takes 250 bytes or a little more.
+//! - G6: a segment has marks (`evict/marks.rs`) once eviction visited it or put something there. They show
+//!   for each slot whether it has an entry, and whether that expires.
+//! - G7: the first segment of a directory grows from a table of one line to 7, 31 and 127, and shrinks at
+//!   half of the smaller one's cap. Other segments have 127. So a shard with one key takes some 250 bytes.
 //!
-//! Costs: split, merge and compaction move at most 1,000 entries of at most 320 bytes: 20–60 µs for 100-byte entries,
-//! with the entries prefetched (without: four times as long); a table changes its form with at most 244. Everything else is O(1).
-//! The directory of a shard is 16 bytes per segment: at 1e9 keys 128 KB, copied in 8 µs when it doubles.
+//! Cost: O(1), except that a split, merge or compaction moves up to 1,000 prefetched entries of at most 320
+//! bytes, and a change of table 244. A directory is 16 bytes per segment, copied when it doubles.
 
 use crate::entry::{EntryRef, Payload, Raw, Times, room};
 use crate::evict::{Marks, Time};
@@ -51,7 +47,7 @@ pub(crate) const SHARD_BITS: u32 = 8;
 /// Buddies merge at or below this many entries together (G1).
 const MERGE: usize = 400;
 
-/// A key that was found. It says nothing any more once something is put into its shard or removed.
+/// The place of a key that was found. It is invalid after any insertion or removal in its shard.
 #[derive(Clone, Copy)]
 pub(crate) struct Spot {
     segment: Segment,
@@ -65,11 +61,11 @@ impl Spot {
     }
 }
 
-/// What `put` did.
+/// The result of `put_at`.
 pub(crate) struct Put {
     pub(crate) was_there: bool,
     pub(crate) had_expire: bool,
-    /// Where it stands now.
+    /// Where the entry stands now.
     pub(crate) spot: Spot,
 }
 
@@ -83,8 +79,8 @@ pub(crate) struct Directory {
     bytes: Bytes,
 }
 
-// SAFETY: a directory owns its segments, pages and entries; their values are Send and Sync, and the shard's lock
-// guards every access.
+// SAFETY: a directory owns its segments, pages and entries; their values are Send and Sync, and the shard's
+// lock guards every access.
 unsafe impl Send for Directory {}
 
 impl Directory {
@@ -112,7 +108,7 @@ impl Directory {
         Some((segment, segment.find(hash, key)?))
     }
 
-    /// Where a key stands, to be put there without looking it up again.
+    /// The place of a key, to be used without another look-up.
     #[inline]
     pub(crate) fn spot(&self, hash: u64, key: &[u8]) -> Option<Spot> {
         self.locate(hash, key).map(|(segment, place)| Spot { segment, place })
@@ -124,6 +120,11 @@ impl Directory {
         Some(EntryRef::new(segment.at(place)))
     }
 
+    /// Whether another key has the same hash, as far as these bits say. O(1)
+    pub(crate) fn has_twin(&self, hash: u64, key: &[u8], mask: u64) -> bool {
+        self.segment(hash).is_some_and(|segment| segment.has_twin(hash, key, mask))
+    }
+
     /// The entry, not bound to a borrow: for the view, which decides between several borrows of the shard.
     #[inline]
     pub(crate) fn find_raw(&self, hash: u64, key: &[u8]) -> Option<Raw> {
@@ -131,7 +132,7 @@ impl Directory {
         Some(segment.at(place))
     }
 
-    /// Brings the key's line into the cache; used when a batch's keys are looked up together.
+    /// Fetches the key's home line into the cache, for a batch of look-ups.
     #[inline]
     pub(crate) fn prefetch_line(&self, hash: u64) {
         if let Some(segment) = self.segment(hash) {
@@ -147,7 +148,7 @@ impl Directory {
         }
     }
 
-    /// Brings the entry that has the key's tag into the cache.
+    /// Fetches the entry with the key's tag into the cache.
     #[inline]
     pub(crate) fn prefetch_entry(&self, hash: u64) {
         if let Some(segment) = self.segment(hash) {
@@ -159,8 +160,8 @@ impl Directory {
         }
     }
 
-    /// Inserts or replaces, where [`Directory::spot`] found the key, or did not, and nothing was put or removed since.
-    /// Cost: O(1) plus, now and then, a split or compaction.
+    /// Inserts, or replaces the entry at `spot`. `spot` must come from [`Directory::spot`], with no insertion
+    /// or removal since. O(1), and now and then a split or compaction.
     pub(crate) fn put_at(
         &mut self,
         spot: Option<Spot>,
@@ -196,7 +197,7 @@ impl Directory {
         Put { was_there: true, had_expire, spot }
     }
 
-    /// Writes the entry anew elsewhere in the segment. The counts of the directory are the caller's.
+    /// Writes an entry anew elsewhere in its segment. The caller keeps the counts of the directory.
     fn replace(&mut self, hash: u64, spot: Spot, key: &[u8], payload: Payload, times: Times) {
         let bytes = room(key, &payload, times);
         let Spot { segment, place } = spot;
@@ -242,7 +243,7 @@ impl Directory {
         Spot { segment, place }
     }
 
-    /// Makes room for entries: the next larger form of a little segment (G7), or two of a whole one (G1).
+    /// Makes room for entries: a larger form of a little segment (G7), or a split of a whole one (G1).
     fn grow(&mut self, hash: u64) {
         let segment = self.places[self.index(hash)];
         if let Some(lines) = FORMS.into_iter().find(|lines| *lines > segment.lines) {
@@ -259,13 +260,13 @@ impl Directory {
         self.places[first + span / 2..first + span].fill(high);
     }
 
-    /// First place and number of places of the segment of depth `d` that holds `hash` (G5).
+    /// First place and number of places of the segment of this depth that holds `hash` (G5).
     fn extent(&self, hash: u64, depth: u8) -> (usize, usize) {
         let span = 1 << (self.depth - depth);
         (self.index(hash) & !(span - 1), span)
     }
 
-    /// Removes an entry and gives its value and expiry.
+    /// Removes an entry and returns its value and expiry.
     pub(crate) fn take(&mut self, hash: u64, key: &[u8]) -> Option<crate::entry::Owned> {
         let (segment, place) = self.locate(hash, key)?;
         let entry = segment.at(place);
@@ -276,12 +277,13 @@ impl Directory {
         Some(crate::entry::Owned { value, expire_ms })
     }
 
-    /// Removes an entry; whether it had an expiry, if it was there.
+    /// Removes an entry. Returns whether it had an expiry; `None` if there was no entry.
     pub(crate) fn remove(&mut self, hash: u64, key: &[u8]) -> Option<bool> {
         self.spot(hash, key).map(|spot| self.remove_at(spot, hash))
     }
 
-    /// Removes the entry that [`Directory::spot`] found, nothing having been put or removed since; whether it had an expiry.
+    /// Removes the entry at `spot`, which must come from [`Directory::spot`] with no insertion or removal
+    /// since. Returns whether it had an expiry.
     pub(crate) fn remove_at(&mut self, spot: Spot, hash: u64) -> bool {
         let Spot { segment, place } = spot;
         let entry = segment.at(place);
@@ -302,8 +304,8 @@ impl Directory {
         self.expires -= usize::from(entry.expire_ms().is_some());
     }
 
-    /// Gives memory back after a removal: compacts a segment that is mostly dead (a quarter, if memory is short and so
-    /// `short`), merges small buddies.
+    /// Gives memory back after a removal: merges small buddies, shrinks a little table, compacts a mostly
+    /// dead segment. `short`: memory is short, so a quarter dead is enough.
     fn shrink(&mut self, hash: u64, short: bool) {
         loop {
             let Some(segment) = self.segment(hash) else { return };
@@ -340,7 +342,7 @@ impl Directory {
         let merged = segment.merge(buddy);
         let start = first & !span;
         self.places[start..start + 2 * span].fill(merged);
-        // Halve the directory when no segment needs its last bit; checked rarely, O(places) then.
+        // Halves the directory when no segment needs its last bit. Checked rarely; O(places) then.
         if merged.depth + 1 == self.depth && self.places.iter().all(|s| s.depth < self.depth) {
             self.places = self.places.iter().copied().step_by(2).collect();
             self.depth -= 1;
@@ -348,7 +350,7 @@ impl Directory {
         true
     }
 
-    /// Sets or clears an expiry; None if the key is absent, else whether it had one.
+    /// Sets or clears an expiry. Returns whether there was one; `None` if the key is absent.
     pub(crate) fn set_expire(&mut self, hash: u64, key: &[u8], expire: Option<u64>) -> Option<bool> {
         let (segment, place) = self.locate(hash, key)?;
         let mut entry = segment.at(place);
@@ -357,7 +359,7 @@ impl Directory {
             segment.forget_expire(old);
             segment.note_expire(expire);
         } else {
-            // The outline changes: the entry is written anew, taking its own content along.
+            // The outline changes, so the entry is written anew with its own content.
             let bytes_wanted = entry.room() + 8;
             segment.make_room(bytes_wanted);
             let old_entry = segment.at(place);
@@ -367,7 +369,8 @@ impl Directory {
             let bytes = room(old_entry.key(), &payload, times);
             let fresh = segment.alloc(bytes);
             let access = old_entry.access().load(std::sync::atomic::Ordering::Relaxed);
-            // SAFETY: `alloc` gave exactly that much room, exclusively; the key is read before its box is freed.
+            // SAFETY: `alloc` gave exactly that much room, exclusively; the key is read before its box is
+            // freed.
             unsafe { fresh.write((bytes / 8) as u16, old_entry.key(), payload, times, access) };
             segment.forget_expire(old);
             segment.note_expire(expire);
@@ -381,16 +384,16 @@ impl Directory {
         Some(old.is_some())
     }
 
-    /// Nobody knows any more when what a key holds was changed.
+    /// Clears the time of the last change of a key's value.
     pub(crate) fn forget_changed(&mut self, hash: u64, key: &[u8]) {
         if let Some((segment, place)) = self.locate(hash, key) {
             segment.at(place).forget_changed();
         }
     }
 
-    /// Visits the entries whose home is the line at `position` (a place in hash order, the shard's bits included at
-    /// the top) and returns the position of the next line, or None behind the last one of this shard.
-    /// Cost: one line, and more while lines overflow.
+    /// Visits the entries whose home is the line at `position`, a place in hash order with the shard's bits
+    /// on top. Returns the position of the next line; `None` behind the last one of the shard. O(entries of a
+    /// line), more if lines overflow.
     pub(crate) fn visit_line(&self, position: u64, f: &mut dyn FnMut(u64, EntryRef<'_>)) -> Option<u64> {
         let shard_end = next_multiple(position, 64 - SHARD_BITS);
         let Some(segment) = self.segment(position) else { return shard_end };
@@ -423,8 +426,8 @@ impl Directory {
         Some(prefix | (x << 32) >> shift)
     }
 
-    /// Visits every entry of the segment at `position` and returns the next segment's position in this shard.
-    /// Cost: O(entries of a segment).
+    /// Visits every entry of the segment at `position`. Returns the next segment's position in this shard.
+    /// O(entries of the segment).
     pub(crate) fn visit_segment(&self, position: u64, f: &mut dyn FnMut(EntryRef<'_>)) -> Option<u64> {
         let Some(segment) = self.segment(position) else { return next_multiple(position, 64 - SHARD_BITS) };
         let mut walk = Walk::new(segment);
@@ -434,15 +437,16 @@ impl Directory {
         next_multiple(position, 64 - SHARD_BITS - segment.depth as u32)
     }
 
-    /// Says that a field of a key's hash expires at `at` (G4).
+    /// Notes that a field of a key's hash expires at `at` (G4).
     pub(crate) fn field_expires(&mut self, hash: u64, at: u64) {
         if let Some(segment) = self.segment(hash) {
             segment.note_field(at);
         }
     }
 
-    /// The keys of the segment at `position` that have expired by `now` or have fields that did, and the next segment's
-    /// position. Looks into the segment only if its soonest expiry may have come (G4). Cost: O(1), or O(entries of a segment).
+    /// Adds to `keys` those keys of the segment at `position` that have expired, or have expired fields, at
+    /// `now`. Returns the next segment's position. O(1) if nothing can have expired (G4), else O(entries of
+    /// the segment).
     pub(crate) fn expired(&mut self, position: u64, now: u64, keys: &mut Vec<Box<[u8]>>) -> Option<u64> {
         let Some(segment) = self.segment(position) else { return next_multiple(position, 64 - SHARD_BITS) };
         if segment.header().next_expire <= now {
@@ -460,14 +464,13 @@ impl Directory {
         next_multiple(position, 64 - SHARD_BITS - segment.depth as u32)
     }
 
-    /// An entry near a random place: uniform over the lines that have entries, then within the line. Cost: O(1)
-    /// unless the segments are nearly empty.
+    /// A random entry: a random slot that is taken. O(1) unless the segments are nearly empty.
     pub(crate) fn random(&self, random: u64) -> Option<EntryRef<'_>> {
         if self.len == 0 {
             return None;
         }
         let mut at = (random >> 32) as usize % self.places.len();
-        // Accept a segment in proportion to its fill, so that full and empty ones weigh as their keys do.
+        // Tries random slots, so that full and empty segments weigh as their keys do.
         let mut dice = random;
         for _ in 0..64 {
             let segment = self.places[at];
@@ -478,7 +481,7 @@ impl Directory {
             }
             at = (dice >> 32) as usize % self.places.len();
         }
-        // Nearly empty: take any entry of the next segment that has some.
+        // Nearly empty: take any entry of the next segment that has one.
         (0..self.places.len()).find_map(|i| {
             let segment = self.places[(at + i) % self.places.len()];
             let mut nth = (dice >> 16) as usize % segment.len().max(1);
@@ -493,7 +496,7 @@ impl Directory {
         })
     }
 
-    /// Bytes of tables and pages. Cost: O(segments).
+    /// Bytes of tables and pages. O(segments).
     pub(crate) fn footprint(&self) -> usize {
         self.segments().map(Segment::footprint).sum()
     }
@@ -507,7 +510,7 @@ impl Directory {
         })
     }
 
-    /// Checks G1 to G7; for tests.
+    /// Checks G1 to G7; for tests. Panics if one is broken.
     pub(crate) fn check_invariants(&self) {
         let (mut len, mut expires, mut bytes) = (0, 0, Bytes::default());
         for segment in self.segments() {
@@ -560,7 +563,7 @@ impl Drop for Directory {
     }
 }
 
-/// The next multiple of 2^bits above `position`, or None if that leaves the shard (2^56 positions).
+/// The next multiple of 2^bits above `position`. `None` if that leaves the shard (2^56 positions).
 fn next_multiple(position: u64, bits: u32) -> Option<u64> {
     let next = ((position >> bits) + 1).checked_shl(bits)?;
     let shard = 64 - SHARD_BITS;

@@ -1,12 +1,12 @@
-//! One sequence of writes, and the snapshots that are points in it.
+//! The one sequence of writes, and snapshots as points in it.
 //!
 //! - S1: a write draws its LSN while it holds the locks of every shard it changes, before the first change.
-//! - S2: a snapshot is published as active first and draws its LSN `s` then. So a writer that draws `n > s` sees it, and
-//!   keeps what was there before; a writer with `n < s` has its locks already, and whoever reads at `s` waits for them.
-//! - S3: at most [`MAX_ACTIVE`] snapshots are active; opening one more is refused. The last places are for those who hold
-//!   theirs for a moment ([`Snapshot::open_short`]), so that long work never takes all.
-//! - S4: a snapshot may be revoked. From then on nothing is kept for it, and who used it must throw away what it read:
-//!   ask [`Snapshot::is_current`] after the last read, or with the locks of what is to be relied on.
+//! - S2: a snapshot is first published as active, then draws its LSN `s`. A writer that draws `n > s` sees it
+//!   and keeps the old state. A writer with `n < s` already has its locks, and a read at `s` waits for them.
+//! - S3: at most [`MAX_ACTIVE`] snapshots are active; more are refused. The last places are for short ones
+//!   ([`Snapshot::open_short`]), so that long work never takes all.
+//! - S4: a snapshot may be revoked. From then on nothing is kept for it, and its owner must discard what it
+//!   read. Ask [`Snapshot::is_current`] after the last read, or under the locks of the keys relied on.
 //!
 //! `tests/models` runs this file, and broken variants of it, in every order of its steps.
 
@@ -14,17 +14,19 @@ use crate::{MAX_ACTIVE, MAX_LONG};
 use std::sync::Arc;
 use stdx::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Position in the one sequence of writes.
+/// A position in the sequence of writes.
 pub type Lsn = u64;
 
 const FREE: Lsn = 0;
-/// Published, LSN not drawn yet: newer than everything.
+/// Published, but without an LSN yet. It counts as newer than everything.
 const OPENING: Lsn = Lsn::MAX;
+/// In `active`: a walk is under way.
+const WALK: usize = 1 << (usize::BITS - 1);
 /// Revoked (S4): it was too old, or what was kept for it too much.
 const TOO_OLD: Lsn = Lsn::MAX - 1;
 const TOO_LARGE: Lsn = Lsn::MAX - 2;
 
-/// Why nothing may be read at a snapshot any more.
+/// Why a snapshot can no longer be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
     /// FLUSHALL, FLUSHDB or SWAPDB replaced whole tables since.
@@ -35,13 +37,31 @@ pub enum Ended {
     TooLarge,
 }
 
-/// What a place says, revoked snapshots being none.
+/// The LSN in a slot; a revoked snapshot counts as none.
 fn active_lsn(place: Lsn) -> Lsn {
     if is_revoked(place) { FREE } else { place }
 }
 
 fn is_revoked(place: Lsn) -> bool {
     place == TOO_OLD || place == TOO_LARGE
+}
+
+/// For whom a write keeps what was there.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Keeps(usize);
+
+impl Keeps {
+    /// For active snapshots.
+    #[inline]
+    pub(crate) fn snapshots(self) -> bool {
+        self.0 & !WALK != 0
+    }
+
+    /// For a walk (`walk.rs`).
+    #[inline]
+    pub(crate) fn walk(self) -> bool {
+        self.0 & WALK != 0
+    }
 }
 
 pub(crate) struct Sequence {
@@ -71,30 +91,40 @@ impl Sequence {
         self.last.load(Ordering::SeqCst)
     }
 
-    /// True if a write that drew its LSN before asking must keep pre-images (S2).
+    /// For whom a write that drew its LSN before asking must keep what was there (S2).
     #[inline]
-    pub(crate) fn any_active(&self) -> bool {
-        self.active.load(Ordering::SeqCst) != 0
+    pub(crate) fn keeps(&self) -> Keeps {
+        Keeps(self.active.load(Ordering::SeqCst))
     }
 
     pub(crate) fn active(&self) -> usize {
-        self.active.load(Ordering::Relaxed)
+        self.active.load(Ordering::Relaxed) & !WALK
     }
 
-    /// The newest active snapshot, `OPENING` counting as newest; 0 if there is none.
+    /// A walk begins; all shards are locked.
+    pub(crate) fn begin_walk(&self) {
+        self.active.fetch_or(WALK, Ordering::SeqCst);
+    }
+
+    /// Nothing is kept for a walk any more; a shard is locked. Said twice it changes nothing.
+    pub(crate) fn end_walk(&self) {
+        self.active.fetch_and(!WALK, Ordering::SeqCst);
+    }
+
+    /// The newest active snapshot; `OPENING` is the newest of all. 0 if there is none.
     pub(crate) fn newest(&self) -> Lsn {
         self.slots.iter().map(|slot| active_lsn(slot.load(Ordering::SeqCst))).max().unwrap_or(FREE)
     }
 
-    /// The oldest active snapshot; [`Lsn::MAX`] if there is none, 0 while one is being opened (its LSN may be drawn
-    /// already, and what is kept for it must stay).
+    /// The oldest active snapshot; [`Lsn::MAX`] if there is none. 0 while one is being opened: its LSN may be
+    /// drawn already, and what is kept for it must stay.
     pub(crate) fn oldest(&self) -> Lsn {
         let lsns = self.slots.iter().map(|slot| active_lsn(slot.load(Ordering::SeqCst)));
         let lsns = lsns.filter(|lsn| *lsn != FREE);
         lsns.map(|lsn| if lsn == OPENING { 0 } else { lsn }).min().unwrap_or(Lsn::MAX)
     }
 
-    /// Opens a snapshot in one of some places: slot and LSN (S2). None at the limit (S3).
+    /// Opens a snapshot in one of `places`; returns its slot and LSN (S2). `None` at the limit (S3).
     fn open(&self, places: std::ops::Range<usize>) -> Option<(usize, Lsn)> {
         let (first, places) = (places.start, &self.slots[places]);
         let place = places.iter().position(|slot| {
@@ -126,7 +156,7 @@ impl Sequence {
         revoked
     }
 
-    /// The LSNs of active snapshots, in no order; those being opened are left out.
+    /// The LSNs of active snapshots, unordered. Those being opened are left out.
     pub(crate) fn lsns(&self) -> impl Iterator<Item = Lsn> {
         let lsns = self.slots.iter().map(|slot| active_lsn(slot.load(Ordering::SeqCst)));
         lsns.filter(|lsn| *lsn != FREE && *lsn != OPENING)
@@ -142,12 +172,13 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// None when too many are active (S3).
+    /// Opens a snapshot for long work. `None` if too many are active (S3).
     pub fn open(keyspace: &Arc<crate::Keyspace>) -> Option<Snapshot> {
         Snapshot::open_in(keyspace, 0..MAX_LONG)
     }
 
-    /// For who closes it within a quantum or so: there is a place even when long work has taken all of its own.
+    /// Opens a snapshot that is closed within about a quantum. It has places that long work cannot take.
+    /// `None` if too many are active.
     pub fn open_short(keyspace: &Arc<crate::Keyspace>) -> Option<Snapshot> {
         Snapshot::open_in(keyspace, MAX_LONG..MAX_ACTIVE).or_else(|| Snapshot::open(keyspace))
     }
@@ -162,12 +193,12 @@ impl Snapshot {
         self.lsn
     }
 
-    /// False once whole tables were replaced since, or it was revoked: then nothing may be read at it any more.
+    /// Whether the snapshot can still be read. False once it was revoked, or whole tables were replaced.
     pub fn is_current(&self) -> bool {
         self.ended().is_none()
     }
 
-    /// Why it is not current any more.
+    /// Why the snapshot is no longer current; `None` if it is.
     pub fn ended(&self) -> Option<Ended> {
         match self.keyspace.sequence.slots[self.slot].load(Ordering::SeqCst) {
             TOO_OLD => Some(Ended::TooOld),
@@ -184,7 +215,7 @@ impl Snapshot {
 impl Drop for Snapshot {
     fn drop(&mut self) {
         self.keyspace.sequence.close(self.slot);
-        // Nobody waits for the others.
+        // Only snapshots of long work are waited for.
         if self.slot < MAX_LONG {
             self.keyspace.closed_snapshot();
         }

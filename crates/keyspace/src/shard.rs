@@ -1,13 +1,16 @@
-//! A shard: the part of all databases behind one short lock, with what others want to know about its keys.
+//! A shard: a part of all databases behind one short lock, with the watchers, blocked clients and intents of
+//! its keys.
 //!
-//! - H1: `pre` holds what was there before writes that took place while a snapshot was active (`preimages.rs`).
-//! - H2: `interest` holds keys that are WATCHed or that clients are blocked on; empty in ordinary life, so
-//!   that a write pays one branch. It is by the database's number: when whole tables are replaced nothing is looked up here.
-//! - H3: `intents` holds the keys of long commits under way (`intent.rs`); empty in ordinary life too.
+//! - H1: `pre` holds the state before writes that happened while a snapshot was active (`preimages.rs`).
+//! - H2: `interest` holds keys that are WATCHed or that clients are blocked on. It is usually empty, so a
+//!   write pays one branch. It goes by database number: replacing whole tables looks up nothing here.
+//! - H3: `intents` holds the keys of long commits under way (`intent.rs`). It is usually empty, too.
+//! - H4: `walk` says how far a walk over everything is, if there is one (`walk.rs`).
 
 use crate::intent::Intents;
 use crate::preimages::PreImages;
 use crate::segment::Directory;
+use crate::walk::ShardWalk;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,17 +23,18 @@ pub(crate) struct Shard {
     pub(crate) pre: PreImages,
     pub(crate) interest: Interest,
     pub(crate) intents: Intents,
+    pub(crate) walk: Option<Box<ShardWalk>>,
 }
 
-/// What is set for somebody who watches a key, and how often its database had been exchanged before.
+/// A watcher's mark, and how often its database had been exchanged when the WATCH began.
 type Mark = (Arc<AtomicBool>, u64);
 
-/// Watchers above which those who have been told are let go elsewhere.
+/// With more watchers than this, the reclaimer frees the list.
 const FORGOTTEN_AT_ONCE: usize = 64;
 
 #[derive(Default)]
 struct Interested {
-    /// Their marks by address. Who was told of a touch is not among them any more.
+    /// Marks of the watchers by address. A watcher that was marked is removed.
     watchers: HashMap<usize, Mark>,
     blocked: usize,
 }
@@ -74,8 +78,8 @@ impl Interest {
         }
     }
 
-    /// Marks the watchers of a touched key, who are forgotten then; true if somebody is blocked on it. Cost: O(those who began
-    /// to watch it since it was last touched).
+    /// Marks and forgets the watchers of a touched key. True if a client is blocked on it. O(watchers since
+    /// the last touch).
     pub(crate) fn touch(&mut self, db: usize, key: &[u8]) -> bool {
         let mut blocked = false;
         self.update(db, key, |interested| {
@@ -89,7 +93,7 @@ impl Interest {
         blocked
     }
 
-    /// A key expired: marks those who watched it before its database was exchanged for the last time.
+    /// Marks watchers of an expired key that began before the last exchange of its database.
     pub(crate) fn expire(&mut self, db: usize, key: &[u8], swaps: u64) {
         self.update(db, key, |interested| {
             let before = interested.watchers.values().filter(|(_, then)| *then != swaps);

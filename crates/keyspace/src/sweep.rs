@@ -1,22 +1,22 @@
-//! Active expiry: walks the segments in quanta and removes what has expired, keys and fields of hashes, without sampling
-//! luck.
+//! Active expiry: removes expired keys and hash fields, walking all segments in quanta. It does not sample.
 //!
-//! Removals are writes like any other: each quantum has an LSN, and the sink hears of every removal under the lock.
+//! Removals are writes like any other: each quantum has an LSN, and the sink hears of every removal under the
+//! lock.
 //!
-//! Each segment knows its soonest expiry, so a segment with nothing due costs one memory access. A whole round over
-//! 40 million keys is some 60,000 of those.
+//! Each segment knows its soonest expiry, so a segment with nothing due costs one memory access. A round over
+//! 40 million keys takes some 60,000 of those.
 
 use crate::{Keyspace, SHARDS, View};
 use std::sync::atomic::Ordering;
 use stdx::hash::hash_u64;
 use stdx::locks::Bits;
 
-/// Segments looked at per lock.
+/// Segments visited per lock.
 const SEGMENTS: usize = 16;
-/// Keys, and fields, removed per lock: some 10 µs.
+/// Keys and fields removed per lock.
 const REMOVALS: usize = 128;
 
-/// Where the sweep stands; one per keyspace, or one per event loop over disjoint shards.
+/// The position of the sweep. One for the keyspace, or one per event loop over disjoint shards.
 #[derive(Default)]
 pub struct Sweep {
     shard: usize,
@@ -25,17 +25,17 @@ pub struct Sweep {
     due: Vec<Box<[u8]>>,
 }
 
-/// What a quantum of sweeping found.
+/// The result of a quantum.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Swept {
     /// A round over all keys ended.
     Round,
-    /// There is more to look at.
+    /// There is more to visit.
     More,
 }
 
 impl Sweep {
-    /// Does one quantum: some tens of µs at most. `removed` hears of each key's events after its lock is released.
+    /// Does one quantum. `told` gets the events of the removals after the lock is released.
     pub fn step(&mut self, keyspace: &Keyspace, now_ms: u64, mut told: impl FnMut(crate::Changes)) -> Swept {
         if !keyspace.active_expire() {
             return Swept::Round;
@@ -71,7 +71,7 @@ impl Sweep {
         self.advance(keyspace)
     }
 
-    /// The next shard and database with anything that can expire.
+    /// Goes to the next shard and database with anything that can expire.
     fn advance(&mut self, keyspace: &Keyspace) -> Swept {
         loop {
             self.shard += 1;
@@ -86,7 +86,7 @@ impl Sweep {
                     self.shard = 0;
                     self.position = keyspace.can_expire(0).then_some(0);
                     if self.position.is_none() {
-                        // Nothing in database 0: the next round starts where something is.
+                        // Database 0 has nothing: the next round starts at a database that has.
                         self.shard = SHARDS;
                     }
                     return Swept::Round;
@@ -100,14 +100,14 @@ impl Sweep {
         }
     }
 
-    /// Removes what has expired of some keys; those with more than [`REMOVALS`] fields to go come again.
+    /// Removes expired keys and fields. Keys that may have more to remove are queued again.
     fn remove_expired(&mut self, keyspace: &Keyspace, keys: Vec<Box<[u8]>>, now_ms: u64) -> crate::Changes {
         let mut view = View::locked(keyspace, Bits::one(self.shard), self.db, now_ms);
         view.set_quiet(true);
         let mut left = REMOVALS;
         for key in keys {
             if view.is_covered(self.db, &key) {
-                // A long commit will be done with it soon.
+                // A long commit will soon release the key.
                 self.due.push(key);
                 continue;
             }
@@ -124,7 +124,7 @@ impl Sweep {
                 view.remove_if_empty(&key);
             }
             if left == 0 {
-                // Perhaps not all: its segment is looked at again otherwise only in the next round.
+                // The key may have more expired fields. Its segment is visited again only in the next round.
                 self.due.push(key);
             }
         }
@@ -133,13 +133,13 @@ impl Sweep {
 }
 
 impl Keyspace {
-    /// Frees pre-images nobody can need any more; how many bytes the others keep alive. Cost: O(shards) look-ups; call it
-    /// now and then.
+    /// Frees pre-images that no snapshot needs. Returns how many bytes the others keep alive. O(shards); call
+    /// it now and then.
     pub fn prune(&self) -> usize {
         let prune = |shard| {
             let mut guard = self.shards.lock_one(shard);
             let pre = &mut guard.get_mut(shard).pre;
-            // Asked with the lock held: a snapshot opened later does not need what stands here.
+            // The lock is held: a snapshot that opens later does not need these pre-images.
             pre.prune(self.sequence.oldest());
             pre.bytes()
         };
@@ -148,18 +148,18 @@ impl Keyspace {
         bytes
     }
 
-    /// Keys kept for snapshots. Cost: O(shards).
+    /// Keys with pre-images. O(shards).
     pub fn pre_images(&self) -> usize {
         (0..SHARDS).map(|shard| self.shards.lock_one(shard).get(shard).pre.len()).sum()
     }
 
-    /// `count_lookup` of many.
+    /// As `count_lookup`, for many.
     pub fn count_lookups(&self, hits: u64, misses: u64) {
         self.stats.hits.fetch_add(hits, Ordering::Relaxed);
         self.stats.misses.fetch_add(misses, Ordering::Relaxed);
     }
 
-    /// Counts a look-up for `keyspace_hits` and `keyspace_misses`.
+    /// Counts a look-up for `keyspace_hits` or `keyspace_misses`.
     #[inline]
     pub fn count_lookup(&self, hit: bool) {
         let counter = if hit { &self.stats.hits } else { &self.stats.misses };

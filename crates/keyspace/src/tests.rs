@@ -8,6 +8,7 @@ use stdx::locks::Bits;
 use value::{Set, StrRef, Value};
 
 mod near;
+mod told;
 mod whole;
 
 fn all() -> Bits {
@@ -68,7 +69,7 @@ fn random_writes_agree_with_a_plain_map_and_snapshots_do_not_move() {
         let mut dice = Dice(seed * 7919);
         let keyspace = Keyspace::new(2);
         if seed % 2 == 0 {
-            // Marks and time are kept, though nobody evicts.
+            // Marks and time are kept, though nothing is evicted.
             keyspace.set_eviction(0, Policy::Adaptive, 5);
             keyspace.note_fullness(0, if seed > 3 { 1.0 } else { 0.0 });
         }
@@ -124,7 +125,7 @@ fn random_writes_agree_with_a_plain_map_and_snapshots_do_not_move() {
         drop(snapshots);
         keyspace.prune();
         assert_eq!(keyspace.pre_images(), 0);
-        // Everything goes, and the segments with it.
+        // All keys go, and the segments with them.
         let keys: Vec<String> = model.keys().cloned().collect();
         keys.iter().for_each(|key| {
             del(&keyspace, key, now);
@@ -153,7 +154,7 @@ fn check_snapshot(keyspace: &Keyspace, snapshot: &Snapshot, then: &Model, now: u
     assert_eq!(seen, expected);
     for (key, (value, expire)) in then.iter().step_by(7) {
         let owned = keyspace.read_at(0, key.as_bytes(), snapshot.lsn());
-        // What had expired before the snapshot may have been swept.
+        // A key that expired before the snapshot may have been swept.
         if let Some(owned) = owned {
             assert_eq!(owned.expire_ms, *expire);
             assert!(matches!(&owned.value, Value::Str(s) if s.as_ref().to_vec() == value.as_bytes()));
@@ -209,7 +210,7 @@ fn a_cursor_counts_a_long_key_as_many() {
         }
     }
     assert_eq!(found.len(), 1_000);
-    // A thousand short ones at once: no more than some five of them, and what shares a line with the last.
+    // A thousand short keys at once: at most some five, and those in the line of the last.
     assert!(most < 50, "{most}");
 }
 
@@ -234,7 +235,7 @@ fn an_expired_key_is_absent_at_once_and_the_sweep_finds_every_one() {
     keyspace.check_invariants();
 }
 
-/// Gives every third of `n` fields of a hash an expiry, at once or through an overlay.
+/// Stores a hash and gives every third of its `n` fields an expiry, directly or through an overlay.
 fn put_hash(keyspace: &Arc<Keyspace>, db: usize, key: &str, n: usize, at: u64, over: bool) {
     let mut hash: value::Hash = (0..n).map(|i| (format!("f{i}"), "v")).collect();
     if over {
@@ -270,7 +271,7 @@ fn the_sweep_removes_expired_fields_and_the_hashes_left_empty() {
         rounds += usize::from(swept == Swept::Round);
     }
     keyspace.check_invariants();
-    // A third had one field only, which expired.
+    // A third of the hashes had one field only, which expired.
     assert_eq!(keyspace.len(2), 5000 - 1667 + 2);
     assert_eq!(events["del"], 1667);
     assert!(events["hexpired"] > 5000 + 3000 / 128);
@@ -282,7 +283,7 @@ fn the_sweep_removes_expired_fields_and_the_hashes_left_empty() {
     view.finish();
 }
 
-/// What the sink was told: LSN, database, words.
+/// Writes that reached the sink: LSN, database, words.
 type Told = Arc<std::sync::Mutex<Vec<(Lsn, usize, Vec<String>)>>>;
 
 struct Sink(Told);
@@ -413,7 +414,7 @@ fn an_overlay_counts_what_it_takes_and_nothing_that_it_shares() {
     view.changed(b"s", Class::Set, "srem");
     view.finish();
     assert!(overlay.bytes() < known + 8192, "{}", overlay.bytes());
-    // Again and again: in the end it is a copy.
+    // After enough changes it is a full copy.
     for i in 100..40_000 {
         let mut view = View::overlay(&keyspace, &mut overlay, 0, 1);
         assert!(view.set_mut(b"s").unwrap().unwrap().remove(format!("member {i}").as_bytes()));
@@ -432,14 +433,14 @@ fn an_overlay_counts_what_it_takes_and_nothing_that_it_shares() {
     }
     let written = overlay.bytes();
     assert!((1_000_000..1_500_000).contains(&written), "{written}");
-    // What is overwritten is not counted twice.
+    // An overwritten value is not counted twice.
     for i in 0..1000 {
         let mut view = View::overlay(&keyspace, &mut overlay, 0, 1);
         view.put_string(format!("new {i}").as_bytes(), &text, None);
         view.finish();
     }
     assert_eq!(overlay.bytes(), written);
-    // Keys that are not there.
+    // Keys that do not exist.
     for i in 0..1000 {
         assert!(View::overlay(&keyspace, &mut overlay, 0, 1).value(format!("none {i}").as_bytes()).is_none());
     }
@@ -493,7 +494,7 @@ fn a_string_edited_in_place_keeps_its_length_and_says_raw() {
     assert!(matches!(view.string(b"s"), Ok(Some(StrRef::Flat(b"jello")))));
 }
 
-/// Removing nearly everything at random gives the pages back without a sweep.
+/// After random removals of nearly all keys, the pages are given back without a sweep.
 #[test]
 fn pages_follow_what_lives() {
     let keyspace = Keyspace::new(1);
@@ -504,19 +505,19 @@ fn pages_follow_what_lives() {
     let after = keyspace.footprint();
     keyspace.check_invariants();
     assert!(full / 200_000 <= 105, "{} bytes per key", full / 200_000);
-    // What stays is one table and two pages per shard: the least this many shards can have.
+    // One table and two pages per shard are left: the least this many shards can have.
     assert!(after <= SHARDS * (8192 + 3 * 4096), "{full} bytes full, {after} after");
 }
 
-/// A long commit under way and what the model must become when it is decided.
+/// A long commit under way, and what the model must become when it is decided.
 struct Attempt {
     commit: Commit,
     writes: Vec<(String, Option<String>)>,
     reads: Vec<(String, Option<String>)>,
     removes: bool,
-    /// Of these keys so many were there.
+    /// How many of the keys existed.
     removed: usize,
-    /// It empties the database before it writes.
+    /// Whether it empties the database before it writes.
     flushes: bool,
 }
 
@@ -544,7 +545,7 @@ fn begin_bulk(keyspace: &Arc<Keyspace>, dice: &mut Dice, age: u64) -> Attempt {
     Attempt { commit, writes: words, reads: Vec::new(), removes, removed: 0, flushes: false }
 }
 
-/// Reads what was asked for in vain, so many keys at a time.
+/// Reads the missed keys, `count` at a time.
 fn insert_missing(keyspace: &Keyspace, overlay: &mut Overlay, count: usize) {
     let mut asked = overlay.take_missing();
     while !keyspace.read_asked(overlay.snapshot().lsn(), None, &mut asked, count) {}
@@ -602,7 +603,7 @@ fn begin(keyspace: &Arc<Keyspace>, dice: &mut Dice, model: &Model, age: u64) -> 
     Attempt { commit: overlay.seal(age, None), writes, reads, removes: false, removed: 0, flushes }
 }
 
-/// Several keys at once, as a command reads them.
+/// Reads several keys at once, as a command does.
 fn read_many(keyspace: &Keyspace, keys: &[String]) -> Vec<Option<String>> {
     let names: Vec<&[u8]> = keys.iter().map(|k| k.as_bytes()).collect();
     let mut view = View::locked(keyspace, Keyspace::shards_of(names.iter().copied()), 0, 1);
@@ -756,7 +757,7 @@ fn transfers_between_threads_keep_their_sum() {
             scope.spawn(move || {
                 let mut dice = Dice(t * 7 + 13);
                 for round in 0..120 {
-                    // All of them by one each from the first half to the second, in pieces.
+                    // Moves one from each account of the first half to the second, in pieces.
                     loop {
                         let mut overlay = Overlay::new(Snapshot::open(keyspace).unwrap(), None);
                         overlay.load(0, accounts.iter().map(|a| a.as_bytes()));
@@ -788,7 +789,7 @@ fn transfers_between_threads_keep_their_sum() {
             scope.spawn(move || {
                 let mut dice = Dice(t + 77);
                 for _ in 0..300 {
-                    // Short ones move between two accounts; every reader sees the sum.
+                    // Short commands move between two accounts; every reader sees the same sum.
                     let pair = [0, 1].map(|_| accounts[dice.below(300) as usize].clone());
                     if pair[0] != pair[1] && dice.below(8) == 0 {
                         let names: Vec<_> = pair.iter().map(|a| (0, a.as_bytes())).collect();
@@ -835,7 +836,7 @@ fn an_overlay_shows_the_whole_as_of_its_snapshot_with_its_own_changes() {
     (0..5_000).for_each(|i| drop(set(&keyspace, &name(i), "v", (i % 50 == 0).then_some(10), 1)));
     let mut expected: BTreeSet<String> = (0..5_000).filter(|i| i % 50 != 0).map(name).collect();
     let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap(), None);
-    // Others change what is there; the overlay does not see it.
+    // Others change the keys; the overlay does not see it.
     for i in 0..500 {
         del(&keyspace, &name(i * 3), 20);
     }
@@ -898,7 +899,7 @@ fn an_overlay_shows_the_whole_as_of_its_snapshot_with_its_own_changes() {
     keyspace.check_invariants();
 }
 
-/// What a handler may do to three databases, the same to a view of everything and to an overlay of a twin.
+/// A random step of a handler on three databases, the same for a view of everything and an overlay of a twin.
 fn act_on(view: &mut View<'_>, dice: &mut Dice) -> String {
     let key = format!("k{}", dice.below(20));
     let key = key.as_bytes();
@@ -936,7 +937,7 @@ fn an_overlay_exchanges_databases_as_the_keyspace_does() {
                 let mut over = View::overlay(&twin, &mut overlay, 0, 1);
                 let seen = act_on(&mut over, &mut Dice(seed * 1000 + step));
                 over.finish();
-                // What was asked for in vain changed nothing yet: the step is done again.
+                // A step that missed keys changed nothing yet, and is run again.
                 if !overlay.load_missing() {
                     break seen;
                 }
@@ -957,7 +958,7 @@ fn an_overlay_exchanges_databases_as_the_keyspace_does() {
     }
 }
 
-/// Snapshots that overlap without end: what they keep goes all the same, and a revoked one counts no more.
+/// Pre-images go although snapshots overlap without end, and those of a revoked snapshot count no more.
 #[test]
 fn what_is_kept_goes_while_others_are_open_and_with_who_is_revoked() {
     let keyspace = Keyspace::new(1);
@@ -991,7 +992,7 @@ fn what_is_kept_goes_while_others_are_open_and_with_who_is_revoked() {
     assert_eq!(keyspace.limit_snapshots(900, limits, 0), []);
     let (bytes, age_ms) = keyspace.retained();
     assert!((100_000..110_000).contains(&bytes) && age_ms == 895, "{bytes} bytes, {age_ms} ms");
-    // With what others keep it is too much.
+    // Together with bytes of others it is too much.
     let young = Snapshot::open(&keyspace).unwrap();
     let revoked = keyspace.limit_snapshots(901, limits, 60_000);
     assert_eq!(revoked.iter().map(|r| (r.lsn, r.why)).collect::<Vec<_>>(), [(old.lsn(), Ended::TooLarge)]);
@@ -1005,7 +1006,7 @@ fn what_is_kept_goes_while_others_are_open_and_with_who_is_revoked() {
     assert_eq!(keyspace.active_snapshots(), 0);
 }
 
-/// Each write finds a snapshot that was opened after the one before, and nobody prunes.
+/// Each write finds a snapshot opened after the write before, and nothing else prunes.
 #[test]
 fn versions_of_a_large_value_do_not_pile_up_between_two_prunings() {
     let keyspace = Keyspace::new(1);
@@ -1021,7 +1022,7 @@ fn versions_of_a_large_value_do_not_pile_up_between_two_prunings() {
         assert!(matches!(&read.value, Value::Str(s) if s.as_ref().to_vec() == value(n - 1).into_bytes()));
         last = Snapshot::open(&keyspace).unwrap();
     }
-    // All of them may be needed by a snapshot between: they go in generations (H2).
+    // A snapshot in between may need all of them: they go in generations (H2).
     assert!(kept() > 9_000_000, "{} bytes", kept());
     drop(first);
     for n in 100..200 {

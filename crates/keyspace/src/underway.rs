@@ -1,15 +1,16 @@
-//! Long commits under way, and what the databases they mean are called now: whole tables are emptied or exchanged without a look
-//! at what is still to be written into them.
+//! Long commits under way, and the numbers their databases have today. So whole tables are emptied or
+//! exchanged without a look at what is still to be written into them.
 //!
 //! ```text
-//! a commit's Numbers    known (when it placed its intents): 0 1 2      SWAPDB 0 1: 1 0 2      FLUSHDB 1: - 0 2
+//!   a commit's Numbers    as known (at placing): 0 1 2      SWAPDB 0 1: 1 0 2      FLUSHDB 1: - 0 2
 //! ```
 //!
-//! - N1: a commit stands here from before its first intent until after its last. While it is undecided its numbers are those of
-//!   everybody: who replaces tables ends all commits that are undecided first. One that is undecided still came after that, and
-//!   has no intents yet.
+//! - N1: a commit is listed from before its first intent until after its last. Replacing tables first ends
+//!   all undecided commits, so an undecided one uses the numbers of today. A commit that is undecided after
+//!   that came later and has no intents yet.
 //! - N2: numbers change with all shards locked, and are read with the lock of some shard held.
-//! - N3: what was to be written into a table that is gone has no number: nobody finds it, and it is dropped instead of folded.
+//! - N3: writes into a table that is gone have no number. They are never found, and dropped instead of
+//!   folded.
 //!
 //! Cost of replacing a table: O(commits under way).
 
@@ -19,10 +20,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use stdx::sync::Mutex;
 
-/// No number: the table is gone, or has come since.
+/// No number: the table is gone, or it came later.
 const NONE: u32 = u32::MAX;
 
-/// What a commit's databases are called now, and what it knows those of today by.
+/// Maps the database numbers of a commit to those of today, and back.
 pub(crate) struct Numbers {
     now: Box<[AtomicU32]>,
     known: Box<[AtomicU32]>,
@@ -40,28 +41,28 @@ fn set(numbers: &[AtomicU32], i: Option<usize>, to: Option<usize>) {
 }
 
 impl Numbers {
-    /// Every database is called what it is known by. O(databases).
+    /// Numbers that have not changed. O(databases).
     pub(crate) fn new(databases: usize) -> Arc<Numbers> {
         let each = || (0..databases as u32).map(AtomicU32::new).collect();
         Arc::new(Numbers { now: each(), known: each() })
     }
 
-    /// What a database is called now; None: it was emptied (N3).
+    /// Today's number of a database that the commit knows as `known`. `None`: it was emptied (N3).
     pub(crate) fn now(&self, known: usize) -> Option<usize> {
         at(&self.now, known)
     }
 
-    /// What a database is known by; None: it was emptied since.
+    /// The commit's number for the database `now` of today. `None`: it was emptied since.
     pub(crate) fn known(&self, now: usize) -> Option<usize> {
         at(&self.known, now)
     }
 
-    fn empty(&self, db: usize) {
+    pub(crate) fn empty(&self, db: usize) {
         set(&self.now, self.known(db), None);
         set(&self.known, Some(db), None);
     }
 
-    fn swap(&self, a: usize, b: usize) {
+    pub(crate) fn swap(&self, a: usize, b: usize) {
         let (was_a, was_b) = (self.known(a), self.known(b));
         set(&self.known, Some(a), was_b);
         set(&self.known, Some(b), was_a);
@@ -70,7 +71,7 @@ impl Numbers {
     }
 }
 
-/// See the module.
+/// The list of long commits under way. See the module.
 pub(crate) struct Underway {
     list: Mutex<Vec<(Arc<Record>, Arc<Numbers>)>>,
 }
@@ -90,14 +91,14 @@ impl Underway {
         self.list.lock().retain(|(other, _)| !Arc::ptr_eq(other, record));
     }
 
-    /// Before tables are replaced: ends what is undecided, but for one (N1).
+    /// Ends all undecided commits except `but`. To be called before tables are replaced (N1).
     pub(crate) fn end(&self, sequence: &Sequence, but: Option<&Arc<Record>>) {
         for (record, _) in self.list.lock().iter().filter(|(record, _)| !is(record, but)) {
             record.end(sequence);
         }
     }
 
-    /// Databases are emptied. One commit may mean what they are from then on.
+    /// Notes that databases are emptied. `but`: a commit that means the databases as they are after this.
     pub(crate) fn empty(&self, sequence: &Sequence, dbs: &[usize], but: Option<&Arc<Record>>) {
         self.each_decided(sequence, |record, numbers| {
             if !is(record, but) {
@@ -106,7 +107,7 @@ impl Underway {
         });
     }
 
-    /// Two databases are exchanged.
+    /// Notes that two databases are exchanged.
     pub(crate) fn swap(&self, sequence: &Sequence, a: usize, b: usize) {
         self.each_decided(sequence, |_, numbers| numbers.swap(a, b));
     }
@@ -128,7 +129,7 @@ fn is(record: &Arc<Record>, other: Option<&Arc<Record>>) -> bool {
 mod tests {
     use super::*;
 
-    /// Against the tables themselves: which one stands at which number.
+    /// Compares the numbers with the tables themselves.
     #[test]
     fn numbers_follow_their_tables() {
         let mut dice = 7u64;

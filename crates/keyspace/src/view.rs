@@ -1,16 +1,20 @@
-//! What a command sees of the keyspace, whichever way it runs: the shards of its keys under their locks, or an overlay.
+//! The view through which a command reads and writes keys, whichever way it runs.
 //!
-//! The handler cannot tell which. Reads borrow `&self`, so several values may be looked at together; an expired key
-//! is absent (K3). A write handler changes a value and then says so once per key with [`View::changed`].
+//! A view is either the locked shards of the command's keys or an overlay at a snapshot; the handler cannot
+//! tell which. Reads borrow `&self`, so a handler can look at several values together. An expired key is
+//! absent (K3). A write handler changes a value and then calls [`View::changed`] once for the key.
 //!
-//! - W1: before the first change the view draws its LSN; from then on every touched key is kept for snapshots.
-//! - W2: what the outside must hear (notifications, who can be woken) is collected, and given out by `finish` after the
-//!   locks are released; the caller tells it before it runs another command of the same loop.
-//! - W4: a value that was handed out to be changed is weighed again before anything else is changed, or at the end.
-//! - W3: how many keys came or went is counted once, at the end, with the locks held: DBSIZE sees a command of many keys
-//!   whole or not at all (a long commit it may see in part).
-//! - W5: a handler looks at nothing but the keys that its row declares, and which are locked for it: another is a mistake and panics.
-//!   An estimate of what a command will cost only guesses, and is made where everybody waits: to it another key is absent.
+//! - W1: before its first change the view draws its LSN. From then on it keeps every touched key for
+//!   snapshots.
+//! - W2: the view collects notifications and ready keys. `finish` gives them out after the locks are
+//!   released; the caller tells them before it runs another command of the same loop.
+//! - W3: keys that came or went are counted once, at the end, with the locks held. DBSIZE sees a command of
+//!   many keys whole or not at all; it may see a long commit in part.
+//! - W4: a value handed out for a change is weighed again before the next change, or at the end.
+//! - W5: a handler looks only at keys that its row declares, which are locked for it. Any other key is a bug
+//!   and panics. A cost estimate may guess: to it a key that is not locked is absent.
+//! - W6: expired keys that reads met are told to the sink before the next change, as a command may rely on
+//!   their absence. They are removed at the end. A fold tells nothing: its commit told what it does.
 
 mod accounts;
 mod changed;
@@ -27,8 +31,9 @@ pub use watched::Watched;
 use crate::entry::{EntryMut, EntryRef, Owned, Payload, Raw, StrMut, Times};
 use crate::overlay::Overlay;
 use crate::segment::{Bytes, Put, Spot};
-use crate::sequence::Lsn;
+use crate::sequence::{Keeps, Lsn};
 use crate::shard::Shard;
+use crate::walk::Write;
 use crate::{Keyspace, SHARDS, shard_of};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -37,11 +42,11 @@ use stdx::hash::hash_bytes;
 use stdx::locks::{Bits, Guard};
 use value::{Hash, Ints, Kind, List, Set, Str, StrRef, Value, ValueRef, ZSet};
 
-/// The key holds another type than the command is for.
+/// The key holds a value of another type than the command needs.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub struct WrongType;
 
-/// Classes of keyspace notifications, as `notify-keyspace-events` names them.
+/// A class of keyspace notifications, as `notify-keyspace-events` names them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Class {
@@ -65,43 +70,43 @@ impl Class {
     }
 }
 
-/// Which keys a view may touch.
+/// The keys a view may touch.
 pub enum Keys {
-    /// Those of some shards.
+    /// The keys of some shards.
     Shards(Bits),
-    /// All.
+    /// All keys.
     Whole,
 }
 
 enum Store<'k> {
     Locked(Guard<'k, Shard>),
     Overlay(&'k mut Overlay),
-    /// Values that were there when the locks were given back.
+    /// Values that were read before the locks were given back.
     Kept(kept::Kept),
-    /// No keys: only the calls about the keyspace as a whole, which lock as they go.
+    /// No keys. Only calls about the whole keyspace work; they lock as they go.
     Open,
 }
 
-/// What a write does to a key.
+/// The kind of a write to a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Touch {
-    /// The value is changed in place: what is kept of it shares most with what it becomes.
+    /// The value is changed in place. Its kept version shares most with the new one.
     Edit,
-    /// The value goes, or another one takes its place.
+    /// The value is removed or replaced.
     Replace,
 }
 
-/// Bytes copied by a change of a shared value, on average at most.
+/// Upper bound on the bytes that one change of a shared value copies, on average.
 const EDIT_BYTES: usize = 2048;
 
 impl Touch {
-    /// About the bytes that what is kept of a key keeps alive (`PreImages` H3), and those by which it is more than it was, or
-    /// may be. O(height of the value).
+    /// The bytes a kept key keeps alive (`preimages.rs` H3), and how many of them are new, both estimated.
+    /// O(height of the value).
     fn weigh(self, key: &[u8], before: Option<&Owned>, so_far: usize) -> (usize, usize) {
         let base = crate::preimages::KEPT + key.len();
         let all = base + before.map_or(0, |owned| owned.value.mem_bytes());
         match self {
-            // What takes its place may be a later version of it.
+            // The new value may be a later version of the old one.
             Touch::Replace => (base + before.map_or(0, |owned| owned.value.alone_bytes()), all),
             Touch::Edit => {
                 let now = all.min(so_far.max(base) + EDIT_BYTES);
@@ -111,10 +116,10 @@ impl Touch {
     }
 }
 
-/// Keys fetched together.
+/// Keys that are fetched together.
 const TOGETHER: usize = 64;
 
-/// The keys of a command that is about to be run: the shards they are in, and the hashes of the first ones.
+/// The keys of a command about to run: their shards, and the hashes of the first [`TOGETHER`].
 pub struct KeySet {
     shards: Bits,
     hashes: [u64; TOGETHER],
@@ -139,38 +144,43 @@ impl KeySet {
     }
 }
 
-/// See the module.
+/// A command's access to the keyspace. See the module.
 pub struct View<'k> {
     keyspace: &'k Keyspace,
     store: Store<'k>,
     db: usize,
     now_ms: u64,
-    keep: bool,
+    keep: Keeps,
     /// Reads leave no trace in the access byte.
     quiet: bool,
-    /// The one key a view was made for and its hash: its text is hashed once per command.
+    /// Address, length and hash of the one key the view was made for, so that it is hashed once per command.
     memo: (usize, usize, u64),
     changes: Changes,
-    /// Database, keys, keys with an expiry and bytes that came (less those that went), not yet counted.
+    /// Database, keys, keys with an expiry, and bytes: the changes that are not counted yet.
     counted: (usize, i64, i64, Bytes),
-    /// A value that is being changed in place: shard, database, entry, and its bytes outside before (W4).
+    /// A value that is being changed in place: shard, database, entry, and its outside bytes before the
+    /// change (W4).
     editing: Option<(usize, usize, Raw, usize)>,
-    /// Expired keys that reads came across; removed at the end.
+    /// Expired keys that reads met. They are removed at the end.
     stale: RefCell<Vec<(usize, Box<[u8]>)>>,
+    /// So many of them the sink was told of already (W6).
+    stale_told: usize,
+    /// The sink is told nothing of what expires: it knows.
+    hush: bool,
     /// Keys are looked at to estimate a cost (W5), and so many were that are none of the command's.
     estimating: Cell<bool>,
     strays: Cell<u32>,
 }
 
 impl<'k> View<'k> {
-    /// A view of the keys in some shards, which stay locked until `finish`.
+    /// Locks some shards until `finish`.
     #[inline]
     pub fn locked(keyspace: &'k Keyspace, shards: Bits, db: usize, now_ms: u64) -> View<'k> {
         View::new(keyspace, Store::Locked(keyspace.lock(shards)), db, now_ms)
     }
 
-    /// A view for a command with several keys. Their lines and entries are fetched together, so that the waits for memory
-    /// overlap; without that they come one after the other, under the locks.
+    /// Locks the shards of several keys and fetches the lines and entries together, so that the waits for
+    /// memory overlap.
     pub fn locked_many(keyspace: &'k Keyspace, keys: &KeySet, db: usize, now_ms: u64) -> View<'k> {
         let guard = keyspace.lock(keys.shards);
         let hashes = &keys.hashes[..keys.known];
@@ -181,13 +191,13 @@ impl<'k> View<'k> {
         View::new(keyspace, Store::Locked(guard), db, now_ms)
     }
 
-    /// A view for a command with a single key, which must stay where it is: it is hashed once.
+    /// Locks the shard of a single key. The key must not move while the view lives: it is hashed once.
     #[inline]
     pub fn locked_one(keyspace: &'k Keyspace, key: &[u8], db: usize, now_ms: u64) -> View<'k> {
         View::locked_hashed(keyspace, key, hash_bytes(key), db, now_ms)
     }
 
-    /// `locked_one` for whoever knows the key's [`hash_bytes`].
+    /// `locked_one` for a caller that knows the key's [`hash_bytes`].
     #[inline]
     pub fn locked_hashed(keyspace: &'k Keyspace, key: &[u8], hash: u64, db: usize, now_ms: u64) -> View<'k> {
         debug_assert_eq!(hash, hash_bytes(key));
@@ -203,17 +213,17 @@ impl<'k> View<'k> {
         if key.as_ptr() as usize == at && key.len() == len { hash } else { hash_bytes(key) }
     }
 
-    /// A view of everything: locks all shards, so that nothing else runs meanwhile.
+    /// Locks all shards, so that nothing else runs meanwhile.
     pub fn whole(keyspace: &'k Keyspace, db: usize, now_ms: u64) -> View<'k> {
         View::new(keyspace, Store::Locked(keyspace.lock(Bits::below(SHARDS))), db, now_ms)
     }
 
-    /// A view without keys, for commands about the keyspace as a whole: they lock one shard at a time.
+    /// A view without locks, for commands about the whole keyspace. They lock one shard at a time.
     pub fn open(keyspace: &'k Keyspace, db: usize, now_ms: u64) -> View<'k> {
         View::new(keyspace, Store::Open, db, now_ms)
     }
 
-    /// A view of shards whose locks are held already.
+    /// A view of shards that are locked already.
     pub(crate) fn holding(
         keyspace: &'k Keyspace,
         guard: Guard<'k, Shard>,
@@ -223,7 +233,7 @@ impl<'k> View<'k> {
         View::new(keyspace, Store::Locked(guard), db, now_ms)
     }
 
-    /// A view of an overlay.
+    /// A view of an overlay. It takes no locks.
     pub fn overlay(keyspace: &'k Keyspace, overlay: &'k mut Overlay, db: usize, now_ms: u64) -> View<'k> {
         overlay.runs_at(now_ms);
         View::new(keyspace, Store::Overlay(overlay), db, now_ms)
@@ -236,19 +246,21 @@ impl<'k> View<'k> {
             store,
             db,
             now_ms,
-            keep: false,
+            keep: Keeps::default(),
             quiet: false,
             memo: (0, 0, 0),
             changes: Changes::default(),
             counted: (db, 0, 0, Bytes::default()),
             editing: None,
             stale: RefCell::default(),
+            stale_told: 0,
+            hush: false,
             estimating: Cell::new(false),
             strays: Cell::new(0),
         }
     }
 
-    /// Lets a cost be estimated: a key that is not locked counts as absent meanwhile (W5).
+    /// Runs a cost estimate. A key that is not locked counts as absent meanwhile (W5).
     #[inline]
     pub fn estimate<T>(&self, estimate: impl FnOnce(&Self) -> T) -> T {
         self.estimating.set(true);
@@ -257,12 +269,12 @@ impl<'k> View<'k> {
         estimated
     }
 
-    /// How many keys estimates have asked for that are not locked: each is a mistake in an estimate.
+    /// How many keys estimates asked for that are not locked. Each is a bug in an estimate.
     pub fn strays(&self) -> u32 {
         self.strays.get()
     }
 
-    /// Ends the command: removes expired keys it came across, releases the locks, gives what must be told.
+    /// Ends the command: removes expired keys it met, releases the locks, returns what must be told (W2).
     #[inline]
     pub fn finish(mut self) -> Changes {
         self.drop_stale();
@@ -272,7 +284,7 @@ impl<'k> View<'k> {
         std::mem::take(&mut self.changes)
     }
 
-    /// Removes expired keys that reads came across.
+    /// Removes expired keys that reads met.
     #[inline]
     fn drop_stale(&mut self) {
         if self.stale.get_mut().is_empty() {
@@ -282,19 +294,21 @@ impl<'k> View<'k> {
         if self.keyspace.keeps_expired(self.now_ms) {
             return self.stale.get_mut().clear();
         }
-        for (db, key) in std::mem::take(self.stale.get_mut()) {
+        let told = std::mem::take(&mut self.stale_told);
+        for (i, (db, key)) in std::mem::take(self.stale.get_mut()).into_iter().enumerate() {
             self.db = db;
+            self.hush = i < told;
             self.expire_if_due(&key);
         }
-        self.db = db;
+        (self.db, self.hush) = (db, false);
     }
 
-    /// What changed so far, the locks still held.
+    /// The changes so far; the locks stay.
     pub fn changes(&self) -> &Changes {
         &self.changes
     }
 
-    /// Takes what must be told so far; the locks stay.
+    /// Takes the changes so far; the locks stay.
     pub fn take_changes(&mut self) -> Changes {
         let lsn = self.changes.lsn;
         let taken = std::mem::take(&mut self.changes);
@@ -302,7 +316,7 @@ impl<'k> View<'k> {
         taken
     }
 
-    /// Milliseconds since 1970, the same for the whole command.
+    /// The time of the command in milliseconds since 1970. It is the same for the whole command.
     #[inline]
     pub fn now_ms(&self) -> u64 {
         self.now_ms
@@ -317,7 +331,7 @@ impl<'k> View<'k> {
         self.keyspace.databases()
     }
 
-    /// Whether the database is one that no client can select.
+    /// Whether no client can select the current database.
     #[inline]
     pub fn is_hidden(&self) -> bool {
         self.db >= self.keyspace.databases()
@@ -328,13 +342,13 @@ impl<'k> View<'k> {
         self.keyspace.grace_ms(self.db)
     }
 
-    /// Changes the database the following calls are about; returns the previous one.
+    /// Selects the database of the following calls; returns the previous one.
     #[inline]
     pub fn select(&mut self, db: usize) -> usize {
         std::mem::replace(&mut self.db, db)
     }
 
-    /// Lists kept for those who walk them.
+    /// Key lists kept for clients that walk them.
     pub fn cursors(&self) -> &'k crate::cursors::Cursors {
         &self.keyspace.cursors
     }
@@ -365,7 +379,7 @@ impl<'k> View<'k> {
         }
     }
 
-    /// Writes what was committed about a key at its LSN, which is earlier than what this view itself may write.
+    /// Writes what was committed about a key, at the commit's LSN, which is earlier than the view's own.
     pub(crate) fn write_at(
         &mut self,
         n: Lsn,
@@ -375,16 +389,16 @@ impl<'k> View<'k> {
         write: impl FnOnce(&mut Self, &[u8]),
     ) {
         stdx::panics::changes();
-        let mine = (self.changes.lsn, self.keep, self.db, self.memo);
-        self.changes.lsn = n;
-        self.keep = self.keyspace.sequence.any_active();
+        let mine = (self.changes.lsn, self.keep, self.db, self.memo, self.hush);
+        (self.changes.lsn, self.hush) = (n, true);
+        self.keep = self.keyspace.sequence.keeps();
         self.db = db;
         self.memo = (key.as_ptr() as usize, key.len(), hash);
         write(self, key);
-        (self.changes.lsn, self.keep, self.db, self.memo) = mine;
+        (self.changes.lsn, self.keep, self.db, self.memo, self.hush) = mine;
     }
 
-    /// Has something done as of another time.
+    /// Runs `f` as of another time.
     pub(crate) fn at<T>(&mut self, now_ms: u64, f: impl FnOnce(&mut Self) -> T) -> T {
         let now_ms = std::mem::replace(&mut self.now_ms, now_ms);
         let done = f(self);
@@ -392,17 +406,17 @@ impl<'k> View<'k> {
         done
     }
 
-    /// Whether reads leave the record of accesses alone (EXISTS, TYPE, TTL, OBJECT, CLIENT NO-TOUCH).
+    /// Whether reads leave the record of accesses unchanged (EXISTS, TYPE, TTL, OBJECT, CLIENT NO-TOUCH).
     pub fn set_quiet(&mut self, quiet: bool) {
         self.quiet = quiet;
     }
 
-    /// True if the view is a committed-later overlay: nothing it does is visible yet.
+    /// True if the view is an overlay: nothing it does is visible before a commit.
     pub fn is_overlay(&self) -> bool {
         matches!(self.store, Store::Overlay(_))
     }
 
-    // ----- reading ---------------------------------------------------------------------------------------------
+    // ----- reading -----------------------------------------------------------------------------------------
 
     #[inline]
     fn entry<'a>(&'a self, guard: &'a Guard<'k, Shard>, key: &[u8]) -> Option<EntryRef<'a>> {
@@ -418,7 +432,7 @@ impl<'k> View<'k> {
         Some(entry)
     }
 
-    /// What is to be said of a key that is not locked (W5).
+    /// Reports a key that is not locked as absent to an estimate. Panics otherwise (W5).
     #[cold]
     fn stray<T>(&self, key: &[u8]) -> Option<T> {
         assert!(
@@ -430,7 +444,7 @@ impl<'k> View<'k> {
         None
     }
 
-    /// The value of a key. Cost: O(1).
+    /// The value of a key. O(1).
     #[inline]
     pub fn value(&self, key: &[u8]) -> Option<ValueRef<'_>> {
         match &self.store {
@@ -451,7 +465,8 @@ impl<'k> View<'k> {
         self.value(key).map(|value| value.kind())
     }
 
-    /// None: no such key. Some(None): it does not expire. Some(Some(ms)): absolute.
+    /// The expiry of a key. `None`: no such key. `Some(None)`: it does not expire. `Some(Some(ms))`:
+    /// absolute.
     pub fn expire_ms(&self, key: &[u8]) -> Option<Option<u64>> {
         match &self.store {
             Store::Locked(guard) => self.entry(guard, key).map(|entry| entry.expire_ms()),
@@ -461,7 +476,7 @@ impl<'k> View<'k> {
         }
     }
 
-    /// Value and expiry, sharing the value. Cost: O(1); a short string is copied.
+    /// The value and expiry of a key. The value is shared; a short string is copied. O(1).
     pub fn owned(&self, key: &[u8]) -> Option<Owned> {
         match &self.store {
             Store::Locked(guard) => self.entry(guard, key).map(|entry| entry.to_owned()),
@@ -471,7 +486,7 @@ impl<'k> View<'k> {
         }
     }
 
-    /// True if OBJECT ENCODING must answer `raw` for a short string of this key.
+    /// Whether OBJECT ENCODING must answer `raw` for a short string of this key.
     pub fn is_raw(&self, key: &[u8]) -> bool {
         match &self.store {
             Store::Locked(guard) => self.entry(guard, key).is_some_and(|entry| entry.is_raw()),
@@ -482,7 +497,7 @@ impl<'k> View<'k> {
         }
     }
 
-    /// Bytes of the entry itself, for MEMORY USAGE.
+    /// Bytes of the entry itself, for MEMORY USAGE. An overlay gives an estimate.
     pub fn entry_bytes(&self, key: &[u8]) -> usize {
         match &self.store {
             Store::Locked(guard) => self.entry(guard, key).map_or(0, |entry| entry.entry_bytes()),
@@ -499,7 +514,7 @@ impl<'k> View<'k> {
         }
     }
 
-    /// The string of a key and when it expires (absolute), in one look-up.
+    /// The string of a key and its absolute expiry, in one look-up.
     #[inline]
     pub fn string_and_expire(&self, key: &[u8]) -> Result<Option<(StrRef<'_>, Option<u64>)>, WrongType> {
         let found = match &self.store {
@@ -553,7 +568,7 @@ impl<'k> View<'k> {
         }
     }
 
-    /// The bits of a compressed bitmap of this kind, [`Kind::Roaring`] or [`Kind::Roaring64`].
+    /// The bits of a compressed bitmap of this kind: [`Kind::Roaring`] or [`Kind::Roaring64`].
     #[inline]
     pub fn ints(&self, key: &[u8], kind: Kind) -> Result<Option<&Ints>, WrongType> {
         match self.value(key) {
@@ -564,30 +579,38 @@ impl<'k> View<'k> {
         }
     }
 
-    // ----- writing ---------------------------------------------------------------------------------------------
+    // ----- writing -----------------------------------------------------------------------------------------
 
-    /// W1. Returns whether pre-images must be kept.
+    /// Begins the write (W1). Returns whether pre-images must be kept, and for what.
     #[inline]
-    fn begin_write(&mut self) -> bool {
+    fn begin_write(&mut self) -> Keeps {
         if self.changes.lsn == 0 {
             stdx::panics::changes();
             self.changes.lsn = self.keyspace.sequence.draw();
-            self.keep = self.keyspace.sequence.any_active();
+            self.keep = self.keyspace.sequence.keeps();
         }
         self.keep
     }
 
-    /// Keeps what is there for active snapshots, before it changes (W1).
+    /// Keeps what is there for active snapshots and a walk, before it changes (W1).
     #[inline]
     fn touch(&mut self, hash: u64, key: &[u8], how: Touch) {
         let keep = self.begin_write();
+        if self.stale.get_mut().len() > self.stale_told {
+            self.tell_stale();
+        }
         let Store::Locked(guard) = &mut self.store else { return };
         let shard = guard.get_mut(shard_of(hash));
-        if keep {
+        if keep.walk() {
+            let write = Write { db: self.db, hash, key, lsn: self.changes.lsn, edits: how == Touch::Edit };
+            let Shard { dbs, walk, .. } = shard;
+            walk.iter_mut().for_each(|walk| walk.keep(&self.keyspace.sequence, dbs, &write));
+        }
+        if keep.snapshots() {
             let newest = self.keyspace.sequence.newest();
             let Shard { dbs, pre, .. } = shard;
             if pre.is_due() {
-                // With the lock held, as in `Keyspace::prune`.
+                // The lock is held, as in `Keyspace::prune`.
                 pre.prune(self.keyspace.sequence.oldest());
             }
             let before = || dbs[self.db].find(hash, key).map(|e| e.to_owned());
@@ -598,7 +621,7 @@ impl<'k> View<'k> {
         }
     }
 
-    /// Removes the key if it has expired; true if it did.
+    /// Removes the key if it has expired; true if it did so.
     fn drop_expired(&mut self, hash: u64, key: &[u8]) -> bool {
         let Store::Locked(guard) = &mut self.store else { return false };
         let entry = guard.get(shard_of(hash)).dbs[self.db].find(hash, key);
@@ -608,7 +631,8 @@ impl<'k> View<'k> {
         };
         let intents = &guard.get(shard_of(hash)).intents;
         if !intents.is_empty() && intents.cover(&self.keyspace.sequence, self.db, hash, key) {
-            // A long commit relies on it or is about to replace it; it stays absent to everybody meanwhile.
+            // A long commit relies on the key or is about to replace it. Meanwhile it stays absent to all
+            // readers.
             return false;
         }
         self.settle_edit();
@@ -616,26 +640,58 @@ impl<'k> View<'k> {
         self.change(hash, |directory| (directory.remove(hash, key), -1, -1));
         self.keyspace.stats.expired_keys.fetch_add(1, Ordering::Relaxed);
         self.keyspace.counts[self.db].expired.fetch_add(1, Ordering::Relaxed);
-        // Whoever follows the sequence has other clocks: it is told, and before what a command then does to the key.
-        self.keyspace.tell_sink(self.changes.lsn, self.db, &[b"DEL", key]);
+        // A follower of the sequence has another clock. It must hear of the removal before the command's own
+        // effect.
+        if !self.hush && !self.was_told(key) {
+            self.keyspace.tell_sink(self.changes.lsn, self.db, &[b"DEL", key]);
+        }
         self.tell_expired(hash, key, expired_ms);
         self.changes.dirty += 1;
         self.push_event(self.db, key, Class::Expired, "expired");
         true
     }
 
-    /// Removes the key if it has expired by now, telling whoever listens.
+    /// Tells the sink of expired keys that reads came across since it was told last (W6).
+    #[cold]
+    fn tell_stale(&mut self) {
+        if self.hush || self.keyspace.sink().is_none() || self.keyspace.keeps_expired(self.now_ms) {
+            return;
+        }
+        let (lsn, now_ms) = (self.changes.lsn, self.now_ms);
+        let Store::Locked(guard) = &self.store else { return };
+        let stale = self.stale.get_mut();
+        for i in self.stale_told..stale.len() {
+            let ((db, key), before) = (&stale[i], &stale[..i]);
+            let hash = hash_bytes(key);
+            let entry = guard.get(shard_of(hash)).dbs[*db].find(hash, key);
+            let due = entry.and_then(|entry| entry.expire_ms()).is_some_and(|at| at <= now_ms);
+            if due && !before.contains(&stale[i]) {
+                self.keyspace.tell_sink(lsn, *db, &[b"DEL", key]);
+            }
+        }
+        self.stale_told = stale.len();
+    }
+
+    /// Whether the sink was told that the key is gone, before it is.
+    fn was_told(&self, key: &[u8]) -> bool {
+        self.stale_told > 0
+            && self.stale.borrow()[..self.stale_told]
+                .iter()
+                .any(|(db, told)| *db == self.db && **told == *key)
+    }
+
+    /// Removes the key if it has expired, and tells watchers and listeners.
     pub fn expire_if_due(&mut self, key: &[u8]) {
         self.drop_expired(self.hash_of(key), key);
     }
 
-    /// The entry, ready to be changed: not expired, kept for snapshots.
+    /// The live entry, ready to be changed and kept for snapshots. `None` if there is no such key.
     #[inline]
     fn entry_mut(&mut self, key: &[u8], kind: Kind) -> Result<Option<EntryMut<'_>>, WrongType> {
         Ok(self.raw_mut(key, kind)?.map(EntryMut::new))
     }
 
-    /// The same, made empty if there is none. Not in an overlay.
+    /// As `entry_mut`, but creates an empty entry if there is none. Not in an overlay.
     #[inline]
     fn entry_or_new(
         &mut self,
@@ -674,7 +730,7 @@ impl<'k> View<'k> {
         }
         self.note_use(hash, spot, entry);
         self.touch(hash, key, Touch::Edit);
-        // Keeping a pre-image moves no entry, so `raw` still is the entry.
+        // Keeping a pre-image moves no entry, so `raw` still points to it.
         self.edit(hash, raw);
         Ok(Some(raw))
     }
@@ -687,7 +743,8 @@ impl<'k> View<'k> {
         Ok(overlay.edit(db, key, now_ms, fits)?.and_then(Option::as_mut).map(|owned| &mut owned.value))
     }
 
-    /// A string, to be edited in place. `StrMut::Inline` allows no change of length: use `put_string` for that.
+    /// A string to be edited in place. `StrMut::Inline` allows no change of length: use `put_string` for
+    /// that.
     pub fn string_mut(&mut self, key: &[u8]) -> Result<Option<StrMut<'_>>, WrongType> {
         if self.is_overlay() {
             let Some(Value::Str(text)) = self.owned_mut(key, Kind::Str)? else { return Ok(None) };
@@ -711,7 +768,7 @@ impl<'k> View<'k> {
         }
     }
 
-    /// Stores a value under the key, whatever was there. Cost: O(1).
+    /// Stores a value under the key and replaces any old one. O(1).
     pub fn put(&mut self, key: &[u8], value: Value, expire_ms: Option<u64>) {
         if self.is_overlay() {
             return self.put_overlay(key, value, expire_ms);
@@ -719,7 +776,7 @@ impl<'k> View<'k> {
         self.put_payload(key, Payload::value(key, &value), expire_ms.into());
     }
 
-    /// Stores a string under the key, whatever was there. Cost: O(n), n = its length.
+    /// Stores a string under the key and replaces any old value. O(n), n = its length.
     #[inline]
     pub fn put_string(&mut self, key: &[u8], bytes: &[u8], expire_ms: Option<u64>) {
         if self.is_overlay() {
@@ -728,7 +785,7 @@ impl<'k> View<'k> {
         self.put_payload(key, Payload::text(key, bytes), expire_ms.into());
     }
 
-    /// `put_string` for the result of APPEND, SETRANGE and the like, whose encoding Redis calls `raw`.
+    /// `put_string` for results of APPEND, SETRANGE and the like, whose encoding Redis calls `raw`.
     pub fn put_raw_string(&mut self, key: &[u8], bytes: &[u8], expire_ms: Option<u64>) {
         if self.is_overlay() {
             return self.put_overlay(key, Value::Str(Str::from_slice_raw(bytes)), expire_ms);
@@ -736,8 +793,8 @@ impl<'k> View<'k> {
         self.put_payload(key, Payload::raw_text(key, bytes), expire_ms.into());
     }
 
-    /// Changes the integer a key holds, whose text is given to `change` if there is any, and keeps its expiry. Gives the new
-    /// one. Cost: O(1), one look-up.
+    /// Changes the integer that a key holds and keeps its expiry; returns the new one. One look-up, O(1).
+    /// `change` gets the old text, if there is any.
     #[inline]
     pub fn change_int<E: From<WrongType>>(
         &mut self,
@@ -770,8 +827,8 @@ impl<'k> View<'k> {
         Ok(new)
     }
 
-    /// Overwrites a live entry where it stands, if the content fits there and expires as the old one; else gives it back. Neither
-    /// bytes nor expiries have to be counted anew. O(bytes written).
+    /// Overwrites a live entry in place if the content fits and the expiry stays as it is; else gives the
+    /// payload back. Nothing has to be counted anew. O(bytes written).
     #[inline]
     fn write_over<'p>(
         &mut self,
@@ -784,7 +841,7 @@ impl<'k> View<'k> {
         if !matches!(payload, Payload::Text { .. }) {
             return Some(payload);
         }
-        // Keeping a pre-image moves no entry, so `spot` stays true.
+        // Keeping a pre-image moves no entry, so `spot` stays valid.
         self.settle_edit();
         self.touch(hash, key, Touch::Replace);
         let mut entry = spot.entry();
@@ -798,7 +855,7 @@ impl<'k> View<'k> {
         left
     }
 
-    /// Where a key stands, expired or not. None in an overlay.
+    /// The place of a key, expired or not. `None` in an overlay.
     #[inline]
     fn spot(&self, hash: u64, key: &[u8]) -> Option<Spot> {
         self.shard(shard_of(hash)).and_then(|shard| shard.dbs[self.db].spot(hash, key))
@@ -814,14 +871,15 @@ impl<'k> View<'k> {
         self.put_at(spot, hash, key, payload, times);
     }
 
-    /// Puts it where the key was found, or not found. What was found has not expired, or a long commit keeps it.
+    /// Stores the payload at `spot`, or as a new entry. An entry at `spot` is live, or a long commit keeps
+    /// it.
     #[inline]
     fn put_at(&mut self, spot: Option<Spot>, hash: u64, key: &[u8], payload: Payload<'_>, times: Times) {
         let fields = match &payload {
             Payload::Handle(Value::Hash(hash)) => hash.next_expiry(),
             _ => None,
         };
-        // Keeping a pre-image moves no entry, so `spot` stays true.
+        // Keeping a pre-image moves no entry, so `spot` stays valid.
         self.settle_edit();
         self.touch(hash, key, Touch::Replace);
         let tick = access_tick(self.now_ms);
@@ -848,7 +906,7 @@ impl<'k> View<'k> {
         overlay.overwrite(self.db, key, Owned { value, expire_ms });
     }
 
-    /// Removes a key; true if it was there. The caller says `changed`.
+    /// Removes a key; true if it was there. The caller must call `changed`.
     pub fn remove(&mut self, key: &[u8]) -> bool {
         if self.is_overlay() {
             return self.take(key).is_some();
@@ -859,14 +917,14 @@ impl<'k> View<'k> {
             self.drop_expired(hash, key);
             return false;
         }
-        // Keeping a pre-image moves no entry, so `spot` stays true.
+        // Keeping a pre-image moves no entry, so `spot` stays valid.
         self.settle_edit();
         self.touch(hash, key, Touch::Replace);
         self.change(hash, |directory| ((), -1, -i64::from(directory.remove_at(spot, hash))));
         true
     }
 
-    /// Removes a key and gives what it held.
+    /// Removes a key and returns what it held. The caller must call `changed`.
     pub fn take(&mut self, key: &[u8]) -> Option<Owned> {
         let (db, now_ms) = (self.db, self.now_ms);
         if let Store::Overlay(overlay) = &mut self.store {
@@ -927,15 +985,16 @@ impl<'k> View<'k> {
         true
     }
 
-    /// For commits: has the key a pre-image later than `s`? Whose write that was.
+    /// For commits: the author of a write to the key later than `s`, if a pre-image shows one.
     pub(crate) fn changed_since(&self, db: usize, key: &[u8], s: Lsn) -> Option<u64> {
         let Store::Locked(guard) = &self.store else { return None };
         guard.get(shard_of(hash_bytes(key))).pre.changed_by(db, key, s)
     }
 
-    // ----- the keyspace as a whole ---------------------------------------------------------------------------------
+    // ----- the keyspace as a whole -------------------------------------------------------------------------
 
-    /// Keys in the current database; in an overlay as of now, with its own changes. O(1), O(keys known) in an overlay.
+    /// Keys in the current database. O(1). An overlay adds its own changes to the number of now: O(keys it
+    /// knows).
     pub fn len(&self) -> usize {
         let mine = match &self.store {
             Store::Overlay(overlay) if overlay.is_flushed(self.db) => {
@@ -964,7 +1023,7 @@ impl Drop for View<'_> {
     }
 }
 
-/// What is there may be changed whatever it is.
+/// Accepts every value.
 fn anything(_: &Owned) -> Result<(), std::convert::Infallible> {
     Ok(())
 }

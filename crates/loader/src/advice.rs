@@ -1,14 +1,15 @@
-//! Errors that are about the server, not about what was sent to it: they end the run whatever is to be done about rows that are
-//! wrong, and what they answered counts as not sent.
+//! Errors about the server, not about the command sent. They end the run whatever `--on-error` says, and the
+//! command counts as not sent.
 
-/// The error of the server `place` with what to do about it; None if it is about what was sent. `error`: its text, without the `-`.
+/// The error of the server `place` with advice; None if it is about the command. `error`: its text, without
+/// the `-`.
 pub fn about_server(place: &str, error: &[u8]) -> Option<String> {
     let code = error.split(|byte| *byte == b' ').next()?;
     let (_, advice) = TABLE.iter().find(|(known, _)| known.as_bytes() == code)?;
     Some(format!("{place} answers '{}': {advice}", String::from_utf8_lossy(error)))
 }
 
-/// Whether the server will do it if it is asked again in a while.
+/// Whether the server will accept the command if it is repeated later.
 pub fn passes(error: &[u8]) -> bool {
     error.starts_with(b"LOADING") || error.starts_with(b"BUSY ")
 }
@@ -16,7 +17,7 @@ pub fn passes(error: &[u8]) -> bool {
 const NODE: &str =
     "it is a node of a cluster, and redirections are not followed; name a server that has all slots";
 
-/// By the word that begins the error.
+/// Advice by the first word of the error.
 const TABLE: &[(&str, &str)] = &[
     ("MOVED", NODE),
     ("ASK", NODE),

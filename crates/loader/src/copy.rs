@@ -1,6 +1,6 @@
-//! `evenkeel copy`: keys from one server to another, as payloads.
+//! `evenkeel copy`: copies keys from one server to another, as payloads.
 //!
-//! Keys are read while others may write them: each value is as it was at one moment, all of them are not.
+//! Clients may write to the source meanwhile: each value is of one moment, but not all of the same.
 
 use crate::advice::about_server;
 use crate::load::{SAID, takes_payloads};
@@ -19,17 +19,17 @@ use std::hash::{DefaultHasher, Hasher};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Keys asked for at a time.
+/// Keys whose values are asked for at a time.
 const ASKED: usize = 100;
 
-/// Copies; the last line to print, or why it ended before.
+/// Copies, and returns the last line to print. Errors: why it ended early.
 pub fn run(options: &Copy, stop: &Stop) -> Result<String, String> {
     if options.existing == Existing::Merge {
         return Err("--existing merge is not possible for copies".to_owned());
     }
     if options.resume.is_some() && options.existing == Existing::Fail {
-        return Err("--resume needs --existing skip or replace: keys that were on their way when copying broke off are met again, and \
-                    nothing tells them from keys of others"
+        return Err("--resume needs --existing skip or replace: keys that were being copied when the run ended are sent again, and \
+                    they cannot be told from keys of others"
             .to_owned());
     }
     let (from, to) = (options.source()?, options.target.address()?);
@@ -75,7 +75,7 @@ pub fn run(options: &Copy, stop: &Stop) -> Result<String, String> {
     job.copy(walk, sender)
 }
 
-/// Says so if copying starts over.
+/// Reads the progress of an earlier run; prints it if copying starts over.
 fn open_resume(
     path: &Path,
     (from, source): (&Address, &mut Conn),
@@ -92,7 +92,7 @@ fn open_resume(
     Ok(resume)
 }
 
-/// Whose payloads the target takes.
+/// The dialect of payloads that the target takes.
 fn dialect(target: &mut Conn) -> Result<Dialect, String> {
     let name = target.info("server", "server_name")?;
     Ok(if name.as_deref() == Some("valkey") { Dialect::Valkey } else { Dialect::Redis })
@@ -101,12 +101,12 @@ fn dialect(target: &mut Conn) -> Result<Dialect, String> {
 struct Job {
     account: Arc<Account>,
     progress: Progress,
-    /// The first refusal ends it.
+    /// The first refusal ends the copy.
     stops: bool,
     refused: u64,
     resume: Option<CopyResume>,
-    /// What SCAN had answered: the cursor and the number of keys so far, until it is known to be through. As marks for the sender they are
-    /// numbered from 1 (D3).
+    /// The answers of SCAN that are not known to be copied: cursor and number of keys so far. As marks of the
+    /// sender they are numbered from 1 (D3).
     steps: VecDeque<Step>,
 }
 
@@ -120,7 +120,7 @@ impl Job {
     fn copy(mut self, mut walk: Walk<'_>, mut sender: Sender) -> Result<String, String> {
         let before = walk.keys;
         let ended = self.feed(&mut walk, &mut sender);
-        // What was read is sent, however it ended, unless it was interrupted.
+        // All values that were read are still sent, unless the run was interrupted.
         sender.finish();
         let heard = self.hear();
         let ended = walk.stop.check().and(ended).and(heard);
@@ -146,7 +146,7 @@ impl Job {
             for part in keys.chunks(ASKED) {
                 walk.values(part, &self.account)?.into_iter().for_each(|piece| sender.push(piece));
             }
-            // Before it is marked: a key that the source refused has no piece that could be open.
+            // Before the mark: a key that the source refused has no piece that could be open.
             self.hear()?;
             number += 1;
             sender.mark(Place { line: number, offset: 0 });
@@ -158,7 +158,7 @@ impl Job {
         Ok(())
     }
 
-    /// Notes how far all is through.
+    /// Notes and saves how far everything is copied.
     fn note(&mut self, last: bool) -> Result<(), String> {
         let through = self.account.safe_place().map_or(0, |place| place.line);
         let count = self.steps.iter().take_while(|step| step.number <= through).count();
@@ -170,7 +170,7 @@ impl Job {
         resume.note(last)
     }
 
-    /// What was refused since the last time.
+    /// Handles the refusals since the last call.
     fn hear(&mut self) -> Result<(), String> {
         let mut ends = Ok(());
         for refusal in self.account.take_refusals() {
@@ -190,30 +190,30 @@ impl Job {
     }
 }
 
-/// The keys of the source.
+/// A walk over the keys of the source.
 struct Walk<'a> {
     source: Conn,
     options: &'a Copy,
     /// The target takes several small values in one command.
     gathers: bool,
-    /// Whose payloads the target takes; None if it takes all.
+    /// The dialect of payloads that the target takes; None if it takes all.
     dialect: Option<Dialect>,
     /// None before the first call; "0" after the last.
     cursor: Option<Vec<u8>>,
-    /// Hashes of keys that came: SCAN may show one twice.
+    /// Hashes of the keys that came: SCAN may return a key twice.
     seen: HashSet<u64>,
     keys: u64,
     stop: Stop,
 }
 
 impl<'a> Walk<'a> {
-    /// From the start, for a target that takes everything one by one.
+    /// Begins at the start, for a target that takes values one by one.
     fn new(source: Conn, options: &'a Copy, stop: &Stop) -> Walk<'a> {
         let (seen, stop) = (HashSet::new(), stop.clone());
         Walk { source, options, gathers: false, dialect: None, cursor: None, seen, keys: 0, stop }
     }
 
-    /// Some more keys; None at the end.
+    /// The next keys; None at the end.
     fn next_keys(&mut self) -> Result<Option<Vec<Vec<u8>>>, String> {
         self.stop.check()?;
         if self.cursor.as_deref() == Some(b"0") {
@@ -237,8 +237,8 @@ impl<'a> Walk<'a> {
         Ok(Some(keys))
     }
 
-    /// Their values, each with its time to live of the same moment; keys that are gone meanwhile are left out, and those that the source
-    /// does not give are refused.
+    /// The values of keys, each with its time to live of the same moment. Keys that are gone meanwhile are
+    /// left out; keys whose value the source refuses are recorded as refused.
     fn values(&mut self, keys: &[Vec<u8>], account: &Account) -> Result<Vec<Piece>, String> {
         let mut bytes = Vec::new();
         for key in keys {
@@ -262,7 +262,8 @@ impl<'a> Walk<'a> {
         Ok(pieces)
     }
 
-    /// What the source answers for the next key. Errors: the connection's, and those that it would have for other keys as well.
+    /// Reads the source's answer for the next key. Errors: those of the connection, and errors about the
+    /// source that other keys would meet too.
     fn given(&mut self) -> Result<Given, String> {
         let queued = [self.source.reply()?, self.source.reply()?, self.source.reply()?];
         let text = match self.source.reply()? {
@@ -274,7 +275,7 @@ impl<'a> Walk<'a> {
                 _ => return Ok(Given::Gone),
             },
             Frame::Error(text) => {
-                // The first that was refused says why.
+                // The first refusal in the transaction is the reason.
                 let why = queued.into_iter().find_map(|reply| match reply {
                     Frame::Error(why) => Some(why),
                     _ => None,
@@ -291,7 +292,7 @@ impl<'a> Walk<'a> {
         let kind = Some(rdb::kind_of(&payload));
         let mut piece = Piece { rows: 1, commands: 1, route: hash(key), name, kind, ..Piece::default() };
         let payload = self.dialect.and_then(|to| rdb::translate(&payload, to)).unwrap_or(payload);
-        // 0 would be for ever.
+        // 0 would mean that the key never expires.
         let ttl = if ttl_ms < 0 { "0".to_owned() } else { ttl_ms.max(1).to_string() };
         if self.gathers && payload.len() <= SMALL {
             piece.gathered(key, ttl.as_bytes(), &payload);
@@ -306,7 +307,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// What a source has for a key.
+/// The source's answer for a key.
 enum Given {
     Value {
         ttl_ms: i64,

@@ -1,11 +1,11 @@
-//! Loading data into a server, faster than by commands: values are serialized here, as DUMP would answer them, and sent
-//! by RESTORE. Works with every server that speaks Redis's protocol.
+//! Loads data into a server, faster than by commands. Values are serialized here, as DUMP would answer them,
+//! and sent by RESTORE. Works with every server that speaks Redis's protocol.
 //!
 //! ```text
-//! file ─► Rows ─► Shape (key template, kind) ─► Piece ─► Sender: batches over several connections ─► replies ─► Account
+//! file ─► Rows ─► Shape (key template, kind) ─► Piece ─► Sender: several connections ─► replies ─► Account
 //! ```
 //!
-//! Nothing of the server is used but the wire and the payloads ([`rdb`]), so an application may do the same.
+//! Only the wire protocol and the payloads ([`rdb`]) are used, so an application may do the same.
 
 #![forbid(unsafe_code)]
 
@@ -28,7 +28,7 @@ mod wire;
 use std::ffi::OsString;
 use stop::Stop;
 
-/// Why not all was done.
+/// Why the work did not end well.
 #[derive(Debug)]
 pub struct Failure {
     pub reason: String,
@@ -36,8 +36,9 @@ pub struct Failure {
     pub exit_code: u8,
 }
 
-/// What `evenkeel load` and `evenkeel copy` do with their arguments, the name of the command first. Answers the last line
-/// to print. Mistakes in the arguments, and requests for help, end the process. Takes over SIGINT and SIGTERM.
+/// Runs `evenkeel load` or `evenkeel copy` with its arguments, the name of the command first. Returns the
+/// last line to print. Mistakes in the arguments, and requests for help, end the process. Takes over SIGINT
+/// and SIGTERM.
 pub fn run(args: &[OsString]) -> Result<String, Failure> {
     match args.first().and_then(|name| name.to_str()) {
         Some("copy") => {
@@ -57,7 +58,7 @@ fn until_stopped(work: impl FnOnce(&Stop) -> Result<String, String>) -> Result<S
     work(&stop).map_err(|reason| failed(reason, stop.exit_code().unwrap_or(1)))
 }
 
-/// Whether this is one of the words [`run`] is for.
+/// Whether `word` is a command that [`run`] takes.
 pub fn is_command(word: &OsString) -> bool {
     word == "load" || word == "copy"
 }

@@ -1,4 +1,4 @@
-//! `evenkeel load`: rows of a file, as values.
+//! `evenkeel load`: loads rows of a file as values.
 
 use crate::options::{Existing, Kind, Load, OnError};
 use crate::progress::{Progress, number};
@@ -12,10 +12,10 @@ use resp::Frame;
 use std::fs::File;
 use std::os::fd::AsFd;
 
-/// Errors said one by one; the others are counted.
+/// Errors printed one by one; further ones are only counted.
 pub const SAID: u64 = 20;
 
-/// Loads; the last line to print, or why it ended before.
+/// Loads, and returns the last line to print. Errors: why it ended early.
 pub fn run(options: &Load, stop: &Stop) -> Result<String, String> {
     let name = options.file.as_ref().map_or("-".to_owned(), |file| file.display().to_string());
     let format = options
@@ -62,7 +62,7 @@ pub fn run(options: &Load, stop: &Stop) -> Result<String, String> {
     job.load(sender)
 }
 
-/// Whether what an interrupted run left can be told from what was there before it, or need not be.
+/// Whether keys of an interrupted run can be told from older ones, or need not be.
 fn can_resume(kind: Kind, existing: Existing) -> bool {
     match existing {
         _ if !kind.is_collection() => true,
@@ -72,12 +72,12 @@ fn can_resume(kind: Kind, existing: Existing) -> bool {
     }
 }
 
-/// The input, and its bytes if it is a file.
+/// The input, and its size if it is a file.
 fn open(options: &Load, stop: &Stop) -> Result<(Input, Option<u64>), String> {
     let named = options.file.as_ref().filter(|path| path.as_os_str() != "-");
     let file = match named {
         Some(path) => File::open(path).map_err(|e| format!("cannot open {}: {e}", path.display()))?,
-        // Without the buffer of `Stdin`, of which waiting for the file would know nothing.
+        // Not `Stdin`, whose buffer could hold bytes while the wait for the file sees none.
         None => std::io::stdin().as_fd().try_clone_to_owned().map(File::from).map_err(|e| e.to_string())?,
     };
     let size = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|data| data.len());
@@ -87,14 +87,14 @@ fn open(options: &Load, stop: &Stop) -> Result<(Input, Option<u64>), String> {
     }
 }
 
-/// Payloads of the version written here are read from Redis 5 on.
+/// Whether the server takes payloads; those written here are read from Redis 5 on.
 pub fn takes_payloads(conn: &mut Conn) -> Result<Payloads, String> {
     let version = conn.info("server", "redis_version")?.unwrap_or_default();
     let major: u32 = version.split('.').next().and_then(|n| n.parse().ok()).unwrap_or(0);
     if major < 5 {
         return Ok(Payloads::None);
     }
-    // Who may not ask is none the worse for it.
+    // A user who may not ask gets the slower way.
     let known = match conn.call(&[b"COMMAND", b"INFO", b"mrestore"]) {
         Ok(Frame::Array(rows)) => matches!(rows.first(), Some(Frame::Array(row)) if !row.is_empty()),
         _ => false,
@@ -109,7 +109,7 @@ struct Job<'a> {
     shape: Shape,
     /// Rows that were wrong, and pieces that were refused.
     refused: u64,
-    /// Behind the last row that was read.
+    /// The place behind the last row that was read.
     end: Place,
     progress: Progress,
     resume: Option<Resume>,
@@ -185,7 +185,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// The next row that is one.
+    /// The next good row; bad ones are reported.
     fn next_row(&mut self) -> Result<Option<Row>, String> {
         loop {
             self.stop.check()?;
@@ -208,9 +208,9 @@ impl Job<'_> {
         }
     }
 
-    /// What the server refused since the last time.
+    /// Handles the refusals since the last call.
     fn hear(&mut self, account: &Account) -> Result<(), String> {
-        // All are counted, and the first that ends the run is told.
+        // All are counted; the first that ends the run is returned.
         let mut ends = Ok(());
         for refusal in account.take_refusals() {
             if let Some(resume) = self.resume.as_mut().filter(|_| !refusal.fatal) {
@@ -225,7 +225,8 @@ impl Job<'_> {
         ends
     }
 
-    /// A row is wrong or was refused: the end, or a line on the terminal.
+    /// Reports a row that is wrong or was refused: as an error that ends the run, or as a line on the
+    /// terminal.
     fn blame(&mut self, line: u64, reason: &str) -> Result<(), String> {
         let text = format!("{}:{line}: {reason}", self.name);
         self.refused += 1;

@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What a row, or the rows of one key, become.
+/// The kind of value made of a row, or of the rows of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// One hash for each row, a field for each column.
@@ -39,7 +39,7 @@ impl Kind {
     }
 }
 
-/// What happens to keys that are there already.
+/// Treatment of keys that exist already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Existing {
     /// An error for that row.
@@ -52,10 +52,11 @@ pub enum Existing {
     Merge,
 }
 
-/// In which form values travel.
+/// The form in which values are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Via {
-    /// What is cheaper for the server: SET for strings, RESTORE for all else unless the server is too old for it.
+    /// The form that is cheaper for the server: SET for strings, RESTORE for all else unless the server is
+    /// too old for it.
     Auto,
     /// Serialized here, sent by RESTORE.
     Restore,
@@ -63,14 +64,14 @@ pub enum Via {
     Commands,
 }
 
-/// What to do about a row that is wrong, or refused.
+/// Treatment of a row that is wrong or refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnError {
     Stop,
     Skip,
 }
 
-/// How to reach a server. The short options are redis-cli's.
+/// The server to write to, and how to reach it. The short options are redis-cli's.
 #[derive(Args, Clone, Debug)]
 pub struct Target {
     /// The server: host:port, a URI as for -u, or the path of a unix socket [default: 127.0.0.1:6379]
@@ -129,12 +130,12 @@ pub struct Target {
 }
 
 impl Target {
-    /// Errors: what is to be read for TLS is wrong, and those of `end`.
+    /// The address of the server. Errors: the files for TLS are wrong, and those of `end`.
     pub fn address(&self) -> Result<Address, String> {
         self.end()?.address(self.timeout)
     }
 
-    /// Which server is meant. Errors: words that contradict each other.
+    /// The server that is meant. Errors: options that contradict each other.
     fn end(&self) -> Result<End, String> {
         let host = self.host.is_some() || self.port.is_some();
         let host_word = if self.host.is_some() { "-h" } else { "-p" };
@@ -154,7 +155,7 @@ impl Target {
             (Some(word), ..) => Named::of_word(word)?,
             (_, Some(uri), _) => Named::of_uri(uri)?,
             (.., Some(path)) if path.contains('/') => Named { place: path.clone(), ..Named::default() },
-            // Any other word would be taken for a host.
+            // Without a slash the path would be taken for a host.
             (.., Some(path)) => Named { place: format!("./{path}"), ..Named::default() },
             _ => Named::of_host(self.host.as_deref(), self.port)?,
         };
@@ -170,14 +171,15 @@ impl Target {
     }
 }
 
-/// A server, and all that is said of it.
+/// A server with all options about it.
 struct End {
     server: Named,
     tls: tls::Words,
 }
 
 impl End {
-    /// `prefix`: of its options. `password`: and whether it is the environment's. Errors: the options contradict the URI.
+    /// Joins a URI and options. `prefix` is that of the options; `password` comes with whether it is the
+    /// environment's. Errors: the options contradict the URI or each other.
     fn of(
         mut server: Named,
         prefix: &str,
@@ -225,7 +227,7 @@ impl End {
         Ok(End { server, tls })
     }
 
-    /// Errors: what is to be read for TLS is wrong.
+    /// Reads the files for TLS. Errors: they are wrong.
     fn address(self, timeout: u64) -> Result<Address, String> {
         let Named { place, user, password, db, tls } = self.server;
         let tls = if tls { Some(Tls::new(&self.tls, &place)?) } else { None };
@@ -234,21 +236,22 @@ impl End {
     }
 }
 
-/// A command line that is read by [`read`].
+/// A command line that [`read`] can read.
 pub trait Options: CommandFactory + FromArgMatches {
-    /// Options of redis-cli and others, hidden, and what they are here: an option, or a sentence.
+    /// Options that redis-cli and other tools have, hidden, each with what to say here: an option, or a
+    /// sentence.
     const ELSEWHERE: &[(&'static str, &'static str)];
-    /// Goes with the error that a needed option is missing.
+    /// A hint for the error that a needed option is missing.
     const MISSING: Option<&'static str> = None;
 
-    /// Takes what only the matches tell. Errors: words that contradict each other.
+    /// Takes what only the matches tell. Errors: options that contradict each other.
     fn settle(&mut self, matches: &ArgMatches) -> Result<(), String>;
 }
 
 /// Reads a command line, the name of the command first. Errors: mistakes in it, and requests for help.
 pub fn read<T: Options>(args: &[OsString]) -> Result<T, Error> {
     let mut args = args.to_vec();
-    // As in redis-cli: as the last word it asks for help.
+    // As in redis-cli, -h as the last word asks for help.
     if let Some(last) = args.last_mut().filter(|last| *last == "-h") {
         *last = "--help".into();
     }
@@ -293,7 +296,7 @@ pub struct Load {
     /// The key, with columns in braces: 'user:{id}'
     #[arg(long)]
     pub key: Template,
-    /// What to make of them
+    /// Kind of value to make of the rows
     #[arg(long = "as", value_name = "KIND", default_value = "hash")]
     pub kind: Kind,
     /// Column of strings, list elements and members (default: the only one the key does not use)
@@ -308,20 +311,20 @@ pub struct Load {
     /// Seconds after which the keys expire
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     pub ttl: Option<u64>,
-    /// What happens to keys that are there already
+    /// How to treat keys that exist already
     #[arg(long, default_value = "fail")]
     pub existing: Existing,
     /// In which form values travel
     #[arg(long, default_value = "auto")]
     pub via: Via,
-    /// What to do about a row that is wrong or refused
+    /// How to treat a row that is wrong or refused
     #[arg(long, default_value = "stop")]
     pub on_error: OnError,
     /// Read and check everything, send nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// A file that remembers how far loading came; if it exists, go on from there. Keys of rows that a killed run may have sent, up to
-    /// 100,000 lines behind that place, count as its own
+    /// A file that remembers how far loading came; if it exists, loading goes on from there. Keys of rows
+    /// that a killed run may have sent, up to 100,000 lines behind that place, count as its own
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
     /// Memory for collections that are not complete, in MB; what does not fit is sent in parts
@@ -331,7 +334,8 @@ pub struct Load {
     pub target: Target,
 }
 
-/// Copy keys from one server to another: --from names the one to read, --to or redis-cli's -h -p -s -u -a -n the one to write.
+/// Copy keys from one server to another: --from names the one to read, --to or redis-cli's -h -p -s -u -a -n
+/// the one to write.
 #[derive(Parser, Clone, Debug)]
 #[command(
     name = "evenkeel copy",
@@ -375,16 +379,17 @@ pub struct Copy {
     /// Which keys
     #[arg(long = "match", default_value = "*", value_name = "PATTERN")]
     pub pattern: String,
-    /// What happens to keys that are there already
+    /// How to treat keys that exist already
     #[arg(long, default_value = "fail")]
     pub existing: Existing,
-    /// What to do about a key that is refused
+    /// How to treat a key that is refused
     #[arg(long, default_value = "stop")]
     pub on_error: OnError,
     /// Count the keys, send nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// A file that remembers how far copying came; if it exists, go on from there. Needs --existing skip or replace
+    /// A file that remembers how far copying came; if it exists, copying goes on from there. Needs --existing
+    /// skip or replace
     #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
     pub resume: Option<PathBuf>,
     #[command(flatten)]
@@ -392,12 +397,12 @@ pub struct Copy {
 }
 
 impl Copy {
-    /// The source's address. Errors: what is to be read for TLS is wrong, and those of `end`.
+    /// The source's address. Errors: the files for TLS are wrong, and those of `end`.
     pub fn source(&self) -> Result<Address, String> {
         self.end()?.address(self.target.timeout)
     }
 
-    /// The source. Errors: words that contradict each other.
+    /// The source. Errors: options that contradict each other.
     fn end(&self) -> Result<End, String> {
         let words = tls::Words {
             cacert: self.from_cacert.clone(),
@@ -475,13 +480,13 @@ mod tests {
         read(&args).map_err(|error| error.to_string())
     }
 
-    /// Where a load goes to, or why not.
+    /// The target of a load, or the error.
     fn target(words: &str) -> String {
         let read = read_words::<Load>(format!("load f.csv --key k {words}").trim_end());
         read.and_then(|options| options.target.end()).map_or_else(|why| why, |end| shown(&end.server))
     }
 
-    /// Where a copy goes from and to, or why not.
+    /// The source and the target of a copy, or the error.
     fn ends(words: &str) -> String {
         let ends = read_words::<Copy>(&format!("copy {words}"))
             .and_then(|options| Ok([options.end()?, options.target.end()?]));

@@ -1,11 +1,11 @@
-//! Which server a command line means: by host and port, a socket's path, or a URI as redis-cli takes it.
+//! The server that a command line names: by host and port, by a socket's path, or by a URI as in redis-cli.
 
 use percent_encoding::percent_decode_str;
 use std::net::Ipv6Addr;
 
 const PORT: u16 = 6379;
 
-/// A server, and what a URI says besides.
+/// A server, and what else a URI says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Named {
     /// `host:port`, or the path of a unix socket.
@@ -21,7 +21,8 @@ impl Named {
         Named { place, ..Named::default() }
     }
 
-    /// The server that --to or --from names: any of the three ways. A host may stand alone. O(word).
+    /// Reads the value of --to or --from: host and port, a socket's path, or a URI. The port may be missing.
+    /// O(word).
     pub fn of_word(word: &str) -> Result<Named, String> {
         if word.contains("://") {
             return Named::of_uri(word);
@@ -32,7 +33,8 @@ impl Named {
         Ok(Named::of_place(with_port(word)?))
     }
 
-    /// The server that -h and -p name, each of which may be missing. Errors: the host is something else, and belongs to another option.
+    /// Reads the values of -h and -p, each of which may be missing. Errors: the host belongs to another
+    /// option.
     pub fn of_host(host: Option<&str>, port: Option<u16>) -> Result<Named, String> {
         let (host, port) = (host.unwrap_or("127.0.0.1"), port.unwrap_or(PORT));
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
@@ -52,7 +54,8 @@ impl Named {
         }
     }
 
-    /// `redis://[user:password@]host[:port][/database]`; a word alone before the @ is the password. Errors do not show passwords.
+    /// Reads `redis://[user:password@]host[:port][/database]`; a single word before the @ is the password.
+    /// Errors do not show passwords.
     pub fn of_uri(uri: &str) -> Result<Named, String> {
         const FORM: &str = "redis://[user:password@]host[:port][/database]";
         let (tls, rest) = match uri.split_once("://") {
@@ -60,7 +63,7 @@ impl Named {
             Some(("rediss" | "valkeys", rest)) => (true, rest),
             _ => return Err(format!("a URI begins with redis://, or rediss:// for TLS: {FORM}")),
         };
-        // As in redis-cli the first @ ends the password: one within it is written %40.
+        // As in redis-cli the first @ ends the password; an @ within it is written %40.
         let (login, rest) = rest.split_once('@').map_or((None, rest), |(login, rest)| (Some(login), rest));
         let (user, password) = match login.map(|login| login.split_once(':').unwrap_or(("", login))) {
             Some((user, password)) => (Some(decoded(user)?), Some(decoded(password)?)),
@@ -81,13 +84,13 @@ impl Named {
         };
         let named = |word: &String| !word.is_empty();
         let user = user.filter(named);
-        // An empty password is one only beside a user.
+        // An empty password counts only with a user.
         let password = password.filter(|password| named(password) || user.is_some());
         Ok(Named { place, user, password, db, tls })
     }
 }
 
-/// `host:port` of a host that may have its port.
+/// Adds the default port to a host without one.
 fn with_port(word: &str) -> Result<String, String> {
     let bare = word.strip_prefix('[').and_then(|word| word.strip_suffix(']')).unwrap_or(word);
     if bare.parse::<Ipv6Addr>().is_ok() {

@@ -1,11 +1,11 @@
-//! What a person sees meanwhile, and at the end.
+//! The progress and the last line, for a person at a terminal.
 
 use crate::send::Account;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// A bar on the terminal, if there is one.
+/// A progress bar on the terminal, if there is one.
 pub struct Progress {
     bar: ProgressBar,
     started: Instant,
@@ -13,7 +13,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// `total`: bytes of the input, or keys, if that is known.
+    /// Starts the bar. `total`: bytes of the input, or keys, if known.
     pub fn start(total: Option<u64>) -> Progress {
         let bar = total.map_or_else(ProgressBar::no_length, ProgressBar::new);
         let template = match total {
@@ -28,7 +28,7 @@ impl Progress {
         Progress { bar, started: now, drawn: now }
     }
 
-    /// Shows how far it is, ten times a second at most.
+    /// Shows the progress, ten times a second at most.
     pub fn show(&mut self, position: u64, account: &Account) {
         if self.drawn.elapsed() < Duration::from_millis(100) {
             return;
@@ -43,12 +43,12 @@ impl Progress {
         (count as f64 / self.started.elapsed().as_secs_f64().max(1e-3)) as u64
     }
 
-    /// Says something above the bar.
+    /// Prints a line above the bar.
     pub fn say(&self, text: &str) {
         self.bar.suspend(|| eprintln!("{text}"));
     }
 
-    /// Takes the bar away and answers the last line.
+    /// Removes the bar and returns the last line to print.
     pub fn finish(&self, account: &Account, refused: u64) -> String {
         self.bar.finish_and_clear();
         let (rows, values) = (account.rows.load(Relaxed), account.values.load(Relaxed));

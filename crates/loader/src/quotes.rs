@@ -1,31 +1,31 @@
-//! Quotes of CSV that do not fit: bytes are looked at on their way to the reader, which takes them as they come.
+//! Finds misplaced quotes in CSV: bytes are checked on their way to the reader, which itself accepts them.
 //!
 //! ```text
 //! file ─► Watched ─► csv::Reader ─► record, up to some offset ─► is there a fault before it?
 //! ```
 //!
-//! - Q1: fields are told apart as the reader tells them apart, so a fault lies in the record that it spoils.
-//! - Q2: who does not close a quote does not fill the memory: a field ends at [`FIELD_MAX`] bytes.
+//! - Q1: fields are separated as the reader separates them, so a fault lies in the record that it spoils.
+//! - Q2: a quote that is never closed does not fill the memory: a field ends at [`FIELD_MAX`] bytes.
 //!
-//! Cost: O(bytes); where there are no quotes, a look for them and for line ends.
+//! Cost: O(bytes); without quotes, a search for them and for line ends.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::rc::Rc;
 
-/// The longest field between quotes: servers take no longer value.
+/// Longest quoted field; servers take no longer value.
 const FIELD_MAX: u64 = 512 << 20;
 
 pub const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// A quote that does not fit.
+/// A misplaced quote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Where the quoted field begins.
     pub offset: u64,
     pub line: u64,
-    /// It never ends; else other text follows its end.
+    /// The quote is never closed; otherwise other text follows the closed one.
     pub is_open: bool,
 }
 
@@ -35,30 +35,30 @@ enum Field {
     Start,
     Plain,
     Quoted,
-    /// Behind a quote within a quoted field: its end, or the first of two.
+    /// Behind a quote within a quoted field: the field's end, or the first of two quotes.
     Quote,
 }
 
-/// What is known of the bytes so far.
+/// State of the check after the bytes so far.
 #[derive(Debug)]
 pub struct Quotes {
     delimiter: u8,
     field: Field,
     offset: u64,
     line: u64,
-    /// Offset and line of the field's quote.
+    /// Offset and line of the field's first quote.
     began: (u64, u64),
     faults: VecDeque<Fault>,
 }
 
 impl Quotes {
-    /// Before the first byte.
+    /// The state before the first byte.
     pub fn new(delimiter: u8) -> Quotes {
         let (field, faults) = (Field::Start, VecDeque::new());
         Quotes { delimiter, field, offset: 0, line: 1, began: (0, 0), faults }
     }
 
-    /// The first fault before this offset that nobody took yet.
+    /// Takes the first fault before this offset.
     pub fn fault_before(&mut self, offset: u64) -> Option<Fault> {
         let found = self.faults.front().copied().filter(|fault| fault.offset < offset)?;
         self.faults.retain(|fault| fault.offset >= offset);
@@ -107,7 +107,7 @@ impl Quotes {
         self.faults.push_back(Fault { offset, line, is_open });
     }
 
-    /// There are no more bytes.
+    /// Notes that there are no more bytes.
     fn end(&mut self) {
         if self.field == Field::Quoted {
             self.fault(true);
@@ -116,7 +116,7 @@ impl Quotes {
     }
 }
 
-/// An input whose quotes are looked at.
+/// An input whose quotes are checked while it is read.
 pub struct Watched {
     input: Box<dyn Read>,
     quotes: Rc<RefCell<Quotes>>,
@@ -151,7 +151,7 @@ impl Read for Watched {
 mod tests {
     use super::*;
 
-    /// Faults of a text that comes in pieces of this length: line, and whether the quote stays open.
+    /// The faults of a text read in pieces of this length: line, and whether the quote stays open.
     fn faults(text: &str, piece: usize) -> Vec<(u64, bool)> {
         let mut quotes = Quotes::new(b',');
         text.as_bytes().chunks(piece).for_each(|bytes| quotes.look_at(bytes));

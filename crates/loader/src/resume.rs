@@ -1,4 +1,4 @@
-//! How far loading or copying came, in a small file.
+//! The progress of loading or copying, saved in a small file.
 
 use crate::rows::Place;
 use crate::send::Earlier;
@@ -9,30 +9,31 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How far loading came.
+/// The progress of a load.
 pub struct Resume {
     path: PathBuf,
     input: String,
-    /// Of the server, which may have lost everything when it has another one.
+    /// Identity of the server's run. After a restart it may have lost everything.
     run_id: Option<String>,
     written: Option<Place>,
     /// Rows that earlier runs may have sent.
     earlier: Earlier,
-    /// Rows up to this line may have been sent: no further one is before that is noted.
+    /// Rows up to this line may be sent. It is saved before a further row is sent.
     reach: u64,
-    /// Rows behind the place that were refused.
+    /// Rows behind the saved place that were refused.
     refused: BTreeSet<u64>,
     at: Instant,
 }
 
-/// Between two times that it is written.
+/// Least time between two writes of the file.
 const OFTEN: Duration = Duration::from_millis(250);
 
-/// Lines for which leave to send them is noted at a time.
+/// Lines for which permission to send is saved at a time.
 const AHEAD: u64 = 100_000;
 
 impl Resume {
-    /// Reads the file, if it is there; it must be of the same input and the same run of the server.
+    /// Reads the file, if there is one. Errors: it is of another input or of another run of the server, or
+    /// cannot be read.
     pub fn open(path: &Path, input: &str, run_id: Option<String>) -> Result<(Resume, Place), String> {
         let mut resume = Resume {
             path: path.to_owned(),
@@ -46,7 +47,7 @@ impl Resume {
         };
         let Some(found) = read(path)? else { return Ok((resume, Place::default())) };
         if found["input"] != input {
-            return Err(format!("{} is of another input: {}", path.display(), found["input"]));
+            return Err(format!("{} belongs to another input: {}", path.display(), found["input"]));
         }
         if differs(&found["run_id"], run_id.as_deref()) {
             return Err(format!(
@@ -58,7 +59,7 @@ impl Resume {
         let field = |name: &str| found[name].as_u64().ok_or_else(|| wrong(path));
         let place = Place { line: field("line")?, offset: field("offset")? };
         resume.written = Some(place);
-        // A file without it was written when there was no such field.
+        // A file of an older version has no such field.
         resume.reach = found["reach"].as_u64().unwrap_or(place.line);
         let refused = found["refused"].as_array().into_iter().flatten();
         resume.refused = refused.filter_map(Value::as_u64).collect();
@@ -66,23 +67,23 @@ impl Resume {
         Ok((resume, place))
     }
 
-    /// Rows that earlier runs may have sent: up to 100,000 lines behind those whose replies had come if one was killed, none that had
-    /// not been read or that was refused if it ended by itself.
+    /// Rows that earlier runs may have sent. After a killed run these are up to 100,000 lines behind the last
+    /// known reply. After one that ended by itself they are the rows it read, without refused ones.
     pub fn earlier(&self) -> Earlier {
         self.earlier.clone()
     }
 
-    /// The server refused this row.
+    /// Notes that the server refused this row.
     pub fn refuses(&mut self, line: u64) {
         self.refused.insert(line);
     }
 
-    /// The last line that is noted as safe.
+    /// The last line that is saved as safe.
     pub fn line(&self) -> u64 {
         self.written.unwrap_or_default().line
     }
 
-    /// Rows up to this line are about to be sent.
+    /// Must be called before rows up to this line are sent; saves that if needed.
     pub fn reaches(&mut self, line: u64) -> Result<(), String> {
         if line <= self.reach {
             return Ok(());
@@ -91,7 +92,7 @@ impl Resume {
         self.write(self.written.unwrap_or_default())
     }
 
-    /// Notes a safe place, four times a second at most.
+    /// Saves a safe place, four times a second at most.
     pub fn note(&mut self, place: Option<Place>) -> Result<(), String> {
         match place {
             Some(place) if Some(place) != self.written && self.at.elapsed() >= OFTEN => self.write(place),
@@ -99,7 +100,7 @@ impl Resume {
         }
     }
 
-    /// Notes the last safe place of a run that has read this line and none behind it.
+    /// Saves the last safe place of a run that has read up to this line.
     pub fn finish(&mut self, place: Option<Place>, line: u64) -> Result<(), String> {
         self.reach = line.max(self.earlier.line);
         self.write(place.or(self.written).unwrap_or_default())
@@ -122,24 +123,26 @@ impl Resume {
     }
 }
 
-/// How far a copy came: SCAN's cursor behind the last keys that are through. It means something to one run of one source alone, and
-/// what is through may be lost when the target is started anew: when either was, copying starts over.
+/// The progress of a copy: SCAN's cursor behind the last keys that were copied. The cursor is valid for one
+/// run of one source, and copied keys may be lost when the target restarts. After a restart of either,
+/// copying starts over.
 pub struct CopyResume {
     path: PathBuf,
-    /// What is copied from where to where.
+    /// The source, the target and the pattern.
     job: String,
-    /// Of the source and the target.
+    /// The run ids of the source and of the target.
     run_ids: [Option<String>; 2],
-    /// None at the start, "0" at the end, as SCAN has it.
+    /// None at the start, "0" at the end, as in SCAN.
     pub cursor: Option<String>,
-    /// Keys before it.
+    /// Number of keys before the cursor.
     pub keys: u64,
     is_noted: bool,
     at: Instant,
 }
 
 impl CopyResume {
-    /// Reads the file, if it is there; it must be of the same copy. The text says why copying starts over, if it does.
+    /// Reads the file, if there is one. The text says why copying starts over, if it does. Errors: the file
+    /// is of another copy, or cannot be read.
     pub fn open(
         path: &Path,
         job: String,
@@ -162,12 +165,12 @@ impl CopyResume {
         Ok((resume, None))
     }
 
-    /// Before this cursor all is through, which are so many keys.
+    /// Notes that all `keys` keys before this cursor are copied.
     pub fn reach(&mut self, cursor: String, keys: u64) {
         (self.cursor, self.keys, self.is_noted) = (Some(cursor), keys, false);
     }
 
-    /// Notes it, four times a second at most unless it is the last time.
+    /// Saves the progress, four times a second at most except for the last time.
     pub fn note(&mut self, last: bool) -> Result<(), String> {
         if self.is_noted || !last && self.at.elapsed() < OFTEN {
             return Ok(());
@@ -179,16 +182,16 @@ impl CopyResume {
     }
 }
 
-/// Both are known and are not the same.
+/// Whether both are known and differ.
 fn differs(noted: &Value, now: Option<&str>) -> bool {
     noted.as_str().zip(now).is_some_and(|(noted, now)| noted != now)
 }
 
 fn wrong(path: &Path) -> String {
-    format!("{} does not tell how far it came: remove it to start over", path.display())
+    format!("{} is no valid file of the progress: remove it to start over", path.display())
 }
 
-/// What is in the file; None if there is none.
+/// Reads the file; None if there is none.
 fn read(path: &Path) -> Result<Option<Value>, String> {
     match std::fs::read(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -197,7 +200,7 @@ fn read(path: &Path) -> Result<Option<Value>, String> {
     }
 }
 
-/// Writes it at once and as a whole, whenever this process or the machine ends.
+/// Replaces the file as a whole, so that it is complete whenever this process or the machine ends.
 fn write(path: &Path, state: &Value) -> Result<(), String> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(".part");

@@ -1,10 +1,10 @@
-//! Rows of CSV, TSV, NDJSON and plain lines, one at a time, with their line numbers.
+//! Reads rows of CSV, TSV, NDJSON and plain lines, one at a time, with their line numbers.
 //!
-//! - R1: a bad row is told with its line and does not end the reading, except where nothing behind it can be trusted (the
-//!   file itself fails, or a quote in CSV is never closed).
+//! - R1: a bad row is reported with its line and does not end the reading, unless nothing behind it can be
+//!   trusted. That is so if the file itself fails, or a quote in CSV is never closed.
 //! - R2: reading may begin again at the `end` of a row.
-//! - R3: no byte is lost in silence: quotes that do not fit spoil their row (`quotes.rs`), two columns have no name in common. A byte
-//!   order mark is no part of the first line.
+//! - R3: no byte is lost in silence: misplaced quotes spoil their row (`quotes.rs`), and no two columns share
+//!   a name. A byte order mark is no part of the first line.
 //!
 //! Cost: O(bytes); memory for one row.
 
@@ -30,7 +30,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// What the name of a file says.
+    /// The format that a file's name implies.
     pub fn of_name(name: &str) -> Option<Format> {
         match name.rsplit_once('.')?.1.to_ascii_lowercase().as_str() {
             "csv" => Some(Format::Csv),
@@ -41,7 +41,7 @@ impl Format {
         }
     }
 
-    /// What stands between columns.
+    /// The byte between columns.
     fn delimiter(self) -> u8 {
         if self == Format::Tsv { b'\t' } else { b',' }
     }
@@ -51,7 +51,7 @@ impl Format {
 #[derive(Clone, Debug, Default)]
 pub struct Row {
     pub line: u64,
-    /// What lies behind it.
+    /// The place behind it.
     pub end: Place,
     names: std::sync::Arc<[String]>,
     /// None: the row has no such column, or null in it.
@@ -76,17 +76,17 @@ impl Row {
         self.values.get(at)?.as_deref()
     }
 
-    /// Columns that have a value, in their order.
+    /// The columns that have a value, in order.
     pub fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.names.iter().zip(&self.values).filter_map(|(name, value)| Some((&**name, value.as_deref()?)))
     }
 
-    /// All columns, in their order.
+    /// All columns, in order.
     pub fn columns(&self) -> &[String] {
         &self.names
     }
 
-    /// The row as a JSON object: as it was written, or its columns as strings, which must be UTF-8.
+    /// The row as a JSON object: as it was written, or its columns as strings. Errors: a value is not UTF-8.
     pub fn json(&self) -> Result<Vec<u8>, String> {
         if let Some(text) = &self.text {
             return Ok(text.clone());
@@ -102,16 +102,16 @@ impl Row {
 /// Why there is no row.
 #[derive(Debug)]
 pub enum RowError {
-    /// This one is wrong; the next may be right (R1).
+    /// This row is wrong; the next may be right (R1).
     Bad { line: u64, reason: String },
-    /// There will be none any more.
+    /// No further row can be read.
     Fatal(String),
 }
 
-/// Rows of one input.
+/// The rows of one input.
 pub struct Rows {
     form: Form,
-    /// Where reading began.
+    /// The place where reading began.
     from: Place,
 }
 
@@ -130,7 +130,7 @@ enum Form {
     },
 }
 
-/// Where reading begins.
+/// A place in the input where reading may begin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// Lines before it.
@@ -145,7 +145,8 @@ pub enum Input {
 }
 
 impl Rows {
-    /// Begins to read, at `from` if that is not the start. `columns`: the names, if the input does not begin with them.
+    /// Begins to read at `from`. `columns`: the names, if the input does not begin with them. Errors: the
+    /// input cannot be read there, is no such text, or names a column twice.
     pub fn open(
         input: Input,
         format: Format,
@@ -244,14 +245,14 @@ impl Rows {
     }
 }
 
-/// The first bytes.
+/// The first four bytes.
 fn head(input: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     input.take(4).read_to_end(&mut head)?;
     Ok(head)
 }
 
-/// Whether what begins so is text that is read here.
+/// Checks by its first bytes that the input is text in UTF-8. Errors: how to convert it.
 fn readable(head: &[u8]) -> Result<(), String> {
     match head {
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => {
@@ -264,7 +265,7 @@ fn readable(head: &[u8]) -> Result<(), String> {
     }
 }
 
-/// What is wrong with quotes that do not fit.
+/// The error text for a misplaced quote.
 fn misfit(fault: Fault) -> &'static str {
     match fault.is_open {
         true => "the quote that begins there is never closed, and nothing behind it was read",
@@ -293,7 +294,7 @@ fn names(record: &csv::ByteRecord) -> Result<Vec<String>, String> {
     };
     let mut names: Vec<String> = record.iter().map(name).collect::<Result<_, _>>()?;
     if let Some(first) = names.first_mut() {
-        // Written by some spreadsheets.
+        // Some spreadsheets write a byte order mark.
         *first = first.trim_start_matches('\u{feff}').to_owned();
     }
     Ok(names)
@@ -353,7 +354,7 @@ fn line_row(
     let bad = |reason: String| RowError::Bad { line: number, reason };
     let object: serde_json::Map<String, Value> =
         serde_json::from_slice(&text).map_err(|e| bad(format!("no JSON object: {e}")))?;
-    // Once more as it stands: a number is what was written, however it would be counted.
+    // Read once more as raw text, so that a number stays as it was written.
     let raw: HashMap<String, &RawValue> =
         serde_json::from_slice(&text).map_err(|e| bad(format!("no JSON object: {e}")))?;
     let values = object.into_iter().map(|(name, value)| {
@@ -364,7 +365,7 @@ fn line_row(
     Ok(Some(Row { line: number, end, names: names.into(), values, text: Some(text) }))
 }
 
-/// A JSON value as the text of a field: strings without quotes, null not at all, all else as it was written.
+/// A JSON value as the text of a field: strings without quotes, null as none, all else as it was written.
 fn plain(value: Value, written: &str) -> Option<Vec<u8>> {
     match value {
         Value::Null => None,

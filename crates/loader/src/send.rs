@@ -1,15 +1,16 @@
-//! Pieces on their way: several connections, batches that fit what the server takes.
+//! Sends pieces over several connections, in batches that suit the server.
 //!
 //! ```text
-//! Sender::push ─► batch of the piece's connection ─(large enough)─► its thread: send all, read all replies ─► Account
+//! Sender::push ─► batch of a connection ─(large enough)─► thread: send all, read all replies ─► Account
 //! ```
 //!
 //! - D1: pieces with the same route stay in order.
 //! - D2: a batch is as many commands as the server answers in about [`ROUND`], and at most [`BATCH_BYTES`].
-//! - D3: what stands in front of the first piece without its replies is safe: there loading may begin again.
-//! - D5: what adds to a key comes in a batch of its own, after the reply to the piece that makes the key, and is not sent if that was
-//!   refused or the key was there already.
-//! - D4: small values for a server that has MRESTORE are gathered, a few in one command, which is cheaper for it.
+//! - D3: everything before the first piece without replies is safe: loading may begin again there.
+//! - D4: small values for a server that has MRESTORE are gathered, several in one command, which is cheaper
+//!   for it.
+//! - D5: a piece that adds to a key has a batch of its own, after the reply to the piece that makes the key.
+//!   It is not sent if the key was refused or existed already.
 
 use crate::advice::about_server;
 use crate::options::Existing;
@@ -29,20 +30,21 @@ use std::time::{Duration, Instant};
 const ROUND: Duration = Duration::from_millis(20);
 const BATCH_BYTES: usize = 1 << 20;
 const COMMANDS_MAX: usize = 20_000;
-/// Values that are gathered in one command, and their bytes: some 20 us for the server, which holds locks meanwhile.
+/// Most values gathered in one command, and their bytes. The server holds locks for a command, so it must be
+/// short.
 const MEMBERS: usize = 32;
 const MEMBERS_BYTES: usize = 16 << 10;
-/// Bytes of a value up to which it is.
+/// Largest payload that is gathered.
 pub const SMALL: usize = 1024;
-/// Batches that wait for a connection.
+/// Batches that may wait for a connection.
 const WAITING: usize = 2;
 
-/// Rows that an earlier run may have sent: that their keys are there is no mistake then.
+/// Rows that an earlier run may have sent: their keys may exist without this being an error.
 #[derive(Clone, Debug, Default)]
 pub struct Earlier {
     /// The last of them; 0: there are none.
     pub line: u64,
-    /// Those that were refused, and so have keys of others.
+    /// Rows that were refused, whose keys therefore belong to others.
     pub refused: BTreeSet<u64>,
 }
 
@@ -52,19 +54,19 @@ impl Earlier {
     }
 }
 
-/// What became of the pieces so far.
+/// The results of the pieces so far.
 #[derive(Default)]
 pub struct Account {
     pub rows: AtomicU64,
     pub values: AtomicU64,
-    /// Keys that were there already.
+    /// Keys that existed already.
     pub present: AtomicU64,
     pub bytes: AtomicU64,
-    /// Values taken and refused, by type where that is known.
+    /// Values taken and values refused, by type where that is known.
     kinds: Mutex<BTreeMap<&'static str, [u64; 2]>>,
     /// The server refuses, or is gone: nothing more is sent.
     stopped: AtomicBool,
-    /// Nor once somebody asked for the end.
+    /// Asked by a signal: nothing more is sent.
     stop: Stop,
     refusals: Mutex<Vec<Refusal>>,
     safe: Mutex<Safe>,
@@ -73,19 +75,20 @@ pub struct Account {
 /// A piece that the server did not take.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// The first row of the piece; 0 if no single one is to blame.
+    /// The first row of the piece; 0 if no single row is to blame.
     pub line: u64,
     /// See [`Piece::name`].
     pub name: String,
     pub reason: String,
-    /// Nothing can be sent any more.
+    /// Nothing more can be sent.
     pub fatal: bool,
 }
 
-/// Which pieces are through (D3).
+/// Which pieces have their replies (D3).
 #[derive(Default)]
 struct Safe {
-    /// Pieces on their way, and the place before which all is safe once they and all before them are through.
+    /// Pieces on their way. Each of `marks` is a place that is safe once all pieces with smaller numbers have
+    /// their replies.
     open: BTreeSet<u64>,
     marks: VecDeque<(u64, Place)>,
     place: Option<Place>,
@@ -113,17 +116,17 @@ impl Account {
         self.stopped.store(true, Relaxed);
     }
 
-    /// Refusals since the last call.
+    /// Takes the refusals since the last call.
     pub fn take_refusals(&self) -> Vec<Refusal> {
         std::mem::take(&mut *lock(&self.refusals))
     }
 
-    /// Before here everything is with the server, or was refused by it.
+    /// The place before which everything was taken or refused by the server.
     pub fn safe_place(&self) -> Option<Place> {
         lock(&self.safe).place
     }
 
-    /// Values taken and refused, by type where that is known.
+    /// Values taken and values refused, by type where that is known.
     pub fn kinds(&self) -> BTreeMap<&'static str, [u64; 2]> {
         lock(&self.kinds).clone()
     }
@@ -141,7 +144,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a batch is made of, in order.
+/// A piece in a batch.
 struct Entry {
     number: u64,
     line: u64,
@@ -160,10 +163,10 @@ struct Batch {
     bytes: Vec<u8>,
     entries: Vec<Entry>,
     commands: usize,
-    /// Words of the command that is being gathered, and for how many values (D4).
+    /// Words of the command that is being gathered, and the number of its values (D4).
     words: Vec<u8>,
     members: usize,
-    /// The values of each command that was gathered.
+    /// The number of values of each gathered command.
     groups: Vec<usize>,
 }
 
@@ -219,8 +222,9 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Connects. `stops`: the first refusal ends everything. A key that is there already is replaced, or is no refusal, or is
-    /// one, unless it may come from an earlier run.
+    /// Connects. `stops`: the first refusal ends everything. `existing` decides whether a key that exists is
+    /// replaced, counted, or refused; it is never refused if `earlier` may have sent it. Errors: a connection
+    /// or a thread cannot be made.
     pub fn start(
         address: &Address,
         connections: usize,
@@ -282,7 +286,7 @@ impl Sender {
         }
     }
 
-    /// Everything up to `place` has been pushed.
+    /// Notes that everything up to `place` has been pushed.
     pub fn mark(&mut self, place: Place) {
         let mut safe = lock(&self.account.safe);
         match safe.marks.back_mut().filter(|(number, _)| *number == self.next) {
@@ -296,13 +300,13 @@ impl Sender {
         let lane = &mut self.lanes[at];
         lane.batch.gather(self.replaces);
         let batch = std::mem::take(&mut lane.batch);
-        // A thread that ended has said why.
+        // A thread that ended has recorded why.
         if !batch.entries.is_empty() && lane.to.send(batch).is_err() {
             self.account.stop();
         }
     }
 
-    /// Sends what is left and waits for all replies.
+    /// Sends the rest and waits for all replies.
     pub fn finish(mut self) {
         (0..self.lanes.len()).for_each(|at| self.flush(at));
         for lane in self.lanes {
@@ -312,7 +316,7 @@ impl Sender {
     }
 }
 
-/// One connection's thread.
+/// The thread of one connection.
 struct Worker {
     conn: Conn,
     account: Arc<Account>,
@@ -348,7 +352,7 @@ impl Worker {
             }
             let mut safe = lock(&self.account.safe);
             for entry in &batch.entries {
-                // What ends the run is to be sent again by the next.
+                // With `stops`, a refused piece is to be sent again by the next run.
                 if !self.stops || !refused.contains(&entry.number) {
                     safe.open.remove(&entry.number);
                 }
@@ -357,14 +361,15 @@ impl Worker {
         }
     }
 
-    /// D2: twice as much at most, half as much at least.
+    /// Adapts the size of batches (D2), at most to double and at least to half.
     fn adapt(&self, commands: usize, took: Duration) {
         let fits = commands as f64 * ROUND.as_secs_f64() / took.as_secs_f64().max(1e-6);
         let now = self.target.load(Relaxed);
         self.target.store((fits as usize).clamp(now / 2, now * 2).clamp(1, COMMANDS_MAX), Relaxed);
     }
 
-    /// Gives the pieces that were refused. Errors: the connection's, and those that the rows behind would get as well.
+    /// Sends a batch; returns the numbers of the refused pieces. Errors: those of the connection, and errors
+    /// about the server that later rows would meet too.
     fn exchange(&mut self, batch: &Batch) -> Result<HashSet<u64>, String> {
         self.conn.send(&batch.bytes)?;
         let mut refused = HashSet::new();
@@ -386,7 +391,7 @@ impl Worker {
                 let why = match reply {
                     Frame::Error(text) if skips && text.starts_with(b"BUSYKEY") => None,
                     Frame::Error(text) => Some(String::from_utf8_lossy(&text).into_owned()),
-                    // SET with NX.
+                    // The reply of SET with NX.
                     Frame::Null if skips => None,
                     Frame::Null => Some("BUSYKEY Target key name already exists.".to_owned()),
                     _ => continue,
@@ -413,11 +418,11 @@ impl Worker {
         Ok(refused)
     }
 
-    /// The answers for the values of a command that was gathered.
+    /// Reads the reply of a gathered command, one answer for each value.
     fn answers(&mut self, members: usize) -> Result<VecDeque<Frame>, String> {
         match self.conn.reply()? {
             Frame::Array(answers) if answers.len() == members => Ok(answers.into()),
-            // All were refused.
+            // All values were refused.
             Frame::Error(text) => Ok(vec![Frame::Error(text); members].into()),
             _ => Err("the server answers something else than a reply for each value".to_owned()),
         }

@@ -1,13 +1,14 @@
-//! Rows become commands: one value for each row, or one for all rows with the same key.
+//! Turns rows into commands: one value for each row, or one for all rows with the same key.
 //!
 //! ```text
 //! row ─┬─ hash, string, json ─────────────────────────────► Piece (RESTORE key ttl payload)
 //!      └─ list, set, zset ─► Collection of its key ─(all read, or no memory left)─► Piece
-//!                                                  later rows of a key that was sent: commands that add to it
+//!                                      later rows of a key that was sent: commands that add to it
 //! ```
 //!
-//! - H1: a key's first piece makes the value, later ones add to it, so the order of a list is that of its rows.
-//! - H2: a payload never has a member twice: of a set's duplicates one is sent, of a sorted set's the last.
+//! - H1: a key's first piece makes the value and later ones add to it, so a list has the order of its rows.
+//! - H2: a payload never has a member twice: a set's duplicate is sent once, a sorted set's with its last
+//!   score.
 //!
 //! Cost: O(bytes), O(n log n) for sets and sorted sets of n members.
 
@@ -18,9 +19,9 @@ use crate::template::{Template, no_column};
 use crate::wire::{put_command, put_count, put_word};
 use std::collections::{HashMap, HashSet};
 
-/// Elements in one command that adds to a collection.
+/// Most elements in one command that adds to a collection.
 const ELEMENTS: usize = 500;
-/// Bytes of elements in one payload: servers take at most 512 MB.
+/// Most bytes of elements in one payload; servers take at most 512 MB.
 const PAYLOAD_BYTES: usize = 256 << 20;
 
 /// Commands that belong together: they go over one connection, in order.
@@ -29,24 +30,24 @@ pub struct Piece {
     pub bytes: Vec<u8>,
     pub commands: u32,
     pub rows: u64,
-    /// The first row.
+    /// The line of the first row.
     pub line: u64,
-    /// What to call it if there is no row.
+    /// Its name in errors if there is no row.
     pub name: String,
-    /// As what it is counted, if by type: "hashes".
+    /// The type it is counted under, if any: "hashes".
     pub kind: Option<&'static str>,
-    /// Pieces of one key have the same.
+    /// The same for all pieces of a key.
     pub route: u64,
-    /// It makes a key to which others may add (D5).
+    /// The piece makes a key to which others may add (D5).
     pub begins: bool,
-    /// It adds to a key that an earlier piece makes.
+    /// The piece adds to a key that an earlier one makes.
     pub adds: bool,
-    /// No commands, but key, time to live and payload: to be gathered with others (D4).
+    /// The bytes are no command, but key, time to live and payload, to be gathered with others (D4).
     pub gathered: bool,
 }
 
 impl Piece {
-    /// Makes it one that is gathered with others.
+    /// Makes it a piece that is gathered with others.
     pub fn gathered(&mut self, key: &[u8], ttl: &[u8], payload: &[u8]) {
         [key, ttl, payload].into_iter().for_each(|word| put_word(&mut self.bytes, word));
         self.commands = 1;
@@ -54,7 +55,7 @@ impl Piece {
     }
 }
 
-/// What payloads a server takes.
+/// The commands by which a server takes payloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payloads {
     None,
@@ -64,7 +65,7 @@ pub enum Payloads {
     Many,
 }
 
-/// What is to become of rows.
+/// Builds pieces from rows.
 pub struct Shape {
     kind: Kind,
     key: Template,
@@ -72,9 +73,9 @@ pub struct Shape {
     score: String,
     ttl_ms: u64,
     existing: Existing,
-    /// RESTORE, or commands.
+    /// Values are sent by RESTORE, not by commands.
     restores: bool,
-    /// Small ones may be gathered.
+    /// Small values may be gathered.
     gathers: bool,
     pending: HashMap<Vec<u8>, Collection>,
     pending_bytes: usize,
@@ -102,12 +103,12 @@ impl Collection {
         &self.text[start..self.ends[i]]
     }
 
-    /// Which elements are sent, in which order (H2).
+    /// Indexes of the elements to send, in order (H2).
     fn order(&self, kind: Kind) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.len()).collect();
         if kind != Kind::List {
             order.sort_by(|a, b| self.get(*a).cmp(self.get(*b)));
-            // The later of equal ones stays.
+            // The later of equal elements stays.
             order.reverse();
             order.dedup_by(|a, b| self.get(*a) == self.get(*b));
             order.reverse();
@@ -117,11 +118,11 @@ impl Collection {
 }
 
 impl Shape {
-    /// `takes`: what the server takes.
+    /// `takes`: what the server takes. Errors: options that exclude each other.
     pub fn new(options: &Load, takes: Payloads) -> Result<Shape, String> {
         let single = matches!(options.kind, Kind::String | Kind::Json);
         let restores = match options.via {
-            // A string is cheaper for a server as SET, which knows of keys that are there too.
+            // A string is cheaper for a server as SET, which can respect existing keys too.
             Via::Auto => takes != Payloads::None && options.existing != Existing::Merge && !single,
             Via::Restore => true,
             Via::Commands => false,
@@ -154,7 +155,7 @@ impl Shape {
         })
     }
 
-    /// Whether rows with these columns have those that are asked for.
+    /// Checks that the needed columns are among these. Errors: a missing one.
     pub fn check_columns(&self, columns: &[String]) -> Result<(), String> {
         let score = Some(&*self.score).filter(|_| self.kind == Kind::Zset);
         let value = self.value.as_deref().filter(|_| !matches!(self.kind, Kind::Hash | Kind::Json));
@@ -163,7 +164,8 @@ impl Shape {
         missing.map_or(Ok(()), |name| Err(no_column(name, columns)))
     }
 
-    /// Takes a row; pieces come out when they are complete. True if everything taken so far has come out.
+    /// Takes a row and appends the pieces it completes. True if everything taken so far has come out. Errors:
+    /// the row is wrong.
     pub fn take(&mut self, row: &Row, out: &mut Vec<Piece>) -> Result<bool, String> {
         let key = self.key.fill(row)?;
         if !self.kind.is_collection() {
@@ -183,13 +185,13 @@ impl Shape {
         collection.scores.extend(score);
         if self.pending_bytes > self.max_bytes {
             self.finish(out);
-            // The keys that were begun are not known to who begins again from here; merging needs to know none.
+            // A run that begins again here does not know the keys begun so far; merging need not know them.
             return Ok(self.existing == Existing::Merge);
         }
         Ok(false)
     }
 
-    /// Everything that is still pending.
+    /// Appends everything that is still pending.
     pub fn finish(&mut self, out: &mut Vec<Piece>) {
         self.pending_bytes = 0;
         for (key, collection) in std::mem::take(&mut self.pending) {
@@ -249,7 +251,8 @@ impl Shape {
         Ok(())
     }
 
-    /// The piece of a collection: a payload first, commands for what comes later or does not fit (H1).
+    /// Makes the pieces of a collection: a payload first, then commands for what comes later or does not fit
+    /// (H1).
     fn collected(&mut self, key: Vec<u8>, all: &Collection, out: &mut Vec<Piece>) {
         let order = all.order(self.kind);
         let mut piece =
@@ -267,7 +270,7 @@ impl Shape {
         let guarded = self.existing != Existing::Merge;
         if fresh && self.restores && !rest.is_empty() {
             let (line, route) = (piece.line, piece.route);
-            // The rows are counted with what completes them.
+            // These rows are counted with the piece that completes them.
             out.push(Piece { rows: 0, ..piece });
             piece = Piece { rows: all.len() as u64, line, route, ..Piece::default() };
         }
@@ -282,7 +285,7 @@ impl Shape {
         out.push(piece);
     }
 
-    /// How many elements make one payload; at least one.
+    /// The number of elements that fit into one payload; at least one.
     fn fitting(&self, all: &Collection, order: &[usize]) -> usize {
         let mut bytes = 0;
         let fits = order.iter().take_while(|i| {
@@ -337,7 +340,7 @@ impl Shape {
         piece.commands += 1;
     }
 
-    /// `whole`: nothing comes behind it.
+    /// `whole`: nothing more of this key follows.
     fn restore(&self, key: &[u8], payload: &[u8], whole: bool, piece: &mut Piece) {
         let ttl = self.ttl_ms.to_string();
         if self.gathers && whole && payload.len() <= SMALL {
@@ -350,7 +353,7 @@ impl Shape {
         put(piece, &words);
     }
 
-    /// Before commands make a value anew.
+    /// Removes an existing value before commands make it anew, if it is to be replaced.
     fn begin(&self, key: &[u8], piece: &mut Piece) {
         if self.existing == Existing::Replace {
             put(piece, &[b"DEL", key]);
@@ -363,7 +366,7 @@ impl Shape {
         }
     }
 
-    /// The column of values: the one named, or the only one that is neither in the key nor the score.
+    /// The value of a row: the named column, or the only one that is neither in the key nor the score.
     fn value<'r>(&self, row: &'r Row) -> Result<&'r [u8], String> {
         if let Some(name) = &self.value {
             return row.field(name).ok_or_else(|| match row.columns().contains(name) {
@@ -404,7 +407,7 @@ fn integer(text: &[u8]) -> Result<Vec<u8>, String> {
     number.map(|n| n.to_string().into_bytes()).map_err(|_| format!("'{text}' is no 64-bit integer"))
 }
 
-/// Pieces of one key go over one connection.
+/// The route of a key: pieces of one key go over one connection.
 fn route(key: &[u8]) -> u64 {
     use std::hash::{DefaultHasher, Hasher};
     let mut hasher = DefaultHasher::new();
@@ -476,7 +479,7 @@ mod tests {
         let mut shape = shape("--key l --as list");
         let mut out = Vec::new();
         shape.max_bytes = 10;
-        // No place to begin again at: the key is begun.
+        // The key is begun, so this is no place to begin again at.
         assert_eq!(shape.take(&Row::of(&[("v", "one")]), &mut out), Ok(false));
         shape.max_bytes = 1000;
         assert_eq!(shape.take(&Row::of(&[("v", "two")]), &mut out), Ok(false));

@@ -1,6 +1,7 @@
 //! SIGINT and SIGTERM: the first ends the work in order, the second ends the process at once.
 //!
-//! In order means: nothing more is read or sent, replies to what was sent are waited for, and how far it came is noted and told.
+//! In order means: nothing more is read or sent, outstanding replies are waited for, and the progress is
+//! saved and printed.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -10,23 +11,24 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
-/// Whether somebody asked for the end. Clones are of the same.
+/// A request to end; clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
-    /// The signal that came; 0 before.
+    /// The signal that came; 0: none yet.
     signal: Arc<AtomicUsize>,
-    /// Can be read from when one has come. None: none is waited for.
+    /// Becomes readable when a signal comes. None: signals are not waited for.
     came: Option<Arc<UnixStream>>,
 }
 
 impl Stop {
-    /// Takes over both signals, for the whole process. Call once.
+    /// Takes over both signals, for the whole process. Must be called once. Errors: the system's.
     pub fn on_signals() -> io::Result<Stop> {
         let (came, write) = UnixStream::pair()?;
         let stop = Stop { came: Some(Arc::new(came)), ..Stop::default() };
         let hurry = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
-            // In this order: the flag is raised only after it was looked at, so the second signal of either kind ends the process.
+            // In this order: the flag is raised after it was looked at, so the second signal of either kind
+            // ends the process.
             signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, hurry.clone())?;
             signal_hook::flag::register(signal, hurry.clone())?;
             signal_hook::flag::register_usize(signal, stop.signal.clone(), signal as usize)?;
@@ -39,7 +41,7 @@ impl Stop {
         self.signal.load(SeqCst) != 0
     }
 
-    /// An error once the end was asked for, which says by what.
+    /// Fails once a signal has come, and names it.
     pub fn check(&self) -> Result<(), String> {
         match self.signal.load(SeqCst) as i32 {
             0 => Ok(()),
@@ -48,19 +50,19 @@ impl Stop {
         }
     }
 
-    /// What a shell expects of a process that a signal ended, if one did.
+    /// The exit code that a shell expects after a signal, if one came.
     pub fn exit_code(&self) -> Option<u8> {
         let signal = self.signal.load(SeqCst) as u8;
         (signal != 0).then_some(128 + signal)
     }
 
-    /// An input that may keep its reader waiting for ever: reading fails once the end is asked for.
+    /// Wraps an input that may block for ever: reading fails once a signal has come.
     pub fn reading<R: Read + AsFd>(&self, input: R) -> Interruptible<R> {
         Interruptible { input, stop: self.clone() }
     }
 }
 
-/// See [`Stop::reading`].
+/// An input that a signal interrupts, see [`Stop::reading`].
 pub struct Interruptible<R> {
     input: R,
     stop: Stop,

@@ -1,4 +1,4 @@
-//! Key templates: `user:{id}` with the columns of a row in the place of their names.
+//! Key templates: `user:{id}`, with column names in braces that stand for a row's values.
 
 use crate::rows::Row;
 
@@ -55,7 +55,7 @@ impl Template {
         })
     }
 
-    /// The text for a row; a column that is missing there is an error that names it. O(length).
+    /// The key for a row. Errors: a column that is missing there, or empty. O(length).
     pub fn fill(&self, row: &Row) -> Result<Vec<u8>, String> {
         let mut out = Vec::new();
         for part in &self.parts {
@@ -72,7 +72,7 @@ impl Template {
     }
 }
 
-/// Says that there is no such column, and which there are.
+/// The error that there is no such column, with the existing ones.
 pub fn no_column(name: &str, columns: &[String]) -> String {
     if columns.is_empty() {
         return format!("no column '{name}': there are no columns");
@@ -84,7 +84,7 @@ pub fn no_column(name: &str, columns: &[String]) -> String {
     format!("no column '{name}'; there are {}{more}{meant}", shown.join(", "))
 }
 
-/// Columns that an error names.
+/// Most columns that an error names.
 const COLUMNS_SHOWN: usize = 30;
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
-//! TLS to a server, by the words of redis-cli: `--tls`, `--cacert`, `--cert`, `--insecure`, `--sni`; `--key` is `--cert-key` here.
+//! TLS to a server, with redis-cli's options: `--tls`, `--cacert`, `--cert`, `--insecure`, `--sni`; its
+//! `--key` is `--cert-key` here.
 //!
-//! Unlike redis-cli a certificate has to be for the host too, or for the name that `--sni` says.
+//! Unlike in redis-cli, the certificate must also be for the host, or for the name given with `--sni`.
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -16,7 +17,7 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What the command line says of it.
+/// The options about TLS.
 #[derive(Clone, Debug, Default)]
 pub struct Words {
     pub cacert: Option<PathBuf>,
@@ -34,7 +35,8 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Reads the files. `place`: `host:port`. Errors: files that are missing or wrong, a host that is no name.
+    /// Reads the files. `place`: `host:port`. Errors: files that are missing or wrong, a host that is no
+    /// name.
     pub fn new(words: &Words, place: &str) -> Result<Tls, String> {
         let host = place.rsplit_once(':').map_or(place, |(host, _)| host);
         let name = words.sni.as_deref().unwrap_or(host).trim_matches(['[', ']']).to_owned();
@@ -64,7 +66,7 @@ impl Tls {
         Ok(Tls { config: Arc::new(config), name })
     }
 
-    /// Begins TLS on a connection that was just made. Errors: the server has none, or its certificate is refused.
+    /// Begins TLS on a fresh connection. Errors: the server has none, or its certificate is refused.
     pub fn wrap(&self, mut stream: TcpStream) -> Result<StreamOwned<ClientConnection, TcpStream>, String> {
         let mut session =
             ClientConnection::new(self.config.clone(), self.name.clone()).map_err(|e| e.to_string())?;
@@ -84,7 +86,7 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     if found.is_empty() { Err("there is no certificate in it".to_owned()) } else { Ok(found) }
 }
 
-/// Checks certificates against those of a file, or the system's.
+/// Makes a verifier of certificates against those of a file, or the system's.
 fn verifier(
     file: Option<&Path>,
     provider: &Arc<CryptoProvider>,
@@ -106,7 +108,7 @@ fn verifier(
     built.map_err(|e| e.to_string())
 }
 
-/// Takes any certificate: the connection is encrypted, with whom is not known.
+/// A verifier that takes any certificate: the connection is encrypted, but the peer is unknown.
 #[derive(Debug)]
 struct Anyone(Arc<CryptoProvider>);
 

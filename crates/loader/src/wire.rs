@@ -10,9 +10,9 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 const CONNECT: Duration = Duration::from_secs(5);
-/// A server that is busy takes longer to begin TLS than its system takes to connect.
+/// A busy server takes longer to begin TLS than its system takes to connect.
 const HANDSHAKE: Duration = Duration::from_secs(30);
-/// Between two questions whether a server has loaded its data.
+/// Time between two questions whether a server has loaded its data.
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// Appends a command. O(bytes).
@@ -23,7 +23,7 @@ pub fn put_command(out: &mut Vec<u8>, words: &[&[u8]]) {
     }
 }
 
-/// Begins a command of so many words.
+/// Begins a command of `words` words.
 pub fn put_count(out: &mut Vec<u8>, words: usize) {
     put_header(out, b'*', words);
 }
@@ -40,7 +40,7 @@ fn put_header(out: &mut Vec<u8>, kind: u8, number: usize) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Where a server is and how to be let in.
+/// Where a server is, and how to log in.
 #[derive(Clone, Debug)]
 pub struct Address {
     pub place: String,
@@ -51,7 +51,7 @@ pub struct Address {
     pub tls: Option<Tls>,
 }
 
-/// Errors are without the place.
+/// Connects, without a login. Errors do not name the server.
 fn connect(address: &Address) -> Result<Box<dyn Stream>, String> {
     let limit = Some(address.timeout);
     let text = |e: io::Error| e.to_string();
@@ -84,18 +84,19 @@ fn connect(address: &Address) -> Result<Box<dyn Stream>, String> {
 trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
 
-/// A connection that is let in and has its database selected.
+/// A connection that is logged in and has its database selected.
 pub struct Conn {
     stream: Box<dyn Stream>,
     buffer: Vec<u8>,
     start: usize,
     pub place: String,
-    /// It has not said anything yet, without TLS.
+    /// Nothing was received yet, and TLS is off.
     may_want_tls: bool,
 }
 
 impl Conn {
-    /// Connects, and waits while the server loads its data, for `timeout` at most or until the end is asked for.
+    /// Connects and logs in. Waits while the server loads its data, at most for `timeout` or until a signal.
+    /// Errors: why not.
     pub fn open(address: &Address, stop: &Stop) -> Result<Conn, String> {
         let stream = connect(address).map_err(|e| format!("cannot connect to {}: {e}", address.place))?;
         let (place, may_want_tls) = (address.place.clone(), address.tls.is_none());
@@ -122,13 +123,14 @@ impl Conn {
                     stop.check()?;
                 }
                 Frame::Error(text) if passes(&text) => return Err(self.refused(b"PING", &text)),
-                // Who may not ask may be permitted all that is needed, and is told otherwise then.
+                // A user who may not send PING may still have all needed rights; otherwise a later command
+                // tells.
                 _ => return Ok(()),
             }
         }
     }
 
-    /// One command and its reply; a refusal is an error that quotes it.
+    /// Sends a command and returns its reply. Errors: a refusal, with its text; a lost connection.
     pub fn call(&mut self, words: &[&[u8]]) -> Result<Frame, String> {
         match self.ask(words)? {
             Frame::Error(text) => Err(self.refused(words[0], &text)),
@@ -209,13 +211,13 @@ impl Conn {
                     self.place
                 )
             }
-            // Also TLS that was not ended first.
+            // Also the end of TLS without a closing message.
             io::ErrorKind::UnexpectedEof => format!("{} closed the connection", self.place),
             _ => format!("lost the connection to {}: {e}", self.place),
         }
     }
 
-    /// A line of INFO.
+    /// The value of a line of INFO; None if there is no such line.
     pub fn info(&mut self, section: &str, name: &str) -> Result<Option<String>, String> {
         let text = match self.call(&[b"INFO", section.as_bytes()])? {
             Frame::Bulk(text) | Frame::Verbatim { text, .. } => String::from_utf8_lossy(&text).into_owned(),

@@ -1,5 +1,5 @@
-//! One connection: bytes in, commands run, bytes out. It speaks RESP, or HTTP (`http.rs`); all but how bytes become commands
-//! and replies bytes is the same for both.
+//! One connection: bytes in, commands run, bytes out. It speaks RESP or HTTP (`http.rs`). The two differ only
+//! in how bytes become commands and how replies become bytes.
 //!
 //! ```text
 //!            ┌──────────── Running ◄────────────┐
@@ -8,16 +8,18 @@
 //!              Held: CLIENT PAUSE; the command stays in the buffer and is run again
 //! ```
 //!
-//! - C1: `input[start..]` are the bytes not consumed yet; a command's bytes stay until it has run. Bytes that just came
-//!   are run where they lie, and only what is left of them is copied to `input`.
-//! - C2: `unsent`, then `out`, are the bytes to be written; a stream's bytes follow them, and no command is run before a
-//!   stream has ended (replies come in order).
-//! - C3: an idle connection holds no buffers: `input` is freed or small, `out`'s went back to the pool.
+//! - C1: `input[start..]` are the bytes not consumed yet; a command's bytes stay until it has run. Bytes just
+//!   received run where they lie; only the rest is copied to `input`.
+//! - C2: `unsent`, then `out`, are the bytes to write; a stream's bytes follow them. No command runs before a
+//!   stream has ended, so replies come in order.
+//! - C3: an idle connection holds no buffers: `input` is freed or small, and `out`'s buffer is back in the
+//!   pool.
 
 mod http;
 
 pub(crate) use http::refusal;
 
+use crate::gates::Gates;
 use crate::input::Input;
 use crate::socket::Socket;
 use crate::transport::{Event, Pool, Received, Sent, Transport};
@@ -29,6 +31,7 @@ use exec::session::{ReplyMode, flag};
 use exec::stats::Counter;
 use exec::{Flow, Local, Server, Session, Stream};
 use http::{Desk, Http};
+use keyspace::Lsn;
 use resp::{Batch, Limits, OwnedArgs, Parser, Reply, Span, Stop};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,59 +40,64 @@ use stdx::panics;
 use stdx::points::{self, Point};
 use stdx::queue::Queue;
 
-/// Commands parsed at once, at most: those that a quantum has no time for are parsed again.
+/// Most commands parsed at once. Commands that the quantum has no time for are parsed again later.
 const BATCH: u8 = 32;
-/// Commands in a batch from which on looking at their keys together pays.
+/// Smallest batch whose keys are prefetched together; below it the prefetch does not pay.
 const PREFETCH_FROM: usize = 4;
-/// An argument of which more than this is missing is received straight into the connection's own buffer.
+/// Missing bytes of an argument above which it is received straight into the connection's own buffer.
 const BULK: usize = 16 * 1024;
-/// Bytes received at once into the connection's own buffer: into a large argument, or behind so many.
+/// Most bytes received at once into the connection's own buffer: into a large argument, or behind this many
+/// unread bytes.
 const READ_BULK: usize = 64 * 1024;
-/// The same where as many times that are copied: 64 KB took 0.3 ms.
+/// The same limit while the buffer moves to a larger one, which copies several bytes for each received one.
 const READ_MOVING: usize = 8 * 1024;
 /// Bytes a stream writes at once.
 const STREAM_PART: usize = 16 * 1024;
-/// Whoever was served for so long goes behind the others with its next request.
+/// A connection that ran for this long queues its next request behind those of others.
 const HEAVY_NS: u64 = QUANTUM_NS / 2;
-/// Bytes in `out` from which on messages wait as shared bytes.
+/// Bytes in `out` above which messages are queued as shared bytes instead of copied.
 const MESSAGES_MAX: usize = 32 * 1024;
-/// Input buffers larger than this are given back when they are empty.
+/// Capacity above which an empty input buffer is freed.
 const KEEP: usize = 1024;
-/// Bytes of a request from which on its memory is counted.
+/// Request size above which its memory is counted.
 const HAUL: usize = 1 << 20;
-/// A long request waits for memory no longer, and holds it no longer without a byte coming while others wait.
+/// Longest wait of a long request for memory. While others wait, it is also the longest a request may hold
+/// memory without receiving a byte.
 const HAUL_PATIENCE_NS: u64 = 5_000_000_000;
-/// Unread input of a client that is waiting, above which no more is read: so much is parsed at a stretch.
+/// Unread input of a waiting client above which no more is read. It bounds what is parsed in one go
+/// afterwards.
 const PARKED_INPUT: usize = 128 * 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     Running,
-    /// Waits for mail; at most until then (milliseconds since 1970).
+    /// Waits for mail, or for the deadline if there is one (milliseconds since 1970).
     Parked(Option<u64>),
     Held(u64),
 }
 
-/// What is to be done with a connection after it was served.
+/// The next step of the loop with a connection it has served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Next {
-    /// Nothing until its socket says something.
+    /// Nothing, until an event of its socket comes.
     Wait,
-    /// It has more to do: it goes to the end of the queue.
+    /// The connection has more to do: it goes to the end of the queue.
     Continue,
     Close,
 }
 
-/// What became of what a connection had to say.
+/// Result of [`Conn::flush`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Flushed {
     All,
-    /// It goes out with the next wait; whether all of it will is known then.
+    /// The bytes go out with the next wait. Whether all of them did is known then.
     Queued,
-    /// There is more to send at once.
+    /// More can be sent at once.
     Part,
-    /// There is more to send when the socket has room.
+    /// More can be sent when the socket has room.
     Blocked,
+    /// There is more to send when more effects are durable.
+    Gated,
 }
 
 /// How bytes become commands, and replies bytes.
@@ -98,7 +106,7 @@ enum Speech {
     Http(Box<Http>),
 }
 
-/// What a loop serves its connections with.
+/// Scratch state that a loop shares among its connections.
 pub(crate) struct Tools {
     batch: Batch,
     desk: Desk,
@@ -110,20 +118,20 @@ impl Default for Tools {
     }
 }
 
-/// What a slice is in the midst of, should it panic, and how long `out` was when that began.
+/// The step a slice is at, for recovery from a panic, and the length of `out` when that began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Doing {
-    /// What became of the reply under way is not known.
+    /// Something that may have left a reply half written.
     Other,
-    /// The protocol: no reply is under way.
+    /// Parsing: no reply has begun.
     Parsing(usize),
-    /// The command, or request, at `start`.
+    /// Running the command or request at `start`.
     Command(usize),
-    /// A command of many bytes, which was taken out of the input before.
+    /// Running a command of many bytes that was already taken out of the input.
     Held(usize),
 }
 
-/// A command of many bytes in the input.
+/// Location of a command of many bytes in the input.
 struct Large {
     base: usize,
     end: usize,
@@ -137,82 +145,91 @@ pub(crate) struct Conn {
     input: Input,
     start: usize,
     out: Reply,
-    /// What did not fit into the socket, and from where on it is to be sent.
+    /// Marks in `out`: bytes up to one wait until their effects are durable.
+    gates: Gates,
+    /// In the loop's list of connections that have such bytes.
+    pub(crate) gated: bool,
+    /// Bytes the socket did not take, and the offset of the first unsent one.
     unsent: Option<(Vec<u8>, usize)>,
-    /// The socket is full: the transport tells when it is not.
+    /// The socket is full; the transport reports when it has room.
     blocked: bool,
     blocked_ns: Option<u64>,
     stream: Option<Box<dyn Stream>>,
     doing: Doing,
-    /// When the loop first saw that stream, by the wall clock; 0: not yet.
+    /// When the loop first saw the current stream, by the wall clock; 0: not yet.
     pub(crate) stream_since_ms: u64,
-    /// In the loop's list of connections with a stream.
+    /// Is in the loop's list of connections with a stream.
     pub(crate) streaming: bool,
-    /// In the loop's list of connections over their soft limit.
+    /// Is in the loop's list of connections over their soft limit.
     pub(crate) limited: bool,
-    /// A command of many bytes was found in the input: where it begins and ends, and its words.
+    /// A command of many bytes that was found in the input and is to be taken out of it.
     large: Option<Large>,
-    /// A command of many bytes that is to be run (again).
+    /// A command of many bytes that is to be run, perhaps again.
     held: Option<Arc<OwnedArgs>>,
-    /// Messages that came while a reply was streaming, and long ones: they go behind it, piece by piece.
+    /// Messages that came while a reply was streaming, and long messages. They follow the reply, piece by
+    /// piece.
     behind: Queue<Shared>,
-    /// Bytes of `behind` that are not written yet, and how many of its first piece are.
+    /// Unwritten bytes of `behind`; the next field is how many bytes of its first piece are written.
     behind_bytes: usize,
     behind_from: usize,
-    /// Bytes of messages written since it was flushed last.
+    /// Bytes of messages written since the last flush.
     pub(crate) told: usize,
-    /// Its last quantum was used up, or nearly: its next request goes behind those of others.
+    /// The last quantum was used up, or nearly: the next request goes behind those of others.
     pub(crate) heavy: bool,
-    /// On the porch: it has not asked for anything yet, or not on this loop.
+    /// On the porch: the client has not asked for anything yet, or not on this loop.
     pub(crate) outside: bool,
-    /// The loop it is to go to as soon as nothing of it is under way here, and the window in which that was decided.
+    /// The loop it moves to once nothing of it is under way here, and the window in which that was decided.
     pub(crate) moving: Option<(usize, u64)>,
-    /// The window in which it was served last, and the first one in which it may be sent to another loop.
+    /// The window in which it was served last; the next field is the first window in which it may move to
+    /// another loop.
     pub(crate) served: u64,
     pub(crate) settled: u64,
-    /// In the list of connections that have messages to be sent.
+    /// Is in the loop's list of connections with messages to send.
     pub(crate) notified: bool,
-    /// Its socket is in the list of those that have something to be received.
+    /// Its socket is in the loop's list of sockets to receive from.
     pub(crate) ready: bool,
-    /// So it is, and stands with those that send long words.
+    /// The same, and it stands among the connections that send long arguments.
     pub(crate) bulky: bool,
-    /// Buffers of its bytes among what others asked, and what of it waits behind that, in order.
+    /// Buffers of its bytes among what others asked; `arrears` are those that wait behind that, in order.
     pub(crate) among: u32,
     pub(crate) arrears: u32,
-    /// It is about to be closed.
+    /// The connection is about to be closed.
     pub(crate) doomed: bool,
-    /// The loop's submission with which its last send goes out: there is one send per connection in each.
+    /// Number of the loop's submission that carries its last send. Each submission carries one send per
+    /// connection.
     pub(crate) sent_with: u64,
     pub(crate) state: State,
-    /// The peer will send no more than what is still to be received.
+    /// The peer sends no more than what is still to be received.
     pub(crate) half: bool,
-    /// The peer will send no more; what came is still run.
+    /// The peer sends no more; received commands still run.
     eof: bool,
-    /// The peer will send no more, and what came is run.
+    /// The peer sends no more, and all it sent has run.
     ended: bool,
-    /// The peer is gone: what it sent whole is still run, and nothing is answered.
+    /// The peer is gone. Commands it sent whole still run; nothing is answered.
     orphaned: bool,
-    /// The deadline the loop's timers know of.
+    /// The deadline that the loop's timers know of.
     pub(crate) timer_ms: Option<u64>,
-    /// In the queue of connections to be continued.
+    /// Is in the queue of connections to continue.
     pub(crate) queued: bool,
-    /// In the list of connections to be written this turn.
+    /// Is in the list of connections to write this turn.
     pub(crate) dirty: bool,
-    /// Whether the transport receives for it.
+    /// The transport receives for it.
     pub(crate) listening: bool,
-    /// More input is needed before anything can be run, and at least so much.
+    /// Fewest bytes that must still come before anything can run.
     need: usize,
-    /// Commands it parses at once: about as many as a quantum has time for.
+    /// Commands to parse at once: about as many as a quantum has time for.
     stride: u8,
-    /// Bytes that have to be there before there is anything to be run.
+    /// Unread bytes that must be there before anything can run.
     enough: usize,
-    /// What a long request holds of the memory of work, and since when one waits for that (monotonic clock).
+    /// Work memory held for a long request; `thirsty_ns` is when its wait for that memory began (monotonic
+    /// clock).
     transit: Holding,
     thirsty_ns: Option<u64>,
-    /// In the loop's list of connections with long requests, and what it had sent of one, and when, at the last look.
+    /// Is in the loop's list of connections with long requests; `hauled` is the bytes received and the time
+    /// at the last progress.
     pub(crate) hauling: bool,
     hauled: (u64, u64),
-    /// Since when the soft output limit is exceeded, in milliseconds since 1970.
+    /// When the soft output limit was first exceeded, in milliseconds since 1970.
     soft_since: Option<u64>,
 }
 
@@ -227,6 +244,8 @@ impl Conn {
             input: Input::default(),
             start: 0,
             out: Reply::new(false),
+            gates: Gates::default(),
+            gated: false,
             unsent: None,
             blocked: false,
             blocked_ns: None,
@@ -277,12 +296,12 @@ impl Conn {
         self.written() + self.behind_bytes
     }
 
-    /// Bytes that wait for the socket alone.
+    /// Bytes that wait only for the socket.
     pub(crate) fn written(&self) -> usize {
         self.out.len() + self.unsent.as_ref().map_or(0, |(bytes, from)| bytes.len() - from)
     }
 
-    /// Adds what its buffers hold, as INFO shows it.
+    /// Adds the sizes of its buffers, as INFO shows them.
     pub(crate) fn weigh(&self, buffered: &mut Buffered) {
         let free = self.input.capacity() - self.input.len();
         buffered.add(self.unread() as u64, self.pending_out() as u64, free as u64);
@@ -292,23 +311,24 @@ impl Conn {
         self.input.len() - self.start
     }
 
-    /// Whether nothing of it is under way on its loop, or known there alone, but for what [`Conn::pack`] takes along.
+    /// Whether it may move to another loop: nothing is under way here except what [`Conn::pack`] resets.
     pub(crate) fn may_leave(&self) -> bool {
         let listed = self.queued || self.dirty || self.ready || self.notified || self.listening;
         let ends = self.eof || self.doomed || self.orphaned || self.session.closing;
         let speaks = self.is_replying() || self.pending_out() > 0 || self.blocked || self.told > 0;
         let session = &self.session;
-        let alone = session.subs.is_empty() && !session.hushed && session.loading.is_none();
+        let alone = session.subs.is_empty() && !session.hushed && session.rows.loading.is_none();
         let idle = self.state == State::Running && session.away.is_none() && !self.has_work();
         !(listed || ends || speaks) && alone && idle && self.large.is_none() && self.held.is_none()
     }
 
-    /// Whether it waits for something that comes to this loop.
+    /// Whether it waits for something that is delivered to this loop.
     pub(crate) fn is_elsewhere(&self) -> bool {
         self.state != State::Running || self.doomed
     }
 
-    /// It goes to another loop, which waits for its next words as for those of a newcomer. `settled`: see there.
+    /// Prepares it to move to another loop, where it starts on the porch like a new connection. `settled`:
+    /// see the field.
     pub(crate) fn pack(&mut self, settled: u64) {
         (self.outside, self.moving, self.settled) = (true, None, settled);
         (self.sent_with, self.served, self.timer_ms) = (0, 0, None);
@@ -324,12 +344,12 @@ impl Conn {
             return true;
         }
         let blocked = self.state != State::Running || self.is_replying() || self.written() >= OUT_HIGH;
-        // Of a command that is not complete more is welcome, however much of it is here.
+        // An incomplete command always gets more input, however much of it is here.
         let busy = self.queued && self.unread() >= self.enough;
         !((blocked || busy) && self.unread() >= PARKED_INPUT)
     }
 
-    /// Notes that so many bytes came; they are kept, or run at once.
+    /// Counts `n` received bytes. Closes the connection if they exceed `client-query-buffer-limit`.
     pub(crate) fn came(&mut self, n: usize, server: &Server, local: &Local) -> Next {
         if self.session.closing {
             return Next::Wait;
@@ -345,8 +365,8 @@ impl Conn {
         Next::Continue
     }
 
-    /// Receives into the connection's own buffer if that is where the bytes are to be in any case: behind the rest of something
-    /// large. Else where the transport has its bytes.
+    /// Receives what `event` announces. In a large argument, or behind much unread input, the bytes go
+    /// straight into the connection's own buffer; otherwise they stay in the transport's.
     pub(crate) fn receive<'a, T: Transport>(
         &mut self,
         io: &'a mut T,
@@ -365,36 +385,37 @@ impl Conn {
         io.receive(event, &mut self.socket, Some((self.input.room(room, expected), room)))
     }
 
-    /// True in the middle of a long word.
+    /// Whether a long argument is incomplete.
     pub(crate) fn expects_much(&self) -> bool {
         self.need > BULK
     }
 
-    /// True in the midst of a long request, or behind others that are to be run.
+    /// Whether much unread input is here: a long request, or many requests.
     pub(crate) fn holds_much(&self) -> bool {
         self.unread() > BULK
     }
 
-    /// Whether what comes next is the rest of a long request, which is none yet, or stands behind requests that had their quantum:
-    /// those of others need not wait for it.
+    /// Whether the next bytes continue a long request or follow requests that had their quantum. Other
+    /// clients' requests need not wait for such bytes.
     pub(crate) fn has_bulk_to_come(&self) -> bool {
         self.expects_much() || self.holds_much() || self.queued
     }
 
-    /// The peer will send no more.
+    /// Notes that the peer sends no more.
     pub(crate) fn end(&mut self) -> Next {
         self.eof = true;
         let idle = self.unread() == 0 && !self.is_replying() && self.held.is_none();
         if self.state == State::Running && (self.session.closing || idle) {
-            // Replies may be on their way still, or come back from the transport: it is closed when all are out.
+            // Replies may still be on their way, or come back from the transport. The connection closes when
+            // all are out.
             self.ended = true;
             return Next::Wait;
         }
         if self.is_http() {
-            // It may have said all it wanted to, and wait for the answers.
+            // An HTTP client may have sent all it wanted and wait for the answers.
             return if self.state == State::Running { Next::Continue } else { Next::Wait };
         }
-        // What was fully received is run; reads of a client that is gone are not.
+        // Commands that were fully received run; reads for a client that is gone are cancelled.
         self.session.cancel.store(true, Ordering::Relaxed);
         if self.state == State::Running {
             return Next::Continue;
@@ -402,7 +423,8 @@ impl Conn {
         if self.orphan() { Next::Wait } else { Next::Close }
     }
 
-    /// The peer is gone for good. True if it had sent more than what is running now: the connection stays until that is run.
+    /// Notes that the peer is gone for good. True if the connection stays, because commands the peer sent are
+    /// still to be run.
     pub(crate) fn orphan(&mut self) -> bool {
         if self.orphaned {
             return true;
@@ -422,27 +444,28 @@ impl Conn {
             self.stream = None;
         }
         exec::job::discard((self.out.take(), self.unsent.take(), std::mem::take(&mut self.behind)));
+        self.gates.forget();
         (self.behind_bytes, self.behind_from, self.blocked) = (0, 0, false);
         true
     }
 
-    /// Whether its peer is gone, and what it sent is still run.
+    /// Whether its peer is gone while its commands still run.
     pub(crate) fn is_orphaned(&self) -> bool {
         self.orphaned
     }
 
-    /// Whether it waits for what others do, or for a time; what runs elsewhere ends by itself.
+    /// Whether it waits for other clients or for a time. A job on a worker does not count: it ends by itself.
     pub(crate) fn is_blocked(&self) -> bool {
         let flags = self.session.info.flags.load(Ordering::Relaxed);
         matches!(self.state, State::Parked(_)) && flags & flag::BLOCKED != 0
     }
 
-    /// Whether it waits for what others do, although its peer will send no more.
+    /// Whether it is blocked although its peer sends no more.
     pub(crate) fn waits_in_vain(&self) -> bool {
         (self.half || self.eof) && self.is_blocked()
     }
 
-    /// Keeps bytes that cannot be run now.
+    /// Keeps bytes that cannot run now.
     pub(crate) fn keep(&mut self, bytes: &[u8]) {
         if bytes.is_empty() || self.session.closing {
             return;
@@ -452,7 +475,7 @@ impl Conn {
         self.input.append(bytes, expected);
     }
 
-    /// How many bytes `input` may have when what is half there is complete, if that is known.
+    /// Bytes that `input` will hold when the incomplete command is whole; 0 or less than that if unknown.
     fn expected(&self) -> usize {
         match &self.speech {
             _ if self.need > BULK => self.input.len() + self.need,
@@ -461,7 +484,7 @@ impl Conn {
         }
     }
 
-    /// Moves what is unread to the front, if that is little.
+    /// Drops the consumed bytes if they are more than half of `input`, so that little is moved.
     fn compact(&mut self) {
         if self.start > 0 && (self.start == self.input.len() || self.start > self.input.len() / 2) {
             self.input.drop_front(self.start);
@@ -469,8 +492,8 @@ impl Conn {
         }
     }
 
-    /// Runs commands and streams until the quantum ends, the input does, or the client has to wait. `fresh` are bytes
-    /// that just came; what is not run of them is kept.
+    /// Runs commands and streams until the quantum ends, the input ends, or the client has to wait. `fresh`
+    /// are bytes just received; the unused rest of them is kept.
     pub(crate) fn advance(
         &mut self,
         server: &Arc<Server>,
@@ -482,7 +505,7 @@ impl Conn {
         if self.out.capacity() == 0 {
             self.out.swap(&mut pool.get());
         }
-        let started = local.clock_ns;
+        let (started, mark) = (local.clock_ns, self.out.len());
         let next = if self.unread() == 0 && !fresh.is_empty() {
             self.start = 0;
             let next = self.slice(server, local, tools, fresh);
@@ -510,17 +533,21 @@ impl Conn {
         if self.hauls() {
             self.haul(server, local);
         }
+        if self.session.gate > server.durable() {
+            self.gates.close(mark, self.session.gate);
+        }
         if self.orphaned {
             self.out.clear();
+            self.gates.forget();
         }
         if self.out.is_empty() {
             pool.put(self.out.take());
         }
-        // Nobody is there to wait for anything.
+        // A client that is gone does not wait for anything.
         if self.orphaned && self.is_blocked() { Next::Close } else { next }
     }
 
-    /// A slice, in which a panic that has changed nothing ends no more than its command, or its connection.
+    /// Runs a slice. A panic that has changed nothing ends only its command, or its connection.
     fn slice(&mut self, server: &Arc<Server>, local: &mut Local, tools: &mut Tools, input: &[u8]) -> Next {
         match panics::contain(|| self.run_slice(server, local, tools, input)) {
             Ok(next) => next,
@@ -528,8 +555,8 @@ impl Conn {
         }
     }
 
-    /// After a panic: its command is answered with an error and left behind. Where nobody knows what was read, or written, the
-    /// connection is closed.
+    /// Recovers from a panic: answers the command with an error and skips it. Closes the connection if it is
+    /// unknown what was read or written.
     #[cold]
     fn recover(&mut self, server: &Arc<Server>, local: &mut Local, tools: &mut Tools, input: &[u8]) -> Next {
         let doing = std::mem::replace(&mut self.doing, Doing::Other);
@@ -551,7 +578,7 @@ impl Conn {
         if passed { Next::Continue } else { self.give_up(input) }
     }
 
-    /// Leaves the command at `start` behind; false if there is none.
+    /// Skips the command at `start`; false if there is none.
     fn pass_command(&mut self, server: &Server, input: &[u8]) -> bool {
         self.restart_parser(server);
         let Speech::Resp(parser) = &mut self.speech else { return false };
@@ -565,10 +592,10 @@ impl Conn {
         true
     }
 
-    /// Closes the connection when what stands in `out` is sent.
+    /// Closes the connection once `out` is sent.
     fn give_up(&mut self, input: &[u8]) -> Next {
         log::error!(
-            "client {} is closed after a panic: what it sent, or was sent, is not known",
+            "client {} is closed after a panic: it is not known what was read and written",
             self.session.id
         );
         self.drop_open();
@@ -655,8 +682,8 @@ impl Conn {
         }
     }
 
-    /// Parses a batch of commands and runs them until the quantum ends or one has to wait; false if there is none to run
-    /// now. The keys of a batch are fetched into the cache together.
+    /// Parses a batch of commands and runs them until the quantum ends or one has to wait; false if none can
+    /// run now. The keys of a large batch are prefetched together.
     fn run_batch(
         &mut self,
         server: &Arc<Server>,
@@ -667,11 +694,11 @@ impl Conn {
     ) -> bool {
         let Speech::Resp(parser) = &mut self.speech else { return false };
         let from = self.start;
-        // They may have been changed since the last batch.
+        // The limits may have changed since the last batch.
         parser.set_limits(limits(server));
         panics::begin();
         self.doing = Doing::Parsing(self.out.len());
-        // What is allowed after AUTH is not known before it ran.
+        // Limits after AUTH are unknown until AUTH has run, so it is parsed alone.
         let max = match self.session.authenticated {
             true => self.stride.into(),
             false => {
@@ -681,7 +708,7 @@ impl Conn {
         };
         let filled = batch.fill(parser, &input[from..], max);
         let hashes = (batch.len() >= PREFETCH_FROM && self.session.multi.is_none())
-            .then(|| exec::call::prefetch(server, &self.session, batch, &input[from..]));
+            .then(|| exec::prefetch(server, &self.session, batch, &input[from..]));
         for i in 0..batch.len() {
             let authenticated = self.session.authenticated;
             if let Some((base, words)) = batch.take_large(i) {
@@ -710,9 +737,9 @@ impl Conn {
                 }
                 Flow::Held(until) => {
                     self.state = State::Held(until);
-                    if self.session.loading.is_some() {
+                    if self.session.rows.loading.is_some() {
                         let rest = (i + 1..batch.len()).map(|i| batch.args(i, &input[from..]));
-                        rest.for_each(|args| exec::sources::ask_ahead(server, local, &self.session, args));
+                        rest.for_each(|args| exec::fetching::ask_ahead(server, local, &self.session, args));
                     }
                     // The command stays in the buffer and is run again.
                     self.start = from + if i == 0 { 0 } else { batch.end(i - 1) };
@@ -739,7 +766,7 @@ impl Conn {
         }
         self.start = from + filled.used;
         if batch.len() > 1 {
-            // What is only queued, or refused, does not read the clock.
+            // Commands that are only queued or refused do not read the clock.
             local.lap();
         }
         match filled.stop {
@@ -769,14 +796,14 @@ impl Conn {
         }
     }
 
-    /// Makes the buffer with a command of many bytes the command's own, so that whoever keeps it need not copy. What it holds of the
-    /// memory of work it holds as long as it is kept.
+    /// Makes the buffer of a large command the command's own, so that a user of it need not copy. The command
+    /// keeps its work memory for as long as it lives.
     fn hold(&mut self, bytes: Vec<u8>, large: Large) {
         let words = OwnedArgs::from_parts(bytes, large.base, large.words);
         self.held = Some(Arc::new(words.held_by(self.transit.take())));
     }
 
-    /// Whether its request is so long that its memory is counted, or was.
+    /// Whether memory is, or should be, counted for the current request.
     fn hauls(&self) -> bool {
         self.input.capacity() > HAUL
             || self.need > HAUL
@@ -784,8 +811,8 @@ impl Conn {
             || self.thirsty_ns.is_some()
     }
 
-    /// Holds memory for a long request, of which so much is known as came; without it no more is read. A request that cannot have
-    /// it is refused, and its client as well, for what would come is the rest of it.
+    /// Holds work memory for a long request, as far as its length is known. While there is none, no more is
+    /// read. A request that can never get it is refused and its connection closed.
     #[cold]
     fn haul(&mut self, server: &Server, local: &Local) {
         let coming = if self.need > BULK { self.input.len() + self.need } else { 0 };
@@ -816,7 +843,8 @@ impl Conn {
         self.thirsty_ns = since_ns;
     }
 
-    /// Refuses a request for want of memory. It is not there as a whole, so the connection ends with it.
+    /// Refuses a request for want of memory and closes the connection, because the rest of the request would
+    /// follow.
     fn refuse(&mut self, server: &Server, bytes: u64) {
         let max = server.config.live.maxmemory_bytes.size() as u64;
         let why = match bytes > max {
@@ -836,8 +864,8 @@ impl Conn {
         self.set_thirsty(server, None);
     }
 
-    /// Looks at a long request again: whether there is memory for it now, and whether it comes at all while others wait for what it
-    /// holds. False: it is not one any more.
+    /// Checks a long request again: whether memory is free now, and whether it makes progress while others
+    /// wait for memory. False: it is no long request any more.
     pub(crate) fn look_at_haul(&mut self, server: &Server, local: &Local) -> bool {
         let patience = |since_ns: u64| local.clock_ns.saturating_sub(since_ns) >= HAUL_PATIENCE_NS;
         let came = self.session.info.net_in.load(Ordering::Relaxed);
@@ -859,7 +887,7 @@ impl Conn {
         self.hauling
     }
 
-    /// Its request is so long that it is to be looked at now and then, and is not yet.
+    /// True when its request has just become long, so that the loop must start to check it.
     pub(crate) fn begins_to_haul(&mut self) -> bool {
         self.hauls() && !std::mem::replace(&mut self.hauling, true)
     }
@@ -887,7 +915,7 @@ impl Conn {
         exec::job::discard(kept);
     }
 
-    /// Forgets what the parser knows of commands that were not run: it begins again at `start`.
+    /// Resets the parser to begin again at `start`, where the commands that did not run are.
     fn restart_parser(&mut self, server: &Server) {
         let mut parser = Parser::new(limits(server));
         parser.set_authenticated(self.session.is_let_in(server));
@@ -896,7 +924,7 @@ impl Conn {
         self.enough = 1;
     }
 
-    /// Bookkeeping after a slice: buffers that are empty shrink, others see the sizes.
+    /// Tidies up after a slice: frees empty buffers and publishes the sizes.
     fn after(&mut self, local: &Local) {
         if self.start == self.input.len() {
             self.start = 0;
@@ -912,12 +940,16 @@ impl Conn {
         info.reply_bytes.store(self.pending_out() as u64, Ordering::Relaxed);
     }
 
-    /// Ends the wait with a reply that came by mail.
-    pub(crate) fn resume(&mut self, bytes: Vec<u8>, stream: Option<Box<dyn Stream>>) {
+    /// Ends the wait with a reply that came by mail, and leaves when effects up to `gate` are durable.
+    pub(crate) fn resume(&mut self, bytes: Vec<u8>, stream: Option<Box<dyn Stream>>, gate: Lsn) {
+        if gate > 0 {
+            self.session.gate = self.session.gate.max(gate);
+            self.gates.close(self.out.len(), gate);
+        }
         self.session.set_flag(flag::BLOCKED, false);
         self.state = State::Running;
         self.session.hushed = false;
-        // HELLO may have come with it.
+        // The reply may be that of HELLO.
         self.out.set_resp3(self.session.resp3);
         if self.session.mutes_reply() {
             return self.session.take_told(&mut self.out);
@@ -934,12 +966,13 @@ impl Conn {
         }
     }
 
-    /// When the time of a parked client is up, if it has one.
+    /// The deadline of a parked client, if it has one.
     pub(crate) fn waits_until(&self) -> Option<u64> {
         if let State::Parked(until) = self.state { until } else { None }
     }
 
-    /// The deadline of the current wait, if there is one, where the timers do not know that yet.
+    /// The deadline of the current wait, if the timers do not know it yet. `Some(None)`: there is none any
+    /// more.
     pub(crate) fn new_deadline(&mut self) -> Option<Option<u64>> {
         let deadline = match self.state {
             State::Parked(at) => at,
@@ -951,16 +984,16 @@ impl Conn {
         changed.then_some(deadline)
     }
 
-    /// Ends the wait without a reply: what was held is run again.
+    /// Ends the wait without a reply; a held command is run again.
     pub(crate) fn release(&mut self) {
         self.session.set_flag(flag::BLOCKED, false);
-        // It may be held until the same time again.
+        // The next hold may have the same deadline.
         self.timer_ms = None;
         self.state = State::Running;
     }
 
-    /// Appends a message that is no reply. It goes between replies, never inside one: while a stream runs it waits. True
-    /// if the connection has to be continued for it.
+    /// Appends a message that is no reply. It goes between replies, never inside one; during a stream it
+    /// waits. True if the connection has to be continued to write it.
     pub(crate) fn push(&mut self, message: &Encoded, pool: &mut Pool) -> bool {
         match message {
             Encoded::Short(bytes) if self.takes_messages() => {
@@ -978,7 +1011,8 @@ impl Conn {
         true
     }
 
-    /// Whether a short message is copied to `out`: its buffer must not grow by leaps.
+    /// Whether a short message may be copied to `out`. A full `out` takes none, so that its buffer does not
+    /// grow by leaps.
     fn takes_messages(&self) -> bool {
         !self.session.hushed
             && self.stream.is_none()
@@ -986,12 +1020,12 @@ impl Conn {
             && self.out.len() < MESSAGES_MAX
     }
 
-    /// Whether messages that had to wait can be written: also while its command waits for something.
+    /// Whether waiting messages can be written; also true while a command is blocked.
     fn has_messages(&self) -> bool {
         !self.behind.is_empty() && !self.session.hushed && self.stream.is_none() && self.written() < OUT_HIGH
     }
 
-    /// Writes some of the messages that had to wait.
+    /// Writes up to [`STREAM_PART`] bytes of the waiting messages.
     fn write_behind(&mut self) {
         let until = self.out.len() + STREAM_PART;
         while let Some(piece) = self.behind.front() {
@@ -1016,7 +1050,7 @@ impl Conn {
         self.behind = Queue::default();
     }
 
-    /// Gives its socket away; what is large of the rest is freed elsewhere.
+    /// Returns its socket. Large buffers are freed on another thread.
     pub(crate) fn dismiss(mut self, server: &Server) -> Socket {
         self.set_thirsty(server, None);
         self.drop_open();
@@ -1036,7 +1070,7 @@ impl Conn {
         self.socket
     }
 
-    /// Takes back what the transport could not send.
+    /// Takes back the bytes that the transport could not send.
     pub(crate) fn put_back(&mut self, bytes: Vec<u8>, from: usize, blocked: bool, now_ns: u64) {
         debug_assert!(self.unsent.is_none(), "one send at a time");
         let rest = (bytes.len() - from) as u64;
@@ -1048,18 +1082,33 @@ impl Conn {
         }
     }
 
-    /// The socket has room again. Tells since when it had none (monotonic clock).
+    /// Notes that the socket has room again. Returns when it ran out of room (monotonic clock).
     pub(crate) fn unblock(&mut self) -> Option<u64> {
         self.blocked = false;
         self.blocked_ns.take()
     }
 
-    /// Sends what waits.
+    /// Takes those of the bytes to be sent that may leave; None: none may.
+    #[cold]
+    fn take_free(&mut self, durable: Lsn) -> Option<Vec<u8>> {
+        let free = self.gates.free(self.out.len(), durable);
+        if free == 0 {
+            return None;
+        }
+        self.gates.left(free);
+        let mut bytes = self.out.take();
+        if free < bytes.len() {
+            self.out.encoded(&bytes.split_off(free));
+        }
+        Some(bytes)
+    }
+
+    /// Sends what waits, as far as it tells of nothing behind `durable`.
     pub(crate) fn flush<T: Transport>(
         &mut self,
         io: &mut T,
         slot: usize,
-        local: &Local,
+        (local, durable): (&Local, Lsn),
         pool: &mut Pool,
     ) -> std::io::Result<Flushed> {
         self.told = 0;
@@ -1070,6 +1119,10 @@ impl Conn {
         let (bytes, from) = match self.unsent.take() {
             Some(unsent) => unsent,
             None if self.out.is_empty() => return Ok(Flushed::All),
+            None if !self.gates.are_open() => match self.take_free(durable) {
+                Some(bytes) => (bytes, 0),
+                None => return Ok(Flushed::Gated),
+            },
             None => (self.out.take(), 0),
         };
         if let Some(http) = self.as_http() {
@@ -1102,24 +1155,24 @@ impl Conn {
         self.stream.is_some()
     }
 
-    /// What its streamed reply keeps alive.
+    /// Reports what its streamed reply keeps alive.
     pub(crate) fn held(&self, held: &mut dyn FnMut(exec::Held)) {
         if let Some(stream) = &self.stream {
             stream.holds(held);
         }
     }
 
-    /// Whether more waits for it than the soft limit allows for long.
+    /// Whether its output exceeds the soft limit.
     pub(crate) fn is_over_soft_limit(&self) -> bool {
         self.soft_since.is_some()
     }
 
-    /// Bytes that stand in memory to be sent to the client, in its buffer or behind it.
+    /// Bytes in memory that are to be sent to the client, including those its stream has not written yet.
     pub(crate) fn bytes_to_send(&self) -> usize {
         self.pending_out() + self.stream.as_ref().map_or(0, |stream| stream.unsent_bytes())
     }
 
-    /// Whether the client is to be cut off because it does not read.
+    /// Whether its output exceeds the hard limit, or has exceeded the soft one for too long.
     pub(crate) fn exceeds_output_limit(&mut self, server: &Server, now_ms: u64) -> bool {
         let class = if self.session.subs.is_empty() { 0 } else { 2 };
         let limit = &server.config.live.output_limits[class];
@@ -1136,7 +1189,7 @@ impl Conn {
         now_ms.saturating_sub(since) >= limit.soft_s.get() as u64 * 1000
     }
 
-    /// Whether something can be run without more input.
+    /// Whether something can run without more input.
     pub(crate) fn has_work(&self) -> bool {
         self.has_messages()
             || self.state == State::Running
@@ -1169,7 +1222,7 @@ fn add_response(local: &Local, status: u16) {
     local.recorder.add(counter, 1);
 }
 
-/// Adds to a figure only this connection's loop writes: no locked instruction is needed.
+/// Adds to a figure that only this connection's loop writes, so that no locked instruction is needed.
 fn add(figure: &AtomicU64, n: u64) {
     figure.store(figure.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }

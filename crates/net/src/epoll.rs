@@ -1,7 +1,7 @@
 //! The transport that runs everywhere: epoll says which sockets are ready, and calls are made at once.
 //!
-//! Connections are level-triggered, so that a loop may leave bytes for its next turn; listeners and
-//! the mailbox are edge-triggered (T3). A peer that will send no more is told of, until the loop has heard it.
+//! Connections are level-triggered, so that a loop may leave bytes for its next turn. Listeners and the
+//! mailbox are edge-triggered (T3). That a peer sends no more is reported until the loop has heard it.
 
 use crate::socket::Socket;
 use crate::transport::{Event, Pool, Received, SEND_MAX, Sent, Transport};
@@ -20,7 +20,7 @@ pub(crate) struct Epoll {
     epoll: OwnedFd,
     events: Vec<epoll::Event>,
     scratch: Vec<u8>,
-    /// By slot: what epoll was told to wait for.
+    /// By slot: what epoll was asked to wait for.
     interest: Vec<Interest>,
 }
 
@@ -28,9 +28,9 @@ pub(crate) struct Epoll {
 struct Interest {
     input: bool,
     output: bool,
-    /// The loop knows that the peer will send no more.
+    /// The loop knows that the peer sends no more.
     half: bool,
-    /// The system was told of it.
+    /// The socket is in the epoll set.
     told: bool,
 }
 
@@ -94,7 +94,7 @@ impl Transport for Epoll {
         self.set(slot, socket, Interest { half: true, ..self.interest[slot] })
     }
 
-    /// What is ready and not served keeps its place in the line of those that are told of.
+    /// Takes the socket out of the set. A ready socket that is not served would be reported by every wait.
     fn put_off(&mut self, slot: usize, socket: &Socket) {
         if std::mem::take(&mut self.interest[slot].told) {
             let _ = epoll::delete(&self.epoll, socket);
@@ -154,7 +154,7 @@ impl Transport for Epoll {
     }
 
     fn remove(&mut self, _: usize, socket: Socket) -> bool {
-        // Closing the only descriptor of a socket takes it out of the set; this says it.
+        // Closing the only descriptor of a socket takes it out of the set too; this makes it explicit.
         let _ = epoll::delete(&self.epoll, &socket);
         true
     }
@@ -165,7 +165,7 @@ impl Transport for Epoll {
     }
 
     fn part(&mut self, _: usize, socket: &Socket) -> bool {
-        // It can only fail for one that was never told of.
+        // The call can only fail for a socket that is not in the set.
         let _ = epoll::delete(&self.epoll, socket);
         true
     }
@@ -174,7 +174,7 @@ impl Transport for Epoll {
         let timeout =
             Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
         self.events.clear();
-        // The only error that can happen here is an interruption, which is an empty turn.
+        // The only error possible here is an interruption, which is an empty turn.
         let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), Some(&timeout));
         for event in &self.events {
             let (token, flags) = (event.data.u64(), event.flags);
@@ -212,7 +212,7 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
-    /// What is put off is told of once, and again when only some of it was taken.
+    /// An ending that is put off is reported once, and again only when some of its bytes were taken.
     #[test]
     fn a_last_word_that_is_put_off_is_not_told_again_until_it_was_looked_at() {
         const BYTES: usize = READ + 100;

@@ -1,6 +1,8 @@
-//! One event loop. See the crate's head for the order of a turn. `accept` has who comes and goes, `housekeeping` what is done by
-//! the clock, `limits` what happens to clients that do not read, `messages` what subscribers are told, `moving` how connections go to another
-//! loop, `order` what waits behind others' requests.
+//! One event loop. The crate's head shows the order of a turn. The modules:
+//!
+//! - `accept` opens and closes connections; `housekeeping` works by the clock.
+//! - `limits` cuts off clients that do not read; `messages` serves subscribers.
+//! - `moving` sends connections to another loop; `order` decides what waits behind others' requests.
 
 mod accept;
 mod housekeeping;
@@ -19,7 +21,7 @@ use exec::mail::Mail;
 use exec::pubsub::FanOut;
 use exec::snapshots::Streamed;
 use exec::waits::{Part, Spent};
-use exec::{Flow, Local, Server, park};
+use exec::{Flow, Local, Server};
 use keyspace::Sweep;
 use std::collections::{HashMap, VecDeque};
 use std::net::TcpListener;
@@ -30,7 +32,7 @@ use std::time::Duration;
 use stdx::points::{self, Point};
 use stdx::queue::Queue;
 
-/// What the first loop accepts from.
+/// Listening sockets that the first loop accepts from.
 #[derive(Default)]
 pub struct Listeners {
     /// Non-blocking.
@@ -46,42 +48,47 @@ impl Listeners {
     }
 }
 
-/// Fresh requests are served for so long, or so many, before what they got is sent and the next ones are looked for.
+/// Fresh requests are served for this long, or this many of them, before replies are sent and new events
+/// fetched.
 const FRESH_NS: u64 = 200_000;
 const FRESH: usize = 64;
-/// What is not fresh has so long per turn, all of it together but for what cannot be cut; each kind of it half of that.
+/// Time per turn for all that is not fresh, apart from steps that cannot be cut; each kind of chore has half
+/// of it.
 const CHORES_NS: u64 = 100_000;
 const CHORE_NS: u64 = 50_000;
-/// Connections looked at in one slice when all have to be.
+/// Connections visited in one slice when all have to be.
 const LOOKS: usize = 256;
 /// Housekeeping interval, in milliseconds.
 const CRON_MS: u64 = 100;
-/// Between two looks at all connections' buffers, if one slice is not enough for them.
+/// Interval between two measurements of all connections' buffers, if one slice is not enough for them.
 const WEIGHING_MS: u64 = 1000;
 
-/// Demoted work that waits gets a loop's core for [`REST`] after each [`SPELL_NS`] in which the loop did not sleep by itself.
+/// Time without a sleep of its own after which a loop sleeps for [`REST`], so that waiting demoted work gets
+/// its core.
 const SPELL_NS: u64 = 900_000;
-/// After so long on its core a loop lets others have it that wait there, another loop above all: who wakes up where a loop
-/// runs already could not take its place until the next tick of the clock, 4 ms.
+/// Time on its core after which a loop yields to other threads, above all other loops. A thread that wakes on
+/// a busy core would otherwise wait for the next tick of the scheduler.
 const KEEP_NS: u64 = 100_000;
-/// A wait of at least so long was a sleep.
+/// A wait of at least this length counts as a sleep.
 const SLEPT_NS: u64 = 20_000;
-/// The kernel adds up to 50 µs of its own to a sleep.
+/// A short sleep; the kernel adds up to 50 µs of its own.
 const REST: Duration = Duration::from_micros(50);
 
 pub(crate) struct EventLoop {
     server: Arc<Server>,
     local: Local,
     listeners: Listeners,
-    /// Of each TCP and then each HTTP listener: the address at which connections arrive, unless it listens on several.
+    /// The address at which connections arrive, for each TCP and then each HTTP listener; None: it listens on
+    /// several.
     addresses: Vec<Option<String>>,
-    /// By listener: somebody may be waiting to be accepted.
+    /// By listener: clients may be waiting to be accepted.
     accepting: Vec<bool>,
-    /// The `tcp-keepalive` that the listeners were given, to be inherited.
+    /// The `tcp-keepalive` that was set on the listeners, for connections to inherit.
     prepared: Option<u64>,
-    /// Somebody could not be accepted: no descriptor was left.
+    /// A client could not be accepted because no descriptor was left.
     starved: bool,
-    /// Connections that have not asked for anything yet; whether one may have now, who is known to, and room for what he says.
+    /// Connections that have not asked for anything yet. `calling`: some may have now; `callers`: those known
+    /// to; `first_words`: the buffer for their bytes.
     porch: Porch,
     calling: bool,
     callers: VecDeque<usize>,
@@ -91,49 +98,53 @@ pub(crate) struct EventLoop {
     by_id: HashMap<u64, usize>,
     /// Connections that speak HTTP.
     https: usize,
-    /// What the transport said and was not served yet, in the order it came.
+    /// Events of the transport that are not served yet, in order.
     events: VecDeque<Event>,
-    /// Where the transport puts them.
+    /// Scratch list that the transport fills.
     arrived: Vec<Event>,
     /// Events taken off the queue so far.
     taken: u64,
-    /// What may come after others' requests, and how many events come before it: see [`EventLoop::sort_in`].
+    /// Endings that come after others' requests, and the value of `taken` from which each is due: see
+    /// [`EventLoop::sort_in`].
     endings: VecDeque<(u64, Event)>,
-    /// What came from connections that have bytes enough to be served, and how many events come before it: see
-    /// [`EventLoop::sort_bytes`].
+    /// Events of connections that have bytes enough to be served, and the value of `taken` from which each is
+    /// due: see [`EventLoop::sort_bytes`].
     arrears: VecDeque<(u64, Event)>,
     /// The kind of chore that comes first in the next turn.
     chore: usize,
     continued: VecDeque<usize>,
     dirty: Vec<usize>,
-    /// Calls to the transport so far; something was handed to it that goes out with the next one.
+    /// Connections whose replies wait until their effects are durable.
+    gated: Vec<usize>,
+    /// Calls to the transport so far. `unsubmitted`: a send was queued that goes out with the next call.
     submissions: u64,
     unsubmitted: bool,
     /// Messages on their way to subscribers.
     publishing: Queue<FanOut>,
     /// Connections in the middle of a large request, with more of it to be read.
     bulky: VecDeque<usize>,
-    /// Whom the first of them is written for next; empty between two slices.
+    /// Scratch list of the subscribers that a message is written for next; empty between two slices.
     audience: Vec<u64>,
-    /// Connections that have messages to be sent, and how many bytes they are.
+    /// Connections with messages to send; `told` is how many bytes they are in all.
     notified: VecDeque<usize>,
     told: usize,
-    /// Which connections are looked at next for what CLIENT PAUSE held, and for idleness.
+    /// Slots to visit next for commands that CLIENT PAUSE held, and for idle clients.
     releasing: Option<usize>,
     idling: Option<usize>,
-    /// And for what is in their buffers, what was found so far, and when the next such round is due.
+    /// Slot to visit next to measure buffers, the sum so far, and when the next such round is due.
     weighing: Option<usize>,
     buffered: Buffered,
     next_weighing_ms: u64,
-    /// Connections whose replies are being streamed; which is looked at next, and what was found so far.
+    /// Connections whose replies are being streamed, the index to visit next, and what this round has found.
     streaming: Vec<u64>,
     streams_at: usize,
     streams: Vec<Streamed>,
-    /// Connections with long requests, which memory is held for, or that wait for some.
+    /// Connections with long requests that hold work memory or wait for it.
     hauling: VecDeque<u64>,
-    /// Connections over their soft limit: they are cut off when their time is up, whether or not anything happens.
+    /// Connections over their soft limit. They are cut off when their time is up, even if nothing else
+    /// happens.
     limited: VecDeque<u64>,
-    /// Their last words are on the way; they are looked at again when those are out.
+    /// Connections whose last bytes are on the way; they are checked again when those are out.
     leaving: Vec<usize>,
     closing: VecDeque<usize>,
     mail: Queue<Mail>,
@@ -151,12 +162,12 @@ pub(crate) struct EventLoop {
     cpu_ns: u64,
     window_started_ns: u64,
     spell: Spell,
-    /// Monotonic clock when it last slept, or offered its core to others.
+    /// When it last slept or offered its core to others (monotonic clock).
     kept_since_ns: u64,
     stopping: bool,
 }
 
-/// Monotonic clock, and processor time of the loop, when it was last known to leave its core to others.
+/// The monotonic clock, and the loop's processor time, when it last left its core to others.
 #[derive(Default)]
 struct Spell {
     began_ns: u64,
@@ -198,6 +209,7 @@ impl EventLoop {
             chore: 0,
             continued: VecDeque::new(),
             dirty: Vec::new(),
+            gated: Vec::new(),
             submissions: 1,
             unsubmitted: false,
             publishing: Queue::default(),
@@ -234,8 +246,8 @@ impl EventLoop {
         }
     }
 
-    /// What a transport has to watch besides connections: the mailbox, and the listeners by number. The one behind the last is the
-    /// porch.
+    /// Descriptors that a transport watches besides connections: the mailbox, and the listeners by number.
+    /// The one after the last listener is the porch.
     pub(crate) fn watched(&self) -> (BorrowedFd<'_>, Vec<BorrowedFd<'_>>) {
         let tcp = self.listeners.tcp.iter().map(AsFd::as_fd);
         let unix = self.listeners.unix.iter().map(AsFd::as_fd);
@@ -244,7 +256,7 @@ impl EventLoop {
         (self.server.mailbox(self.local.id).as_fd(), listeners.collect())
     }
 
-    /// Connections there may be at most.
+    /// Most connections allowed.
     pub(crate) fn clients_max(&self) -> usize {
         self.server.config.live.maxclients.size()
     }
@@ -273,15 +285,15 @@ impl EventLoop {
             self.move_some(io);
             self.keep_house();
             self.hand_over(io);
-            // What others take of it belongs to this turn: who comes meanwhile is told what he waited for.
+            // The time others use of the core belongs to this turn, so that clients that come meanwhile are
+            // told why they waited.
             self.offer_core(io);
             self.local.end_turn(&self.server, self.taken);
         }
         self.say_goodbye(io);
     }
 
-    /// Lets the transport do what was asked of it and takes what it says. What is only bookkeeping is done at once;
-    /// what costs time queues up.
+    /// Lets the transport work and takes its events. Bookkeeping is done at once; costly events are queued.
     fn wait<T: Transport>(&mut self, io: &mut T, timeout: Duration) {
         let mut arrived = std::mem::take(&mut self.arrived);
         io.wait(timeout, &mut arrived, &mut self.pool);
@@ -292,7 +304,7 @@ impl EventLoop {
                 Event::Unsent { .. } | Event::Writable(_) | Event::Mail | Event::Listener(_) => {
                     self.serve(io, event)
                 }
-                // It is told again and again until somebody reads.
+                // The event is reported again and again until the loop reads.
                 Event::Readable(slot) | Event::Last(slot) => {
                     let Some(conn) = self.conns[slot].as_mut() else { continue };
                     match std::mem::replace(&mut conn.ready, true) {
@@ -309,8 +321,9 @@ impl EventLoop {
         self.arrived = arrived;
     }
 
-    /// Sends what was answered, if it only stands in the transport's queue: what comes next may take long, or the core.
-    #[inline(never)] // So that `wait` stays part of `run`: pipelines got 5 % less done otherwise.
+    /// Sends the replies that only stand in the transport's queue, because what follows may take long or give
+    /// the core away.
+    #[inline(never)] // So that `wait` stays part of `run`, which pipelines need.
     fn submit<T: Transport>(&mut self, io: &mut T) {
         if std::mem::take(&mut self.unsubmitted) {
             let mark = self.local.enter(Part::Submit, 0);
@@ -319,7 +332,7 @@ impl EventLoop {
         }
     }
 
-    /// Gives the reclaimer what is to be freed. It is woken by that, perhaps on this core.
+    /// Gives the reclaimer what is to be freed. That wakes the reclaimer, perhaps on this core.
     fn hand_over<T: Transport>(&mut self, io: &mut T) {
         if stdx::reclaim::is_due() {
             self.submit(io);
@@ -328,7 +341,7 @@ impl EventLoop {
         }
     }
 
-    /// Serves those who just asked for something, in the order they came.
+    /// Serves fresh requests in the order they came.
     fn serve_fresh<T: Transport>(&mut self, io: &mut T) {
         let until = self.local.clock_ns + FRESH_NS;
         for _ in 0..FRESH {
@@ -341,7 +354,7 @@ impl EventLoop {
             }
             let before = self.local.clock_ns;
             self.serve(io, event);
-            // Whoever ran a command has read the clock after it.
+            // A command that ran has read the clock after it.
             let now = if self.local.clock_ns == before { self.local.lap() } else { self.local.clock_ns };
             if now >= until {
                 break;
@@ -349,7 +362,7 @@ impl EventLoop {
         }
     }
 
-    // ----- chores ----------------------------------------------------------------------------------------------------
+    // ----- chores ------------------------------------------------------------------------------------------
 
     fn has_chores(&self) -> bool {
         self.accepting.contains(&true)
@@ -370,13 +383,13 @@ impl EventLoop {
             || self.weighing.is_some()
     }
 
-    /// Does a slice of what is not fresh. Replies to fresh requests are on their way before.
+    /// Does a slice of all that is not fresh. The replies to fresh requests are sent first.
     fn do_chores<T: Transport>(&mut self, io: &mut T) {
         self.submit(io);
         let until = self.local.lap() + CHORES_NS;
         const CHORES: [Part; 8] = [
             Part::Accept,
-            // By mail comes what works then do, and those whom that answers go on.
+            // Mail feeds the works and the continued connections that follow.
             Part::Mail,
             Part::Works,
             Part::Continue,
@@ -414,7 +427,7 @@ impl EventLoop {
         }
     }
 
-    /// Milliseconds of a clock that nobody sets.
+    /// Milliseconds of a clock that is never set.
     fn mono_ms(&self) -> u64 {
         self.local.clock_ns / 1_000_000
     }
@@ -438,7 +451,7 @@ impl EventLoop {
 
     fn serve<T: Transport>(&mut self, io: &mut T, event: Event) {
         match event {
-            // Mail is looked for each turn.
+            // The mailbox is checked every turn.
             Event::Mail => {}
             Event::Listener(number) => match self.accepting.get_mut(number) {
                 Some(accepting) => *accepting = true,
@@ -465,7 +478,7 @@ impl EventLoop {
                 if waits && !speaks || io.heard_half(slot, &conn.socket).is_err() {
                     self.lose(slot);
                 } else if waits {
-                    // Its last words are not out yet: it is lost when they are.
+                    // The connection's last bytes are not out yet; it is closed when they are.
                     self.mark_dirty(slot);
                 }
             }
@@ -484,7 +497,7 @@ impl EventLoop {
                 }
             }
             Event::Broken(slot) => self.lose(slot),
-            // Nothing before it in the queues is about the slot's next connection.
+            // All queued events before it are about the slot's former connection and are served.
             Event::Free(slot) => self.free.push(slot),
         }
     }
@@ -507,13 +520,14 @@ impl EventLoop {
         }
     }
 
-    /// So many bytes came from a connection, which are in its buffer or here.
+    /// Serves `n` bytes that came from a connection: those in `fresh`, or else already in its buffer.
     fn came(&mut self, slot: usize, n: usize, fresh: &[u8]) {
         let Some(conn) = self.conns[slot].as_mut() else { return };
         match conn.came(n, &self.server, &self.local) {
             Next::Close => self.doom(slot),
             Next::Wait => {}
-            // A connection in the queue has had its quantum: it waits for its turn. So does one that used up its last.
+            // A connection in the queue has had its quantum: it waits for its turn. So does one that used up
+            // its last quantum.
             Next::Continue if conn.queued => conn.keep(fresh),
             Next::Continue if conn.heavy => {
                 conn.keep(fresh);
@@ -529,11 +543,11 @@ impl EventLoop {
         }
     }
 
-    /// The peer will send no more.
+    /// Notes that the peer sends no more.
     fn end(&mut self, slot: usize) {
         let Some(conn) = self.conns[slot].as_mut() else { return };
         match conn.end() {
-            // Its last words are not out yet.
+            // The connection's last bytes are not out yet.
             Next::Close if conn.sent_with == self.submissions => self.leaving.push(slot),
             Next::Close if conn.waits_in_vain() && conn.pending_out() > 0 => self.mark_dirty(slot),
             Next::Close => self.doom(slot),
@@ -543,7 +557,7 @@ impl EventLoop {
         }
     }
 
-    /// One quantum for a connection.
+    /// Serves a connection for one quantum.
     fn advance(&mut self, slot: usize, fresh: &[u8]) {
         let Some(conn) = self.conns[slot].as_mut().filter(|conn| !conn.doomed) else { return };
         self.local.begin_quantum(conn.session.id);
@@ -563,9 +577,9 @@ impl EventLoop {
             self.hauling.push_back(conn.session.id);
         }
         if conn.session.was_held() && !matches!(conn.state, State::Held(_)) {
-            // It was refused, or goes elsewhere.
+            // The held command was refused, or goes elsewhere.
             let mut request = exec::waits::Request::default();
-            self.local.end_waits(&self.server, &mut conn.session, &mut request);
+            exec::waited::end_waits(&self.server, &mut self.local, &mut conn.session, &mut request);
         }
         if conn.pending_out() > 0 || next == Next::Wait {
             self.mark_dirty(slot);
@@ -574,7 +588,7 @@ impl EventLoop {
             Next::Close if self.conns[slot].as_ref().is_some_and(|c| c.pending_out() > 0) => {}
             Next::Close => self.doom(slot),
             Next::Continue => self.queue(slot),
-            // It might wait for ever, and take what a living client is to have.
+            // A client that is gone might wait for ever, and take what a living one should get.
             Next::Wait
                 if self.conns[slot].as_ref().is_some_and(|c| c.waits_in_vain() && c.pending_out() == 0) =>
             {
@@ -594,7 +608,7 @@ impl EventLoop {
         }
     }
 
-    /// Quanta for connections that have more to do, until one's worth of time has passed.
+    /// Serves connections that have more to do, one quantum each, until one chore's time has passed.
     fn continue_some(&mut self) {
         let until = self.local.lap() + CHORE_NS;
         for _ in 0..self.continued.len() {
@@ -609,7 +623,7 @@ impl EventLoop {
         }
     }
 
-    /// What further comes from a connection is read besides the requests of others, not among them.
+    /// Lets further bytes of a connection be read as a chore, not among the requests of others.
     fn read_later(&mut self, slot: usize) {
         if let Some(conn) = self.conns[slot].as_mut() {
             conn.bulky = true;
@@ -617,12 +631,12 @@ impl EventLoop {
         }
     }
 
-    /// Takes in some of long requests that are on their way, for one chore's time.
+    /// Reads pieces of long requests for one chore's time.
     fn read_bulky<T: Transport>(&mut self, io: &mut T) {
         let until = self.local.lap() + CHORE_NS;
         for _ in 0..self.bulky.len() {
             let Some(slot) = self.bulky.pop_front() else { return };
-            // It may have been closed, and its slot be another's.
+            // The connection may be closed, and the slot another's.
             if self.conns[slot].as_mut().is_some_and(|conn| std::mem::take(&mut conn.bulky)) {
                 self.serve(io, Event::Readable(slot));
             }
@@ -641,7 +655,7 @@ impl EventLoop {
         }
     }
 
-    /// Writes every connection that was served and has something to say, once.
+    /// Writes every connection that was served and has output, once.
     fn write_all<T: Transport>(&mut self, io: &mut T) {
         let mut dirty = std::mem::take(&mut self.dirty);
         let mut again = Vec::new();
@@ -669,7 +683,8 @@ impl EventLoop {
             return true;
         }
         self.told -= conn.told;
-        let flushed = match conn.flush(io, slot, &self.local, &mut self.pool) {
+        let durable = self.server.durable();
+        let flushed = match conn.flush(io, slot, (&self.local, durable), &mut self.pool) {
             Ok(flushed) => flushed,
             Err(_) => {
                 self.lose(slot);
@@ -699,6 +714,12 @@ impl EventLoop {
             }
             Flushed::Queued => conn.written() > 0,
             Flushed::Part => true,
+            Flushed::Gated => {
+                if !std::mem::replace(&mut conn.gated, true) {
+                    self.gated.push(slot);
+                }
+                false
+            }
             _ => false,
         };
         let work = conn.has_work();
@@ -711,7 +732,8 @@ impl EventLoop {
         again
     }
 
-    /// All is said and sent: the connection is closed, or stays a moment for its peer to read that.
+    /// Ends a connection whose output is all sent: closes it, or keeps it for a moment so that its peer can
+    /// read.
     fn part(&mut self, slot: usize) {
         let Some(conn) = self.conns[slot].as_mut() else { return };
         let (stays, new) = conn.linger(self.local.now_ms);
@@ -732,13 +754,13 @@ impl EventLoop {
         }
     }
 
-    /// Those go on for whom rows of sources arrived.
+    /// Resumes clients for which rows of sources arrived.
     fn wake_arrived(&mut self) {
         let rest = self.local.arrived.len().saturating_sub(LOOKS);
         for (client, arrival) in self.local.arrived.split_off(rest) {
             let Some(&slot) = self.by_id.get(&client) else { continue };
             let Some(conn) = self.conns[slot].as_mut() else { continue };
-            if let Some(loading) = conn.session.loading.as_mut()
+            if let Some(loading) = conn.session.rows.loading.as_mut()
                 && matches!(conn.state, State::Held(_))
             {
                 loading.arrived(arrival);
@@ -748,7 +770,7 @@ impl EventLoop {
         }
     }
 
-    /// A slice of what long work needs of this loop.
+    /// Does a slice of the long work that this loop takes part in.
     fn do_works(&mut self) {
         if !self.local.arrived.is_empty() {
             self.wake_arrived();
@@ -764,17 +786,17 @@ impl EventLoop {
         }
     }
 
-    /// Others may have the core that the loop has had for long.
+    /// Offers the core to other threads when the loop has had it for long.
     fn offer_core<T: Transport>(&mut self, io: &mut T) {
         let now = self.local.clock_ns;
-        // The clock of the turn may be a little behind the system's, by which a spell begins.
+        // The turn's clock may be a little behind the system's, which a spell begins with.
         let lasted_ns = now.saturating_sub(self.spell.began_ns);
         let work = self.server.work.turns.demand() != 0 && lasted_ns >= SPELL_NS;
         if !work && now.saturating_sub(self.kept_since_ns) < KEEP_NS {
             return;
         }
-        // Not before every offer: with nobody else about, the clients answered would take the core in the midst of a pipeline, and
-        // 50 of them got 8 % less done.
+        // Replies are sent before the offer only if demoted work waits. Otherwise the answered clients would
+        // take the core in the midst of a pipeline.
         if work {
             self.submit(io);
         }
@@ -788,20 +810,21 @@ impl EventLoop {
         self.local.leave(&self.server, Part::Offer, 0, mark);
     }
 
-    /// Demoted work is under way: of a core a loop never leaves it would get 1.4 %. A loop that had the processor for nine
-    /// tenths of a spell, while the loops leave no core idle, sleeps for a moment. Cost: a system call per spell.
+    /// Sleeps for a moment so that demoted work gets the core: if the loop ran for nine tenths of a spell and
+    /// the loops leave no core idle. Work that competes with a loop that never sleeps would get almost
+    /// nothing. Cost: a few system calls per spell.
     #[cold]
     fn leave_core(&mut self, now_ns: u64) {
         let cpu_ns = thread_cpu_ns();
         let (elapsed, busy) = (now_ns.saturating_sub(self.spell.began_ns), cpu_ns - self.spell.cpu_ns);
-        // A spell that began long ago says nothing about now.
+        // A spell that began long ago says nothing about the present.
         if elapsed < 4 * SPELL_NS && busy * 10 >= elapsed * 9 && self.load.is_full() {
             std::thread::sleep(REST);
         }
         self.spell = Spell { began_ns: stdx::clock::mono_ns(), cpu_ns };
     }
 
-    // ----- mail ------------------------------------------------------------------------------------------------------
+    // ----- mail --------------------------------------------------------------------------------------------
 
     fn read_mail<T: Transport>(&mut self, io: &mut T) {
         let until = self.local.lap() + CHORE_NS;
@@ -837,11 +860,11 @@ impl EventLoop {
                 let session = slot.and_then(|slot| self.conns[*slot].as_mut()).map(|conn| &mut conn.session);
                 exec::scripts::perform(&self.server, &mut self.local, session, *errand);
             }
-            Mail::Ready(keys) => self.server.park.serve(&self.server, &mut self.local, keys),
+            Mail::Ready(keys) => exec::blocking::serve(&self.server, &mut self.local, keys),
             Mail::Serve(waiter) => {
                 let slot = self.by_id.get(&waiter.client);
                 if let Some(conn) = slot.and_then(|slot| self.conns[*slot].as_mut()) {
-                    park::away::serve(&self.server, &mut self.local, &mut conn.session, &waiter);
+                    exec::blocking::give_to_job(&self.server, &mut self.local, &mut conn.session, &waiter);
                 }
             }
             Mail::Wait(wait) => self.wait_on(*wait),
@@ -851,7 +874,7 @@ impl EventLoop {
                 Some(&slot) => self.doom(slot),
                 None => self.pass_on_kill(client),
             },
-            Mail::Source(letter) => exec::sources::receive(&self.server, &mut self.local, letter),
+            Mail::Source(letter) => exec::fetching::receive(&self.server, &mut self.local, letter),
             Mail::Retry => {
                 self.releasing = Some(0);
                 exec::drive::resume(&self.server, &mut self.local);
@@ -861,11 +884,23 @@ impl EventLoop {
                     self.adopt(io, *conn);
                 }
             }
+            Mail::Durable => self.open_gates(),
             Mail::Shutdown => self.stopping = true,
         }
     }
 
-    /// A slice of what a committed script or transaction still has to do.
+    /// More effects are durable: connections whose replies waited for that are looked at again. O(connections
+    /// that wait)
+    fn open_gates(&mut self) {
+        for slot in std::mem::take(&mut self.gated) {
+            if let Some(conn) = self.conns[slot].as_mut() {
+                conn.gated = false;
+            }
+            self.mark_dirty(slot);
+        }
+    }
+
+    /// Does a slice of what a committed script or transaction still has to do.
     fn do_deeds(&mut self, deeds: Box<exec::scripts::Deeds>) {
         let client = deeds.client();
         let slot = self.by_id.get(&client);
@@ -891,13 +926,13 @@ impl EventLoop {
         self.deliver(done.client, done.bytes, done.stream, done.spent);
     }
 
-    /// A client waits whose job found nothing, for what is left of its time.
-    fn wait_on(&mut self, wait: park::away::Wait) {
+    /// Parks a client whose job found nothing, for the rest of its time.
+    fn wait_on(&mut self, wait: exec::piece::Wait) {
         let client = wait.client;
         let Some(&slot) = self.by_id.get(&client) else { return };
         let Some(conn) = self.conns[slot].as_mut() else { return };
         let (until, session) = (conn.waits_until(), &mut conn.session);
-        match park::away::wait(&self.server, &mut self.local, session, wait, until) {
+        match exec::blocking::wait(&self.server, &mut self.local, session, wait, until) {
             (Flow::Parked(timeout_ms), _) => {
                 conn.state = State::Parked(until.or(timeout_ms.map(|ms| self.local.now_ms + ms)));
                 if let Some(Some(at)) = conn.new_deadline() {
@@ -922,8 +957,8 @@ impl EventLoop {
         let Some(&slot) = self.by_id.get(&client) else { return };
         let Some(conn) = self.conns[slot].as_mut() else { return };
         let failed = bytes.strip_prefix(b"-");
-        exec::waits::request::ended(&self.server, &mut self.local, &mut conn.session, spent, failed);
-        conn.resume(bytes, stream);
+        exec::waited::ended(&self.server, &mut self.local, &mut conn.session, spent, failed);
+        conn.resume(bytes, stream, self.server.gate_of_mail());
         self.mark_dirty(slot);
         self.queue(slot);
     }
@@ -932,20 +967,21 @@ impl EventLoop {
     fn say_goodbye<T: Transport>(&mut self, io: &mut T) {
         for slot in 0..self.conns.len() {
             if let Some(conn) = self.conns[slot].as_mut() {
-                let _ = conn.flush(io, slot, &self.local, &mut self.pool);
+                let durable = self.server.durable();
+                let _ = conn.flush(io, slot, (&self.local, durable), &mut self.pool);
             }
         }
         io.wait(Duration::ZERO, &mut Vec::new(), &mut self.pool);
     }
 }
 
-/// The one address a listener listens on.
+/// The address of a listener, unless it listens on all.
 fn own_address(listener: &TcpListener) -> Option<String> {
     let address = listener.local_addr().ok()?;
     (!address.ip().is_unspecified()).then(|| address.to_string())
 }
 
-/// Processor time of the calling thread, time in the kernel included. A system call: some 0.3 µs.
+/// Processor time of the calling thread, including time in the kernel. Cost: a system call.
 fn thread_cpu_ns() -> u64 {
     let spent = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     spent.tv_sec as u64 * 1_000_000_000 + spent.tv_nsec as u64

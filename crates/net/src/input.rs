@@ -1,7 +1,8 @@
-//! What a connection sent that was not run yet.
+//! The bytes of a connection that have not run yet.
 //!
-//! A command of many megabytes comes in pieces of some kilobytes. A vector that doubles would copy all of it at once, again
-//! and again, while everybody else waits; so a large one moves to its next place piece by piece, with every piece that comes:
+//! A command of many megabytes comes in pieces of some kilobytes. A vector that doubles would copy all of it
+//! at once, again and again, while other clients wait. So a large buffer moves to its next place bit by bit,
+//! with every piece that comes:
 //!
 //! ```text
 //! bytes: ████████████████████████████░░░░   nearly full: `next`, larger, is made
@@ -11,14 +12,14 @@
 //! - N1: `next` is a prefix of `bytes`.
 //! - N2: when `bytes` is full, `next` has all of it and takes its place.
 //!
-//! Cost: [`Input::append`] O(n) for n bytes, whatever is there already. Where the size of a command can be told from its
-//! begin, the first move is the last.
+//! Cost: [`Input::append`] is O(n) for n bytes, however much is there already. If a command announces its
+//! size, the first move is the last.
 
-/// Up to here it grows as vectors do.
+/// Size up to which it grows as vectors do.
 const SMALL: usize = 128 * 1024;
-/// An announced size is believed up to so many times what came.
+/// An announced size is believed up to this multiple of what came.
 const BELIEVED: usize = 64;
-/// Bytes copied for each that comes; the last of as many parts of `bytes` is free when that begins.
+/// Bytes copied for each byte that comes. Copying begins when less than 1/`PACE` of `bytes` is free.
 const PACE: usize = 8;
 
 #[derive(Default)]
@@ -40,18 +41,18 @@ impl Input {
         self.bytes.capacity()
     }
 
-    /// Appends bytes. `expected`: how many there may be in the end, if that is known.
+    /// Appends bytes. `expected`: the final length, if known, else less. Cost: O(bytes).
     pub(crate) fn append(&mut self, fresh: &[u8], expected: usize) {
         self.room(fresh.len(), expected).extend_from_slice(fresh);
     }
 
-    /// Whether `n` further bytes have [`PACE`] times as many copied.
+    /// Whether appending `n` bytes copies [`PACE`] times as many.
     pub(crate) fn moves_with(&self, n: usize) -> bool {
         let (len, capacity) = (self.bytes.len(), self.bytes.capacity());
         len + n > SMALL && (self.next.is_some() || len + n > capacity - capacity / PACE)
     }
 
-    /// The bytes, with room for `n` more.
+    /// The bytes, with room for `n` more. `expected`: as for [`Input::append`].
     pub(crate) fn room(&mut self, n: usize, expected: usize) -> &mut Vec<u8> {
         let (len, capacity) = (self.bytes.len(), self.bytes.capacity());
         if len + n <= SMALL {
@@ -67,7 +68,7 @@ impl Input {
         }
         self.go_on(PACE * n);
         if len + n > capacity {
-            // All but nothing is left to be copied, unless much came at once.
+            // Next to nothing is left to copy, unless much came at once.
             self.go_on(usize::MAX);
             let next = self.next.take().unwrap_or_default();
             free(std::mem::replace(&mut self.bytes, next));
@@ -76,7 +77,7 @@ impl Input {
         &mut self.bytes
     }
 
-    /// Copies the next bytes (N1).
+    /// Copies the next `count` bytes to `next` (N1).
     fn go_on(&mut self, count: usize) {
         if let Some(next) = &mut self.next {
             let from = next.len();
@@ -85,20 +86,20 @@ impl Input {
         }
     }
 
-    /// Drops the first `n` bytes. O(bytes left).
+    /// Drops the first `n` bytes. Cost: O(bytes left).
     pub(crate) fn drop_front(&mut self, n: usize) {
         self.bytes.drain(..n);
         self.next.take().into_iter().for_each(free);
     }
 
-    /// Takes everything; what comes after `end` is left. O(bytes after `end`).
+    /// Takes the bytes up to `end`; those after it stay. Cost: O(bytes after `end`).
     pub(crate) fn take_to(&mut self, end: usize) -> Vec<u8> {
         self.next.take().into_iter().for_each(free);
         let rest = self.bytes.split_off(end);
         std::mem::replace(&mut self.bytes, rest)
     }
 
-    /// Gives its memory back.
+    /// Frees its memory.
     pub(crate) fn release(&mut self) {
         self.next.take().into_iter().for_each(free);
         free(std::mem::take(&mut self.bytes));
@@ -110,10 +111,10 @@ impl Input {
     }
 }
 
-/// Frees a buffer, a large one elsewhere.
+/// Frees a buffer; a large one is freed on another thread.
 fn free(buffer: Vec<u8>) {
     if buffer.capacity() > SMALL {
-        exec::job::discard(buffer);
+        stdx::reclaim::discard(buffer);
     }
 }
 
@@ -121,7 +122,8 @@ fn free(buffer: Vec<u8>) {
 mod tests {
     use super::*;
 
-    /// Random pieces, foreseen and not, against a plain vector; and what one piece has copied is bounded by its size.
+    /// Random pieces, with a known size and without, against a plain vector. The bytes copied with one piece
+    /// are bounded.
     #[test]
     fn it_holds_what_came_and_never_moves_much_at_once() {
         let mut seed = 7u64;

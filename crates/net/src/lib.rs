@@ -2,22 +2,23 @@
 //!
 //! ```text
 //! turn:  wait ─► fresh: read, run a quantum each ─► write ─► a slice of chores ─► write ─► timers
-//!                at most 200 µs or 64 of them                ▲ in turns: continued connections (pipelines, streams),
-//!                                                              mail, newcomers, long work, messages, expiry
+//!                at most 200 µs or 64 of them            ▲ in turns: continued connections,
+//!                                                          mail, new connections, long work, messages, expiry
 //! ```
 //!
-//! - N1: a connection is served for at most one quantum ([`QUANTUM_NS`]) before the others; fresh short requests go
-//!   before continued slices, and before the first requests of connections: a crowd that arrives waits for itself
-//!   (`porch.rs`), and so does one that leaves.
-//! - N2: output is written once per turn and connection; a client that does not read is not read from either, once
-//!   [`OUT_HIGH`] bytes wait for it.
-//! - N3: a loop touches only its own connections; others talk to it by mail.
+//! - N1: a connection is served for at most one quantum ([`QUANTUM_NS`]) before the others. Fresh short
+//!   requests go before continued slices and before the first requests of new connections: a crowd that
+//!   arrives waits for itself (`porch.rs`), and so does one that leaves.
+//! - N2: output is written once per turn and connection. A client that does not read is not read from either,
+//!   once [`OUT_HIGH`] bytes wait for it.
+//! - N3: a loop touches only its own connections; other threads talk to them by mail.
 //! - N4: nothing here waits but a transport's `wait`: `epoll_wait`, or `io_uring_enter`.
 #![deny(unsafe_code)]
 
 mod conn;
 mod epoll;
 mod event_loop;
+mod gates;
 mod input;
 mod load;
 mod porch;
@@ -39,10 +40,10 @@ use std::thread::JoinHandle;
 
 /// How long one connection is served before the others, in nanoseconds.
 pub const QUANTUM_NS: u64 = 100_000;
-/// Bytes waiting for a client above which no further command of it is run.
+/// Bytes waiting for a client above which none of its further commands runs.
 pub const OUT_HIGH: usize = 256 * 1024;
 
-/// How the loops talk to the kernel.
+/// The interface by which the loops talk to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backend {
     Epoll,
@@ -57,8 +58,8 @@ impl Backend {
         }
     }
 
-    /// What `io-backend` asks for, or epoll if io_uring is not to be had; with the reason if it was asked for. Makes an
-    /// io_uring for trial. Cost: less than a millisecond.
+    /// Chooses what `io-backend` asks for, or epoll if the system has no io_uring; then with the reason.
+    /// Makes an io_uring for trial, unless epoll is asked for. Cost: less than a millisecond.
     pub fn choose(config: &Config) -> (Backend, Option<std::io::Error>) {
         let asked = config.live.io_backend.get();
         if asked == EPOLL {
@@ -71,12 +72,12 @@ impl Backend {
     }
 }
 
-/// The place of `epoll` among the choices of `io-backend`.
+/// Index of `epoll` among the values of `io-backend`.
 const EPOLL: i64 = 1;
-/// Connections per loop that the kernel is told of in a table; those beyond are found a little slower.
+/// Connections per loop that get a place in the kernel's table; it finds further ones a little slower.
 const DIRECT_MAX: usize = 16 * 1024;
 
-/// Starts one thread per event loop; the first one accepts.
+/// Starts one thread per event loop; the first one accepts. Errors: a porch or a thread cannot be made.
 pub fn start(
     server: &Arc<Server>,
     listeners: Listeners,
@@ -99,21 +100,22 @@ pub fn start(
         .collect()
 }
 
-/// Runs a loop on the transport chosen. An io_uring belongs to the thread that made it, so it is made here.
+/// Runs a loop on the chosen transport, or on epoll if that fails. An io_uring belongs to the thread that
+/// makes it, so it is made here.
 fn serve(mut event_loop: EventLoop, backend: Backend) {
     if backend == Backend::IoUring {
         let (mailbox, listeners) = event_loop.watched();
         let direct = event_loop.clients_max().min(DIRECT_MAX);
         match uring::Uring::new(mailbox, &listeners, direct as u32) {
             Ok(mut io) => return event_loop.run(&mut io),
-            Err(e) => log::warn!("a loop has no io_uring ({e}) and uses epoll"),
+            Err(e) => log::warn!("an event loop cannot get an io_uring ({e}) and uses epoll"),
         }
     }
     let (mailbox, listeners) = event_loop.watched();
     match epoll::Epoll::new(mailbox, &listeners) {
         Ok(mut io) => event_loop.run(&mut io),
         Err(e) => {
-            log::error!("a loop cannot wait for its clients: {e}");
+            log::error!("an event loop can use neither io_uring nor epoll, the server ends: {e}");
             std::process::abort();
         }
     }

@@ -1,16 +1,18 @@
-//! How busy the loops are, and where connections go.
+//! How busy the loops are, and where connections should go.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How busy a loop is that gives connections away, and how much less so who gets them, in thousandths.
+/// Load above which a loop gives connections away, and how much less the receiving loop must have, in
+/// thousandths.
 const FULL: u64 = 800;
 const APART: u64 = 300;
-/// What two loops do at most if one could do it alone, for which a request costs less, and what one does at least to be worth it.
+/// Most load of two loops that one could carry alone, which makes a request cheaper, and the least of either
+/// that makes joining worth it.
 const ONE: u64 = 1000;
 const SOME: u64 = 50;
 
-/// How busy each loop is, in thousandths of the last interval.
+/// The load of each loop in the last interval, in thousandths.
 #[derive(Clone)]
 pub(crate) struct Load(pub(crate) Arc<[AtomicU64]>);
 
@@ -19,7 +21,7 @@ impl Load {
         Load((0..loops).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Whether the loops leave less than a tenth of the cores they run on.
+    /// Whether the loops together are idle for less than a tenth of their time.
     pub(crate) fn is_full(&self) -> bool {
         self.0.iter().map(|busy| busy.load(Ordering::Relaxed)).sum::<u64>() > 900 * self.0.len() as u64
     }
@@ -28,8 +30,9 @@ impl Load {
         self.0[id].load(Ordering::Relaxed)
     }
 
-    /// Where connections of a loop that is full had best go, and how many of those that it has served lately: half of what would
-    /// even it out, at least one. None: it is not, or no other has much less to do, or one more would make that one as busy.
+    /// Where connections of a full loop should go, and how many of the `served` ones: half of what would even
+    /// out the load, at least one. None: the loop is not full, no other has much less load, or one connection
+    /// more would only swap the two.
     pub(crate) fn surplus(&self, id: usize, served: usize) -> Option<(usize, usize)> {
         let mine = self.of(id);
         let (to, least) = (0..self.0.len()).map(|id| (id, self.of(id))).min_by_key(|(_, busy)| *busy)?;
@@ -40,14 +43,14 @@ impl Load {
         (served > 1 && spare >= mine).then(|| (to, (spare / (4 * mine)).max(1) as usize))
     }
 
-    /// The first loop of those before this one that could do the work of both.
+    /// The first of the loops before this one that could do the work of both.
     pub(crate) fn companion(&self, id: usize) -> Option<usize> {
         let mine = self.of(id);
         let fits = |other: &usize| self.of(*other) >= SOME && self.of(*other) + mine <= ONE;
         (0..id).find(fits).filter(|_| mine >= SOME)
     }
 
-    /// Where a new connection goes: to the first loop unless that is busy and another is less so. Spreading early would
+    /// Loop for a new connection: the first, unless it is busy and another is less so. Spreading early would
     /// only add wake-ups across cores.
     pub(crate) fn place(&self) -> usize {
         let least = (0..self.0.len()).min_by_key(|id| (self.of(*id), *id)).unwrap_or(0);
@@ -68,7 +71,8 @@ mod tests {
         assert_eq!(load(&[1000, 400, 0, 100]).surplus(0, 100), Some((2, 25)));
         assert_eq!(load(&[100, 1000]).surplus(1, 100), Some((0, 22)));
         assert_eq!(load(&[900, 600]).surplus(0, 3), Some((1, 1)));
-        // It would only change places, it has only one, it is not full, nobody has much less to do, there is nobody else.
+        // In order: the two would only change places; it has one connection; it is not full; none has much
+        // less; it is alone.
         assert_eq!(load(&[900, 600]).surplus(0, 2), None);
         assert_eq!(load(&[1000, 0]).surplus(0, 1), None);
         assert_eq!(load(&[790, 0]).surplus(0, 100), None);
@@ -82,16 +86,16 @@ mod tests {
         assert_eq!([0, 1, 2, 3].map(|id| busy.companion(id)), [None, Some(0), None, Some(0)]);
         let busy = load(&[700, 0, 310, 400]);
         assert_eq!([1, 2, 3].map(|id| busy.companion(id)), [None, None, Some(2)]);
-        // Who has come together does not go apart again.
+        // Loops that were joined do not part again.
         assert_eq!(load(&[950, 0]).companion(1), None);
     }
 
-    /// Whatever the connections are worth, giving comes to an end and nobody gets more than the giver had.
+    /// Whatever the connections cost, giving comes to an end and no loop gets more than the giver had.
     #[test]
     fn steps_come_to_rest() {
         for connections in [2, 3, 50, 1000] {
             let (mut mine, mut other, mut steps) = (connections, 0, 0);
-            // Each is worth so much that all of them together would fill two loops.
+            // Each costs so much that all of them together would fill two loops.
             let busy = |n: usize| (n as u64 * 2000 / connections as u64).min(1000);
             while let Some((to, n)) = load(&[busy(mine), busy(other)]).surplus(0, mine) {
                 assert_eq!(to, 1);

@@ -8,16 +8,20 @@
 //!  receive buffers: one region, lent to the kernel through a buffer ring ──► Lease ──► give_back
 //! ```
 //!
-//! - R1: the kernel writes into a receive buffer only while that buffer's number is in the buffer ring. Its completion
-//!   takes it out, makes the one [`Lease`] for it, and only `give_back`, which consumes the lease, puts it in again.
-//! - R2: the kernel reads a send buffer only inside `enter`: sends carry MSG_DONTWAIT, so they are tried once, at
-//!   submission, and are over when the kernel has taken their entry. The buffers stay in `sending` until then.
-//! - R3: a ring is used by the thread that made it only (it is not `Send`), as IORING_SETUP_SINGLE_ISSUER demands.
-//! - R4: the ring is closed before its receive buffers are unmapped, after everything in flight was cancelled.
+//! - R1: the kernel writes into a receive buffer only while its number is in the buffer ring. A completion
+//!   takes it out and makes its one [`Lease`]; only `give_back`, which consumes the lease, puts it in again.
+//! - R2: the kernel reads a send buffer only inside `enter`. Sends carry MSG_DONTWAIT, so they are tried
+//!   once, at submission, and are over when the kernel has taken their entry. The buffers stay in `sending`
+//!   until then.
+//! - R3: a ring is used only by the thread that made it (it is not `Send`), as IORING_SETUP_SINGLE_ISSUER
+//!   demands.
+//! - R4: the ring is closed before its receive buffers are unmapped, after everything in flight was
+//!   cancelled.
 //!
-//! A send that goes out whole, and was all there is to send, makes no completion (IOSQE_CQE_SKIP_SUCCESS), so that a loop
-//! that waits for one completion is not woken by its own replies. With MSG_WAITALL a short send counts as failed, so it
-//! does make one, with the bytes that went. [`Ring::trial`] proves this on a socket pair before anybody relies on it.
+//! A send that goes out whole, with nothing more to send, makes no completion (IOSQE_CQE_SKIP_SUCCESS). So a
+//! loop that waits for a completion is not woken by its own replies. With MSG_WAITALL a short send counts as
+//! failed, so it does make a completion, with the bytes that went. [`Ring::trial`] proves this on a socket
+//! pair before the server relies on it.
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::io::Errno;
@@ -27,25 +31,25 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-/// Entries of the submission queue; when it is full it is submitted. Small in tests, so that it is.
+/// Entries of the submission queue; a full one is submitted. Small in tests, so that it fills.
 const ENTRIES: u32 = if cfg!(test) { 8 } else { 512 };
-/// Entries of the completion queue. What does not fit waits in the kernel.
+/// Entries of the completion queue. Completions that do not fit wait in the kernel.
 const COMPLETIONS: u32 = if cfg!(test) { 16 } else { 4096 };
-/// Receive buffers, a power of two, and their size. One connection may fill 32 of them in a turn.
+/// Number of receive buffers, a power of two, and their size. One connection may fill 32 of them in a turn.
 const BUFFERS: u16 = 128;
 const BUFFER_BYTES: usize = 8 * 1024;
 const GROUP: u16 = 0;
-/// Bytes that do not fit into a socket at once.
+/// More bytes than fit into a socket at once.
 const TOO_MUCH: usize = 4 << 20;
-/// Tokens of sends have this bit.
+/// Bit that marks the tokens of sends.
 const SEND: u64 = 1 << 63;
-/// Token of cancellations, whose completions say nothing.
+/// Token of cancellations, whose completions are ignored.
 const CANCEL: u64 = u64::MAX >> 1;
 
 /// A descriptor the ring knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum File {
-    /// A place in the ring's own table: the kernel need not count references.
+    /// A place in the ring's own table, for which the kernel counts no references.
     Direct(u32),
     Plain(RawFd),
 }
@@ -56,12 +60,12 @@ pub(crate) struct Lease {
     len: u32,
 }
 
-/// Something that was asked for has happened.
+/// The result of a request.
 pub(crate) struct Completion {
     pub(crate) token: u64,
-    /// Bytes, events, or why not.
+    /// Bytes or events, or the error.
     pub(crate) result: Result<u32, Errno>,
-    /// More completions of the same request will follow.
+    /// More completions of the same request follow.
     pub(crate) more: bool,
     pub(crate) lease: Option<Lease>,
 }
@@ -70,7 +74,7 @@ pub(crate) struct Completion {
 pub(crate) struct Ended {
     pub(crate) token: u64,
     pub(crate) bytes: Vec<u8>,
-    /// Where the bytes that were to be sent began and ended.
+    /// The range of bytes that was to be sent.
     pub(crate) from: usize,
     pub(crate) to: usize,
     /// Bytes that went out.
@@ -79,7 +83,7 @@ pub(crate) struct Ended {
 
 struct Sending {
     ended: Ended,
-    /// How many entries had been queued when this one was.
+    /// Entries queued up to and including this one.
     number: u64,
 }
 
@@ -96,13 +100,13 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Whether there is a ring to be had that does what is relied on here. Errors: why not.
+    /// Checks that the kernel provides a ring that behaves as this module needs. Errors: why not.
     pub(crate) fn trial() -> io::Result<()> {
         Ring::new(1)?.prove()
     }
 
-    /// A ring with room for so many direct descriptors (none if the system refuses). Errors: the kernel is too old,
-    /// forbids io_uring, or has no memory for it.
+    /// Makes a ring with room for `direct` descriptors (none if the system refuses). Errors: the kernel is
+    /// too old, forbids io_uring, or has no memory for it.
     pub(crate) fn new(direct: u32) -> io::Result<Ring> {
         let io = IoUring::builder()
             .setup_single_issuer()
@@ -124,8 +128,8 @@ impl Ring {
         Ok(Ring { io, buffers, sending: Vec::new(), queued: 0, direct, one_thread: PhantomData })
     }
 
-    /// Puts a descriptor into place `at` of the table, if there is such a place. It stays usable until `forget`,
-    /// whatever becomes of `fd`.
+    /// Puts a descriptor into place `at` of the table, if there is such a place. It stays usable until
+    /// `forget`, even if `fd` is closed.
     pub(crate) fn know(&self, at: usize, fd: RawFd) -> File {
         match u32::try_from(at) {
             Ok(at)
@@ -141,12 +145,12 @@ impl Ring {
     /// Takes a descriptor out of the table; what is in flight goes on.
     pub(crate) fn forget(&self, file: File) {
         if let File::Direct(at) = file {
-            // It can only fail for a place that is not there.
+            // The call can only fail for a place that does not exist.
             let _ = self.io.submitter().register_files_update(at, &[-1]);
         }
     }
 
-    /// Receives from a socket again and again, until it is cancelled, ends, or finds no buffer.
+    /// Receives from a socket repeatedly, until it is cancelled, ends, or finds no buffer.
     pub(crate) fn receive(&mut self, token: u64, file: File) {
         debug_assert!(token & SEND == 0 && token != CANCEL);
         let entry = match file {
@@ -157,7 +161,8 @@ impl Ring {
         unsafe { self.push(entry.user_data(token)) };
     }
 
-    /// Tells when a descriptor has one of these events, or failed: once, or each time something new happens.
+    /// Reports when a descriptor has one of these events, or failed: once, or (`multi`) each time something
+    /// new happens.
     pub(crate) fn poll(&mut self, token: u64, file: File, events: u32, multi: bool) {
         debug_assert!(token & SEND == 0 && token != CANCEL);
         let entry = match file {
@@ -168,7 +173,7 @@ impl Ring {
         unsafe { self.push(entry.user_data(token)) };
     }
 
-    /// Ends the request with that token; its last completion tells of it.
+    /// Cancels the request with that token; the request's last completion reports it.
     pub(crate) fn cancel(&mut self, token: u64) {
         let entry = opcode::AsyncCancel::new(token).build().user_data(CANCEL);
         // SAFETY: the entry holds no pointer but the token, which is only compared.
@@ -185,23 +190,25 @@ impl Ring {
             File::Direct(place) => opcode::Send::new(types::Fixed(place), at, len).flags(flags).build(),
             File::Plain(fd) => opcode::Send::new(types::Fd(fd), at, len).flags(flags).build(),
         };
-        // Who has more to send is woken when this part went.
+        // A connection with more to send needs a completion when this part went.
         let quiet = if to == bytes.len() { squeue::Flags::SKIP_SUCCESS } else { squeue::Flags::empty() };
         let entry = entry.flags(quiet).user_data(token | SEND);
-        // SAFETY: `bytes` owns the memory `at` points to and moves into `sending`, where nothing touches it before the
-        // kernel is through with it (R2).
+        // SAFETY: `bytes` owns the memory `at` points to and moves into `sending`, where nothing touches it
+        // before the kernel is through with it (R2).
         unsafe { self.push(entry) };
         let ended = Ended { token, bytes, from, to, result: Ok(to - from) };
         self.sending.push(Sending { ended, number: self.queued });
     }
 
-    /// Submits what is queued and lets the kernel do its part; sleeps until there is a completion or the time is up.
+    /// Submits what is queued and lets the kernel work; sleeps until there is a completion or the timeout
+    /// ends.
     pub(crate) fn enter(&mut self, timeout: Duration) {
         let waits = !timeout.is_zero() && self.io.completion().is_empty();
         let timeout = types::Timespec::from(timeout);
         let args = types::SubmitArgs::new().timespec(&timeout);
         if waits {
-            // Errors are the end of the time, an interruption, or a full completion queue: turns with what there is.
+            // Errors are a timeout, an interruption, or a full completion queue: the turn goes on with what
+            // there is.
             let _ = self.io.submitter().submit_with_args(1, &args);
             return;
         }
@@ -211,7 +218,7 @@ impl Ring {
         let _ = unsafe { self.io.submitter().enter::<libc::sigset_t>(to_submit, 0, flags, None) };
     }
 
-    /// Brings completions that did not fit into the queue, which was emptied; false if there are none.
+    /// Fetches completions that did not fit into the queue, which must be empty; false if there are none.
     pub(crate) fn overflowed(&mut self) -> bool {
         let overflowed = self.io.submission().cq_overflow();
         if overflowed {
@@ -226,7 +233,7 @@ impl Ring {
         !self.io.submission().is_empty()
     }
 
-    /// The next completion that is not about a send.
+    /// Takes the next completion that is not about a send.
     pub(crate) fn next(&mut self) -> Option<Completion> {
         loop {
             let entry = self.io.completion().next()?;
@@ -242,7 +249,8 @@ impl Ring {
                 self.note(token & !SEND, result);
                 continue;
             }
-            // Every completion that names a buffer is a receive of this ring: it takes the buffer out of the ring (R1).
+            // Every completion that names a buffer is a receive of this ring: it takes the buffer out of the
+            // ring (R1).
             let lease = cqueue::buffer_select(flags)
                 .map(|buffer| Lease { buffer, len: result.unwrap_or(0).min(BUFFER_BYTES as u32) });
             return Some(Completion { token, result, more: cqueue::more(flags), lease });
@@ -251,13 +259,13 @@ impl Ring {
 
     /// Notes that a send did not go out whole.
     fn note(&mut self, token: u64, result: Result<u32, Errno>) {
-        // A token has one send in flight at a time; the latest is the one.
+        // A token has one send in flight at a time: the latest with this token.
         if let Some(sending) = self.sending.iter_mut().rev().find(|s| s.ended.token == token) {
             sending.ended.result = result.map(|n| n as usize);
         }
     }
 
-    /// Gives back the sends that are over, once all completions there are were taken with `next`.
+    /// Gives back the sends that are over. All completions must have been taken with `next`.
     pub(crate) fn ended(&mut self, mut each: impl FnMut(Ended)) {
         if self.sending.is_empty() {
             return;
@@ -293,17 +301,17 @@ impl Ring {
             if unsafe { self.io.submission().push(&entry) }.is_ok() {
                 return;
             }
-            // Full: the kernel takes what is there. An error means it is busy; it will not be for long.
+            // Full: the kernel takes what is there. An error means that it is busy for a moment.
             let _ = self.io.submitter().submit();
         }
     }
 
-    /// Checks on a socket pair what the sends rely on (R2).
+    /// Checks on a socket pair what the sends rely on (R2), and polls and receives too.
     fn prove(&mut self) -> io::Result<()> {
         let unlike = || io::Error::other("sends do not behave as expected");
         let (mut near, far) = std::os::unix::net::UnixStream::pair()?;
         let file = File::Plain(far.as_raw_fd());
-        // Zeros are not in memory before they are written.
+        // A page of zeros takes no memory until it is written.
         let big = vec![0u8; TOO_MUCH];
         self.send(1, file, b"whole".to_vec(), 0, 5);
         self.send(2, file, big, 0, TOO_MUCH);
@@ -350,7 +358,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // So that nothing is in flight when the buffers go (R4).
+        // Nothing is in flight when the buffers are unmapped (R4).
         let _ = self.io.submitter().register_sync_cancel(None, types::CancelBuilder::any());
         // SAFETY: no argument is passed.
         let _ = unsafe { self.io.submitter().enter::<libc::sigset_t>(0, 0, 1, None) };
@@ -358,10 +366,11 @@ impl Drop for Ring {
     }
 }
 
-/// The receive buffers and the ring that lends them: one mapping, entries first. Pages are there once they were used.
+/// The receive buffers and the ring that lends them, in one mapping: entries first. Pages take memory once
+/// they are used.
 struct Buffers {
     at: *mut u8,
-    /// Where the kernel takes the next one from is its business; this is where the next one is put.
+    /// Where the next buffer is put. The kernel keeps the other end of the ring.
     tail: u16,
 }
 
@@ -381,7 +390,8 @@ impl Buffers {
             )?
         };
         let mut buffers = Buffers { at: at.cast(), tail: 0 };
-        // SAFETY: the ring is page-aligned, has BUFFERS entries, and stays mapped until after the io_uring is gone (R4).
+        // SAFETY: the ring is page-aligned, has BUFFERS entries, and stays mapped until after the io_uring is
+        // gone (R4).
         unsafe { io.submitter().register_buf_ring_with_flags(buffers.at as u64, BUFFERS, GROUP, 0)? };
         (0..BUFFERS).for_each(|buffer| buffers.put(buffer));
         Ok(buffers)
@@ -394,8 +404,8 @@ impl Buffers {
     }
 
     fn bytes(&self, lease: &Lease) -> &[u8] {
-        // SAFETY: the lease is the only one for its buffer, and the kernel does not write there while it exists (R1); the
-        // mapping is initialized (with zeros at first) and lives as long as `self`.
+        // SAFETY: the lease is the only one for its buffer, and the kernel does not write there while it
+        // exists (R1); the mapping is initialized (with zeros at first) and lives as long as `self`.
         unsafe { std::slice::from_raw_parts(self.place(lease.buffer), lease.len as usize) }
     }
 
@@ -404,15 +414,15 @@ impl Buffers {
         let place = self.place(buffer) as u64;
         let entries = self.at.cast::<types::BufRingEntry>();
         let index = usize::from(self.tail & (BUFFERS - 1));
-        // SAFETY: the entry is inside the ring (the mask). The kernel reads entries below the tail only, and this one is
-        // not: at most BUFFERS numbers exist, each in the ring at most once (R1).
+        // SAFETY: the entry is inside the ring (the mask). The kernel reads entries below the tail only, and
+        // this one is not: at most BUFFERS numbers exist, each in the ring at most once (R1).
         let entry = unsafe { &mut *entries.add(index) };
         entry.set_addr(place);
         entry.set_len(BUFFER_BYTES as u32);
         entry.set_bid(buffer);
         self.tail = self.tail.wrapping_add(1);
-        // SAFETY: the tail is a u16 inside the first entry, which `set_*` above do not touch; the kernel reads it
-        // atomically, so it is stored so, after the entry was written.
+        // SAFETY: the tail is a u16 inside the first entry, which `set_*` above do not touch; the kernel
+        // reads it atomically, so it is stored so, after the entry was written.
         unsafe {
             let tail = types::BufRingEntry::tail(entries).cast_mut();
             AtomicU16::from_ptr(tail).store(self.tail, Ordering::Release);
@@ -422,7 +432,8 @@ impl Buffers {
 
 impl Drop for Buffers {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`; the io_uring that used it is gone (R4), and no slice of it outlives `self`.
+        // SAFETY: the mapping made in `new`; the io_uring that used it is gone (R4), and no slice of it
+        // outlives `self`.
         let _ = unsafe { rustix::mm::munmap(self.at.cast(), MAPPED_BYTES) };
     }
 }
@@ -433,7 +444,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
 
-    /// None where the kernel has no io_uring for us.
+    /// None where the kernel gives no io_uring.
     fn ring() -> Option<Ring> {
         Ring::new(16).ok()
     }

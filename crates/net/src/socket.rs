@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Bytes that the system takes of a connection beyond those on their way. Without a bound it takes megabytes, which leave the
-/// cache before they are sent: SMEMBERS of a million took 27.6 instead of 25.5 ms (medians of 3 interleaved runs).
+/// Most unsent bytes that the system takes from a connection. Without a bound it takes megabytes, which leave
+/// the cache before they are sent.
 const NOT_SENT: u32 = 128 * 1024;
 
 pub(crate) enum Socket {
@@ -16,11 +16,11 @@ pub(crate) enum Socket {
     Unix(UnixStream),
 }
 
-/// Sets on a listener what the connections accepted from it are to have: Linux gives it on to them, and seven system calls
-/// for each of a crowd would take longer than accepting it. To be called before it listens: who has connected already inherits
+/// Sets on a listener what the connections accepted from it inherit; seven system calls for each would take
+/// longer than accepting it. Must be called before the listener listens: a connection made earlier inherits
 /// nothing.
 pub fn prepare(listener: &impl AsFd, keepalive_s: u64) {
-    // A system that does not know one of these still serves.
+    // A system that does not know one of these options still serves.
     let _ = sockopt::set_tcp_nodelay(listener, true);
     let _ = socket2::SockRef::from(listener).set_tcp_notsent_lowat(NOT_SENT);
     let _ = sockopt::set_socket_keepalive(listener, keepalive_s > 0);
@@ -32,7 +32,7 @@ pub fn prepare(listener: &impl AsFd, keepalive_s: u64) {
 }
 
 impl Socket {
-    /// Accepts a connection, with its peer's address. What [`prepare`] set it has inherited.
+    /// Accepts a connection and returns it with its peer's address. It has inherited what [`prepare`] set.
     pub(crate) fn accept(listener: &TcpListener) -> io::Result<(Socket, SocketAddr)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (socket, peer) = rustix::net::acceptfrom_with(listener, flags)?;
@@ -51,13 +51,13 @@ impl Socket {
         buf.reserve(room);
         let from = buf.len();
         if buf.capacity() - from > room {
-            // All that fits there might be megabytes, a millisecond's work.
+            // Reading all that fits there might be megabytes, too much at once.
             buf.resize(from + room, 0);
             let read = rustix::io::read(self.as_fd(), &mut buf[from..]);
             buf.truncate(from + read.unwrap_or(0));
             return Ok(read?);
         }
-        // Read straight into the spare capacity: a second copy would be a tenth of the work per request.
+        // Reading straight into the spare capacity saves a copy, a tenth of the work per request.
         Ok(rustix::io::read(self.as_fd(), rustix::buffer::spare_capacity(buf))?)
     }
 
@@ -68,16 +68,16 @@ impl Socket {
         }
     }
 
-    /// Tells the peer that nothing more comes; what it sends can still be read.
+    /// Tells the peer that nothing more comes; its bytes can still be read.
     pub(crate) fn end_sending(&self) {
-        // A peer that is gone needs not be told.
+        // A peer that is gone need not be told.
         let _ = match self {
             Socket::Tcp(s) => s.shutdown(std::net::Shutdown::Write),
             Socket::Unix(s) => s.shutdown(std::net::Shutdown::Write),
         };
     }
 
-    /// A TCP connection's address on this side.
+    /// The local address of a TCP connection. Errors: a unix socket.
     pub(crate) fn local_address(&self) -> io::Result<SocketAddr> {
         match self {
             Socket::Tcp(s) => s.local_addr(),
@@ -106,7 +106,7 @@ impl AsFd for Socket {
 mod tests {
     use super::*;
 
-    /// However much room there is, no more is read at once than was said.
+    /// However much room there is, no more is read at once than was asked for.
     #[test]
     fn no_more_is_read_than_was_asked_for() {
         let (mut near, far) = UnixStream::pair().unwrap();

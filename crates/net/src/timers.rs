@@ -1,8 +1,8 @@
-//! When parked clients must be looked at again.
+//! Deadlines of parked clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One deadline for each client that has one. All costs are O(log clients): trees, for they never grow by leaps.
+/// At most one deadline per client. All costs are O(log clients): trees, because they never grow by leaps.
 #[derive(Default)]
 pub(crate) struct Timers {
     queue: BTreeSet<(u64, u64)>,
@@ -10,7 +10,7 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Sets a client's deadline, in the place of the one it had.
+    /// Sets a client's deadline; an earlier one is replaced.
     pub(crate) fn set(&mut self, client: u64, at_ms: u64) {
         if let Some(before) = self.of.insert(client, at_ms) {
             self.queue.remove(&(before, client));
@@ -18,14 +18,14 @@ impl Timers {
         self.queue.insert((at_ms, client));
     }
 
-    /// The client waits no longer.
+    /// Removes a client's deadline.
     pub(crate) fn forget(&mut self, client: u64) {
         if let Some(at_ms) = self.of.remove(&client) {
             self.queue.remove(&(at_ms, client));
         }
     }
 
-    /// A client whose deadline has come.
+    /// Takes a client whose deadline has come.
     pub(crate) fn due(&mut self, now_ms: u64) -> Option<u64> {
         let (_, client) = self.queue.first().copied().filter(|(at_ms, _)| *at_ms <= now_ms)?;
         self.forget(client);
@@ -56,7 +56,7 @@ mod tests {
         assert_eq!(timers.next_ms(), None);
     }
 
-    /// Who waits again and again, always longer than it takes, leaves nothing behind.
+    /// A client that waits again and again, each time with a distant deadline, leaves nothing behind.
     #[test]
     fn deadlines_that_are_not_needed_any_more_do_not_pile_up() {
         let mut timers = Timers::default();

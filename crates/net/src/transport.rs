@@ -1,13 +1,17 @@
-//! What an event loop needs of the kernel, in words that fit readiness (epoll) and completion (io_uring) alike.
+//! The needs of an event loop from the kernel, in terms that fit both readiness (epoll) and completion
+//! (io_uring).
 //!
 //! ```text
-//! loop ──add, receive from, send, remove──► Transport ──► Epoll   says when a socket is ready; calls are made at once
-//!      ◄──────────── events ──────────────               Uring   calls are queued; events bring what they did
+//! loop ── add, receive, send, remove ──► Transport ──► Epoll  reports ready sockets; calls are made at once
+//!      ◄──────────── events ───────────                Uring  calls are queued; events bring their results
 //! ```
 //!
-//! - T1: a slot given to `remove` or `part` is not used again before [`Event::Free`] came for it (or `remove` said it is free).
-//! - T2: bytes given to `send` belong to the transport until they come back ([`Sent`], [`Event::Unsent`]) or are gone.
-//! - T3: [`Event::Listener`] and [`Event::Mail`] come when something new arrives, not as long as something is there.
+//! - T1: a slot given to `remove` or `part` is free when that call says so, or when [`Event::Free`] comes for
+//!   it. It is not used again earlier.
+//! - T2: bytes given to `send` belong to the transport until they come back ([`Sent`], [`Event::Unsent`]) or
+//!   are gone.
+//! - T3: [`Event::Listener`] and [`Event::Mail`] come when something new arrives, not as long as something is
+//!   there.
 //! - T4: nothing but `wait` sleeps.
 
 use crate::ring::Lease;
@@ -15,30 +19,31 @@ use crate::socket::Socket;
 use std::io;
 use std::time::Duration;
 
-/// Bytes sent at once: copying more would take longer than a quantum.
+/// Most bytes sent at once; copying more would take longer than a quantum.
 pub(crate) const SEND_MAX: usize = 256 * 1024;
-/// Buffers kept for replies, and the largest that is kept.
+/// Most buffers kept for replies; `POOLED_BYTES_MAX` is the largest capacity kept.
 const POOL: usize = 128;
 const POOLED_BYTES_MAX: usize = 32 * 1024;
 
 pub(crate) enum Event {
     /// The mailbox has mail.
     Mail,
-    /// Somebody connects to the listener with this number.
+    /// A client connects to the listener with this number.
     Listener(usize),
-    /// There is something to `receive`.
+    /// Bytes are there to `receive`.
     Readable(usize),
-    /// The same, and the peer will send nothing after it.
+    /// The same, and the peer sends nothing after them.
     Last(usize),
-    /// Bytes came: they are `receive`d and then given back with `done`.
+    /// Bytes came: `receive` reads them, then `done` gives them back.
     Arrived(usize, Lease),
-    /// The peer will send no more.
+    /// The peer sends no more.
     Ended(usize),
-    /// The peer will send no more than what is still to be received, of which nothing is wanted now.
+    /// The peer sends no more than what is still to be received, and no input is wanted now.
     Half(usize),
-    /// What could not be sent can be sent now.
+    /// Blocked bytes can be sent now.
     Writable(usize),
-    /// What was queued did not go out whole: it is to be sent again from `from` on, after `Writable` if `blocked`.
+    /// A queued send did not go out whole. The rest, from `from` on, is to be sent again, after `Writable` if
+    /// `blocked`.
     Unsent { slot: usize, bytes: Vec<u8>, from: usize, blocked: bool },
     /// The connection is of no use any more.
     Broken(usize),
@@ -47,7 +52,7 @@ pub(crate) enum Event {
 }
 
 impl Event {
-    /// The connection it tells of, unless it is gone.
+    /// The connection it is about; none for events that concern no open connection.
     pub(crate) fn slot(&self) -> Option<usize> {
         match self {
             Event::Mail | Event::Listener(_) | Event::Free(_) => None,
@@ -60,24 +65,24 @@ impl Event {
     }
 }
 
-/// What became of bytes given to `send`.
+/// Result of `send`.
 pub(crate) enum Sent {
-    /// They went out; the buffer can be used again.
+    /// The bytes went out; the buffer can be used again.
     Done(Vec<u8>),
-    /// They will go out with the next `wait`, which has something to say only if they do not.
+    /// The bytes go out with the next `wait`, which reports them only if they did not.
     Queued,
-    /// They went out up to here; the rest may be tried again, after [`Event::Writable`] if `blocked`.
+    /// Bytes before `from` went out. The rest may be tried again, after [`Event::Writable`] if `blocked`.
     Short { bytes: Vec<u8>, from: usize, blocked: bool },
 }
 
-/// What `receive` got.
+/// Result of `receive`.
 pub(crate) enum Received<'a> {
     Bytes(&'a [u8]),
-    /// So many bytes were appended to the buffer that was lent.
+    /// This many bytes were appended to the buffer that was lent.
     Appended(usize),
     /// Nothing for now.
     Nothing,
-    /// The peer will send no more.
+    /// The peer sends no more.
     Ended,
 }
 
@@ -85,19 +90,20 @@ pub(crate) trait Transport {
     /// Registers a connection. Nothing is received from it before [`Transport::set_input`] asks for it.
     fn add(&mut self, slot: usize, socket: &Socket) -> io::Result<()>;
 
-    /// Whether to receive from a connection. What is on its way already still comes.
+    /// Starts or stops receiving from a connection. Bytes already on their way still come.
     fn set_input(&mut self, slot: usize, socket: &Socket, wanted: bool) -> io::Result<()>;
 
-    /// [`Event::Half`] of this connection has been heard and need not come again.
+    /// Notes that [`Event::Half`] of this connection was heard and need not come again.
     fn heard_half(&mut self, _slot: usize, _socket: &Socket) -> io::Result<()> {
         Ok(())
     }
 
-    /// What was told of the end of this connection will be served later, and need not come again before.
+    /// Notes that the reported end of this connection is served later, so that it need not be reported again
+    /// until then.
     fn put_off(&mut self, _slot: usize, _socket: &Socket) {}
 
-    /// What came with [`Event::Readable`], [`Event::Last`] or [`Event::Arrived`]. `direct`: a buffer that is to get at most so many bytes
-    /// more; a transport may use it to save a copy.
+    /// Receives the bytes of [`Event::Readable`], [`Event::Last`] or [`Event::Arrived`]. `direct` is a buffer
+    /// and the most bytes to append to it; a transport may use it to save a copy.
     fn receive<'a>(
         &'a mut self,
         event: &Event,
@@ -105,31 +111,36 @@ pub(crate) trait Transport {
         direct: Option<(&mut Vec<u8>, usize)>,
     ) -> io::Result<Received<'a>>;
 
-    /// Takes back what [`Event::Arrived`] lent. Returns what is to be served again, behind the others.
+    /// Takes back the buffer that [`Event::Arrived`] lent. Returns an event to serve again, behind the
+    /// others.
     fn done(&mut self, event: Event) -> Option<Event>;
 
-    /// Sends `bytes[from..]`, or its first [`SEND_MAX`] bytes. Must not be called while a rest is blocked.
+    /// Sends `bytes[from..]`, or its first [`SEND_MAX`] bytes. Must not be called while the connection is
+    /// blocked.
     fn send(&mut self, slot: usize, socket: &mut Socket, bytes: Vec<u8>, from: usize) -> io::Result<Sent>;
 
     /// Closes a connection; true if its slot is free at once.
     fn remove(&mut self, slot: usize, socket: Socket) -> bool;
 
-    /// Whether nothing is under way of a connection of which no input is wanted: it may `part`.
+    /// Whether nothing of this connection is under way, so that it may `part`. Valid only while no input is
+    /// wanted.
     fn is_still(&self, slot: usize) -> bool;
 
-    /// Gives up a connection that [`Transport::is_still`] without closing it; true if its slot is free at once.
+    /// Gives up a connection that [`Transport::is_still`] without closing it; true if its slot is free at
+    /// once.
     fn part(&mut self, slot: usize, socket: &Socket) -> bool;
 
-    /// Does what is queued, sleeps until something happens or the time is up, and appends what happened. Buffers that
-    /// are not needed any more go to the pool.
+    /// Does what is queued, sleeps until something happens or the timeout ends, and appends the events.
+    /// Buffers that are not needed any more go to the pool.
     fn wait(&mut self, timeout: Duration, events: &mut Vec<Event>, pool: &mut Pool);
 }
 
-/// Buffers for replies: idle connections hold none, and the one used last is in the cache.
+/// Buffers for replies. Idle connections hold none; the buffer used last, still in the cache, is handed out
+/// first.
 #[derive(Default)]
 pub(crate) struct Pool(Vec<Vec<u8>>);
 
-/// Buffers above this are freed by the reclaimer.
+/// Capacity above which a buffer is freed by the reclaimer.
 const LARGE: usize = 256 * 1024;
 
 impl Pool {
@@ -142,7 +153,7 @@ impl Pool {
             buffer.clear();
             self.0.push(buffer);
         } else if buffer.capacity() > LARGE {
-            // Giving back much memory takes a while.
+            // Freeing much memory takes a while.
             exec::job::discard(buffer);
         }
     }

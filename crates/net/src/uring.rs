@@ -1,28 +1,27 @@
-//! The transport over io_uring: what a turn wants goes to the kernel in one call, which also waits.
+//! The transport over io_uring: the calls of a turn go to the kernel in one system call, which also waits.
 //!
-//! Each connection has one receive that stays in place and takes buffers from the ring as bytes come, so idle
-//! connections hold none; replies are sent by the call that waits for the next requests. Connections that stay become places
-//! in the ring's table, so the kernel counts no references to their files. Listeners are only polled: accepting is left to
-//! the loop, in slices, where the kernel would take a whole storm at once.
+//! Each connection has one multishot receive that takes buffers from the ring as bytes come; idle connections
+//! hold no buffer. Replies are sent by the call that waits for the next requests. Lasting connections get a
+//! place in the ring's file table, so that the kernel counts no references. Listeners are only polled: the
+//! loop accepts in slices, where the kernel would take a whole storm at once.
 //!
-//! Whoever sends faster than the loop reads would have all buffers filled, and others' bytes would wait for his to be read: a
-//! pipeline or a request of 50 MB held up everybody for 60–90 ms. Of a connection that has [`LEASES_MAX`] filled buffers nothing
-//! is received in this way: the loop reads from it itself, a piece at a time, others in between, until it has sent little
-//! [`CALM`] times in a row. Not until its socket is empty: ten that send so had all buffers again with every pause.
+//! One fast sender could fill every receive buffer and delay the others. A connection that holds
+//! [`LEASES_MAX`] filled buffers loses its multishot receive. The loop then reads it directly, one piece per
+//! turn, until [`CALM`] reads in a row were small. An empty socket does not end this, because a pause would
+//! let several such senders take all buffers again.
 //!
-//! A crowd that sends at once takes all buffers, and whoever finds none is told so. If all of them asked anew in each turn, with
-//! 8,000 connections a turn would take 10 ms and serve a hundred. They form a line instead, of which the loop reads from so many
-//! sockets at a time that those who still have a receive in place do not wait long behind them. It does so whether or not there are
-//! buffers again: who asked for one again had to wait until ten large requests had given theirs back, 6 ms, and they took them anew.
+//! A crowd that sends at once takes all buffers. A connection that finds none joins a line (`crowd`). The
+//! loop reads from [`CALLED`] sockets of the line at a time, whether or not buffers are free again. If all of
+//! them asked anew in each turn, a turn would take too long.
 //!
 //! - U1: a slot is free when it was removed and every request in flight for it has had its last completion.
 //! - U2: a connection's descriptor stays open until the entries that name it have been submitted.
-//! - U3: at the end of `wait` every send queued before it is over, and the loop knows what became of it: a further one of
-//!   the same connection must not overtake what is left of it. So completions that did not fit are fetched in the same
-//!   `wait`, and a receive that found no buffer is not begun again before the next one.
-//! - U4: the loop reads from a socket itself only while no receive is in place and it has looked at all that came by the last:
-//!   bytes stay in order, however late it comes to an event.
-//! - U5: of a connection at most one [`Event::Readable`] is under way.
+//! - U3: at the end of `wait` the result of every earlier send is known, because a later send must not
+//!   overtake an unsent rest. So completions that overflowed are fetched in the same `wait`, and a receive
+//!   that found no buffer begins again in the next.
+//! - U4: the loop reads a socket itself only while no receive is in place and all that the last one brought
+//!   is consumed. So bytes stay in order, however late the loop comes to an event.
+//! - U5: a connection has at most one [`Event::Readable`] under way.
 
 use crate::ring::{Completion, File, Ring};
 use crate::socket::Socket;
@@ -33,12 +32,13 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
-/// Connections closed in one call: each takes the kernel some 15 µs.
+/// Connections closed in one call; the kernel takes some 15 µs for each.
 const CLOSES: usize = 4;
-/// Sends after which a connection gets a place in the ring's table: who asks once and leaves is not worth two system calls.
+/// Sends after which a connection gets a place in the ring's table. A connection that asks once and leaves is
+/// not worth the two system calls.
 const SENDS: u8 = 2;
 
-/// What a token is about: the upper half; the slot or number is the lower.
+/// Kinds of tokens: the upper half names the request, the lower half is the slot or listener number.
 const RECEIVE: u64 = 1 << 32;
 const WRITABLE: u64 = 2 << 32;
 const GONE: u64 = 3 << 32;
@@ -47,66 +47,68 @@ const MAILBOX: u64 = 5 << 32;
 const READABLE: u64 = 6 << 32;
 const SLOT: u64 = (1 << 32) - 1;
 
-/// What a poll says of a connection that is over in both directions.
+/// Poll results of a connection that is over in both directions.
 const ENDS: u32 = (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) as u32;
 
-/// Filled buffers of one connection that the loop has not read: 128 KB. With the next completions it may become some 64.
+/// Filled buffers of one connection, not read by the loop, that end its receive. Completions already on their
+/// way may add some 48 more.
 const LEASES_MAX: usize = 16;
-/// Of those who found no buffer so many are read from at a time: these are what others' bytes wait for, up to 0.1 ms each.
+/// Connections of the crowd that are read from at a time. The bytes of others wait for these reads.
 const CALLED: usize = 16;
-/// Filled buffers with which one who finds no further one is not of the crowd, but who has taken them.
+/// Filled buffers from which on a connection that finds no further one counts as a flooder, not as part of
+/// the crowd.
 const GREEDY: usize = 4;
-/// Bytes read at once from a connection that sends faster than they are read: some 20 µs.
+/// Bytes read at once from a connection that sends faster than they are read.
 const READ: usize = 64 * 1024;
-/// So many reads in a row of at most so many bytes, and a connection is received from as others are.
+/// `CALM` reads in a row of at most `LITTLE` bytes, and a flooder is received from as others are.
 const CALM: u8 = 16;
 const LITTLE: usize = 4096;
 
 pub(crate) struct Uring {
     ring: Ring,
-    /// What the loop reads itself.
+    /// Bytes that the loop reads itself.
     scratch: Vec<u8>,
     mailbox: RawFd,
     listeners: Vec<RawFd>,
     lines: Vec<Line>,
-    /// Removed connections, and their descriptors that are still open (U2).
+    /// Removed connections, with their descriptors that are still open (U2).
     leaving: Vec<(usize, Option<Socket>)>,
-    /// Receives that are due (U3).
+    /// Connections whose receives are due (U3).
     due: Vec<usize>,
-    /// Those that found no buffer, the first of them first.
+    /// Connections that found no buffer, in order.
     crowd: VecDeque<usize>,
-    /// Of these, how many the loop has been told to read from, and has not come to.
+    /// Connections of the crowd that the loop was told to read and has not come to.
     called: usize,
 }
 
 /// A connection as the ring sees it.
 struct Line {
     file: File,
-    /// So far, up to [`SENDS`].
+    /// Sends so far, up to [`SENDS`].
     sends: u8,
     open: bool,
     /// Its descriptor is closed (U2).
     closed: bool,
-    /// Bytes are wanted.
+    /// Input is wanted.
     wanted: bool,
     receive: Receive,
-    /// Its buffers that the loop has.
+    /// Filled buffers of it that the loop has.
     leases: usize,
-    /// It sends faster than the loop reads, which therefore reads itself (U4) ...
+    /// The peer sends faster than the loop reads, so the loop reads the socket itself (U4).
     floods: bool,
-    /// ... and after this goes on to do so when told that something came, until it was little as often as this says.
+    /// Small reads in a row that are still missing before it is received from as others are; 0: it is.
     bulk: u8,
-    /// Something that comes is told of.
+    /// A poll for input is in place.
     polled: bool,
     /// The loop has read, and there may be more.
     again: bool,
-    /// The loop has been told to read, and has not come to it (U5).
+    /// The loop was told to read and has not come to it (U5).
     told: bool,
-    /// As one of those who found no buffer.
+    /// The same, as part of the crowd.
     called: bool,
-    /// Somebody waits for room in the socket.
+    /// A poll for room in the socket is in place.
     writable: bool,
-    /// Somebody waits for its end: while nothing is received nothing else would tell.
+    /// A poll for the peer's end is in place: while nothing is received, nothing else would report it.
     gone: bool,
 }
 
@@ -121,7 +123,7 @@ enum Receive {
 }
 
 impl Line {
-    /// The loop has read `n` bytes of at most `room`.
+    /// Notes that the loop has read `n` bytes into `room`.
     fn was_read(&mut self, n: usize, room: usize) {
         self.floods = n >= room;
         let much = self.floods || self.bulk > 0 && n > LITTLE;
@@ -134,7 +136,7 @@ impl Line {
 }
 
 impl Uring {
-    /// Errors: see [`Ring::new`]. `direct`: for how many connections the ring's table has places.
+    /// Makes the transport. `direct`: places in the ring's file table. Errors: see [`Ring::new`].
     pub(crate) fn new(
         mailbox: BorrowedFd<'_>,
         listeners: &[BorrowedFd<'_>],
@@ -156,7 +158,7 @@ impl Uring {
         Ok(uring)
     }
 
-    /// Waits for what never ends: mail and new connections.
+    /// Starts a poll that never ends: for mail or for new connections.
     fn watch(&mut self, token: u64) {
         let fd = match token {
             MAILBOX => self.mailbox,
@@ -177,14 +179,14 @@ impl Uring {
         }
     }
 
-    /// Has the loop read from the socket.
+    /// Tells the loop to read the socket, once (U5).
     fn tell(&mut self, slot: usize, events: &mut Vec<Event>) {
         if !std::mem::replace(&mut self.lines[slot].told, true) {
             events.push(Event::Readable(slot));
         }
     }
 
-    /// Whether a receive of it is still due, and none any more.
+    /// Whether a receive is still due; it is no longer.
     fn take_due(&mut self, slot: usize) -> bool {
         let line = &mut self.lines[slot];
         let is_due = line.open && line.receive == Receive::Due;
@@ -194,7 +196,7 @@ impl Uring {
         is_due
     }
 
-    /// Tells of errors and the end of both directions while nothing is received: they come without being asked for.
+    /// Starts to watch for errors and the end of both directions. Needed while nothing is received.
     fn watch_end(&mut self, slot: usize) {
         let line = &mut self.lines[slot];
         if !line.gone {
@@ -218,7 +220,7 @@ impl Uring {
                 line.polled = false;
                 match done.result {
                     _ if !line.open || !line.wanted => {}
-                    // It was cancelled because input was not welcome; meanwhile it is.
+                    // The poll was cancelled because input was unwanted; now it is wanted again.
                     Err(Errno::CANCELED) => self.begin_receiving(at),
                     Err(_) => events.push(Event::Broken(at)),
                     Ok(_) => {
@@ -231,10 +233,11 @@ impl Uring {
             kind => {
                 let line = &mut self.lines[at];
                 *(if kind == WRITABLE { &mut line.writable } else { &mut line.gone }) = false;
-                // A peer that will send no more, which io_uring tells of unasked, may have sent much before, and reads on.
+                // A peer that sends no more, which io_uring reports unasked, may have sent much before, and
+                // may still read.
                 let half = kind == GONE && done.result.is_ok_and(|events| events & ENDS == 0);
                 if kind == GONE && line.open && !line.wanted && done.result == Err(Errno::CANCELED) {
-                    // It was cancelled because input was welcome; meanwhile it is not.
+                    // The poll was cancelled because input was wanted; now it is not.
                     self.watch_end(at);
                 } else if line.open && done.result != Err(Errno::CANCELED) {
                     events.push(match kind {
@@ -272,7 +275,7 @@ impl Uring {
                 events.extend(open.then_some(Event::Ended(slot)));
                 false
             }
-            // It ended because there was no buffer, or no place for a completion, or because it was cancelled.
+            // The receive ended for want of a buffer or of room for a completion, or was cancelled.
             Ok(_) | Err(Errno::NOBUFS | Errno::CANCELED | Errno::INTR | Errno::AGAIN) => true,
             Err(_) => {
                 events.extend(open.then_some(Event::Broken(slot)));
@@ -282,7 +285,7 @@ impl Uring {
         if done.result == Err(Errno::NOBUFS) && line.leases >= GREEDY {
             (line.floods, line.bulk) = (true, CALM);
         }
-        // At the end there is nothing left to be read.
+        // After the end nothing is left to read.
         if !again {
             (line.floods, line.bulk) = (false, 0);
         }
@@ -300,7 +303,7 @@ impl Uring {
         self.free_if_quiet(slot, events);
     }
 
-    /// Reads from the socket of a connection that floods, until it is empty (U4).
+    /// Reads once from the socket of a flooding connection (U4).
     fn read<'a>(
         &'a mut self,
         slot: usize,
@@ -348,7 +351,7 @@ impl Uring {
         }
     }
 
-    /// Ends what is in place for a connection, and closes it once that is submitted, if it is not another's from now on.
+    /// Cancels all requests for a connection. Its socket, if given, is closed once that is submitted.
     fn leave(&mut self, slot: usize, socket: Option<Socket>) {
         let line = &mut self.lines[slot];
         line.open = false;
@@ -365,7 +368,7 @@ impl Uring {
         self.leaving.push((slot, socket));
     }
 
-    /// Closes the descriptors of what was removed before the last call to the kernel (U2).
+    /// Closes the descriptors of connections that were removed before the last call to the kernel (U2).
     fn close_removed(&mut self, removed: usize, events: &mut Vec<Event>) {
         for (slot, socket) in self.leaving.drain(..removed.min(CLOSES)).collect::<Vec<_>>() {
             self.ring.forget(self.lines[slot].file);
@@ -457,7 +460,7 @@ impl Transport for Uring {
                 }
             }
             (true, Receive::Off) => self.begin_receiving(slot),
-            // What it sent ends its receive, or has ended it: nothing else tells of its end.
+            // The connection's bytes ended its receive, or the receive is ending: only this reports its end.
             (false, Receive::Off) if read_here => self.watch_end(slot),
             (false, Receive::Ending) => self.watch_end(slot),
             (false, Receive::On) => {
@@ -499,7 +502,7 @@ impl Transport for Uring {
                 line.told = false;
                 self.called -= usize::from(std::mem::take(&mut line.called));
                 let again = std::mem::take(&mut line.again);
-                // What came before it is looked at first.
+                // Bytes that came by the receive are consumed first.
                 let early = line.leases > 0 && line.floods;
                 if (again || early) && line.open && line.wanted && line.receive == Receive::Off {
                     if line.floods {
@@ -558,7 +561,7 @@ impl Transport for Uring {
                 self.tell(slot, events);
             }
         }
-        // What leaves, or stands in line, is not to be kept waiting for the next event.
+        // Leaving connections and the crowd must not wait for the next event.
         let leaving = self.leaving.len();
         let hurry = leaving > 0 || !self.crowd.is_empty();
         self.ring.enter(if hurry { Duration::ZERO } else { timeout });
@@ -584,7 +587,7 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
-    /// One who sends faster than is read had all buffers filled, and nobody else's bytes came.
+    /// A connection that sends faster than it is read leaves buffers for others.
     #[test]
     fn a_flood_leaves_buffers_for_others() {
         let (mailbox, _far) = UnixStream::pair().unwrap();
@@ -613,7 +616,7 @@ mod tests {
             }
             io.wait(Duration::from_millis(1), &mut events, &mut pool);
             queue.extend(events.drain(..));
-            // Fewer than come.
+            // Fewer events than come.
             for _ in 0..3 {
                 let Some(event) = queue.pop_front() else { break };
                 let slot = match &event {
@@ -645,8 +648,8 @@ mod tests {
         assert!(!io.lines[0].floods);
     }
 
-    /// A crowd sends at once, more than there are buffers: all of it comes, few ask anew at a time, and who did not ask when
-    /// there were none is served among the first.
+    /// A crowd larger than the buffers sends at once. All its bytes come, few are read at a time, and a
+    /// connection outside the crowd is served among the first.
     #[test]
     fn a_crowd_stands_in_line_for_buffers() {
         const CROWD: usize = 600;
@@ -692,8 +695,8 @@ mod tests {
         assert_eq!(leases, queue.iter().filter(|event| matches!(event, Event::Arrived(..))).count());
     }
 
-    /// Large requests have all buffers, and nobody comes to read them: who asks meanwhile is told of. Who has sent much once takes
-    /// no buffers with the next.
+    /// While large requests hold all buffers unread, a small request is still reported. A connection that has
+    /// sent much takes no buffers with its next request.
     #[test]
     fn who_finds_no_buffer_needs_none() {
         const FLOODERS: usize = 10;
@@ -731,7 +734,7 @@ mod tests {
             Received::Bytes(bytes) => assert_eq!(bytes, b"a"),
             _ => panic!("nothing came"),
         }
-        // All is read, and they send again.
+        // All is read, and the flooders send again.
         let mut heard = |io: &mut Uring, mut queue: VecDeque<Event>| {
             let mut leases = 0;
             loop {
@@ -753,7 +756,7 @@ mod tests {
         assert!(io.lines[..FLOODERS].iter().all(|line| line.bulk > 0));
         flood(&mut far);
         assert_eq!(heard(&mut io, VecDeque::new()), 0);
-        // Little, often enough, and they are received from like everybody.
+        // After enough small sends the flooders are received from as others are.
         for _ in 0..=CALM {
             far.iter_mut().for_each(|stream| stream.write_all(b"b").unwrap());
             heard(&mut io, VecDeque::new());
@@ -764,7 +767,8 @@ mod tests {
         assert_eq!(io.called, 0);
     }
 
-    /// Input that is switched off and on left an event behind by which later bytes were read before earlier ones (U4).
+    /// Switching input off and on leaves no event behind that would read later bytes before earlier ones
+    /// (U4).
     #[test]
     fn a_flood_stays_in_order_though_input_is_switched_off_and_on() {
         for seed in 1..=12u64 {
@@ -821,8 +825,8 @@ mod tests {
         assert_eq!(got, TOTAL);
     }
 
-    /// More completions at once than the queue holds: a short send among them was known a turn too late, and what the
-    /// connection said next went out before its rest.
+    /// A short send is known in the same turn although completions overflow, so that the connection's next
+    /// send does not overtake the rest.
     #[test]
     fn a_short_send_is_known_at_once_though_completions_overflow() {
         let (mailbox, _far) = UnixStream::pair().unwrap();
@@ -863,7 +867,7 @@ mod tests {
         }
     }
 
-    /// The loop slept until its next tick, 100 ms, before each further part of a large reply.
+    /// A connection with more to send is woken when a part went, not at the loop's next tick.
     #[test]
     fn who_has_more_to_send_is_woken_when_a_part_went() {
         let (mailbox, _far) = UnixStream::pair().unwrap();
@@ -886,7 +890,7 @@ mod tests {
             let last = from + SEND_MAX >= TOTAL;
             assert!(matches!(io.send(0, &mut far, bytes, from), Ok(Sent::Queued)));
             while waited {
-                // For ever, but for a part that went or room in the socket.
+                // Without a timeout in effect: only a sent part or room in the socket ends the wait.
                 let timeout = if last { Duration::ZERO } else { Duration::from_secs(60) };
                 io.wait(timeout, &mut events, &mut pool);
                 for event in std::mem::take(&mut events) {

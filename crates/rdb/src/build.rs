@@ -38,30 +38,38 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    fn version(self) -> u16 {
+    pub(crate) fn version(self) -> u16 {
         match self {
             Dialect::Redis => VERSION_FIELD_EXPIRY,
             Dialect::Valkey => VERSION_VALKEY_9,
         }
     }
 
+    /// The type of a hash with fields that expire.
+    pub(crate) fn hash_type(self) -> u8 {
+        match self {
+            Dialect::Redis => types::HASH_METADATA,
+            Dialect::Valkey => types::VALKEY_HASH_2,
+        }
+    }
+
     /// The beginning of a hash of so many fields of which the first expires at `soonest_ms`.
     fn begin(self, len: usize, soonest_ms: u64) -> Counted {
         match self {
-            Dialect::Redis => Counted::new(types::HASH_METADATA, &soonest_ms.to_le_bytes(), len),
-            Dialect::Valkey => Counted::new(types::VALKEY_HASH_2, &[], len),
+            Dialect::Redis => Counted::new(self.hash_type(), &soonest_ms.to_le_bytes(), len),
+            Dialect::Valkey => Counted::new(self.hash_type(), &[], len),
         }
     }
 
     /// What stands before a field that expires then, if it does.
-    fn put_before(self, out: &mut Vec<u8>, time: Option<u64>, soonest_ms: u64) {
+    pub(crate) fn put_before(self, out: &mut Vec<u8>, time: Option<u64>, soonest_ms: u64) {
         if self == Dialect::Redis {
             put_len(out, time.map_or(0, |time| time.saturating_sub(soonest_ms).saturating_add(1)));
         }
     }
 
     /// What stands behind its value.
-    fn put_behind(self, out: &mut Vec<u8>, time: Option<u64>) {
+    pub(crate) fn put_behind(self, out: &mut Vec<u8>, time: Option<u64>) {
         if self == Dialect::Valkey {
             out.extend_from_slice(&time.map_or(-1, |time| time as i64).to_le_bytes());
         }
@@ -75,18 +83,6 @@ pub fn string_payload(text: &[u8]) -> Vec<u8> {
     put_text(&mut out, text);
     seal(&mut out, VERSION_VALUES);
     out
-}
-
-/// Writes the body of a string that is a number.
-pub fn put_number(out: &mut Vec<u8>, number: i64) {
-    out.push(types::STRING);
-    put_int(out, number);
-}
-
-/// Begins the body of a string whose `len` bytes are appended by the caller, in pieces.
-pub fn begin_string(out: &mut Vec<u8>, len: usize) {
-    out.push(types::STRING);
-    put_len(out, len as u64);
 }
 
 /// A type, a number of elements and the elements.

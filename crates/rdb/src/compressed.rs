@@ -16,9 +16,6 @@ use crate::{put_len, types};
 const LEN_MIN: usize = 21;
 /// As many bytes must be saved.
 const GAIN_MIN: usize = 4;
-/// Where the packed length stands: behind the type and the mark.
-const PACKED_LEN_AT: usize = 2;
-
 /// Whether an element of so many bytes is compressed if it gets shorter: one block at most, so that it does not take long. O(1).
 pub fn is_compressed(len: usize) -> bool {
     (LEN_MIN..=BLOCK).contains(&len)
@@ -58,21 +55,28 @@ pub struct CompressedString {
     block: Vec<u8>,
     packer: Packer,
     out: Vec<u8>,
+    /// Where the string begins, where its packed length stands, and where the packed bytes begin.
+    begun_at: usize,
+    packed_len_at: usize,
     packed_from: usize,
 }
 
 impl CompressedString {
-    /// For a text of so many bytes; None if it is too short to gain anything.
+    /// The body of a text of so many bytes; None if it is too short to gain anything.
     pub fn new(len: usize) -> Option<CompressedString> {
-        if len < LEN_MIN {
-            return None;
-        }
-        let mut out = vec![types::STRING, COMPRESSED];
+        gains_from(len).then(|| CompressedString::within(vec![types::STRING], len))
+    }
+
+    /// A string behind what a buffer holds. [`CompressedString::into_body`] gives the buffer back.
+    pub fn within(mut out: Vec<u8>, len: usize) -> CompressedString {
+        let begun_at = out.len();
+        out.push(COMPRESSED);
+        let packed_len_at = out.len();
         put_len(&mut out, len as u64); // a place for the packed length
         put_len(&mut out, len as u64);
         let packed_from = out.len();
         let block = Vec::with_capacity(len.min(BLOCK));
-        Some(CompressedString { len, block, packer: Packer::new(len), out, packed_from })
+        CompressedString { len, block, packer: Packer::new(len), out, begun_at, packed_len_at, packed_from }
     }
 
     /// Takes the next bytes of the text. False as soon as it is clear that nothing is gained. O(bytes), and under 500 µs where a
@@ -103,16 +107,88 @@ impl CompressedString {
     }
 
     /// The body, when all of the text has come; None if nothing was gained.
-    pub fn into_body(mut self) -> Option<Vec<u8>> {
+    pub fn into_body(self) -> Option<Vec<u8>> {
+        self.into_buffer().ok()
+    }
+
+    /// The buffer with the string, when all of the text has come. Err, with the buffer as it was before: nothing was gained.
+    pub fn into_buffer(mut self) -> Result<Vec<u8>, Vec<u8>> {
         self.pack();
         if !self.gains() {
-            return None;
+            return Err(self.given_up());
         }
         let mut packed_len = Vec::new();
         put_len_as_wide(&mut packed_len, self.packed_len() as u64, self.len as u64); // P1
-        self.out[PACKED_LEN_AT..][..packed_len.len()].copy_from_slice(&packed_len);
-        Some(self.out)
+        self.out[self.packed_len_at..][..packed_len.len()].copy_from_slice(&packed_len);
+        Ok(self.out)
     }
+
+    /// The buffer as it was before.
+    pub fn given_up(mut self) -> Vec<u8> {
+        self.out.truncate(self.begun_at);
+        self.out
+    }
+}
+
+/// A string whose packed form is written as it arises, for texts that must not be in memory a second time.
+///
+/// The packed length comes first, so the text is packed twice: once to count, and once to write.
+pub struct CompressedPieces {
+    len: usize,
+    packer: Packer,
+    block: Vec<u8>,
+    packed_len: usize,
+}
+
+impl CompressedPieces {
+    /// For a text of so many bytes; None if it is too short to gain anything.
+    pub fn new(len: usize) -> Option<CompressedPieces> {
+        let block = || Vec::with_capacity(len.min(BLOCK));
+        gains_from(len).then(|| CompressedPieces {
+            len,
+            packer: Packer::new(len),
+            block: block(),
+            packed_len: 0,
+        })
+    }
+
+    /// Takes the next bytes of the text and appends what is packed of them. Cost: O(bytes).
+    pub fn push(&mut self, mut piece: &[u8], out: &mut Vec<u8>) {
+        while !piece.is_empty() {
+            let (now, later) = piece.split_at(piece.len().min(BLOCK - self.block.len()));
+            self.block.extend_from_slice(now);
+            piece = later;
+            if self.block.len() == BLOCK {
+                self.finish(out);
+            }
+        }
+    }
+
+    /// Appends what is packed of the rest.
+    pub fn finish(&mut self, out: &mut Vec<u8>) {
+        let before = out.len();
+        self.packer.pack(&self.block, out);
+        self.packed_len += out.len() - before;
+        self.block.clear();
+    }
+
+    /// Whether the packed form, as far as it is known, is shorter.
+    pub fn gains(&self) -> bool {
+        self.packed_len + GAIN_MIN <= self.len
+    }
+
+    /// Appends what precedes the packed bytes, after all of the text was counted, and begins anew.
+    pub fn begin(&mut self, out: &mut Vec<u8>) {
+        out.push(COMPRESSED);
+        put_len(out, self.packed_len as u64);
+        put_len(out, self.len as u64);
+        self.packed_len = 0;
+    }
+}
+
+/// Whether a text of so many bytes may gain anything.
+pub fn gains_from(len: usize) -> bool {
+    len >= LEN_MIN
 }
 
 #[cfg(test)]
@@ -174,6 +250,36 @@ mod tests {
             assert_eq!(reader.string().as_deref(), Ok(texts[text].as_bytes()));
         }
         assert!(reader.is_empty());
+    }
+
+    #[test]
+    fn a_string_in_pieces_is_the_same_string() {
+        for len in [21, 100, 16_384, BLOCK, 3 * BLOCK + 5] {
+            let text: Vec<u8> = (0..len).map(|i| (i / 7 % 50) as u8).collect();
+            let (mut pieces, mut out) = (CompressedPieces::new(len).expect("long enough"), Vec::new());
+            text.chunks(999).for_each(|piece| pieces.push(piece, &mut out));
+            pieces.finish(&mut out);
+            assert!(pieces.gains() || len == 21);
+            out.clear();
+            pieces.begin(&mut out);
+            text.chunks(1_000).for_each(|piece| pieces.push(piece, &mut out));
+            pieces.finish(&mut out);
+            let mut reader = Reader::new(&out);
+            assert_eq!(reader.string().as_deref(), Ok(&text[..]), "{len}");
+            assert!(reader.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_buffer_comes_back_as_it_was_if_nothing_is_gained() {
+        let different: Vec<u8> = (0..=255).collect();
+        let mut string = CompressedString::within(b"before".to_vec(), 256);
+        let gains = string.push(&different);
+        assert_eq!(string.into_buffer(), Err(b"before".to_vec()));
+        assert!(gains, "a block is not packed before it is full");
+        let mut string = CompressedString::within(b"before".to_vec(), 21);
+        assert!(string.push(&[b'a'; 21]));
+        assert_eq!(string.into_buffer().as_deref(), Ok(&b"before\xc3\x05\x15\x00a\xe0\x0b\x00"[..]));
     }
 
     proptest! {

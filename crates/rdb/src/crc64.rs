@@ -1,6 +1,8 @@
-//! CRC-64 as Redis uses it: polynomial ad93d23594c935a9 (Jones), reflected, from 0, without a final inversion.
+//! CRC-64 as in Redis: polynomial ad93d23594c935a9 (Jones), reflected, starting at 0, without final
+//! inversion.
 //!
-//! Eight bytes are taken at once by eight tables: table `n` is what a byte does to the sum when `n` zero bytes follow it.
+//! Eight bytes are summed at once with eight tables: table `n` is the effect of a byte with `n` zero bytes
+//! behind it.
 
 /// The polynomial with its bits reversed, as a reflected sum needs it.
 const POLYNOMIAL: u64 = 0xad93_d235_94c9_35a9_u64.reverse_bits();
@@ -33,7 +35,7 @@ const fn tables() -> [[u64; 256]; 8] {
     tables
 }
 
-/// Goes on from the sum of what came before; `crc64(0, all)` is the sum of all. Cost: about a nanosecond per byte.
+/// Continues from the sum of earlier bytes; `crc64(0, all)` is the sum of all. About a nanosecond per byte.
 pub fn crc64(sum: u64, bytes: &[u8]) -> u64 {
     let (eights, rest) = bytes.as_chunks::<8>();
     let sum = eights.iter().fold(sum, |sum, eight| {

@@ -1,7 +1,7 @@
-//! Objects: from the bytes of any server to elements, given one by one to a [`Sink`].
+//! Decodes objects of any server into elements, and gives these one by one to a [`Sink`].
 //!
 //! ```text
-//! body: type, 1 byte │ what it is made of
+//! body: type, 1 byte │ contents
 //!
 //!   0 text
 //!   1 elements           10 ziplist    14 ziplists    18 pieces: one text, or a listpack        list
@@ -12,62 +12,64 @@
 //!   7 value of a module: one string, if the sink knows the module ([`crate::module_body`])
 //! ```
 //!
-//! Other values of modules are refused by the module's name, streams and other types that servers have by theirs
-//! ([`Unsupported`]). What follows the object is not looked at, as in Redis.
+//! Any other module's value is refused by the module's name, streams and other types of servers by theirs
+//! ([`Unsupported`]). Bytes behind the object are ignored, as in Redis.
 
 use crate::pack::{Intset, Listpack, Ziplist, Zipmap};
 use crate::string::Text;
 use crate::{Item, Malformed, Reader, VERSION_VALKEY_9, module, types};
 use std::fmt;
 
-/// Is given what is decoded. A sink that was given something before an error must throw it away.
+/// Receives the elements of an object. After an error the sink must throw away what it got.
 pub trait Sink {
-    /// Why it does not want to go on.
+    /// The sink's reason to stop.
     type Stop;
 
-    /// So many elements of so many bytes are about to come or to be unpacked: the moment to charge, pause or stop. Between
-    /// two calls there are never more than a few dozen elements, unless they are long.
+    /// Announces work on this many elements and bytes: the moment to charge, pause or stop. Between two calls
+    /// come at most a few dozen elements, unless they are long.
     fn work(&mut self, elements: usize, bytes: usize) -> Result<(), Self::Stop>;
 
-    /// So many elements or fields of about so many bytes will come, unless the payload is broken or lies.
+    /// Announces about how many elements or fields and bytes will come. A broken payload may lie.
     fn expect(&mut self, elements: usize, bytes: usize) {
         let _ = (elements, bytes);
     }
 
-    /// A string; the only call but `work`.
+    /// A string. It is the only value.
     fn string(&mut self, text: Item<'_>);
 
     /// The next element of a list.
     fn element(&mut self, element: Item<'_>);
 
-    /// A member of a set; false if it is there already.
+    /// A member of a set. Returns false if the set has it already.
     fn member(&mut self, member: Item<'_>) -> bool;
 
-    /// A member of a sorted set and its score, which is never NaN; false if it is there already.
+    /// A member of a sorted set and its score, which is never NaN. Returns false if the set has it already.
     fn scored(&mut self, member: Item<'_>, score: f64) -> bool;
 
-    /// A field of a hash, and when it expires (milliseconds since 1970); false if it is there already.
+    /// A field of a hash, and its expiry in milliseconds since 1970. Returns false if the hash has it
+    /// already.
     fn field(&mut self, field: Item<'_>, value: Item<'_>, expire_ms: Option<u64>) -> bool;
 
-    /// Whether it takes values of a module in this version. They have the form of one string then.
+    /// Whether the sink takes values of this version of a module. They have the form of one string then.
     fn knows(&self, module: &[u8; 9], version: u16) -> bool {
         let _ = (module, version);
         false
     }
 
-    /// A value of a module that it knows; false if the string is none. What it takes long for it says or charges itself.
+    /// A value of a module that the sink knows. Returns false if the string is no such value. The sink
+    /// charges long work itself.
     fn module(&mut self, name: &[u8; 9], data: &[u8]) -> Result<bool, Self::Stop> {
         let _ = (name, data);
         Ok(false)
     }
 }
 
-/// What a sound payload may be of that no sink takes.
+/// Contents of a valid payload that no sink takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsupported {
-    /// Streams, say.
+    /// Values of a type that is not supported, such as streams.
     Values(&'static str),
-    /// A value of a module. Letters, digits, `-` and `_` are all that its name can have.
+    /// A value of a module. Its name has only letters, digits, `-` and `_`.
     Module { name: [u8; 9], version: u16 },
 }
 
@@ -83,13 +85,13 @@ impl fmt::Display for Unsupported {
     }
 }
 
-/// Why nothing came of a payload.
+/// Why a payload could not be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure<S> {
     Malformed,
-    /// It is not looked at any further.
+    /// The payload is not checked any further.
     Unsupported(Unsupported),
-    /// The sink's wish.
+    /// The sink stopped it.
     Stopped(S),
 }
 
@@ -101,38 +103,39 @@ impl<S> From<Malformed> for Failure<S> {
 
 /// Elements between two calls of [`Sink::work`].
 const PIECE: usize = 64;
-/// Bytes of a text that are told before it is read.
+/// Longer texts are announced before they are read.
 const LONG: usize = 1024;
 
-/// The containers of a quicklist's pieces; the last is the only one of old ones and is not written.
+/// The containers of a quicklist's pieces. The last one is implied in old quicklists, and never written.
 const CONTAINER_PLAIN: u64 = 1;
 const CONTAINER_PACKED: u64 = 2;
 const CONTAINER_ZIPLIST: u64 = u64::MAX;
 
-/// The latest time a field may expire, as in Redis.
+/// The latest expiry of a field, as in Redis.
 const LAST_EXPIRY_MS: u64 = (1 << 48) - 1;
 
-/// Decodes the object in a body. The footer's version tells which of two meanings a type has. Cost: O(bytes), unpacked.
+/// Decodes the object in a body. The footer's version decides between two meanings of a type. O(bytes),
+/// unpacked.
 pub fn decode<S: Sink>(body: &[u8], version: u16, sink: &mut S) -> Result<(), Failure<S::Stop>> {
     let mut reader = Reader::new(body);
     let kind = reader.byte()?;
     Decoder { reader, sink, untold: 0 }.object(kind, version)
 }
 
-/// Bytes of a body that are looked through for an estimate: some 10 µs.
+/// Bytes of a body that an estimate looks through.
 const LOOKED_THROUGH: usize = 8 * 1024;
-/// Bytes of an element of a pack, about.
+/// About how many bytes an element of a pack has.
 const PACKED_ELEMENT: usize = 4;
-/// What a byte may unpack to.
+/// Most bytes that one byte may unpack to.
 const MOST_UNPACKED: usize = 88;
 
-/// How much work a body is: elements, and bytes they unpack to. A short one is looked through, without unpacking anything;
-/// of a long collection the worst is assumed. O(1).
+/// Estimates the work for a body: elements, and bytes they unpack to. A short body is looked through without
+/// unpacking; for a long collection the worst case is assumed. O(1).
 pub fn estimate(body: &[u8]) -> (usize, usize) {
     let worst = body.len().saturating_mul(MOST_UNPACKED);
     match looked_through(body) {
         Ok(Some(estimate)) => estimate,
-        // What is malformed is found to be so before much is done.
+        // A malformed body is detected before much is done.
         Ok(None) | Err(Malformed) if body.len() > LOOKED_THROUGH => (worst / PACKED_ELEMENT, worst),
         Ok(None) | Err(Malformed) => (body.len(), body.len()),
     }
@@ -141,7 +144,7 @@ pub fn estimate(body: &[u8]) -> (usize, usize) {
 fn looked_through(body: &[u8]) -> Result<Option<(usize, usize)>, Malformed> {
     let mut reader = Reader::new(body);
     let kind = reader.byte()?;
-    // Strings for each element, bytes behind them, and whether a number stands before.
+    // Strings per element, bytes behind them, and whether a number comes first.
     let (strings, behind, before) = match kind {
         types::STRING => return Ok(Some((1, reader.unpacked_len()?))),
         types::LIST | types::SET => (1, 0, false),
@@ -171,7 +174,7 @@ fn looked_through(body: &[u8]) -> Result<Option<(usize, usize)>, Malformed> {
         }
         for _ in 0..strings {
             let unpacked = reader.skip_string()?;
-            // What a string says it would be need not be true.
+            // An announced length need not be true.
             elements = elements.saturating_add(if is_packed { unpacked / PACKED_ELEMENT } else { 1 });
             bytes = bytes.saturating_add(unpacked);
         }
@@ -187,7 +190,7 @@ fn packed_estimate(bytes: usize) -> Result<Option<(usize, usize)>, Malformed> {
 struct Decoder<'a, 's, S> {
     reader: Reader<'a>,
     sink: &'s mut S,
-    /// Elements not yet told to the sink.
+    /// Elements not yet announced to the sink.
     untold: usize,
 }
 
@@ -253,14 +256,14 @@ impl<'a, S: Sink> Decoder<'a, '_, S> {
         if is_one { Ok(()) } else { Err(Failure::Malformed) }
     }
 
-    /// Hashes whose fields expire.
+    /// Decodes hashes with fields that expire.
     ///
     /// ```text
-    /// 24  the soonest time, 8 bytes │ fields, a length │ (time, field, value) …   time: 0, or ms after the soonest plus 1
+    /// 24  soonest time, 8 bytes │ fields, a length │ (time, field, value) …  time: 0, or ms after soonest + 1
     /// 22  of a release candidate: no soonest time, and times since 1970
-    /// 25  the soonest time, 8 bytes │ listpack of (field, value, time) …          time: 0, or since 1970
+    /// 25  soonest time, 8 bytes │ listpack of (field, value, time) …         time: 0, or since 1970
     /// 23  of a release candidate: no soonest time
-    /// 22  of Valkey 9: fields, a length │ (field, value, time) …                  time: 8 bytes, -1, or since 1970
+    /// 22  of Valkey 9: fields, a length │ (field, value, time) …             time: 8 bytes, -1, or since 1970
     /// ```
     fn fields(&mut self, kind: u8, version: u16) -> Outcome<S> {
         let is_valkey = version >= VERSION_VALKEY_9;
@@ -269,12 +272,12 @@ impl<'a, S: Sink> Decoder<'a, '_, S> {
                 let (field, value) = (this.text()?, this.text()?);
                 let time = match i64::from_le_bytes(this.reader.array()?) {
                     -1 => None,
-                    // Its times have no end, ours do.
+                    // Times of Valkey are not bounded; ours are.
                     at => Some(u64::try_from(at).map_err(|_| Malformed)?.min(LAST_EXPIRY_MS)),
                 };
                 distinct(this.sink.field(field.item(), value.item(), time))
             }),
-            // From there on Valkey gives numbers a meaning of its own.
+            // From this version on, Valkey gives the other numbers its own meanings.
             _ if is_valkey => Err(refused(kind, version)),
             types::HASH_METADATA_CANDIDATE => self.timed(1),
             types::HASH_METADATA => {
@@ -385,13 +388,13 @@ impl<'a, S: Sink> Decoder<'a, '_, S> {
         Ok(found)
     }
 
-    /// As many of something as announced, at least one.
+    /// Runs `one` as often as the length announces, at least once.
     fn each(&mut self, one: impl FnMut(&mut Self) -> Outcome<S>) -> Outcome<S> {
         let count = self.reader.len()?;
         self.times(count, one)
     }
 
-    /// The same, and the sink is told how many.
+    /// As `each`, and announces the number to the sink.
     fn each_expected(&mut self, one: impl FnMut(&mut Self) -> Outcome<S>) -> Outcome<S> {
         let count = self.reader.len()?;
         self.sink.expect(usize::try_from(count).unwrap_or(usize::MAX), self.reader.rest().len());
@@ -406,7 +409,8 @@ impl<'a, S: Sink> Decoder<'a, '_, S> {
         some(count)
     }
 
-    /// A collection in one string; `read` tells how many elements it had: at least one.
+    /// Decodes a collection in one string. `read` returns how many elements it had; there must be at least
+    /// one.
     fn packed(
         &mut self,
         read: impl FnOnce(&mut Self, &[u8]) -> Result<usize, Failure<S::Stop>>,
@@ -424,7 +428,7 @@ impl<'a, S: Sink> Decoder<'a, '_, S> {
         Ok(self.reader.text()?)
     }
 
-    /// An element comes.
+    /// Counts an element.
     fn tick(&mut self) -> Outcome<S> {
         self.untold += 1;
         if self.untold == PIECE {
@@ -438,12 +442,12 @@ trait Items<'i>: Iterator<Item = Result<Item<'i>, Malformed>> {}
 
 impl<'i, I: Iterator<Item = Result<Item<'i>, Malformed>>> Items<'i> for I {}
 
-/// What belongs to the item before.
+/// The next item, which must exist: it belongs to the item before.
 fn follower<'i>(items: &mut impl Items<'i>) -> Result<Item<'i>, Malformed> {
     items.next().ok_or(Malformed)?
 }
 
-/// Empty collections are no values.
+/// Refuses an empty collection.
 fn some<S>(count: impl TryInto<usize> + PartialEq + Default) -> Result<(), Failure<S>> {
     if count == Default::default() { Err(Failure::Malformed) } else { Ok(()) }
 }
@@ -466,7 +470,7 @@ fn binary_score(reader: &mut Reader<'_>) -> Result<Option<f64>, Malformed> {
     Ok((!score.is_nan()).then_some(score))
 }
 
-/// One byte of length and a number as text; three lengths stand for what has no digits.
+/// Reads a score: one byte of length and a number as text. Three lengths stand for scores without digits.
 fn text_score(reader: &mut Reader<'_>) -> Result<Option<f64>, Malformed> {
     Ok(match reader.byte()? {
         255 => Some(f64::NEG_INFINITY),

@@ -1,6 +1,7 @@
-//! An element as it stands in a payload: a number or a text.
+//! An element in a payload: a number or a text.
 
-/// An element, borrowed. Integers are those whose text is canonical: `Int(7)` and `Bytes(b"7")` are the same element.
+/// A borrowed element. Integers are those with a canonical text: `Int(7)` and `Bytes(b"7")` are the same
+/// element.
 #[derive(Clone, Copy, Debug)]
 pub enum Item<'a> {
     Int(i64),
@@ -16,7 +17,7 @@ impl Item<'_> {
         }
     }
 
-    /// The number the text is, as scores are written; None if it is none, or NaN. O(length).
+    /// The number that the text spells, as scores are written. `None` if it is no number, or NaN. O(length).
     pub(crate) fn to_score(self) -> Option<f64> {
         let score = match self {
             Item::Int(n) => n as f64,

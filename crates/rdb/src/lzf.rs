@@ -1,4 +1,4 @@
-//! LZF, the compression of strings in this format: packs and unpacks.
+//! LZF, the compression of strings in this format: packing and unpacking.
 //!
 //! ```text
 //! 000lllll                       then l + 1 bytes as they are
@@ -6,60 +6,60 @@
 //! 111ooooo llllllll oooooooo     l + 9 of them
 //! ```
 //!
-//! A copy may run into what it writes itself: it then repeats the last o + 1 bytes.
+//! A copy may reach into its own output. It then repeats the last o + 1 bytes.
 //!
 //! ```text
-//! packing:  ...a b c d...a b c e      a table remembers where each three bytes were seen last, by a hash of them
-//!              ▲─────────┘ back       what is the same from there on becomes a copy, what is between copies stays as it is
+//! packing:  ...a b c d...a b c e      a table of hashes remembers where each three bytes were last
+//!              ▲─────────┘ back       equal bytes become a copy, bytes between copies stay
 //! ```
 //!
-//! - F1: a block is packed by itself: its copies begin and end in it, so packed blocks that follow each other are the packed
-//!   form of all of it, and equal texts have equal packed forms.
-//! - F2: what the table says is a guess. It is compared with the text before it is believed.
+//! - F1: a block is packed by itself: its copies start and end in it. So packed blocks in a row are the
+//!   packed form of the whole, and equal texts have equal packed forms.
+//! - F2: the table only guesses. Its answer is compared with the text.
 
 use crate::Malformed;
 
-/// Bytes packed at a stretch: under 500 µs. Places in it fit in 16 bits (F1).
+/// Most bytes packed at once. Positions in it fit in 16 bits (F1).
 pub(crate) const BLOCK: usize = 64 * 1024;
 
 const LITERAL_MAX: usize = 32;
 const COPY_MIN: usize = 3;
 const COPY_MAX: usize = 264;
-/// The first number of copied bytes for which the long form of a copy is needed.
+/// The least number of copied bytes that needs the long form of a copy.
 const COPY_LONG: usize = 9;
 const BACK_MAX: usize = 8192;
-/// Bytes without a copy after which every other place is tried only, then every third, and so on.
+/// After this many bytes without a copy only every second position is tried, later every third, and so on.
 const PATIENCE: usize = 64;
 
-/// Places remembered, as a power of two.
+/// Size of the table, as a power of two.
 const FEWEST_PLACES_LOG2: u32 = 6;
 const MOST_PLACES_LOG2: u32 = 13;
 
-/// Packs blocks one after the other. Holds up to 16 KB.
+/// Packs blocks one after the other. Takes up to 16 KB.
 #[derive(Default)]
 pub(crate) struct Packer {
-    /// Where three bytes with this hash were seen last in the block (F2).
+    /// Where three bytes with this hash were last seen in the block (F2).
     places: Vec<u16>,
-    /// What is left of a hash of 32 bits when it has been shifted by this is a place.
+    /// A 32-bit hash shifted by this is an index into the table.
     shift: u32,
 }
 
 impl Packer {
-    /// For a text of so many bytes: the table of a short one is small.
+    /// A packer for a text of `len` bytes. A short text gets a small table.
     pub(crate) fn new(len: usize) -> Packer {
         let mut packer = Packer::default();
         packer.fit(len);
         packer
     }
 
-    /// Goes on with a text of so many bytes. O(size of its table) at worst.
+    /// Goes on with a text of `len` bytes. O(size of the table) at worst.
     pub(crate) fn fit(&mut self, len: usize) {
         let log2 = len.max(1).ilog2().clamp(FEWEST_PLACES_LOG2, MOST_PLACES_LOG2);
         self.places.resize(1 << log2, 0);
         self.shift = 32 - log2;
     }
 
-    /// Appends the packed form of a block of at most [`BLOCK`] bytes, which is at most a 32nd longer than it. O(length).
+    /// Appends the packed form of a block of at most [`BLOCK`] bytes. It is at most a 32nd longer. O(length).
     pub(crate) fn pack(&mut self, block: &[u8], out: &mut Vec<u8>) {
         debug_assert!(block.len() <= BLOCK);
         self.places.fill(0);
@@ -76,7 +76,7 @@ impl Packer {
             put_copy(back, count, out);
             at += count;
             copied_to = at;
-            // So that what follows a copy is found again together with its end.
+            // So the text behind a copy is found again together with the copy's end.
             if let Some(three) = self::three(block, at - 1) {
                 self.exchange(three, at - 1);
             }
@@ -84,7 +84,7 @@ impl Packer {
         put_literals(&block[copied_to..], out);
     }
 
-    /// Where three bytes may have been seen before, or 0, and from now on `at`.
+    /// Where these three bytes may have been seen before, or 0. Remembers `at` for them.
     fn exchange(&mut self, [a, b, c]: [u8; COPY_MIN], at: usize) -> usize {
         let hash = u32::from_le_bytes([a, b, c, 0]).wrapping_mul(0x9e37_79b1);
         usize::from(std::mem::replace(&mut self.places[(hash >> self.shift) as usize], at as u16))
@@ -95,7 +95,7 @@ fn three(block: &[u8], at: usize) -> Option<[u8; COPY_MIN]> {
     block.get(at..)?.first_chunk().copied()
 }
 
-/// How many bytes two texts have in common at their beginnings. O(as many).
+/// Length of the common start of two texts. O(that length).
 fn common(one: &[u8], other: &[u8]) -> usize {
     const WORD: usize = size_of::<u64>();
     let mut same = 0;
@@ -125,10 +125,10 @@ fn put_copy(back: usize, count: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Three bytes make at most so many.
+/// Three bytes unpack to at most this many.
 const MOST_FROM_THREE: usize = 264;
 
-/// Unpacks to exactly `len` bytes. Cost: O(`len`), which is checked against the input before memory is taken (D1).
+/// Unpacks to exactly `len` bytes. O(`len`), which is checked against the input before memory is taken (D1).
 pub(crate) fn unpack(mut input: &[u8], len: usize) -> Result<Vec<u8>, Malformed> {
     if len > input.len().saturating_mul(MOST_FROM_THREE) {
         return Err(Malformed);
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(unpack(b"", 0), Ok(vec![]));
         assert_eq!(unpack(b"\x02abc", 3), Ok(b"abc".to_vec()));
         assert_eq!(unpack(b"\x02abc\x20\x02", 6), Ok(b"abcabc".to_vec()));
-        // A copy of itself: "a" and then 9 + 90 times the byte before.
+        // A copy of itself: "a", and then the byte before, 9 + 90 times.
         assert_eq!(unpack(b"\x00a\xe0\x5a\x00", 100), Ok(vec![b'a'; 100]));
     }
 
@@ -202,7 +202,7 @@ mod tests {
         }
     }
 
-    /// All blocks of a text.
+    /// All blocks of a text, packed.
     fn packed(text: &[u8]) -> Vec<u8> {
         let (mut packer, mut out) = (Packer::new(text.len()), Vec::new());
         text.chunks(BLOCK).for_each(|block| packer.pack(block, &mut out));
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(packed(b"abc"), b"\x02abc");
         assert_eq!(packed(b"abcabc"), b"\x02abc\x20\x02");
         assert_eq!(packed(&[b'a'; 100]), b"\x00a\xe0\x5a\x00");
-        // The farthest that can be reached, and one more.
+        // The farthest reachable position, and one beyond it.
         for (between, copies) in [(BACK_MAX - 3, true), (BACK_MAX - 2, false)] {
             let text = [b"xyz", &vec![b'-'; between][..], b"xyz"].concat();
             assert_eq!(packed(&text).ends_with(b"\x3f\xff"), copies, "{between}");
@@ -225,7 +225,8 @@ mod tests {
         assert!(packed(&zeros).len() < zeros.len() / 80);
     }
 
-    /// Texts that repeat themselves near and far, at all lengths of literals and copies, over the end of a block.
+    /// Texts that repeat themselves near and far, with all lengths of literals and copies, across the end of
+    /// a block.
     fn repeating() -> impl Strategy<Value = Vec<u8>> {
         let part = prop_oneof![
             proptest::collection::vec(any::<u8>(), 0..80),

@@ -1,4 +1,4 @@
-//! Values of modules: who wrote them, and one string.
+//! Values of modules: the module's name and version, and one string.
 //!
 //! ```text
 //! 7 ─► id, a length of 8 bytes: nine characters of 6 bits, a version of 10 ─► 5 ─► string ─► 0
@@ -6,26 +6,36 @@
 
 use crate::{Malformed, put_len, types};
 
-/// The characters of names, by their numbers.
+/// The characters of names, by number.
 const CHARACTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 const VERSION_BITS: u32 = 10;
 
-/// What precedes a string, and what follows the last piece.
+/// The mark before a string, and the mark behind the last piece.
 pub(crate) const PIECE_STRING: u64 = 5;
 pub(crate) const PIECES_END: u64 = 0;
 
-/// The body of a module's value of one string, which is written as it is. O(bytes).
+/// The body of a module's value that is one string, stored unchanged. O(bytes).
 pub fn module_body(name: &[u8; 9], version: u16, data: &[u8]) -> Vec<u8> {
-    let number = |byte: &u8| CHARACTERS.iter().position(|of| of == byte).unwrap_or_default() as u64;
-    let id = name.iter().fold(0, |id, byte| id << 6 | number(byte));
     let mut out = Vec::with_capacity(data.len() + 24);
     out.push(types::MODULE_2);
-    put_len(&mut out, id << VERSION_BITS | u64::from(version) & ((1 << VERSION_BITS) - 1));
-    put_len(&mut out, PIECE_STRING);
-    put_len(&mut out, data.len() as u64);
+    begin_module(&mut out, name, version, data.len());
     out.extend_from_slice(data);
-    put_len(&mut out, PIECES_END);
+    end_module(&mut out);
     out
+}
+
+/// Appends what stands between the type and the bytes of such a value.
+pub fn begin_module(out: &mut Vec<u8>, name: &[u8; 9], version: u16, len: usize) {
+    let number = |byte: &u8| CHARACTERS.iter().position(|of| of == byte).unwrap_or_default() as u64;
+    let id = name.iter().fold(0, |id, byte| id << 6 | number(byte));
+    put_len(out, id << VERSION_BITS | u64::from(version) & ((1 << VERSION_BITS) - 1));
+    put_len(out, PIECE_STRING);
+    put_len(out, len as u64);
+}
+
+/// Appends what follows the bytes.
+pub fn end_module(out: &mut Vec<u8>) {
+    put_len(out, PIECES_END);
 }
 
 /// The name and version in an id.
@@ -39,7 +49,7 @@ pub(crate) fn name_and_version(id: u64) -> ([u8; 9], u16) {
     (name, (id & ((1 << VERSION_BITS) - 1)) as u16)
 }
 
-/// How much work a body is, at most: nobody looks into it.
+/// The most work that a body can be. Its contents are not looked at.
 pub(crate) fn estimate(body: &[u8]) -> Result<Option<(usize, usize)>, Malformed> {
     Ok(Some((body.len() / 2, body.len())))
 }

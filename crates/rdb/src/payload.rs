@@ -1,34 +1,35 @@
 //! The envelope of a DUMP payload: `body ─► version ─► checksum`.
 //!
-//! Servers write their newest version into every payload, also of a value that is written as it ever was. Versions only ever
-//! brought types, and none changed what a type means that was released before: the type tells whether a value can be read.
+//! Servers write their newest version into every payload, also for values in an old form. New versions only
+//! add types and never change the meaning of a released one. So the type tells whether a value can be read.
 //!
 //! ```text
 //!  8  Redis 4.0   scores as doubles                 12  Redis 7.4    fields that expire
-//! 10  Redis 7.0   listpacks, functions              13  Redis 8.6    streams of another form, metadata of modules
+//! 10  Redis 7.0   listpacks, functions              13  Redis 8.6    other streams, metadata of modules
 //! 11  Redis 7.2   sets as listpacks                 14  Redis 8.8    the same, arrays
 //! 80  Valkey 9.0  fields that expire, its own way   15  Redis 8.10   hashes of a template
 //! 81  Valkey 9.2  path hashes
 //! ```
 //!
-//! Source: observed up to 12 and on 80; what 13 to 15 and 81 brought, from the release notes and issues of librdb and Valkey.
+//! Source: observed up to 12 and from 80 on; 13 to 15 and 81 from the release notes and issues of librdb and
+//! Valkey.
 
 use crate::{VERSION_VALKEY_9, crc64};
 use std::convert::Infallible;
 
-/// The last versions whose types are known. Valkey left the numbers between them to Redis.
+/// The last versions with known types. Valkey left the numbers in between to Redis.
 const REDIS_LAST: u16 = 15;
 const VALKEY_LAST: u16 = 81;
 
-/// Bytes summed at a stretch: some 30 µs.
+/// Bytes that are summed without a pause.
 const PIECE: usize = 32 * 1024;
 
-/// Ends a payload: appends version and checksum. Cost: O(bytes).
+/// Completes a payload: appends version and checksum. O(bytes).
 pub fn seal(payload: &mut Vec<u8>, version: u16) {
     let Ok(()) = seal_in_pieces::<Infallible>(payload, version, &mut |_| Ok(()));
 }
 
-/// The same; `pause` is called with every few bytes that are about to be summed, and may stop it.
+/// As `seal`. `pause` is called before each piece is summed, with its length, and may stop the work.
 pub fn seal_in_pieces<E>(
     payload: &mut Vec<u8>,
     version: u16,
@@ -40,14 +41,14 @@ pub fn seal_in_pieces<E>(
     Ok(())
 }
 
-/// The body of a payload and the version it was written in; None if the version is none we read or the checksum does not
-/// fit. Cost: O(bytes).
+/// The body of a payload and its version. `None` if the version is unknown or the checksum does not fit.
+/// O(bytes).
 pub fn open(payload: &[u8]) -> Option<(&[u8], u16)> {
     let Ok(opened) = open_in_pieces::<Infallible>(payload, &mut |_| Ok(()));
     opened
 }
 
-/// The same; `pause` is called with every few bytes that are about to be summed, and may stop it.
+/// As `open`. `pause` is called before each piece is summed, with its length, and may stop the work.
 pub fn open_in_pieces<'a, E>(
     payload: &'a [u8],
     pause: &mut dyn FnMut(usize) -> Result<(), E>,
@@ -78,7 +79,7 @@ mod tests {
         b"#!lua name=biglib\n-- aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\
         aaaaaaaaaaaaaaaaaaaaaaaaaaaa\nredis.register_function('f2', function(k,a) return 1 end)";
 
-    /// What real servers answered to FUNCTION DUMP with the two libraries above: all but the footer, and the footers.
+    /// Answers of real servers to FUNCTION DUMP with the two libraries above: the body, and the footers.
     const SMALL_BODY: &[u8] =
         b"\xf5@J#!lua name=mylib\nredis.register_function('f1', function(k,a) return 1 end)";
     const LARGE_BODY: &[u8] =
@@ -87,7 +88,7 @@ mod tests {
     const REDIS_7_0: &[u8] = b"\n\x00:XF=\xf8n\x0bu";
     const REDIS_8_0: &[u8] = b"\x0c\x00\xf1.r\xfd\x02D\x95<";
     const VALKEY_9_1: &[u8] = b"P\x00\xf5r\x8f\xacf<l\x81";
-    /// Which told them in the other order.
+    /// This server lists the libraries in the other order.
     const REDIS_8_6: &[u8] = b"\r\x00\xdd}\x0e\xb1\xbf\xe8\x8ed";
 
     #[test]

@@ -1,15 +1,15 @@
-//! Lengths and strings.
+//! Lengths and strings of the format.
 
 use crate::{Item, Malformed, lzf};
 use std::borrow::Cow;
 
-/// What the first byte of a length says.
+/// First bytes of a length.
 const BITS_6: u8 = 0;
 const BITS_14: u8 = 1;
 const BITS_32: u8 = 0x80;
 const BITS_64: u8 = 0x81;
 
-/// The kinds of strings whose first byte is no length.
+/// First bytes of strings that do not start with a length.
 const INT_8: u8 = 0xc0;
 const INT_16: u8 = 0xc1;
 const INT_32: u8 = 0xc2;
@@ -20,7 +20,7 @@ pub fn put_len(out: &mut Vec<u8>, len: u64) {
     put_len_as_wide(out, len, len);
 }
 
-/// Appends a length in as many bytes as a larger one would take.
+/// Appends a length, in as many bytes as `larger` would take.
 pub(crate) fn put_len_as_wide(out: &mut Vec<u8>, len: u64, larger: u64) {
     match larger {
         0..0x40 => out.push(len as u8),
@@ -36,7 +36,7 @@ pub(crate) fn put_len_as_wide(out: &mut Vec<u8>, len: u64, larger: u64) {
     }
 }
 
-/// Appends a string: as a number if it is one of 32 bits in canonical form, else as it is. O(length).
+/// Appends a string: as a number if it is a canonical 32-bit integer, else as it is. O(length).
 pub fn put_text(out: &mut Vec<u8>, bytes: &[u8]) {
     match parse_i32(bytes) {
         Some(number) => put_int(out, i64::from(number)),
@@ -44,7 +44,7 @@ pub fn put_text(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Appends the text of a number, as short as it gets.
+/// Appends the text of a number, as short as possible.
 pub fn put_int(out: &mut Vec<u8>, number: i64) {
     if let Ok(number) = i8::try_from(number) {
         out.extend_from_slice(&[INT_8, number as u8]);
@@ -59,7 +59,7 @@ pub fn put_int(out: &mut Vec<u8>, number: i64) {
     }
 }
 
-/// The number whose canonical text this is.
+/// The number with this canonical text.
 fn parse_i32(text: &[u8]) -> Option<i32> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     match digits {
@@ -77,13 +77,13 @@ fn parse_i32(text: &[u8]) -> Option<i32> {
     i32::try_from(if digits.len() < text.len() { -value } else { value }).ok()
 }
 
-/// Appends a string as it is: its length and its bytes.
+/// Appends a string unchanged: its length and its bytes.
 pub fn put_string(out: &mut Vec<u8>, bytes: &[u8]) {
     put_len(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
-/// Reads from a body, front to back. After an error its place is of no meaning.
+/// Reads a body from front to back. After an error its position has no meaning.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
         Reader { rest: body }
     }
 
-    /// What was not read yet.
+    /// The bytes that are not read yet.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -121,7 +121,7 @@ impl<'a> Reader<'a> {
         Ok(*bytes)
     }
 
-    /// A length. It may be larger than anything there is: compare before memory is taken for it.
+    /// Reads a length. It may exceed the bytes there are: compare it before you take memory for it.
     pub fn len(&mut self) -> Result<u64, Malformed> {
         let first = self.byte()?;
         self.len_after(first)
@@ -137,7 +137,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A string in any of its encodings; borrowed if it stands there as it is.
+    /// Reads a string in any encoding. A string that stands there unchanged is borrowed.
     pub fn string(&mut self) -> Result<Cow<'a, [u8]>, Malformed> {
         Ok(match self.text()? {
             Text::Plain(bytes) => Cow::Borrowed(bytes),
@@ -146,7 +146,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The same, numbers as numbers.
+    /// As `string`, with numbers as numbers.
     pub(crate) fn text(&mut self) -> Result<Text<'a>, Malformed> {
         let first = self.byte()?;
         let number = match first {
@@ -166,7 +166,7 @@ impl<'a> Reader<'a> {
         Ok(Text::Number(number))
     }
 
-    /// How long the next string says it will be once it is unpacked; it is not read.
+    /// The unpacked length that the next string announces. Does not read it.
     pub(crate) fn unpacked_len(&self) -> Result<usize, Malformed> {
         let mut ahead = *self;
         match ahead.byte()? {
@@ -179,7 +179,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Passes a string without unpacking it; how long it says it would be.
+    /// Skips a string without unpacking it. Returns the unpacked length that it announces.
     pub(crate) fn skip_string(&mut self) -> Result<usize, Malformed> {
         let unpacked = self.unpacked_len()?;
         let first = self.byte()?;
@@ -220,7 +220,7 @@ impl Text<'_> {
         }
     }
 
-    /// The bytes, where a number cannot be meant.
+    /// The bytes, where a number is not allowed.
     pub(crate) fn bytes(&self) -> Result<&[u8], Malformed> {
         match self {
             Text::Plain(bytes) => Ok(bytes),

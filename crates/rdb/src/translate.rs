@@ -1,20 +1,20 @@
-//! A payload on its way between Redis and Valkey, neither of which takes what the other writes: not the number of its version,
-//! nor hashes whose fields expire.
+//! Translates payloads between Redis and Valkey. Neither takes the other's version number, nor its hashes
+//! with fields that expire.
 //!
 //! ```text
-//! types up to 21   the same for both              ─► the version from before they parted
+//! types up to 21   the same for both              ─► with the last common version
 //! 22 to 25         hashes whose fields expire     ─► written anew
 //! ```
 
 use crate::{Dialect, Failure, HashPayload, Item, Sink, VERSION_VALKEY_9, decode, open, seal};
 use std::convert::Infallible;
 
-/// The last version before Redis and Valkey parted, and the last type of then.
+/// The last version that Redis and Valkey share, and the last type of that.
 const VERSION_COMMON: u16 = 11;
 const TYPE_COMMON: u8 = 21;
 
-/// What to send in place of a payload to servers of a dialect; None if they take what there is, or nothing can be made of it,
-/// which they may say. Cost: O(1); O(bytes) if it is of the other dialect.
+/// The payload to send instead to servers of a dialect. `None` if they take this one, or it cannot be
+/// translated; then the server may say so. O(1); O(bytes) for a payload of the other dialect.
 pub fn translate(payload: &[u8], to: Dialect) -> Option<Vec<u8>> {
     let [kind, .., low, high, _, _, _, _, _, _, _, _] = payload else { return None };
     let version = u16::from_le_bytes([*low, *high]);
@@ -38,7 +38,8 @@ pub fn translate(payload: &[u8], to: Dialect) -> Option<Vec<u8>> {
     }
 }
 
-/// Takes nothing but fields, for nothing else is of types that came later. One that comes twice is for the server to refuse.
+/// Takes only fields, since the other types are common. A field that comes twice is left for the server to
+/// refuse.
 struct Fields(HashPayload);
 
 impl Sink for Fields {

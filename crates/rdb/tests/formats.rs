@@ -1,4 +1,4 @@
-//! Every type of every age, written as plainly as possible and decoded; and what was built, read again.
+//! Every type of every age, written as plainly as possible and decoded; and built payloads, read again.
 
 mod checks;
 mod old;
@@ -14,7 +14,7 @@ fn decoded(body: &[u8], version: u16) -> Option<Model> {
     rdb::decode(body, version, &mut sink).ok().map(|()| sink.model)
 }
 
-/// Numbers of every width, texts of every header, and what nearly is a number.
+/// Numbers of every width, texts of every header, and texts that are nearly numbers.
 fn element() -> impl Strategy<Value = Vec<u8>> {
     let number = prop_oneof![
         0i64..14,
@@ -235,7 +235,7 @@ fn there_are_no_empty_collections() {
     }
     assert_eq!(decoded(&blob(11, &intset(&[]), false), 12), None);
     assert_eq!(decoded(&blob(9, &zipmap(&[], 0), false), 12), None);
-    // A quicklist with nodes, but nothing in them.
+    // A quicklist with empty nodes.
     assert_eq!(decoded(&counted(14, 1, |out| put_string(out, &ziplist(&[]))), 12), None);
 }
 
@@ -287,7 +287,7 @@ fn odd_numbers_of_halves_are_refused() {
     assert_eq!(decoded(&blob(23, &listpack(&three[..2]), false), 12), None);
 }
 
-/// Why nothing comes of a body.
+/// The reason for which a body is refused.
 fn refused(body: &[u8], version: u16) -> Failure<()> {
     rdb::decode(body, version, &mut Collect::default()).expect_err("not read")
 }
@@ -336,7 +336,7 @@ fn types_that_no_server_has_are_refused() {
         (243, 12),
         (245, 15),
         (255, 12),
-        // Of Redis, where Valkey gave the numbers another meaning or none.
+        // Types of Redis, in versions where Valkey gave the numbers another meaning or none.
         (23, 80),
         (24, 80),
         (25, 81),
@@ -347,7 +347,7 @@ fn types_that_no_server_has_are_refused() {
     }
 }
 
-/// What a type means depends on who wrote it, and on nothing else in the version.
+/// A type's meaning depends on the server that wrote it, and on nothing else in the version.
 #[test]
 fn later_versions_mean_the_same() {
     let redis = b"\x16\x02\x02\x01a\x01b\x00\x01c\x01d";
@@ -364,7 +364,7 @@ fn later_versions_mean_the_same() {
     assert_eq!(decoded(&listpacks, 80), None);
 }
 
-/// A kilobyte that says it is a gigabyte is refused before memory is taken for it.
+/// A kilobyte that claims to be a gigabyte is refused before memory is taken.
 #[test]
 fn announcements_are_not_believed() {
     let mut body = vec![0, 0xc3];
@@ -405,7 +405,7 @@ fn work_is_estimated_without_unpacking() {
     assert!(rdb::estimate(&long).0 > 10_000, "the worst of what is long");
 }
 
-/// What Valkey 9.1 wrote: it reads what we write because that is the same, but for the compression.
+/// Bytes written by Valkey 9.1. It reads ours because they are the same, except for the compression.
 #[test]
 fn fields_that_expire_are_written_as_valkey_does() {
     let theirs =

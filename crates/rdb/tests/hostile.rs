@@ -1,5 +1,5 @@
-//! Sound bodies of every type, damaged at random, a short seeded run on every `make test`; `fuzz/` runs the same checks
-//! for as long as one likes.
+//! Valid bodies of every type, damaged at random: a short seeded run in every `make test`. `fuzz/` runs the
+//! same checks for as long as wanted.
 
 mod checks;
 mod old;
@@ -18,7 +18,7 @@ fn words(count: usize) -> Vec<Vec<u8>> {
     (0..count).map(|i| word(i).into_bytes()).collect()
 }
 
-/// A body of each type, without version; some large.
+/// A body of each type, without a version. Some are large.
 fn sound() -> Vec<Vec<u8>> {
     let (few, many) = (words(8), words(60));
     let pairs: Vec<_> = few.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
@@ -60,7 +60,7 @@ fn sound() -> Vec<Vec<u8>> {
     bodies
 }
 
-/// Bodies of hashes whose fields expire and of sorted sets, as the builder writes them.
+/// Bodies of hashes with fields that expire and of sorted sets, as the builder writes them.
 fn checked(few: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut hash = rdb::HashPayload::new();
     few.iter().for_each(|word| {
@@ -71,7 +71,7 @@ fn checked(few: &[Vec<u8>]) -> Vec<Vec<u8>> {
     payloads.into_iter().flatten().filter_map(|p| rdb::open(&p).map(|(body, _)| body.to_vec())).collect()
 }
 
-/// xorshift: the run is the same every time.
+/// xorshift, so that every run is the same.
 struct Random(u64);
 
 impl Random {
@@ -122,6 +122,34 @@ fn damaged_bodies_are_decoded_or_refused() {
 }
 
 #[test]
+fn damaged_files_are_read_or_refused() {
+    let mut file = Vec::new();
+    rdb::file::put_aux(&mut file, b"name", b"value");
+    rdb::file::put_select(&mut file, 1);
+    for (i, body) in sound().iter().enumerate() {
+        if i % 3 == 0 {
+            rdb::file::put_expiry(&mut file, 1_800_000_000_000);
+        }
+        file.push(body[0]);
+        put_string(&mut file, format!("key{i}").as_bytes());
+        file.extend_from_slice(&body[1..]);
+    }
+    rdb::file::put_end(&mut file);
+    file.extend_from_slice(&[0; 8]);
+    checks::file(&file);
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    let runs = if cfg!(miri) { 20 } else { 5_000 };
+    for run in 0..runs {
+        let mut changed = file.clone();
+        for _ in 0..1 + random.below(3) {
+            damage(&mut changed, &mut random);
+        }
+        let caught = std::panic::catch_unwind(|| checks::file(&changed));
+        assert!(caught.is_ok(), "run {run}: {changed:?}");
+    }
+}
+
+#[test]
 fn they_were_sound_before() {
     for body in sound() {
         let mut sink = checks::Collect::default();
@@ -129,7 +157,7 @@ fn they_were_sound_before() {
     }
 }
 
-/// Lengths that are not true add up to what is too much, and not to little.
+/// Untrue lengths must add up to too much, and not to little.
 #[test]
 fn what_is_announced_may_be_more_than_can_be_counted() {
     for kind in [1_u8, 2, 14, 18] {
@@ -139,7 +167,7 @@ fn what_is_announced_may_be_more_than_can_be_counted() {
                 body.push(2);
             }
             body.extend_from_slice(b"\xc3\x01\x81\x7f\xff\xff\xff\xff\xff\xff\xff\x00");
-            // And once more as far as a length goes.
+            // Once more, as far as a length reaches.
             body.extend_from_slice(b"\xc3\x01\x81\xff\xff\xff\xff\xff\xff\xff\xff\x00");
         }
         body[1] = if kind == 18 { 2 } else { 4 };

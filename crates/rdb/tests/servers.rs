@@ -1,4 +1,4 @@
-//! Payloads that real servers wrote, in `data/payloads.txt`.
+//! Payloads written by real servers, in `data/payloads.txt`.
 
 mod checks;
 
@@ -75,7 +75,7 @@ fn what_real_servers_wrote_is_read() {
         let expected = model(kind, words.map(word).collect());
         assert_eq!(read(&payload), Some(expected), "{server} {kind} {}", payload[0]);
     }
-    // All but values of modules, zipmaps, which are older than DUMP, and what only release candidates wrote.
+    // All types except values of modules, zipmaps (older than DUMP), and types of release candidates.
     let all = [0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 24, 25, 26];
     assert_eq!(kinds.into_iter().collect::<Vec<u8>>(), all);
 }

@@ -1,6 +1,7 @@
-//! Nanoseconds per parsed command and per written reply: `cargo run --release -p resp --example measure`.
+//! Measures nanoseconds per parsed command and per written reply: `cargo run --release -p resp --example
+//! measure`.
 //!
-//! The best of several rounds, so that a busy machine disturbs little.
+//! It takes the best of several rounds, so that a busy machine does little harm.
 
 use resp::{Batch, Frame, FrameEnd, Parsed, Parser, Reply, read_frame};
 use std::hint::black_box;
@@ -10,7 +11,7 @@ const ROUNDS: usize = 15;
 
 type Write = Box<dyn FnMut(&mut Reply, usize)>;
 
-/// Print the best time per item of `work`, which handles `items` of them.
+/// Prints the best time per item of `work`, which handles `items` items.
 fn measure(name: &str, items: usize, mut work: impl FnMut()) {
     let best = (0..ROUNDS)
         .map(|_| {

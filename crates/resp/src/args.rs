@@ -1,10 +1,10 @@
-//! The words of a command: a buffer and the places of the words in it.
+//! The words of a command: a buffer, and the place of each word in it.
 //!
-//! [`Args`] is two slices, so it is passed by value; reading an argument is one bounds check and no
-//! pointer chase but the span's. [`OwnedArgs`] is the same for a command that outlives the read
-//! buffer (queued by MULTI, parked by BLPOP, handed to a worker): one buffer and one list of spans
-//! however many words.
+//! [`Args`] is two slices, so it is passed by value. Reading a word costs one bounds check and one look at
+//! its span. [`OwnedArgs`] is for a command that outlives the read buffer (queued by MULTI, parked by BLPOP,
+//! handed to a worker). It is one buffer and one list of spans.
 
+use std::sync::{Mutex, PoisonError};
 use stdx::budget::Share;
 
 /// The place of one word: bytes `start..end` of a buffer. Always `start <= end`.
@@ -15,7 +15,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// A span of bytes `start..end`; the caller keeps commands below 4 GiB (see `Limits`).
+    /// A span of bytes `start..end`. The caller keeps commands below 4 GiB (see `Limits`).
     pub(crate) fn new(start: usize, end: usize) -> Span {
         debug_assert!(start <= end && end <= u32::MAX as usize);
         Span { start: start as u32, end: end as u32 }
@@ -34,7 +34,7 @@ impl Span {
     }
 }
 
-/// A command's words, the name first, borrowed from wherever they lie.
+/// The words of a command, its name first, borrowed from a buffer.
 #[derive(Clone, Copy)]
 pub struct Args<'a> {
     buf: &'a [u8],
@@ -46,10 +46,10 @@ impl<'a> Args<'a> {
         Args { buf, spans }
     }
 
-    /// No words at all.
+    /// No words.
     pub const EMPTY: Args<'static> = Args { buf: &[], spans: &[] };
 
-    /// Number of words, the command's name included.
+    /// Number of words, with the command's name.
     pub fn len(&self) -> usize {
         self.spans.len()
     }
@@ -58,7 +58,7 @@ impl<'a> Args<'a> {
         self.spans.is_empty()
     }
 
-    /// The `i`-th word. Panics past the end: for words whose presence the command's arity guarantees.
+    /// The `i`-th word. Panics past the end: for words that the command's arity guarantees.
     #[inline]
     pub fn at(&self, i: usize) -> &'a [u8] {
         self.spans[i].of(self.buf)
@@ -70,7 +70,7 @@ impl<'a> Args<'a> {
         self.spans.get(i).map(|span| span.of(self.buf))
     }
 
-    /// Brings the place of the `i`-th word into the cache.
+    /// Fetches the place of the `i`-th word into the cache.
     #[inline]
     pub fn prefetch_place(&self, i: usize) {
         if let Some(span) = self.spans.get(i) {
@@ -78,7 +78,8 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// Brings the begin of the `i`-th word into the cache; best some time after its place.
+    /// Fetches the start of the `i`-th word into the cache. Best called some time after its place was
+    /// fetched.
     #[inline]
     pub fn prefetch_word(&self, i: usize) {
         if let Some(byte) = self.get(i).and_then(<[u8]>::first) {
@@ -86,7 +87,8 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// Brings the end of the `i`-th word into the cache: of a short one that stands behind one whose begin is there, all.
+    /// Fetches the end of the `i`-th word into the cache. If the start of the word before is there, this
+    /// completes a short word.
     #[inline]
     pub fn prefetch_word_end(&self, i: usize) {
         if let Some(byte) = self.get(i).and_then(<[u8]>::last) {
@@ -127,7 +129,7 @@ impl<'a> Args<'a> {
         self.spans.iter().map(|span| span.len()).sum()
     }
 
-    /// A copy that owns its bytes. Two allocations whatever the number of words.
+    /// A copy that owns its bytes. Two allocations.
     pub fn to_owned(&self) -> OwnedArgs {
         let mut owned = OwnedArgs::with_capacity(self.len(), self.bytes());
         owned.extend(self.iter());
@@ -186,18 +188,18 @@ impl DoubleEndedIterator for ArgIter<'_> {
 
 impl ExactSizeIterator for ArgIter<'_> {}
 
-/// Words with a buffer of their own.
+/// The words of a command in a buffer of their own.
 #[derive(Default)]
 pub struct OwnedArgs {
     buf: Vec<u8>,
-    /// Where the bytes begin that the spans are about.
+    /// Where in the buffer the spans start to count.
     base: usize,
     spans: Vec<Span>,
-    /// What they hold of the memory of work, if they are so long that this is counted.
-    share: Option<Box<Share>>,
+    /// The share of work memory that they hold, if they are long enough to be counted.
+    share: Option<Box<Mutex<Option<Share>>>>,
 }
 
-/// The copy's memory is not counted.
+/// The memory of the copy is not counted.
 impl Clone for OwnedArgs {
     fn clone(&self) -> OwnedArgs {
         OwnedArgs { buf: self.buf.clone(), base: self.base, spans: self.spans.clone(), share: None }
@@ -219,25 +221,30 @@ impl OwnedArgs {
         owned
     }
 
-    /// A buffer and the places of the words in what begins at `base`. Panics if a place is outside. O(1).
+    /// The words at `spans` in `buf`, counted from `base`. Panics if a span is outside. O(1).
     pub fn from_parts(buf: Vec<u8>, base: usize, spans: Vec<Span>) -> OwnedArgs {
         assert!(base <= buf.len() && spans.last().is_none_or(|span| span.end as usize <= buf.len() - base));
         OwnedArgs { buf, base, spans, share: None }
     }
 
-    /// Bytes of the memory of work that they hold.
+    /// Bytes of work memory that they hold.
     pub fn held_bytes(&self) -> u64 {
-        self.share.as_ref().map_or(0, |share| share.held())
+        self.with_share(|share| share.as_ref().map_or(0, Share::held))
     }
 
-    /// Gives up a share of the memory of work when they are dropped.
+    /// Keeps a share of work memory until the words are dropped.
     pub fn held_by(self, share: Option<Share>) -> OwnedArgs {
-        OwnedArgs { share: share.map(Box::new), ..self }
+        OwnedArgs { share: share.map(|share| Box::new(Mutex::new(Some(share)))), ..self }
     }
 
-    /// Whether their memory is counted where that of work is.
-    pub fn are_held(&self) -> bool {
-        self.share.is_some()
+    /// Gives their share of the memory of work back: another share counts them from now on.
+    pub fn give_up_share(&self) {
+        drop(self.with_share(Option::take));
+    }
+
+    fn with_share<T: Default>(&self, f: impl FnOnce(&mut Option<Share>) -> T) -> T {
+        let Some(share) = &self.share else { return T::default() };
+        f(&mut share.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     #[inline]
@@ -245,8 +252,8 @@ impl OwnedArgs {
         Args { buf: &self.buf[self.base..], spans: &self.spans }
     }
 
-    /// Append a word. Panics if all words together would pass 4 GiB; ask [`OwnedArgs::fits`] first where the
-    /// words are not from a parser (which refuses such commands).
+    /// Appends a word. Panics if the words together would pass 4 GiB. Ask [`OwnedArgs::fits`] first, unless
+    /// the words come from a parser, which refuses such commands.
     pub fn push(&mut self, word: &[u8]) {
         assert!(self.fits(word.len()), "the words of one command stay below 4 GiB");
         let start = self.buf.len() - self.base;
@@ -254,12 +261,12 @@ impl OwnedArgs {
         self.spans.push(Span::new(start, start + word.len()));
     }
 
-    /// Whether a further word of `bytes` bytes may be pushed.
+    /// Whether a word of `bytes` more bytes may be pushed.
     pub fn fits(&self, bytes: usize) -> bool {
         self.buf.len().checked_add(bytes).is_some_and(|total| total <= u32::MAX as usize)
     }
 
-    /// Forget the words, keep the memory.
+    /// Forgets the words and keeps the memory.
     pub fn clear(&mut self) {
         self.buf.clear();
         self.base = 0;

@@ -2,16 +2,16 @@
 
 use crate::{Args, OwnedArgs, Parsed, Parser, ProtocolError, Span};
 
-/// Commands parsed from one read buffer; reused from turn to turn.
+/// Commands parsed from one read buffer. It is reused from turn to turn.
 #[derive(Debug, Default)]
 pub struct Batch {
     commands: Vec<Entry>,
     spans: Vec<Span>,
     /// Words of inline commands.
     text: Vec<u8>,
-    /// The words of the last command, if it is large: the list the parser made, which is not copied.
+    /// The words of the last command if it is large: the parser's own list, not a copy.
     large: Option<Vec<Span>>,
-    /// Bytes from which on a command is large; 0: none is.
+    /// The size in bytes from which on a command is large; 0: none is.
     large_bytes: usize,
 }
 
@@ -19,7 +19,7 @@ pub struct Batch {
 struct Entry {
     /// Index of the first word in `spans`; the words end where the next entry's begin.
     spans: usize,
-    /// Where in the read buffer the command starts.
+    /// Where the command starts in the read buffer.
     base: usize,
     /// Where it ends.
     end: usize,
@@ -31,9 +31,9 @@ struct Entry {
 pub enum Stop {
     /// The batch has `max` commands, or its last one is large.
     Full,
-    /// The buffer's rest is no whole command: at least `need` more bytes are needed.
+    /// The rest of the buffer is no complete command: at least `need` more bytes are needed.
     More { need: usize },
-    /// The bytes after the commands are not RESP: execute the commands, send the error, close.
+    /// The bytes behind the commands are not RESP. Execute the commands, send the error, close.
     Error(ProtocolError),
 }
 
@@ -50,12 +50,13 @@ impl Batch {
         Batch::default()
     }
 
-    /// A batch that ends after a command of so many bytes, whose words can be taken away ([`Batch::take_large`]).
+    /// A batch that ends after a command of at least `bytes` bytes. The words of that can be taken
+    /// ([`Batch::take_large`]).
     pub fn with_large(bytes: usize) -> Batch {
         Batch { large_bytes: bytes, ..Batch::default() }
     }
 
-    /// Replace the batch's commands by the first up to `max` commands of `buf`. O(bytes parsed).
+    /// Replaces the commands by the first commands of `buf`, at most `max`. O(bytes parsed).
     pub fn fill(&mut self, parser: &mut Parser, buf: &[u8], max: usize) -> Filled {
         self.clear();
         let mut used = 0;
@@ -95,7 +96,8 @@ impl Batch {
         self.commands.is_empty()
     }
 
-    /// The words of the `i`-th command; `buf` is the slice [`Batch::fill`] was given. Panics past the end.
+    /// The words of the `i`-th command. `buf` must be the slice that [`Batch::fill`] was given. Panics past
+    /// the end.
     pub fn args<'a>(&'a self, i: usize, buf: &'a [u8]) -> Args<'a> {
         let entry = self.commands[i];
         if let (Some(spans), true) = (&self.large, i + 1 == self.commands.len()) {
@@ -115,8 +117,8 @@ impl Batch {
         self.commands[i].base > i.checked_sub(1).map_or(0, |before| self.commands[before].end)
     }
 
-    /// If the `i`-th command is large: where it starts in the read buffer, and its words, which the batch forgets. With that
-    /// buffer they make [`OwnedArgs::from_parts`]. O(1).
+    /// If the `i`-th command is large, takes its words and its start in the read buffer. With that buffer
+    /// they make [`OwnedArgs::from_parts`]. O(1).
     pub fn take_large(&mut self, i: usize) -> Option<(usize, Vec<Span>)> {
         if i + 1 != self.commands.len() {
             return None;
@@ -124,7 +126,7 @@ impl Batch {
         self.large.take().map(|spans| (self.commands[i].base, spans))
     }
 
-    /// The commands with buffers of their own.
+    /// Copies of all commands, with buffers of their own.
     pub fn to_owned(&self, buf: &[u8]) -> Vec<OwnedArgs> {
         (0..self.len()).map(|i| self.args(i, buf).to_owned()).collect()
     }

@@ -1,8 +1,8 @@
-//! What a client did to the protocol itself. The answer is one error line, then the connection closes.
+//! Protocol errors of a client. The answer is one error line; then the connection closes.
 
 use crate::Reply;
 
-/// A broken request. Texts are those of Redis 7.0 (tried on a running server).
+/// A broken request. The texts are those of Redis 7.0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolError {
     InvalidMultibulkLength,
@@ -14,12 +14,12 @@ pub enum ProtocolError {
     TooBigBulkCount,
     TooBigInline,
     UnbalancedQuotes,
-    /// A whole command of 4 GiB or more (Redis would run out of its query buffer limit instead).
+    /// A command of 4 GiB or more. Redis would reach its query buffer limit instead.
     TooBigRequest,
 }
 
 impl ProtocolError {
-    /// The reason without `ERR Protocol error: `, as logs show it.
+    /// The reason without `ERR Protocol error: `, for logs.
     pub fn reason(self) -> &'static str {
         match self {
             ProtocolError::InvalidMultibulkLength => "invalid multibulk length",
@@ -35,7 +35,7 @@ impl ProtocolError {
         }
     }
 
-    /// Append the error line the client gets before the connection closes.
+    /// Appends the error line that the client gets before the connection closes.
     pub fn write(self, out: &mut Reply) {
         let mut line = b"ERR Protocol error: ".to_vec();
         match self {

@@ -1,15 +1,15 @@
-//! Replies read back: for scripts, which call commands and look at what they answered, and for test clients.
+//! Reads replies back: for scripts, which look at the replies of their commands, and for test clients.
 //!
-//! Unlike the parser of queries this reader is strict: every line ends in CR LF, every bulk too. It takes
-//! RESP2 and RESP3 alike. Attributes are read and dropped. Memory grows with the bytes given, not with
-//! announced lengths; nesting is limited to [`MAX_DEPTH`], so the stack is safe.
+//! Unlike the parser of queries, this reader is strict: every line and every bulk ends in CR LF. It takes
+//! RESP2 and RESP3. Attributes are read and dropped. Memory grows with the bytes given, not with announced
+//! lengths. Nesting is limited to [`MAX_DEPTH`], so the stack is safe.
 
 use crate::Reply;
 use stdx::num::{parse_f64, parse_i64};
 
-/// Deepest nesting of aggregates that is read.
+/// The deepest nesting of aggregates that is read.
 pub const MAX_DEPTH: usize = 128;
-/// Elements to reserve room for before any has been read.
+/// Most elements that room is reserved for before any was read.
 const RESERVE_MAX: usize = 1024;
 
 /// One reply.
@@ -37,18 +37,18 @@ pub enum Frame {
     Push(Vec<Frame>),
 }
 
-/// Bytes that are no reply.
+/// Why bytes are no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameError {
     /// No reply starts with this byte.
     UnknownType(u8),
-    /// A length or number is not one.
+    /// A length or number is malformed.
     BadNumber,
     /// A line or bulk does not end in CR LF.
     BadEnd,
-    /// `#` not followed by `t` or `f`, `_` by something, or a verbatim text without format.
+    /// `#` without `t` or `f`, `_` followed by bytes, or a verbatim text without a format.
     BadValue,
-    /// More than [`MAX_DEPTH`] aggregates inside each other.
+    /// Aggregates are nested deeper than [`MAX_DEPTH`].
     TooDeep,
 }
 
@@ -66,9 +66,10 @@ impl std::fmt::Display for FrameError {
 
 impl std::error::Error for FrameError {}
 
-/// Read the reply at the start of `buf`: the reply and how many bytes it took, or `None` if it is not all there.
+/// Reads the reply at the start of `buf`. Returns it and its length in bytes; `None` if it is incomplete.
 ///
-/// O(bytes of the reply). Starts over each time; when a large reply arrives in many reads, ask [`FrameEnd`] first.
+/// O(bytes of the reply). It starts over each time: if a large reply arrives in many reads, ask [`FrameEnd`]
+/// first.
 pub fn read_frame(buf: &[u8]) -> Result<Option<(Frame, usize)>, FrameError> {
     let mut reader = Reader { buf, pos: 0 };
     match reader.frame(0) {
@@ -91,7 +92,7 @@ impl From<FrameError> for Stop {
 
 struct Reader<'a> {
     buf: &'a [u8],
-    /// Start of what is not yet read; at most `buf.len()`.
+    /// Start of the unread part; at most `buf.len()`.
     pos: usize,
 }
 
@@ -182,13 +183,13 @@ impl<'a> Reader<'a> {
         Ok(pairs)
     }
 
-    /// How many of `len` announced elements to make room for: a frame takes at least three bytes.
+    /// How many of `len` announced elements to reserve room for. A frame takes at least three bytes.
     fn plausible(&self, len: usize) -> usize {
         len.min((self.buf.len() - self.pos) / 3).min(RESERVE_MAX)
     }
 }
 
-/// A length, or `None` for -1.
+/// Parses a length; `None` for -1.
 fn length(line: &[u8]) -> Result<Option<usize>, FrameError> {
     match parse_i64(line) {
         Some(-1) => Ok(None),
@@ -230,7 +231,7 @@ fn verbatim(bytes: &[u8]) -> Result<Frame, FrameError> {
 }
 
 impl Frame {
-    /// Write the frame as a handler would have. In RESP2 most types fall back to simpler ones.
+    /// Writes the frame as a handler would. In RESP2 most types become simpler ones.
     pub fn write(&self, out: &mut Reply) {
         match self {
             Frame::Simple(text) => out.simple_bytes(text),
@@ -293,14 +294,15 @@ impl Frame {
     }
 }
 
-/// Finds where a reply ends without building it, looking at each byte once however many reads it arrives in.
+/// Finds the end of a reply without building it. It looks at each byte once, in however many reads the reply
+/// arrives.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FrameEnd {
     /// Bytes understood so far.
     pos: usize,
-    /// Frames still to come; 0 before the first call, when it means one.
+    /// Frames still to come. 0 before the first call means one.
     left: u64,
-    /// No line end between `pos` and here.
+    /// No line end stands between `pos` and here.
     scanned: usize,
 }
 
@@ -309,8 +311,9 @@ impl FrameEnd {
         FrameEnd::default()
     }
 
-    /// Where the reply at the start of `buf` ends, if it is all there (then start over with what follows); `buf`
-    /// is what the last call got and some more. O(new bytes). Does not look into lines or limit the depth.
+    /// The end of the reply at the start of `buf`, if it is complete; then start over with the rest. `buf`
+    /// must hold the bytes of the last call and some more. O(new bytes). Does not look into lines or limit
+    /// the depth.
     pub fn find(&mut self, buf: &[u8]) -> Result<Option<usize>, FrameError> {
         self.left = self.left.max(1);
         while self.left > 0 {
@@ -323,7 +326,7 @@ impl FrameEnd {
         Ok(Some(end))
     }
 
-    /// Pass over one scalar or header.
+    /// Passes one scalar or header.
     fn step(&mut self, buf: &[u8]) -> Result<bool, FrameError> {
         let Some(&kind) = buf.get(self.pos) else { return Ok(false) };
         let from = self.scanned.max(self.pos + 1);

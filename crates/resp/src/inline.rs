@@ -1,14 +1,14 @@
-//! Words of a line typed by hand: inline commands, and anything else that quotes as `redis-cli` does.
+//! Splits a line into words: inline commands, and other texts that are quoted as in `redis-cli`.
 //!
-//! Words are separated by blanks. A word may contain one quoted part, which ends it: after the closing quote
-//! comes a blank or the end. Inside `"..."` a backslash starts `\n \r \t \b \a \xHH` or stands for the
-//! next character; inside `'...'` only `\'` is special; outside quotes a backslash is a backslash.
-//! (Observed on Redis 7.0.15, including that a vertical tab separates words only before a word starts.)
+//! Blanks separate words. A word may contain one quoted part, which ends it: a blank or the end follows the
+//! closing quote. Inside `"..."` a backslash starts `\n \r \t \b \a \xHH`, or stands for the next character.
+//! Inside `'...'` only `\'` is special. Outside quotes a backslash is an ordinary character. Observed on
+//! Redis 7.0.15, where a vertical tab separates words only before a word starts.
 
 use crate::{OwnedArgs, ProtocolError, Span};
 use stdx::progress::shorter;
 
-/// Split `line` into words, or `None` when its quotes do not balance. O(bytes).
+/// Splits `line` into words. `None` if its quotes do not balance. O(bytes).
 pub fn split_line(line: &[u8]) -> Option<OwnedArgs> {
     let (mut text, mut spans, mut owned) = (Vec::new(), Vec::new(), OwnedArgs::new());
     split_into(line, &mut text, &mut spans).ok()?;
@@ -16,7 +16,7 @@ pub fn split_line(line: &[u8]) -> Option<OwnedArgs> {
     Some(owned)
 }
 
-/// Append the unquoted words of `line` to `text` and their places in it to `spans`.
+/// Appends the unquoted words of `line` to `text`, and their places in it to `spans`.
 pub(crate) fn split_into(
     line: &[u8],
     text: &mut Vec<u8>,
@@ -34,7 +34,7 @@ pub(crate) fn split_into(
     }
 }
 
-/// Read one word and return what follows it.
+/// Reads one word and returns the rest.
 fn word<'a>(mut rest: &'a [u8], text: &mut Vec<u8>) -> Result<&'a [u8], ProtocolError> {
     loop {
         let Some((&byte, tail)) = rest.split_first() else { return Ok(rest) };
@@ -48,7 +48,7 @@ fn word<'a>(mut rest: &'a [u8], text: &mut Vec<u8>) -> Result<&'a [u8], Protocol
     }
 }
 
-/// A closing quote must be followed by a blank or nothing.
+/// Checks that a blank or nothing follows a closing quote.
 fn ends_word(rest: &[u8]) -> Result<&[u8], ProtocolError> {
     match rest.first() {
         Some(&byte) if !is_blank(byte) => Err(ProtocolError::UnbalancedQuotes),

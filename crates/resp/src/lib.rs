@@ -6,18 +6,19 @@
 //!  reply bytes ──> read_frame ──> Frame (scripts and test clients)
 //! ```
 //!
-//! Nothing here owns a socket, a clock or a thread, and nothing here panics on what a peer sent:
-//! a `Parser` answers with a [`ProtocolError`] carrying the text Redis would send before it closes
-//! the connection, a frame reader with [`FrameError`].
+//! Nothing here owns a socket, a clock or a thread, and no input causes a panic. A `Parser` returns a
+//! [`ProtocolError`] with the text that Redis sends before it closes the connection. A frame reader returns a
+//! [`FrameError`].
 //!
 //! Invariants:
 //!
-//! - **R1** A span handed out by the parser lies inside the bytes that the same call was given.
-//! - **R2** How a request was cut into reads never changes what is parsed, nor which error is reported.
-//! - **R3** Parsing a command costs O(its bytes) however many reads it arrives in: the parser never looks twice
-//!   at a byte, except for at most one short header.
-//! - **R4** Memory is only taken for bytes that have arrived, never for a count or length a peer merely announced.
-//! - **R5** No text passed to `Reply` can break the framing: line breaks inside error and status lines become spaces.
+//! - **R1** A span from the parser lies inside the bytes that the same call was given.
+//! - **R2** The way a request was cut into reads changes neither its parse nor its error.
+//! - **R3** Parsing a command costs O(its bytes), in however many reads it arrives: the parser looks at each
+//!   byte once, except for at most one short header.
+//! - **R4** Memory is taken only for bytes that have arrived, never for an announced count or length.
+//! - **R5** No text given to `Reply` can break the framing: line breaks inside error and status lines become
+//!   spaces.
 #![forbid(unsafe_code)]
 
 mod args;

@@ -1,6 +1,6 @@
-//! Client queries, parsed in place.
+//! Parses client queries in place.
 //!
-//! The caller owns the read buffer and always passes it from the first byte not yet consumed:
+//! The caller owns the read buffer, and always passes it from the first byte that is not consumed:
 //!
 //! ```text
 //! buf:   *3 CRLF $3 CRLF SET CRLF $1 CRLF k CRLF $5 CRLF hel|           (more to come)
@@ -8,15 +8,15 @@
 //!                        spans[0]          spans[1]      the parser resumes here
 //! ```
 //!
-//! While a command is incomplete nothing is consumed: the parser remembers `pos` (start of the part not yet
-//! understood), how many words are still to come and the announced length of the current one, so the next call
-//! continues there (R3). When the command is complete, its words are spans relative to the buffer's start, valid
-//! until the caller drops `used` bytes. Words of inline commands may contain escapes, so those are
-//! copied to a buffer of the parser (inline commands are typed by people and at most 64 KB).
+//! Nothing is consumed while a command is incomplete. The parser remembers `pos` (the start of the part not
+//! yet understood), how many words are still to come, and the announced length of the current word. The next
+//! call continues there (R3). The words of a complete command are spans from the buffer's start, valid until
+//! the caller drops `used` bytes. Words of inline commands may contain escapes, so they are copied to a
+//! buffer of the parser.
 //!
-//! Leniency is Redis's: the byte after a header's CR and the two bytes after a bulk are skipped unseen.
-//! Stricter than Redis in one thing: a header or inline line over 64 KB is refused even if it
-//! arrived in one piece with its end (R2); Redis accepts it or not depending on how the bytes were cut.
+//! It is as lenient as Redis: the byte after a header's CR and the two bytes after a bulk are skipped unseen.
+//! It is stricter in one point: a header or inline line over 64 KB is refused even if it arrived whole (R2).
+//! Redis's answer depends on how the bytes were cut.
 
 use crate::{Args, ProtocolError, Span, inline};
 
@@ -27,13 +27,13 @@ const UNAUTHENTICATED_WORDS_MAX: i64 = 10;
 const UNAUTHENTICATED_BULK_BYTES_MAX: i64 = 16 * 1024;
 /// Span memory kept between commands.
 const SPANS_KEPT: usize = 1024;
-/// A command of which so many words came is believed to have as many as it said: there is room for all of them from then
-/// on, so that their list is never copied while it grows.
+/// After this many words a command's announced count is believed: room is made for all of them, so that the
+/// list is not copied as it grows.
 const SPANS_BELIEVED: usize = 1024;
-/// Words that are not moved any more when further ones come: half a megabyte of places.
+/// Above this many words the list is never moved: it takes half a megabyte.
 const SPANS_MOVED: usize = 64 * 1024;
 
-/// What a connection may send.
+/// Limits on the input of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Words per command (Redis 6.2: 1024 * 1024; Redis 7: `i32::MAX`).
@@ -51,27 +51,29 @@ impl Default for Limits {
 /// Outcome of one call of [`Parser::parse`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed {
-    /// A command: its words are [`Parser::args`]; drop `used` bytes when done with them.
+    /// A command, with its words in [`Parser::args`]. Drop `used` bytes when done with them.
     Command { used: usize },
-    /// An empty line or empty array: drop `used` bytes and go on. (A replica's bare newline is one of these.)
+    /// An empty line or empty array: drop `used` bytes and go on. A replica's bare newline is one of these.
     Empty { used: usize },
-    /// Not all there yet. At least `need` more bytes are needed before another call can succeed; inside a
-    /// bulk this is exactly what is missing of it, so a reader may reserve it.
+    /// The command is incomplete. At least `need` more bytes are needed before another call can succeed.
+    /// Inside a bulk this is exactly the missing part, so a reader may reserve it.
     More { need: usize },
 }
 
-/// The parser of one connection. A few dozen bytes; allocates its span list on the first command.
+/// The parser of one connection. It takes a few dozen bytes, and allocates its span list on the first
+/// command.
 #[derive(Debug, Default)]
 pub struct Parser {
     limits: Limits,
     unauthenticated: bool,
     /// Bytes of the current command understood so far; 0 between commands.
     pos: usize,
-    /// Bytes up to here (from the command's start) hold no line end after `pos`; `pos <= scanned` when not 0.
+    /// Bytes up to here, counted from the command's start, hold no line end behind `pos`. If not 0, `pos <=
+    /// scanned`.
     scanned: usize,
     /// Words of the current multibulk still to come; 0 between commands.
     left: usize,
-    /// Announced length of the word at `pos`, if its header was understood.
+    /// The announced length of the word at `pos`, once its header is understood.
     bulk: Option<usize>,
     spans: Vec<Span>,
     /// Unquoted words of an inline command.
@@ -85,12 +87,12 @@ impl Parser {
         Parser { limits, ..Parser::default() }
     }
 
-    /// Change the limits; takes effect at the next header.
+    /// Changes the limits. They apply from the next header on.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
 
-    /// While not authenticated, only small commands are accepted.
+    /// Sets whether the client is authenticated. Otherwise only small commands are accepted.
     pub fn set_authenticated(&mut self, authenticated: bool) {
         self.unauthenticated = !authenticated;
     }
@@ -105,11 +107,11 @@ impl Parser {
         self.spans.capacity() * size_of::<Span>() + self.text.capacity()
     }
 
-    /// Try to parse one command at the start of `buf`.
+    /// Tries to parse one command at the start of `buf`.
     ///
-    /// `buf` starts at the first byte not consumed: after `More`, the same bytes and some more; after
-    /// `Command` or `Empty`, what follows the `used` bytes. Cost: O(new bytes). After an error the
-    /// connection is to be closed; further calls repeat the error.
+    /// `buf` starts at the first byte that is not consumed: after `More`, the same bytes and some more; after
+    /// `Command` or `Empty`, the bytes behind `used`. O(new bytes). After an error the connection must be
+    /// closed; further calls repeat the error.
     pub fn parse(&mut self, buf: &[u8]) -> Result<Parsed, ProtocolError> {
         if let Some(error) = self.failed {
             return Err(error);
@@ -129,7 +131,7 @@ impl Parser {
         parsed
     }
 
-    /// The words of the command just parsed. `buf` is the same slice [`Parser::parse`] was given.
+    /// The words of the command just parsed. `buf` must be the slice that [`Parser::parse`] was given.
     #[inline]
     pub fn args<'a>(&'a self, buf: &'a [u8]) -> Args<'a> {
         Args::new(if self.inline { &self.text } else { buf }, &self.spans)
@@ -139,13 +141,13 @@ impl Parser {
         &self.spans
     }
 
-    /// The words of the command just parsed; the parser forgets them.
+    /// Takes the words of the command just parsed.
     pub(crate) fn take_spans(&mut self) -> Vec<Span> {
         std::mem::take(&mut self.spans)
     }
 
-    /// How many bytes the command that is half read will have, by the words that came; 0 while little is known.
-    /// Nothing may rely on it.
+    /// A guess, from the words so far, at the size of the command that is half read; 0 while too few have
+    /// come.
     pub fn expected_bytes(&self) -> usize {
         let come = self.spans.len();
         if self.left == 0 || come < 64 {
@@ -159,7 +161,7 @@ impl Parser {
         self.inline.then_some(&self.text)
     }
 
-    /// `*<count> CRLF`, then the words.
+    /// Parses `*<count> CRLF`, then the words.
     fn multibulk(&mut self, buf: &[u8]) -> Result<Parsed, ProtocolError> {
         let Some((count, next)) = self.header(buf, ProtocolError::TooBigMultibulkCount)? else {
             return Ok(Parsed::More { need: 1 });
@@ -181,7 +183,7 @@ impl Parser {
         self.words(buf)
     }
 
-    /// As many of the words still to come as `buf` holds.
+    /// Parses the words still to come, as far as `buf` holds them.
     fn words(&mut self, buf: &[u8]) -> Result<Parsed, ProtocolError> {
         while self.left > 0 {
             let len = match self.bulk {
@@ -197,8 +199,8 @@ impl Parser {
                 return Ok(Parsed::More { need: end + 2 - buf.len() });
             }
             if self.spans.len() == self.spans.capacity() {
-                // As many again as have come, for what is announced may never come; and all when there are so many that moving
-                // them again would take its time.
+                // Room for as many again as have come: an announced word may never come. With very many words
+                // room for all, since moving them again takes long.
                 let more = if self.spans.len() < SPANS_MOVED {
                     self.spans.len().max(SPANS_BELIEVED)
                 } else {
@@ -216,7 +218,7 @@ impl Parser {
         Ok(Parsed::Command { used })
     }
 
-    /// `$<length> CRLF` at `pos`: moves `pos` behind it and answers the length.
+    /// Parses `$<length> CRLF` at `pos`, moves `pos` behind it and returns the length.
     #[inline]
     fn bulk_header(&mut self, buf: &[u8]) -> Result<Option<usize>, ProtocolError> {
         let Some((len, next)) = self.header(buf, ProtocolError::TooBigBulkCount)? else {
@@ -239,8 +241,8 @@ impl Parser {
         Ok(Some(len as usize))
     }
 
-    /// A type byte at `pos`, a decimal, CR and any byte: the number (`None` if it is not one) and where the
-    /// header ends; or `None` if the line is not complete.
+    /// Parses a type byte at `pos`, a decimal, CR and any byte. Returns the number (`None` if it is not one)
+    /// and the end of the header; `None` if the line is not complete.
     #[inline]
     fn header(
         &mut self,
@@ -268,7 +270,7 @@ impl Parser {
     ) -> Result<Option<(Option<i64>, usize)>, ProtocolError> {
         match self.line_end(buf, b'\r', too_big)? {
             Some(end) if end + 1 < buf.len() => {
-                // A line may be just its CR, without even a type byte.
+                // A line may be just its CR, even without a type byte.
                 let digits = buf.get(self.pos + 1..end).unwrap_or(&[]);
                 self.scanned = 0;
                 Ok(Some((stdx::num::parse_i64(digits), end + 2)))
@@ -281,7 +283,7 @@ impl Parser {
         }
     }
 
-    /// Where the line starting at `pos` ends, looking only at bytes not looked at before.
+    /// The end of the line that starts at `pos`. Looks only at new bytes.
     fn line_end(
         &mut self,
         buf: &[u8],
@@ -300,7 +302,7 @@ impl Parser {
         Ok(None)
     }
 
-    /// A line of words.
+    /// Parses a line of words.
     fn inline(&mut self, buf: &[u8]) -> Result<Parsed, ProtocolError> {
         let Some(end) = self.line_end(buf, b'\n', ProtocolError::TooBigInline)? else {
             return Ok(Parsed::More { need: 1 });
@@ -314,7 +316,7 @@ impl Parser {
         Ok(if self.spans.is_empty() { Parsed::Empty { used } } else { Parsed::Command { used } })
     }
 
-    /// Forget the previous command's words.
+    /// Forgets the words of the previous command.
     #[inline]
     fn start_command(&mut self) {
         self.spans.clear();

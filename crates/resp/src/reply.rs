@@ -1,10 +1,10 @@
-//! Replies: the only place where bytes for a client are made.
+//! Replies: all bytes for clients are made here.
 //!
-//! A `Reply` appends to one growing buffer, which the connection writes out once per turn. Handlers say what they
-//! mean (`map`, `double`, `null`) and the protocol version decides the bytes:
+//! A `Reply` appends to one growing buffer, which the connection writes out once per turn. A handler calls
+//! `map`, `double`, `null` and the like, and the protocol version decides the bytes:
 //!
 //! ```text
-//! said          RESP3              RESP2
+//! call          RESP3              RESP2
 //! null          _                  $-1
 //! null_array    _                  *-1
 //! map(n)        %n                 *2n
@@ -16,26 +16,26 @@
 //! big_number    (123               $3 123
 //! ```
 //!
-//! Aggregates announce their length first; where it is only known afterwards, write the elements and then
-//! insert the header at a [`Mark`] (one move of the bytes written since).
+//! An aggregate starts with its length. If that is known only afterwards, write the elements first and insert
+//! the header at a [`Mark`]; this moves the bytes written since.
 //!
-//! Cost: `int`, `array` and `bulk` append one to three slices and branch once or twice. Lengths below 100, nearly
-//! all there are, go out as one store of fixed size. Eight digits are computed at once in a register and stored
-//! whole, then the surplus is cut off (a copy of variable length would be a call). Numbers of more than ten digits are
-//! built on the stack, two digits a step. Figures: `cargo run --release -p resp --example measure`.
+//! Cost: `int`, `array` and `bulk` append one to three slices and branch once or twice. Lengths below 100 are
+//! one store of fixed size. Eight digits are computed at once in a register and stored whole; the surplus is
+//! then cut off. Numbers of more than ten digits are built on the stack, two digits per step. Figures: `cargo
+//! run --release -p resp --example measure`.
 
 use std::iter::{Copied, Peekable};
 use std::slice::Iter;
 use stdx::num::format_f64;
 
-/// Longest header or integer line: type byte, 20 characters, CRLF.
+/// The longest header or integer line: type byte, 20 characters, CRLF.
 const LINE_MAX: usize = 23;
 
-/// A position in a [`Reply`], to insert a header at or to return to.
+/// A position in a [`Reply`], for inserting a header or returning to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark(usize);
 
-/// Wire bytes for one client, in its protocol version.
+/// The bytes for one client, in its protocol version.
 #[derive(Clone, Debug, Default)]
 pub struct Reply {
     buf: Vec<u8>,
@@ -47,7 +47,7 @@ impl Reply {
         Reply { buf: Vec::new(), resp3 }
     }
 
-    /// A reply that appends to `buf` (to reuse its memory, or to go on where another left off).
+    /// A reply that appends to `buf`, to reuse its memory or to continue another reply.
     pub fn with_buffer(buf: Vec<u8>, resp3: bool) -> Reply {
         Reply { buf, resp3 }
     }
@@ -56,7 +56,7 @@ impl Reply {
         self.resp3
     }
 
-    /// Change the protocol version for what is written from now on (HELLO).
+    /// Changes the protocol version from here on (HELLO).
     pub fn set_resp3(&mut self, resp3: bool) {
         self.resp3 = resp3;
     }
@@ -79,8 +79,8 @@ impl Reply {
         self.line(b'+', text);
     }
 
-    /// An error line; `text` starts with its code (`ERR ...`), without `-`. Line breaks at either end go, others
-    /// become spaces.
+    /// An error line. `text` starts with its code (`ERR ...`), without `-`. Line breaks at either end are
+    /// dropped, others become spaces.
     pub fn error(&mut self, text: &str) {
         self.error_bytes(text.as_bytes());
     }
@@ -121,7 +121,7 @@ impl Reply {
         }
     }
 
-    /// `$<length>`, the bytes.
+    /// A bulk: `$<length>`, then the bytes.
     #[inline]
     pub fn bulk(&mut self, bytes: &[u8]) {
         self.buf.reserve(bytes.len() + LINE_MAX + 2);
@@ -148,7 +148,7 @@ impl Reply {
         }
     }
 
-    /// A bulk holding the decimal digits of `value`.
+    /// A bulk with the decimal digits of `value`.
     #[inline]
     pub fn bulk_int(&mut self, value: i64) {
         let mut line = [0; INT_MAX];
@@ -158,8 +158,8 @@ impl Reply {
         self.buf.truncate(end);
     }
 
-    /// The same for many, one after the other: room is made once for all of them, and of those that follow each other within
-    /// 10,000 only four digits are computed.
+    /// As `bulk_int`, for many numbers. Room is made once for all. For neighbours within 10,000 only four
+    /// digits are computed.
     pub fn bulk_ints(&mut self, values: &[i64]) {
         let start = self.buf.len();
         self.buf.resize(start + values.len() * INT_MAX, 0);
@@ -176,18 +176,18 @@ impl Reply {
         self.buf.truncate(start + at);
     }
 
-    /// No value. (RESP2: the null bulk.)
+    /// Null. (RESP2: the null bulk.)
     #[inline]
     pub fn null(&mut self) {
         self.buf.extend_from_slice(if self.resp3 { b"_\r\n" } else { b"$-1\r\n" });
     }
 
-    /// No value where an array was to be expected. (RESP2: the null array.)
+    /// Null in place of an array. (RESP2: the null array.)
     pub fn null_array(&mut self) {
         self.buf.extend_from_slice(if self.resp3 { b"_\r\n" } else { b"*-1\r\n" });
     }
 
-    /// A double, with the fewest digits that read back as `value`. (RESP2: a bulk.)
+    /// A double, in the fewest digits that read back as `value`. (RESP2: a bulk.)
     pub fn double(&mut self, value: f64) {
         if self.resp3 {
             self.buf.push(b',');
@@ -213,12 +213,12 @@ impl Reply {
         });
     }
 
-    /// A number of any size, as decimal text. (RESP2: a bulk.)
+    /// A number of any size, given as decimal text. (RESP2: a bulk.)
     pub fn big_number(&mut self, digits: &str) {
         if self.resp3 { self.line(b'(', digits.as_bytes()) } else { self.bulk(digits.as_bytes()) }
     }
 
-    /// Text with a three-letter format, `txt` or `mkd`. (RESP2: a bulk.) Other lengths are cut or padded.
+    /// Text with a format of three letters, `txt` or `mkd`. (RESP2: a bulk.) Other lengths are cut or padded.
     pub fn verbatim(&mut self, format: &str, text: &[u8]) {
         self.buf.reserve(text.len() + 4 + LINE_MAX + 2);
         self.begin_verbatim(format, text.len());
@@ -226,7 +226,7 @@ impl Reply {
         self.end_bulk();
     }
 
-    /// A verbatim text in pieces, as [`begin_bulk`](Self::begin_bulk) is for a bulk.
+    /// Begins a verbatim text that is written in pieces, as [`begin_bulk`](Self::begin_bulk) does for a bulk.
     pub fn begin_verbatim(&mut self, format: &str, len: usize) {
         if !self.resp3 {
             return self.begin_bulk(len);
@@ -237,31 +237,31 @@ impl Reply {
         self.buf.extend_from_slice(&prefix);
     }
 
-    // Aggregates: the header, then the caller writes the elements.
+    // Aggregates: these write the header, and the caller then writes the elements.
 
     #[inline]
     pub fn array(&mut self, len: usize) {
         self.header(b'*', len as u64);
     }
 
-    /// `pairs` keys, each followed by its value. (RESP2: an array of twice as many.)
+    /// A map of `pairs` keys and values. (RESP2: an array of twice as many elements.)
     pub fn map(&mut self, pairs: usize) {
         let (kind, len) = self.map_header(pairs);
         self.header(kind, len);
     }
 
-    /// Distinct elements. (RESP2: an array.)
+    /// A set. (RESP2: an array.)
     pub fn set(&mut self, len: usize) {
         self.header(self.set_kind(), len as u64);
     }
 
-    /// A message nobody asked for. (RESP2: an array.)
+    /// An out-of-band message. (RESP2: an array.)
     pub fn push(&mut self, len: usize) {
         self.header(if self.resp3 { b'>' } else { b'*' }, len as u64);
     }
 
-    /// `pairs` keys and values of remarks about the reply that follows. Answers whether to write them: RESP2 has
-    /// no attributes, and then nothing is written.
+    /// Attributes of the reply that follows: `pairs` keys and values. Returns whether to write them. In
+    /// RESP2, which has no attributes, nothing is written.
     #[must_use = "in RESP2 the pairs must not be written"]
     pub fn attribute(&mut self, pairs: usize) -> bool {
         if self.resp3 {
@@ -278,25 +278,25 @@ impl Reply {
         if self.resp3 { b'~' } else { b'*' }
     }
 
-    // Aggregates whose length turns out later.
+    // Aggregates with a length that is known only afterwards.
 
-    /// Where the next byte goes.
+    /// The current end of the reply.
     pub fn mark(&self) -> Mark {
         Mark(self.buf.len())
     }
 
-    /// Make what was written since `mark` the `len` elements of an array. O(bytes since).
+    /// Turns everything written since `mark` into an array of `len` elements. O(bytes since).
     pub fn array_at(&mut self, mark: Mark, len: usize) {
         self.header_at(mark, b'*', len as u64);
     }
 
-    /// Make what was written since `mark` the `pairs` pairs of a map. O(bytes since).
+    /// Turns everything written since `mark` into a map of `pairs` pairs. O(bytes since).
     pub fn map_at(&mut self, mark: Mark, pairs: usize) {
         let (kind, len) = self.map_header(pairs);
         self.header_at(mark, kind, len);
     }
 
-    /// Make what was written since `mark` the `len` elements of a set. O(bytes since).
+    /// Turns everything written since `mark` into a set of `len` elements. O(bytes since).
     pub fn set_at(&mut self, mark: Mark, len: usize) {
         self.header_at(mark, self.set_kind(), len as u64);
     }
@@ -308,12 +308,12 @@ impl Reply {
         self.buf[mark.0..].rotate_right(header);
     }
 
-    /// Take back everything written since `mark`.
+    /// Drops everything written since `mark`.
     pub fn rewind(&mut self, mark: Mark) {
         self.buf.truncate(mark.0);
     }
 
-    // A bulk in pieces: `begin_bulk`, pieces whose lengths add up to what it announced, `end_bulk`.
+    // A bulk in pieces: `begin_bulk`, pieces with the announced total length, `end_bulk`.
 
     pub fn begin_bulk(&mut self, len: usize) {
         self.header(b'$', len as u64);
@@ -331,7 +331,8 @@ impl Reply {
         self.buf.extend_from_slice(b"\r\n");
     }
 
-    /// Append whole replies encoded earlier for the same protocol version (a message for many subscribers).
+    /// Appends whole replies that were encoded earlier in the same protocol version, such as a message for
+    /// many subscribers.
     pub fn encoded(&mut self, replies: &[u8]) {
         self.buf.extend_from_slice(replies);
     }
@@ -351,7 +352,7 @@ impl Reply {
         self.buf.is_empty()
     }
 
-    /// Take back what was written beyond the first `len` bytes.
+    /// Drops everything beyond the first `len` bytes.
     pub fn truncate(&mut self, len: usize) {
         self.buf.truncate(len);
     }
@@ -360,7 +361,7 @@ impl Reply {
         self.buf.clear();
     }
 
-    /// Make room for `bytes` more, for a reply whose size is known to be large.
+    /// Makes room for `bytes` more, for a reply that is known to be large.
     pub fn reserve(&mut self, bytes: usize) {
         self.buf.reserve(bytes);
     }
@@ -369,12 +370,12 @@ impl Reply {
         self.buf.capacity()
     }
 
-    /// The bytes, leaving an empty buffer without memory.
+    /// Takes the bytes. Leaves an empty buffer without memory.
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.buf)
     }
 
-    /// Exchange the bytes with `other`'s, so that a connection can keep two buffers in use.
+    /// Exchanges the bytes with those of `other`, so that a connection can use two buffers.
     pub fn swap(&mut self, other: &mut Vec<u8>) {
         std::mem::swap(&mut self.buf, other);
     }
@@ -383,7 +384,7 @@ impl Reply {
         self.buf
     }
 
-    /// A type byte, a number, CRLF.
+    /// Appends a type byte, a number, CRLF.
     #[inline]
     fn header(&mut self, kind: u8, value: u64) {
         if value < 10 {
@@ -409,7 +410,7 @@ impl Reply {
         }
     }
 
-    /// The first `len` bytes of `text` (its lowest), CRLF. All of `text` is stored, then the surplus cut off.
+    /// Appends the first (lowest) `len` bytes of `text`. All of it is stored, then the surplus is cut off.
     #[inline]
     fn padded(&mut self, text: u128, len: usize) {
         let end = self.buf.len() + len;
@@ -430,21 +431,21 @@ static PAIRS: [[u8; 2]; 100] = {
     pairs
 };
 
-/// Numbers that differ in their last digits only, and how many these are.
+/// Numbers that differ only in their last digits, and how many digits these are.
 const BLOCK: u64 = 10_000;
 const BLOCK_DIGITS: usize = 4;
 
-/// Room for any integer as a bulk, with what is stored beyond its end.
+/// Room for any integer as a bulk, with the surplus that is stored behind it.
 const INT_MAX: usize = 32;
 
-/// Room for an integer, which the caller made.
+/// The room for an integer at `at`, made earlier by the caller.
 #[inline]
 fn line_at(room: &mut [u8], at: usize) -> &mut [u8; INT_MAX] {
     room[at..].first_chunk_mut().expect("room was made for all")
 }
 
-/// Writes the numbers next to come that share all but the last four digits with `value`, which stands at `at` in `len` bytes, behind
-/// it; returns how many bytes these are.
+/// Writes the next numbers that differ from `value` only in the last four digits, behind `value`, which
+/// stands at `at` in `len` bytes. Returns how many bytes it wrote.
 fn put_block(
     room: &mut [u8],
     at: usize,
@@ -467,8 +468,8 @@ fn put_block(
     end - at - len
 }
 
-/// Writes a bulk holding the decimal digits of `value` to the beginning of a line; returns its length. Numbers of 9 and 10
-/// digits, the most of those with 32 bits, take one way without a branch that depends on the length.
+/// Writes a bulk with the decimal digits of `value` to the start of a line and returns its length. Numbers of
+/// 9 and 10 digits, the most common 32-bit numbers, take a path without a branch on the length.
 #[inline]
 fn put_bulk_int(line: &mut [u8; INT_MAX], value: i64) -> usize {
     let value = value as u64;
@@ -507,7 +508,7 @@ fn put_long_bulk_int(out: &mut [u8; INT_MAX], value: i64) -> usize {
     line.text().len()
 }
 
-/// How a bulk begins whose last eight digits follow, by the one or two digits before them; and how long that is.
+/// The start of a bulk whose last eight digits follow, by the one or two digits before them; and its length.
 static HEADS: [[u8; 8]; 100] = {
     let mut heads = [[0; 8]; 100];
     let mut i = 0;
@@ -527,7 +528,7 @@ const CRLF: u16 = u16::from_le_bytes(*b"\r\n");
 /// Eight times the digit 0.
 const ZEROS: u64 = 0x3030_3030_3030_3030;
 
-/// A short text written from its end.
+/// A short text that is written from its end.
 struct Backwards {
     bytes: [u8; Backwards::SIZE],
     start: usize,
@@ -571,7 +572,7 @@ impl Backwards {
 const EIGHT_DIGITS_END: u64 = 100_000_000;
 const TEN_DIGITS_END: u64 = 100 * EIGHT_DIGITS_END;
 
-/// The text of `value` (below 10^8), its first byte lowest, and its length.
+/// The text of `value` (below 10^8), first byte lowest, and its length.
 #[inline]
 fn leading_digits(value: u32) -> (u128, usize) {
     let digits = eight_digits(value);
@@ -579,10 +580,10 @@ fn leading_digits(value: u32) -> (u128, usize) {
     (u128::from((digits | ZEROS) >> (8 * zeros)), 8 - zeros as usize)
 }
 
-/// The eight digits of `value` (below 10^8) as numbers 0 to 9, the first one in the lowest byte.
+/// The eight digits of `value` (below 10^8) as numbers 0 to 9, the first digit in the lowest byte.
 ///
-/// All at once: the word is split into two halves of four digits, those into quarters of two, those into
-/// eighths, each time with one multiplication that stands for the divisions of all parts.
+/// All at once: the word is split into two halves of four digits, then quarters of two, then eighths. Each
+/// step is one multiplication, in place of a division per part.
 #[inline]
 fn eight_digits(value: u32) -> u64 {
     debug_assert!(value < 100_000_000);

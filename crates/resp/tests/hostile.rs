@@ -1,8 +1,9 @@
-//! Hostile bytes, a short seeded run on every `make test`; `fuzz/` runs the same checks for as long as one likes.
+//! Hostile bytes: a short seeded run in every `make test`. `fuzz/` runs the same checks for as long as
+//! wanted.
 
 mod checks;
 
-/// Whole and broken streams to start from.
+/// Whole and broken streams as starting points.
 const QUERIES: &[&[u8]] = &[
     b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5\r\nhello\r\n*1\r\n$4\r\nPING\r\n",
     b"*2\r\n$3\r\nGET\r\n$0\r\n\r\nPING\r\n*0\r\n*-1\r\n\r\n",
@@ -51,7 +52,7 @@ const TOKENS: &[&[u8]] = &[
     b"\xff",
 ];
 
-/// xorshift: the run is the same every time.
+/// xorshift, so that every run is the same.
 struct Random(u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! Client queries: what is parsed, what is refused, and that it does not matter how the bytes were cut.
+//! Client queries: which are parsed, which are refused, and that the cuts between reads do not matter.
 
 mod checks;
 
@@ -130,7 +130,7 @@ fn the_reader_learns_how_much_of_a_bulk_is_missing() {
 
 #[test]
 fn a_slow_stream_of_many_words_is_parsed_once() {
-    // 300,000 words, a byte at a time: quadratic work would take hours.
+    // 300,000 words, one byte at a time: quadratic work would take hours.
     let words = vec![b"x".to_vec(); 300_000];
     let stream = encode(&words);
     assert_eq!(said(Parser::default(), &stream, 1..stream.len()).commands[0].len(), words.len());
@@ -144,7 +144,7 @@ fn word() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// One command, or something broken.
+/// One command, or a broken one.
 fn piece() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         8 => prop::collection::vec(word(), 1..14).prop_map(|words| encode(&words)),
@@ -218,7 +218,7 @@ fn a_large_command_ends_a_batch_and_has_the_words_of_the_read_buffer_it_took() {
     assert_eq!((batch.len(), filled.used), (1, 14));
 }
 
-/// What is expected of a long command is about what comes, and a list of many words is made once.
+/// The expected size of a long command is about right, and the list of many words is made once.
 #[test]
 fn the_size_of_a_long_command_is_foreseen() {
     let mut input = b"*100001\r\n$4\r\nMSET\r\n".to_vec();

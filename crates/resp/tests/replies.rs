@@ -1,4 +1,4 @@
-//! Replies: what is written is read back as the same.
+//! Replies: a written reply reads back as the same.
 
 use proptest::prelude::*;
 use resp::{Frame, FrameEnd, Reply, read_frame};
@@ -11,7 +11,7 @@ fn line() -> impl Strategy<Value = Vec<u8>> {
     "[ -~]{0,20}".prop_map(String::into_bytes)
 }
 
-/// Any frame but RESP2's null array, which RESP3 cannot express.
+/// Any frame except RESP2's null array, which RESP3 cannot express.
 fn frame() -> impl Strategy<Value = Frame> {
     let scalar = prop_oneof![
         line().prop_map(Frame::Simple),
@@ -35,7 +35,7 @@ fn frame() -> impl Strategy<Value = Frame> {
     })
 }
 
-/// What is left of a frame when it goes through RESP2.
+/// The frame that remains after a way through RESP2.
 fn flattened(frame: &Frame) -> Frame {
     let all = |frames: &[Frame]| frames.iter().map(flattened).collect();
     match frame {

@@ -1,4 +1,4 @@
-//! What scripts cost: `cargo run --release -p script --example speed`.
+//! Measures the costs of scripts: `cargo run --release -p script --example speed`.
 
 use std::hint::black_box;
 
@@ -28,13 +28,13 @@ impl Host for Canned {
     }
 }
 
-/// Nanoseconds of this thread's CPU time: others on the machine do not count.
+/// Nanoseconds of CPU time of this thread, unaffected by others on the machine.
 fn cpu_ns() -> f64 {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
 }
 
-/// Best of ten rounds.
+/// The best of ten rounds.
 fn measure(name: &str, rounds: u32, script: &str, reply: Vec<u8>) {
     if !std::env::args().nth(1).is_none_or(|only| name.contains(&only)) {
         return;

@@ -1,4 +1,4 @@
-//! The `redis` table (`server` is another name for it): calls, replies, log, settings.
+//! The `redis` table, also named `server`: calls, replies, log, settings.
 
 use std::ops::Range;
 
@@ -8,12 +8,12 @@ use crate::lua::{Held, NativeFn, Outcome, Raise, State, Type, native};
 use crate::reply::{self, ONE, push_error};
 use crate::{library, text};
 
-/// Which of the three `redis` tables.
+/// The kind of a `redis` table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Table {
     Eval,
     Function,
-    /// While a library is loaded.
+    /// The table while a library is loaded.
     Load,
 }
 
@@ -80,12 +80,13 @@ fn pcall(s: &mut State<'_>) -> Outcome {
     run_command(s, false)
 }
 
-/// A call is as much work as so many bytes, and each of its words besides its own.
+/// A call counts as work on this many bytes, and each of its words as this many besides its own.
 const CALL_BYTES: usize = 1500;
 const WORD_BYTES: usize = 200;
 
-/// `redis.call` and `redis.pcall`. Cost beside the command: about 100 ns plus the conversion of the reply; nothing is
-/// allocated once the session's buffers have grown. The reply is not converted if the script does nothing with it.
+/// `redis.call` and `redis.pcall`. Costs about 100 ns beside the command, plus the conversion of the reply.
+/// Allocates nothing once the session's buffers have grown. A reply that the script does not use is not
+/// converted.
 fn run_command(s: &mut State<'_>, raise: bool) -> Outcome {
     let mut out = s.buffer(|session| &session.reply);
     out.clear();
@@ -101,7 +102,7 @@ fn run_command(s: &mut State<'_>, raise: bool) -> Outcome {
         Err(text) => Some(text),
     };
     drop(held);
-    // It was made without asking; what comes of it is asked for.
+    // The host filled it without asking. Memory for the conversion is asked for here.
     out.count();
     s.room(out.capacity() / 2)?;
     s.tick_bytes(CALL_BYTES + words + out.len())?;
@@ -117,7 +118,7 @@ fn run_command(s: &mut State<'_>, raise: bool) -> Outcome {
     if failed && raise { Err(Raise) } else { ONE }
 }
 
-/// Holds what the host copies of the arguments.
+/// Counts the copies of the arguments that the host makes.
 fn hold_arguments<'a>(s: &mut State<'a>) -> Result<Held<'a>, Raise> {
     let bytes = (1..=s.top()).map(|i| if s.type_of(i) == Type::String { s.len(i) } else { 0 }).sum();
     s.hold(bytes)
@@ -125,7 +126,7 @@ fn hold_arguments<'a>(s: &mut State<'a>) -> Result<Held<'a>, Raise> {
 
 type Spans = SmallVec<[Option<Range<usize>>; 16]>;
 
-/// Gives `f` all arguments of the running function as byte strings.
+/// Gives all arguments of the running function to `f` as byte strings.
 fn with_arguments<R>(s: &State<'_>, f: impl FnOnce(&State<'_>, &[&[u8]]) -> R) -> Result<R, &'static str> {
     if s.top() == 0 {
         return Err("Please specify at least one argument for this redis lib call");
@@ -155,7 +156,8 @@ fn with_arguments<R>(s: &State<'_>, f: impl FnOnce(&State<'_>, &[&[u8]]) -> R) -
     Ok(result)
 }
 
-/// A number as commands get it: integers plainly, others in the fewest digits that keep the value. Minus zero is zero.
+/// Writes a number as commands get it: an integer plainly, any other in the fewest digits that keep its
+/// value. Minus zero is zero.
 fn write_number(value: f64, out: &mut Vec<u8>) {
     let value = if value == 0.0 { 0.0 } else { value };
     match text::exact_integer(value) {
@@ -220,7 +222,7 @@ fn sha1hex(s: &mut State<'_>) -> Outcome {
     s.heavy(bytes)?;
     let mut sha = sha1_smol::Sha1::new();
     for start in (0..bytes).step_by(HASHED) {
-        // Some nanoseconds a byte.
+        // Hashing takes some nanoseconds a byte.
         s.tick_bytes(4 * HASHED.min(bytes - start))?;
         let text = s.bytes(1).unwrap_or_default();
         sha.update(&text[start..bytes.min(start + HASHED)]);
@@ -229,7 +231,7 @@ fn sha1hex(s: &mut State<'_>) -> Outcome {
     ONE
 }
 
-/// No host writes more of a line than so much.
+/// No host logs more of a line than this.
 const LOGGED_MAX: usize = 32 << 10;
 
 fn log(s: &mut State<'_>) -> Outcome {
@@ -288,10 +290,10 @@ fn set_repl(s: &mut State<'_>) -> Outcome {
     Ok(0)
 }
 
-/// So much of a long error is kept if there is no memory for all of it.
+/// Bytes of a long error that are kept if there is no memory for all of it.
 const CUT: usize = 1024;
 
-/// What a run's error passes through on its way out: makes it a table and notes where it happened.
+/// The error handler of a run: turns an error into a table and adds where it happened.
 pub(crate) fn error_handler(s: &mut State<'_>) -> Outcome {
     let mut frame = s.frame(1);
     if frame.as_ref().is_some_and(|f| f.is_c) {
@@ -319,7 +321,7 @@ pub(crate) fn error_handler(s: &mut State<'_>) -> Outcome {
     ONE
 }
 
-/// As `tostring`, without metamethods.
+/// Describes a value as `tostring` does, without metamethods.
 fn describe(s: &mut State<'_>, index: i32, out: &mut Vec<u8>) {
     match s.type_of(index) {
         Type::String | Type::Number => out.extend_from_slice(s.text(index).unwrap_or_default()),

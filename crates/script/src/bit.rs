@@ -56,7 +56,7 @@ fn shift(s: &mut State<'_>, f: fn(u32, u32) -> u32) -> Outcome {
     push(s, f(value, n))
 }
 
-/// The lowest |n| digits (8 unless told), upper case if n is negative.
+/// The lowest |n| hexadecimal digits, 8 by default. Upper case if n is negative.
 fn to_hex(s: &mut State<'_>) -> Outcome {
     let value = arg(s, 1)?;
     let n = if s.type_of(2) == crate::lua::Type::None { 8 } else { arg(s, 2)? as i32 };

@@ -1,27 +1,29 @@
-//! `cjson`: JSON to Lua values and back, with the settings, limits and error texts scripts know.
+//! `cjson`: JSON to Lua values and back, with the settings, limits and error texts that scripts know.
 //!
-//! A table is an array if its keys are 1, 2, … (nearly: see `sparse`), else an object; an empty one is `{}`.
+//! A table is an array if its keys are 1, 2, … (with gaps as `sparse` allows), else an object. An empty one
+//! is `{}`.
 //!
-//! The plain encoder would look at every key of a table to decide, and then walk it again. Departure: it starts writing an
-//! array and goes back if a key comes out of order. Scalars only are written on that hope; the first table inside settles
-//! the question by looking at all keys, or nested tables would be written again at every level.
+//! To decide that, all keys of a table must be seen before it is written. This encoder instead starts to
+//! write an array, and starts over if a key is out of order. That holds for scalars only. At the first nested
+//! table it looks at all keys, or deep nesting would be written again at every level.
 //!
-//! * **J1** Nesting is bounded by `DEPTH_MAX` whatever the settings say (S4).
-//! * **J2** A text is encoded or decoded in O(length); the host is asked every thousand elements, and every 64 KB of texts.
+//! * **J1** Nesting is bounded by `DEPTH_MAX`, whatever the settings say (S4).
+//! * **J2** Encoding and decoding are O(length). The host is asked every thousand elements, and every 64 KB
+//!   of text.
 
 use crate::lua::{Buffer, NativeFn, Outcome, Raise, State, Type, View, native};
 use crate::reply::ONE;
 use crate::session::{InvalidNumbers, JsonSettings};
 use crate::text;
 
-/// The recursion's frames stay below a megabyte.
+/// Keeps the frames of the recursion below a megabyte.
 const DEPTH_MAX: i32 = 3_500;
 
-/// Elements that are as much work as making a table.
+/// Making a table counts as this many elements.
 const TABLE: u32 = 16;
-/// Texts below this are not worth counting by their bytes.
+/// Bytes of shorter texts are not counted.
 const SHORT: usize = 64;
-/// Bytes of a text that are gone through without asking the host (J2).
+/// Bytes of a text that are read without asking the host (J2).
 const PIECE: usize = 64 << 10;
 
 pub(crate) fn push_library(s: &mut State<'_>) {
@@ -53,7 +55,7 @@ pub(crate) fn push_library(s: &mut State<'_>) {
     s.set_field(-2, "_VERSION");
 }
 
-/// Another table of the same functions; the settings are those of the run.
+/// Another table of the same functions. The settings belong to the run.
 fn new(s: &mut State<'_>) -> Outcome {
     push_library(s);
     ONE
@@ -86,7 +88,7 @@ fn read_integer(s: &mut State<'_>, n: i32, low: i32, high: i32) -> Result<Option
     Ok(Some(value as i32))
 }
 
-/// `off`, `on`, false or true; or `names[2..]`.
+/// Reads an option: `off`, `on`, false or true, or one of `names[2..]`.
 fn read_option(s: &mut State<'_>, n: i32, names: &[&str]) -> Result<Option<usize>, Raise> {
     match s.type_of(n) {
         Type::None | Type::Nil => return Ok(None),
@@ -187,9 +189,9 @@ fn encode(s: &mut State<'_>) -> Outcome {
     ONE
 }
 
-/// What is written for anything but a string, and between two values, is not longer.
+/// Most bytes written for anything but a string, and between two values.
 const TOKEN: usize = 64;
-/// Each byte of a string becomes so many at most.
+/// Most bytes that one byte of a string becomes.
 const ESCAPED: usize = 6;
 
 struct Encoder<'a> {
@@ -198,7 +200,7 @@ struct Encoder<'a> {
 }
 
 impl Encoder<'_> {
-    /// Writes the value on top of the stack, which stays there.
+    /// Writes the value on top of the stack and leaves it there.
     fn value(&mut self, s: &mut State<'_>, depth: i32) -> Result<(), Raise> {
         self.out.fit(s, TOKEN)?;
         let other = match s.view(-1) {
@@ -216,7 +218,7 @@ impl Encoder<'_> {
         Ok(())
     }
 
-    /// Writes the string there, and counts its bytes.
+    /// Writes the string at `at` and counts its bytes.
     #[inline]
     fn string(&mut self, s: &mut State<'_>, at: i32) -> Result<(), Raise> {
         let len = s.len(at);
@@ -274,7 +276,8 @@ impl Encoder<'_> {
         }
     }
 
-    /// Writes an array as long as the keys are 1, 2, … False if they are not: then what was written must go.
+    /// Writes an array as long as the keys are 1, 2, … False if they are not; then the caller must drop what
+    /// was written.
     fn hopeful_array(&mut self, s: &mut State<'_>, table: i32, depth: i32) -> Result<bool, Raise> {
         let mut count = 0i64;
         let mut settled = false;
@@ -314,7 +317,7 @@ impl Encoder<'_> {
         Ok(true)
     }
 
-    /// Does a traversal give 1, 2, … to the end?
+    /// Whether a traversal gives the keys 1, 2, … to the end.
     fn has_keys_in_order(&self, s: &mut State<'_>, table: i32) -> Result<bool, Raise> {
         let mut count = 0i64;
         s.push_nil();
@@ -341,7 +344,7 @@ impl Encoder<'_> {
         same
     }
 
-    /// The length of the array that this table is, holes included; `None` for an object.
+    /// The length of the table as an array, holes included; `None` for an object.
     fn array_len(&self, s: &mut State<'_>, table: i32) -> Result<Option<i32>, Raise> {
         let (mut max, mut items) = (0i64, 0i64);
         s.push_nil();
@@ -414,7 +417,7 @@ fn refuse<T>(s: &mut State<'_>, kind: Type, why: &str) -> Result<T, Raise> {
     s.raise_here(format!("Cannot serialise {}: {why}", kind.name()))
 }
 
-/// What follows the backslash; 0 for none, `u` for \u00xx.
+/// The character behind the backslash: 0 for none, `u` for \u00xx.
 const ESCAPES: [u8; 256] = {
     let mut table = [0; 256];
     let mut c = 0;
@@ -459,7 +462,8 @@ fn write_escaped(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// How many bytes from the start need no escape. Looks at 16 at a time; the last 16 (or 8) may overlap those before.
+/// How many bytes at the start need no escape. Looks at 16 at a time; the last 16 (or 8) may overlap earlier
+/// ones.
 #[inline]
 fn plain_prefix(bytes: &[u8]) -> usize {
     let mut done = 0;
@@ -526,12 +530,12 @@ enum Kind {
     ObjectEnd,
     ArrayBegin,
     ArrayEnd,
-    /// In `data`, without the quotes.
+    /// A string without escapes: its place in `data`, without the quotes.
     Plain {
         start: usize,
         end: usize,
     },
-    /// With escapes: in `Parser::text`.
+    /// A string with escapes: its content is in `Parser::text`.
     Escaped,
     Number(f64),
     Bool(bool),
@@ -549,10 +553,10 @@ struct Token {
     at: usize,
 }
 
-/// The script must end: what is said of this is heard by nobody.
+/// The script must end. Its text is never seen.
 const STOPPED: Token = Token { kind: Kind::Bad("script stopped"), at: 0 };
 
-/// What is said of this is which directive does not allow more.
+/// Memory is short. The error names the limit.
 const NO_MEMORY: Token = Token { kind: Kind::NoMemory, at: 0 };
 
 impl Kind {
@@ -580,7 +584,7 @@ struct Parser<'a> {
     at: usize,
     settings: JsonSettings,
     text: Buffer<'a>,
-    /// Where the host is asked next whether to go on (J2).
+    /// Where the host is asked next (J2).
     pause_at: usize,
 }
 
@@ -596,12 +600,12 @@ impl Parser<'_> {
         ))
     }
 
-    /// The byte at `at`, 0 at the end: a NUL ends the text, as for C.
+    /// The byte at `at`; 0 at the end. A NUL ends the text, as in C.
     fn byte(&self, at: usize) -> u8 {
         self.data.get(at).copied().unwrap_or(0)
     }
 
-    /// Whether to go on from `at`. If not, whatever is found there ends the script.
+    /// Asks the host whether to go on from `at`. If not, the next token ends the script.
     #[inline]
     fn may_go_on(&mut self, s: &State<'_>, at: usize) -> bool {
         if at < self.pause_at {
@@ -634,7 +638,7 @@ impl Parser<'_> {
         Token { kind: simple, at }
     }
 
-    /// A number or one of the three names.
+    /// Reads a number or one of the three names.
     fn word(&mut self) -> Kind {
         let rest = &self.data[self.at..];
         let allow = self.settings.decode_invalid == InvalidNumbers::Allow;
@@ -659,7 +663,7 @@ impl Parser<'_> {
         if len == 0 { Kind::Bad("invalid number") } else { self.skip(len, Kind::Number(value)) }
     }
 
-    /// At the opening quote.
+    /// Reads a string. The position is at its opening quote.
     fn string(&mut self, s: &State<'_>) -> Token {
         let opening = self.at;
         let start = opening + 1;
@@ -692,7 +696,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Where what stands for itself from `from` on ends: at a quote, a backslash, a NUL, or the end. None: the script must end.
+    /// The end of the text from `from` on that needs no decoding: a quote, a backslash, a NUL, or the end.
+    /// `None`: the script must end.
     fn end_of_plain(&mut self, s: &State<'_>, mut from: usize) -> Option<usize> {
         while self.may_go_on(s, from) {
             let end = self.data.len().min(from + PIECE);
@@ -705,7 +710,7 @@ impl Parser<'_> {
         None
     }
 
-    /// Appends what the escape at `at` stands for; returns where it ends.
+    /// Appends the character of the escape at `at`. Returns where the escape ends.
     fn escape(&mut self, at: usize) -> Result<usize, &'static str> {
         let c = match self.byte(at + 1) {
             c @ (b'"' | b'\\' | b'/') => c,
@@ -736,7 +741,7 @@ impl Parser<'_> {
         };
         match char::from_u32(code) {
             Some(c) => self.text.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
-            // A lone low surrogate is written as three bytes, as it comes.
+            // A lone low surrogate is written as three bytes, as it stands.
             None => self.text.extend_from_slice(&[
                 0xe0 | (code >> 12) as u8,
                 0x80 | (code >> 6 & 0x3f) as u8,
@@ -834,7 +839,8 @@ impl Parser<'_> {
     }
 }
 
-/// What JSON does not allow although `strtod` does: hexadecimal, leading zeros and plus signs, infinities, NaN.
+/// Whether the text starts with a number that `strtod` reads but JSON forbids: hexadecimal, leading zeros or
+/// plus sign, infinity, NaN.
 fn is_invalid_number(text: &[u8]) -> bool {
     let byte = |i: usize| text.get(i).copied().unwrap_or(0);
     if byte(0) == b'+' {
@@ -849,7 +855,7 @@ fn is_invalid_number(text: &[u8]) -> bool {
     }
 }
 
-/// What `strtod` makes of the start of `text`, and how much of it.
+/// Reads a number as `strtod` does. Returns the number and how many bytes it has.
 fn read_number(text: &[u8]) -> (f64, usize) {
     let digits = |from: usize| text[from.min(text.len())..].iter().take_while(|c| c.is_ascii_digit()).count();
     let sign = usize::from(matches!(text.first(), Some(b'-' | b'+')));

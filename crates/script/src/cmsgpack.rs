@@ -1,15 +1,15 @@
-//! `cmsgpack`: MessagePack, of the types that Lua has. Tables nested deeper than 16 are packed as nil.
+//! `cmsgpack`: MessagePack for the types that Lua has. Tables nested deeper than 16 are packed as nil.
 //!
 //! Cost: O(size). Decoding recurses at most `DEPTH_MAX` deep (S4).
 
 use crate::lua::{Buffer, NativeFn, Outcome, Raise, State, Type, View, native};
 use crate::reply::ONE;
 
-/// A number, or what comes before a string or a table, is not longer.
+/// Most bytes of a number, or of the head of a string or table.
 const HEAD: usize = 16;
-/// Room is made for so many elements at once; a head may lie.
+/// Room is made for this many elements at once: a head may lie.
 const AHEAD: usize = 64;
-/// Elements that are as much work as making a table.
+/// Making a table counts as this many elements.
 const TABLE: u32 = 16;
 
 const NESTING_MAX: u32 = 16;
@@ -165,8 +165,8 @@ fn unpack_limit(s: &mut State<'_>) -> Outcome {
     unpack_from(s, limit, offset)
 }
 
-/// Unpacks up to `limit` values from `offset` on; before them returns the offset reached (-1: all read). With neither
-/// limit nor offset, all values and nothing before them.
+/// Unpacks up to `limit` values from `offset` on, and puts the offset reached before them (-1: all read).
+/// Without limit and offset, unpacks all values and puts nothing before them.
 fn unpack_from(s: &mut State<'_>, limit: i64, offset: i64) -> Outcome {
     s.arg_text(1)?;
     s.heavy(s.len(1))?;

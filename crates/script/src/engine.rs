@@ -1,4 +1,4 @@
-//! Compiled scripts and how they are run.
+//! Compiled scripts, and running them.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -12,7 +12,7 @@ use crate::reply::{self, Wire};
 use crate::sandbox::{self, Globals};
 use crate::{Function, FunctionRef, Host, Library, ScriptFlags, Stop, header};
 
-/// The SHA-1 of a script's text: its name.
+/// The SHA-1 of a script's text, which is its name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Sha(pub [u8; 20]);
 
@@ -21,7 +21,7 @@ impl Sha {
         Sha(sha1_smol::Sha1::from(body).digest().bytes())
     }
 
-    /// Forty hexadecimal digits of either case.
+    /// Parses forty hexadecimal digits of either case.
     pub fn from_hex(text: &[u8]) -> Option<Sha> {
         let text: &[u8; 40] = text.try_into().ok()?;
         let digit = |c: u8| (c as char).to_digit(16).map(|d| d as u8);
@@ -62,14 +62,14 @@ impl Hasher for DigestHasher {
 
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Bytes one Lua state may hold, with what is held beside it for its script, and garbage; 0: no limit. A script that needs more
-    /// gets "not enough memory".
+    /// Bytes that one Lua state may hold, garbage and memory held beside it included; 0: no limit. A script
+    /// that needs more fails with "not enough memory".
     pub memory_bytes: usize,
-    /// What each state takes its memory from, but for what it has when it is set up.
+    /// The budget that each state takes memory from, without what a fresh state has.
     pub budget: Option<Arc<Budget>>,
     /// Instructions between two calls of [`Host::interrupt`].
     pub hook_every: u32,
-    /// Compiled scripts kept; when there are more, all are forgotten and [`Engine::has`] says so.
+    /// Most compiled scripts kept. When there are more, all are forgotten; [`Engine::has`] shows it.
     pub scripts_max: usize,
     /// `redis.REDIS_VERSION`.
     pub version: String,
@@ -87,15 +87,15 @@ impl Default for Limits {
     }
 }
 
-/// About what a compiled script takes: so much, and so many bytes for each character of its text.
+/// About what a compiled script takes: a fixed part, and bytes for each character of its text.
 const SCRIPT_BYTES: usize = 512;
 const COMPILED: usize = 4;
-/// Bytes of a dump for each character of the text, about.
+/// About how many bytes a dump has for each character of the text.
 const DUMPED: usize = 2;
-/// Compiled scripts may take this part of the memory.
+/// Compiled scripts may take the memory limit divided by this.
 const KEPT: usize = 4;
 
-/// Lets everything go on.
+/// A host that never interrupts.
 struct Nobody;
 
 impl Host for Nobody {
@@ -111,21 +111,21 @@ impl Host for Nobody {
     }
 }
 
-/// Runs scripts: two Lua states (EVAL's and the functions', made when needed) and the scripts compiled in them. Moves
-/// between threads; one thread uses it at a time.
+/// Runs scripts. It has two Lua states, EVAL's and the functions', made when needed, and the scripts compiled
+/// in them. It moves between threads; one thread uses it at a time.
 pub struct Engine {
     limits: Limits,
     eval: Option<Room>,
     functions: Option<Room>,
     scripts: HashMap<Sha, Script, BuildHasherDefault<DigestHasher>>,
-    /// About what they take.
+    /// About what the scripts take.
     script_bytes: usize,
     generation: u64,
 }
 
-/// A script compiled by one engine, for others of this process: they take it over in a fraction of the time.
+/// A compiled script for other engines of this process. Loading it is much faster than compiling the text.
 pub struct Compiled {
-    /// As Lua dumps it. Lua believes it whatever it says, so nothing that came from elsewhere may be put here (L8).
+    /// A dump of Lua's. Lua trusts it blindly, so it must never come from elsewhere (L8).
     code: Vec<u8>,
     flags: ScriptFlags,
 }
@@ -150,17 +150,17 @@ struct Script {
 struct Room {
     vm: Vm,
     globals: Globals,
-    /// What it held when all of that was of use, as far as is known.
+    /// Bytes it held when all of them were in use, as far as is known.
     live: usize,
-    /// While it is collected: what it held when the cycle began.
+    /// During a collection: what it held when the cycle began.
     cycle: Option<usize>,
 }
 
-/// Garbage that is not worth a collection.
+/// Garbage up to this size is not worth a collection.
 const LITTER: usize = 2 << 20;
-/// A cycle that freed no more than so much was the last.
+/// A cycle that frees no more than this is the last.
 const FREED: usize = 256 << 10;
-/// Buffers up to so large are kept by an engine that nobody uses.
+/// An idle engine keeps buffers up to this size.
 const BUFFERS: usize = 256 << 10;
 
 impl Room {
@@ -177,14 +177,15 @@ impl Room {
         Room { vm, globals, live, cycle: None }
     }
 
-    /// Garbage, about.
+    /// The garbage in it, estimated.
     fn litter(&self) -> usize {
         self.vm.used_bytes().saturating_sub(self.live)
     }
 
-    /// Takes so many steps of a collection. True: no more is to be had.
+    /// Takes this many steps of a collection. True when nothing more can be freed.
     ///
-    /// Several cycles: what died after the first had begun is left over, and Lua's buffer shrinks by half in each.
+    /// It takes several cycles: objects that die after a cycle began stay for the next, and Lua's buffer
+    /// halves in each.
     fn collect_step(&mut self, steps: u32) -> bool {
         let before = *self.cycle.get_or_insert(usize::MAX);
         if !self.vm.collect_step(steps) {
@@ -200,14 +201,14 @@ impl Room {
         done
     }
 
-    /// Has the reclaimer drop it. Until then it counts where it has its memory from, not as something dropped.
+    /// Leaves it to the reclaimer. Until it is freed, its bytes count where they were taken from.
     fn retire(self) {
         let bytes = self.vm.used_bytes();
         stdx::reclaim::defer_version(bytes, 0, move || drop(self));
     }
 }
 
-/// 0x00MMmmpp.
+/// The version as 0x00MMmmpp.
 fn version_number(version: &str) -> u32 {
     version.split('.').take(3).fold(0, |n, part| n << 8 | part.parse::<u32>().unwrap_or(0) & 0xff)
 }
@@ -224,21 +225,23 @@ impl Engine {
         }
     }
 
-    /// Compiles a script, unless it is compiled already. Errors are full texts ("ERR Error compiling script …").
+    /// Compiles a script unless it is compiled already. An error is the full text ("ERR Error compiling
+    /// script …").
     ///
     /// Cost: the digest of the text and its compilation, some 60 ns a byte.
     pub fn load(&mut self, body: &[u8]) -> Result<Sha, String> {
         self.load_for(body, &mut Nobody)
     }
 
-    /// [`Engine::load`] for a host that is asked now and then whether to go on. If it is not, the error says no more than that.
+    /// As [`Engine::load`], asking `host` now and then whether to go on. If it may not, the error is an
+    /// unspecified text.
     pub fn load_for(&mut self, body: &[u8], host: &mut dyn Host) -> Result<Sha, String> {
         let sha = Sha::of(body);
         self.load_as(sha, body, host)?;
         Ok(sha)
     }
 
-    /// [`Engine::load_for`] of a text whose digest is known.
+    /// As [`Engine::load_for`], for a text whose digest is known.
     pub fn load_as(&mut self, sha: Sha, body: &[u8], host: &mut dyn Host) -> Result<(), String> {
         if self.scripts.contains_key(&sha) {
             return Ok(());
@@ -247,8 +250,8 @@ impl Engine {
         self.keep(sha, flags, code.len(), host, |s| s.load(code, c"@user_script"))
     }
 
-    /// Takes over what another engine has compiled; the host is asked as by [`Engine::load_for`]. Cost: O(bytes), about as long
-    /// as copying them.
+    /// Takes over a script that another engine compiled. `host` is asked as by [`Engine::load_for`].
+    /// O(bytes), about as long as a copy.
     pub fn load_compiled(
         &mut self,
         sha: Sha,
@@ -262,7 +265,7 @@ impl Engine {
         self.keep(sha, compiled.flags, len, host, |s| s.load_dumped(&compiled.code, c"@user_script"))
     }
 
-    /// A compiled script for other engines. None: it is not compiled here. Cost: O(bytes).
+    /// A compiled script for other engines. `None`: it is not compiled here. O(bytes).
     pub fn compiled(&mut self, sha: &Sha) -> Option<Compiled> {
         let Script { function, flags } = *self.scripts.get(sha)?;
         let room = eval_room(&mut self.eval, &self.limits);
@@ -275,8 +278,8 @@ impl Engine {
         Some(Compiled { code, flags })
     }
 
-    /// Keeps the script that `load` pushes, which has so many characters. If memory does not suffice, for it or for what
-    /// scripts do, the others are forgotten.
+    /// Keeps the script that `load` pushes; its text has `len` characters. If memory runs short, all other
+    /// scripts are forgotten.
     fn keep(
         &mut self,
         sha: Sha,
@@ -319,14 +322,14 @@ impl Engine {
             Err(failure) => {
                 s.resume_panic();
                 let message = String::from_utf8_lossy(s.bytes(-1).unwrap_or_default()).into_owned();
-                // The hook says so, where the allocator is not asked.
+                // The hook raises this where the allocator is not asked.
                 let failure = if is_refusal(&message) { Failure::Memory } else { failure };
                 Err((failure, format!("ERR Error compiling script (new function): {message}")))
             }
         })
     }
 
-    /// Sets [`Limits::memory_bytes`] from now on. Cost: a comparison when it is what it was.
+    /// Sets [`Limits::memory_bytes`] from now on. O(1) if it does not change.
     pub fn limit_memory(&mut self, bytes: usize) {
         if self.limits.memory_bytes != bytes {
             self.limits.memory_bytes = bytes;
@@ -334,20 +337,20 @@ impl Engine {
         }
     }
 
-    /// Is it compiled here? (It may have been forgotten: then load its text again.)
+    /// Whether a script is compiled here. It may have been forgotten: load its text again then.
     pub fn has(&self, sha: &Sha) -> bool {
         self.scripts.contains_key(sha)
     }
 
-    /// What the script's header declares.
+    /// The flags that the script's header declares.
     pub fn flags(&self, sha: &Sha) -> Option<ScriptFlags> {
         self.scripts.get(sha).map(|script| script.flags)
     }
 
-    /// Runs a compiled script and appends its reply, an error reply if it fails. A script that is not here replies
-    /// `NOSCRIPT`. `Err`: the script was stopped, nothing was appended.
+    /// Runs a compiled script and appends its reply, or an error reply if it fails. An unknown script replies
+    /// `NOSCRIPT`. `Err`: the script was stopped, and nothing was appended.
     ///
-    /// Cost: about 250 ns, the arguments, what the script does and the conversion of its result.
+    /// Cost: about 250 ns, plus the arguments, the script's work, and the conversion of its result.
     pub fn run(
         &mut self,
         sha: &Sha,
@@ -389,7 +392,8 @@ impl Engine {
         self.after(ended, Table::Eval)
     }
 
-    /// Runs a function of a library, as [`Engine::run`] runs scripts.
+    /// Runs a function of a library, as [`Engine::run`] runs a script. An unknown function gives an error
+    /// reply.
     #[allow(clippy::too_many_arguments)]
     pub fn call_function(
         &mut self,
@@ -419,7 +423,7 @@ impl Engine {
             Ended::Done => Ok(()),
             Ended::Stopped(stop) => Err(stop),
             Ended::OutOfMemory => {
-                // The next script is not to fail for what this one left, nor for compiled ones.
+                // The next script must not fail because of leftovers or compiled scripts.
                 if which == Table::Eval {
                     self.forget_scripts();
                 } else if let Some(room) = &mut self.functions {
@@ -431,13 +435,13 @@ impl Engine {
         }
     }
 
-    /// Gives up what scripts that have ended left behind, if it is much: EVAL's state with all compiled scripts, which are to be loaded
-    /// again. Garbage of functions is left: see [`Engine::collect_step`]. O(1).
+    /// Drops what ended scripts left behind, if it is much: EVAL's state and all compiled scripts, which must
+    /// be loaded again. Garbage of functions stays ([`Engine::collect_step`]). O(1).
     pub fn tidy(&mut self) {
         self.tidy_above(LITTER);
     }
 
-    /// As [`Engine::tidy`], if there is anything to be had at all.
+    /// As [`Engine::tidy`], for any amount worth freeing.
     pub fn purge(&mut self) {
         self.tidy_above(BUFFERS);
     }
@@ -452,7 +456,7 @@ impl Engine {
         }
     }
 
-    /// Whether there is enough garbage for a collection, or one has begun ([`Engine::collect_step`]).
+    /// Whether there is enough garbage for a collection, or one is under way ([`Engine::collect_step`]).
     #[inline]
     pub fn is_littered(&self) -> bool {
         self.eval.iter().chain(&self.functions).any(|room| room.cycle.is_some() || room.litter() > LITTER)
@@ -470,7 +474,7 @@ impl Engine {
         self.eval.take().into_iter().for_each(Room::retire);
     }
 
-    /// Forgets all libraries (FUNCTION FLUSH); every [`FunctionRef`] becomes unknown.
+    /// Forgets all libraries (FUNCTION FLUSH). Every [`FunctionRef`] becomes invalid.
     pub fn flush_functions(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         self.functions.take().into_iter().for_each(Room::retire);
@@ -490,7 +494,8 @@ impl Engine {
         self.scripts.len()
     }
 
-    /// Takes so many steps, a few microseconds each, of the collection of a state that has much garbage. True when nothing is left to do.
+    /// Takes this many steps, a few microseconds each, in collecting a state with much garbage. True when
+    /// nothing is left to do.
     pub fn collect_step(&mut self, steps: u32) -> bool {
         let littered = |room: &&mut Room| room.cycle.is_some() || room.litter() > LITTER;
         match self.eval.iter_mut().chain(&mut self.functions).find(littered) {
@@ -502,13 +507,14 @@ impl Engine {
         }
     }
 
-    /// Makes the state that libraries are loaded into, which otherwise the first makes.
+    /// Makes the state for libraries, which otherwise the first load makes.
     pub fn prepare_for_libraries(&mut self) {
         self.functions.get_or_insert_with(|| Room::new(&self.limits, Table::Function));
     }
 
-    /// Loads a library's code: runs it once, collecting what it registers. `host` serves its log lines and its deadline
-    /// only. Errors are full texts; nothing stays behind then. Names that exist already are the caller's concern.
+    /// Loads a library: runs its code once and collects the functions it registers. `host` serves its log
+    /// lines and deadline only. An error is the full text, and leaves nothing behind. The caller checks for
+    /// names that exist already.
     pub fn load_library(&mut self, code: &[u8], host: &mut dyn Host) -> Result<Library, String> {
         let (name, code) = header::library(code).map_err(|text| format!("ERR {text}"))?;
         let room = self.functions.get_or_insert_with(|| Room::new(&self.limits, Table::Function));
@@ -523,7 +529,7 @@ impl Engine {
             room.vm.with(|s| registered.iter().for_each(|r| s.forget(r.callback)));
             return Err(text);
         }
-        // What it keeps is not told from what it left.
+        // The library's own data cannot be told from its garbage.
         room.live = room.vm.used_bytes();
         let generation = self.generation;
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
@@ -557,10 +563,11 @@ fn eval_room<'a>(room: &'a mut Option<Room>, limits: &Limits) -> &'a mut Room {
     room.get_or_insert_with(|| Room::new(limits, Table::Eval))
 }
 
-/// Longer lists are built without the collector, which would look at all there is again and again and find nothing to take.
+/// Longer lists are built with the collector stopped: it would scan them again and again and find nothing to
+/// free.
 const COLLECTED_LEN: usize = 1000;
 
-/// What Lua takes for a string in a list beside its bytes.
+/// Bytes that Lua needs for a string in a list, without its text.
 const ITEM: usize = 72;
 
 fn list_bytes(list: &[&[u8]]) -> usize {
@@ -571,7 +578,7 @@ fn push_list(s: &mut State<'_>, list: &[&[u8]]) {
     if list.len() > COLLECTED_LEN { s.uncollected(|s| push_items(s, list)) } else { push_items(s, list) }
 }
 
-/// Ends early when the script has to end.
+/// Pushes the list. Ends early when the script must end.
 fn push_items(s: &mut State<'_>, list: &[&[u8]]) {
     s.push_table(list.len(), 0);
     let table = s.top();
@@ -584,7 +591,7 @@ fn push_items(s: &mut State<'_>, list: &[&[u8]]) {
     }
 }
 
-/// What an error says that failed; written out only then.
+/// The name in an error text; written out only if the script fails.
 enum Name<'a> {
     Script(&'a Sha),
     Function(&'a str),
@@ -606,7 +613,8 @@ enum Ended {
 }
 
 impl Room {
-    /// `prepare` pushes the function and its arguments, the `lists`, and returns their number.
+    /// Runs a function in the state. `prepare` pushes it and its arguments, made from `lists`, and returns
+    /// their number.
     fn run(
         &mut self,
         host: &mut dyn Host,
@@ -640,7 +648,7 @@ impl Room {
                 encoded
             };
             if !encoded {
-                // The error is on top; of a stop, looked at below, nobody hears.
+                // The error is on top. After a stop (checked below) it is not used.
                 out.truncate(start);
                 write_failure(s, name, result, out);
             }
@@ -693,7 +701,7 @@ impl Room {
     }
 }
 
-/// So much of a long error is told if there is no memory for all of it.
+/// Bytes of a long error that are kept if there is no memory for all of it.
 const CUT: usize = 1024;
 
 /// Appends the error reply for the error value on top.
@@ -717,7 +725,7 @@ fn write_failure(s: &mut State<'_>, name: Name<'_>, result: Result<(), Failure>,
             text.push(b'.');
         }
     } else if matches!(result, Err(Failure::Memory) | Ok(())) {
-        // Lua itself, or the reply's encoder: they say which directive it was.
+        // An error of Lua itself or of the encoder. Its text names the limit.
         text.extend_from_slice(b"ERR ");
         text.extend_from_slice(s.text(-1).unwrap_or_default());
         text.extend_from_slice(b" script: ");

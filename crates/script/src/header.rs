@@ -2,10 +2,10 @@
 
 use stdx::progress::shorter;
 
-/// What a script declares about itself.
+/// The declarations in a script's header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScriptFlags {
-    /// Without a header a script may do what EVAL always could; the other flags mean nothing then.
+    /// The script has no header: it may do all that EVAL allows, and the other flags mean nothing.
     pub compat: bool,
     pub no_writes: bool,
     pub allow_oom: bool,
@@ -15,7 +15,7 @@ pub struct ScriptFlags {
 }
 
 impl ScriptFlags {
-    /// Sets the flag of that name. False when there is none.
+    /// Sets the flag of this name; false if there is none.
     pub(crate) fn set(&mut self, name: &[u8]) -> bool {
         match name {
             b"no-writes" => self.no_writes = true,
@@ -28,7 +28,7 @@ impl ScriptFlags {
         true
     }
 
-    /// The names of the flags set, in the order Redis lists them.
+    /// The names of the set flags, in Redis's order.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         [
             (self.no_writes, "no-writes"),
@@ -42,8 +42,8 @@ impl ScriptFlags {
     }
 }
 
-/// Reads the header of a script for EVAL. Returns its flags and the code without the header, whose line feed stays so
-/// that line numbers do. Errors are full texts ("ERR …").
+/// Reads the header of a script for EVAL. Returns its flags and the code from the header's line feed on, so
+/// that line numbers stay right. An error is the full text ("ERR …").
 pub(crate) fn script(body: &[u8]) -> Result<(ScriptFlags, &[u8]), String> {
     if !body.starts_with(b"#!") {
         return Ok((ScriptFlags { compat: true, ..ScriptFlags::default() }, body));
@@ -71,7 +71,8 @@ pub(crate) fn script(body: &[u8]) -> Result<(ScriptFlags, &[u8]), String> {
     Ok((flags, &body[end..]))
 }
 
-/// Reads the header of a library: its name, and the code from the header's line feed on. Errors are texts without code.
+/// Reads the header of a library. Returns its name and the code from the header's line feed on. An error text
+/// has no "ERR".
 pub(crate) fn library(code: &[u8]) -> Result<(String, &[u8]), String> {
     if !code.starts_with(b"#!") {
         return Err("Missing library metadata".into());
@@ -116,7 +117,8 @@ fn strip_prefix_nocase<'a>(text: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
     head.eq_ignore_ascii_case(prefix).then_some(tail)
 }
 
-/// Splits at blanks, with quotes as in redis-cli: `"a\x41\n"` and `'a\'b'`. `None` when they do not match. A NUL ends the line.
+/// Splits a line at blanks, with quotes as in redis-cli: `"a\x41\n"` and `'a\'b'`. `None` if quotes do not
+/// match. A NUL ends the line.
 fn words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let line = line.split(|c| *c == 0).next().unwrap_or_default();
     let mut words = Vec::new();
@@ -138,7 +140,7 @@ fn is_blank(c: u8) -> bool {
     c.is_ascii_whitespace() || c == 0x0b
 }
 
-/// One word, of a text that begins with no blank, and what follows it.
+/// Reads one word of a text that begins with no blank. Returns it and the rest.
 fn word(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let mut word = Vec::new();
     let mut rest = text;
@@ -159,7 +161,7 @@ fn word(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     Some((word, rest))
 }
 
-/// Reads up to the closing quote; returns what follows it.
+/// Reads up to the closing quote; returns the rest.
 fn quoted<'a>(mut rest: &'a [u8], quote: u8, word: &mut Vec<u8>) -> Option<&'a [u8]> {
     loop {
         let (&c, tail) = rest.split_first()?;
@@ -227,7 +229,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every header ends, in words that are no longer than it.
+        /// Reading ends for any header, and the words are no longer than it.
         #[test]
         fn any_bytes_are_read_to_their_end(line in prop::collection::vec(prop::sample::select(&b"\0\r\n\t \x0b\x0c\"'\\xa1=,#\xff"[..]), 0..40)) {
             if let Some(words) = words(&line) {

@@ -1,4 +1,4 @@
-//! Lua scripts: EVAL and functions, run against a [`Host`], knowing nothing of keys.
+//! Lua scripts: EVAL and functions, run against a [`Host`]. This crate knows nothing of keys.
 //!
 //! ```text
 //!   exec ─► Engine::run(sha, keys, args, host, out) ─► Lua ─► redis.call ─► Host::call ─► exec
@@ -20,17 +20,14 @@
 //! | `header` | the first line, `#!lua name=… flags=…` |
 //! | `cjson`, `cmsgpack`, `pack`, `bit` | the libraries scripts expect |
 //!
-//! What holds:
-//!
-//! * **S1** One run leaves nothing behind for the next: globals and library tables are read-only, settings start afresh,
-//!   KEYS and ARGV are new tables. Exception: the upvalues of a library's functions live as long as the library, in this
-//!   engine. They may hold anything but are never shared between engines.
-//! * **S2** A stopped script ([`Stop`]) runs nothing further and its reply is not written.
-//! * **S3** The same script with the same keys, arguments and command replies gives the same result on every engine
-//!   (`math.random` before `math.randomseed`, traversal order and addresses printed by `tostring` excepted).
-//! * **S4** No input makes the C stack overflow: nesting is bounded in every library and conversion.
-//!
-//! Cost: see [`Engine::run`].
+//! * **S1** A run leaves nothing behind for the next: globals and library tables are read-only, settings
+//!   start afresh, KEYS and ARGV are new tables. Exception: upvalues of a library's functions live as long as
+//!   the library. They may hold anything, but engines never share them.
+//! * **S2** A stopped script ([`Stop`]) runs nothing further, and its reply is not written.
+//! * **S3** The same script with the same keys, arguments and command replies gives the same result on every
+//!   engine. Exceptions: `math.random` before `math.randomseed`, traversal order, addresses printed by
+//!   `tostring`.
+//! * **S4** No input overflows the C stack: every library and conversion bounds its nesting.
 
 mod api;
 mod bit;
@@ -57,30 +54,30 @@ pub use library::{Function, FunctionRef, Library};
 /// Work announced with [`Host::heavy`] is at least this large.
 pub const HEAVY_BYTES: usize = 256 << 10;
 
-/// What a script needs from the server.
+/// The services that a script needs from the server.
 pub trait Host {
-    /// Runs one command for `redis.call` or `redis.pcall` and appends exactly one encoded reply, in RESP3 if `resp3`.
-    /// Failures are error replies too: `-ERR Unknown Redis command called from script` and the like.
+    /// Runs one command for `redis.call` or `redis.pcall` and appends exactly one encoded reply, in RESP3 if
+    /// `resp3`. A failure is an error reply, such as `-ERR Unknown Redis command called from script`.
     fn call(&mut self, args: &[&[u8]], resp3: bool, out: &mut Vec<u8>);
 
     /// `redis.log`: level 0 (debug) to 3 (warning).
     fn log(&mut self, level: i32, message: &[u8]);
 
-    /// `redis.acl_check_cmd`: may the user run this? `Err` when there is no such command.
+    /// `redis.acl_check_cmd`: whether the user may run this. `Err`: there is no such command.
     fn acl_check(&mut self, args: &[&[u8]]) -> Result<bool, String>;
 
-    /// Asked every [`Limits::hook_every`] instructions, and within long conversions. `Some` ends the script: nothing of
-    /// it runs afterwards, whatever it catches.
+    /// Asked every [`Limits::hook_every`] instructions, and within long conversions. `Some` ends the script:
+    /// nothing of it runs afterwards, whatever it catches.
     fn interrupt(&mut self) -> Option<Stop>;
 
-    /// Work that cannot be interrupted follows, of about so many bytes (at least [`HEAVY_BYTES`]). Called from within Lua's
-    /// allocator too.
+    /// Announces work on about `bytes` bytes, at least [`HEAVY_BYTES`], that cannot be interrupted. Lua's
+    /// allocator calls this, too.
     fn heavy(&mut self, bytes: usize) -> Option<Stop> {
         let _ = bytes;
         self.interrupt()
     }
 
-    /// `redis.set_repl` was called: bit 0 the log, bit 1 replicas.
+    /// `redis.set_repl` was called. Bit 0: the log; bit 1: replicas.
     fn set_repl(&mut self, flags: i32) {
         let _ = flags;
     }
@@ -93,6 +90,6 @@ pub enum Stop {
     Killed,
     /// Its deadline passed.
     Deadline,
-    /// It took longer than may be spent here: run it again elsewhere.
+    /// It took longer than it may here. Run it again elsewhere.
     Elsewhere,
 }

@@ -1,4 +1,4 @@
-//! Functions: a library is code that registers callbacks while it is loaded.
+//! Functions. A library is code that registers callbacks while it is loaded.
 
 use crate::header;
 use crate::lua::{Outcome, Ref, State, Type};
@@ -17,18 +17,19 @@ pub struct Function {
     pub name: String,
     pub description: Option<String>,
     pub flags: ScriptFlags,
-    /// What [`Engine::call_function`](crate::Engine::call_function) takes; good in the engine that loaded the library.
+    /// The argument for [`Engine::call_function`](crate::Engine::call_function), in the engine that loaded
+    /// the library.
     pub callback: FunctionRef,
 }
 
-/// A function of a library in one engine. `generation` makes one of a flushed engine recognizable.
+/// A function of a library in one engine. `generation` exposes a reference from before a flush.
 #[derive(Clone, Copy, Debug)]
 pub struct FunctionRef {
     pub(crate) reference: Ref,
     pub(crate) generation: u64,
 }
 
-/// What `redis.register_function` was given.
+/// The arguments of `redis.register_function`.
 pub(crate) struct Registration {
     pub(crate) name: Vec<u8>,
     pub(crate) description: Option<Vec<u8>>,
@@ -36,7 +37,8 @@ pub(crate) struct Registration {
     pub(crate) callback: Ref,
 }
 
-/// Both forms: `(name, callback)` and `{function_name=, callback=, flags=, description=}`.
+/// `redis.register_function`, in both forms: `(name, callback)` and `{function_name=, callback=, flags=,
+/// description=}`.
 pub(crate) fn register_function(s: &mut State<'_>) -> Outcome {
     match register(s) {
         Ok(()) => Ok(0),
@@ -69,7 +71,7 @@ fn register(s: &mut State<'_>) -> Result<(), &'static str> {
 
 type Read = (Vec<u8>, Option<Vec<u8>>, ScriptFlags);
 
-/// Leaves the callback on top.
+/// Reads the arguments. Leaves the callback on top.
 fn read_registration(s: &mut State<'_>) -> Result<Read, &'static str> {
     match s.top() {
         1 if s.type_of(1) == Type::Table => read_table(s),
@@ -146,7 +148,7 @@ fn read_table(s: &mut State<'_>) -> Result<Read, &'static str> {
     Ok((name, description, flags))
 }
 
-/// Reads the array on top.
+/// Reads the array of flags on top.
 fn read_flags(s: &mut State<'_>) -> Result<ScriptFlags, &'static str> {
     let mut flags = ScriptFlags::default();
     for i in 1.. {

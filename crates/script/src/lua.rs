@@ -1,34 +1,32 @@
-//! The Lua 5.1 C API behind safe types: the only file of this crate that may say `unsafe`.
+//! The Lua 5.1 C API behind safe types. All `unsafe` of this crate stands here and below `lua/`.
 //!
 //! ```text
-//!   Vm ── owns ──► lua_State ── allocator's ud ──► Shared (counters, stop flag, the host of the running script)
+//!   Vm ── owns ──► lua_State ── allocator's ud ──► Shared (counters, stop flag, the script's host)
 //!   Vm::with(|s: &mut State|)        the base frame, from Rust
 //!   native(f) ─► entry::<F>(L) ─►    a frame of its own when Lua calls a Rust function
 //! ```
 //!
-//! Lua raises errors with `longjmp`. A jump over a Rust frame that owns something is undefined, so it must not happen:
+//! Lua raises errors with `longjmp`. A jump over a Rust frame that owns something is undefined behaviour, so:
 //!
-//! * **L1** Rust code works on Lua only through [`State`], and every `State` lives in a *section* (`Shared::section` is
-//!   set): inside one the allocator never refuses, it only counts ([`memory`]). Memory was the only reason left for the functions
-//!   used here to raise: `State` uses raw table access (no metamethods), checks types before it asks (K of `rawset` is
-//!   neither nil nor NaN, tables are tables), and asks `lua_checkstack`, which answers, before it pushes.
-//! * **L2** A Rust function called by Lua returns `Err(Raise)` with the error value on top. [`entry`] raises it, after
-//!   that function and everything it owned are gone. `entry` itself owns nothing at that point.
-//! * **L3** Functions here that call back into Lua unprotected ([`guarded`], [`redis_pcall`]) own nothing at all, and run
-//!   outside of sections, as the interpreter does; a memory limit may therefore raise through them. So does what hands the
-//!   compiler its text.
-//! * **L4** A panic never unwinds into C: `entry` and [`hook`] catch it, keep it in `Shared`, and stop the script;
-//!   [`State::protected`] lets it continue on the caller's side.
-//! * **L5** Once `Shared::stop` is set, nothing of the script goes on: the hook raises at every further instruction,
-//!   `pcall`, `xpcall` and `coroutine.resume` raise instead of returning, no Rust function is entered, no handler of an
-//!   `xpcall` called. Lua code never runs with hooks off: there is no `__gc` in reach of a script (`newproxy` is absent),
-//!   and handlers are not called for what the hook raises.
-//! * **L6** A `&[u8]` into a Lua string borrows the `State`; popping, pushing or collecting needs `&mut State`.
-//! * **L7** A `Vm` is used by one thread at a time: everything it points to is reachable through it alone.
-//! * **L8** Precompiled code can break the interpreter: a leading ESC of a script is shown to the parser as text. What is
-//!   loaded as such was dumped by this very interpreter, in this process ([`Compiled`](crate::Compiled)).
+//! * **L1** Rust works on Lua only through [`State`], and a `State` lives only in a *section*
+//!   (`Shared::section` is set). There the allocator counts but never refuses ([`memory`]), so the functions
+//!   used cannot raise: `State` uses raw table access, checks types and keys first, and asks `lua_checkstack`
+//!   before a push.
+//! * **L2** A Rust function called by Lua returns `Err(Raise)` with the error value on top. [`entry`] raises
+//!   it when that function and all it owned are gone. `entry` owns nothing then.
+//! * **L3** Functions that call back into Lua unprotected ([`guarded`], [`redis_pcall`]), or hand text to the
+//!   compiler, own nothing and run outside of sections. A memory error may raise through them.
+//! * **L4** A panic never unwinds into C. `entry` and [`hook`] catch it, keep it in `Shared` and stop the
+//!   script; [`State::protected`] resumes it on the caller's side.
+//! * **L5** Once `Shared::stop` is set, nothing of the script runs: the hook, `pcall`, `xpcall` and
+//!   `coroutine.resume` raise, and no Rust function or `xpcall` handler is entered. Lua code never runs with
+//!   hooks off: a script cannot reach `__gc` (`newproxy` is absent).
+//! * **L6** A `&[u8]` into a Lua string borrows the `State`. Pushing, popping, collecting need `&mut`.
+//! * **L7** A `Vm` is used by one thread at a time. All it points to is reachable through it alone.
+//! * **L8** Precompiled code can break the interpreter. The parser gets a leading ESC of a script as text.
+//!   Only dumps of this interpreter in this process are loaded ([`Compiled`](crate::Compiled)).
 //!
-//! Costs: a call of a Rust function about 15 ns over the C one; a checked table access 2–3 ns over the C one.
+//! Cost: about 15 ns more than C for a call of a Rust function, 2–3 ns for a checked table access.
 
 #[cfg(test)]
 mod counting;
@@ -57,17 +55,17 @@ use crate::session::Session;
 use crate::{Host, Stop};
 use memory::Memory;
 
-/// No single block above this: strings, and the arrays of tables (33 million slots).
+/// The largest single block: strings, and arrays of tables (33 million slots).
 const BLOCK_BYTES_MAX: usize = (512 << 20) + (64 << 10);
 
-/// The error value is on top of the stack.
+/// An error. Its value is on top of the stack.
 #[derive(Debug)]
 pub(crate) struct Raise;
 
 /// How many values on top of the stack a Rust function returns.
 pub(crate) type Outcome = Result<usize, Raise>;
 
-/// A value kept alive in the registry, and its key there.
+/// The registry key of a value that is kept alive there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ref(c_int);
 
@@ -101,7 +99,7 @@ impl Type {
         }
     }
 
-    /// The name as `type()` gives it.
+    /// The name that `type()` gives.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Type::None => "no value",
@@ -117,14 +115,14 @@ impl Type {
     }
 }
 
-/// A value as the encoders want it.
+/// A value as the encoders need it.
 pub(crate) enum View<'a> {
     String(&'a [u8]),
     Number(f64),
     Other(Type),
 }
 
-/// How a protected call failed; the error value is on top of the stack.
+/// The kind of failure of a protected call. The error value is on top of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     Runtime,
@@ -133,28 +131,29 @@ pub(crate) enum Failure {
     Handler,
 }
 
-/// What the allocator, the hook and the Rust functions of one `Vm` share. Touched by the thread that uses the `Vm` only.
+/// State shared by the allocator, the hook and the Rust functions of one `Vm`. Only the thread that uses the
+/// `Vm` touches it.
 #[repr(C)]
 pub(crate) struct Shared {
-    /// The first words, which `build.rs` knows: what Lua says when it gets no memory, a string that it has; and what it calls before
-    /// it makes something large.
+    /// The first words, known to `build.rs`: Lua's text for a refused allocation, a string that the state
+    /// has; and the function it calls before it makes something large.
     memory_text: Cell<*const c_char>,
     make_room: unsafe extern "C-unwind" fn(*mut lua_State, usize),
     pub(crate) memory: Memory,
-    /// Elements that loops in Rust have gone through.
+    /// Elements that loops in Rust have visited.
     ticks: Cell<u32>,
     hook_every: Cell<c_int>,
     /// Rust code is working on the state (L1).
     section: Cell<bool>,
-    /// "Not enough memory" is being raised, perhaps by the hook: no handler of a script may run (hooks may be off), and
-    /// the limit is not looked at again until it is caught.
+    /// "Not enough memory" is being raised, perhaps by the hook. Until it is caught no handler of a script
+    /// may run (hooks may be off), and the limit is not checked.
     raising_memory: Cell<bool>,
-    /// Precompiled code is being read, which no collection may come between.
+    /// Precompiled code is being read. No collection may run meanwhile.
     undumping: Cell<bool>,
     stop: Cell<Option<Stop>>,
     panic: Cell<Option<Box<dyn Any + Send>>>,
     host: Cell<Option<NonNull<dyn Host>>>,
-    /// Tables that stand for read-only ones: the address of the metatable, and the table behind.
+    /// Read-only tables: the address of the metatable, and the real table.
     proxies: Cell<Vec<(usize, Ref)>>,
     pub(crate) session: Session,
 }
@@ -165,12 +164,12 @@ pub(crate) struct Vm {
     shared: NonNull<Shared>,
 }
 
-// SAFETY: L7. The state, `Shared` and all they point to are owned by the `Vm` and have no thread affinity; the host's
-// pointer is set during a call only, and the call keeps the `Vm` borrowed.
+// SAFETY: L7. The state, `Shared` and all they point to are owned by the `Vm` and have no thread affinity;
+// the host's pointer is set during a call only, and the call keeps the `Vm` borrowed.
 unsafe impl Send for Vm {}
 
 impl Vm {
-    /// A state without any library, and without a limit. Cost: about 10 µs.
+    /// A state without libraries and without a limit. About 10 µs.
     pub(crate) fn new(hook_every: u32) -> Vm {
         let shared = Box::new(Shared {
             memory_text: Cell::new(memory::TOO_LARGE.as_ptr()),
@@ -188,7 +187,8 @@ impl Vm {
             session: Session::default(),
         });
         let shared = NonNull::from(Box::leak(shared));
-        // SAFETY: `allocate` follows the contract of lua_Alloc and `shared` outlives the state (freed in `drop`, after it).
+        // SAFETY: `allocate` follows the contract of lua_Alloc and `shared` outlives the state (freed in
+        // `drop`, after it).
         let l = unsafe { ffi::lua_newstate(allocate, shared.as_ptr().cast()) };
         let l = NonNull::new(l).expect("the allocator never refuses inside a section");
         let vm = Vm { l, shared };
@@ -197,7 +197,7 @@ impl Vm {
         vm.arm(vm.shared().hook_every.get());
         vm.shared().section.set(false);
         let mut vm = vm;
-        // Lua makes no string where memory is short: it finds these.
+        // When memory is short Lua makes no string, but finds these.
         vm.with(|s| {
             for text in [memory::TOO_LARGE, memory::LIMITED, memory::WORK] {
                 s.push_bytes(text.to_bytes());
@@ -217,22 +217,22 @@ impl Vm {
         self.shared().memory.used()
     }
 
-    /// Limits what it and its scripts hold; 0 is no limit.
+    /// Limits the bytes of the state and its scripts; 0: no limit.
     pub(crate) fn set_limit(&mut self, bytes: usize) {
         self.shared().memory.set_limit(bytes);
     }
 
-    /// From now on what comes to that which it has now takes from the budget.
+    /// From now on, growth beyond the bytes held now is taken from the budget.
     pub(crate) fn take_from(&mut self, budget: &Arc<Budget>) {
         self.shared().memory.take_from(budget);
     }
 
-    /// Gives back what it does not hold any more. O(1).
+    /// Gives back to the budget what is no longer held. O(1).
     pub(crate) fn give_back(&mut self) {
         self.shared().memory.give_back();
     }
 
-    /// A full collection.
+    /// Runs a full collection.
     pub(crate) fn collect(&mut self) {
         self.with(|s| {
             // SAFETY: in a section; no finalizers exist (L5).
@@ -240,20 +240,20 @@ impl Vm {
         });
     }
 
-    /// So many steps of a collection, a few microseconds each. True when a cycle ended.
+    /// Takes this many steps of a collection, a few microseconds each. True when a cycle ended.
     pub(crate) fn collect_step(&mut self, steps: u32) -> bool {
         // SAFETY: as `collect`.
         self.with(|s| (0..steps).any(|_| unsafe { evenkeel_collect(s.l) != 0 }))
     }
 
-    /// Works on the state from outside of any script. The stack is back where it was afterwards.
+    /// Works on the state outside of a script. Afterwards the stack has its old height.
     pub(crate) fn with<R>(&mut self, f: impl FnOnce(&mut State<'_>) -> R) -> R {
-        /// What was before: the height of the stack, and who ran on this thread.
+        /// State to restore: the height of the stack, and the state that ran on this thread.
         struct Leave<'a>(&'a Shared, *mut lua_State, c_int, *mut lua_State);
         impl Drop for Leave<'_> {
             fn drop(&mut self) {
-                // SAFETY: back to a height the stack had before; the state that ran before is alive, as its caller's is
-                // the frame that this one returns to.
+                // SAFETY: back to a height the stack had before; the state that ran before is alive, as its
+                // caller's is the frame that this one returns to.
                 unsafe {
                     ffi::lua_settop(self.1, self.2);
                     evenkeel_runs(self.3);
@@ -263,7 +263,8 @@ impl Vm {
         }
         let shared = self.shared();
         shared.section.set(true);
-        // SAFETY: the state is alive and nobody else uses it (`&mut self`); it is forgotten when this function returns.
+        // SAFETY: the state is alive and nobody else uses it (`&mut self`); it is forgotten when this
+        // function returns.
         let before = unsafe { evenkeel_runs(self.l.as_ptr()) };
         // SAFETY: the same.
         let mut state = unsafe { State::enter(self.l.as_ptr(), shared) };
@@ -273,7 +274,7 @@ impl Vm {
         result
     }
 
-    /// As [`Vm::with`], with `host` behind the script's calls. Clears what an earlier stop left.
+    /// As [`Vm::with`], with `host` behind the script's calls. Clears an earlier stop.
     pub(crate) fn with_host<R>(&mut self, host: &mut dyn Host, f: impl FnOnce(&mut State<'_>) -> R) -> R {
         struct Forget<'a>(&'a Shared);
         impl Drop for Forget<'_> {
@@ -281,7 +282,8 @@ impl Vm {
                 self.0.host.set(None);
             }
         }
-        // SAFETY: only the lifetime changes; the pointer is forgotten before this function returns, even by a panic.
+        // SAFETY: only the lifetime changes; the pointer is forgotten before this function returns, even by a
+        // panic.
         let host: NonNull<dyn Host> = unsafe {
             std::mem::transmute::<NonNull<dyn Host + '_>, NonNull<dyn Host + 'static>>(NonNull::from(host))
         };
@@ -318,8 +320,8 @@ impl Drop for Vm {
     }
 }
 
-/// The allocator. Refuses only outside of sections (L1): when one block or the sum would be too large, or the host has no
-/// time for the copying that a large block means (strings that double, tables that grow).
+/// The allocator. Refuses only outside of sections (L1): if a block or the sum is too large, or the host has
+/// no time to copy a large block.
 unsafe extern "C" fn allocate(ud: *mut c_void, block: *mut c_void, old: usize, new: usize) -> *mut c_void {
     // SAFETY: `ud` is the `Shared` given to lua_newstate, alive as long as the state.
     let shared = unsafe { &*ud.cast::<Shared>() };
@@ -332,7 +334,8 @@ unsafe extern "C" fn allocate(ud: *mut c_void, block: *mut c_void, old: usize, n
             return std::ptr::null_mut();
         }
     }
-    // SAFETY: `block` came from here with size `old` (Lua passes the size it asked for); sizes are not zero where asked.
+    // SAFETY: `block` came from here with size `old` (Lua passes the size it asked for); sizes are not zero
+    // where asked.
     let result = unsafe {
         match (old, new) {
             (0, 0) => return std::ptr::null_mut(),
@@ -356,7 +359,7 @@ unsafe extern "C" fn allocate(ud: *mut c_void, block: *mut c_void, old: usize, n
 }
 
 unsafe extern "C-unwind" fn at_panic(_: *mut lua_State) -> c_int {
-    // An error outside of any protected call: excluded by L1.
+    // An error outside of a protected call, which L1 excludes.
     std::process::abort()
 }
 
@@ -371,7 +374,7 @@ unsafe fn shared_of<'a>(l: *mut lua_State) -> &'a Shared {
     }
 }
 
-/// Every so many instructions: may the script go on?
+/// Runs every [`Shared::hook_every`] instructions: asks the host whether the script may go on.
 unsafe extern "C-unwind" fn hook(l: *mut lua_State, _: *mut ffi::lua_Debug) {
     // SAFETY: called by Lua with a thread of a live state. Nothing here owns anything when it raises.
     unsafe {
@@ -410,10 +413,11 @@ unsafe fn relieve_or_raise(l: *mut lua_State, shared: &Shared) {
     }
 }
 
-/// Lua is about to make something of so many bytes: a good moment to collect garbage, if it would not be had otherwise. Whether it is
-/// to be had after all the allocator says.
+/// Called by Lua before it makes something of `bytes` bytes. Collects garbage if they would not fit
+/// otherwise; the allocator decides afterwards.
 unsafe extern "C-unwind" fn make_room(l: *mut lua_State, bytes: usize) {
-    // SAFETY: called by Lua with a thread of a live state, where it may collect; nothing is owned when something raises (L3).
+    // SAFETY: called by Lua with a thread of a live state, where it may collect; nothing is owned when
+    // something raises (L3).
     unsafe {
         let shared = shared_of(l);
         if shared.memory.fits(bytes) || shared.raising_memory.get() {
@@ -451,10 +455,12 @@ unsafe fn raise_memory(l: *mut lua_State) -> ! {
 }
 
 impl Shared {
-    /// Calls the host; a panic of it is kept (L4) and stops the script. `None` when there is none to ask.
+    /// Calls the host. A panic in it is kept and stops the script (L4). `None`: there is no host, or it
+    /// panicked.
     fn host<R>(&self, f: impl FnOnce(&mut dyn Host) -> R) -> Option<R> {
         let mut host = self.host.take()?;
-        // SAFETY: set by `with_host`, whose caller's `&mut` it is; taken out meanwhile, so there is one user at a time.
+        // SAFETY: set by `with_host`, whose caller's `&mut` it is; taken out meanwhile, so there is one user
+        // at a time.
         let result = catch_unwind(AssertUnwindSafe(|| f(unsafe { host.as_mut() })));
         self.host.set(Some(host));
         match result {
@@ -472,7 +478,7 @@ impl Shared {
         }
     }
 
-    /// Announces work from outside of sections.
+    /// Announces work, from outside of sections. False: the script must end.
     fn may_do(&self, bytes: usize) -> bool {
         self.section.set(true);
         self.ask(|host| host.heavy(bytes));
@@ -480,7 +486,7 @@ impl Shared {
         self.stop.get().is_none()
     }
 
-    /// Whether Lua may have one block of so many bytes.
+    /// Whether Lua may have one block of this size.
     #[cold]
     fn may_have_block(&self, bytes: usize) -> bool {
         if self.section.get() {
@@ -493,13 +499,14 @@ impl Shared {
         self.may_do(bytes)
     }
 
-    /// What Lua says next of memory.
+    /// Sets the text of Lua's next memory error.
     #[cold]
     fn tell_refusal(&self) {
         self.memory_text.set(self.memory.refusal().as_ptr());
     }
 
-    /// Collects all garbage, and says whether so many bytes more may be had then. The host may stop the script instead.
+    /// Collects all garbage. Returns whether `bytes` more bytes fit then. The host may stop the script
+    /// instead.
     ///
     /// # Safety
     /// `l` is a thread of this state, and Lua may collect now.
@@ -522,7 +529,7 @@ impl Shared {
         self.stop.set(Some(Stop::Killed));
     }
 
-    /// The table behind the read-only one that has the metatable at this address.
+    /// The real table behind the read-only one with the metatable at this address.
     fn proxied(&self, metatable: usize) -> Option<Ref> {
         let proxies = self.proxies.take();
         let found = proxies.iter().find(|p| p.0 == metatable).map(|p| p.1);
@@ -531,7 +538,7 @@ impl Shared {
     }
 }
 
-/// A Rust function as Lua can call it.
+/// A Rust function in the form that Lua calls.
 #[derive(Clone, Copy)]
 pub(crate) struct NativeFn(ffi::lua_CFunction);
 
@@ -544,27 +551,27 @@ where
     NativeFn(entry::<F>)
 }
 
-/// What Lua calls in place of `F`.
+/// The function that Lua calls in place of `F`.
 unsafe extern "C-unwind" fn entry<F>(l: *mut lua_State) -> c_int
 where
     F: Fn(&mut State<'_>) -> Outcome + Copy + 'static,
 {
-    // SAFETY: called by Lua with a thread of a live state, owning nothing. `F` has no size and a value of it was given to
-    // `native`, so any well-aligned address is one.
+    // SAFETY: called by Lua with a thread of a live state, owning nothing. `F` has no size and a value of it
+    // was given to `native`, so any well-aligned address is one.
     unsafe { section(l, |s| NonNull::<F>::dangling().as_ref()(s)) as c_int }
 }
 
-/// What a function that calls back into Lua wants next.
+/// The next step of a function that calls back into Lua.
 #[derive(Clone, Copy)]
 pub(crate) enum Step {
-    /// Return so many values.
+    /// Return this many values.
     Return(usize),
-    /// Call the function below the top so many values, for one result.
+    /// Call a function that stands below this many arguments, for one result.
     Call(usize),
 }
 
-/// As [`native`], for functions that need Lua functions called: `f` leaves its frame for that, and is run again with
-/// `true` when the result is on top. What it wants to remember is on the stack.
+/// As [`native`], for functions that need Lua functions called. `f` leaves its frame for the call, and runs
+/// again with `true` when the result is on top. Its state must be on the stack.
 pub(crate) fn calling<F>(_: F) -> NativeFn
 where
     F: Fn(&mut State<'_>, bool) -> Result<Step, Raise> + Copy + 'static,
@@ -578,7 +585,8 @@ where
     F: Fn(&mut State<'_>, bool) -> Result<Step, Raise> + Copy + 'static,
 {
     let mut called = false;
-    // SAFETY: as `entry`; owns nothing while Lua code runs (L3). The function and its arguments are on the stack.
+    // SAFETY: as `entry`; owns nothing while Lua code runs (L3). The function and its arguments are on the
+    // stack.
     unsafe {
         loop {
             match section(l, |s| NonNull::<F>::dangling().as_ref()(s, called)) {
@@ -590,7 +598,7 @@ where
     }
 }
 
-/// Runs `f` in a section and raises for it: L2 and L4.
+/// Runs `f` in a section and raises its errors (L2, L4).
 ///
 /// # Safety
 /// Called from a function that Lua called, which owns nothing; `f` owns nothing that needs dropping.
@@ -622,10 +630,11 @@ unsafe fn section<R: Copy>(l: *mut lua_State, f: impl FnOnce(&mut State<'_>) -> 
     }
 }
 
-/// Goes on as the C function in upvalue 1, in this very frame (so that its errors name the right function), and does not
-/// return from a stopped script (L5).
+/// Continues as the C function in upvalue 1, in the same frame so that errors name the right function. Does
+/// not return from a stopped script (L5).
 unsafe extern "C-unwind" fn guarded(l: *mut lua_State) -> c_int {
-    // SAFETY: called by Lua; the functions guarded are Lua's own, which have no upvalues; nothing is owned (L3).
+    // SAFETY: called by Lua; the functions guarded are Lua's own, which have no upvalues; nothing is owned
+    // (L3).
     unsafe {
         let Some(function) = ffi::lua_tocfunction(l, ffi::lua_upvalueindex(1)) else {
             return 0;
@@ -643,18 +652,18 @@ unsafe extern "C-unwind" fn guarded(l: *mut lua_State) -> c_int {
 }
 
 unsafe extern "C-unwind" {
-    /// Counts work on so many bytes as instructions (`build.rs`).
+    /// Counts work on `bytes` bytes as instructions (`build.rs`).
     fn evenkeel_charge(l: *mut lua_State, bytes: usize);
-    /// The same, and calls the hook if it is due.
+    /// As `evenkeel_charge`, and calls the hook if it is due.
     fn evenkeel_step(l: *mut lua_State, bytes: usize);
-    /// Says which state runs on this thread; answers which did.
+    /// Sets the state that runs on this thread; returns the previous one.
     fn evenkeel_runs(l: *mut lua_State) -> *mut lua_State;
-    /// A step of the collector; not 0 when a cycle ended.
+    /// Takes a step of the collector. Not 0 when a cycle ended.
     fn evenkeel_collect(l: *mut lua_State) -> c_int;
 }
 
-/// Calls upvalue 1 with all arguments, the table behind in place of a read-only one as the first. A long string or table
-/// there is announced to the host if upvalue 2 is true.
+/// Calls upvalue 1 with all arguments; a read-only table as the first one is replaced by the real table. If
+/// upvalue 2 is true, a long string or table there is announced to the host.
 unsafe extern "C-unwind" fn through(l: *mut lua_State) -> c_int {
     // SAFETY: called by Lua; slots are free by LUA_MINSTACK; nothing is owned when something raises (L3).
     unsafe {
@@ -686,8 +695,8 @@ unsafe extern "C-unwind" fn through(l: *mut lua_State) -> c_int {
     }
 }
 
-/// `xpcall`. The script's handler does not run for a stop, nor for want of memory: both are raised by the hook, the
-/// handler would run with hooks off, and nothing could end it.
+/// `xpcall`. The script's handler does not run for a stop or a memory error. The hook raises both, so the
+/// handler would run with hooks off and could not be ended.
 unsafe extern "C-unwind" fn guarded_xpcall(l: *mut lua_State) -> c_int {
     // SAFETY: called by Lua; slots are free by LUA_MINSTACK; nothing is owned (L3).
     unsafe {
@@ -730,7 +739,7 @@ unsafe extern "C-unwind" fn redis_pcall(l: *mut lua_State) -> c_int {
     // SAFETY: called by Lua; slots are free by LUA_MINSTACK; nothing is owned (L3). `err` is fetched raw.
     unsafe {
         ffi::luaL_checkany(l, 1);
-        // The first result goes below the others before they come: they may fill the frame.
+        // The first result goes below the others before the call: they may fill the frame.
         ffi::lua_pushboolean(l, 1);
         ffi::lua_insert(l, 1);
         let session = &shared_of(l).session;

@@ -5,7 +5,7 @@
 //! | `b B h H l L T` `i I`*n* | integers of 1, 2, 8, 8 and *n* (4) bytes, lower case signed |
 //! | `f d` | floating point |
 //! | `s` | a string ended by NUL |
-//! | `c`*n* | *n* (1) bytes; `c0`: all of the string, or as many as the number before says |
+//! | `c`*n* | *n* (1) bytes; `c0`: the whole string, or as many bytes as the number before it says |
 //! | `x` | a byte of padding |
 //! | `< > !`*n* | little-endian (the default), big-endian, alignment up to *n* (8) |
 
@@ -22,7 +22,7 @@ pub(crate) fn push_library(s: &mut State<'_>) {
     }
 }
 
-/// Where in the format we are, and what it said about layout.
+/// A format that is being read, with its layout options.
 struct Format<'a> {
     text: Vec<u8>,
     _held: Held<'a>,
@@ -41,7 +41,7 @@ impl<'a> Format<'a> {
         Ok(Format { text, _held: held, at: 0, big_endian: false, align: 1 })
     }
 
-    /// The next option and its size in bytes.
+    /// Reads the next option and its size in bytes.
     fn next(&mut self, s: &mut State<'_>) -> Result<Option<(u8, usize)>, Raise> {
         let Some(&option) = self.text.get(self.at) else {
             return Ok(None);
@@ -81,7 +81,7 @@ impl<'a> Format<'a> {
         Ok(value.unwrap_or(default))
     }
 
-    /// What is neither a value nor padding.
+    /// Handles an option that is neither a value nor padding.
     fn control(&mut self, s: &mut State<'_>, option: u8) -> Result<(), Raise> {
         match option {
             b' ' => {}
@@ -99,7 +99,7 @@ impl<'a> Format<'a> {
         Ok(())
     }
 
-    /// Padding before a value of `size` at `at`.
+    /// The padding before a value of `size` bytes at `at`.
     fn padding(&self, at: usize, option: u8, size: usize) -> usize {
         if size == 0 || option == b'c' {
             return 0;
@@ -109,7 +109,7 @@ impl<'a> Format<'a> {
     }
 }
 
-/// Argument `n` as a number. A missing one is called nil: that is what follows the arguments here.
+/// Argument `n` as a number. A missing one is reported as nil.
 fn arg_number(s: &mut State<'_>, n: i32) -> Result<f64, Raise> {
     if s.type_of(n) == Type::None {
         return s.raise_arg(n, "number expected, got nil");
@@ -170,7 +170,7 @@ fn pack(s: &mut State<'_>) -> Outcome {
     ONE
 }
 
-/// Cut to 64 bits as C does: below zero signed, above unsigned.
+/// Cuts a number to 64 bits as C does: signed below zero, unsigned above.
 fn as_bits(value: f64) -> u64 {
     if value < 0.0 {
         value as i64 as u64

@@ -1,28 +1,28 @@
 //! Lua's patterns: `string.find`, `match`, `gmatch` and `gsub`.
 //!
-//! Lua's own matcher backtracks without end (`('a'):rep(100):find('.-.-.-.-.-b')`), where no hook reaches it, and its
-//! depth grows with the pattern, so that a long one overflows the C stack. This one does the same steps, with two
-//! differences:
+//! Lua's own matcher may backtrack without end (`('a'):rep(100):find('.-.-.-.-.-b')`) where no hook reaches
+//! it, and a long pattern overflows the C stack. This matcher takes the same steps, with two differences:
 //!
-//! * **P1** every few thousand steps the host is asked whether the script may go on, and each byte looked at or copied is one;
-//! * **P2** at most `DEPTH_MAX` matches are nested ("pattern too complex"): captures, and single characters behind `?`,
-//!   `*`, `+` or `-`.
+//! * **P1** The host is asked every few thousand steps whether the script may go on. Each byte that is looked
+//!   at or copied is a step.
+//! * **P2** At most `DEPTH_MAX` matches are nested ("pattern too complex"): captures, and single characters
+//!   before `?`, `*`, `+` or `-`.
 //!
-//! As in Lua 5.1 a pattern ends at its first NUL (`%z` matches one).
+//! As in Lua 5.1 a pattern ends at its first NUL; `%z` matches one.
 
 use crate::lua::{Buffer, Outcome, Raise, State, Step, Type, calling, native};
 use crate::reply::ONE;
 
 const DEPTH_MAX: u32 = 200;
 const CAPTURES_MAX: usize = 32;
-/// Steps that are told the state together.
+/// Steps that are reported to the state at once.
 const STEPS: u32 = 256;
-/// Steps that are as much work as one of its elements.
+/// Steps that count as one element.
 const STEPS_PER_TICK: u32 = 4;
-/// Bytes a fast search goes through at a time.
+/// Bytes that a fast search reads at a time.
 const PIECE: usize = 64 << 10;
 
-/// Replaces the functions of the string library on top.
+/// Replaces functions of the string library on top.
 pub(crate) fn replace_functions(s: &mut State<'_>) {
     for (name, function) in [("find", native(find)), ("match", native(match_)), ("gmatch", native(gmatch))] {
         s.push_native(function, 0);
@@ -56,12 +56,12 @@ struct Matcher<'a> {
     level: usize,
     depth: u32,
     steps: u32,
-    /// Tells the state of work; false: the script must end.
+    /// Reports work to the state. False: the script must end.
     spend: &'a dyn Fn(u32) -> bool,
 }
 
 impl Drop for Matcher<'_> {
-    /// Many short searches take as long as a long one.
+    /// Reports the remaining steps: many short searches take as long as a long one.
     fn drop(&mut self) {
         let _ = (self.spend)(self.steps / STEPS_PER_TICK);
     }
@@ -76,7 +76,7 @@ impl<'a> Matcher<'a> {
         Matcher { text, pattern, captures, level: 0, depth: 0, steps: 0, spend }
     }
 
-    /// The pattern at `p`, 0 behind its end.
+    /// The byte of the pattern at `p`; 0 behind its end.
     fn pat(&self, p: usize) -> u8 {
         self.pattern.get(p).copied().unwrap_or(0)
     }
@@ -91,12 +91,12 @@ impl<'a> Matcher<'a> {
         if (self.spend)(steps / STEPS_PER_TICK) { Ok(()) } else { Err(Fault::Stopped) }
     }
 
-    /// What a look at the class between `p` and `end` costs: all of a set may be looked at.
+    /// Steps for a look at the class between `p` and `end`: a set may be searched whole.
     fn cost(&self, p: usize, end: usize) -> usize {
         if self.pattern[p] == b'[' { end - p } else { 1 }
     }
 
-    /// Where the match that starts at `at` ends; afresh.
+    /// Starts a match at `at`. Returns where it ends.
     fn start(&mut self, at: usize, p: usize) -> Found {
         self.level = 0;
         self.depth = 0;
@@ -222,7 +222,7 @@ impl<'a> Matcher<'a> {
         Ok(found)
     }
 
-    /// `%bxy`.
+    /// Matches `%bxy`.
     fn balance(&mut self, s: usize, p: usize) -> Found {
         let (open, close) = (self.pat(p), self.pat(p + 1));
         if open == 0 || close == 0 {
@@ -250,7 +250,7 @@ impl<'a> Matcher<'a> {
         Ok(None)
     }
 
-    /// `%f[set]`: where the pattern goes on, if `s` is where the set begins to match.
+    /// Matches `%f[set]`. Returns where the pattern goes on, if the set begins to match at `s`.
     fn frontier(&mut self, s: usize, p: usize) -> Found {
         if self.pat(p) != b'[' {
             return Err(Fault::Pattern("missing '[' after '%f' in pattern"));
@@ -273,7 +273,7 @@ impl<'a> Matcher<'a> {
         Ok(self.text[s..].starts_with(&self.text[start..start + len]).then_some(s + len))
     }
 
-    /// Where the single-character class at `p` ends.
+    /// The end of the single-character class at `p`.
     fn class_end(&self, mut p: usize) -> Result<usize, Fault> {
         let first = self.pat(p);
         p += 1;
@@ -315,7 +315,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// Is `c` in the set that starts at `p` and whose closing bracket is at `end`?
+    /// Whether `c` is in the set that starts at `p` and has its closing bracket at `end`.
     fn in_set(&self, c: u8, mut p: usize, end: usize) -> bool {
         let negated = self.pat(p + 1) == b'^';
         p += 1 + usize::from(negated);
@@ -339,7 +339,7 @@ impl<'a> Matcher<'a> {
         negated
     }
 
-    /// Capture `index` of the match from `start` to `end`; the whole match if the pattern has none.
+    /// Capture `index` of the match from `start` to `end`: the whole match if the pattern has no captures.
     fn capture(&self, index: usize, start: usize, end: usize) -> Result<Capture<'a>, Fault> {
         if index >= self.level {
             return match index {
@@ -387,7 +387,7 @@ fn raise_fault<T>(s: &mut State<'_>, fault: Fault) -> Result<T, Raise> {
     }
 }
 
-/// A found match, apart from the strings it was found in.
+/// A match, independent of the strings it was found in.
 struct Hit {
     start: usize,
     end: usize,
@@ -400,7 +400,7 @@ enum Span {
 }
 
 impl Hit {
-    /// `whole`: without captures the match itself is one.
+    /// `whole`: without captures, the match itself counts as one.
     fn new(matcher: &Matcher<'_>, start: usize, end: usize, whole: bool) -> Result<Hit, Fault> {
         let count = if matcher.level == 0 { usize::from(whole) } else { matcher.level };
         let base = matcher.text.as_ptr() as usize;
@@ -481,7 +481,8 @@ fn search(s: &State<'_>, init: usize, is_find: bool, plain: bool) -> Result<Opti
     Ok(None)
 }
 
-/// The first place of `pattern` from `init` on. Pieces overlap by its length, and are no shorter: O(text + pattern).
+/// The first place of `pattern` from `init` on. Searches in pieces that overlap by the length of the pattern
+/// and are not shorter: O(text + pattern).
 fn find_plain(s: &State<'_>, text: &[u8], pattern: &[u8], init: usize) -> Result<Option<usize>, Fault> {
     if text.len() - init < PIECE {
         return Ok(memchr::memmem::find(&text[init..], pattern).map(|at| init + at));
@@ -512,7 +513,7 @@ fn gmatch(s: &mut State<'_>) -> Outcome {
     ONE
 }
 
-/// Upvalues: text, pattern, where to go on.
+/// The iterator of `gmatch`. Upvalues: text, pattern, where to go on.
 fn next_match(s: &mut State<'_>) -> Outcome {
     s.set_top(0);
     for n in 1..=3 {
@@ -547,7 +548,7 @@ fn first_hit(matcher: &mut Matcher<'_>, from: usize) -> Result<Option<Hit>, Faul
     Ok(None)
 }
 
-/// Pushes the captures of a hit in the string in slot 1.
+/// Pushes the captures of a match in the string in slot 1.
 fn push_captures(s: &mut State<'_>, hit: &Hit) -> Outcome {
     if !s.reserve(hit.captures.len() as i32 + 2) {
         return s.raise_here("stack overflow (too many captures)");
@@ -567,22 +568,23 @@ fn push_captures(s: &mut State<'_>, hit: &Hit) -> Outcome {
 
 // ---- gsub
 
-// Slots of a gsub: 1–4 its arguments, then numbers that survive the calls of the replacement function.
+// Slots of a gsub: 1–4 hold its arguments. The others hold numbers that survive calls of the replacement
+// function.
 const REPLACEMENT: i32 = 3;
 const COUNT: i32 = 5;
-/// Where this gsub's output starts in the session's buffer (those of outer ones come before), and where it ended when the
-/// replacement function was called.
+/// Where this gsub's output starts in the session's buffer, behind that of outer gsubs; and where it ended
+/// when the replacement function was called.
 const BASE: i32 = 6;
 const OUTPUT: i32 = 7;
-/// The match it was called for.
+/// The match that the replacement function was called for.
 const START: i32 = 8;
 const END: i32 = 9;
 const RESULT: i32 = 10;
 
 /// Runs up to a call of the replacement function, or to the end. Upvalue: a function that indexes tables.
 ///
-/// The output is in the session's buffer, of which inner gsubs use the end. An error of the replacement function leaves it
-/// as it is; whoever catches that error cuts it back.
+/// The output is in the session's buffer; inner gsubs use its end. An error of the replacement function
+/// leaves the output there. The function that catches the error cuts it off.
 fn gsub(s: &mut State<'_>, called: bool) -> Result<Step, Raise> {
     if !called {
         prepare(s)?;
@@ -610,7 +612,7 @@ fn prepare(s: &mut State<'_>) -> Result<(), Raise> {
         Type::String | Type::Function | Type::Table => {}
         _ => return s.raise_arg(REPLACEMENT, "string/function/table expected"),
     }
-    // What comes out is about as long, and no garbage is to be in its way.
+    // The output is about as long, so room is made before garbage piles up.
     s.room(2 * s.len(1))?;
     s.set_top(4);
     let base = s.session().pattern.len() as f64;
@@ -652,7 +654,8 @@ fn go_on(s: &mut State<'_>, mut called: bool, out: &mut Buffer<'_>) -> Result<St
     }
 }
 
-/// Appends up to the next match whose replacement is not known here. Returns the matches counted, and that one.
+/// Appends output up to the next match whose replacement must be asked for. Returns the number of matches,
+/// and that match.
 fn run(
     s: &State<'_>,
     answered: Option<(usize, usize)>,
@@ -740,7 +743,8 @@ fn expand(
     append(matcher, rest, out)
 }
 
-/// Pushes what finds the replacement of a hit, and the number of its arguments; `None`: its result, known at once.
+/// Pushes the function that finds the replacement of a match, with its arguments, and returns their number.
+/// `None`: the result is known already, and pushed.
 fn push_call(s: &mut State<'_>, hit: &Hit) -> Result<Option<usize>, Raise> {
     if s.type_of(REPLACEMENT) == Type::Function {
         s.push_value(REPLACEMENT);

@@ -10,8 +10,9 @@
 //! | map, set, double, big number, verbatim (RESP3) | `{map=…}`, `{set=…}`, `{double=…}`, `{big_number=…}`, `{verbatim_string={format=…, string=…}}` |
 //! | boolean (RESP3) | boolean |
 //!
-//! The other way likewise; numbers are cut to integers, an array ends before its first nil, true is 1 and false a null in
-//! RESP2, everything else is null. Cost: O(size); nesting is bounded by Lua's stack, not by the machine's.
+//! The other way round likewise, with exceptions: numbers are cut to integers, and an array ends before its
+//! first nil. In RESP2 true is 1 and false a null. Everything else is null. O(size). Nesting is bounded by
+//! Lua's stack, not by the machine's.
 
 use memchr::memchr;
 use smallvec::SmallVec;
@@ -28,7 +29,7 @@ pub(crate) fn push(s: &mut State<'_>, bytes: &[u8]) -> Result<(), Raise> {
     push_at(s, bytes, 0).map(|_| ())
 }
 
-/// Pushes the value at `at`; returns where the next one starts. The depth of the recursion is that of replies.
+/// Pushes the value at `at`. Returns where the next one starts. Recurses as deep as the reply is nested.
 fn push_at(s: &mut State<'_>, bytes: &[u8], at: usize) -> Result<usize, Raise> {
     if !s.reserve(8) {
         return s.raise("lua stack limit reached when parsing redis.call reply");
@@ -84,12 +85,12 @@ fn push_at(s: &mut State<'_>, bytes: &[u8], at: usize) -> Result<usize, Raise> {
     Ok(next)
 }
 
-/// The type byte, the rest of the line, where the next line starts.
+/// Splits the line at `at`: its type byte, the rest, and where the next line starts.
 #[inline]
 fn line(bytes: &[u8], at: usize) -> Option<(u8, &[u8], usize)> {
     let rest = bytes.get(at..)?;
     let (&kind, rest) = rest.split_first()?;
-    // Lengths are short: this beats a call of memchr.
+    // Most lines are short, and this is faster than memchr then.
     let end = match rest.iter().take(8).position(|&c| c == b'\r') {
         Some(end) => end,
         None => memchr(b'\r', rest)?,
@@ -97,7 +98,7 @@ fn line(bytes: &[u8], at: usize) -> Option<(u8, &[u8], usize)> {
     Some((kind, &rest[..end], at + end + 3))
 }
 
-/// A length; `None` for -1.
+/// Parses a length; `None` for -1.
 #[inline]
 fn count(line: &[u8]) -> Option<usize> {
     let mut n = 0usize;
@@ -123,7 +124,7 @@ fn push_bulk(s: &mut State<'_>, bytes: &[u8], line: &[u8], next: usize) -> Resul
     Ok(next + len + 2)
 }
 
-/// What Lua takes for an element of an array, and for one of anything else.
+/// Bytes that Lua needs for an element of an array, and of any other table.
 const SLOT: usize = 16;
 const NODE: usize = 40;
 
@@ -156,7 +157,7 @@ fn push_array(s: &mut State<'_>, bytes: &[u8], n: usize, mut next: usize) -> Res
     Ok(next)
 }
 
-/// The length of the string at `at`, if there is one.
+/// About the length of the string at `at`; 0 if there is none.
 fn next_bulk(bytes: &[u8], at: usize) -> usize {
     match line(bytes, at) {
         Some((b'$', line, _)) => count(line).unwrap_or(0).min(bytes.len()) + TOGETHER,
@@ -164,7 +165,7 @@ fn next_bulk(bytes: &[u8], at: usize) -> usize {
     }
 }
 
-/// A whole number that is not negative and not long, and where what follows it starts.
+/// A short whole number that is not negative, and where the next line starts.
 #[inline]
 fn integer(bytes: &[u8], at: usize) -> Option<(i64, usize)> {
     let rest = bytes.get(at..).and_then(|rest| rest.strip_prefix(b":"))?;
@@ -179,8 +180,8 @@ fn integer(bytes: &[u8], at: usize) -> Option<(i64, usize)> {
     None
 }
 
-/// Puts the strings that come next into a table behind so many: as many as are made at a time, up to `n` in all. How many there are;
-/// none if there is something else. (Not inlined: it would make the frames of the recursion larger.)
+/// Adds the next strings of a reply to a table that has `done` of its `n` elements. Returns how many it
+/// added; 0 if the next value is no string. Not inlined: that would make the frames of the recursion larger.
 #[inline(never)]
 fn push_strings(
     s: &mut State<'_>,
@@ -262,7 +263,7 @@ fn double(line: &[u8]) -> f64 {
     }
 }
 
-/// Pushes `{err="CODE message"}`. A text that starts with `-` brings its code, else the code is ERR.
+/// Pushes `{err="CODE message"}`. A text that starts with `-` brings its code; otherwise the code is ERR.
 pub(crate) fn push_error(s: &mut State<'_>, text: &[u8]) {
     let trim = |t: &[u8]| -> Vec<u8> {
         let start = t.iter().position(|c| !matches!(c, b'\r' | b'\n')).unwrap_or(t.len());
@@ -282,23 +283,23 @@ pub(crate) fn push_error(s: &mut State<'_>, text: &[u8]) {
     s.raw_set(-3);
 }
 
-/// How replies of a run are encoded.
+/// How the reply of a run is encoded.
 #[derive(Clone, Copy)]
 pub(crate) struct Wire {
     /// The client speaks RESP3.
     pub(crate) resp3: bool,
-    /// The script chose RESP3 (or the client did and the script left it): booleans are booleans.
+    /// The script chose RESP3, or the client did and the script kept it: booleans stay booleans.
     pub(crate) script_resp3: bool,
 }
 
-/// A table being encoded. On Lua's stack: the table, and for maps and sets the key reached.
+/// A table that is being encoded. On Lua's stack stand the table and, for a map or set, the current key.
 enum Open {
     Array {
         header: usize,
         guessed: usize,
         done: usize,
     },
-    /// `value`: the key was just written, the value is on top.
+    /// `value`: the key was just written, and the value is on top.
     Map {
         header: usize,
         done: usize,
@@ -310,10 +311,11 @@ enum Open {
     },
 }
 
-/// What is written for anything but a string is not longer.
+/// Most bytes written for anything but a string.
 const TOKEN: usize = 512;
 
-/// Appends the value on top of the stack and pops it. Fails when the script is stopped meanwhile, and for want of memory.
+/// Appends the value on top of the stack and pops it. Fails if the script is stopped meanwhile, or memory is
+/// short.
 pub(crate) fn encode(s: &mut State<'_>, out: &mut Buffer<'_>, wire: Wire) -> Result<(), Raise> {
     let mut open: Vec<Open> = Vec::new();
     loop {
@@ -331,7 +333,7 @@ pub(crate) fn encode(s: &mut State<'_>, out: &mut Buffer<'_>, wire: Wire) -> Res
                 break;
             }
             if let Some(done) = open.pop() {
-                // What is behind its header may have to move.
+                // The bytes behind its header may have to move.
                 s.tick_bytes(if done.is_right() { 0 } else { out.len() - start })?;
                 out.fit(s, TOKEN)?;
                 done.close(out, wire);
@@ -341,7 +343,7 @@ pub(crate) fn encode(s: &mut State<'_>, out: &mut Buffer<'_>, wire: Wire) -> Res
 }
 
 impl Open {
-    /// Leaves the next value to encode on top, or takes the finished table off and says false.
+    /// Puts the next value to encode on top. If there is none, pops the table and returns false.
     fn advance(&mut self, s: &mut State<'_>) -> bool {
         match self {
             Open::Array { done, .. } => {
@@ -375,12 +377,12 @@ impl Open {
         true
     }
 
-    /// Whether its header is written already.
+    /// Whether the header already in the output is right.
     fn is_right(&self) -> bool {
         matches!(self, Open::Array { guessed, done, .. } if guessed == done)
     }
 
-    /// Writes the header where it belongs. An array's was written when it was opened, and moves what follows only if the
+    /// Writes the header. An array's header was guessed when it was opened; the elements move only if the
     /// guess was wrong.
     fn close(self, out: &mut Vec<u8>, wire: Wire) {
         let mut line = Vec::new();
@@ -417,7 +419,7 @@ fn header_line(kind: u8, n: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Encodes the value on top and pops it, or opens it.
+/// Encodes the value on top and pops it; a table is opened instead.
 fn encode_top(
     s: &mut State<'_>,
     out: &mut Buffer<'_>,
@@ -477,7 +479,8 @@ fn bulk(bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Handles tables with one of the fields that make them something else than an array: encoded and popped, or opened.
+/// Handles tables with a field that makes them more than an array: encodes and pops, or opens. False if there
+/// is no such field.
 fn encode_special(
     s: &mut State<'_>,
     out: &mut Buffer<'_>,
@@ -547,7 +550,7 @@ fn encode_special(
     encode_verbatim(s, out, wire)
 }
 
-/// The length of the string on top; 0 if there is none.
+/// The length of the string on top; 0 if it is none.
 fn text_len(s: &State<'_>) -> usize {
     if s.type_of(-1) == Type::String { s.len(-1) } else { 0 }
 }
@@ -595,16 +598,16 @@ fn double_reply(value: f64, out: &mut Vec<u8>, wire: Wire) {
     }
 }
 
-/// What C sees of a string.
+/// The part of a string before a NUL, as C sees it.
 fn c_text(bytes: &[u8]) -> &[u8] {
     &bytes[..memchr(0, bytes).unwrap_or(bytes.len())]
 }
 
-/// Appends a line: no line break inside, trailing ones dropped from errors by the caller.
+/// Appends a line. Line breaks inside become blanks.
 pub(crate) fn line_text(bytes: &[u8], out: &mut Vec<u8>) {
     out.extend(bytes.iter().map(|&c| if matches!(c, b'\r' | b'\n') { b' ' } else { c }));
     out.extend_from_slice(b"\r\n");
 }
 
-/// For natives that return the value on top.
+/// The outcome of a native that returns the value on top.
 pub(crate) const ONE: Outcome = Ok(1);

@@ -1,9 +1,9 @@
-//! The globals a script finds: chosen ones, read-only.
+//! The globals of a script: a fixed choice, read-only.
 //!
-//! Lua 5.1 knows no read-only tables. A script sees *proxies*: empty tables whose metatable shows the real table and
-//! refuses writes. Lua functions that would look at the empty table itself (`next`, `pairs`, `rawget`, `foreach`) are
-//! led to the real one, those that would write to it (`rawset`, `table.insert`, `setmetatable`) are refused, and
-//! `getmetatable` does not hand out the metatables that do all this.
+//! Lua 5.1 has no read-only tables. A script sees *proxies*: empty tables whose metatable shows the real
+//! table and refuses writes. Functions that would read the empty table (`next`, `pairs`, `rawget`, `foreach`)
+//! go to the real one. Those that would write to it (`rawset`, `table.insert`, `setmetatable`) are refused,
+//! and `getmetatable` hides these metatables.
 //!
 //! ```text
 //!   script's environment = _G ──proxy──► real globals ──__index──► "nonexistent global variable"
@@ -11,7 +11,8 @@
 //!                                           └──proxy──► real library table
 //! ```
 //!
-//! Costs: a global, 10 ns more than an own table; a call through the environment and a library (`redis.call`), 20 ns.
+//! Cost: a global takes 10 ns more than an own table; a call through the environment and a library
+//! (`redis.call`), 20 ns.
 
 use std::ffi::CString;
 
@@ -25,20 +26,20 @@ use crate::{bit, cjson, cmsgpack, pack, pattern};
 const READ_ONLY: &str = "Attempt to modify a readonly table";
 const TEXT_BYTES_MAX: usize = 512 << 20;
 
-/// What the engine needs of a state that is set up.
+/// References into a state that is set up, for the engine.
 #[derive(Clone, Copy)]
 pub(crate) struct Globals {
-    /// Where KEYS and ARGV go.
+    /// The table for KEYS and ARGV.
     pub(crate) real: Ref,
     pub(crate) proxy: Ref,
-    /// What `proxy` shows while a library is loaded.
+    /// The table that `proxy` shows while a library is loaded.
     pub(crate) load: Ref,
     pub(crate) handler: Ref,
     pub(crate) keys: Ref,
     pub(crate) argv: Ref,
 }
 
-/// Fills a fresh state. Cost: about 50 µs.
+/// Fills a fresh state. About 50 µs.
 pub(crate) fn set_up(s: &mut State<'_>, which: Table, version: (&str, u32)) -> Globals {
     for library in [Standard::Base, Standard::Table, Standard::String, Standard::Math] {
         s.open(library);
@@ -102,7 +103,7 @@ fn push_read_only(s: &mut State<'_>) {
     s.remove(table);
 }
 
-/// Makes the table at `index` complain about names it does not have.
+/// Makes the table at `index` raise an error for names it does not have.
 fn complain_about_missing(s: &mut State<'_>, index: i32) {
     let index = if index < 0 { s.top() + 1 + index } else { index };
     s.push_table(0, 1);
@@ -122,7 +123,7 @@ fn finish(s: &mut State<'_>, which: Table, version: (&str, u32), real: i32) -> G
     s.set_globals();
     metatable_functions(s, real);
     load_functions(s, real);
-    // While a library is loaded there is `redis` and nothing else.
+    // While a library is loaded there is only `redis`.
     s.push_table(0, 2);
     let load = s.top();
     if which == Table::Function {
@@ -208,7 +209,7 @@ fn base_functions(s: &mut State<'_>, original: i32, real: i32) {
     add(s, real, "gcinfo", native(gc_info));
 }
 
-/// Upvalues: Lua's `next`, and the one that sees through proxies.
+/// `pairs`. Upvalues: Lua's `next`, and the one that sees through proxies.
 fn pairs(s: &mut State<'_>) -> Outcome {
     s.arg_table(1)?;
     let read_only = s.behind_proxy(1).is_some();
@@ -254,7 +255,7 @@ fn set_metatable(s: &mut State<'_>) -> Outcome {
     ONE
 }
 
-/// Upvalues: the real globals, what stands for the metatable of `_G`, what stands for that of strings.
+/// Adds `getmetatable`. Upvalues: the real globals, and stand-ins for the metatables of `_G` and of strings.
 fn metatable_functions(s: &mut State<'_>, real: i32) {
     s.push_value(real);
     s.push_table(0, 1);
@@ -296,7 +297,7 @@ fn get_metatable(s: &mut State<'_>) -> Outcome {
     ONE
 }
 
-/// Scripts may look, and collect; they may not switch the collector off for those who come after them.
+/// `collectgarbage`. A script may ask and collect, but not switch the collector off for later scripts.
 fn collect_garbage(s: &mut State<'_>) -> Outcome {
     s.text(1);
     let _held = s.hold(2 * s.len(1))?;
@@ -337,7 +338,7 @@ fn gc_info(s: &mut State<'_>) -> Outcome {
 
 // ---- loading code
 
-/// `load` collects its pieces and hands them to `loadstring`.
+/// `load`: collects its pieces and hands them to `loadstring`.
 const LOAD: &[u8] = b"
 local loadstring, pcall, type, concat = ...
 return function(reader, name)
@@ -368,7 +369,7 @@ fn load_functions(s: &mut State<'_>, real: i32) {
     s.set_field(real, "load");
 }
 
-/// Upvalue: the function made by `LOAD`.
+/// Upvalue: the function that `LOAD` makes.
 fn load(s: &mut State<'_>) -> Outcome {
     if s.type_of(1) != Type::Function {
         return s.raise_type(1, "function");
@@ -396,7 +397,7 @@ fn load_string(s: &mut State<'_>) -> Outcome {
     let name = s.bytes(2).unwrap_or(&code);
     let name = &name[..memchr::memchr(0, name).unwrap_or(name.len())];
     let name = CString::new(name).unwrap_or_default();
-    // Compiling takes some 30 ns a byte, and cannot be interrupted.
+    // Compiling takes some 30 ns a byte.
     s.heavy(code.len().saturating_mul(32))?;
     if s.load(&code, &name).is_ok() {
         return ONE;
@@ -408,7 +409,7 @@ fn load_string(s: &mut State<'_>) -> Outcome {
 
 // ---- string
 
-/// Works on the table on top, as the following do.
+/// Replaces functions in the table on top. The next two functions do the same.
 fn string_functions(s: &mut State<'_>) {
     let table = s.top();
     add(s, table, "rep", native(repeat));
@@ -417,7 +418,7 @@ fn string_functions(s: &mut State<'_>) {
 
 fn repeat(s: &mut State<'_>) -> Outcome {
     s.arg_text(1)?;
-    // As C's int.
+    // Cut as C's int.
     let times = (s.arg_int(2)? as i32).max(0) as usize;
     let text = s.bytes(1).unwrap_or_default();
     let Some(total) = text.len().checked_mul(times).filter(|&n| n <= TEXT_BYTES_MAX) else {
@@ -496,7 +497,7 @@ fn concat(s: &mut State<'_>) -> Outcome {
     let mut i = i64::from(first);
     while i <= i64::from(last) {
         s.raw_get_i(1, i as i32);
-        // A number becomes a string.
+        // A number is turned into a string.
         if s.type_of(-1) != Type::String && s.text(-1).is_none() {
             let text = format!("invalid value ({}) at index {i} in table for 'concat'", s.type_of(-1).name());
             return s.raise_here(text);
@@ -541,7 +542,7 @@ fn random(s: &mut State<'_>) -> Outcome {
         let n = s.top();
         return s.raise_arg(n, "interval is empty");
     }
-    // As Redis computes: in C ints, scaled and cut.
+    // Computed as in Redis: in C ints, scaled and cut.
     let (low, high) = (low as i32, high as i32);
     let width = f64::from(high.wrapping_sub(low).wrapping_add(1));
     s.push_number((unit * width).floor() + f64::from(low));
@@ -560,7 +561,7 @@ fn push_os(s: &mut State<'_>) {
     add(s, table, "clock", native(clock));
 }
 
-/// Seconds of monotonic time (only differences mean anything).
+/// Seconds of monotonic time. Only differences have a meaning.
 fn clock(s: &mut State<'_>) -> Outcome {
     s.push_number(stdx::clock::mono_ns() as f64 / 1e9);
     ONE

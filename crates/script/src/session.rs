@@ -1,8 +1,8 @@
-//! What the libraries of one Lua state remember: settings that a script may change, buffers that are used again.
+//! Per Lua state: settings that a script may change, and buffers that are reused.
 //!
-//! Every run starts from the same settings ([`Session::begin`]): what a script sets with `redis.setresp`,
-//! `math.randomseed` or `cjson.encode_*` ends with it. (Redis keeps the cjson settings; there is one Lua state there,
-//! here are several, and a script must not depend on which of them runs it.)
+//! Every run starts with the same settings ([`Session::begin`]): changes by `redis.setresp`,
+//! `math.randomseed` or `cjson.encode_*` end with the run. Redis keeps the cjson settings. Here several Lua
+//! states exist, and a script must not depend on which one runs it.
 
 use std::cell::Cell;
 
@@ -12,23 +12,23 @@ use crate::random::Random;
 
 #[derive(Default)]
 pub(crate) struct Session {
-    /// `redis.setresp(3)` is in force.
+    /// Whether `redis.setresp(3)` is in force.
     pub(crate) resp3: Cell<bool>,
-    /// Goes on from run to run.
+    /// The generator without a seed. It continues from run to run.
     random: Cell<Random>,
-    /// Since `math.randomseed`, for the rest of the run.
+    /// The generator seeded by `math.randomseed`, for the rest of the run.
     pub(crate) seeded: Cell<Option<Random>>,
     pub(crate) json: Cell<JsonSettings>,
     /// The texts of field names, interned once.
     pub(crate) names: Cell<Option<Names>>,
-    /// What the library being loaded has registered; `None` outside of a load.
+    /// Functions registered by the library being loaded; `None` outside of a load.
     pub(crate) registering: Cell<Option<Vec<Registration>>>,
-    /// The reply of the last command, the numbers among its arguments.
+    /// The reply of the last command, and the text of the numbers among its arguments.
     pub(crate) reply: Reused,
     pub(crate) numbers: Reused,
     /// The output of the running gsubs, outer ones first.
     pub(crate) pattern: Reused,
-    /// What cjson, cmsgpack and struct write to.
+    /// The output of cjson, cmsgpack and struct.
     pub(crate) buffer: Reused,
 }
 
@@ -39,14 +39,14 @@ impl Session {
         self.json.set(JsonSettings::default());
     }
 
-    /// Frees buffers that are larger than that.
+    /// Frees buffers that are larger than `bytes`.
     pub(crate) fn trim(&self, bytes: usize) {
         [&self.reply, &self.numbers, &self.pattern, &self.buffer]
             .into_iter()
             .for_each(|place| place.trim(bytes));
     }
 
-    /// In [0, 1).
+    /// The next random number, in [0, 1).
     pub(crate) fn next_random(&self) -> f64 {
         match self.seeded.get() {
             Some(mut seeded) => {
@@ -68,7 +68,7 @@ impl Session {
     }
 }
 
-/// Strings pushed so often that they are kept in the registry: pushing one costs a fifth of interning it.
+/// Strings that are pushed very often. The registry keeps them: pushing one costs a fifth of interning it.
 #[derive(Clone, Copy)]
 pub(crate) struct Names {
     pub(crate) err: Ref,
@@ -78,7 +78,7 @@ pub(crate) struct Names {
     pub(crate) set: Ref,
     pub(crate) big_number: Ref,
     pub(crate) verbatim_string: Ref,
-    /// The metatable that marks a decoded empty or full JSON array.
+    /// The metatable that marks a decoded JSON array.
     pub(crate) json_array: Ref,
 }
 

@@ -9,14 +9,14 @@ use crate::{Engine, Host, Limits, Stop};
 mod compiler;
 mod hostile;
 
-/// A host with GET, SET, DEL, ECHO and a few commands that give odd replies.
+/// A host with GET, SET, DEL, ECHO and a few commands with odd replies.
 #[derive(Default)]
 pub(crate) struct Map {
     pub(crate) strings: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(crate) logged: Vec<(i32, Vec<u8>)>,
     /// Interrupts allowed before the stop.
     pub(crate) patience: Option<u32>,
-    /// How often it was asked.
+    /// How often the host was asked.
     pub(crate) asked: u32,
     pub(crate) calls: u64,
 }
@@ -106,7 +106,8 @@ fn a_script_computes_and_returns() {
     );
 }
 
-/// What copies, hashes, compares or looks at 200 KB is as much as thousands of instructions: the host is asked each time.
+/// An instruction that copies, hashes, compares or reads 200 KB counts as thousands: the host is asked each
+/// time.
 #[test]
 fn work_on_much_is_asked_about_each_time() {
     let before = "local a = string.rep('x', 200000) .. 'a' local b = string.rep('x', 200000) .. 'b'
@@ -148,7 +149,7 @@ fn work_on_much_is_asked_about_each_time() {
             host.asked
         };
         let more = asked(&format!("{before}{work} end return 1")) - asked(&format!("{before}end return 1"));
-        // Every fourth time at least; a table that is full is made anew once.
+        // At least every fourth time. A table that is full is rebuilt once.
         assert!(more >= if work.starts_with("h[") { 1 } else { 25 }, "{work}: {more}");
     }
 }
@@ -172,7 +173,7 @@ fn strings_are_ordered_byte_by_byte() {
     }
 }
 
-/// Between two instructions a sort may compare for long: it is ended there.
+/// A sort that compares for long between two instructions can be ended there.
 #[test]
 fn a_sort_of_long_strings_can_be_ended() {
     let script = "local t = {} for i = 1, 60 do t[i] = string.rep('x', 20000) .. i end redis.call('SET', 'a', 'b') table.sort(t) return 1";
@@ -212,7 +213,8 @@ fn numbers_are_written_as_printf_writes_them() {
     assert_eq!(once(script), "*3\r\n$14\r\n99999999999999\r\n$5\r\n1e+14\r\n$2\r\n-0\r\n");
 }
 
-/// What is read as a whole number at once, beside what C reads: the interpreter adds, where it might have read.
+/// Whole numbers that are read directly, against those that C reads: the script adds where it could have
+/// read.
 #[test]
 fn texts_are_read_as_the_numbers_they_are() {
     let script = "local n = 0
@@ -236,7 +238,7 @@ fn texts_are_read_as_the_numbers_they_are() {
     assert_eq!(once(script), "*5\r\n:180\r\n:1\r\n:1\r\n:16\r\n:1000\r\n");
 }
 
-/// More than are made at a time, of all lengths, some twice, with other values between.
+/// A reply with more strings than are made at a time, of all lengths, some twice, with other values between.
 #[test]
 fn strings_of_long_replies_are_each_what_was_sent() {
     let text = |i: usize| "x".repeat(i * i % 6007) + &(i % 500).to_string();
@@ -302,7 +304,7 @@ fn nothing_a_script_catches_keeps_it_alive() {
     for script in loops {
         let mut host = Map { patience: Some(50), ..Map::default() };
         assert_eq!(eval(&mut engine, &mut host, script, &[], &[]), "stopped: Killed", "{script}");
-        // And the engine is as good as new.
+        // The engine works as before.
         let mut host = Map::default();
         assert_eq!(
             eval(&mut engine, &mut host, "return {#KEYS, cjson.encode({1})}", &[], &[]),
@@ -452,7 +454,7 @@ fn replies_become_lua_values() {
     }
 }
 
-/// A reply that nobody looks at is not made into values; everybody who looks gets it.
+/// A reply that is not used is not converted. Every use of it gets it.
 #[test]
 fn a_reply_is_there_for_whoever_looks() {
     for (script, expected) in [
@@ -579,7 +581,8 @@ fn scripts_are_forgotten_when_there_are_too_many() {
     assert!(engine.has(&first));
 }
 
-/// What one engine compiled works in another as if it had been compiled there: lines of errors, flags, upvalues, numbers.
+/// A script compiled by one engine works in another as if compiled there: lines of errors, flags, upvalues,
+/// numbers.
 #[test]
 fn compiled_scripts_move_between_engines() {
     let scripts: [&[u8]; 4] = [
@@ -605,7 +608,7 @@ fn compiled_scripts_move_between_engines() {
     }
 }
 
-/// Scripts that are not used any more do not keep new ones out.
+/// Scripts that are no longer used make room for new ones.
 #[test]
 fn scripts_make_room_for_new_ones() {
     let mut engine = Engine::new(Limits { memory_bytes: 4 << 20, ..Limits::default() });
@@ -643,7 +646,7 @@ fn deep_nesting_ends_in_errors() {
     }
 }
 
-/// What takes long within one call of a library is not long between two looks at whether to go on.
+/// A long call of a library asks whether to go on.
 #[test]
 fn libraries_ask_within_a_long_text_whether_to_go_on() {
     let prepare = [
@@ -672,7 +675,7 @@ fn libraries_ask_within_a_long_text_whether_to_go_on() {
         let with = asked(&format!("{begin}{before} local r = {call} return 1"));
         // 4 MB, and a question for each 64 KB.
         assert!(with >= without + 60, "{call}: {without} and {with}");
-        // And it ends where it is told to.
+        // It ends where it is told to.
         let (mut engine, mut host) = (Engine::new(Limits::default()), Map::default());
         host.patience = Some(without + 20);
         let reply =

@@ -1,4 +1,4 @@
-//! Numbers as text, the ways Lua programs see them.
+//! Numbers as text, in the forms that Lua programs see.
 
 /// Appends `value` as C's `%.{precision}g` prints it.
 pub(crate) fn write_general(value: f64, precision: usize, out: &mut Vec<u8>) {
@@ -11,7 +11,7 @@ pub(crate) fn write_general(value: f64, precision: usize, out: &mut Vec<u8>) {
         return;
     }
     let precision = precision.max(1);
-    // With as many digits as the precision has, or fewer, and no rounding.
+    // The digits fit into the precision, so nothing is rounded.
     if let Some(whole) = exact_integer(value)
         && 10u64.checked_pow(precision as u32).is_none_or(|bound| whole.unsigned_abs() < bound)
     {
@@ -66,7 +66,7 @@ pub(crate) fn write_general(value: f64, precision: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// The integer that `value` exactly is, within ±2^52 (where every integer is a double).
+/// The integer that `value` exactly is, within ±2^52 (where every integer is a double). Minus zero is none.
 pub(crate) fn exact_integer(value: f64) -> Option<i64> {
     const BOUND: f64 = (1u64 << 52) as f64;
     ((-BOUND..=BOUND).contains(&value)
@@ -81,7 +81,7 @@ pub(crate) fn write_int(value: i64, out: &mut Vec<u8>) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
-/// C's `(long long)` of a double: what does not fit becomes the smallest integer, as on x86.
+/// C's `(long long)` of a double. A value that does not fit becomes the smallest integer, as on x86.
 pub(crate) fn cut(value: f64) -> i64 {
     if value >= 9_223_372_036_854_775_808.0 || value.is_nan() { i64::MIN } else { value as i64 }
 }

@@ -1,7 +1,8 @@
-//! The same scripts here and on a real Redis, whose replies must be the same, byte for byte.
+//! Runs the same scripts here and on a real Redis. The replies must be the same, byte for byte.
 //!
-//! Needs a `redis-server` in the path; without one nothing is compared. `scripts.txt` holds a script per line,
-//! `settings.txt` those that change the settings of cjson, `libraries.txt` libraries (`\n` stands for a line feed).
+//! Needs a `redis-server` in the path; without one nothing is compared. `scripts.txt` holds a script per
+//! line, `settings.txt` scripts that change the settings of cjson, `libraries.txt` libraries (`\n` stands for
+//! a line feed).
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use script::{Engine, Host, Limits, Stop};
 
-/// Knows no command.
+/// A host that knows no command.
 struct Nothing;
 
 impl Host for Nothing {
@@ -74,7 +75,7 @@ impl Redis {
         None
     }
 
-    /// The reply's bytes: what comes before the reply of an ECHO sent behind.
+    /// Sends a command, and an ECHO behind it. Returns the bytes before the ECHO's reply.
     fn ask(&mut self, args: &[&[u8]]) -> Vec<u8> {
         let mut request = Vec::new();
         for args in [args, &[b"ECHO", b"---the-end---"]] {
@@ -112,7 +113,7 @@ fn run_here(engine: &mut Engine, script: &[u8], resp3: bool) -> Vec<u8> {
     out
 }
 
-/// What Redis keeps from one script to the next: put back before each.
+/// Resets the settings that Redis keeps from one script to the next.
 const SETTINGS: &[u8] =
     b"cjson.encode_sparse_array(false,2,10) cjson.encode_max_depth(1000) cjson.decode_max_depth(1000) \
     cjson.encode_number_precision(14) cjson.encode_invalid_numbers(false) cjson.decode_invalid_numbers(true)";

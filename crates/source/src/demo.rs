@@ -1,4 +1,4 @@
-//! A table of made-up products in a file of SQLite, to try a source with.
+//! A table of made-up products in an SQLite file, to try a source with.
 
 use rusqlite::{Connection, params};
 use std::path::Path;
@@ -29,8 +29,8 @@ const THINGS: [(&str, &str); 10] = [
 ];
 const BRANDS: [&str; 7] = ["Anker & Sohn", "Bluebird", "Corvo", "Dalgety", "Evenwood", "Fjell", "Grove"];
 
-/// Fills a table with [`ROWS`] products, always the same ones; one that is there already is left as it is. Returns how many rows
-/// there are now. Errors: what SQLite says.
+/// Fills a table with [`ROWS`] products, always the same ones; an existing table is left as it is. Returns
+/// how many rows there are. Errors: those of SQLite.
 pub fn create(path: &Path) -> Result<u64, String> {
     fill(path).map_err(|e| format!("{}: {e}", path.display()))
 }

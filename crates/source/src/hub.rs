@@ -1,4 +1,4 @@
-//! The thread of the drivers: loads for whoever misses a row, follows the feeds.
+//! The thread of the drivers: it loads missed rows and follows the feeds.
 //!
 //! ```text
 //! want(id) ─► waiting: id → tickets ─┐                        ┌─► rows, failures ─► Cache::loaded
@@ -6,18 +6,19 @@
 //! feed: follow ─► failed ─► wait a little, twice as long each time ─► follow …
 //! ```
 //!
-//! - U1: an id is loaded once for all who wait for it; who asks before its row is installed waits for that load
-//!   ([`Source::settle`]).
-//! - U2: no load begins before the feed was open once: what changes after a load would not be told.
-//! - U3: everybody who waits is answered: by a row, by its absence, or by a failure. Within `timeout` in the queue and `timeout`
-//!   for the load, or at once while the database is known to be down. What is not kept for the second time answers those all the same
-//!   who had asked before its load began ([`Source::hand_over`]): so a row may change faster than it is loaded.
-//! - U4: nothing here takes a lock of the cache; it is told, and does what follows on its own threads.
-//!
-//! - U5: `want` holds the lock for a look-up; what is behind it never grows.
-//! - U6: what changes is not remembered here. If the cache cannot keep pace everything is given up, and the feed goes on.
-//! - U7: while the feed cannot be followed nothing tells what became old. After `blind` of that the source says since when
-//!   ([`Source::blind_since_ms`]); what is older than that time counts as past its time.
+//! - U1: an id is loaded once for all clients that wait for it. A client that asks before its row is
+//!   installed waits for that load ([`Source::settle`]).
+//! - U2: no load begins before the feed was open once: changes after such a load would not be reported.
+//! - U3: every waiting client is answered: by a row, by its absence, or by a failure. It waits at most
+//!   `timeout` in the queue and `timeout` for the load, and not at all while the database is known to be
+//!   down. A row that is refused by the cache a second time still answers the clients that asked before its
+//!   load began ([`Source::hand_over`]). So a row may change faster than it is loaded.
+//! - U4: nothing here takes a lock of the cache; the cache is notified and does the work on its own threads.
+//! - U5: `want` holds the lock for a look-up in a map that never grows.
+//! - U6: changes are not remembered here. If the cache cannot keep pace, everything is dropped and the feed
+//!   goes on.
+//! - U7: while the feed cannot be followed, stale rows are not reported. After `blind` of that, the source
+//!   tells since when ([`Source::blind_since_ms`]); older items count as past their time.
 //!
 //! Cost: a load in flight holds its ids and tickets; at most `queue` ids wait.
 
@@ -36,63 +37,64 @@ use std::time::{Duration, Instant};
 use stdx::points::{self, Point};
 use tokio::sync::{Notify, mpsc, watch};
 
-/// Ids loaded together at most.
+/// Most ids loaded together.
 pub const BATCH: usize = 256;
-/// Time between two attempts to follow a feed, at first and at most.
+/// Shortest and longest time between two attempts to follow a feed.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// How long a database that was found down is not asked again by loads.
+/// How long loads fail at once after the database was found down.
 const DOWN_FOR: Duration = Duration::from_millis(200);
-/// How long at least it is not asked again only because somebody wants to know whether it is still down.
+/// Least time between two loads that only probe whether the database is still down.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 
-/// Ids marked at a stretch.
+/// Ids marked in one go.
 const MARKED: usize = 64;
 
-/// Who waits for an id; nobody, if it was only asked for ahead of time.
+/// A client that waits for an id, and its loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ticket {
     pub loop_id: usize,
     pub client: u64,
 }
 
-/// Loads that were not kept from which on those who had asked before get what was loaded, and an id is not loaded again for nobody.
+/// Refused loads of an id from which on early clients get the loaded row. The id is then loaded again only if
+/// a client waits.
 const IN_VAIN: u32 = 2;
 
-/// One id that was asked for.
+/// An id that was asked for.
 pub struct Asked {
     pub id: Id,
-    /// Who waits for it so far.
+    /// The clients that wait for it so far; none if it was only asked for ahead of time.
     pub tickets: Vec<Ticket>,
     /// None: there is no such row.
     pub row: Option<Row>,
 }
 
-/// What became of a load. Without a failure each id has to be settled, or handed over.
+/// The result of a load. Without a failure, the cache must settle each id or hand it over.
 pub struct Loaded {
-    /// Where it began ([`Marks`]).
+    /// The moment it began ([`Marks`]).
     pub began: u64,
     pub asked: Vec<Asked>,
     /// Why nothing was loaded.
     pub failure: Option<Failure>,
 }
 
-/// The cache in front of a source. Its functions return at once.
+/// The cache in front of a source. Its functions must return at once.
 pub trait Cache: Send + Sync {
     fn loaded(&self, loaded: Loaded);
-    /// What is kept of these rows is to be removed; they are marked already. `refresh`: they changed, and those in use are best
-    /// loaded again. False: too much waits to be removed, and none of these does; then everything has to be.
+    /// Removes what is kept of these rows, which are marked already. `refresh`: rows in use should be loaded
+    /// again. False: too many removals wait, and none of these was accepted; then everything must be removed.
     fn changed(&self, changes: &[Change], refresh: bool) -> bool;
-    /// Everything kept is to be removed; it is marked already.
+    /// Removes everything kept, which is marked already.
     fn lost(&self);
 }
 
-/// What the feed does.
+/// State of a feed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FeedState {
     Opening,
     Open,
-    /// It broke, and why.
+    /// The feed broke: the reason.
     Broken(String),
     /// The source has none.
     Off,
@@ -105,31 +107,31 @@ pub struct Counters {
     pub loaded_rows: AtomicU64,
     pub absent_rows: AtomicU64,
     pub failures: AtomicU64,
-    /// Sum of the loads' times, in microseconds, and the longest.
+    /// Sum of the loads' times, and the longest, in microseconds.
     pub load_us: AtomicU64,
     pub load_max_us: AtomicU64,
-    /// Rows that were told to have changed.
+    /// Reported row changes.
     pub changes: AtomicU64,
-    /// From commit to here, the last and the longest, in milliseconds.
+    /// Time from commit to arrival here, the last and the longest, in milliseconds.
     pub lag_ms: AtomicU64,
     pub lag_max_ms: AtomicU64,
-    /// How often everything was given up: gaps in the feed, TRUNCATE …
+    /// How often everything was dropped: gaps in the feed, TRUNCATE …
     pub lost: AtomicU64,
     /// How often the feed was opened.
     pub opened: AtomicU64,
-    /// When the feed was last known to have told everything, in milliseconds since 1970.
+    /// When the feed was last known to have reported everything, in milliseconds since 1970.
     pub caught_up_ms: AtomicU64,
     pub full: AtomicU64,
 }
 
-/// An id that is in the queue, or being loaded.
+/// An id that is queued or being loaded.
 struct Asking {
     tickets: Vec<Ticket>,
-    /// So many of them had asked before its load began.
+    /// Number of tickets that came before its load began.
     early: usize,
-    /// When the first of the others asked.
+    /// When the first of the later tickets came.
     since: Instant,
-    /// Loads that were not kept.
+    /// Loads whose row the cache refused.
     in_vain: u32,
 }
 
@@ -142,10 +144,10 @@ struct Waiting {
 
 /// The last load failed.
 struct Down {
-    /// Until then loads fail without asking.
+    /// Until then loads fail without asking the database.
     until: Instant,
     failure: Failure,
-    /// An id that was not loaded, and when it was asked for last.
+    /// An id that was not loaded, and when it was last asked for.
     id: Id,
     asked: Instant,
 }
@@ -158,12 +160,12 @@ pub struct Source {
     cache: Box<dyn Cache>,
     waiting: Mutex<Waiting>,
     feed: Mutex<FeedState>,
-    /// Why everything was given up last.
+    /// Why everything was last dropped.
     loss: Mutex<String>,
-    /// Changes come faster than they can be dealt with (U6).
+    /// Changes come faster than the cache removes them (U6).
     flooded: AtomicBool,
     wake: Notify,
-    /// So many ids wait that a load need not be put off.
+    /// Signals that enough ids wait for a load to begin.
     enough: Notify,
     loading: AtomicUsize,
     paused: AtomicBool,
@@ -171,9 +173,9 @@ pub struct Source {
     /// The feed was open once (U2).
     ready: AtomicBool,
     started: Instant,
-    /// When the feed had told everything last, in milliseconds after `started`.
+    /// When the feed had last reported everything, in milliseconds after `started`.
     sight_ms: AtomicU64,
-    /// U7; 0: all that happens is told.
+    /// See [`Source::blind_since_ms`].
     blind_since_ms: AtomicU64,
     database: std::sync::OnceLock<Arc<dyn Database>>,
 }
@@ -229,7 +231,7 @@ impl Source {
         self.database.get().is_some_and(|database| database.accepts(id))
     }
 
-    /// Asks for a row; the ticket's holder is told by [`Cache::loaded`]. Cost: a short lock.
+    /// Asks for a row. The result comes by [`Cache::loaded`]. Errors: see [`Refusal`]. Cost: a short lock.
     pub fn want(&self, id: &[u8], ticket: Option<Ticket>) -> Result<(), Refusal> {
         if self.is_paused() {
             return Err(Refusal::Paused);
@@ -238,12 +240,12 @@ impl Source {
             return Err(Refusal::NoId);
         }
         let mut waiting = lock(&self.waiting);
-        // Under the lock: later nobody would take it from the queue.
+        // Under the lock: after the removal no task would take it from the queue.
         if self.is_removed() {
             return Err(Refusal::Removed);
         }
         if let Some(asking) = waiting.ids.get_mut(id) {
-            // Who asks again while its load is under way has asked since it began.
+            // A repeated request while its load is under way counts as new, since the load began earlier.
             let late = asking.tickets.get(asking.early..).unwrap_or_default();
             if let Some(ticket) = ticket.filter(|ticket| !late.contains(ticket)) {
                 if late.is_empty() {
@@ -266,20 +268,20 @@ impl Source {
         match queued {
             1 => self.wake.notify_one(),
             ENOUGH => self.enough.notify_one(),
-            // Whoever was first has woken the thread; a load that ends wakes it, too.
+            // The first id in the queue has woken the task, and a load that ends wakes it too.
             _ => {}
         }
         Ok(())
     }
 
-    /// What was loaded of an id is installed: gives all who wait for it by now.
+    /// Returns all clients that wait for an id whose row the cache has installed.
     pub fn settle(&self, id: &[u8]) -> Vec<Ticket> {
         lock(&self.waiting).ids.remove(id).map(|asking| asking.tickets).unwrap_or_default()
     }
 
-    /// What was loaded of an id is not kept: it is loaded once more. The next time this gives those who may have it all the same: they
-    /// had asked before its load began, so it is what the row was while they waited. For those who asked since it is loaded
-    /// again.
+    /// Handles a row that the cache refused. The first time the id is queued again, and nothing is returned.
+    /// From the second time on, the clients that asked before the load began are returned: the row was
+    /// current while they waited. For later clients the id is loaded again.
     pub fn hand_over(&self, id: Id) -> Vec<Ticket> {
         let mut waiting = lock(&self.waiting);
         let Some(asking) = waiting.ids.get_mut(&id) else { return Vec::new() };
@@ -301,12 +303,12 @@ impl Source {
         early
     }
 
-    /// Whether little waits: what nobody asked for yet may be loaded. Cost: a short lock.
+    /// Whether little waits, so that rows may be loaded that no client has asked for. Cost: a short lock.
     pub fn has_room(&self) -> bool {
         lock(&self.waiting).queue.len() < (self.spec.queue / 4).min(BATCH)
     }
 
-    /// Ids in the queue, and loads under way.
+    /// Number of ids in the queue, and of loads under way.
     pub fn load(&self) -> (usize, usize) {
         (lock(&self.waiting).queue.len(), self.loading.load(Ordering::Relaxed))
     }
@@ -319,36 +321,37 @@ impl Source {
         self.paused.load(Ordering::Relaxed)
     }
 
-    /// Why everything was given up last; empty if it never was.
+    /// Why everything was last dropped; empty if it never was.
     pub fn last_loss(&self) -> String {
         lock(&self.loss).clone()
     }
 
-    /// While it is paused nothing is loaded; what is kept is kept fresh.
+    /// Pauses loading, or resumes it. Changes are still followed.
     pub fn pause(&self, paused: bool) {
         self.paused.store(paused, Ordering::Relaxed);
-        // Who waits for a load that does not begin any more is told.
+        // Clients whose load will not begin are answered.
         self.wake.notify_one();
     }
 
-    /// When the feed had told everything last, in milliseconds since 1970, if that was more than `blind` ago (U7); else 0.
+    /// When the feed had last reported everything, in milliseconds since 1970, if that was more than `blind`
+    /// ago (U7); else 0.
     #[inline]
     pub fn blind_since_ms(&self) -> u64 {
         self.blind_since_ms.load(Ordering::Relaxed)
     }
 
-    /// For how many seconds changes have not been followed, if that is longer than `blind`; else 0.
+    /// Seconds for which changes have not been followed, if that is longer than `blind`; else 0.
     pub fn blind_s(&self) -> u64 {
         if self.blind_since_ms() == 0 { 0 } else { self.unseen().as_secs() }
     }
 
-    /// How long ago the feed had told everything.
+    /// How long ago the feed had reported everything.
     fn unseen(&self) -> Duration {
         let sight = Duration::from_millis(self.sight_ms.load(Ordering::Relaxed));
         self.started.elapsed().saturating_sub(sight)
     }
 
-    /// The feed has told everything up to now.
+    /// Notes that the feed has reported everything up to now.
     fn sees(&self) {
         self.sight_ms.store(self.started.elapsed().as_millis() as u64, Ordering::Relaxed);
         if self.blind_since_ms.swap(0, Ordering::Relaxed) != 0 {
@@ -356,7 +359,7 @@ impl Source {
         }
     }
 
-    /// Looks whether the feed tells what happens.
+    /// Notes and logs it when the feed has been out of sight for longer than `blind`.
     fn look_out(&self) {
         let unseen = self.unseen();
         if !self.spec.feed || unseen <= self.spec.blind {
@@ -372,13 +375,14 @@ impl Source {
         }
     }
 
-    /// Whether it could answer at some time: its feed was open, or it has none.
+    /// Whether it could ever answer: its feed was open once, or it has none.
     pub fn has_been_ready(&self) -> bool {
         self.ready.load(Ordering::Relaxed)
     }
 
-    /// Why the database cannot be asked, as far as that is known. If it was down when something was to be loaded last, that is asked for
-    /// again, once a second at most, so that its return is noticed even if nobody asks for rows. Cost: a short lock.
+    /// Why the database cannot be asked, as far as that is known. If the last load failed, one is tried
+    /// again, at most once a second, so that the database's return is noticed without clients. Cost: a short
+    /// lock.
     pub fn trouble(&self) -> Option<String> {
         let down = self.probe();
         down.or_else(|| match self.feed() {
@@ -388,7 +392,7 @@ impl Source {
         })
     }
 
-    /// Why the last load failed, if it did. If that was long ago it is tried again.
+    /// Why the last load failed, if it did. If that was long ago, a load is tried.
     fn probe(&self) -> Option<String> {
         let mut waiting = lock(&self.waiting);
         let down = waiting.down.as_mut()?;
@@ -399,12 +403,12 @@ impl Source {
         }
         let id = due.then(|| down.id.clone());
         drop(waiting);
-        // While it is paused it is not asked.
+        // While the source is paused the database is not asked.
         let _ = id.map(|id| self.want(&id, None));
         Some(text)
     }
 
-    /// Ends it: its tasks end, whoever waits is told.
+    /// Removes the source: its tasks end, and waiting clients are answered.
     pub fn remove(&self) {
         self.removed.send_replace(true);
         self.wake.notify_one();
@@ -415,21 +419,21 @@ impl Source {
         *self.removed.borrow()
     }
 
-    /// Gives up everything that is kept of it.
+    /// Drops everything that is kept of it.
     pub fn flush(&self) {
         self.marks.mark_all();
-        log::trace!("source {}: all is given up at {}", self.spec.name, self.marks.now());
+        log::trace!("source {}: all rows are dropped at {}", self.spec.name, self.marks.now());
         self.cache.lost();
     }
 
-    /// Gives up what is kept of some rows, as if they had changed.
+    /// Drops what is kept of some rows, as if they had changed.
     pub fn give_up<'a>(&self, ids: impl Iterator<Item = &'a [u8]>) {
         let changes: Vec<Change> = ids.map(|id| Change { id: id.into(), committed_ms: None }).collect();
         self.drop_changed(&changes, false);
     }
 
     fn drop_changed(&self, changes: &[Change], refresh: bool) {
-        // A few at a time: others mark, too, and must not wait long.
+        // A few at a time: other threads mark too, and must not wait long.
         for some in changes.chunks(MARKED) {
             self.marks.mark(some.iter().map(|change| &*change.id));
         }
@@ -440,17 +444,17 @@ impl Source {
             });
         }
         let fits = self.cache.changed(changes, refresh);
-        // Only now: what is counted waits to be removed, or is.
+        // Only now, so that what is counted waits to be removed or is removed.
         self.counters.changes.fetch_add(changes.len() as u64, Ordering::SeqCst);
         match (fits, self.flooded.swap(!fits, Ordering::Relaxed)) {
             (true, _) => {}
             (false, false) => Feed::lost(self, "more rows change at once than can be removed one by one"),
-            // That was told.
+            // The flood was reported when it began.
             (false, true) => self.flush(),
         }
     }
 
-    /// Takes the next ids to be loaded; those that waited too long apart.
+    /// Takes the next ids to load; those that waited too long are the second list.
     fn take(&self) -> (Vec<Id>, Vec<Id>) {
         let mut waiting = lock(&self.waiting);
         let (mut ids, mut late) = (Vec::new(), Vec::new());
@@ -487,7 +491,7 @@ impl Source {
         down.as_ref().filter(|down| Instant::now() < down.until).map(|down| down.failure.clone())
     }
 
-    /// Answers who waits for these ids.
+    /// Answers the clients that wait for these ids.
     fn answer(&self, began: u64, ids: Vec<Id>, rows: Vec<Row>, failure: Option<Failure>) {
         let mut rows: HashMap<Id, Row> = rows.into_iter().map(|row| (row.id.clone(), row)).collect();
         let mut waiting = lock(&self.waiting);
@@ -503,7 +507,7 @@ impl Source {
         self.cache.loaded(Loaded { began, asked, failure });
     }
 
-    /// Answers who waits for rows that are there and cannot be read, and leaves the others.
+    /// Answers the clients of rows that exist and cannot be read, and takes these out of both lists.
     fn answer_unreadable(&self, began: u64, ids: &mut Vec<Id>, rows: &mut Vec<Row>) {
         let is_one = |row: &mut Row| matches!(row.body, Body::Unreadable(_));
         for row in rows.extract_if(.., is_one).collect::<Vec<_>>() {
@@ -554,7 +558,7 @@ impl Source {
                 self.answer(began, ids, Vec::new(), Some(failure));
             }
         }
-        // There may be more, and there is a free connection now.
+        // More ids may wait, and a connection is free now.
         self.wake.notify_one();
     }
 
@@ -574,7 +578,7 @@ impl Source {
         }
     }
 
-    /// Waits until the ids in the queue are to be loaded.
+    /// Waits until the ids in the queue should be loaded.
     async fn gather(&self, pace: &Pace, nap: &Nap) {
         loop {
             let wait = pace.wait(lock(&self.waiting).queue.len(), Instant::now());
@@ -588,7 +592,7 @@ impl Source {
         }
     }
 
-    /// Gives how many ids are being loaded now that were not before.
+    /// Starts loads for the queue; returns how many ids they load.
     fn start_loads(self: &Arc<Self>, database: &Arc<dyn Database>) -> usize {
         let mut started = 0;
         loop {
@@ -643,7 +647,7 @@ impl Source {
         }
     }
 
-    /// Answers whoever waited longer than the source allows, also when no load begins.
+    /// Answers clients that waited longer than the source allows, even if no load begins.
     async fn watch_queue(self: Arc<Self>) {
         while !self.is_removed() {
             tokio::time::sleep(self.spec.timeout.min(Duration::from_millis(100))).await;
@@ -666,7 +670,7 @@ impl Feed for Source {
     fn opened(&self, since: Since) {
         let first = !self.ready.swap(true, Ordering::SeqCst);
         if first {
-            // Nothing is kept yet. Later what was missed has to be told, or given up, first.
+            // Nothing is kept yet. Later, missed changes must be reported or everything dropped first.
             self.sees();
         }
         self.counters.opened.fetch_add(1, Ordering::Relaxed);
@@ -674,7 +678,7 @@ impl Feed for Source {
             Feed::lost(self, "changes may have been missed while the feed was closed");
         }
         *lock(&self.feed) = FeedState::Open;
-        // It answers again.
+        // The database answers again.
         lock(&self.waiting).down = None;
         log::info!("source {}: change feed is open", self.spec.name);
         self.wake.notify_one();
@@ -685,14 +689,14 @@ impl Feed for Source {
     }
 
     fn lost(&self, why: &str) {
-        log::warn!("source {}: all that is kept is given up: {why}", self.spec.name);
+        log::warn!("source {}: all cached rows are dropped: {why}", self.spec.name);
         self.counters.lost.fetch_add(1, Ordering::Relaxed);
         *lock(&self.loss) = why.into();
         self.flush();
     }
 
     fn caught_up(&self) {
-        // Whoever sees it sees what was told before.
+        // A reader of this time also sees what was reported earlier.
         self.counters.caught_up_ms.store(wall_ms(), Ordering::Release);
         self.sees();
     }
@@ -703,7 +707,7 @@ fn wall_ms() -> u64 {
     since.map_or(0, |since| since.as_millis() as u64)
 }
 
-/// What a driver does, whose panic is an error: its message.
+/// Runs a driver's work; a panic becomes an error with its message.
 async fn contained<T>(work: impl Future<Output = T>) -> Result<T, String> {
     let mut work = std::pin::pin!(work);
     std::future::poll_fn(|cx| match stdx::panics::contain(|| work.as_mut().poll(cx)) {
@@ -715,7 +719,7 @@ async fn contained<T>(work: impl Future<Output = T>) -> Result<T, String> {
 
 type Opened = std::sync::mpsc::Sender<Result<(), String>>;
 
-/// The thread.
+/// Handle of the drivers' thread.
 pub struct Hub {
     add: mpsc::UnboundedSender<(Arc<Source>, Opened)>,
 }
@@ -727,7 +731,7 @@ impl Hub {
         let (add, mut added) = mpsc::unbounded_channel::<(Arc<Source>, Opened)>();
         std::thread::Builder::new().name("sources".into()).spawn(move || {
             stdx::threads::prompt();
-            // Tasks are contained by the runtime, and what drivers do by `contained`.
+            // The runtime contains the panics of tasks, `contained` those of drivers.
             stdx::panics::contained_here();
             runtime.block_on(async move {
                 while let Some((source, opened)) = added.recv().await {
@@ -738,13 +742,13 @@ impl Hub {
         Ok(Hub { add })
     }
 
-    /// Begins to serve a source. Errors: what can be known to be wrong without asking the database. Waits for the thread,
-    /// some microseconds.
+    /// Begins to serve a source. Errors: what is known to be wrong without asking the database. Waits for the
+    /// thread, some microseconds.
     pub fn add(&self, spec: Spec, cache: Box<dyn Cache>) -> Result<Arc<Source>, String> {
         self.start_source(Source::new(spec, cache))
     }
 
-    /// The same with a driver of one's own.
+    /// As [`Hub::add`], with a given driver.
     pub fn add_with(
         &self,
         spec: Spec,
@@ -766,7 +770,7 @@ impl Hub {
     }
 }
 
-/// Starts a source's tasks; on the runtime.
+/// Starts a source's tasks; must be called on the runtime.
 fn serve(source: Arc<Source>) -> Result<(), String> {
     if source.database.get().is_none() {
         let _ = source.database.set(crate::open(&source.spec)?);

@@ -1,6 +1,6 @@
-//! JSON as the drivers write it that make rows of columns and fields themselves.
+//! JSON writing for the drivers that build rows themselves.
 
-/// A string with its quotes. O(text).
+/// Appends a string with its quotes. O(text).
 pub(crate) fn text(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     let mut rest = text.as_bytes();
@@ -19,7 +19,7 @@ pub(crate) fn text(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
 }
 
-/// Bytes as a string of hexadecimal digits, with its quotes. O(bytes).
+/// Appends bytes as a string of hexadecimal digits, with its quotes. O(bytes).
 pub(crate) fn bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     out.push(b'"');

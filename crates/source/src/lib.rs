@@ -1,17 +1,18 @@
-//! Databases that are read through: their rows by id, and the feed of their changes. Knows no keyspace.
+//! Databases that are read through: rows by id, and a feed of changes. Knows no keyspace.
 //!
 //! ```text
 //! misses ──► Hub: one thread with the drivers ──► Database::load ──► rows ──► Cache::loaded
 //!            (one load per id, batches)           Database::follow ─► Feed ──► Cache::changed
 //! ```
 //!
-//! - D1: a load that begins after [`Feed::changed`] was called reads rows that contain that change. Each driver guarantees it for
-//!   its database; the cache adds: a row is kept only if no change of its id was told since its load began. Both together
-//!   exclude that an old row is kept after the news of a newer one.
-//! - D2: a driver whose feed may have missed something says so ([`Feed::opened`] with [`Since::Unknown`], [`Feed::lost`]); then
-//!   all that was kept of its source is given up.
-//! - D3: an id has one spelling ([`Database::accepts`]); another spelling of it names no row, so that news of a row meets it under
-//!   the one key it can have been kept under.
+//! - D1: a load that begins after [`Feed::changed`] was called reads rows that contain that change. Each
+//!   driver guarantees this for its database. The cache adds: a row is kept only if no change of its id was
+//!   reported since its load began. Together they exclude that an old row is kept after the news of a newer
+//!   one.
+//! - D2: a driver whose feed may have missed something says so ([`Feed::opened`] with [`Since::Unknown`],
+//!   [`Feed::lost`]). Then everything kept of its source is dropped.
+//! - D3: an id has one spelling ([`Database::accepts`]); another spelling names no row. So news of a row
+//!   meets it under the one key it can be kept under.
 #![deny(unsafe_code)]
 
 pub mod demo;
@@ -39,14 +40,14 @@ use std::sync::Arc;
 pub type Id = Box<[u8]>;
 pub type Task<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What a row became, in the form its source asks for.
+/// The body of a row, in the form its source asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Body {
     /// One JSON object.
     Json(Vec<u8>),
-    /// Columns and their values as text; those that are null are left out.
+    /// Columns and their values as text; null columns are left out.
     Fields(Vec<(Vec<u8>, Vec<u8>)>),
-    /// The row is there and cannot be read: why. Who asks for it gets an error.
+    /// The row exists and cannot be read: the reason. Clients that ask for it get an error.
     Unreadable(String),
 }
 
@@ -54,19 +55,19 @@ pub enum Body {
 pub struct Row {
     pub id: Id,
     pub body: Body,
-    /// When it was changed last, in milliseconds since 1970, if the source names a column for that.
+    /// When it was last changed, in milliseconds since 1970, if the source names a column for that.
     pub modified_ms: Option<u64>,
 }
 
 /// Why a database did not do what it was asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Failure {
-    /// It cannot be reached, or broke off.
+    /// The database cannot be reached, or the connection broke.
     Down(String),
-    /// It took longer than the source allows.
+    /// The database took longer than the source allows.
     Slow,
-    /// It was reached, and what the source asks for is not there or not allowed: a table, a column, a publication, a right. The
-    /// text says what to do.
+    /// The database was reached, but a table, a column, a publication or a right is missing. The text says
+    /// what to do.
     Refused(String),
     /// The feed cannot go on where it was.
     Lost(String),
@@ -85,12 +86,12 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// From where on a feed tells changes.
+/// Where a feed begins to report changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Since {
-    /// From where it broke off: nothing was missed.
+    /// Where it broke off: nothing was missed.
     Resumed,
-    /// From now on. What happened before is not known.
+    /// Now. Earlier changes are unknown.
     Unknown,
 }
 
@@ -98,39 +99,42 @@ pub enum Since {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
     pub id: Id,
-    /// When its transaction was committed, by the database's clock, in milliseconds since 1970; for measuring the lag.
+    /// Commit time of its transaction by the database's clock, in milliseconds since 1970; for measuring the
+    /// lag.
     pub committed_ms: Option<u64>,
 }
 
-/// Who is told of changes. Its functions return at once.
+/// The receiver of changes. Its functions must return at once.
 pub trait Feed: Send + Sync {
-    /// The feed is open: whatever is changed from now on will be told.
+    /// The feed is open: every change from now on will be reported.
     fn opened(&self, since: Since);
-    /// These rows changed, in the order of their commits. A load that begins after this call began must contain them (D1).
+    /// These rows changed, in the order of their commits. A load that begins after this call began must
+    /// contain them (D1).
     fn changed(&self, changes: &[Change]);
     /// All rows may have changed (TRUNCATE, another table under the name …).
     fn lost(&self, why: &str);
-    /// Nothing has happened up to now that was not told: a heartbeat, for measuring the lag.
+    /// Everything that happened up to now was reported: a heartbeat, for measuring the lag.
     fn caught_up(&self);
 }
 
-/// A database with one table or collection: what each kind of database has to provide.
+/// A database with one table or collection. Each kind of database implements this.
 pub trait Database: Send + Sync {
     /// Whether text is an id in its one spelling (D3). No I/O.
     fn accepts(&self, id: &[u8]) -> bool;
 
-    /// The rows with these ids, in any order; those that do not exist are left out. `ids` are accepted ones, each once.
-    /// Cost: a round trip per call.
+    /// Reads the rows with these ids, in any order, without those that do not exist. `ids` are accepted ones,
+    /// each once. Cost: a round trip per call.
     fn load<'a>(&'a self, ids: &'a [Id]) -> Task<'a, Result<Vec<Row>, Failure>>;
 
-    /// Follows the changes until that fails; called again afterwards, and resumes if it can.
+    /// Follows the changes until that fails, and returns why. May be called again, and then resumes if it
+    /// can.
     fn follow<'a>(&'a self, feed: &'a dyn Feed) -> Task<'a, Failure>;
 }
 
 /// Makes the driver of a kind of database; checks what can be checked without asking the database.
 type Open = fn(&Spec) -> Result<Arc<dyn Database>, String>;
 
-/// The kinds of databases there are, by the scheme of their urls. A driver's one row.
+/// The kinds of databases, by the scheme of their urls; each driver adds its rows here.
 const KINDS: &[(&str, Open)] = &[
     ("mongodb", mongodb::open),
     ("mongodb+srv", mongodb::open),
@@ -139,7 +143,8 @@ const KINDS: &[(&str, Open)] = &[
     ("sqlite", sqlite::open),
 ];
 
-/// The driver for a source. Nothing is connected yet. Must be called on the runtime its futures will run on.
+/// Makes the driver for a source; nothing is connected yet. Must be called on the runtime its futures will
+/// run on. Errors: an unknown scheme, and those of the driver.
 pub fn open(spec: &Spec) -> Result<Arc<dyn Database>, String> {
     let scheme = spec.url.split_once(':').map_or("", |(scheme, _)| scheme);
     match KINDS.iter().find(|(name, _)| *name == scheme) {

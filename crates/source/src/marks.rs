@@ -1,33 +1,35 @@
-//! Which ids were told to have changed, and when: what decides whether a row that was loaded may be kept.
+//! When each id was reported to have changed. This decides whether a loaded row may be kept.
 //!
 //! ```text
-//! load begins at p, a moment of its own ──► the database is read ──► install, under the key's lock: nothing of it marked, and
-//!                                                                     nothing newer installed, after p?
-//! change is told: mark the id at a new moment, and only then remove its key, under the key's lock
+//! load begins at p, a moment of its own ─► the database is read ─► install, under the key's lock, unless
+//!                                                     it was marked, or a newer row installed, after p
+//! change reported: mark the id at a new moment, and only then remove its key, under the key's lock
 //! ```
 //!
-//! - M1: a row is kept only if neither its id's slot nor the whole was marked after its load began; so a row older than a change
-//!   that was told is never kept, in whatever order the two reach the lock.
-//! - M2: of two loads of an id the one that began later is kept, whichever comes first: so nobody reads an older row after a newer
-//!   one, even while the news of the change is on its way.
-//! - M3: two ids may share a slot. Then a row is refused without need and loaded again: never the reverse.
-//! - M4: who takes [`Marks::now`] and then looks at an id learns of each change that what was found does not contain: it is marked
-//!   later, or its item, which was found, is removed later.
+//! - M1: a row is kept only if neither its id's slot nor the whole was marked after its load began. So a row
+//!   older than a reported change is never kept, in whatever order the two reach the lock.
+//! - M2: of two loads of an id the one that began later is kept, whichever comes first. So no client reads an
+//!   older row after a newer one, even while the news of the change is on its way.
+//! - M3: two ids may share a slot. Then a row may be refused without need and loaded again; never the
+//!   reverse.
+//! - M4: a reader that takes [`Marks::now`] and then looks up an id learns of each change that the found item
+//!   does not contain. Either the id is marked later, or the found item is removed later.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Slots: 128 KB. With 1,000 changes within the time of a load one in nine rows is loaded once more.
+/// Number of slots, 128 KB in all. With 1,000 changes during a load, one in nine rows is loaded again without
+/// need.
 const SLOTS: usize = 8192;
 
-/// See the module. Any thread may mark and ask.
+/// The moments of changes and loads, by slot (see the module). Any thread may mark and ask.
 pub struct Marks {
     marked: Box<[AtomicU64]>,
     installed: Box<[AtomicU64]>,
-    /// The last time everything was marked.
+    /// When everything was last marked.
     all: AtomicU64,
-    /// When the item of a change that was told was removed.
+    /// When the item of a reported change was last removed.
     removed: Box<[AtomicU64]>,
     all_removed: AtomicU64,
     position: AtomicU64,
@@ -51,13 +53,13 @@ impl Default for Marks {
 }
 
 impl Marks {
-    /// A load begins. To be called before the database is asked.
+    /// Begins a load, and returns its moment. Must be called before the database is asked.
     pub fn begin(&self) -> u64 {
         let _one_at_a_time = self.marking.lock().unwrap_or_else(|e| e.into_inner());
         self.position.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// Whatever load begins from now on begins after this.
+    /// The current moment: any load that begins from now on has a later one.
     pub fn now(&self) -> u64 {
         self.position.load(Ordering::SeqCst)
     }
@@ -66,7 +68,8 @@ impl Marks {
         self.position.load(Ordering::SeqCst) + 1
     }
 
-    /// These ids changed. The marks stand before the position moves, so whoever begins after them comes after the change.
+    /// Marks these ids as changed. The marks are set before the position moves, so a load that begins at the
+    /// new position begins after the change.
     pub fn mark<'a>(&self, ids: impl Iterator<Item = &'a [u8]>) {
         let _one_at_a_time = self.marking.lock().unwrap_or_else(|e| e.into_inner());
         let next = self.next();
@@ -74,7 +77,7 @@ impl Marks {
         self.position.store(next, Ordering::SeqCst);
     }
 
-    /// Anything may have changed.
+    /// Marks everything as possibly changed.
     pub fn mark_all(&self) {
         let _one_at_a_time = self.marking.lock().unwrap_or_else(|e| e.into_inner());
         let next = self.next();
@@ -82,7 +85,8 @@ impl Marks {
         self.position.store(next, Ordering::SeqCst);
     }
 
-    /// Whether what a load that began then read of this id may be kept; if so it is. Under the lock of its key.
+    /// Whether a row read by a load that began then may be kept; if so, notes that it is. Must be called
+    /// under the lock of its key.
     pub fn admit(&self, id: &[u8], began: u64) -> bool {
         let (slot, load) = (self.slot(id), |at: &AtomicU64| at.load(Ordering::SeqCst));
         let newest = load(&self.all).max(load(&self.marked[slot])).max(load(&self.installed[slot]));
@@ -92,19 +96,20 @@ impl Marks {
         newest <= began
     }
 
-    /// The item of a change that was told is removed now, under the lock of its key.
+    /// Notes that the item of a reported change is removed now. Must be called under the lock of its key.
     pub fn removes(&self, id: &[u8]) {
         let now = self.begin();
         self.removed[self.slot(id)].fetch_max(now, Ordering::SeqCst);
     }
 
-    /// The same of all items, under the locks of all keys.
+    /// Notes that all items are removed now. Must be called under the locks of all keys.
     pub fn removes_all(&self) {
         let now = self.begin();
         self.all_removed.fetch_max(now, Ordering::SeqCst);
     }
 
-    /// Whether a change of this id was told after then, or had been and its item was removed only after then (M4).
+    /// Whether after that moment a change of this id was reported, or the item of an earlier change was
+    /// removed (M4).
     pub fn was_touched(&self, id: &[u8], then: u64) -> bool {
         let (slot, load) = (self.slot(id), |at: &AtomicU64| at.load(Ordering::SeqCst));
         let told = load(&self.all).max(load(&self.marked[slot]));
@@ -145,7 +150,7 @@ mod tests {
         marks.removes(b"1");
         let after = marks.now();
         assert!(marks.was_touched(b"1", between) && !marks.was_touched(b"1", after));
-        // A removal is no change: what was loaded since the news is kept.
+        // A removal is no change: a row loaded since the news is kept.
         assert!(marks.admit(b"1", between + 1));
         marks.mark_all();
         let between = marks.now();

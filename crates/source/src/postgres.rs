@@ -1,23 +1,24 @@
 //! PostgreSQL: rows by id over pipelined connections, changes by logical replication.
 //!
 //! ```text
-//! load ──► one of `pool` connections ──► SELECT snapshot UNION ALL SELECT rows WHERE id = ANY($1) ──► all told seen? ─ no: again
-//! follow ─► link.rs: START_REPLICATION … pgoutput ──► pgoutput.rs ──► told.rs, then Feed::changed        (feed.rs)
-//!       └─► another connection, twice a second: how far the log is, and whether the table is still what it was
+//! load ─► one of `pool` connections ──► SELECT snapshot UNION ALL SELECT … ──► sees all reports? ─ no: again
+//! follow ─► link.rs: START_REPLICATION … ──► pgoutput.rs ──► told.rs, then Feed::changed      (feed.rs)
+//!       └─► another connection, twice a second: how far the log is, and whether the table is still the same
 //! ```
 //!
-//! - P1: rows are read together with the snapshot they are seen in, and again until that snapshot contains all that was told of
-//!   their ids before the load began (told.rs); so D1 holds.
-//! - P2: the column of ids has a unique index of its own and is sent with every update and delete: it is part of the replica
-//!   identity.
+//! - P1: rows are read together with the snapshot they are seen in. They are read again until the snapshot
+//!   contains every change of their ids that was reported before the load began (told.rs); so D1 holds.
+//! - P2: the id column has a unique index of its own and is part of the replica identity, so every update and
+//!   delete names it.
 //! - P3: a row is given out only if its own id is spelled like the one asked for (D3).
 //!
-//! Values are what the database makes of a row as JSON; in a hash, text is itself, numbers and truth values are as in JSON, arrays
-//! and objects are JSON, and what is null is left out. The session's time zone is UTC.
+//! Values are what the database makes of a row as JSON. In a hash, text is itself, numbers and booleans are
+//! as in JSON, arrays and objects are JSON, and nulls are left out. The session's time zone is UTC.
 //!
-//! TLS as libpq has it (tls.rs). One host, the primary: a standby's rows are older than the feed.
+//! TLS is configured as in libpq (tls.rs). The url names one host, the primary: a standby's rows are older
+//! than the feed.
 //!
-//! Cost: a round trip per load, batches on one connection do not wait for each other's answers.
+//! Cost: a round trip per load. Batches on one connection do not wait for each other's answers.
 
 mod feed;
 mod link;
@@ -42,7 +43,7 @@ use tokio_postgres::types::FromSql;
 use tokio_postgres::{Client, Config, NoTls, Statement};
 use told::{Entry, Snapshot, Told};
 
-/// Time between two tries to see what was told.
+/// Shortest and longest time between two tries to see what was reported.
 const AGAIN_MIN: Duration = Duration::from_micros(200);
 const AGAIN_MAX: Duration = Duration::from_millis(10);
 
@@ -57,7 +58,8 @@ struct Postgres {
     place: Mutex<feed::Place>,
 }
 
-/// Reads the url. Nothing is connected.
+/// Makes the driver from the url; nothing is connected. Errors: a url that is wrong or names several hosts,
+/// wrong TLS files.
 pub(crate) fn open(spec: &Spec) -> Result<Arc<dyn Database>, String> {
     Ok(Arc::new(Postgres::new(spec)?))
 }
@@ -81,7 +83,7 @@ impl Postgres {
         config.ssl_mode(if by_socket { SslMode::Disable } else { tls.mode });
         config.application_name(config.get_application_name().unwrap_or("evenkeel").to_owned());
         config.connect_timeout(spec.connect_timeout);
-        // A peer that is gone is noticed; one that is slow is not taken for one.
+        // A peer that is gone is noticed; a slow one is not mistaken for it.
         config
             .keepalives_idle(Duration::from_secs(10))
             .keepalives_interval(Duration::from_secs(2))
@@ -99,10 +101,10 @@ impl Postgres {
         })
     }
 
-    /// A connection for anything but replication, and its table.
+    /// Makes a connection for anything but replication, and reads its table.
     async fn connect(&self) -> Result<(Client, Table), Failure> {
         let connecting = async {
-            // A connection ends with its client, or reports its end to it.
+            // The spawned task ends with its client, or reports the connection's end to it.
             let client = match self.tls.connector() {
                 None => {
                     let (client, connection) = self.config.connect(NoTls).await.map_err(failure)?;
@@ -129,7 +131,7 @@ impl Postgres {
         Ok((client, table))
     }
 
-    /// The next connection of the pool, connected if it is not. The second value tells which.
+    /// The next connection of the pool, made if needed, and its index.
     async fn session(&self) -> Result<(Arc<Session>, usize), Failure> {
         let nr = self.next.fetch_add(1, Ordering::Relaxed) % self.pool.len();
         let mut place = self.pool[nr].lock().await;
@@ -137,13 +139,13 @@ impl Postgres {
             return Ok((session.clone(), nr));
         }
         let (client, table) = self.connect().await?;
-        // The database gives up first, so that the connection stays.
+        // The database gives up first, so that the connection stays usable.
         let limit = (self.spec.timeout.as_millis() as u64 * 9 / 10).max(1);
         let settings = format!(
             "SET statement_timeout = {limit}; SELECT set_config(name, 'force_generic_plan', false) \
              FROM pg_settings WHERE name = 'plan_cache_mode'"
         );
-        // A lookup by a unique index needs one plan: the planner would take longer than the lookup.
+        // A lookup by a unique index needs one plan; planning would take longer than the lookup.
         client.batch_execute(&settings).await.map_err(failure)?;
         let select = client.prepare(&table.select(&self.spec)).await.map_err(failure)?;
         let session = Arc::new(Session { client, select });
@@ -151,7 +153,7 @@ impl Postgres {
         Ok((session, nr))
     }
 
-    /// Closes a connection that failed, unless that was done already.
+    /// Drops a failed connection from the pool, unless another load has done so.
     async fn discard(&self, session: &Arc<Session>, nr: usize) {
         let mut place = self.pool[nr].lock().await;
         if place.as_ref().is_some_and(|current| Arc::ptr_eq(current, session)) {
@@ -159,13 +161,13 @@ impl Postgres {
         }
     }
 
-    /// The rows, once they contain what was told (P1).
+    /// Reads the rows until they contain all that was reported (P1).
     async fn rows(&self, ids: &[Id], told: &[Arc<Entry>]) -> Result<Vec<Row>, Failure> {
         let mut pause = AGAIN_MIN;
         let mut retried = false;
         loop {
             let (session, nr) = self.session().await?;
-            // A database that is slow says so before this: who says nothing may be behind a broken line.
+            // A slow database reports it before this time; silence may mean a broken line.
             let silence = self.spec.timeout * 19 / 20;
             let asked = session.rows(ids, &self.known, self.spec.form);
             let found = match tokio::time::timeout(silence, asked).await {
@@ -187,7 +189,8 @@ impl Postgres {
                 Err(Failure::Slow) => return Err(Failure::Slow),
                 Err(failure) => {
                     self.discard(&session, nr).await;
-                    // A connection that had lain idle through a restart of the database is not worth an error.
+                    // A connection that lay idle through a restart of the database is replaced without an
+                    // error.
                     if retried || !matches!(failure, Failure::Down(_)) {
                         return Err(failure);
                     }
@@ -203,7 +206,7 @@ impl Database for Postgres {
         self.known.accepts(id)
     }
 
-    /// Cost: a round trip; more of them while a transaction that was told is not yet seen.
+    /// Cost: a round trip; more while a reported transaction is not visible yet.
     fn load<'a>(&'a self, ids: &'a [Id]) -> Task<'a, Result<Vec<Row>, Failure>> {
         Box::pin(async move {
             let told = self.told.now();
@@ -231,7 +234,7 @@ impl Session {
         let accepted = ids.iter().filter(|id| known.accepts(id));
         let asked: Vec<&str> = accepted.filter_map(|id| std::str::from_utf8(id).ok()).collect();
         let found = self.client.query(&self.select, &[&asked]).await.map_err(failure)?;
-        // Only text can be equal to the database and yet another key.
+        // Only text can equal another text in the database and yet be another key.
         let same: Option<HashSet<&str>> =
             (known.get() == IdType::Text).then(|| asked.iter().copied().collect());
         let mut snapshot = None;
@@ -248,12 +251,12 @@ impl Session {
                 }
             }
         }
-        let snapshot = snapshot.ok_or_else(|| Failure::Down("the database named no snapshot".into()))?;
+        let snapshot = snapshot.ok_or_else(|| Failure::Down("the database returned no snapshot".into()))?;
         Ok((rows, snapshot))
     }
 }
 
-/// A value of a row, which may not be of the type that was asked for: who knows what speaks this protocol.
+/// Reads a value of a row. Errors: it is not of type `T`, since the peer need not be a real PostgreSQL.
 fn value<'a, T: FromSql<'a>>(row: &'a tokio_postgres::Row, at: usize) -> Result<T, Failure> {
     row.try_get(at).map_err(|e| Failure::Refused(chain(&e)))
 }
@@ -272,7 +275,8 @@ fn fields(json: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
     set.collect()
 }
 
-/// Why a database's error is one, by its code: <https://www.postgresql.org/docs/current/errcodes-appendix.html>
+/// Classifies a database's error by its code:
+/// <https://www.postgresql.org/docs/current/errcodes-appendix.html>
 fn failure_of(code: &str, text: String) -> Failure {
     match code {
         // Cancelled by the time limit, or waited too long for a lock.
@@ -299,7 +303,7 @@ fn failure(error: tokio_postgres::Error) -> Failure {
     }
 }
 
-/// An error and what it comes from.
+/// The texts of an error and of its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -313,15 +317,15 @@ fn chain(error: &dyn std::error::Error) -> String {
 fn password_of(config: &Config) -> Result<&[u8], Failure> {
     config
         .get_password()
-        .ok_or_else(|| Failure::Refused("the database wants a password: the url has none".into()))
+        .ok_or_else(|| Failure::Refused("the database asks for a password, but the url has none".into()))
 }
 
-/// A name as SQL spells it.
+/// Quotes a name for SQL.
 fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// Text as SQL spells it.
+/// Quotes text for SQL.
 fn literal(text: &str) -> String {
     let escaped = text.replace('\\', "\\\\").replace('\'', "''");
     format!("E'{escaped}'")

@@ -1,4 +1,4 @@
-//! What a source is made of, and its one notation: the words of the `source` directive and of EVENKEEL SOURCE ADD.
+//! The definition of a source, and its notation in the `source` directive and in EVENKEEL SOURCE ADD.
 //!
 //! ```text
 //! source items item:{id} postgres://app@127.0.0.1/shop table items id id as json ttl 1d path /items
@@ -8,7 +8,7 @@
 use crate::{Id, spelling};
 use std::time::Duration;
 
-/// Keys of a source: what stands before the id, and behind it.
+/// The keys of a source: the text before the id and the text after it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pattern {
     pub prefix: Box<[u8]>,
@@ -16,7 +16,8 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Reads `item:{id}`. There is something before the id, so that sources can be told apart.
+    /// Reads `item:{id}`. Errors: no `{id}`, two of them, or nothing before it, which would make sources hard
+    /// to tell apart.
     pub fn parse(text: &str) -> Result<Pattern, String> {
         let Some((prefix, suffix)) = text.split_once("{id}") else {
             return Err(format!("key pattern '{text}' has no {{id}}"));
@@ -30,7 +31,7 @@ impl Pattern {
         Ok(Pattern { prefix: prefix.as_bytes().into(), suffix: suffix.as_bytes().into() })
     }
 
-    /// The id in a key, if it is one of this source. Cost: O(prefix + suffix).
+    /// The id in a key, if the key belongs to this source. Cost: O(prefix + suffix).
     #[inline]
     pub fn id<'a>(&self, key: &'a [u8]) -> Option<&'a [u8]> {
         let rest = key.strip_prefix(&*self.prefix)?.strip_suffix(&*self.suffix)?;
@@ -60,7 +61,7 @@ impl std::fmt::Display for Pattern {
 /// How ids are spelled and compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IdType {
-    /// Whatever the database says the column is.
+    /// As the database declares the column.
     Auto,
     Integer,
     Text,
@@ -69,7 +70,8 @@ pub enum IdType {
 }
 
 impl IdType {
-    /// What is wrong with a text as an id of this type, whatever the database; nothing where only that can tell. Cost: O(id).
+    /// Names the fault of `id` as an id of this type, whatever the database. None: nothing, or only the
+    /// database can tell. Cost: O(id).
     pub fn complaint(self, id: &[u8]) -> Option<&'static str> {
         let (fits, complaint) = match self {
             IdType::Auto | IdType::Text => return None,
@@ -85,7 +87,7 @@ impl IdType {
     }
 }
 
-/// What a row becomes.
+/// The form that rows are cached in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     /// A string: one JSON object.
@@ -94,14 +96,14 @@ pub enum Form {
     Hash,
 }
 
-/// What becomes of a client's write to a key of a source.
+/// The effect of a client's write to a key of a source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Writes {
     /// An error.
     Refuse,
-    /// The cached item is given up; nothing else happens.
+    /// The cached item is dropped; nothing else happens.
     Evict,
-    /// It changes the cached item, until that is given up.
+    /// The write changes the cached item, until that is dropped.
     Local,
 }
 
@@ -110,7 +112,7 @@ pub enum Writes {
 pub struct Spec {
     pub name: String,
     pub pattern: Pattern,
-    /// Names the kind of database by its scheme: `postgres://`, `mongodb://`, `sqlite:`.
+    /// Its scheme names the kind of database: `postgres://`, `mongodb://`, `sqlite:`.
     pub url: String,
     /// The table or collection. Default: the source's name.
     pub table: String,
@@ -121,49 +123,51 @@ pub struct Spec {
     pub columns: Option<Vec<String>>,
     pub form: Form,
     pub ttl: Duration,
-    /// A part of the time to live that is taken off at random, in percent.
+    /// Part of the time to live that is taken off at random, in percent.
     pub jitter: u64,
-    /// How long it is known that a row does not exist.
+    /// How long the absence of a row is remembered.
     pub negative_ttl: Duration,
-    /// How long after its time to live an item may still be given out when the database is down.
+    /// How long past its time to live an item may be served while the database is down.
     pub stale_if_error: Duration,
     /// How long changes may go unseen before items that were cached earlier count as past their time.
     pub blind: Duration,
-    /// Bytes of items at most; 0: no limit of its own.
+    /// Most bytes of items; 0: no limit of its own.
     pub budget: u64,
     /// Connections that load.
     pub pool: usize,
     /// How long a load may take.
     pub timeout: Duration,
     pub connect_timeout: Duration,
-    /// How long a miss may wait for others, to be loaded with them, while there are many.
+    /// Longest wait of a miss for others to be loaded with it, while there are many.
     pub gather: Duration,
-    /// Ids that may wait to be loaded.
+    /// Most ids that may wait to be loaded.
     pub queue: usize,
     pub writes: Writes,
-    /// Where HTTP shows it, such as `/items`.
+    /// Path at which HTTP shows it, such as `/items`.
     pub path: Option<String>,
-    /// How long caches that HTTP answers to may keep an item without asking: they hear of no change.
+    /// How long HTTP caches may keep an item without asking; they learn of no change.
     pub max_age: Duration,
-    /// The column that tells when a row was changed last.
+    /// The column with the time of a row's last change.
     pub modified: Option<String>,
-    /// Whether a row in use that changed is loaded again at once, and not when it is asked for next.
+    /// Whether a changed row that is in use is loaded again at once, rather than with the next request.
     pub refresh: bool,
-    /// Whether changes are followed; without that only the time to live keeps items fresh.
+    /// Whether changes are followed. If not, only the time to live keeps items fresh.
     pub feed: bool,
-    /// PostgreSQL: the publication and the slot of the feed. Default: `evenkeel_<name>`, the slot made anew by each server.
+    /// PostgreSQL: the publication and the slot of the feed. Default: publication `evenkeel_<name>`, and a
+    /// slot that each server makes anew.
     pub publication: Option<String>,
     pub slot: Option<String>,
 }
 
-/// Places for ids are made when the source is: nothing grows while loops wait for it.
+/// Memory for waiting ids is allocated when the source is made, so that nothing grows while loops wait for
+/// it.
 const QUEUE_MAX: u64 = 100_000;
 const DAY: u64 = 24 * 3600;
-/// A miss waits no longer for others.
+/// Longest `gather`.
 const MAX_GATHER: Duration = Duration::from_millis(100);
 
 impl Spec {
-    /// Reads `name pattern url [option value …]`. Errors: a text that names the word.
+    /// Reads `name pattern url [option value …]`. Errors: a text that names the wrong word.
     pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Spec, String> {
         let mut words = words.into_iter();
         let (Some(name), Some(pattern), Some(url)) = (words.next(), words.next(), words.next()) else {
@@ -244,7 +248,7 @@ impl Spec {
         Ok(())
     }
 
-    /// The words it is read from again, with everything that is not usual.
+    /// The words that [`Spec::parse`] reads it from, without options that have their default.
     pub fn words(&self) -> Vec<String> {
         let usual = Spec::usual(&self.name, self.pattern.clone(), &self.url);
         let mut words = vec![self.name.clone(), self.pattern.to_string(), self.url.clone()];
@@ -281,7 +285,7 @@ impl Spec {
         words
     }
 
-    /// Its url without the password.
+    /// Its url, with any password hidden.
     pub fn shown_url(&self) -> String {
         let Some((scheme, rest)) = self.url.split_once("://") else { return self.url.clone() };
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
@@ -342,7 +346,7 @@ fn number(value: &str, min: u64, max: u64) -> Result<u64, String> {
     n.ok_or_else(|| format!("'{value}' is no number from {min} to {max}"))
 }
 
-/// A number with a unit: `ms`, `s`, `m`, `h`, `d`; `0` needs none.
+/// Reads a number with a unit: `ms`, `s`, `m`, `h`, `d`; `0` needs none.
 fn duration(value: &str) -> Result<Duration, String> {
     let digits = value.bytes().take_while(u8::is_ascii_digit).count();
     let (n, unit) = value.split_at(digits);
@@ -397,7 +401,7 @@ fn spelled(time: Duration) -> String {
     }
 }
 
-/// A number of bytes, with a unit as in redis.conf: `kb`, `mb`, `gb` (1024), `k`, `m`, `g` (1000).
+/// Reads a number of bytes with a unit as in redis.conf: `kb`, `mb`, `gb` (1024), `k`, `m`, `g` (1000).
 fn bytes(value: &str) -> Result<u64, String> {
     let lower = value.to_ascii_lowercase();
     let digits = lower.bytes().take_while(u8::is_ascii_digit).count();

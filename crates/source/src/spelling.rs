@@ -3,7 +3,7 @@
 use crate::IdType;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// What the ids of a table are, once the database was asked.
+/// The type of a table's ids, once the database was asked.
 pub(crate) struct Known(AtomicU8);
 
 const ORDER: [IdType; 5] = [IdType::Auto, IdType::Integer, IdType::Text, IdType::Uuid, IdType::ObjectId];
@@ -24,8 +24,8 @@ impl Known {
         ORDER[self.0.load(Ordering::Relaxed) as usize % ORDER.len()]
     }
 
-    /// Whether text is an id in its one spelling. Before the database was asked anything may be; then [`Known::get`] decides
-    /// again where the id is bound.
+    /// Whether text is an id in its one spelling. Before the database was asked any text is accepted, and the
+    /// id is checked again when it is bound.
     pub fn accepts(&self, id: &[u8]) -> bool {
         match self.get() {
             IdType::Integer => integer(id).is_some(),
@@ -36,7 +36,7 @@ impl Known {
     }
 }
 
-/// A 64-bit integer as it is printed: no sign but a minus, no leading zero, no blank.
+/// Reads a 64-bit integer spelled as it is printed: no sign but a minus, no leading zero, no blank.
 pub(crate) fn integer(id: &[u8]) -> Option<i64> {
     let digits = id.strip_prefix(b"-").unwrap_or(id);
     let plain = digits.iter().all(u8::is_ascii_digit) && digits.first() != Some(&b'0');
@@ -51,7 +51,7 @@ pub(crate) fn text(id: &[u8]) -> Option<&str> {
     std::str::from_utf8(id).ok().filter(|text| !text.contains('\0'))
 }
 
-/// `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`, in small letters.
+/// Whether it is `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`, in small letters.
 pub(crate) fn is_uuid(id: &[u8]) -> bool {
     id.len() == 36
         && id.iter().enumerate().all(|(at, b)| match at {
@@ -60,7 +60,7 @@ pub(crate) fn is_uuid(id: &[u8]) -> bool {
         })
 }
 
-/// 24 hexadecimal digits in small letters.
+/// Whether it is 24 hexadecimal digits in small letters.
 pub(crate) fn is_object_id(id: &[u8]) -> bool {
     id.len() == 24 && id.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }

@@ -1,22 +1,23 @@
 //! SQLite: rows by id from `pool` read connections, changes from a table that triggers write.
 //!
 //! ```text
-//! load ──► one queue ──► `pool` threads, each with a connection ──► one read transaction per batch, one lookup per id
-//! follow ◄── thread with a connection: PRAGMA data_version, then the entries after the last one read  (changelog.rs)
+//! load ──► one queue ──► `pool` threads, each with a connection ──► a transaction per batch, a lookup per id
+//! follow ◄── thread with a connection: PRAGMA data_version, then the new entries (changelog.rs)
 //! ```
 //!
-//! - Q1: a batch is read in a transaction that begins after `load` was called. What another connection of any process committed,
-//!   and this process saw committed, that transaction sees: both journal modes begin a read at the newest commit. So whatever the
-//!   follower read from the changelog is in the rows of every later load (D1).
-//! - Q2: the column of ids has a unique index of its own. So a lookup finds at most one row, in O(log rows).
-//! - Q3: a row is given out only if its own id is spelled like the one asked for: a column that compares without case would find
-//!   the row of `abc` under `ABC`, and the news of its changes would never meet that key (D3).
+//! - Q1: a batch is read in a transaction that begins after `load` was called. In both journal modes a read
+//!   begins at the newest commit. So the rows contain everything that this process saw committed, whatever
+//!   process committed it, and in particular what the follower read from the changelog (D1).
+//! - Q2: the id column has a unique index of its own, so a lookup finds at most one row, in O(log rows).
+//! - Q3: a row is given out only if its own id is spelled like the one asked for. A column that compares
+//!   without case would find the row of `abc` under `ABC`. News of its changes would not meet that key (D3).
 //!
-//! Values: integers, reals, text and null keep their types in JSON; a blob is a string of hexadecimal digits there, and its bytes
-//! in a hash. Infinite reals are null. Ids of `id-type uuid` are text in small letters.
+//! In JSON, integers, reals, text and null keep their types; a blob is a string of hexadecimal digits. In a
+//! hash a blob is its bytes. Infinite reals are null in JSON. Ids of `id-type uuid` are text in small
+//! letters.
 //!
-//! In rollback-journal mode every reader keeps a writer from committing for as long as it reads: applications need a busy timeout
-//! there (or WAL mode, in which readers and writers do not meet).
+//! In rollback-journal mode a reader keeps writers from committing while it reads. Applications need a busy
+//! timeout there, or WAL mode, in which readers and writers do not meet.
 
 mod changelog;
 
@@ -31,10 +32,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// Steps of SQLite's machine between two looks at the clock.
+/// Steps of SQLite's virtual machine between two looks at the clock.
 const STEPS: i32 = 1000;
 
-/// What a source asks of its table.
+/// The parts of a source's definition that the threads need.
 struct Plan {
     path: PathBuf,
     table: String,
@@ -49,7 +50,7 @@ struct Plan {
 struct Shared {
     plan: Plan,
     known: Known,
-    /// How often another file was found under the path: connections from before are of no use.
+    /// How often another file was found under the path; connections opened earlier are of no use.
     replaced: AtomicU64,
 }
 
@@ -79,11 +80,12 @@ struct Sqlite {
     shared: Arc<Shared>,
     jobs: mpsc::Sender<Job>,
     timeout: Duration,
-    /// How far the changelog was told.
+    /// How far the changelog was reported.
     position: Mutex<Option<changelog::Position>>,
 }
 
-/// Starts the threads; the file is opened with the first load.
+/// Starts the threads; the file is opened with the first load. Errors: a wrong url, an id type that SQLite
+/// has not, a thread that cannot start.
 pub(crate) fn open(spec: &Spec) -> Result<Arc<dyn Database>, String> {
     if spec.id_type == IdType::ObjectId {
         return Err("SQLite has no ids of type objectid".into());
@@ -139,7 +141,7 @@ impl Database for Sqlite {
     }
 }
 
-/// What a thread of the pool does until the driver is dropped.
+/// Serves loads on a thread of the pool until the driver is dropped.
 fn serve(shared: &Shared, queue: &Mutex<mpsc::Receiver<Job>>) {
     let mut reader: Option<Reader> = None;
     loop {
@@ -153,7 +155,7 @@ fn serve(shared: &Shared, queue: &Mutex<mpsc::Receiver<Job>>) {
         let opened = usable.map_or_else(|| Reader::open(shared, replaced), Ok);
         let result = opened.and_then(|opened| {
             let rows = opened.rows(shared, &job.ids, job.deadline);
-            // One that failed otherwise than by being late is not used again.
+            // A connection that failed, other than by being late, is not used again.
             reader = Some(opened).filter(|_| matches!(rows, Ok(_) | Err(Failure::Slow)));
             rows
         });
@@ -165,7 +167,7 @@ fn serve(shared: &Shared, queue: &Mutex<mpsc::Receiver<Job>>) {
 struct Reader {
     connection: Connection,
     select: String,
-    /// When the statement that runs is given up, in microseconds after `epoch`.
+    /// When the running statement is given up, in microseconds after `epoch`.
     deadline_us: Arc<AtomicU64>,
     epoch: Instant,
     replaced: u64,
@@ -185,7 +187,7 @@ impl Reader {
         Ok(Reader { connection, select: select(plan), deadline_us, epoch, replaced })
     }
 
-    /// The rows with these ids, as of one moment after the call (Q1).
+    /// Reads the rows with these ids, as of one moment after the call (Q1).
     fn rows(&self, shared: &Shared, ids: &[Id], deadline: Instant) -> Result<Vec<Row>, Failure> {
         let remaining = deadline.saturating_duration_since(Instant::now());
         if remaining.is_zero() {
@@ -213,7 +215,7 @@ impl Reader {
     }
 }
 
-/// Reads and writes if the file may be written, else only reads. Nothing is created.
+/// Connects for reading and writing if the file may be written, else for reading. Never creates a file.
 fn connect(plan: &Plan) -> Result<Connection, Failure> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(&plan.path, flags)
@@ -222,12 +224,13 @@ fn connect(plan: &Plan) -> Result<Connection, Failure> {
     Ok(connection)
 }
 
-/// A name as SQL spells it.
+/// Quotes a name for SQL.
 fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// Id, when it was changed, then the columns. The columns are qualified: SQLite takes a quoted name it does not know for text.
+/// The statement of a load: id, time of change, then the columns. They are qualified, because SQLite takes an
+/// unknown quoted name for text.
 fn select(plan: &Plan) -> String {
     let column = |name: &String| format!("t.{}", quoted(name));
     let columns = match &plan.columns {
@@ -239,8 +242,8 @@ fn select(plan: &Plan) -> String {
     format!("SELECT {id}, {modified}, {columns} FROM {table} AS t WHERE {id} = ?1")
 }
 
-/// A column as milliseconds since 1970: integers are milliseconds or, small ones, seconds; reals are seconds or, small ones,
-/// days of the Julian calendar; text is any time that SQLite can read.
+/// The SQL for a column as milliseconds since 1970. Integers are milliseconds or, small ones, seconds. Reals
+/// are seconds or, small ones, days of the Julian calendar. Text is any time that SQLite can read.
 fn milliseconds(column: &str) -> String {
     format!(
         "CASE typeof({column}) WHEN 'integer' THEN iif({column} > 100000000000, {column}, {column} * 1000) \
@@ -249,7 +252,7 @@ fn milliseconds(column: &str) -> String {
     )
 }
 
-/// One row, if its id is spelled like the one asked for (Q3).
+/// Reads one row, if its id is spelled like the one asked for (Q3).
 fn read(row: &rusqlite::Row<'_>, asked: &Id, form: Form) -> rusqlite::Result<Option<Row>> {
     if spelled(row.get_ref(0)?).as_deref() != Some(asked) {
         return Ok(None);
@@ -264,7 +267,7 @@ fn read(row: &rusqlite::Row<'_>, asked: &Id, form: Form) -> rusqlite::Result<Opt
     Ok(Some(Row { id: asked.clone(), body, modified_ms }))
 }
 
-/// An id as it stands in a key; None for what cannot be one.
+/// An id as it stands in a key; None for values that cannot be one.
 fn spelled(value: ValueRef<'_>) -> Option<Id> {
     match value {
         ValueRef::Integer(n) => Some(n.to_string().into_bytes().into()),
@@ -312,7 +315,6 @@ fn fields<'a>(columns: impl Iterator<Item = Column<'a>>) -> rusqlite::Result<Vec
     Ok(fields)
 }
 
-/// What the database says of the table.
 /// A column of a unique index, and the collation by which the index compares it; empty: the column's own.
 struct IndexColumn {
     name: String,
@@ -320,7 +322,7 @@ struct IndexColumn {
 }
 
 impl IndexColumn {
-    /// Whether a row `t` has what `NEW` brings.
+    /// The SQL that tells whether a row `t` equals `NEW` in this column.
     fn is_same(&self) -> String {
         let name = quoted(&self.name);
         match &*self.collation {
@@ -330,11 +332,12 @@ impl IndexColumn {
     }
 }
 
+/// A table as the schema describes it.
 struct Table {
     id_type: IdType,
-    /// Its text in the schema and where it begins: other ones, another table.
+    /// Its root page and its text in the schema. If they differ, it is another table.
     identity: String,
-    /// The columns of its unique indexes, except the one of the ids where that compares them as they are.
+    /// The columns of its unique indexes, except the index of the ids where that compares them bytewise.
     unique: Vec<Vec<IndexColumn>>,
 }
 
@@ -389,10 +392,10 @@ impl Table {
     }
 }
 
-/// The columns of each unique index without a condition, and those of the primary key. Indexes over expressions are left out.
+/// The columns of each unique index without expressions, and those of the primary key.
 fn unique(connection: &Connection, table: &str) -> Result<Vec<Vec<IndexColumn>>, Failure> {
     let sql = "SELECT l.name, i.name || char(0) || i.coll FROM pragma_index_list(?1) AS l, pragma_index_xinfo(l.name) AS i \
-               WHERE l.\"unique\" AND i.key AND NOT EXISTS (SELECT 1 FROM pragma_index_info(l.name) WHERE name IS NULL) \
+               WHERE l.\"unique\" AND NOT l.partial AND i.key AND NOT EXISTS (SELECT 1 FROM pragma_index_info(l.name) WHERE name IS NULL) \
                UNION ALL SELECT '', name || char(0) FROM pragma_table_xinfo(?1) WHERE pk > 0 ORDER BY 1";
     let mut sets: Vec<(String, Vec<IndexColumn>)> = Vec::new();
     for (index, column) in pairs(connection, sql, table)? {
@@ -406,7 +409,7 @@ fn unique(connection: &Connection, table: &str) -> Result<Vec<Vec<IndexColumn>>,
     Ok(sets.into_iter().map(|(_, columns)| columns).collect())
 }
 
-/// What the ids are: as configured, else by the affinity of the declared type.
+/// The type of the ids: as configured, else by the affinity of the declared type.
 fn id_type(plan: &Plan, declared: &str) -> Result<IdType, Failure> {
     if plan.id_type != IdType::Auto {
         return Ok(plan.id_type);
@@ -418,7 +421,7 @@ fn id_type(plan: &Plan, declared: &str) -> Result<IdType, Failure> {
         _ if has(&["CHAR", "CLOB", "TEXT"]) => Ok(IdType::Text),
         _ if has(&["UUID", "GUID"]) => Ok(IdType::Uuid),
         _ => Err(Failure::Refused(format!(
-            "column '{}' is declared as '{declared}': say what its ids are, by id-type integer, text or uuid",
+            "column '{}' is declared as '{declared}': set id-type to integer, text or uuid",
             plan.id
         ))),
     }

@@ -1,4 +1,5 @@
-//! What the tests of all drivers share: a feed that remembers what it was told, and the race between writers, feed and loads.
+//! Shared tools of the drivers' tests: a feed that remembers its reports, and the race between writers, feed
+//! and loads.
 
 use crate::{Body, Change, Database, Failure, Feed, Id, Since};
 use std::collections::HashMap;
@@ -6,7 +7,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Longer than anything takes that is not broken.
+/// Longer than anything takes that works.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -19,7 +20,7 @@ pub enum Told {
 #[derive(Default)]
 pub struct Recorder {
     told: Mutex<Vec<Told>>,
-    /// How often each id was told to have changed.
+    /// How often each id was reported to have changed.
     counts: Mutex<HashMap<Id, u64>>,
     caught_up: std::sync::atomic::AtomicU64,
     more: tokio::sync::Notify,
@@ -40,19 +41,19 @@ impl Recorder {
         self.counts.lock().unwrap().get(id).copied().unwrap_or(0)
     }
 
-    /// Waits until everything that happened before was told.
+    /// Waits until everything that has happened is reported.
     pub async fn until_heartbeat(&self) {
         let beats = || self.caught_up.load(std::sync::atomic::Ordering::SeqCst);
         let before = beats();
         self.until("a heartbeat", |_| beats() > before + 1).await;
     }
 
-    /// When changes were committed, as the database says.
+    /// When the changes were committed, according to the database.
     pub fn times(&self) -> Vec<u64> {
         self.times.lock().unwrap().clone()
     }
 
-    /// Waits until what was told fits.
+    /// Waits until the reports satisfy a condition.
     pub async fn until(&self, what: &str, fits: impl Fn(&[Told]) -> bool) {
         let wait = async {
             while !fits(&self.all()) {
@@ -107,7 +108,7 @@ impl Feed for Recorder {
     }
 }
 
-/// Follows until dropped; fails the test if the feed does.
+/// Follows until dropped; fails the test if the feed fails.
 pub struct Following(tokio::task::JoinHandle<Failure>);
 
 impl Following {
@@ -133,7 +134,7 @@ pub fn ids(ids: &[&str]) -> Vec<Id> {
     ids.iter().map(|id| id.as_bytes().into()).collect()
 }
 
-/// The rows as text, by id.
+/// Loads rows; returns them as text, by id.
 pub async fn load(database: &Arc<dyn Database>, asked: &[&str]) -> Vec<(String, String)> {
     shown(&database.load(&ids(asked)).await.expect("loading"))
 }
@@ -152,7 +153,7 @@ fn shown(rows: &[crate::Row]) -> Vec<(String, String)> {
     rows
 }
 
-/// The same from a source that allows little time: as often as it takes.
+/// The same from a source with a short timeout: repeated until it works.
 pub async fn load_at_last(database: &Arc<dyn Database>, asked: &[&str]) -> Vec<(String, String)> {
     let loading = async {
         loop {
@@ -165,7 +166,7 @@ pub async fn load_at_last(database: &Arc<dyn Database>, asked: &[&str]) -> Vec<(
     tokio::time::timeout(PATIENCE, loading).await.expect("it is slow for good")
 }
 
-/// Numbers that look random, from a seed.
+/// Pseudo-random numbers from a seed.
 pub struct Dice(u64);
 
 impl Dice {
@@ -191,14 +192,15 @@ fn version(body: &Body) -> u64 {
 
 pub const RACERS: u64 = 6;
 
-/// How many races are run: EVENKEEL_TEST_RACES, or as few as fit into every test run.
+/// The seeds of the races: as many as EVENKEEL_TEST_RACES says, or `usual`, which fit into every test run.
 pub fn races(usual: u64) -> std::ops::RangeInclusive<u64> {
     let asked = std::env::var("EVENKEEL_TEST_RACES").ok().and_then(|n| n.parse().ok());
     1..=asked.unwrap_or(usual)
 }
 
-/// Writers add 1 to column `v` of the rows 1 to RACERS, which begin at 0, and after each news of a row a load must find at least
-/// as many updates as were told (D1). In the end every update was told, and the rows are what was written.
+/// Writers add 1 to column `v` of the rows 1 to RACERS, which begin at 0. After each report of a row, a load
+/// must find at least as many updates as were reported (D1). In the end every update was reported, and the
+/// rows are as written.
 pub async fn race<W, F>(
     database: &Arc<dyn Database>,
     feed: &Arc<Recorder>,

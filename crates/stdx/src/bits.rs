@@ -1,6 +1,6 @@
-//! Bits of long runs of bytes, counted as fast as memory gives them.
+//! Fast counting of bits in long runs of bytes.
 
-/// Set bits. Cost: O(bytes), some 10 GB/s where the processor has AVX2.
+/// Counts the set bits. O(bytes), some 10 GB/s with AVX2.
 pub fn count_ones(bytes: &[u8]) -> u64 {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("popcnt") {

@@ -1,58 +1,58 @@
-//! Memory that long work may hold together, and who may have more of it.
+//! Limits the memory that long work holds in all, and shares it fairly.
 //!
 //! ```text
 //!   script, job, EXEC ─► Share::grow ─► free part? ─► its fair share? ─► room for all? ─► Full
 //! ```
 //!
 //! - B1: the first [`FREE`] bytes of a share are not counted, so short work touches no shared word.
-//! - B2: a share grows while it is under a [`FAIR`]th of the limit, whoever holds the rest. So one that fills the budget
-//!   does not make others fail, and the whole stays under the limit and a `FAIR`th of it for each further share.
-//! - B3: what a share took it gives back when it is dropped.
+//! - B2: a share may always grow to a [`FAIR`]th of the limit. So one that fills the budget does not make
+//!   others fail, and the whole stays under the limit plus a `FAIR`th of it for each further share.
+//! - B3: a dropped share gives everything back.
+//! - B4: a [`Holding`] has no share until it holds more than the free bytes: short work does not touch the
+//!   budget.
 //!
-//! - B4: a [`Holding`] has no share before it holds more than the free bytes: short work does not touch the budget at all.
-//!
-//! Costs: a comparison within what was granted; else one atomic addition.
+//! Cost: a comparison within what was granted; else one atomic addition.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Bytes of a share that nobody counts.
+/// Bytes of a share that are not counted.
 pub const FREE: u64 = 64 << 10;
-/// The part of the limit that every share may have.
+/// Every share may have the limit divided by this.
 pub const FAIR: u64 = 64;
-/// A share asks for so many bytes more than it needs now.
+/// How many bytes a share asks for beyond its need.
 const AHEAD: u64 = 64 << 10;
 
-/// The limit, and what is held under it.
+/// A limit, and the bytes held under it.
 #[derive(Default, Debug)]
 pub struct Budget {
-    /// 0: none.
+    /// 0: no limit.
     limit: AtomicU64,
     used: AtomicU64,
     refused: AtomicU64,
 }
 
-/// The budget has no room for so much more.
+/// The budget has no room for the bytes asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Full;
 
 impl Budget {
-    /// Bytes that all shares may hold together; 0 is no limit. What is held already stays.
+    /// Sets how many bytes all shares may hold together; 0: no limit. Bytes that are held already stay.
     pub fn set_limit(&self, bytes: u64) {
         self.limit.store(bytes, Relaxed);
     }
 
-    /// The limit in bytes; 0 is none.
+    /// The limit in bytes; 0: no limit.
     pub fn limit(&self) -> u64 {
         self.limit.load(Relaxed)
     }
 
-    /// Bytes that are held now, beside the free part of each share (B1).
+    /// Bytes held now, without the free part of each share (B1).
     pub fn used(&self) -> u64 {
         self.used.load(Relaxed)
     }
 
-    /// How often a share did not get what it asked for.
+    /// How often a share was refused.
     pub fn refused(&self) -> u64 {
         self.refused.load(Relaxed)
     }
@@ -63,23 +63,23 @@ impl Budget {
     }
 }
 
-/// What one piece of work holds.
+/// The bytes that one piece of work holds.
 #[derive(Debug)]
 pub struct Share {
     budget: Arc<Budget>,
     held: u64,
-    /// With the free part (B1).
+    /// Includes the free part (B1).
     granted: u64,
 }
 
 impl Share {
-    /// Takes so many bytes more. `Full`: nothing was taken, and the work is to fail. O(1).
+    /// Takes `bytes` more. `Full`: nothing was taken, and the work should fail. O(1).
     #[inline]
     pub fn grow(&mut self, bytes: u64) -> Result<(), Full> {
         self.try_grow(bytes).inspect_err(|Full| _ = self.budget.refused.fetch_add(1, Relaxed))
     }
 
-    /// As [`grow`](Share::grow), for work that does not fail but waits if there is no room: it is not counted as refused. O(1).
+    /// As [`grow`](Share::grow), for work that waits instead of failing: a refusal is not counted. O(1).
     #[inline]
     pub fn try_grow(&mut self, bytes: u64) -> Result<(), Full> {
         let held = self.held.saturating_add(bytes);
@@ -90,7 +90,7 @@ impl Share {
         Ok(())
     }
 
-    /// Gives so many bytes back. O(1).
+    /// Gives `bytes` back. O(1).
     pub fn shrink(&mut self, bytes: u64) {
         self.held = self.held.saturating_sub(bytes);
         let keep = self.held.saturating_add(AHEAD).max(FREE);
@@ -100,7 +100,7 @@ impl Share {
         }
     }
 
-    /// Holds exactly so many bytes from now on, as [`grow`](Share::grow) or [`shrink`](Share::shrink) would.
+    /// Holds exactly `bytes` from now on; as [`grow`](Share::grow) or [`shrink`](Share::shrink).
     pub fn set(&mut self, bytes: u64) -> Result<(), Full> {
         if bytes >= self.held {
             return self.grow(bytes - self.held);
@@ -109,7 +109,8 @@ impl Share {
         Ok(())
     }
 
-    /// Takes so many bytes more, whether or not there is room: the caller has found other memory for them. Others get the less.
+    /// Takes `bytes` more even if there is no room: the caller has found other memory for them. Others get
+    /// less.
     pub fn force(&mut self, bytes: u64) {
         self.held = self.held.saturating_add(bytes);
         if self.held > self.granted {
@@ -139,12 +140,12 @@ impl Share {
     }
 }
 
-/// What one piece of work holds, where most of its kind hold little (B4).
+/// A share for work that mostly holds little (B4).
 #[derive(Debug, Default)]
 pub struct Holding(Option<Share>);
 
 impl Holding {
-    /// Holds so many bytes in all from now on. `Full`: it holds what it did. A comparison while that is little.
+    /// Holds `bytes` in all from now on. `Full`: nothing changed. A comparison while it holds little.
     #[inline]
     pub fn set(&mut self, budget: &Arc<Budget>, bytes: u64) -> Result<(), Full> {
         if bytes <= FREE && self.0.is_none() {
@@ -153,7 +154,7 @@ impl Holding {
         self.0.get_or_insert_with(|| budget.share()).set(bytes)
     }
 
-    /// The same for work that waits if there is no room ([`Share::try_grow`]).
+    /// As `set`, for work that waits if there is no room ([`Share::try_grow`]).
     pub fn try_set(&mut self, budget: &Arc<Budget>, bytes: u64) -> Result<(), Full> {
         let share = self.0.get_or_insert_with(|| budget.share());
         if bytes <= share.held() {
@@ -162,25 +163,25 @@ impl Holding {
         share.try_grow(bytes - share.held())
     }
 
-    /// The same whether or not there is room ([`Share::force`]).
+    /// As `set`, even if there is no room ([`Share::force`]).
     pub fn force(&mut self, budget: &Arc<Budget>, bytes: u64) {
         let share = self.0.get_or_insert_with(|| budget.share());
         share.force(bytes.saturating_sub(share.held()));
     }
 
-    /// Bytes it holds, if they are more than the free ones ever were.
+    /// Bytes it holds; 0 if it never held more than the free ones.
     pub fn held(&self) -> u64 {
         self.0.as_ref().map_or(0, Share::held)
     }
 
-    /// The share, if there was need of one.
+    /// Takes the share, if there is one.
     pub fn take(&mut self) -> Option<Share> {
         self.0.take()
     }
 }
 
 impl Drop for Share {
-    /// B3.
+    /// Gives everything back (B3).
     fn drop(&mut self) {
         self.budget.used.fetch_sub(self.granted - FREE, Relaxed);
     }

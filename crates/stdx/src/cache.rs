@@ -1,6 +1,6 @@
 //! Fetching memory into the cache before it is needed, so that several waits for it overlap.
 
-/// Asks for the cache line a reference points to. Has no effect but on the cache. Cost: about a nanosecond.
+/// Fetches the cache line of a reference. It has no other effect. About a nanosecond.
 #[inline(always)]
 pub fn prefetch<T>(at: &T) {
     prefetch_at(std::ptr::from_ref(at));

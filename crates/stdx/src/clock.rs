@@ -1,4 +1,4 @@
-//! Time: the wall clock for expiry, and one monotonic clock for everything that is measured.
+//! Time: a wall clock for expiry, and a monotonic clock for measuring.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -33,12 +33,12 @@ pub fn mono_ns() -> u64 {
 }
 
 fn wall() -> Duration {
-    // A clock before 1970 is read as 1970 rather than refused.
+    // A clock before 1970 reads as 1970.
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// A monotonic clock for one thread that costs a few nanoseconds to read: the processor's counter since the last
-/// `set`, which reads the system's clock. Falls back to the system's clock where the counter cannot be trusted.
+/// A monotonic clock for one thread that costs a few nanoseconds to read. It adds the processor's counter to
+/// the system's clock at the last `set`. Where the counter is not reliable it reads the system's clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticker {
     base_ns: u64,
@@ -51,7 +51,8 @@ impl Ticker {
         Ticker { base_ns: mono_ns(), base_ticks: ticks() }
     }
 
-    /// Reads the system's clock; call it often enough that the counter's scale does not matter (each turn of a loop).
+    /// Reads the system's clock. Call it each turn of a loop, so that errors of the counter's scale do not
+    /// matter.
     pub fn set(&mut self) -> u64 {
         *self = Ticker::new();
         self.base_ns
@@ -68,7 +69,7 @@ impl Ticker {
     }
 }
 
-/// Nanoseconds per tick, times 2^32; 0 if ticks cannot be used. Taken once, over two milliseconds.
+/// Nanoseconds per tick, times 2^32; 0 if ticks cannot be used. Measured once, over two milliseconds.
 static SCALE: LazyLock<u64> = LazyLock::new(|| {
     if !ticks_are_steady() {
         return 0;
@@ -116,7 +117,8 @@ mod tests {
             ticker.set();
             std::thread::sleep(Duration::from_millis(3));
             let (fast, slow) = (ticker.now_ns(), mono_ns());
-            // Between the two readings the thread may have been descheduled; the ticker may not be ahead, though.
+            // The thread may have been descheduled between the two readings. Still the ticker must not be
+            // ahead.
             assert!(fast <= slow + 100_000, "{fast} {slow}");
         }
         assert!(ticker.now_ns() <= ticker.now_ns());

@@ -1,5 +1,5 @@
-//! What a thread is doing, as a word that whoever sets it can read again: so that work can be traced to whom it was done for by
-//! code that knows nothing of clients.
+//! A word per thread that says what it is doing. It traces work to the client it is done for, in code that
+//! knows no clients. Only the setter knows what the word means.
 
 use std::cell::Cell;
 
@@ -7,26 +7,26 @@ thread_local! {
     static DOING: Cell<u64> = const { Cell::new(0) };
 }
 
-/// From now on this thread does that. Cost: a nanosecond.
+/// Sets this thread's word. About a nanosecond.
 #[inline]
 pub fn set(word: u64) {
     DOING.set(word);
 }
 
-/// What this thread does; 0 if nobody ever said.
+/// This thread's word; 0 if it was never set.
 #[inline]
 pub fn now() -> u64 {
     DOING.get()
 }
 
-/// Does something of which it is known what it belongs to.
+/// Runs `f` with another word.
 #[inline]
 pub fn within<T>(word: u64, f: impl FnOnce() -> T) -> T {
     let _again = Again(DOING.replace(word));
     f()
 }
 
-/// Sets the word again, also when what came between panicked.
+/// Restores the word when dropped, also after a panic.
 struct Again(u64);
 
 impl Drop for Again {

@@ -6,38 +6,37 @@
 //! \x       x itself, whatever it is    other    itself
 //! ```
 //!
-//! Every item but `*` matches exactly one byte. So a failed attempt only ever has to go back to the *last* `*` and
-//! let it take one byte more: whatever an earlier `*` could take instead, the later one can make up for.
-//! That makes the worst case O(pattern · text), where the recursive form is exponential.
+//! Every item but `*` matches exactly one byte. So a failed attempt only has to return to the *last* `*` and
+//! let it take one more byte: anything an earlier `*` could take instead, the later one can take. So the
+//! worst case is O(pattern · text), where the recursive form is exponential.
 //!
-//! Corners, as observed on Redis 7.0.15 (`tests/data/glob.txt` records its verdicts):
-//! - a class that is never closed ends with the pattern; an empty class `[]` matches nothing, `[^]` any byte;
+//! Corner cases, as Redis 7.0.15 decides them (`tests/data/glob.txt`):
+//! - a class that is never closed ends with the pattern; an empty class `[]` matches no byte, `[^]` any byte;
 //! - `]` ends a class wherever it stands, but may be the upper end of a range: `[a-]` is an unclosed class;
-//! - empty text is matched by the empty pattern alone, not by `*`;
+//! - empty text is matched by the empty pattern only, not by `*`;
 //! - ranges may be given backwards; a `\` at the very end is a backslash.
 
-/// Whether `text` matches `pattern`; `nocase` ignores the case of ASCII letters. Empty text is
-/// matched by the empty pattern only, not even by `*` (commands that take `*` to mean everything do not
-/// ask here).
+/// Whether `text` matches `pattern`. `nocase` ignores the case of ASCII letters. Empty text is matched only
+/// by the empty pattern, not by `*`: a command for which `*` means everything must not ask here.
 ///
-/// Cost: O(pattern · text) at worst, O(pattern + text) for patterns with at most one `*`.
+/// O(pattern · text) at worst, O(pattern + text) for patterns with at most one `*`.
 pub fn matches(pattern: &[u8], text: &[u8], nocase: bool) -> bool {
     Match::default().go_on(pattern, text, nocase, &mut { usize::MAX }).unwrap_or_default()
 }
 
-/// A match that may stop on its way and go on later: it has to be given the same pattern and text each time.
+/// A match that can stop and go on later. It needs the same pattern and text each time.
 #[derive(Default)]
 pub struct Match {
     /// The next item of the pattern, and the next byte of the text.
     p: usize,
     t: usize,
-    /// Where to resume: behind the last star, and the first byte of text it has not taken.
+    /// Where to resume: behind the last star, and at the first byte of text that it has not taken.
     retry: Option<(usize, usize)>,
 }
 
 impl Match {
-    /// As [`matches`]; None once it has looked at `looks` bytes of the pattern without a verdict. What was looked at is taken
-    /// off `looks`.
+    /// As [`matches`], but `None` after `looks` bytes of the pattern without a verdict. The bytes looked at
+    /// are subtracted from `looks`.
     pub fn go_on(&mut self, pattern: &[u8], text: &[u8], nocase: bool, looks: &mut usize) -> Option<bool> {
         if text.is_empty() {
             return Some(pattern.is_empty());
@@ -81,7 +80,7 @@ impl Match {
     }
 }
 
-/// Whether `byte` matches the item at `p` (no star), and where the next item starts.
+/// Whether `byte` matches the item at `p` (not a star), and where the next item starts.
 #[inline]
 fn match_one(pattern: &[u8], p: usize, byte: u8, nocase: bool) -> (bool, usize) {
     match pattern[p..] {
@@ -93,7 +92,7 @@ fn match_one(pattern: &[u8], p: usize, byte: u8, nocase: bool) -> (bool, usize) 
     }
 }
 
-/// Match `byte` against the class whose first byte is at `p`, and answer where the class ends.
+/// Whether `byte` matches the class with its first byte at `p`, and where the class ends.
 fn match_class(pattern: &[u8], mut p: usize, byte: u8, nocase: bool) -> (bool, usize) {
     let negated = pattern.get(p) == Some(&b'^');
     p += usize::from(negated);
@@ -133,7 +132,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The definition, word for word: exponential.
+    /// The definition, taken literally: exponential.
     fn naive(pattern: &[u8], text: &[u8], nocase: bool) -> bool {
         match (pattern, text) {
             ([], _) => text.is_empty(),
@@ -180,7 +179,7 @@ mod tests {
             }
         };
         assert!(!verdict && slices > 5000 / 100, "{slices}");
-        // An item is not divided: a class takes as long as it is.
+        // An item is not divided: a class is read whole.
         let class = [&b"*["[..], &[b'x'; 1000], b"]"].concat();
         let mut looks = 10;
         assert_eq!(Match::default().go_on(&class, b"ax", false, &mut looks), None);

@@ -1,7 +1,7 @@
-//! The one hash function of the process, seeded at start so that nobody outside can choose colliding keys.
+//! The hash function of the process, seeded at start so that clients cannot choose colliding keys.
 //!
-//! Keys use it for shard, directory, bucket and tag (disjoint bits); collections use it for their tries. The same
-//! bytes hash alike everywhere in one process and differently in the next.
+//! Keys use disjoint bits of it for shard, directory, bucket and tag; collections use it for their tries. The
+//! same bytes hash alike within one process, and differently in the next.
 
 use ahash::RandomState;
 use std::sync::LazyLock;
@@ -10,7 +10,7 @@ static SEED: LazyLock<RandomState> = LazyLock::new(|| {
     let mut words = [0u64; 4];
     for word in &mut words {
         let mut bytes = [0u8; 8];
-        // Without an entropy source the clock and the address of a static still differ between processes.
+        // Without a source of entropy, the clock and the address of a static still differ between processes.
         if getrandom::fill(&mut bytes).is_err() {
             bytes = (crate::clock::wall_ns() ^ (&raw const SEED as u64).rotate_left(32)).to_le_bytes();
         }
@@ -25,7 +25,7 @@ pub fn hash_bytes(bytes: &[u8]) -> u64 {
     SEED.hash_one(bytes)
 }
 
-/// Hashes an integer; not related to the hash of its text.
+/// Hashes an integer. The result is unrelated to the hash of its text.
 #[inline]
 pub fn hash_u64(n: u64) -> u64 {
     SEED.hash_one(n)

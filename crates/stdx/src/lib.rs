@@ -1,4 +1,4 @@
-//! Clock, numbers, glob patterns, pages, queues: what every crate may use. Has never heard of Redis.
+//! Basics for every crate: clock, numbers, glob patterns, pages, queues, locks. Nothing here knows of Redis.
 
 pub mod bits;
 pub mod budget;

@@ -1,13 +1,13 @@
 //! Many values, each behind its own short lock, taken in sets.
 //!
-//! A command names the shards it touches as a bitmap; [`Sharded::lock`] takes them in ascending order, so two commands
-//! cannot deadlock, and the guard gives access to exactly those. Cost: one uncontended atomic operation (about 10 ns)
-//! per lock and one per unlock.
+//! A command names its shards as a bitmap. [`Sharded::lock`] takes them in ascending order, so two commands
+//! cannot deadlock, and the guard gives access to exactly these. Cost: about 10 ns per lock without
+//! contention, and as much per unlock.
 //!
-//! - L1: a value is reached only through a [`Guard`] whose bitmap contains its index, and the guard holds that lock.
-//! - L2: locks are taken in ascending index order, all at once; a guard never takes a further one.
-//! - L3: who has a lock leaves its word ([`crate::doing`]) beside it, so whoever waits can tell for whom. It may be that of the holder
-//!   before, if it is read between a lock's being taken and the word's being left.
+//! - L1: a value is reached only through a [`Guard`] that holds its lock.
+//! - L2: locks are taken in ascending index order, all at once; a guard never takes another one.
+//! - L3: the holder of a lock leaves its word ([`crate::doing`]) beside it, so that a waiting thread knows
+//!   the holder. The word may be the previous holder's for a moment after the lock is taken.
 
 use parking_lot::RawMutex;
 use parking_lot::lock_api::RawMutex as _;
@@ -19,24 +19,25 @@ thread_local! {
     static LONGEST: Counter<Longest> = const { Counter::new(Longest { ns: 0, holder: 0 }) };
 }
 
-/// The longest time a thread waited for a lock, and the word ([`crate::doing`]) of who had it; 0 if that thread never said.
+/// The longest time a thread waited for a lock, and the holder's word ([`crate::doing`]); 0 if that was never
+/// set.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Longest {
     pub ns: u64,
     pub holder: u64,
 }
 
-/// Nanoseconds this thread has ever waited for locks of a [`Sharded`].
+/// Nanoseconds that this thread has waited so far for locks of any [`Sharded`].
 pub fn waited_ns() -> u64 {
     WAITED_NS.get()
 }
 
-/// This thread's longest wait since the last call.
+/// Takes this thread's longest wait since the last call.
 pub fn take_longest() -> Longest {
     LONGEST.take()
 }
 
-/// The largest number of values one [`Sharded`] may hold.
+/// Most values of a [`Sharded`].
 pub const MAX: usize = 256;
 
 /// A set of indices below [`MAX`].
@@ -109,7 +110,7 @@ impl Bits {
 #[repr(align(128))]
 struct Cell<T> {
     lock: RawMutex,
-    /// L3
+    /// The holder's word (L3).
     holder: AtomicU64,
     value: UnsafeCell<T>,
 }
@@ -136,7 +137,7 @@ impl<T> Cell<T> {
     }
 }
 
-/// See the module.
+/// Values behind locks of their own. See the module.
 pub struct Sharded<T> {
     cells: Box<[Cell<T>]>,
 }
@@ -167,7 +168,7 @@ impl<T> Sharded<T> {
         Guard { owner: self, held: Bits::one(i) }
     }
 
-    /// Locks all of `set`, in ascending order (L2). Cost: O(shards in the set).
+    /// Locks all of `set`, in ascending order (L2). O(shards in the set).
     #[inline]
     pub fn lock(&self, set: Bits) -> Guard<'_, T> {
         set.each(|i| self.cells[i].take());
@@ -179,7 +180,7 @@ impl<T> Sharded<T> {
     }
 }
 
-/// The locks of a set of values; releases them when dropped.
+/// The locks of a set of values. Dropping it releases them.
 pub struct Guard<'a, T> {
     owner: &'a Sharded<T>,
     held: Bits,
@@ -191,7 +192,7 @@ impl<T> Guard<'_, T> {
         self.held
     }
 
-    /// The value if it is in the set.
+    /// The value, if it is in the set.
     #[inline]
     pub fn find(&self, i: usize) -> Option<&T> {
         // SAFETY: this guard holds the lock of `i` (L1); `&self` gives only shared access.
@@ -210,7 +211,8 @@ impl<T> Guard<'_, T> {
     #[inline]
     pub fn get_mut(&mut self, i: usize) -> &mut T {
         assert!(self.held.contains(i), "value {i} is not locked");
-        // SAFETY: this guard holds the lock of `i` (L1), and `&mut self` makes this the only borrow through it.
+        // SAFETY: this guard holds the lock of `i` (L1), and `&mut self` makes this the only borrow through
+        // it.
         unsafe { &mut *self.owner.cells[i].value.get() }
     }
 }

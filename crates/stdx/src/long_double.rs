@@ -1,35 +1,35 @@
-//! Sums of decimal texts in the precision clients of INCRBYFLOAT have come to rely on.
+//! Sums of decimal texts in the precision that clients of INCRBYFLOAT rely on.
 //!
-//! Adding `0.1` to `3.0` must give `3.1`, not `3.10000000000000009`. C servers get that from the 80-bit
-//! `long double` of x86-64 printed with 17 decimals; this is the same arithmetic in integers, so it gives the
-//! same digits on every machine: 64 bits of mantissa, every step rounded once to nearest even.
+//! Adding `0.1` to `3.0` must give `3.1`, not `3.10000000000000009`. C servers use the 80-bit `long double`
+//! of x86-64, printed with 17 decimals. This does the same arithmetic in integers, so every machine gives the
+//! same digits: 64 bits of mantissa, each step rounded once to nearest even.
 //!
 //! ```text
 //! value = (-1)^negative * mantissa * 2^exponent      mantissa = 0, or its top bit is set
 //! ```
 //!
-//! Departures from the hardware, none visible in a printed sum: values below 10^-45 are taken as zero
-//! (17 decimals never show them), and there is no negative zero.
+//! Differences from the hardware, none visible in a printed sum: values below 10^-45 count as zero (17
+//! decimals never show them), and there is no negative zero.
 //!
-//! Costs: tens of nanoseconds for numbers of usual size; O(digits^2) in words of 19 digits beyond that, which
-//! [`TEXT_MAX`] keeps below a millisecond. Digits are checked against recorded answers of a real server
+//! Cost: tens of nanoseconds for numbers of usual size; O(digits²) in words of 19 digits beyond that, below a
+//! millisecond due to [`TEXT_MAX`]. Digits are checked against recorded answers of a real server
 //! (`tests/data/incrbyfloat.txt`).
 
 use crate::num::{exponent_digits, hex_parts};
 
-/// Longest text taken, in bytes.
+/// The longest text accepted, in bytes.
 pub const TEXT_MAX: usize = 5 * 1024 - 1;
 /// Decimals printed.
 const DECIMALS: u32 = 17;
 const DECIMALS_SCALE: u128 = 10u128.pow(DECIMALS);
 /// All finite values are below `2^EXPONENT_END`.
 const EXPONENT_END: i64 = 16384;
-/// Decimal exponents of the leading digit: above the first there is only infinity, below the last only zero, and
-/// below the middle one nothing that shows.
+/// Decimal exponents of the leading digit. Above the first everything is infinite, below the last everything
+/// is zero, and below the middle one nothing is visible.
 const DECIMAL_OVERFLOW: i64 = 4933;
 const DECIMAL_INVISIBLE: i64 = -45;
 const DECIMAL_UNDERFLOW: i64 = -4951;
-/// The least power of two that is not rounded to zero.
+/// The least power of two that does not round to zero.
 const BINARY_UNDERFLOW: i64 = -16446;
 
 /// A number with 64 significant bits, or infinity.
@@ -44,7 +44,7 @@ pub struct LongDouble {
 impl LongDouble {
     const ZERO: LongDouble = LongDouble { infinite: false, negative: false, mantissa: 0, exponent: 0 };
 
-    /// The number `text` spells: what [`crate::num::parse_f64`] takes, but in the wider range and precision.
+    /// Parses `text` as [`crate::num::parse_f64`] does, with a wider range and precision.
     pub fn parse(text: &[u8]) -> Option<LongDouble> {
         if text.len() > TEXT_MAX {
             return None;
@@ -69,7 +69,8 @@ impl LongDouble {
         !self.infinite
     }
 
-    /// Append the number with 17 decimals, less trailing zeros: `3.1`, `-0.5`, `5200`, `0`. Infinity is `inf`.
+    /// Appends the number with 17 decimals, without trailing zeros: `3.1`, `-0.5`, `5200`, `0`. Infinity is
+    /// `inf`.
     pub fn format(&self, out: &mut Vec<u8>) {
         if self.infinite {
             return out.extend_from_slice(if self.negative { b"-inf" } else { b"inf" });
@@ -109,14 +110,14 @@ impl LongDouble {
         }
     }
 
-    /// `value * 2^exponent`, rounded; `sticky` says that the true value is a little more.
+    /// `value * 2^exponent`, rounded. `sticky`: the true value is a little more.
     fn rounded(value: u128, sticky: bool, exponent: i64) -> LongDouble {
         if value == 0 {
             return LongDouble::ZERO;
         }
         let bits = 128 - value.leading_zeros();
         let (mantissa, exponent) = if bits <= 64 {
-            // Whoever passes a sticky bit also passes more than 64 bits.
+            // A caller with a sticky bit passes more than 64 bits.
             debug_assert!(!sticky);
             ((value as u64) << (64 - bits), exponent - i64::from(64 - bits))
         } else {
@@ -133,7 +134,7 @@ impl LongDouble {
 impl std::ops::Add for LongDouble {
     type Output = LongDouble;
 
-    /// The sum, rounded once; infinite if either term is (there is no NaN here: ask `is_finite`).
+    /// The sum, rounded once; infinite if either term is. There is no NaN: ask `is_finite`.
     fn add(self, other: LongDouble) -> LongDouble {
         if self.infinite || other.infinite {
             return LongDouble { infinite: true, ..if self.infinite { self } else { other } };
@@ -143,7 +144,8 @@ impl std::ops::Add for LongDouble {
         }
         let larger_first = (self.exponent, self.mantissa) >= (other.exponent, other.mantissa);
         let (large, small) = if larger_first { (self, other) } else { (other, self) };
-        // 63 bits below the large mantissa hold all of the small one that can matter but its last bits.
+        // 63 bits below the large mantissa hold every bit of the small one that can matter, except its last
+        // bits.
         let distance = large.exponent - small.exponent;
         let (a, b) = (u128::from(large.mantissa) << 63, u128::from(small.mantissa) << 63);
         let (b, sticky) =
@@ -174,7 +176,7 @@ fn parse_hex(text: &[u8]) -> Option<LongDouble> {
     value.is_finite().then_some(value)
 }
 
-/// `text` starts with a digit or a point.
+/// Parses a decimal. `text` starts with a digit or a point.
 fn parse_decimal(text: &[u8]) -> Option<LongDouble> {
     let (digits, mut exponent) = match text.iter().position(|byte| matches!(byte, b'e' | b'E')) {
         Some(at) => (&text[..at], exponent_digits(&text[at + 1..])?),
@@ -204,11 +206,11 @@ fn parse_decimal(text: &[u8]) -> Option<LongDouble> {
     }
 }
 
-/// A natural number of any size: 64-bit limbs, the lowest first, no zero limb at the end.
+/// A natural number of any size: 64-bit limbs, lowest first, without a zero limb at the end.
 #[derive(Default)]
 struct Big {
     limbs: Vec<u64>,
-    /// Decimal digits read but not yet multiplied in, and ten to their number.
+    /// Decimal digits that are read but not yet multiplied in, and ten to their number.
     pending: (u64, u64),
 }
 
@@ -221,7 +223,7 @@ impl From<u128> for Big {
 }
 
 impl Big {
-    /// Append a decimal digit.
+    /// Appends a decimal digit.
     fn push_digit(&mut self, digit: u8) {
         let (value, scale) = self.pending;
         self.pending = (value * 10 + u64::from(digit), scale.max(1) * 10);
@@ -252,7 +254,7 @@ impl Big {
         self.trim();
     }
 
-    /// Divide in place and answer the remainder.
+    /// Divides in place and returns the remainder.
     fn divide(&mut self, divisor: u64) -> u64 {
         let mut rest = 0u64;
         for limb in self.limbs.iter_mut().rev() {
@@ -287,7 +289,7 @@ impl Big {
         big
     }
 
-    /// `self * 10^exponent`, rounded. `10^n = 5^n * 2^n`, so only fives need work.
+    /// `self * 10^exponent`, rounded. Since `10^n = 5^n * 2^n`, only the fives need work.
     fn times_power_of_ten(self, exponent: i64) -> LongDouble {
         const FIVES: u64 = 27;
         let fives = exponent.unsigned_abs();
@@ -298,7 +300,7 @@ impl Big {
             powers.for_each(|power| value.multiply_add(power, 0));
             return value.rounded(false, exponent);
         }
-        // Enough bits that at least 65 are left after the division; 5^n has fewer than 7n/3 + 1.
+        // Enough bits that at least 65 are left after the division. 5^n has fewer than 7n/3 + 1 bits.
         let shift = (67 + fives as usize * 7 / 3 + 1).saturating_sub(self.bits());
         let mut value = self.shifted_left(shift);
         let mut sticky = false;
@@ -313,7 +315,7 @@ impl Big {
         if count <= 2 {
             return LongDouble::rounded(limb(1) << 64 | limb(0), sticky, exponent);
         }
-        // The top 128 bits, the rest folded into the sticky bit.
+        // The top 128 bits. The rest goes into the sticky bit.
         let drop = self.bits() - 128;
         let (whole, part) = (drop / 64, drop % 64);
         let window = |i: usize| {

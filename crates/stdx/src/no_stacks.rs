@@ -1,4 +1,4 @@
-//! `stacks.rs` where it is not known how to unwind: nothing is ever seen.
+//! `stacks.rs` for systems where unwinding is not supported: there are no samples.
 
 /// See `stacks.rs`.
 pub struct Sample {

@@ -1,16 +1,16 @@
-//! Numbers as text: the strict integers and lenient floats that clients send, and the floats they get back.
+//! Numbers as text: strict integers and lenient floats from clients, and floats for replies.
 //!
-//! Integers are accepted only in the one form in which they would be printed, so that `parse` then
-//! `print` gives back the same bytes (a set may store `42` as an integer, but must keep `042` as text). Floats
-//! are accepted as C's `strtod` takes them, whole string and no blanks.
+//! An integer is accepted only in the form in which it would be printed, so parsing and printing give the
+//! same bytes. A set may store `42` as an integer but must keep `042` as text. A float is accepted as C's
+//! `strtod` takes it, as a whole string without blanks.
 //!
-//! Sources: behaviour observed on Redis 7.0.15 (parsing); the form of printed doubles is that of Redis 7.2.
+//! Sources: parsing as observed on Redis 7.0.15; printed doubles in the form of Redis 7.2.
 
 /// Longest text of an `i64`, in bytes.
 pub const I64_TEXT_MAX: usize = 20;
 
-/// The number `text` spells in canonical form: no sign but `-`, no leading zeros, no blanks, not `-0`.
-/// O(length), which is at most 20.
+/// The number that `text` spells in canonical form: no sign but `-`, no leading zeros, no blanks, not `-0`.
+/// O(length), at most 20.
 #[inline]
 pub fn parse_i64(text: &[u8]) -> Option<i64> {
     let (digits, negative) = match text {
@@ -53,9 +53,9 @@ pub fn parse_u64(text: &[u8]) -> Option<u64> {
     Some(value)
 }
 
-/// The double `text` spells: decimal or hexadecimal, with or without exponent, or any spelling of
-/// infinity. Refuses what `strtod` would not consume whole, blanks, NaN, and numbers that overflow to infinity or
-/// underflow to zero. O(length).
+/// The double that `text` spells: decimal or hexadecimal, with or without exponent, or any spelling of
+/// infinity. Refuses text that `strtod` would not read whole, blanks, NaN, and numbers that overflow to
+/// infinity or underflow to zero. O(length).
 pub fn parse_f64(text: &[u8]) -> Option<f64> {
     let (unsigned, negative) = match text {
         [b'-', rest @ ..] => (rest, true),
@@ -71,13 +71,13 @@ pub fn parse_f64(text: &[u8]) -> Option<f64> {
     Some(if negative { -magnitude } else { magnitude })
 }
 
-/// `text` starts with a digit or a point.
+/// Parses a decimal. `text` starts with a digit or a point.
 fn decimal_float(text: &[u8]) -> Option<f64> {
-    // A double holds every integer of so few digits.
+    // A double holds every integer with this few digits.
     if text.len() <= 15 && text.iter().all(u8::is_ascii_digit) {
         return Some(text.iter().fold(0, |n, digit| n * 10 + u64::from(digit - b'0')) as f64);
     }
-    // The standard library takes the same decimal forms as strtod, and rounds as exactly.
+    // The standard library reads the same decimal forms as `strtod`, and rounds as exactly.
     let value: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
     let out_of_range = value.is_infinite() || (value == 0.0 && has_nonzero_mantissa(text));
     (!out_of_range).then_some(value)
@@ -87,7 +87,7 @@ fn has_nonzero_mantissa(text: &[u8]) -> bool {
     text.iter().take_while(|byte| !matches!(byte, b'e' | b'E')).any(|byte| matches!(byte, b'1'..=b'9'))
 }
 
-/// What follows `0x`.
+/// Parses the text behind `0x`.
 fn hex_float(text: &[u8]) -> Option<f64> {
     let (mantissa, sticky, exponent) = hex_parts(text)?;
     let value = scale(mantissa, sticky, exponent);
@@ -95,8 +95,8 @@ fn hex_float(text: &[u8]) -> Option<f64> {
     (!out_of_range).then_some(value)
 }
 
-/// Hex digits with an optional point, then an optional `p` and decimal exponent: a mantissa of up to 124 bits,
-/// whether nonzero digits follow those, and the power of two of its last bit.
+/// Parses hex digits with an optional point, then an optional `p` and decimal exponent. Returns a mantissa of
+/// up to 124 bits, whether nonzero digits follow it, and the power of two of its last bit.
 pub(crate) fn hex_parts(text: &[u8]) -> Option<(u128, bool, i64)> {
     let (mut mantissa, mut exponent, mut sticky) = (0u128, 0i64, false);
     let (mut seen_digit, mut seen_point) = (false, false);
@@ -142,7 +142,7 @@ pub(crate) fn exponent_digits(text: &[u8]) -> Option<i64> {
     Some(if negative { -value } else { value })
 }
 
-/// `mantissa * 2^exponent`, rounded once to nearest even; `sticky` says that the true mantissa is a little more.
+/// `mantissa * 2^exponent`, rounded once to nearest even. `sticky`: the true mantissa is a little more.
 fn scale(mantissa: u128, sticky: bool, exponent: i64) -> f64 {
     if mantissa == 0 {
         return 0.0;
@@ -176,10 +176,10 @@ fn power_of_two(exponent: i64) -> f64 {
     }
 }
 
-/// Append `value` as a reply shows it: the fewest digits that read back as the same double; whole
-/// numbers up to 2^62 plainly, others with an exponent once there would be seven or more zeros to write.
+/// Appends `value` as replies show it: the fewest digits that read back as the same double. Whole numbers up
+/// to 2^62 are written plainly. Others get an exponent when seven or more zeros would be written.
 ///
-/// `3`, `3.5`, `-0`, `inf`, `-inf`, `nan`, `1e+20`, `1.1e-7`. At most 25 bytes.
+/// Examples: `3`, `3.5`, `-0`, `inf`, `-inf`, `nan`, `1e+20`, `1.1e-7`. At most 25 bytes.
 pub fn format_f64(value: f64, out: &mut Vec<u8>) {
     const PLAIN_MAX: f64 = (1u64 << 62) as f64;
     if value.is_nan() {
@@ -208,22 +208,22 @@ pub fn format_f64(value: f64, out: &mut Vec<u8>) {
     }
 }
 
-/// Most scores are prices, seconds or grades: `Some((whole, millionths))` if `value` has at most six decimals and
-/// fifteen digits. So few digits identify a double, hence they are also its shortest form.
+/// `Some((whole, millionths))` if `value` has at most six decimals and fifteen digits, as most scores do. So
+/// few digits identify a double, so they are also its shortest form.
 fn few_decimals(value: f64) -> Option<(u64, u32)> {
     const MILLION: f64 = 1e6;
     if value >= 1e9 {
         return None;
     }
     let scaled = (value * MILLION + 0.5) as u64;
-    // Both are whole numbers a double holds exactly, so the quotient is the double nearest to that decimal.
+    // A double holds both whole numbers exactly, so the quotient is the double nearest to that decimal.
     if scaled == 0 || scaled as f64 / MILLION != value {
         return None;
     }
     Some((scaled / 1_000_000, (scaled % 1_000_000) as u32))
 }
 
-/// `whole.millionths` without trailing zeros; `millionths` is not 0.
+/// Appends `whole.millionths` without trailing zeros. `millionths` is not 0.
 fn short_form(negative: bool, whole: u64, mut millionths: u32, out: &mut Vec<u8>) {
     let mut decimals = [0u8; 6];
     for digit in decimals.iter_mut().rev() {
@@ -239,9 +239,10 @@ fn short_form(negative: bool, whole: u64, mut millionths: u32, out: &mut Vec<u8>
     out.extend_from_slice(&decimals[..shown]);
 }
 
-/// Append the printer's `text` of `value` if it is the form wanted: no exponent, and few zeros or few decimals.
+/// Appends the printer's `text` of `value` if it has the right form: no exponent, and few zeros or few
+/// decimals.
 fn plain_form(value: f64, text: &[u8], out: &mut Vec<u8>) -> bool {
-    // Where the printer writes no exponent.
+    // The range in which the printer writes no exponent.
     if !(1e-5..1e16).contains(&value) {
         return false;
     }
@@ -254,8 +255,8 @@ fn plain_form(value: f64, text: &[u8], out: &mut Vec<u8>) -> bool {
     plain
 }
 
-/// The digits and the power of ten such that the number the printer gave as `text` is `digits * 10^exponent`,
-/// without trailing zeros.
+/// Digits and exponent such that the number printed as `text` is `digits * 10^exponent`, without trailing
+/// zeros.
 fn shortest_digits(text: &[u8]) -> ([u8; 17], usize, i32) {
     let (mut digits, mut count, mut exponent) = ([0u8; 17], 0, 0i32);
     let (mut seen_point, mut i) = (false, 0);
@@ -263,7 +264,7 @@ fn shortest_digits(text: &[u8]) -> ([u8; 17], usize, i32) {
         match text[i] {
             b'.' => seen_point = true,
             b'0' if count == 0 => exponent -= i32::from(seen_point),
-            // Past 17 digits only zeros of a plainly written whole number follow.
+            // Behind 17 digits only zeros of a plainly written whole number follow.
             _ if count == 17 => exponent += i32::from(!seen_point),
             digit => {
                 digits[count] = digit;
@@ -283,7 +284,7 @@ fn shortest_digits(text: &[u8]) -> ([u8; 17], usize, i32) {
     (digits, count, exponent)
 }
 
-/// Write `digits * 10^exponent` plainly if that takes few zeros, else with an exponent.
+/// Writes `digits * 10^exponent` plainly if that takes few zeros, else with an exponent.
 fn lay_out(digits: &[u8], exponent: i32, out: &mut Vec<u8>) {
     let count = digits.len() as i32;
     let scientific = exponent + count - 1;

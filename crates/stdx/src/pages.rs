@@ -1,8 +1,8 @@
-//! Blocks of 4 and 8 KiB for the keyspace, recycled through an own pool.
+//! Blocks of 4 and 8 KiB for the keyspace, recycled in a pool of its own.
 //!
-//! The general allocator gives nothing back when survivors are spread, and what it gives back it takes from whoever
-//! calls `free` at the wrong moment (single stalls of 37–97 ms were measured). Here blocks come from mapped regions,
-//! travel between a small cache per thread and two shared lists, and a keeper thread does everything slow:
+//! The general allocator keeps pages that a few survivors share, and may return memory during any call of
+//! `free`, which stalls the caller. Here blocks come from mapped regions. They move between a small cache per
+//! thread and two shared lists, and a keeper thread does all slow work:
 //!
 //! ```text
 //!  thread's cache ⇄ hot (resident, ready) ⇄ cold (address space only) ← new regions of 4 MiB
@@ -10,11 +10,12 @@
 //! ```
 //!
 //! - P1: a block is in exactly one place: with its owner, in one cache, in `hot`, or in `cold`.
-//! - P2: taking a block costs a pop from the thread's cache; refilling takes [`CACHE`] blocks under one short lock. Only
-//!   when the keeper is behind is a cold block taken, and then the kernel faults it in on first touch.
+//! - P2: taking a block pops it from the thread's cache. A refill takes [`CACHE`] blocks under one short
+//!   lock. If the keeper is behind, a cold block is taken, and the kernel faults it in on first touch.
 //! - P3: blocks are aligned to their size. Their contents are arbitrary.
-//! - P4: `hot` is kept between a floor (ahead of need: a quarter of what is in use, within bounds) and a ceiling (an
-//!   eighth of what is in use, at least the floor twice): beyond it the keeper returns memory to the system.
+//! - P4: `hot` stays between a floor and a ceiling. The floor is a quarter of the blocks in use, within
+//!   bounds; the ceiling an eighth of them, or twice the floor if that is more. Above it the keeper returns
+//!   memory to the system.
 
 use std::cell::RefCell;
 use std::ptr::NonNull;
@@ -25,12 +26,12 @@ use std::time::Duration;
 const REGION: usize = 4 << 20;
 const CACHE: usize = 32;
 
-/// A block of `Pool::size` bytes, owned by whoever holds it.
+/// A block of `Pool::size` bytes. Its holder owns it.
 pub type Block = NonNull<u8>;
 
 #[derive(Clone, Copy)]
 struct Free(Block);
-// SAFETY: a free block belongs to whoever takes it from the list, whichever thread that is (P1).
+// SAFETY: a free block belongs to the thread that takes it from the list (P1).
 unsafe impl Send for Free {}
 
 #[derive(Default)]
@@ -42,10 +43,10 @@ struct Lists {
 /// A pool of blocks of one size.
 pub struct Pool {
     size: usize,
-    /// The floor at most; at least an eighth of that.
+    /// The highest floor. The lowest is an eighth of it.
     most: usize,
     lists: Mutex<Lists>,
-    /// Blocks with owners or in caches; statistics and the ceiling only.
+    /// Blocks with owners, for statistics and the ceiling.
     in_use: AtomicUsize,
     mapped: AtomicUsize,
     cache: fn(&mut Caches) -> &mut Vec<Free>,
@@ -85,7 +86,7 @@ impl Pool {
         }
     }
 
-    /// Takes a block; its contents are arbitrary (P3). Panics when the system has no address space left.
+    /// Takes a block; its contents are arbitrary (P3). Panics if no address space is left.
     #[inline]
     pub fn take(&self) -> Block {
         self.in_use.fetch_add(1, Ordering::Relaxed);
@@ -110,7 +111,7 @@ impl Pool {
     /// Gives a block back.
     ///
     /// # Safety
-    /// `block` came from `take` of this pool and nobody uses it any more.
+    /// `block` came from `take` of this pool and is not used any more.
     #[inline]
     pub unsafe fn put(&self, block: Block) {
         self.in_use.fetch_sub(1, Ordering::Relaxed);
@@ -133,13 +134,13 @@ impl Pool {
         self.in_use.load(Ordering::Relaxed) * self.size
     }
 
-    /// Bytes resident but free: ready for the next owner.
+    /// Bytes that are resident and free.
     pub fn ready_bytes(&self) -> usize {
         self.lists().hot.len() * self.size
     }
 
     fn lists(&self) -> std::sync::MutexGuard<'_, Lists> {
-        // No code that can panic runs under this lock, so a poisoned one still holds whole lists.
+        // No code that can panic runs under this lock, so a poisoned lock still holds valid lists.
         self.lists.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -211,7 +212,7 @@ impl Pool {
                 (lists.cold.split_off(keep), true)
             } else if lists.hot.len() > self.ceiling() {
                 let excess = (lists.hot.len() - self.ceiling()).min(ROUND);
-                // The oldest ones: the end of the list is what is used next.
+                // The oldest blocks: those at the end are used next.
                 (lists.hot.drain(..excess).collect(), false)
             } else {
                 return false;
@@ -258,7 +259,8 @@ fn wake_keeper() {
     }
 }
 
-/// Starts the keeper thread. Without it (unit tests, tools) blocks are faulted in on first touch and never returned.
+/// Starts the keeper thread. Without it (unit tests, tools) blocks are faulted in on first touch and never
+/// returned.
 pub fn start_keeper() {
     KEEPER_STARTED.call_once(|| {
         // If there can be no thread the pool still works, only without its help.

@@ -1,14 +1,14 @@
 //! Panics: where one is contained, and where it ends the process.
 //!
-//! A panic is a mistake of the program. What it was in the middle of is in no known state, so a thread that works on what
-//! all share cannot go on, and must not just end: whoever it served would wait for ever.
+//! A panic is a bug. The data it interrupted is in an unknown state, so a thread that works on shared data
+//! cannot go on. It must not just end either: its clients would wait for ever.
 //!
-//! - X1: work that changes nothing but what it owns is [`contain`]ed: it fails, its thread goes on.
-//! - X2: everywhere else a panic ends the process, which says where and why ([`is_contained`] is asked by its hook).
-//! - X3: work that may change what others see is contained until it does: it says [`begin`] when it begins, and [`changes`] before its
-//!   first change. From then on a panic ends the process, until something else begins.
+//! - X1: work that changes only its own data is [`contain`]ed: it fails, and its thread goes on.
+//! - X2: anywhere else a panic ends the process, which reports where and why. Its hook asks [`is_contained`].
+//! - X3: work that may change shared data is contained until it does. It calls [`begin`] at its start and
+//!   [`changes`] before its first change. From then on a panic ends the process, until the next `begin`.
 //!
-//! Cost: a store for each word of X3; [`contain`] allocates nothing unless there is a panic.
+//! Cost: one store for each call of X3. [`contain`] allocates nothing unless there is a panic.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -22,7 +22,8 @@ thread_local! {
 
 static CAUGHT: AtomicU64 = AtomicU64::new(0);
 
-/// Runs `work`, whose panic is an error: its message. What `work` changes by reference must be thrown away then.
+/// Runs `work`. A panic becomes an error with its message; then data that `work` changed by reference must be
+/// thrown away.
 ///
 /// # Errors
 /// It panicked.
@@ -44,7 +45,7 @@ pub fn contain<R>(work: impl FnOnce() -> R) -> Result<R, String> {
 #[cold]
 fn caught_one(panic: Box<dyn Any + Send>, changed: bool) -> String {
     if changed {
-        // X3. The hook has ended the process, if there is one.
+        // X3. If a hook is set, it has ended the process by now.
         resume_unwind(panic);
     }
     if !panic.is::<Elsewhere>() {
@@ -55,29 +56,29 @@ fn caught_one(panic: Box<dyn Any + Send>, changed: bool) -> String {
 
 struct Elsewhere;
 
-/// Goes on with a panic that was contained, counted and logged on another thread, which worked for this one.
+/// Continues a panic that was contained, counted and logged on another thread, which worked for this one.
 pub fn go_on() -> ! {
     resume_unwind(Box::new(Elsewhere))
 }
 
-/// Something begins that has changed nothing yet (X3).
+/// Marks the start of work that has changed nothing yet (X3).
 #[inline]
 pub fn begin() {
     CHANGED.set(false);
 }
 
-/// What others see is about to change (X3).
+/// Marks that shared data is about to change (X3).
 #[inline]
 pub fn changes() {
     CHANGED.set(true);
 }
 
-/// Declares that all of this thread's work is contained by somebody else: a runtime, say.
+/// Declares all of this thread's work contained by something else, such as a runtime.
 pub fn contained_here() {
     CONTAINED.set(true);
 }
 
-/// Whether a panic of this thread is contained now.
+/// Whether a panic of this thread would be contained now.
 pub fn is_contained() -> bool {
     CONTAINED.get() && !CHANGED.get()
 }
@@ -115,7 +116,7 @@ mod tests {
         let outer = catch_unwind(|| {
             contain(|| {
                 assert_eq!(contain(changes), Ok(()));
-                // What changed within is changed.
+                // A change within the inner call counts outside, too.
                 assert!(!is_contained());
                 begin();
                 assert!(is_contained());

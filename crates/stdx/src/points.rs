@@ -1,22 +1,21 @@
-//! Places where a test may hold or slow the server: the promise that nobody waits can then be checked without a clock.
+//! Points where a test may hold or slow the server. So it can check without a clock that nothing waits.
 //!
 //! ```text
 //! DEBUG POINT job-start HOLD 1 ──► the next thread that gets there waits ──► DEBUG POINT job-start OFF
 //! ```
 //!
-//! - N1: while nothing is set a point costs one relaxed load.
-//! - N2: threads of their own wait at a point ([`reach`]); an event loop does not: it asks whether something of a client
-//!   is to stay where it is ([`stays`]), or which of two ways it takes ([`strays`]). The exceptions are [`Point::Loop`], for tests of who is told for whom they waited,
-//!   [`Point::Serve`], [`Point::Apart`] and [`Point::Leave`]: there a loop is really held up ([`hold_up`]).
-//! - N4: PANIC n makes the first n that arrive panic: threads of their own ([`reach`]) and whatever comes by [`trip`], where nothing
-//!   else happens.
-//! - N3: HOLD n holds the first n to arrive, and lets others pass.
+//! - N1: while nothing is set, a point costs one relaxed load.
+//! - N2: other threads wait at a point ([`reach`]). An event loop does not: it asks whether some work of a
+//!   client stays undone ([`stays`]), or which of two ways it takes ([`strays`]). A loop is really held up
+//!   ([`hold_up`]) only at [`Point::Loop`], [`Point::Serve`], [`Point::Apart`] and [`Point::Leave`].
+//! - N3: HOLD n holds the first n to arrive and lets others pass.
+//! - N4: PANIC n makes the first n to arrive panic: at [`reach`], and at [`trip`], which does nothing else.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The places.
+/// The points.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Point {
     /// A worker has taken a job and not begun to run it.
@@ -33,14 +32,14 @@ pub enum Point {
     Reclaim,
     /// A streamed reply is about to write its next part.
     Stream,
-    /// A new client is given to an event loop: while anything is set here who stays goes to the last loop and everybody
-    /// else to the first, however busy they are.
+    /// A new client is given to an event loop. While the point is set, a client that stays goes to the last
+    /// loop and any other to the first, however busy they are.
     Accept,
-    /// A client has been served: who stays goes to the next loop.
+    /// A client has been served. A client that stays moves to the next loop.
     Move,
     /// A message is about to be written for its next subscriber.
     Publish,
-    /// An event loop runs DEBUG STALL: the loop itself is busy here, and everybody on it waits.
+    /// An event loop runs DEBUG STALL. The loop itself is busy, and all its clients wait.
     Loop,
     /// A long commit has covered half of its shards, and is not decided.
     CommitPlace,
@@ -48,29 +47,29 @@ pub enum Point {
     CommitFold,
     /// Expired keys are about to be removed.
     Sweep,
-    /// An event loop has claimed a blocked client to serve it; the loop itself is busy here.
+    /// An event loop has claimed a blocked client to serve it. The loop itself is busy.
     Serve,
-    /// A command is about to read values whose locks it has given back; the loop itself is busy here.
+    /// A command is about to read values whose locks it has given back. The loop itself is busy.
     Apart,
     /// A client is registered for half of the many keys it waits for.
     Register,
-    /// A load of a source has taken its position, and has not asked the database.
+    /// A load of a source has taken its position and has not asked the database.
     SourceAsk,
     /// Rows of a source are about to be installed.
     SourceFill,
     /// Items of a source whose rows changed are about to be removed.
     SourceDrop,
-    /// An event loop is about to wake the reclaimer, which may take its core; the loop itself is busy here.
+    /// An event loop is about to wake the reclaimer, which may take its core. The loop itself is busy.
     Leave,
-    /// DUMP, MEMORY USAGE and EVENKEEL ITEMS hold their keys' locks, and have read nothing.
+    /// DUMP, MEMORY USAGE or EVENKEEL ITEMS holds its keys' locks and has read nothing.
     Read,
-    /// COPY has put a value, and nobody knows.
+    /// COPY has stored a value, and nothing is told yet.
     Change,
     /// EXEC estimates what a reply will cost.
     Estimate,
-    /// INFO, or a page of HTTP about the server, is about to be made.
+    /// INFO, or an HTTP page about the server, is about to be made.
     Report,
-    /// Half a command was read.
+    /// Half of a command has been read.
     Parse,
     /// A loop reads keys at a snapshot for long work.
     Load,
@@ -106,27 +105,27 @@ const POINTS: [(&str, Point); 27] = [
     ("load", Point::Load),
 ];
 
-/// What happens at a point.
+/// The setting of a point.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     Off,
-    /// A random time, in microseconds at most.
+    /// Each arrival waits for a random time, in microseconds at most.
     Delay(u32),
-    /// The first so many to arrive stay until the mode is set again.
+    /// The first n arrivals stay until the point is set again.
     Hold(usize),
-    /// The first so many to arrive panic (N4).
+    /// The first n arrivals panic (N4).
     Panic(usize),
 }
 
-/// See [`stays`].
+/// How long `stays` sleeps under DELAY.
 const NAP: Duration = Duration::from_micros(50);
 
 struct Place {
     mode: Mode,
     held: usize,
-    /// Clients of which something stays here, and until when (`mono_ns`).
+    /// Clients whose work stays here, and until when (`mono_ns`).
     clients: Vec<(u64, u64)>,
-    /// Counts the calls of [`set`]: who waits goes on when it changes.
+    /// Counts the calls of [`set`]. A waiting thread goes on when it changes.
     setting: u64,
 }
 
@@ -136,12 +135,12 @@ static PLACES: Mutex<[Place; POINTS.len()]> =
     Mutex::new([const { Place { mode: Mode::Off, held: 0, clients: Vec::new(), setting: 0 } }; POINTS.len()]);
 static CHANGED: Condvar = Condvar::new();
 
-/// The point of that name.
+/// The point with this name.
 pub fn named(name: &str) -> Option<Point> {
     POINTS.iter().find(|(known, _)| *known == name).map(|(_, point)| *point)
 }
 
-/// Sets what happens at a point from now on, and lets go whoever is held there.
+/// Sets a point and releases everything that is held there.
 pub fn set(point: Point, mode: Mode) {
     let mut places = places();
     let place = &mut places[point as usize];
@@ -155,13 +154,13 @@ pub fn set(point: Point, mode: Mode) {
     CHANGED.notify_all();
 }
 
-/// How many threads, or clients' streams, are held at a point now.
+/// How many threads and clients are held at a point now.
 pub fn held(point: Point) -> usize {
     let place = &places()[point as usize];
     place.held + place.clients.len()
 }
 
-/// A thread of its own comes by; it may have to stay for long (N2).
+/// A thread other than a loop passes a point. It may be held for long (N2).
 #[inline]
 pub fn reach(point: Point) {
     if is_armed(point) {
@@ -169,7 +168,7 @@ pub fn reach(point: Point) {
     }
 }
 
-/// A loop, or whoever else, comes by where a test may have it panic (N4).
+/// A thread, perhaps a loop, passes a point where a test may make it panic (N4).
 #[inline]
 pub fn trip(point: Point) {
     if is_armed(point) {
@@ -196,14 +195,14 @@ fn panics_at(point: Point) {
     panic!("DEBUG POINT asked for it at {point:?}");
 }
 
-/// Whether what a loop would do for a client now is to stay undone; the loop asks again later (N2). DELAY has it sleep for a
-/// moment each time, so that loops that ask again and again do not take the processors from all else.
+/// Whether a loop should leave some work of a client undone for now and ask again later (N2). Under DELAY
+/// each such call sleeps for a moment, so that loops that ask again and again leave the processors to others.
 #[inline]
 pub fn stays(point: Point, client: u64) -> bool {
     is_armed(point) && keeps(point, client)
 }
 
-/// Whether a client goes the other of two ways: HOLD sends the first so many there, and DELAY every second.
+/// Whether a client takes the other of two ways. HOLD sends the first n there, DELAY every second one.
 #[inline]
 pub fn strays(point: Point, client: u64) -> bool {
     is_armed(point)
@@ -213,7 +212,7 @@ pub fn strays(point: Point, client: u64) -> bool {
         }
 }
 
-/// Keeps this thread busy while the point is set to HOLD, or for the time DELAY names at most.
+/// Keeps this thread busy while the point is set to HOLD, or for a random time under DELAY.
 pub fn hold_up(point: Point) {
     if !is_armed(point) {
         return;
@@ -236,20 +235,20 @@ pub fn hold_up(point: Point) {
     places()[point as usize].held -= 1;
 }
 
-/// Whether anything is set there. Cost: one relaxed load.
+/// Whether a point is set. One relaxed load.
 #[inline]
 pub fn is_armed(point: Point) -> bool {
     ARMED.load(Ordering::Relaxed) >> point as u32 & 1 == 1
 }
 
-/// Whether anything is set anywhere. Cost: one relaxed load.
+/// Whether any point is set. One relaxed load.
 #[inline]
 pub fn any_armed() -> bool {
     ARMED.load(Ordering::Relaxed) != 0
 }
 
 fn places() -> MutexGuard<'static, [Place; POINTS.len()]> {
-    // A panic between two assignments leaves nothing half done that matters.
+    // A panic between two assignments leaves no harmful state.
     PLACES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -297,7 +296,7 @@ fn keeps(point: Point, client: u64) -> bool {
     stays
 }
 
-/// Whether it stays, and whether that is for a time.
+/// Whether the work stays undone, and whether only for a time.
 fn is_kept(point: Point, client: u64) -> (bool, bool) {
     let now_ns = crate::clock::mono_ns();
     let place = &mut places()[point as usize];
@@ -333,7 +332,7 @@ mod tests {
         set(Point::Stream, Mode::Off);
         assert!(!stays(Point::Stream, 1) && held(Point::Stream) == 0);
 
-        // DELAY: each for a time of its own, which ends.
+        // DELAY: each client stays for a time of its own, which ends.
         set(Point::Stream, Mode::Delay(1000));
         assert!(stays(Point::Stream, 1) && stays(Point::Stream, 2));
         while stays(Point::Stream, 1) {}

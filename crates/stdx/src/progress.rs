@@ -1,27 +1,27 @@
-//! Loops that take a text apart by hand say at each step that they took something: one that does not would never end.
+//! Checks that each step of a hand-written parser takes something, so that its loop ends.
 //!
-//! Cost: a comparison. A step that took nothing is a mistake of the program, and a panic can be contained
-//! ([`crate::panics`]); a loop that runs for ever cannot.
+//! Cost: a comparison. A step that takes nothing is a bug and panics. A panic can be contained
+//! ([`crate::panics`]); an endless loop cannot.
 
-/// What a step left of `before`.
+/// Returns `rest`, which a step left of `before`.
 ///
 /// # Panics
-/// It took nothing.
+/// Panics if the step took nothing.
 #[inline]
 #[track_caller]
 pub fn shorter<'a, T>(before: &[T], rest: &'a [T]) -> &'a [T] {
-    assert!(rest.len() < before.len(), "a step took nothing of {} that were left", before.len());
+    assert!(rest.len() < before.len(), "a parsing step took none of the {} items left", before.len());
     rest
 }
 
-/// Where a step that began at `at` ended.
+/// Returns `next`, the end of a step that began at `at`.
 ///
 /// # Panics
-/// It is not further on.
+/// Panics if the end is not further on.
 #[inline]
 #[track_caller]
 pub fn further(at: usize, next: usize) -> usize {
-    assert!(next > at, "a step ended at {next}, where it began at {at}");
+    assert!(next > at, "a parsing step ended at {next}, and began at {at}");
     next
 }
 

@@ -1,14 +1,15 @@
-//! A queue that grows without moving what is in it: it may hold a hundred thousand letters, which a `VecDeque` would copy.
+//! A queue that grows without moving its items. It may hold a hundred thousand letters, which a `VecDeque`
+//! would copy.
 
 use std::collections::VecDeque;
 
-/// Items that lie together.
+/// Items of a chunk.
 const CHUNK: usize = 256;
 
-/// See the module.
+/// A first-in, first-out queue in chunks. See the module.
 #[derive(Debug)]
 pub struct Queue<T> {
-    /// None is empty but one that is alone.
+    /// No chunk is empty, unless it is the only one.
     chunks: VecDeque<VecDeque<T>>,
 }
 
@@ -33,7 +34,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// The same at the other end.
+    /// As `push_back`, at the other end.
     pub fn push_front(&mut self, item: T) {
         match self.chunks.front_mut().filter(|chunk| chunk.len() < CHUNK) {
             Some(chunk) => chunk.push_front(item),
@@ -73,7 +74,7 @@ mod tests {
         let (mut queue, mut model, mut dice) = (Queue::default(), VecDeque::new(), 7u64);
         for step in 0..20_000u64 {
             dice = crate::hash::hash_u64(dice);
-            // It grows, then it shrinks.
+            // It grows first, then it shrinks.
             match dice % 10 {
                 n if n < if step < 10_000 { 6 } else { 3 } => {
                     queue.push_back(step);

@@ -1,20 +1,19 @@
-//! Dropping without waiting: the last reference to anything large is handed to a thread of its own.
+//! Frees large values on another thread, so that dropping them does not delay the caller.
 //!
 //! ```text
-//! Drop of a big value ──defer──► this thread's batch ──flush (once per loop turn)──► queue ──► reclaimer thread
+//! Drop of a big value ──defer──► this thread's batch ──flush (once a turn)──► queue ──► reclaimer thread
 //! ```
 //!
-//! - R1: `defer` never blocks: it pushes to a thread-local batch. A batch that nobody flushes is sent when it
-//!   reaches [`BATCH`] items or when its thread ends.
-//! - R2: `pending_bytes` counts from `defer` until the closure has run, and of a version of something large only what nobody
-//!   else has.
-//! - R3: without a reclaimer thread (unit tests, tools) the closure runs at once; so it does on that thread itself.
+//! - R1: `defer` never blocks: it adds to a thread-local batch. A batch is sent by `flush`, at [`BATCH`]
+//!   items, or when its thread ends.
+//! - R2: `pending_bytes` counts from `defer` until the closure has run. For a version of a large value it
+//!   counts only what no other version shares.
+//! - R3: without a reclaimer thread (unit tests, tools), and on that thread itself, the closure runs at once.
+//! - R4: above a limit ([`set_limit`]) the reclaimer is *full* until a quarter of the limit is free. `defer`
+//!   does not wait for that: the caller holds back clients that produce more garbage ([`is_full`],
+//!   [`deferred`]). Here versions count in whole, because content shared by waiting versions is memory too.
 //!
-//! - R4: above a limit ([`set_limit`]) the reclaimer is *full* until a quarter of it is freed. Nobody waits here for that:
-//!   who causes more is held back by who called him ([`is_full`], [`deferred`]). For this, versions count in whole: what
-//!   versions that wait one behind the other share belongs to none of them alone, and still is memory.
-//!
-//! Waking a sleeping thread costs about 20 µs, hence the batch: one wake-up per loop turn.
+//! Waking a sleeping thread costs about 20 µs, hence the batch: one wake-up per turn of a loop.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,7 +35,7 @@ static PENDING_WHOLE: AtomicU64 = AtomicU64::new(0);
 static PENDING_ITEMS: AtomicU64 = AtomicU64::new(0);
 static RECLAIMED_ITEMS: AtomicU64 = AtomicU64::new(0);
 static LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
-/// How often it became full, or stopped being so: odd while it is.
+/// How often it became full or stopped being full. Odd while it is full.
 static FULL: AtomicU64 = AtomicU64::new(0);
 
 struct Batch(Vec<Garbage>);
@@ -48,7 +47,7 @@ impl Drop for Batch {
 }
 
 thread_local! {
-    /// True on the reclaimer thread: what it frees may own more that is large, which is freed at once.
+    /// True on the reclaimer thread: large parts of what it frees are freed at once.
     static FREEING: Cell<bool> = const { Cell::new(false) };
     static DEFERRED: Cell<u64> = const { Cell::new(0) };
     static LOCAL: RefCell<Batch> = const { RefCell::new(Batch(Vec::new())) };
@@ -70,12 +69,20 @@ pub fn start() {
     RUNNING.store(spawned.is_ok(), Ordering::Release);
 }
 
-/// Runs `f`, which frees about `bytes`, on the reclaimer thread. Cost here: one small allocation.
+/// Runs `f`, which frees about `bytes`, on the reclaimer thread. Costs one small allocation here.
 pub fn defer(bytes: usize, f: impl FnOnce() + Send + 'static) {
     defer_version(bytes, bytes, f);
 }
 
-/// As `defer`, of something of so many bytes, about `alone` of which nobody else has (R2).
+/// The size that is assumed of a thing that is dropped without a count of its bytes.
+const LARGE: usize = 128 * 1024;
+
+/// Drops something that may be large on the reclaimer thread.
+pub fn discard(thing: impl Send + 'static) {
+    defer(LARGE, move || drop(thing));
+}
+
+/// As `defer`, for a version of a large value: of its `bytes`, about `alone` are not shared (R2).
 pub fn defer_version(bytes: usize, alone: usize, f: impl FnOnce() + Send + 'static) {
     if !RUNNING.load(Ordering::Acquire) || FREEING.try_with(Cell::get).unwrap_or(true) {
         return f();
@@ -89,8 +96,7 @@ pub fn defer_version(bytes: usize, alone: usize, f: impl FnOnce() + Send + 'stat
     }
     let mut garbage = Some(Garbage { bytes, alone, free: Box::new(f) });
     let full = LOCAL.try_with(|local| {
-        // A drop inside `free` on the reclaimer itself may come back here while the batch is borrowed: never,
-        // because nothing is dropped while it is borrowed (R1).
+        // Nothing is dropped while the batch is borrowed, so a nested `defer` cannot meet it borrowed (R1).
         let batch = &mut local.borrow_mut().0;
         batch.extend(garbage.take());
         batch.len() >= BATCH
@@ -98,12 +104,12 @@ pub fn defer_version(bytes: usize, alone: usize, f: impl FnOnce() + Send + 'stat
     match full {
         Ok(true) => flush(),
         Ok(false) => {}
-        // The thread is ending and its batch is gone: send this one directly.
+        // The thread is ending and its batch is gone: send this item directly.
         Err(_) => send(garbage.into_iter().collect()),
     }
 }
 
-/// Whether this thread has anything to hand over.
+/// Whether this thread's batch has items.
 #[inline]
 pub fn is_due() -> bool {
     LOCAL.try_with(|local| !local.borrow().0.is_empty()).unwrap_or(false)
@@ -116,27 +122,27 @@ pub fn flush() {
     send(batch);
 }
 
-/// Bytes handed over and not freed yet (R2).
+/// Bytes that were deferred and are not freed yet (R2).
 pub fn pending_bytes() -> u64 {
     PENDING_BYTES.load(Ordering::Relaxed)
 }
 
-/// The same with all that the versions among it share with others: what the limit is for (R4).
+/// As `pending_bytes`, with shared content counted in each version. The limit applies to this (R4).
 pub fn pending_whole() -> u64 {
     PENDING_WHOLE.load(Ordering::Relaxed)
 }
 
-/// Objects handed over and not freed yet.
+/// Items that were deferred and are not freed yet.
 pub fn pending_items() -> u64 {
     PENDING_ITEMS.load(Ordering::Relaxed)
 }
 
-/// Objects freed by the reclaimer since the start (`lazyfreed_objects`).
+/// Items freed since the start (`lazyfreed_objects`).
 pub fn reclaimed_items() -> u64 {
     RECLAIMED_ITEMS.load(Ordering::Relaxed)
 }
 
-/// Sets how many bytes may wait before it is full (R4).
+/// Sets how many bytes may wait before the reclaimer is full (R4).
 pub fn set_limit(bytes: u64) {
     LIMIT.store(bytes, Ordering::Relaxed);
     let pending = pending_whole();
@@ -145,23 +151,23 @@ pub fn set_limit(bytes: u64) {
     }
 }
 
-/// How many bytes may wait before it is full.
+/// How many bytes may wait before the reclaimer is full.
 pub fn limit() -> u64 {
     LIMIT.load(Ordering::Relaxed)
 }
 
-/// Whether too much waits to be freed. Cost: one relaxed load of what seldom changes.
+/// Whether too much waits to be freed. One relaxed load of a word that seldom changes.
 #[inline]
 pub fn is_full() -> bool {
     FULL.load(Ordering::Relaxed) & 1 == 1
 }
 
-/// The time it is full for, as a number: another time it is another one.
+/// A number for the current period of being full. Another period has another number.
 pub fn fullness() -> u64 {
     FULL.load(Ordering::Relaxed)
 }
 
-/// Bytes this thread has handed over so far.
+/// Bytes that this thread has deferred so far.
 pub fn deferred() -> u64 {
     DEFERRED.get()
 }
@@ -169,7 +175,7 @@ pub fn deferred() -> u64 {
 fn set_full(full: bool) {
     let count = FULL.load(Ordering::Relaxed);
     if (count & 1 == 1) != full {
-        // Who is beaten to it has nothing to do any more.
+        // If another thread was first, nothing is left to do.
         let _ = FULL.compare_exchange(count, count + 1, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
@@ -217,7 +223,7 @@ mod tests {
         flush();
         assert_eq!(rx.recv().unwrap(), 2);
 
-        // What waits above the limit makes it full; when that is freed it is not (R4).
+        // Above the limit it is full; after enough is freed it is not (R4).
         let (hold, held) = channel();
         defer(100, move || held.recv().unwrap());
         set_limit(150);

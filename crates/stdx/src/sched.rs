@@ -1,25 +1,28 @@
-//! Who had the processors while a thread did not: their context switches, as the kernel notes them.
+//! Shows which threads had the processors while a given thread did not, from the kernel's record of context
+//! switches.
 //!
 //! ```text
-//! watch(thread) ──► kernel: every switch ──► a ring per processor ──absence()──► Switch… ──► Absence: who ran while that thread
-//!                                                                                           could have run and did not
+//! watch(thread) ──► kernel: every switch ──► a ring per processor ──absence()──► Absence: threads that
+//!                                                                                       ran instead
 //! ```
 //!
-//! - S1: switches are noted while a thread is watched, or always; who had its processor just then is known from the first of them.
-//! - S2: nobody reads a ring until somebody asks; the kernel overwrites what is oldest. It is stopped while it is copied. What is
-//!   told of a time with missing switches says so ([`Absence::seen_ns`]).
-//! - S3: what a record says is checked as if it came from outside.
+//! - S1: switches are noted while a thread is watched, or always. The first one of a processor shows which
+//!   thread had it before.
+//! - S2: a ring is read only on a question, and stopped while it is copied. The kernel overwrites the oldest
+//!   records; a result that misses switches says so ([`Absence::seen_ns`]).
+//! - S3: a record is checked like foreign input.
 //!
-//! Needs `CAP_PERFMON`, or `kernel.perf_event_paranoid` of 0 or less. Cost, on an AMD EPYC: 0.1 us for every switch of the whole
-//! machine while a [`Witness`] exists, 0.85 us while it watches (`perf bench sched pipe` on one core). A ring of 64 KB for each
-//! processor this process may run on; a question copies them, some 20 us each.
+//! Needs `CAP_PERFMON`, or `kernel.perf_event_paranoid` of 0 or less. Cost: less than 1 µs per switch of the
+//! whole machine while it watches. A ring takes 64 KB per processor that this process may run on; a question
+//! copies them, some 20 µs each.
 //!
 //! Source: the manual page perf_event_open(2).
 
 use std::collections::HashMap;
 use std::io;
 
-/// A thread, and the process it belongs to. Both 0: nobody's, or of a process that cannot be seen from here.
+/// A thread and its process. Both are 0 for an idle processor and for a process that cannot be seen from
+/// here.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Task {
     pub pid: u32,
@@ -30,9 +33,9 @@ pub struct Task {
 enum Kind {
     /// The thread got the processor.
     In,
-    /// It gave it up, to wait for something.
+    /// The thread gave the processor up, to wait for something.
     Blocked,
-    /// It was taken from it, or offered: the thread could have gone on.
+    /// The thread was preempted, or yielded: it could have gone on.
     Preempted,
 }
 
@@ -43,39 +46,41 @@ struct Switch {
     kind: Kind,
 }
 
-/// The switches of one processor since it is watched, oldest first.
+/// The switches of one processor, oldest first.
 #[derive(Default)]
 struct Lane {
-    /// From when on none is missing.
+    /// From this time on none is missing.
     since_ns: u64,
     switches: Vec<Switch>,
 }
 
-/// A thread that is watched, as it was at first.
+/// A watched thread, in its state when the watch began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Watched {
     tid: u32,
     since_ns: u64,
-    /// The place of its processor among the lanes, and whether it waited for something else than a processor; if that is known.
+    /// If known: the index of its processor among the lanes, and whether it waited for something other than a
+    /// processor.
     stood: Option<(usize, bool)>,
 }
 
 /// How a thread was kept from running.
 #[derive(Default, Debug)]
 pub struct Absence {
-    /// How long it was watched, as far as no switch is missing.
+    /// How long it was watched without a missing switch.
     pub seen_ns: u64,
     /// How long of that it could have run and did not.
     pub preempted_ns: u64,
-    /// How long it waited for something else than a processor.
+    /// How long it waited for something other than a processor.
     pub blocked_ns: u64,
-    /// Who ran instead of it, on the processor it had been taken from, longest first.
+    /// The threads that ran instead, on the processor taken from it, longest first.
     pub ran: Vec<(Task, u64)>,
-    /// How long nobody did.
+    /// How long that processor was idle.
     pub idle_ns: u64,
 }
 
-/// What became of a thread between two readings of [`crate::clock::mono_ns`]. O(n log n) in the switches.
+/// Computes the absence of a thread between two readings of [`crate::clock::mono_ns`]. O(n log n) in the
+/// switches.
 fn absence(lanes: &[Lane], watched: &Watched, from_ns: u64, to_ns: u64) -> Absence {
     let mut own: Vec<(u64, usize, Kind)> = Vec::new();
     for (cpu, lane) in lanes.iter().enumerate() {
@@ -87,11 +92,11 @@ fn absence(lanes: &[Lane], watched: &Watched, from_ns: u64, to_ns: u64) -> Absen
     let from_ns = from_ns.max(known_ns).max(watched.since_ns);
     let mut found = Absence { seen_ns: to_ns.saturating_sub(from_ns), ..Absence::default() };
     let mut ran: HashMap<Task, u64> = HashMap::new();
-    // Without a switch nobody can tell whether it ran.
+    // Without a switch it is unknown whether the thread ran.
     let stood = watched.stood.filter(|(at, _)| lanes.get(*at).is_some_and(|lane| !lane.switches.is_empty()));
     let kind = |blocked: bool| if blocked { Kind::Blocked } else { Kind::Preempted };
     let mut left = stood.map(|(at, blocked)| (watched.since_ns, at, kind(blocked)));
-    // It is back when the time is over.
+    // The thread counts as back at the end of the time.
     for (at_ns, cpu, kind) in own.into_iter().chain([(to_ns, 0, Kind::In)]) {
         if kind != Kind::In {
             left = Some((at_ns, cpu, kind));
@@ -108,18 +113,18 @@ fn absence(lanes: &[Lane], watched: &Watched, from_ns: u64, to_ns: u64) -> Absen
         lanes[cpu].add_up(since_ns, until_ns, &mut ran);
     }
     found.idle_ns = ran.remove(&NOBODY).unwrap_or(0);
-    // The microsecond the switch itself takes.
+    // The microsecond that the switch itself takes.
     ran.retain(|task, _| task.tid != watched.tid);
     found.ran = ran.into_iter().collect();
     found.ran.sort_unstable_by_key(|(task, ns)| (std::cmp::Reverse(*ns), task.tid));
     found
 }
 
-/// A processor that has nothing to do runs this.
+/// The task of an idle processor.
 const NOBODY: Task = Task { pid: 0, tid: 0 };
 
 impl Lane {
-    /// The switches since a moment; who had the processor then is who left it first.
+    /// Drops the switches before a moment. The thread that left first had the processor until then.
     fn begin_at(mut self, since_ns: u64) -> Lane {
         self.since_ns = self.since_ns.max(since_ns);
         let since_ns = self.since_ns;
@@ -130,7 +135,7 @@ impl Lane {
         self
     }
 
-    /// Adds up who had the processor between two moments.
+    /// Adds up how long each task had the processor between two moments.
     fn add_up(&self, from_ns: u64, to_ns: u64, ran: &mut HashMap<Task, u64>) {
         let mut came = self.switches.iter().filter(|switch| switch.kind == Kind::In).peekable();
         while let Some(switch) = came.next() {
@@ -143,7 +148,7 @@ impl Lane {
     }
 }
 
-/// Reads what a ring holds, the newest record first: `data` begins with it. None of the bytes is trusted.
+/// Reads the contents of a ring. `data` begins with the newest record. No byte is trusted.
 fn parse(data: &[u8], behind_ns: u64) -> Lane {
     let word = |at: usize| {
         data.get(at..at + 4).map(|bytes| u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
@@ -157,7 +162,7 @@ fn parse(data: &[u8], behind_ns: u64) -> Lane {
             break;
         }
         if at + len > data.len() {
-            // Half of it was overwritten: what came before is gone.
+            // Half of it was overwritten, and all older records are gone.
             lane.since_ns = lane.switches.last().map_or(u64::MAX, |oldest: &Switch| oldest.at_ns);
             break;
         }
@@ -204,25 +209,26 @@ mod kernel {
     pub(super) const MISC_SWITCH_OUT: u16 = bindings::PERF_RECORD_MISC_SWITCH_OUT as u16;
     pub(super) const MISC_SWITCH_OUT_PREEMPT: u16 = bindings::PERF_RECORD_MISC_SWITCH_OUT_PREEMPT as u16;
 
-    /// Bytes of a ring: a power of two, of pages.
+    /// Bytes of a ring. A power of two, in pages.
     const RING: usize = 64 * 1024;
-    /// Bytes of a record: its head, who comes or went, whose it is, and when.
+    /// Bytes of a record: head, thread, process, and time.
     const RECORD: u64 = 32;
-    /// With more processors than these only the one of the thread is watched.
+    /// With more processors than this, only the thread's own is watched.
     const ALL: usize = 16;
 
-    /// Sees who runs instead of a thread.
+    /// Watches which threads run instead of others.
     pub struct Witness {
         rings: Vec<Ring>,
         /// How far this process's clock is behind the kernel's.
         behind_ns: u64,
         watched: Vec<Watched>,
-        /// Since when everything is noted, if it is.
+        /// Since when every thread is watched, if so.
         all_since_ns: Option<u64>,
     }
 
     impl Witness {
-        /// Watches nobody yet. Errors: as the system call's; without the right to it `EACCES` or `EPERM`.
+        /// A witness that watches no thread yet. Fails as the system call does: `EACCES` or `EPERM` without
+        /// the right to it.
         pub fn open() -> io::Result<Witness> {
             let mono = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
             let kernel_ns = mono.tv_sec as u64 * 1_000_000_000 + mono.tv_nsec as u64;
@@ -233,8 +239,7 @@ mod kernel {
             Ok(Witness { rings: rings?, behind_ns, watched: Vec::new(), all_since_ns: None })
         }
 
-        /// Notes everything from now on, as if every thread were watched; or no longer. True if it ended just now, and with it all
-        /// watching.
+        /// Begins or ends watching every thread. True if this ended all watching just now.
         pub fn watch_all(&mut self, on: bool) -> bool {
             if self.all_since_ns.is_some() == on {
                 return false;
@@ -247,14 +252,14 @@ mod kernel {
             !on
         }
 
-        /// How many switches were noted so far. Cost: a load for each processor.
+        /// How many switches were noted so far. One load per processor.
         pub fn noted(&self) -> u64 {
-            // From one thread to another: two records.
+            // A switch from one thread to another takes two records.
             self.rings.iter().map(Ring::written).sum::<u64>() / (2 * RECORD)
         }
 
-        /// Begins to watch a thread of this process, if that is not done already. Cost: some 20 us, and an interrupt to each
-        /// processor.
+        /// Begins to watch a thread of this process, unless it is watched. Costs some 20 µs, and an interrupt
+        /// to each processor.
         pub fn watch(&mut self, tid: u32) {
             if self.all_since_ns.is_some() || self.watched.iter().any(|watched| watched.tid == tid) {
                 return;
@@ -269,8 +274,8 @@ mod kernel {
             self.watched.push(Watched { tid, since_ns, stood });
         }
 
-        /// What kept a thread that is watched from running between two readings of [`crate::clock::mono_ns`]. None: nobody
-        /// watched it.
+        /// Tells what kept a watched thread from running between two readings of [`crate::clock::mono_ns`].
+        /// `None`: it was not watched.
         pub fn absence(&self, tid: u32, from_ns: u64, to_ns: u64) -> Option<Absence> {
             let all = self.all_since_ns.map(|since_ns| Watched { tid, since_ns, stood: None });
             let watched = &self.watched.iter().find(|watched| watched.tid == tid).copied().or(all)?;
@@ -280,7 +285,7 @@ mod kernel {
             Some(absence(&lanes, watched, from_ns, to_ns))
         }
 
-        /// Watches a thread no longer.
+        /// Stops watching a thread.
         pub fn leave(&mut self, tid: u32) {
             let before = self.watched.len();
             self.watched.retain(|watched| watched.tid != tid);
@@ -290,34 +295,34 @@ mod kernel {
         }
     }
 
-    /// Whether a thread of this process could run and does not: its time stands still. False if that cannot be told. Cost: 1 us if it
-    /// runs, else some 20.
+    /// Whether a thread of this process could run and does not: its CPU time stands still. False if unknown.
+    /// Costs 1 µs if it runs, else some 20.
     pub fn is_kept_waiting(tid: u32) -> bool {
         let before = cpu_ns(tid);
         let stands = before.is_some() && cpu_ns(tid) == before;
         stands && standing(tid).is_some_and(|(blocked, _)| !blocked) && cpu_ns(tid) == before
     }
 
-    /// Nanoseconds a thread of this process has had a processor.
+    /// CPU time of a thread of this process, in nanoseconds.
     fn cpu_ns(tid: u32) -> Option<u64> {
-        // clock_getcpuclockid(3) has no like for a thread known by number; this is what its number is made of.
+        // clock_getcpuclockid(3) takes no thread id. A clock's number is made like this.
         let clock = !i32::try_from(tid).ok()? << 3 | 6;
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: it writes the time it is given, which lives.
+        // SAFETY: writes the time that it is given, which lives.
         let rc = unsafe { libc::clock_gettime(clock, &raw mut time) };
         (rc == 0).then_some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
     }
 
-    /// Whether a thread of this process waits for something else than a processor, and its processor.
+    /// Whether a thread of this process waits for something other than a processor, and its processor.
     fn standing(tid: u32) -> Option<(bool, usize)> {
         let text = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).ok()?;
-        // The name, in brackets, may hold anything. Behind it: the third field and on.
+        // The name, in brackets, may hold anything. The third field and the others follow it.
         let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
         let blocked = fields.next()? != "R";
         Some((blocked, fields.nth(35)?.parse().ok()?))
     }
 
-    /// What the kernel writes of one processor's switches.
+    /// The kernel's record of one processor's switches.
     struct Ring {
         cpu: usize,
         event: File,
@@ -349,11 +354,12 @@ mod kernel {
             if fd < 0 {
                 return Err(io::Error::last_os_error());
             }
-            // SAFETY: it was just opened, and nobody else knows it.
+            // SAFETY: it was just opened, and is known here only.
             let event = unsafe { File::from_raw_fd(fd) };
             let page = rustix::param::page_size();
             let (prot, kind) = (libc::PROT_READ, libc::MAP_SHARED);
-            // SAFETY: a new mapping of a file at no address of ours. Without the right to write, the kernel overwrites (S1).
+            // SAFETY: a new mapping of a file, at an address that the kernel chooses. It is read-only, so the
+            // kernel overwrites old records (S2).
             let map =
                 unsafe { libc::mmap(std::ptr::null_mut(), page + RING, prot, kind, event.as_raw_fd(), 0) };
             if map == libc::MAP_FAILED {
@@ -365,7 +371,8 @@ mod kernel {
 
         /// Where the newest record begins: the kernel writes backward, from 0 on.
         fn head(&self) -> u64 {
-            // SAFETY: the first page of the mapping is of this type; the field is aligned, and read in one go.
+            // SAFETY: the first page of the mapping is of this type; the field is aligned, and read in one
+            // go.
             let head = unsafe {
                 (&raw const (*self.map.as_ptr().cast::<perf_event_mmap_page>()).data_head).read_volatile()
             };
@@ -373,18 +380,19 @@ mod kernel {
             head
         }
 
-        /// Bytes that were written in all.
+        /// Bytes written so far.
         fn written(&self) -> u64 {
             self.head().wrapping_neg()
         }
 
-        /// All it holds, the newest record first.
+        /// The contents of the ring, newest record first.
         fn copy(&self) -> Vec<u8> {
             self.pause(1);
             let from = self.head() as usize & (RING - 1);
             let mut data = Vec::with_capacity(RING);
-            // SAFETY: the ring lies behind the first page and has so many bytes, `from` less than all. It is stopped (S2); should
-            // the kernel still end a record, its bytes are read in part, and they are not trusted (S3).
+            // SAFETY: the ring lies behind the first page and has this many bytes; `from` is below that. It
+            // is stopped (S2). If the kernel still completes a record, its bytes may be torn; they are not
+            // trusted (S3).
             unsafe {
                 let ring = self.map.as_ptr().add(self.page);
                 std::ptr::copy_nonoverlapping(ring.add(from), data.as_mut_ptr(), RING - from);
@@ -395,7 +403,7 @@ mod kernel {
             data
         }
 
-        /// Begins or ends to note switches.
+        /// Starts or stops noting switches.
         fn note(&self, on: bool) {
             let call = if on { sys::ioctls::ENABLE } else { sys::ioctls::DISABLE };
             // SAFETY: the file is an event's; the call takes no pointer.
@@ -410,7 +418,7 @@ mod kernel {
 
     impl Drop for Ring {
         fn drop(&mut self) {
-            // SAFETY: it was mapped so, and nothing refers to it any more.
+            // SAFETY: it was mapped with this size, and nothing refers to it any more.
             unsafe { libc::munmap(self.map.as_ptr().cast(), self.page + RING) };
         }
     }
@@ -429,7 +437,7 @@ mod kernel {
         false
     }
 
-    /// There is none here.
+    /// Not available on this system.
     pub struct Witness(std::convert::Infallible);
 
     impl Witness {
@@ -496,7 +504,7 @@ mod tests {
         let found = absence(&lanes, &watched, 50, 600);
         assert_eq!((found.seen_ns, found.preempted_ns, found.blocked_ns), (550, 110 + 100, 50));
         assert_eq!((found.ran, found.idle_ns), (vec![(B, 30 + 100), (C, 70)], 10));
-        // Of an absence that began before, or ends after, only what lies within.
+        // Only the part of an absence within the time counts.
         let found = absence(&lanes, &watched, 120, 150);
         assert_eq!((found.preempted_ns, found.ran), (30, vec![(C, 20), (B, 10)]));
         let late = Watched { since_ns: 140, ..watched };
@@ -518,11 +526,11 @@ mod tests {
         // A itself was there.
         let lanes = began(&[(250, A, Preempted), (250, B, In)]);
         assert_eq!(absence(&lanes, &watched(false), 0, 300).ran, [(B, 50)]);
-        // Whose standing is not known counts from its first switch on.
+        // A thread in an unknown state counts from its first switch on.
         let unknown = Watched { tid: 10, since_ns: 100, stood: None };
         let lanes = began(&[(250, B, Blocked), (250, A, In), (280, A, Preempted), (280, C, In)]);
         assert_eq!(absence(&lanes, &unknown, 0, 300).ran, [(C, 20)]);
-        // Nobody left: that says nothing.
+        // Without a switch nothing is known.
         let found = absence(&began(&[]), &watched(false), 0, 300);
         assert_eq!((found.preempted_ns, found.seen_ns), (0, 200));
     }
@@ -545,7 +553,7 @@ mod tests {
         let older = record(RECORD_SWITCH_CPU_WIDE, out, A, 1200);
         let blocked = record(RECORD_SWITCH_CPU_WIDE, MISC_SWITCH_OUT, A, 1100);
         let whole = [newest, older, blocked].concat();
-        // What was never written is zero.
+        // Bytes that were never written are zero.
         let read = parse(&[&whole[..], &[0; 64]].concat(), 1000);
         assert_eq!(read.since_ns, 0);
         let told: Vec<_> =
@@ -557,7 +565,7 @@ mod tests {
         assert_eq!((cut.since_ns, cut.switches.len()), (200, 2));
         let watched = Watched { tid: 10, since_ns: 0, stood: Some((0, false)) };
         assert_eq!(absence(&[cut], &watched, 150, 400).seen_ns, 200);
-        // Where records were lost, nothing older is sure.
+        // Where records were lost, older ones are not reliable.
         let lost =
             [record(RECORD_SWITCH_CPU_WIDE, 0, B, 1300), record(RECORD_LOST, 0, A, 0), vec![0; 64]].concat();
         assert_eq!(parse(&lost, 1000).since_ns, 300);
@@ -579,7 +587,8 @@ mod tests {
         }
     }
 
-    /// Where the system allows it: a thread that shares its processor with another one's endless loop is told so.
+    /// Where the system allows it: a thread that shares its processor with another one's endless loop sees
+    /// that thread.
     #[cfg(target_os = "linux")]
     #[test]
     fn who_takes_a_processor_is_seen() {
@@ -603,7 +612,7 @@ mod tests {
                 }
             });
             let other = told.recv().unwrap();
-            // While this thread asks, the other has no processor, but for moments.
+            // While this thread asks, the other has no processor, except for moments.
             let began_ns = crate::clock::mono_ns();
             let mut kept = false;
             while !kept && crate::clock::mono_ns() - began_ns < 30_000_000_000 {
@@ -615,7 +624,7 @@ mod tests {
             assert!(kept && !is_kept_waiting(me()) && !is_kept_waiting(u32::MAX));
             witness.watch(me());
             let from_ns = crate::clock::mono_ns();
-            // Each of them has to have the processor some time.
+            // Each of the two must get the processor some time.
             let seen = loop {
                 let spun_ns = crate::clock::mono_ns();
                 while crate::clock::mono_ns() - spun_ns < 5_000_000 {}
@@ -628,7 +637,7 @@ mod tests {
             assert!(seen.preempted_ns > 0 && seen.ran.iter().all(|(task, _)| task.tid != me()), "{seen:?}");
             witness.leave(me());
             assert!(witness.absence(me(), from_ns, from_ns + 1).is_none());
-            // All is noted, then nothing.
+            // Everything is noted, then nothing.
             let noted = witness.noted();
             assert!(noted > 0 && !witness.watch_all(true));
             assert!(witness.absence(me(), from_ns, from_ns + 1).is_some());

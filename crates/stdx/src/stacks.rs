@@ -1,17 +1,18 @@
-//! What another thread is doing at this moment: its call stack, taken without its help.
+//! The current call stack of another thread, taken without its cooperation.
 //!
 //! ```text
-//! ask(thread) ──signal──► handler, on that thread: copies registers and the top of the stack ──► take() ──► Sample
-//!                                            Sample::frames: unwound later, by who took it ──► name(address)
+//! ask(thread) ──signal──► handler, on that thread: copies registers and stack ──► take() ──► Sample
+//!                                           Sample::frames: unwound later by the caller ──► name(address)
 //! ```
 //!
-//! - B1: the handler calls nothing but the kernel's return: no allocation, no lock, no unwinding. It copies what lies between
-//!   the stack pointer and the end of the stack, which the thread noted before ([`observable`]), at most [`WORDS`].
-//! - B2: one sample at a time: the buffer belongs to who asks, then to the handler, then to who asked.
-//! - B3: unwinding reads the copy alone, and the unwind tables, which are mapped as long as the process lives.
+//! - B1: the handler makes no allocation, takes no lock and does not unwind. It copies at most [`WORDS`]
+//!   between the stack pointer and the end of the stack, which the thread noted earlier ([`observable`]).
+//! - B2: one sample at a time. The buffer belongs to the caller of `ask`, then to the handler, then to the
+//!   caller again.
+//! - B3: unwinding reads only the copy, and the unwind tables, which stay mapped while the process lives.
 //!
-//! Cost: some 5 µs for the thread asked, some 50 µs for [`Sample::frames`]. The first [`name`] reads the symbols of the
-//! executable: up to some 100 ms, and 8 bytes per function from then on.
+//! Cost: some 5 µs for the thread asked, some 50 µs for [`Sample::frames`]. The first [`name`] reads the
+//! symbols of the executable: up to some 100 ms, and 8 bytes per function from then on.
 
 use framehop::{
     CacheNative, ExplicitModuleSectionInfo, Module, MustNotAllocateDuringUnwind, Unwinder, UnwinderNative,
@@ -49,15 +50,16 @@ struct Raw {
 
 struct Buffer(UnsafeCell<Raw>);
 
-// SAFETY: who may touch it follows from STATE (B2): the handler while COPYING, who asked while TAKEN.
+// SAFETY: STATE decides the user of the buffer (B2): the handler while COPYING, the caller of `ask` while
+// TAKEN.
 unsafe impl Sync for Buffer {}
 
 thread_local! {
-    /// Where this thread's stack ends; 0: it is not to be looked at.
+    /// The end of this thread's stack; 0: it must not be read.
     static STACK_END: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The registers unwinding begins with, and the top of the stack.
+/// A copy of a thread's registers and the top of its stack, to be unwound.
 pub struct Sample {
     /// When it was taken ([`crate::clock::mono_ns`]).
     pub at_ns: u64,
@@ -76,7 +78,7 @@ fn signal() -> c_int {
     libc::SIGRTMIN() + 3
 }
 
-/// Lets the calling thread be asked what it does.
+/// Lets the calling thread be sampled.
 pub fn observable() {
     // SAFETY: the attributes are initialised by the first call, read by the second, and destroyed.
     unsafe {
@@ -106,7 +108,8 @@ pub fn install() -> bool {
     }
 }
 
-/// Asks a thread of this process; [`take`] has the answer soon, or never. False if somebody else's question is open.
+/// Asks a thread of this process for a sample; [`take`] returns it soon, or never. False if another question
+/// is open.
 pub fn ask(thread: i32) -> bool {
     if STATE.compare_exchange(IDLE, ASKED, Ordering::AcqRel, Ordering::Relaxed).is_err() {
         return false;
@@ -119,12 +122,12 @@ pub fn ask(thread: i32) -> bool {
     sent
 }
 
-/// Forgets an open question.
+/// Withdraws an open question.
 pub fn withdraw() {
     let _ = STATE.compare_exchange(ASKED, IDLE, Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// The answer to who asked last, if it is there.
+/// The answer to the last question, if it is there.
 pub fn take() -> Option<Sample> {
     if STATE.load(Ordering::Acquire) != TAKEN {
         return None;
@@ -142,11 +145,11 @@ extern "C" fn copy(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     if STATE.compare_exchange(ASKED, COPYING, Ordering::AcqRel, Ordering::Relaxed).is_err() {
         return;
     }
-    // SAFETY: the kernel gives the context of the thread it interrupted; the buffer is ours while COPYING (B2); what lies
-    // between the stack pointer and the end of the stack is mapped.
+    // SAFETY: the kernel gives the context of the thread it interrupted; the buffer is ours while COPYING
+    // (B2); what lies between the stack pointer and the end of the stack is mapped.
     unsafe {
         let raw = &mut *BUFFER.0.get();
-        // The clock was read before (`install`): this is one call that the kernel answers without a switch.
+        // `install` has read the clock once: now it is a call that the kernel answers without a switch.
         raw.at_ns = crate::clock::mono_ns();
         registers(&*context.cast::<libc::ucontext_t>(), raw);
         let (sp, end) = (raw.sp as usize & !7, STACK_END.get());
@@ -183,7 +186,7 @@ fn unwind_registers(sample: &Sample) -> framehop::UnwindRegsNative {
 type Tables = UnwinderNative<&'static [u8], MustNotAllocateDuringUnwind>;
 
 impl Sample {
-    /// The addresses of the functions that were under way, innermost first. As many as the copy shows.
+    /// The addresses of the active functions, innermost first, as far as the copy reaches.
     pub fn frames(&self) -> Vec<u64> {
         static TABLES: OnceLock<Tables> = OnceLock::new();
         let tables = TABLES.get_or_init(tables);
@@ -203,14 +206,14 @@ impl Sample {
     }
 }
 
-/// A part of a program's image in memory: its address in the file's own terms, and its bytes.
+/// A part of a loaded image: its address as the file has it, and its bytes.
 fn part(base: u64, from: u64, to: u64) -> (std::ops::Range<u64>, &'static [u8]) {
     let (at, len) = ((base + from) as *const u8, (to.saturating_sub(from)) as usize);
     // SAFETY: the callers name parts of segments that are mapped readable; this program unloads no library.
     (from..to, unsafe { std::slice::from_raw_parts(at, len) })
 }
 
-/// The unwind tables of all that is loaded.
+/// The unwind tables of everything that is loaded.
 fn tables() -> Tables {
     unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, to: *mut c_void) -> c_int {
         // SAFETY: the loader gives a valid description; `to` is what was passed below.
@@ -240,7 +243,7 @@ fn module(base: u64, headers: &[libc::Elf64_Phdr]) -> Option<Module<&'static [u8
         loaded().find(|header| header.p_flags & libc::PF_X != 0 && header.p_flags & libc::PF_R != 0)?;
     let index = headers.iter().find(|header| header.p_type == libc::PT_GNU_EH_FRAME)?;
     let (index_svma, index) = part(base, index.p_vaddr, index.p_vaddr + index.p_memsz);
-    // Version 1, and the table 32 bits signed away from the word that says so.
+    // Version 1, and the table at a signed 32-bit distance from the word that says so.
     if index.get(..2)? != [1, 0x1b] {
         return None;
     }
@@ -262,13 +265,13 @@ fn module(base: u64, headers: &[libc::Elf64_Phdr]) -> Option<Module<&'static [u8
     Some(Module::new(String::new(), base + from..base + to, base, sections))
 }
 
-/// The functions of the executable. Names stay in its file, which is mapped: what is not looked at takes no memory.
+/// The functions of the executable. Names stay in the mapped file: names that are not read take no memory.
 #[derive(Default)]
 struct Symbols {
-    /// Where it is loaded.
+    /// The address at which it is loaded.
     base: u64,
     file: &'static [u8],
-    /// Begin and place in the file's table; by begin.
+    /// Start of each function, and its index in the file's table. Sorted by start.
     functions: Box<[(u32, u32)]>,
 }
 
@@ -306,11 +309,11 @@ impl Symbols {
     }
 }
 
-/// A file's bytes, for good. `None` if it cannot be read, or is empty.
+/// Maps a file for the life of the process. `None` if it cannot be read, or is empty.
 fn mapped(path: &str) -> Option<&'static [u8]> {
     let file = std::fs::File::open(path).ok()?;
     let len = usize::try_from(file.metadata().ok()?.len()).ok()?;
-    // SAFETY: a new mapping, readable, never ended. What this process runs cannot be written to or cut by anybody (ETXTBSY).
+    // SAFETY: a new readable mapping, never ended. A running executable cannot be written or cut (ETXTBSY).
     unsafe {
         let to = std::ptr::null_mut();
         let at = libc::mmap(to, len, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0);
@@ -318,13 +321,14 @@ fn mapped(path: &str) -> Option<&'static [u8]> {
     }
 }
 
-/// Takes the pages of a mapped file out of this process's memory, until they are looked at again.
+/// Drops the pages of a mapped file from memory until they are read again.
 fn let_go(file: &'static [u8]) {
-    // SAFETY: a mapping of a file that nobody writes to: what is given up is the same when it is read again.
+    // SAFETY: a mapping of a file that is not written: dropped pages read the same again.
     unsafe { libc::madvise(file.as_ptr().cast_mut().cast(), file.len(), libc::MADV_DONTNEED) };
 }
 
-/// The function an address lies in, or the address if that is not known: of a library, say. Not for event loops.
+/// The function at an address, or the address if it is unknown (in a library, say). Not for event loops: the
+/// first call is slow.
 pub fn name(address: u64) -> String {
     static SYMBOLS: OnceLock<Symbols> = OnceLock::new();
     let symbols = SYMBOLS.get_or_init(|| Symbols::read().unwrap_or_default());

@@ -1,4 +1,5 @@
-//! Atomics and locks under one name, for files that `tests/models` also compiles with a model checker's in their place.
+//! Atomics and locks under one name, for files that `tests/models` also compiles with a model checker's in
+//! their place.
 
 pub use parking_lot::Mutex;
 pub use std::sync::atomic;

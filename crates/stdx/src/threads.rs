@@ -1,8 +1,8 @@
-//! Threads: how they are scheduled, and where their memory comes from.
+//! Threads: their scheduling, and the arena that their memory comes from.
 //!
-//! An allocator's arena has locks. A demoted thread that is preempted while it holds one would keep an event loop waiting
-//! for as long as it waits for the processor itself, so loops have an arena each, and all demoted threads share another:
-//! what one of them freed the next one uses again, instead of fresh pages.
+//! An allocator's arena has locks. A demoted thread preempted while it holds one would stall an event loop
+//! that needs it. So each loop has an arena of its own. All demoted threads share another, where each reuses
+//! pages that others freed.
 
 use std::cell::Cell;
 use std::ffi::c_uint;
@@ -12,7 +12,7 @@ use tikv_jemalloc_ctl::raw;
 /// The arena of all demoted threads.
 static BACKGROUND: OnceLock<Option<c_uint>> = OnceLock::new();
 
-/// A new arena, if the allocator has any to give.
+/// Makes an arena, if the allocator has one to give.
 fn create_arena() -> Option<c_uint> {
     // SAFETY: the name ends with a zero byte, and what it yields is an `unsigned`.
     unsafe { raw::read::<c_uint>(b"arenas.create\0") }.ok()
@@ -21,7 +21,8 @@ fn create_arena() -> Option<c_uint> {
 /// Lets the calling thread allocate from an arena.
 fn use_arena(arena: Option<c_uint>) {
     if let Some(arena) = arena {
-        // SAFETY: the name ends with a zero byte, and what it takes is an `unsigned`. If it is refused nothing changes.
+        // SAFETY: the name ends with a zero byte, and what it takes is an `unsigned`. If it is refused
+        // nothing changes.
         let _ = unsafe { raw::write::<c_uint>(b"thread.arena\0", arena) };
     }
 }
@@ -31,21 +32,21 @@ pub fn own_arena() {
     use_arena(create_arena());
 }
 
-/// Bytes that threads have freed and the allocator keeps for them, as of its last epoch; it counts them as allocated.
+/// Bytes that threads have freed and the allocator caches for them, as of its last epoch. It counts them as
+/// allocated.
 pub fn cached_bytes() -> usize {
     // 4096 stands for all arenas together.
     // SAFETY: the name ends with a zero byte, and what it yields is a `size_t`.
     unsafe { raw::read::<usize>(b"stats.arenas.4096.tcache_bytes\0") }.unwrap_or(0)
 }
 
-/// The time on a processor an event loop asks for at once: the least that Linux gives.
+/// The time slice that an event loop asks for: the shortest that Linux gives.
 #[cfg(target_os = "linux")]
 const PROMPT_SLICE_NS: u64 = 100_000;
 
-/// Lets the calling thread, an event loop, run soon after it was woken up: it asks for many short turns on a processor in
-/// place of few long ones (its share stays the same), and so, from Linux 6.12 on, takes the place of a thread that is in
-/// the middle of a longer turn, demoted ones included. Without, loops beside a script on two cores waited for a core for
-/// 1.4–3.6 ms at the 99.9th percentile, with it 0.7–0.9. What the system refuses is left as it is.
+/// Lets the calling thread, an event loop, run soon after it wakes. It asks for many short time slices
+/// instead of few long ones, with the same share. From Linux 6.12 on it then preempts a thread in a longer
+/// slice, demoted ones included. Does nothing if the system refuses.
 pub fn prompt() {
     #[cfg(target_os = "linux")]
     // SAFETY: plain system calls on the calling thread.
@@ -57,8 +58,7 @@ pub fn prompt() {
     }
 }
 
-/// Gives the calling thread a policy, a priority, and turns of so many nanoseconds on a processor; false if the system
-/// refuses.
+/// Sets policy, nice value and time slice of the calling thread. False if the system refuses.
 #[cfg(target_os = "linux")]
 fn schedule(policy: libc::c_int, nice: libc::c_int, slice_ns: u64) -> bool {
     /// `struct sched_attr` of Linux in its first version.
@@ -87,7 +87,7 @@ fn schedule(policy: libc::c_int, nice: libc::c_int, slice_ns: u64) -> bool {
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) == 0 }
 }
 
-/// Makes the calling thread one that never preempts another when it wakes up, but has its share of the processor: for
+/// Keeps the calling thread from preempting others when it wakes, with its full share of the processor. For
 /// threads that may hold locks which event loops need.
 pub fn yielding() {
     #[cfg(target_os = "linux")]
@@ -98,18 +98,17 @@ pub fn yielding() {
     }
 }
 
-/// The time on a processor a demoted thread has at once: longer than a loop's, which may then take its place.
+/// The time slice of a demoted thread: longer than a loop's, so that a loop may preempt it.
 #[cfg(target_os = "linux")]
 const DEMOTED_SLICE_NS: u64 = 200_000;
 
-/// Makes the calling thread background work: SCHED_BATCH and a nice value. Measured with both of two cores saturated by such
-/// threads at nice 19, a server thread of normal priority keeps its 99.9th percentile at 73–188 µs; without, 1.2–12.7 ms.
-/// What the system refuses is left as it is. It allocates from the arena of all demoted threads.
+/// Makes the calling thread background work: SCHED_BATCH, a nice value, and the arena of all demoted threads.
+/// So event loops keep their latency when such threads use all cores. Ignores what the system refuses.
 ///
-/// Its small share of a processor comes in short turns too, if it [breathes](Breath) now and then. Else a loop that has
-/// just used more than its share cannot take its place until the next tick of the clock: 4 ms.
+/// Its share comes in short slices if it [breathes](Breath) now and then. Otherwise a loop that has just used
+/// up its share could not preempt it until the next tick of the clock, 4 ms.
 ///
-/// It is never less nice than before, which Linux would not let it be.
+/// The nice value is never lowered: Linux would refuse that.
 pub fn demote(nice: i32) {
     use_arena(*BACKGROUND.get_or_init(create_arena));
     #[cfg(target_os = "linux")]
@@ -130,7 +129,7 @@ const BREATH_NS: u64 = 200_000;
 /// Calls between two looks at the clock.
 const CALLS: u32 = 4;
 
-/// When a demoted thread last let others have the processor.
+/// When a demoted thread last yielded the processor.
 #[derive(Default)]
 pub struct Breath {
     calls: Cell<u32>,
@@ -138,8 +137,8 @@ pub struct Breath {
 }
 
 impl Breath {
-    /// Called at least every few dozen microseconds; now and then lets others have the processor. Cost: a count, at times
-    /// the clock, every 0.2 ms a system call.
+    /// Call it at least every few dozen microseconds. Now and then it yields the processor. Costs a count, at
+    /// times a look at the clock, and a system call every 0.2 ms.
     #[inline]
     pub fn breathe(&self) {
         let calls = self.calls.get() + 1;

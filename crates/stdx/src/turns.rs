@@ -1,21 +1,22 @@
 //! Turns: many threads of background work, of which about as many run at once as there are cores.
 //!
 //! ```text
-//! enter ─► holder ─► check … check (nobody waits: one load) … check after 1 ms, somebody waits ─► back of the queue
-//!            ▲  └─► aside (waits for something else) ─┐                                                  │
-//!            └───── next of the queue ◄───────────────┴──────────────────────────────────────────────────┘
+//! enter ─► holder ─► check … check (none waits: one load) … check after 1 ms, others wait ─► end of queue
+//!            ▲  └─► aside (waits for something else) ─┐                                           │
+//!            └───── next of the queue ◄───────────────┴───────────────────────────────────────────┘
 //! ```
 //!
-//! Ten long jobs then do not throw each other's data out of the caches, and a short one waits for at most one turn instead
-//! of a tenth of the processor.
+//! So ten long jobs do not evict each other's data from the caches, and a short one waits at most for one
+//! turn.
 //!
 //! - T1: at most `tokens` threads hold a turn.
-//! - T2: who comes, or comes back from waiting for something else, goes before those whose turn was over, but only
-//!   [`FRESH_MAX`] times in a row. Of those whose turn was over, who had fewer than [`LIGHT_TURNS`] and who had more are next
-//!   in turn, each first in, first out: what is short is not as slow as many that never end would make it.
-//! - T3: whoever does not come to a check for [`PATIENCE_NS`] while somebody waits loses its place (it may be held by the
-//!   system, or in code that cannot check): the queue goes on without it, and it queues at its next check.
-//! - T4: whoever waits here is background work. An event loop never takes the lock; it may ask for [`Turns::demand`].
+//! - T2: new work, and work that comes back from a wait, goes before work whose turn was over, but at most
+//!   [`FRESH_MAX`] times in a row. Work with fewer than [`LIGHT_TURNS`] turns and work with more alternate,
+//!   each first in, first out: many endless jobs do not slow a short one down.
+//! - T3: a holder that does not check for [`PATIENCE_NS`] while others wait loses its place and queues at its
+//!   next check. It may be suspended, or in code that cannot check.
+//! - T4: only background work waits here. An event loop never takes the lock; it may ask for
+//!   [`Turns::demand`].
 
 use crate::points::{self, Point};
 use crate::threads::Breath;
@@ -26,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
 
-/// How long a turn is while others wait.
+/// The length of a turn while others wait.
 const TURN_NS: u64 = 1_000_000;
 /// See T3.
 const PATIENCE_NS: u64 = 50_000_000;
@@ -51,15 +52,15 @@ struct Queue {
     fresh: VecDeque<Arc<Seat>>,
     /// Work that had few turns, and work that had many.
     tired: [VecDeque<Arc<Seat>>; 2],
-    /// Work that had many turns is next.
+    /// Whether work that had many turns is next.
     heavy_next: bool,
     fresh_in_a_row: u32,
-    /// Monotonic clock of the last time somebody was called.
+    /// The monotonic clock when a thread was last called.
     called_ns: u64,
 }
 
 impl Queue {
-    /// The next one of those whose turn was over (T2).
+    /// The next work whose turn was over (T2).
     fn next_tired(&mut self) -> Option<Arc<Seat>> {
         let first = usize::from(self.heavy_next);
         self.heavy_next = !self.heavy_next;
@@ -67,17 +68,17 @@ impl Queue {
     }
 }
 
-/// One run's place.
+/// The place of one run.
 struct Seat {
     thread: Thread,
     called: AtomicBool,
-    /// Monotonic clock at the begin of its turn.
+    /// The monotonic clock at the start of its turn.
     since_ns: AtomicU64,
-    /// Turns it had that were over when others waited.
+    /// How many of its turns ended because others waited.
     turns: AtomicU32,
 }
 
-/// One run that takes turns; dropping it gives the turn back. Belongs to the thread that made it.
+/// A run that takes turns. Dropping it gives the turn back. It belongs to the thread that made it.
 pub struct Turn {
     turns: Arc<Turns>,
     seat: Arc<Seat>,
@@ -86,7 +87,7 @@ pub struct Turn {
 }
 
 impl Turns {
-    /// So many at once; at least one.
+    /// Turns for `tokens` threads at once, at least one.
     pub fn new(tokens: usize) -> Arc<Turns> {
         Arc::new(Turns {
             tokens: tokens.max(1),
@@ -97,7 +98,7 @@ impl Turns {
         })
     }
 
-    /// Waits for a turn. Cost when nobody waits: a lock and a small allocation.
+    /// Waits for a turn. If no thread waits, it costs a lock and a small allocation.
     pub fn enter(self: &Arc<Turns>) -> Turn {
         let seat = Seat {
             thread: std::thread::current(),
@@ -115,7 +116,7 @@ impl Turns {
         turn
     }
 
-    /// Threads that have a turn or wait for one: one relaxed load.
+    /// Threads that have a turn or wait for one. One relaxed load.
     #[inline]
     pub fn demand(&self) -> usize {
         self.demand.load(Ordering::Relaxed)
@@ -126,17 +127,17 @@ impl Turns {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// How often a turn that was over went to somebody else.
+    /// How often a turn that was over went to another thread.
     pub fn handovers(&self) -> u64 {
         self.handovers.load(Ordering::Relaxed)
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        // A panic between two assignments would leave a place too many or too few, which T3 mends.
+        // A panic between two assignments would leave a place too many or too few. T3 mends that.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls as many as there is room for (T1, T2).
+    /// Calls waiting threads while there is room (T1, T2).
     fn call(&self, queue: &mut Queue) {
         while queue.holders.len() < self.tokens {
             let fresh_first = queue.fresh_in_a_row < FRESH_MAX || queue.tired.iter().all(VecDeque::is_empty);
@@ -159,7 +160,7 @@ impl Turns {
         self.waiting.store(queue.fresh.len() + tired, Ordering::Relaxed);
     }
 
-    /// Takes their places from holders that did not check for too long, if nobody was called since then (T3).
+    /// Takes the places of holders that did not check for too long, if no thread was called since (T3).
     fn rescue(&self) {
         let now = crate::clock::mono_ns();
         let mut queue = self.queue();
@@ -173,8 +174,8 @@ impl Turns {
 }
 
 impl Turn {
-    /// Lets others go on if this turn is over and somebody waits; returns when it is this one's turn again. Cost when
-    /// nobody waits: one relaxed load and a breath.
+    /// If this turn is over and others wait, lets them go first and returns with the next turn. If none
+    /// waits, it costs one relaxed load and a breath.
     #[inline]
     pub fn check(&self) {
         self.breath.breathe();
@@ -213,7 +214,7 @@ impl Turn {
         f()
     }
 
-    /// A test may hold the run here, which then does not hold a turn.
+    /// A point where a test may hold the run. Meanwhile it has no turn.
     #[inline]
     pub fn reach(&self, point: Point) {
         if points::is_armed(point) {
@@ -239,12 +240,12 @@ impl Turn {
         self.turns.demand.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Leaves its place, if it was not taken away.
+    /// Leaves its place, unless that was taken away.
     fn leave(&self, queue: &mut Queue) {
         queue.holders.retain(|seat| !Arc::ptr_eq(seat, &self.seat));
     }
 
-    /// Nanoseconds it has waited for its turns so far.
+    /// Nanoseconds it has waited for turns so far.
     pub fn waited_ns(&self) -> u64 {
         self.waited_ns.get()
     }
@@ -309,7 +310,7 @@ mod tests {
             let _turn = other.enter();
             said.send(()).unwrap();
         });
-        // It never leaves and never waits aside: only its checks let the other run.
+        // This turn never waits aside: only its checks let the other run.
         while heard.try_recv().is_err() {
             long.check();
         }
@@ -317,7 +318,7 @@ mod tests {
         assert_eq!(turns.handovers(), 1);
     }
 
-    /// T2: they take turns, the light ones among themselves and the heavy ones.
+    /// T2: light work and heavy work alternate.
     #[test]
     fn who_had_many_turns_is_not_in_the_way_of_who_had_few() {
         let seat = |turns| {

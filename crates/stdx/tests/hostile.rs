@@ -1,8 +1,8 @@
-//! Hostile text, a short seeded run on every `make test`; `fuzz/` runs the same checks for as long as one likes.
+//! Hostile text: a short seeded run in every `make test`. `fuzz/` runs the same checks for as long as wanted.
 
 mod checks;
 
-/// xorshift: the run is the same every time.
+/// xorshift, so that every run is the same.
 struct Random(u64);
 
 impl Random {
@@ -13,7 +13,7 @@ impl Random {
         ((u128::from(self.0.wrapping_mul(0x9E37_79B9_7F4A_7C15)) * end as u128) >> 64) as usize
     }
 
-    /// Up to `parts` of `alphabet`, one after the other.
+    /// Up to `parts` random pieces of `alphabet` in a row.
     fn text(&mut self, alphabet: &[&str], parts: usize) -> Vec<u8> {
         (0..self.below(parts + 1)).flat_map(|_| alphabet[self.below(alphabet.len())].bytes()).collect()
     }

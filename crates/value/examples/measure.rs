@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p value --example measure [elements]`
 //!
-//! Memory is what the allocator hands out (its size classes included). Times are means of the
-//! thread's running time; look-ups and removals go in an order unrelated to insertion.
+//! Memory is the allocator's blocks, with their size classes. Times are means of the thread's running time.
+//! Look-ups and removals go in an order unrelated to insertion.
 
 #![allow(clippy::undocumented_unsafe_blocks)]
 
@@ -77,7 +77,7 @@ fn time(name: &str, n: usize, f: impl FnOnce()) {
     println!("  {name:<28} {:>9.1}", (cpu_ns() - start) as f64 / n as f64);
 }
 
-/// Time this thread was running, so that neighbours on a busy machine count less; elsewhere than on Linux the clock.
+/// Time this thread was running, so that neighbours on a busy machine count less. Outside Linux: the clock.
 fn cpu_ns() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
     let ran = stat.as_deref().and_then(|s| s.split(' ').next()).and_then(|ns| ns.parse().ok());
@@ -249,7 +249,7 @@ fn bytes(strings: &[Vec<u8>], integers: &[Vec<u8>]) {
     );
 }
 
-/// Ten sets of 2,500 minus one of 100,000, random u32: what SDIFF has to find, without encoding.
+/// Ten sets of 2,500 minus one of 100,000, random u32: the result of SDIFF, without encoding.
 fn blacklist() {
     let text = |i: u64| (mix(i) as u32).to_string();
     let large: Set = (0..100_000).map(text).collect();

@@ -1,9 +1,9 @@
-//! Prints what set algebra and memory cost for sets of integers of different densities.
+//! Prints the cost of set algebra, and the memory, for sets of integers of different densities.
 //!
 //! `cargo run --release -p value --example measure_ints [shapes]`
 //!
-//! Times are means of the thread's running time; requests are counted as a server with nothing else to do would answer
-//! them, the reply's encoding included.
+//! Times are means of the thread's running time. A request counts as an idle server would answer it, with the
+//! reply's encoding.
 
 use resp::Reply;
 use std::hint::black_box;
@@ -14,7 +14,7 @@ use value::{Elem, Set};
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Counts what it is given.
+/// Counts the elements it receives.
 struct Counter<'c>(&'c mut usize);
 
 impl<'a> algebra::Taker<'a> for Counter<'_> {
@@ -62,7 +62,7 @@ fn cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The least of some times per round: what neighbours on the machine add is left out.
+/// The least of some times per round, which leaves out the neighbours on the machine.
 fn least_ns(rounds: u32, mut f: impl FnMut()) -> f64 {
     let one = |f: &mut dyn FnMut()| {
         let start = cpu_ns();
@@ -155,7 +155,7 @@ fn all_shapes() {
     shapes("in 0..10M", |i| (mix(i) % 10_000_000) as i64);
 }
 
-/// One set less others of several sizes, as it is written at once and as it is kept; single look-ups.
+/// One set minus others of several sizes, written at once and kept; single look-ups.
 fn shapes(name: &str, number: impl Fn(u64) -> i64) {
     let some = |from: u64, count: u64| set((from..from + count).map(&number));
     let (x, large) = (some(0, 100_000), some(0, 1_000_000));
@@ -214,7 +214,7 @@ fn minus(name: &str, first: &Set, others: &[Set]) {
     );
 }
 
-/// What it costs to go through two sorted arrays of the same numbers side by side: the least a merge could take.
+/// The cost of walking two sorted arrays of the same numbers side by side: the least a merge could take.
 fn merged(first: &Set, other: &Set, rounds: u32) -> f64 {
     let sorted = |set: &Set| -> Vec<i64> {
         set.iter().filter_map(|elem| if let Elem::Int(n) = elem { Some(n) } else { None }).collect()
@@ -232,7 +232,7 @@ fn merged(first: &Set, other: &Set, rounds: u32) -> f64 {
     })
 }
 
-/// The middle one of some times per round.
+/// The median of some times per round.
 fn median_ns(rounds: u32, mut f: impl FnMut()) -> f64 {
     let mut times: Vec<u64> = (0..9)
         .map(|_| {

@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p value --example measure_memory [elements]`
 //!
-//! The data are those of `evenkeel-bench -- memory`. Each kind is measured in a process of its own, so that none
-//! grows into what another left behind.
+//! The data are those of `evenkeel-bench -- memory`. Each kind is measured in its own process, so that it
+//! does not grow into memory another one freed.
 
 use std::process::Command;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Prints what lists, sorted sets and strings cost: nanoseconds per operation and allocated bytes per element.
+//! Prints the cost of lists, sorted sets and strings: nanoseconds per operation and allocated bytes per
+//! element.
 //!
 //! `cargo run --release -p value --example measure_ordered [elements]`
 
@@ -19,7 +20,7 @@ fn main() {
     strings();
 }
 
-/// What the machine makes of std's B-tree, to compare with.
+/// The figures of std's B-tree on this machine, to compare with.
 fn std_btree(n: usize) {
     let key = |i: usize| (random(i as u64), random(i as u64 ^ 1));
     let mut set = BTreeSet::new();

@@ -1,22 +1,24 @@
-//! How much of something large nobody else has: estimated, as an exact answer costs as much as freeing it.
+//! An estimate of the bytes of a large value that no other version shares. An exact answer costs as much as
+//! freeing it.
 //!
-//! A value's older version shares with the newer one all but the paths that were copied. Whoever gives it up frees only those,
-//! however much it was.
+//! A value's older version shares with the newer one all but the copied paths. Giving it up frees only those,
+//! however large the value is.
 //!
-//! - A1: the walk goes down one path. Of each node's children those with other owners count as shared with all below them, and
-//!   one of the others, chosen in proportion to what it weighs, stands for them all. So the mean of many walks is the truth,
-//!   while one may be off by its half.
-//! - A2: nodes that only versions share which are given up as well count as shared until all but one are gone.
+//! - A1: the walk goes down one path. At each node, a child with other owners counts as shared, with
+//!   everything below it. One of the remaining children, chosen in proportion to its weight, counts for all
+//!   of them. So the mean of many walks is the truth; a single one may be off by half.
+//! - A2: nodes shared only among versions that are also given up count as shared until all but one are gone.
 
 use stdx::hash::hash_u64;
 
 /// A node that knows its children.
 pub(crate) trait Below: Copy {
-    /// Tells of each child what it weighs, in any unit, whether it has no other owner, and the child unless nothing is below it.
+    /// Reports for each child its weight, in any unit, whether it has no other owner, and the child unless
+    /// nothing is below it.
     fn each_child(self, told: &mut dyn FnMut(u64, bool, Option<Self>));
 }
 
-/// About how many of the bytes of `top` and everything below it belong to `top` alone, whoever owns that.
+/// An estimate of the bytes of `top` and everything below it that belong to `top` alone, with all its owners.
 /// O(height), and a load of a count for each child of the nodes on the path.
 #[inline(never)]
 pub(crate) fn bytes(top: impl Below, bytes: usize) -> usize {
@@ -53,7 +55,7 @@ mod tests {
     use crate::{Hash, Ints, List, Set, Str, Value, ZSet};
     use std::collections::HashSet;
 
-    /// A node by its number: what it weighs, how many own it, its children.
+    /// A node by its number: its weight, number of owners, and children.
     #[derive(Clone, Copy)]
     struct Made<'a>(&'a [(u64, u32, Vec<usize>)], usize);
 
@@ -68,7 +70,7 @@ mod tests {
     #[test]
     fn the_mean_of_many_walks_is_the_truth() {
         let leaf = |weight, owners| (weight, owners, vec![]);
-        // Alone are the leaves 4 (30), 5 (1) and 7 (5) of 100.
+        // The leaves 4 (30), 5 (1) and 7 (5) of 100 have no other owner.
         let nodes = [
             (100, 0, vec![1, 2, 3]),
             (64, 1, vec![4, 5, 6]),
@@ -85,7 +87,7 @@ mod tests {
         let mean = (0..walks).map(|seed| part(Made(&nodes, 0), seed)).sum::<f64>() / walks as f64;
         assert!((mean - 0.36).abs() < 0.01, "{mean}");
         assert_eq!(part(Made(&nodes, 4), 1), 1.0, "a leaf is its own");
-        assert_eq!(part(Made(&nodes, 2), 1), 1.0, "whoever owns the top");
+        assert_eq!(part(Made(&nodes, 2), 1), 1.0, "with any owners of the top");
     }
 
     type Change = fn(&mut Value);
@@ -124,7 +126,7 @@ mod tests {
                 let Value::Set(v) = v else { unreachable!() };
                 assert!(v.insert(b"12345"));
             }),
-            // Of the two parts of such a set only one changes.
+            // Only one of the two parts of such a set changes.
             (Value::Set(mixed), |v| {
                 let Value::Set(v) = v else { unreachable!() };
                 assert!(v.insert(b"12345"));
@@ -152,7 +154,7 @@ mod tests {
             kinds.insert(kind);
             let whole = value.alone_bytes();
             assert!(whole * 10 > value.mem_bytes() * 8, "{kind:?}: {whole} of {}", value.mem_bytes());
-            // Who has the same root has it alone together; that is for others to tell.
+            // A clone with the same root shares everything; the caller checks for that.
             let old = value.clone();
             assert_eq!(value.alone_bytes(), whole, "{kind:?}");
             change(&mut value);

@@ -1,11 +1,11 @@
-//! Shared ownership by counting only: what every tree of this crate is made of.
+//! Shared ownership by counting only: the base of every tree in this crate.
 //!
-//! `std::sync::Arc` carries a weak count: two atomic operations per `make_mut` and 8 bytes per node that nobody
-//! needs. Here: [`Count`] for nodes with a layout of their own, [`Arc`] for sized ones, [`Blob`] for long elements.
+//! `std::sync::Arc` has a weak count, which costs two atomic operations per `make_mut` and 8 unused bytes per
+//! node. Here: [`Count`] for nodes with their own layout, [`Arc`] for sized ones, [`Blob`] for long elements.
 //!
-//! - A1: a count is the number of handles; the handle that lowers it to zero frees the block.
-//! - A2: `unique` may be trusted only through the one handle it was asked of, held by `&mut`: nobody else can
-//!   raise a count of one. It synchronizes with the `release` of the former owners.
+//! - A1: a count is the number of handles. The handle that lowers it to zero frees the block.
+//! - A2: `unique` may be trusted only through the one handle it was asked of, held by `&mut`: then no other
+//!   handle can raise a count of one. It synchronizes with the `release` of the former owners.
 //! - A3: counts are 32 bits and abort the process at 2^31 owners instead of wrapping.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
@@ -25,16 +25,16 @@ impl Count {
         Count(AtomicU32::new(1))
     }
 
-    /// One owner more.
+    /// Adds an owner.
     #[inline]
     pub fn retain(&self) {
-        // Relaxed: whoever passes the handle on to another thread synchronizes by doing so.
+        // Relaxed: passing the handle to another thread synchronizes.
         if self.0.fetch_add(1, Ordering::Relaxed) > i32::MAX as u32 {
             std::process::abort(); // A3
         }
     }
 
-    /// One owner less. True if it was the last: the caller frees the block.
+    /// Removes an owner. True if it was the last: the caller frees the block.
     #[inline]
     #[must_use]
     pub fn release(&self) -> bool {
@@ -45,7 +45,7 @@ impl Count {
         true
     }
 
-    /// Owners there are, at this moment.
+    /// Number of owners at this moment.
     pub fn owners(&self) -> usize {
         self.0.load(Ordering::Relaxed) as usize
     }
@@ -87,7 +87,7 @@ impl<T> Arc<T> {
         unsafe { self.block.as_ref() }
     }
 
-    /// Handles there are, at this moment.
+    /// Number of handles at this moment.
     pub fn owners(&self) -> usize {
         self.block().count.owners()
     }
@@ -108,7 +108,7 @@ impl<T> Arc<T> {
         Some(unsafe { &mut self.block.as_mut().value })
     }
 
-    /// The value for changing it; copied first if it is shared.
+    /// The value for changing it, copied first if it is shared.
     #[inline]
     pub fn make_mut(&mut self) -> &mut T
     where
@@ -139,8 +139,8 @@ impl<T> Arc<T> {
         self.block == other.block
     }
 
-    /// The handle as a pointer, aligned to at least 4 (8 for types with pointers), to be tagged and given back to
-    /// [`Arc::from_raw`].
+    /// The handle as a pointer, aligned to at least 4 (8 for types with pointers), to be tagged and given
+    /// back to [`Arc::from_raw`].
     #[inline]
     pub fn into_raw(self) -> NonNull<()> {
         let raw = self.block.cast();
@@ -148,7 +148,7 @@ impl<T> Arc<T> {
         raw
     }
 
-    /// The handle that `into_raw` gave.
+    /// Rebuilds the handle that `into_raw` gave up.
     ///
     /// # Safety
     /// `raw` comes from `into_raw` of the same `T`, and is used once for each of its calls.
@@ -185,7 +185,8 @@ impl<T> Drop for Arc<T> {
     }
 }
 
-/// Shared bytes in one block, `[count | length | bytes]`: an element too long to live in a leaf. 8 bytes, never null.
+/// Shared bytes in one block, `[count | length | bytes]`: an element too long for a leaf. 8 bytes, never
+/// null.
 pub struct Blob {
     head: NonNull<BlobHead>,
 }
@@ -198,7 +199,7 @@ struct BlobHead {
 }
 
 const BLOB_HEAD: usize = size_of::<BlobHead>();
-/// Longer contents are not freed on the spot.
+/// Contents longer than this are not freed on the spot.
 const DEFER_BYTES: usize = 64 << 10;
 
 // SAFETY: the bytes are only read while shared; the count is atomic.
@@ -271,11 +272,11 @@ impl Blob {
         raw
     }
 
-    /// The handle that `into_raw` gave.
+    /// Rebuilds the handle that `into_raw` gave up.
     ///
     /// # Safety
-    /// `raw` comes from `into_raw`, and is used once for each of its calls. (A copy kept elsewhere may be wrapped
-    /// in `ManuallyDrop` to look at it.)
+    /// `raw` comes from `into_raw`, and is used once for each of its calls. (A copy kept elsewhere may be
+    /// wrapped in `ManuallyDrop` to look at it.)
     #[inline]
     pub unsafe fn from_raw(raw: NonNull<()>) -> Blob {
         Blob { head: raw.cast() }
@@ -302,7 +303,7 @@ impl Clone for Blob {
 }
 
 impl Drop for Blob {
-    /// Long contents are freed by the reclaimer: giving megabytes back to the system takes its time.
+    /// Leaves long contents to the reclaimer, as returning megabytes to the system takes time.
     fn drop(&mut self) {
         let len = self.len();
         // SAFETY: the block lives as long as a handle does (A1).
@@ -323,7 +324,7 @@ struct Orphan {
     len: usize,
 }
 
-// SAFETY: nobody else knows the block any more.
+// SAFETY: this is the only pointer to the block.
 unsafe impl Send for Orphan {}
 
 impl Orphan {

@@ -1,4 +1,4 @@
-//! Cells: how one element, field or value lies in a leaf.
+//! Cells: the form of one element, field or value in a leaf.
 //!
 //! ```text
 //! first byte   then                         meaning
@@ -202,7 +202,7 @@ pub(crate) unsafe fn is(at: *const u8, elem: Elem<'_>) -> bool {
     }
 }
 
-/// One owner more of the cell's Blob, if it has one.
+/// Adds an owner to the cell's Blob, if it has one.
 ///
 /// # Safety
 /// A cell lies at `at`.

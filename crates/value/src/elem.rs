@@ -1,12 +1,12 @@
 //! An element as it is stored: canonical decimal integers as integers, everything else as bytes.
 //!
-//! The text of an element determines its form (E1): [`Elem::parse`] is the only way from text, so two elements are
-//! equal exactly if their forms are, and an integer hashes as an integer everywhere.
+//! The text of an element determines its form (E1): [`Elem::parse`] is the only way from text. So two
+//! elements are equal exactly if their forms are, and an integer hashes as an integer everywhere.
 
 use crate::place;
 use stdx::num::parse_i64;
 
-/// Elements of more bytes live in a block of their own; a leaf holds a pointer to it.
+/// Bytes above which an element is in its own block; a leaf holds a pointer to it.
 pub const INLINE_MAX: usize = 512;
 
 /// An element of a set or list, borrowed.
@@ -17,7 +17,7 @@ pub enum Elem<'a> {
 }
 
 impl<'a> Elem<'a> {
-    /// The form of a text (E1). O(1): texts of more than 20 bytes are no integers.
+    /// The form of a text (E1). O(1): texts of more than 20 bytes are not integers.
     #[inline]
     pub fn parse(text: &'a [u8]) -> Elem<'a> {
         match parse_i64(text) {

@@ -1,15 +1,15 @@
-//! Hashes: fields with values, and for each field perhaps a time when it expires.
+//! Hashes: fields with values, and optional expiry times per field.
 //!
-//! Small hashes are one flat block in the order of insertion, larger ones a hash trie; see [`crate::packed`] and
-//! [`crate::trie`] for the forms and their costs. An entry lies as `[F0 time]? [field cell][value cell]`: a field without
-//! expiry costs nothing for the feature. Inner nodes keep the soonest expiry below each child, so finding what has
-//! expired costs O(expired · log n).
+//! Small hashes are one flat block in the order of insertion, larger ones a hash trie. See [`crate::packed`]
+//! and [`crate::trie`] for the forms and their costs. An entry is stored as `[F0 time]? [field cell][value
+//! cell]`: a field without expiry pays nothing for the feature. Inner nodes keep the soonest expiry below
+//! each child, so expired fields are found in O(expired · log n).
 //!
-//! - H1: `len`, `get`, `iter` and the like do not look at the time: a field that has expired is there until
-//!   [`Hash::remove_expired`] took it. Readers who must not see it use the forms with `now` (`get_at`, `iter_at`, `live_len`).
-//!   A field has expired when `expire_at <= now`.
-//! - H2: the encoding's name follows Redis: listpack → listpackex (at the first expiry) → hashtable by the limits in
-//!   [`crate::limits`], never back while the hash exists.
+//! - H1: `len`, `get`, `iter` and the like ignore the time: an expired field is there until
+//!   [`Hash::remove_expired`] takes it. Readers that must not see it use the forms with `now` (`get_at`,
+//!   `iter_at`, `live_len`). A field has expired when `expire_at <= now`.
+//! - H2: the encoding's name follows Redis: listpack → listpackex (at the first expiry) → hashtable by the
+//!   limits in [`crate::limits`], never back while the hash exists.
 
 use crate::Enc;
 use crate::cell::{self, EXPIRY, EXPIRY_LEN};
@@ -23,7 +23,7 @@ use std::ops::ControlFlow::{self, Continue};
 /// The kind of a hash's entries.
 pub struct Fields;
 
-/// A field with its value and when it expires ([`NEVER`] for fields that do not).
+/// A field with its value and its time of expiry ([`NEVER`] for none).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
     pub field: &'a [u8],
@@ -37,7 +37,7 @@ pub struct Hash {
     fields: Packed<Fields>,
 }
 
-/// Expired fields that are counted between two pauses.
+/// Expired fields counted between two pauses.
 const PIECE: usize = 64;
 
 const LISTPACK: u8 = 0;
@@ -63,7 +63,7 @@ impl Hash {
         self.fields.is_empty()
     }
 
-    /// What this handle keeps alive, with whoever else has one. O(height).
+    /// The root and memory that this handle keeps alive. O(height).
     pub fn held(&self) -> Option<crate::Held> {
         self.fields.held()
     }
@@ -73,7 +73,7 @@ impl Hash {
         self.fields.mem_bytes()
     }
 
-    /// What Redis would call the encoding (H2).
+    /// Redis's name for the encoding (H2).
     pub fn encoding(&self) -> Enc {
         match self.fields.user() {
             LISTPACK => Enc::ListPack,
@@ -105,19 +105,19 @@ impl Hash {
         self.entry(field).filter(|entry| entry.expire_at > now).map(|entry| entry.value)
     }
 
-    /// Sets a field's value; an expiry it had is dropped. True if the field is new. O(log n).
+    /// Sets a field's value and drops its expiry. True if the field is new. O(log n).
     pub fn insert(&mut self, field: &[u8], value: &[u8]) -> bool {
         self.put(Entry { field, value, expire_at: NEVER })
     }
 
-    /// Sets a field's value; an expiry it has stays. True if the field is new. O(log n).
+    /// Sets a field's value and keeps its expiry. True if the field is new. O(log n).
     pub fn insert_keep_ttl(&mut self, field: &[u8], value: &[u8]) -> bool {
         let expire_at = self.entry(field).map_or(NEVER, |entry| entry.expire_at);
         self.put(Entry { field, value, expire_at })
     }
 
-    /// A hash of one field that is about to get others: so many in all, of so many bytes. Small ones are then written into one
-    /// block; it is no promise. O(1).
+    /// A hash of one field that is about to get more: `fields` in all, of `bytes` bytes. A small hash is then
+    /// written into one block. The numbers are no promise. O(1).
     pub fn begun(first: Entry<'_>, fields: usize, bytes: usize) -> Hash {
         let mut hash = Hash { fields: Packed::begun(first, place::of_bytes(first.field), fields, bytes) };
         hash.note_form(first);
@@ -131,7 +131,7 @@ impl Hash {
         new
     }
 
-    /// Keeps in mind what Redis would call the encoding, now that an entry has come (H2).
+    /// Updates Redis's name for the encoding after an entry has come (H2).
     #[inline]
     fn note_form(&mut self, entry: Entry<'_>) {
         let old = self.fields.user();
@@ -151,7 +151,7 @@ impl Hash {
         }
     }
 
-    /// Removes a field; false if there is none. O(log n).
+    /// Removes a field. False if there is none. O(log n).
     pub fn remove(&mut self, field: &[u8]) -> bool {
         self.fields.remove_hashed(field, place::of_bytes(field))
     }
@@ -163,13 +163,13 @@ impl Hash {
         Some(value)
     }
 
-    /// Removes everything; what is large is freed elsewhere. O(1).
+    /// Removes everything; a large hash is freed elsewhere. O(1).
     pub fn clear(&mut self) {
         *self = Hash::new();
     }
 
-    /// All fields and values (H1), in an order that stays while the hash is unchanged: small hashes as inserted,
-    /// large ones by hash.
+    /// All fields and values (H1), in an order that stays while the hash is unchanged. Small hashes are in
+    /// order of insertion, large ones by hash.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> + Clone {
         self.iter_from(0)
     }
@@ -200,8 +200,8 @@ impl Hash {
         self.fields.nth(rank)
     }
 
-    /// One step of HSCAN (H1): small hashes all at once, else about `count` fields from the cursor on. Returns the next
-    /// cursor, 0 at the end. Every field present from the first step to the last is visited.
+    /// One step of HSCAN (H1): small hashes all at once, else about `count` fields from the cursor on.
+    /// Returns the next cursor, 0 at the end. Every field present from the first step to the last is visited.
     pub fn scan(&self, cursor: u64, count: usize, f: &mut dyn FnMut(&[u8], &[u8])) -> u64 {
         self.scan_entries(cursor, count, &mut |entry| f(entry.field, entry.value))
     }
@@ -211,13 +211,14 @@ impl Hash {
         self.fields.scan(cursor, count, f)
     }
 
-    /// When the field expires, absolute ms: None without such a field, Some(None) if it does not expire.
+    /// The time of a field's expiry, absolute ms. None without such a field, Some(None) if it does not
+    /// expire.
     pub fn expire_at(&self, field: &[u8]) -> Option<Option<u64>> {
         let entry = self.entry(field)?;
         Some((entry.expire_at != NEVER).then_some(entry.expire_at))
     }
 
-    /// Sets or drops a field's expiry; its value is not copied. False without such a field. O(log n).
+    /// Sets or drops a field's expiry without copying its value. False without such a field. O(log n).
     pub fn set_expire(&mut self, field: &[u8], expire_at: Option<u64>) -> bool {
         let hash = place::of_bytes(field);
         let Some((i, was)) = self.fields.find_hashed(field, hash) else { return false };
@@ -246,12 +247,12 @@ impl Hash {
         self.next_expiry().is_some()
     }
 
-    /// Number of fields that have not expired. O(1) when none has, else O(expired · log n).
+    /// Number of fields that have not expired. O(1) if none has, else O(expired · log n).
     pub fn live_len(&self, now: u64) -> usize {
         self.count_live(now, &mut |_| Continue(())).unwrap_or_default()
     }
 
-    /// The same, with a `pause` after every [`PIECE`] fields that have expired, which may break it off: then None.
+    /// As [`Hash::live_len`], with a `pause` after every [`PIECE`] expired fields. None if `pause` broke off.
     pub fn count_live(&self, now: u64, pause: &mut dyn FnMut(usize) -> ControlFlow<()>) -> Option<usize> {
         let (mut expired, mut broken) = (0, false);
         self.fields.expired(now, &mut |_| {
@@ -262,8 +263,8 @@ impl Hash {
         (!broken).then(|| self.len() - expired)
     }
 
-    /// Removes up to `limit` fields that have expired and tells them to `f` before; returns their number.
-    /// O(expired · log n).
+    /// Removes up to `limit` expired fields, calls `f` with each first, and returns their number. O(expired ·
+    /// log n).
     pub fn remove_expired(&mut self, now: u64, limit: usize, f: &mut dyn FnMut(&[u8])) -> usize {
         let mut expired: Vec<Vec<u8>> = Vec::new();
         if limit > 0 {
@@ -291,7 +292,7 @@ impl Hash {
     }
 }
 
-/// An entry's bytes with another time: the cells move as they are.
+/// An entry's bytes with another time. The cells are moved unchanged.
 fn with_time(bytes: &[u8], time: u64) -> SmallVec<[u8; 128]> {
     let cells = match bytes.first() {
         Some(&EXPIRY) => &bytes[EXPIRY_LEN..],
@@ -334,7 +335,7 @@ impl std::fmt::Debug for Hash {
     }
 }
 
-/// Where the cells begin: after the time, if there is one.
+/// The start of the cells: after the time, if there is one.
 ///
 /// # Safety
 /// An entry lies at `at`.

@@ -9,13 +9,13 @@
 //!        └─ Ints   integers in order, of 32 bits or 64              ints/
 //! ```
 //!
-//! - V1: cloning any value is O(1): one count goes up, whatever its size. A clone never sees later changes of the
-//!   original, nor the other way round.
-//! - V2: a node with one owner is changed in place, a shared one is copied first, and only after the look-up has
-//!   shown that something changes. Uniqueness is tested from the root down: below a shared node everything is shared.
-//! - V3: no node or leaf is larger than a few kilobytes; elements of more than [`elem::INLINE_MAX`] bytes live in
-//!   blocks of their own. So the first touch under a snapshot copies a bounded amount.
-//! - V4: the last owner of something large hands it to `stdx::reclaim` instead of freeing it.
+//! - V1: cloning any value is O(1): one count goes up, whatever its size. A clone never sees later changes of
+//!   the original, and the original none of the clone.
+//! - V2: a node with one owner is changed in place. A shared one is copied first, and only after a look-up
+//!   has shown a change. Uniqueness is tested from the root down: below a shared node everything is shared.
+//! - V3: no node or leaf is larger than a few kilobytes; elements of more than [`elem::INLINE_MAX`] bytes are
+//!   in blocks of their own. So the first change under a snapshot copies a bounded amount.
+//! - V4: the last owner of a large value hands it to `stdx::reclaim` instead of freeing it.
 //! - V5: reads never change anything, not even a statistic.
 
 mod alone;
@@ -60,7 +60,7 @@ pub enum Value {
     Roaring64(Ints),
 }
 
-/// A borrowed value of any type; strings may also be bytes that live inside a key's entry.
+/// A borrowed value of any type. Strings may also be bytes inside a key's entry.
 #[derive(Clone, Copy)]
 pub enum ValueRef<'a> {
     Str(StrRef<'a>),
@@ -85,7 +85,7 @@ pub enum Kind {
     Roaring64,
 }
 
-/// How Redis would say the value is encoded (`OBJECT ENCODING`). Ours is another matter.
+/// Redis's name for the encoding of a value (`OBJECT ENCODING`). The form here is another matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Enc {
@@ -101,7 +101,7 @@ pub enum Enc {
 }
 
 impl Kind {
-    /// The name `TYPE` answers.
+    /// The name in the reply of `TYPE`.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::Str => "string",
@@ -109,7 +109,7 @@ impl Kind {
             Kind::Hash => "hash",
             Kind::Set => "set",
             Kind::ZSet => "zset",
-            // As the module calls them that clients know them from.
+            // The names of the module that clients know.
             Kind::Roaring => "reroaring",
             Kind::Roaring64 => "roaring64",
         }
@@ -117,7 +117,7 @@ impl Kind {
 }
 
 impl Enc {
-    /// The name `OBJECT ENCODING` answers.
+    /// The name in the reply of `OBJECT ENCODING`.
     pub const fn name(self) -> &'static str {
         match self {
             Enc::Int => "int",
@@ -147,7 +147,7 @@ impl Value {
         }
     }
 
-    /// Bytes of a string, elements of a collection; of the 2^64 bits of a full bitmap all but one. O(1).
+    /// Bytes of a string, elements of a collection, one less than 2^64 for a full bitmap. O(1).
     pub fn len(&self) -> usize {
         match self {
             Value::Str(v) => v.len(),
@@ -159,7 +159,8 @@ impl Value {
         }
     }
 
-    /// True for the empty string and for collections without elements (of which a keyspace keeps bitmaps only).
+    /// True for the empty string and for collections without elements (a keyspace keeps only bitmaps of
+    /// these).
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -176,7 +177,7 @@ impl Value {
         }
     }
 
-    /// About what of that other versions of it do not share. O(height), see [`Held`].
+    /// An estimate of the bytes that other versions do not share. O(height), see [`Held`].
     pub fn alone_bytes(&self) -> usize {
         let held = match self {
             Value::Str(v) => v.held(),
@@ -189,7 +190,7 @@ impl Value {
         held.map_or_else(|| self.mem_bytes(), |held| held.bytes)
     }
 
-    /// What Redis would call the encoding.
+    /// Redis's name for the encoding.
     pub fn encoding(&self) -> Enc {
         match self {
             Value::Str(v) => v.encoding(),
@@ -197,7 +198,7 @@ impl Value {
             Value::Hash(v) => v.encoding(),
             Value::Set(v) => v.encoding(),
             Value::ZSet(v) => v.encoding(),
-            // What Redis says of any module's value.
+            // Redis gives this for every module's value.
             Value::Roaring(_) | Value::Roaring64(_) => Enc::Raw,
         }
     }
@@ -236,7 +237,7 @@ impl ValueRef<'_> {
         }
     }
 
-    /// An owned handle: O(1), but for strings that live inside an entry, which are copied (they are short).
+    /// An owned handle: O(1), except for strings inside an entry, which are copied (they are short).
     pub fn to_value(&self) -> Value {
         match *self {
             ValueRef::Str(v) => Value::Str(v.to_str()),

@@ -1,7 +1,7 @@
-//! The limits that decide what `OBJECT ENCODING` answers. How values are really packed does not depend on them.
+//! The limits that decide the reply of `OBJECT ENCODING`. The actual form of values does not depend on them.
 //!
-//! They are process-wide, set by `CONFIG SET` and read without synchronization: a value that is being changed just
-//! then follows one limit or the other.
+//! They are process-wide, set by `CONFIG SET` and read without synchronization. A change that runs at the
+//! same time follows one limit or the other.
 
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
 
@@ -19,7 +19,7 @@ impl Limit {
         self.0.load(Relaxed)
     }
 
-    /// Sets the limit for later changes; values do not change their encoding by it.
+    /// Sets the limit for later changes. Existing values keep their encoding.
     pub fn set(&self, value: usize) {
         self.0.store(value, Relaxed);
     }

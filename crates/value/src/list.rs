@@ -1,11 +1,11 @@
 //! Lists: a counted tree of packed leaves, by position.
 //!
-//! An element takes its bytes and two more; canonical integers are stored in zero to eight bytes. Tags: 0 text,
-//! 1 integer (little-endian, as short as its sign allows).
+//! An element takes its bytes and two more; canonical integers are stored in zero to eight bytes. Tags: 0
+//! text, 1 integer (little-endian, as short as its sign allows).
 //!
 //! - I1: the text of an element determines its form (`Elem::parse`), so equal elements have equal forms.
-//! - I2: the weight of an element is its size in a Redis listpack. So the sum decides exactly when Redis would go
-//!   over to a quicklist and back, and is close to what the element takes here.
+//! - I2: the weight of an element is its size in a Redis listpack. So the sum decides exactly when Redis
+//!   would switch to a quicklist and back, and is close to the memory used here.
 //!
 //! Costs, n = elements: both ends amortised O(1), without a descent (see [`crate::ctree`]); get, set, insert,
 //! remove, remove_range, append O(log n); clone O(1). Elements over 512 bytes are blocks of their own.
@@ -21,13 +21,13 @@ const INT: u8 = 1;
 /// Handle flag: Redis would call it a quicklist.
 const QUICK: u8 = 1;
 
-/// So many elements are removed at an end one by one.
+/// Elements up to which a removal at an end goes one by one.
 const FEW: usize = 4;
 
 /// Header and end mark of a listpack.
 const LISTPACK_EMPTY: u64 = 7;
 
-/// No leaf without long elements makes a listpack of more bytes.
+/// Most bytes of a listpack of a leaf without long elements.
 const LEAF_LISTPACK_MAX: u64 = 4096;
 
 enum Items {}
@@ -93,7 +93,7 @@ impl List {
         self.push(End::Back, text);
     }
 
-    /// Adds elements in front of the first, each in front of the one before. O(1) each.
+    /// Adds elements in front, one after the other. O(1) each.
     #[inline]
     pub fn push_each_front<'a>(&mut self, texts: impl ExactSizeIterator<Item = &'a [u8]> + Clone) {
         self.push_each(End::Front, texts);
@@ -110,7 +110,7 @@ impl List {
         self.push_each(end, std::iter::once(text));
     }
 
-    /// Redis looks once, before the first of them, whether all will make it a quicklist.
+    /// Redis checks once, before the first of them, whether all will make it a quicklist.
     #[inline]
     fn push_each<'a>(&mut self, end: End, texts: impl ExactSizeIterator<Item = &'a [u8]> + Clone) {
         let (bytes, entries) = (texts.clone().map(<[u8]>::len).sum(), texts.len());
@@ -181,7 +181,8 @@ impl List {
         Some(text)
     }
 
-    /// Removes the elements of a range, as far as they exist. O(log n); large parts are freed by the reclaimer.
+    /// Removes the elements of a range, as far as they exist. O(log n); large parts are freed by the
+    /// reclaimer.
     pub fn remove_range(&mut self, range: Range<usize>) {
         let end = range.end.min(self.len());
         if range.start >= end {
@@ -231,13 +232,14 @@ impl List {
         self.iter_from(0)
     }
 
-    /// What the position of the first element is called, in a count that pushes and pops at the ends do not disturb: see
-    /// [`List::is_small`] for where that begins.
+    /// The name of the first element's position, in a count that pushes and pops at the ends leave alone.
+    /// Small lists have no such count: see [`List::is_small`].
     pub fn base(&self) -> i64 {
         self.tree.base()
     }
 
-    /// Whether the list is one leaf and never was more: some 2 KB at most, and positions in it have no fixed names.
+    /// Whether the list is one leaf and never was more, about 2 KB at most. Positions in it have no fixed
+    /// names.
     pub fn is_small(&self) -> bool {
         self.tree.is_empty() || self.tree.as_leaf().is_some()
     }
@@ -262,7 +264,7 @@ impl List {
         if self.tree.flags() & QUICK != 0 { Enc::QuickList } else { Enc::ListPack }
     }
 
-    /// What this handle keeps alive, with whoever else has one. O(height).
+    /// The root and memory that this handle keeps alive. O(height).
     pub fn held(&self) -> Option<crate::Held> {
         self.tree.held()
     }
@@ -288,7 +290,8 @@ impl List {
         self.tree.shape()
     }
 
-    /// Redis converts before it adds `entries` elements of together `bytes` bytes, if they make the listpack too large.
+    /// Notes growth: Redis converts before it adds `entries` elements of `bytes` bytes in all, if the
+    /// listpack would be too large.
     fn note_growth(&mut self, bytes: usize, entries: usize) {
         if self.tree.flags() & QUICK != 0 || self.is_empty() {
             return;
@@ -303,7 +306,7 @@ impl List {
         }
     }
 
-    /// Redis converts back when what is left is at most half of what a listpack may hold.
+    /// Notes shrinking: Redis converts back when the rest is at most half of a listpack's limit.
     fn note_shrinking(&mut self) {
         if self.tree.flags() & QUICK == 0 {
             return;
@@ -315,21 +318,21 @@ impl List {
     }
 }
 
-/// A list that is made in one go, from the front. Cost: less than pushing, O(1) each.
+/// A list built in one go, from the front. Cost: O(1) each, less than pushing.
 pub struct Growing(Builder<Items>);
 
 impl Growing {
-    /// Without elements so far.
+    /// A builder without elements.
     pub fn new() -> Growing {
         Growing(Builder::new())
     }
 
-    /// Adds an element at the end. What is given as bytes must be no canonical integer (I1).
+    /// Adds an element at the end. Bytes must not be a canonical integer (I1).
     pub fn push(&mut self, elem: Elem<'_>) {
         with_item(elem, |item| self.0.push(item));
     }
 
-    /// The list.
+    /// The finished list.
     pub fn finish(self) -> List {
         let mut tree = self.0.finish();
         if exceeds(LISTPACK_EMPTY + tree.weight(), tree.len()) {
@@ -438,7 +441,7 @@ pub(crate) fn short_int(bytes: &[u8]) -> i64 {
     }
 }
 
-/// Bytes of an element in a Redis listpack: encoding, data, and the length that is read backwards.
+/// Bytes of an element in a Redis listpack: encoding, data, and the length read backwards.
 fn listpack_size(elem: Elem<'_>) -> u64 {
     let front = match elem {
         Elem::Int(0..=127) => 1,
@@ -468,7 +471,7 @@ fn listpack_size(elem: Elem<'_>) -> u64 {
         }
 }
 
-/// Bytes and entries that `list-max-listpack-size` allows.
+/// Bytes and entries allowed by `list-max-listpack-size`.
 fn listpack_limit() -> (u64, usize) {
     match limits::list_max_listpack_size() {
         n @ 0.. => (u64::MAX, n.max(1) as usize),

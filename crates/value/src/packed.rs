@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! null                   empty, no allocation
-//! pointer | 1            Leaf: all entries in one block, in the order they came (integers: ascending)
-//! pointer                Arc<Root>: a Trie, what its kind keeps beside it, and the owner's four bits
+//! pointer | 1            Leaf: all entries in one block, in order of insertion (integers: ascending)
+//! pointer                Arc<Root>: a Trie, the kind's data beside it, and the owner's four bits
 //! ```
 //!
-//! - P1: flat as long as there are at most [`FLAT_ENTRIES`] entries of [`FLAT_BYTES`] bytes, or [`FLAT_INTEGERS`]
-//!   integers; a trie that shrinks below half of that becomes flat again. A root is never empty. Roots with something
-//!   beside their trie become flat by their owner's doing.
-//! - P2: the owner's bits (how Redis would call the encoding) survive every change but emptying.
+//! - P1: a value is flat with at most [`FLAT_ENTRIES`] entries of [`FLAT_BYTES`] bytes, or [`FLAT_INTEGERS`]
+//!   integers. A trie that shrinks below half of that becomes flat again. A root is never empty. A root with
+//!   data beside its trie becomes flat only when its owner asks.
+//! - P2: the owner's bits (Redis's name for the encoding) survive every change except emptying.
 //!
 //! Costs as in [`crate::trie`]; a flat value is copied whole at its first change under a clone, up to 5 KB.
 
@@ -25,7 +25,7 @@ pub const FLAT_BYTES: usize = 4096;
 /// Entries of a flat value of integers.
 pub const FLAT_INTEGERS: usize = 512;
 
-/// Entries of one kind, in the form that suits their number. 8 bytes; `clone` is O(1).
+/// Entries of one kind, in a form that suits their number. 8 bytes; `clone` is O(1).
 pub struct Packed<K: EntryKind> {
     raw: Option<NonNull<u8>>,
     owns: PhantomData<Trie<K>>,
@@ -94,7 +94,7 @@ impl<K: EntryKind> Packed<K> {
         self.raw = Some(leaf.into_raw().map_addr(|addr| addr | 1));
     }
 
-    /// The entries as a node, for what works on trees; without what is beside the trie.
+    /// The entries as a node, for algorithms on trees. The data beside the trie are not included.
     #[inline]
     pub(crate) fn node(&self) -> Option<Node<K>> {
         match self.form() {
@@ -124,7 +124,7 @@ impl<K: EntryKind> Packed<K> {
         }
     }
 
-    /// What is kept beside the trie; None for flat and empty values.
+    /// The data beside the trie. None for flat and empty values.
     #[inline]
     pub fn beside(&self) -> Option<&K::Beside> {
         match self.form() {
@@ -133,13 +133,13 @@ impl<K: EntryKind> Packed<K> {
         }
     }
 
-    /// What is kept beside the trie, for changing it: the root is unshared. Not for flat and empty values.
+    /// The data beside the trie, for changing them: the root is unshared. Not for flat and empty values.
     #[inline]
     pub(crate) fn beside_mut(&mut self) -> &mut K::Beside {
         &mut self.root_mut().beside
     }
 
-    /// The trie, for itself.
+    /// The trie alone.
     pub(crate) fn trie(&self) -> Option<&Trie<K>> {
         match self.form() {
             Form::Trie(root) => Some(&root.trie),
@@ -147,7 +147,7 @@ impl<K: EntryKind> Packed<K> {
         }
     }
 
-    /// A large value of its parts, which are not both empty.
+    /// Builds a large value from its parts, which are not both empty.
     pub(crate) fn from_parts(trie: Trie<K>, beside: K::Beside, user: u8) -> Packed<K> {
         debug_assert!(trie.len() + beside.len() > 0);
         Packed { raw: Some(Arc::new(Root { trie, beside, user }).into_raw().cast()), owns: PhantomData }
@@ -169,7 +169,8 @@ impl<K: EntryKind> Packed<K> {
         }
     }
 
-    /// Sets the owner's four bits. Copies a shared flat value, so: right after a change. Nothing if empty.
+    /// Sets the owner's four bits. It copies a shared flat value, so call it right after a change. No effect
+    /// if empty.
     pub fn set_user(&mut self, user: u8) {
         match self.form() {
             Form::Empty => {}
@@ -191,7 +192,7 @@ impl<K: EntryKind> Packed<K> {
         }
     }
 
-    /// What this handle keeps alive, with whoever else has one. O(height).
+    /// The root and memory that this handle keeps alive. O(height).
     pub fn held(&self) -> Option<crate::Held> {
         let (owners, bytes) = match self.form() {
             Form::Empty => return None,
@@ -209,8 +210,7 @@ impl<K: EntryKind> Packed<K> {
         Some(unsafe { leaf.entry(i) })
     }
 
-    /// One entry, in a block with room for as many as are about to come, of so many bytes together with the first. What
-    /// comes may be more or less.
+    /// One entry, in a block with room for `entries` of `bytes` bytes in all. The numbers are no promise.
     pub fn begun(entry: K::Entry<'_>, hash: u64, entries: usize, bytes: usize) -> Packed<K> {
         let width = K::width(entry);
         let bytes = bytes.min(FLAT_BYTES).max(K::size(entry, width));
@@ -232,7 +232,7 @@ impl<K: EntryKind> Packed<K> {
                 true
             }
             Form::Flat(leaf) => self.insert_flat(leaf, entry, hash),
-            // Looked up before the root is copied (V2).
+            // The look-up comes before the root is copied (V2).
             Form::Trie(root)
                 if !K::REPLACES && !root.is_unique() && self.get_hashed(K::key(entry), hash).is_some() =>
             {
@@ -261,7 +261,7 @@ impl<K: EntryKind> Packed<K> {
         found.is_none()
     }
 
-    /// From a flat leaf to a trie.
+    /// Turns a flat leaf into a trie.
     fn grow(&mut self, leaf: Leaf<K>) {
         let user = leaf.user();
         let (trie, beside) = K::Beside::divide(leaf);
@@ -282,7 +282,7 @@ impl<K: EntryKind> Packed<K> {
                 self.set_leaf(leaf);
                 true
             }
-            // Looked up before the root is copied (V2).
+            // The look-up comes before the root is copied (V2).
             Form::Trie(root) if !root.is_unique() && self.get_hashed(key, hash).is_none() => false,
             Form::Trie(_) => {
                 let Root { trie, beside, .. } = self.root_mut();
@@ -298,7 +298,7 @@ impl<K: EntryKind> Packed<K> {
         }
     }
 
-    /// From a trie to a flat leaf.
+    /// Turns a trie into a flat leaf.
     #[cold]
     fn shrink(&mut self) {
         let root = self.root_mut();
@@ -310,12 +310,13 @@ impl<K: EntryKind> Packed<K> {
         self.set_leaf(leaf);
     }
 
-    /// Where the entry of a key is in its leaf, for `change`, and when it expires.
+    /// The index of a key's entry in its leaf, for `change`, and the time of its expiry.
     pub(crate) fn find_hashed(&self, key: K::Key<'_>, hash: u64) -> Option<(usize, u64)> {
         find(self.node()?, 0, hash, key).map(|(leaf, i)| (i, leaf.expiry(i)))
     }
 
-    /// Changes entry `i` of the leaf of a hash; `f` returns by how many bytes the entry's Blobs grew. Not when empty.
+    /// Changes entry `i` of the leaf of a hash. `f` returns the growth of the entry's Blobs in bytes. Not
+    /// when empty.
     pub(crate) fn change(&mut self, hash: u64, i: usize, f: impl FnOnce(&mut Leaf<K>) -> isize) {
         match self.form() {
             Form::Empty => {}
@@ -330,7 +331,7 @@ impl<K: EntryKind> Packed<K> {
         }
     }
 
-    /// All entries in their order, without those beside the trie; so do the functions below.
+    /// All entries in their order, without those beside the trie. The functions below leave those out too.
     pub fn iter(&self) -> Iter<'_, K> {
         self.iter_from(0)
     }
@@ -347,7 +348,8 @@ impl<K: EntryKind> Packed<K> {
         unsafe { nth(self.node(), rank) }
     }
 
-    /// One step of SCAN: flat values all at once, else about `count` entries. Returns the next cursor, 0 at the end.
+    /// One step of SCAN: flat values all at once, else about `count` entries. Returns the next cursor, 0 at
+    /// the end.
     pub fn scan(&self, cursor: u64, count: usize, f: &mut dyn FnMut(K::Entry<'_>)) -> u64 {
         match self.form() {
             Form::Trie(root) => root.trie.scan(cursor, count, f),
@@ -358,7 +360,7 @@ impl<K: EntryKind> Packed<K> {
         }
     }
 
-    /// When the first entry expires, or [`NEVER`]. O(1), for flat values O(entries).
+    /// The time of the first expiry, or [`NEVER`]. O(1), for flat values O(entries).
     pub fn soonest(&self) -> u64 {
         self.node().map_or(NEVER, Node::soonest)
     }

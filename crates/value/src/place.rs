@@ -1,13 +1,16 @@
-//! Where an element lies in a hash trie: its hash, bent so that tries use memory evenly.
+//! The place of an element in a hash trie: its hash, bent so that tries use memory evenly.
 //!
-//! A trie cuts the space of hashes into regions of 2^-k, and hashes are spread so evenly that all regions of one size
-//! hold about as many elements. So nearly all leaves of a large trie would be equally long at any time and outgrow one
-//! size of block after the other together, leaving behind pages of blocks that are half in use (30 % of the memory of
-//! a set of a million). Bent like this, the first regions hold twice as many elements as the last and the others
-//! something between, every length in between is equally frequent, however many elements there are, and the blocks
-//! that some leaves give up are those that others need next. (The idea is that of spiral storage.)
+//! A trie cuts the space of hashes into regions of 2^-k, and all regions of one size hold about as many
+//! elements. Plain hashes would make nearly all leaves of a large trie equally long at any time. They would
+//! outgrow one size of block after the other together, and leave pages half in use: 30 % of a large set's
+//! memory.
 //!
-//! - B1: the place depends on the element alone and is all that tries know of hashes: order, tags and cursors.
+//! Bent hashes give the first regions twice as many elements as the last, and the others something between.
+//! Every length in between is then equally frequent, however many elements there are. Blocks given up by some
+//! leaves are the ones that others need next. (The idea is that of spiral storage.)
+//!
+//! - B1: the place depends on the element alone. Tries use nothing else of a hash, for order, tags and
+//!   cursors.
 
 /// The place of bytes. O(length).
 #[inline]

@@ -6,14 +6,15 @@
 //!           and texts in a hash trie                                                         trie/
 //! ```
 //!
-//! A large set is two sets beside each other, so neither a first text among millions of integers nor growing density
-//! ever converts more than one leaf. Below [`GATHER`] elements it becomes one flat block again.
+//! A large set is two sets side by side. So neither a first text among millions of integers nor growing
+//! density converts more than one leaf. Below [`GATHER`] elements it becomes one flat block again.
 //!
-//! - S1: the encoding's name follows Redis: intset → listpack → hashtable by the limits in [`crate::limits`], never
-//!   back while the set exists.
-//! - S2: a large set keeps all integers in `ints` and everything else in the trie. Ranks count the integers first.
-//! - S3: a cursor of SSCAN means the same in every form: first the texts by their place in the trie, then the integers by
-//!   value. See [`cursor`].
+//! - S1: the encoding's name follows Redis: intset → listpack → hashtable by the limits in [`crate::limits`],
+//!   never back while the set exists.
+//! - S2: a large set keeps all integers in `ints` and everything else in the trie. Ranks count the integers
+//!   first.
+//! - S3: a cursor of SSCAN means the same in every form: first the texts by their place in the trie, then the
+//!   integers by value. See [`cursor`].
 
 pub mod algebra;
 mod cursor;
@@ -35,7 +36,7 @@ pub struct Set {
     pub(crate) members: Packed<Members>,
 }
 
-/// Large sets of no more elements become flat.
+/// Elements up to which a large set becomes flat.
 const GATHER: usize = FLAT_ENTRIES / 2;
 
 const INTSET: u8 = 0;
@@ -61,7 +62,7 @@ impl Set {
         self.members.is_empty()
     }
 
-    /// What this handle keeps alive, with whoever else has one. O(height).
+    /// The root and memory that this handle keeps alive. O(height).
     pub fn held(&self) -> Option<crate::Held> {
         self.members.held()
     }
@@ -71,7 +72,7 @@ impl Set {
         self.members.mem_bytes()
     }
 
-    /// What Redis would call the encoding (S1).
+    /// Redis's name for the encoding (S1).
     pub fn encoding(&self) -> Enc {
         match self.members.user() {
             INTSET => Enc::IntSet,
@@ -116,7 +117,7 @@ impl Set {
     pub fn insert_elem(&mut self, elem: Elem<'_>, hash: u64) -> bool {
         let new = match (elem, self.ints()) {
             (Elem::Int(n), Some(ints)) => {
-                // Looked up before the root is copied (V2).
+                // The look-up comes before the root is copied (V2).
                 !ints.contains(signed::key(n)) && self.members.beside_mut().insert(signed::key(n))
             }
             _ => self.members.insert_hashed(elem, hash),
@@ -134,7 +135,7 @@ impl Set {
         true
     }
 
-    /// Removes an element; false if there is none. O(log n).
+    /// Removes an element. False if there is none. O(log n).
     #[inline]
     pub fn remove(&mut self, text: &[u8]) -> bool {
         let elem = Elem::parse(text);
@@ -156,7 +157,7 @@ impl Set {
         removed
     }
 
-    /// From two parts to one flat block, if there are few elements.
+    /// Turns two parts into one flat block, if there are few elements.
     #[inline]
     fn gather_if_small(&mut self) {
         if self.len() > GATHER || self.members.trie().is_none_or(|trie| trie.mem_bytes() > FLAT_BYTES / 2) {
@@ -170,13 +171,14 @@ impl Set {
         self.members = flat;
     }
 
-    /// Removes everything; what is large is freed elsewhere. O(1).
+    /// Removes everything; a large set is freed elsewhere. O(1).
     pub fn clear(&mut self) {
         *self = Set::new();
     }
 
-    /// All elements, in an order that stays while the set is unchanged: small sets of integers ascending, other small
-    /// sets as inserted; of large sets first the integers, ascending, then the texts by hash. A few ns per element.
+    /// All elements, in an order that stays while the set is unchanged. Small sets of integers ascend; other
+    /// small sets are in order of insertion. Large sets give first the integers, ascending, then the texts by
+    /// hash.
     pub fn iter(&self) -> Elements<'_> {
         self.iter_from(0)
     }
@@ -213,8 +215,8 @@ impl Set {
         Some(text)
     }
 
-    /// One step of SSCAN: small sets all at once, else about `count` elements from the cursor on. Returns the next
-    /// cursor, 0 at the end. Every element present from the first step to the last is visited.
+    /// One step of SSCAN: small sets all at once, else about `count` elements from the cursor on. Returns the
+    /// next cursor, 0 at the end. Every element present from the first step to the last is visited.
     pub fn scan(&self, cursor: u64, count: usize, f: &mut dyn FnMut(Elem<'_>)) -> u64 {
         cursor::scan(self, cursor, count, f)
     }
@@ -233,12 +235,12 @@ impl Set {
         }
     }
 
-    /// What is not among `ints`, in order.
+    /// The elements that are not in `ints`, in order.
     fn texts(&self) -> Elements<'_> {
         Elements { ints: None, others: self.members.iter(), left: self.members.iter().len() }
     }
 
-    /// Puts other integers, not fewer, in the place of those of a large set.
+    /// Replaces the integers of a large set by others, not fewer.
     fn put_ints(&mut self, ints: Ints) {
         *self.members.beside_mut() = ints;
         if self.members.user() == INTSET && self.len() > limits::SET_MAX_INTSET_ENTRIES.get() {
@@ -246,7 +248,7 @@ impl Set {
         }
     }
 
-    /// A set of integers and texts, as if they had been added one by one. O(1), or for few elements O(n).
+    /// A set of integers and texts, in the form of adding them one by one. O(1), or for few elements O(n).
     fn from_parts(ints: Ints, texts: Trie<Members>) -> Set {
         let len = ints.len() as usize + texts.len();
         let rebuilt = len <= limits::SET_MAX_INTSET_ENTRIES.get().clamp(FLAT_ENTRIES, REBUILT_MAX);
@@ -263,7 +265,7 @@ impl Set {
     }
 }
 
-/// Sets of no more elements are built anew for their encoding's name.
+/// Elements up to which a set is rebuilt for its encoding's name.
 const REBUILT_MAX: usize = 512;
 
 /// A set's elements.
@@ -385,8 +387,8 @@ fn encoding_with(old: u8, elem: Elem<'_>, len: usize) -> u8 {
     if integer && (old == INTSET) && len <= limits::SET_MAX_INTSET_ENTRIES.get() {
         return INTSET;
     }
-    // An intset that outgrows its limit becomes a hashtable, however large the listpack limit is; only a
-    // first element finds neither form taken.
+    // An intset that outgrows its limit becomes a hashtable, whatever the listpack limit. Only a first
+    // element is free to choose.
     let small =
         len <= limits::SET_MAX_LISTPACK_ENTRIES.get() && elem.len() <= limits::SET_MAX_LISTPACK_VALUE.get();
     match old {

@@ -1,20 +1,21 @@
-//! Strings outside an entry: one buffer of up to 16 KB, or two if one would waste much; beyond that a tree of 4 KB chunks.
+//! Strings outside an entry: one buffer of up to 16 KB, two if one would waste much, or a tree of 4 KB
+//! chunks.
 //!
 //! ```text
 //! handle (8 bytes) ─┬─ null             the empty string
 //!                   ├─ flat             [count | flags | length | capacity | bytes]      str/flat.rs
-//!                   ├─ pair + 2         two buffers that fill their size classes                str/pair.rs
+//!                   ├─ pair + 2         two buffers that fill their size classes         str/pair.rs
 //!                   └─ chunked + 1      radix tree, absent chunks are zeros              str/chunked.rs
 //! ```
 //!
 //! - S1: flat strings have at most [`FLAT_MAX`] bytes. Chunked ones may be shorter after `truncate`.
-//! - S2: `raw` (a flag of flat strings; chunked ones are) says that Redis would no longer call the string `int` or
-//!   `embstr`: it was changed in place by APPEND, SETRANGE or SETBIT.
+//! - S2: a `raw` string was changed in place by APPEND, SETRANGE or SETBIT, and Redis would no longer call it
+//!   `int` or `embstr`. For flat strings it is a flag; chunked ones are raw.
 //! - S3: only strings that were set as a whole are pairs; one that is edited becomes flat or chunked.
 //!
-//! Costs, n = bytes touched: clone O(1); append, write_at, set_bit O(n), plus 16 KB at most when a flat string is
-//! shared or turns into chunks, and about 6 KB when a chunk is shared; truncate and drop leave long work to the
-//! reclaimer. `SETBIT` at bit 4,000,000,000 makes one chunk.
+//! Costs, n = bytes touched: clone O(1); append, write_at, set_bit O(n). Add 16 KB at most when a flat string
+//! is shared or turns into chunks, and about 6 KB when a chunk is shared. Truncate and drop leave long work
+//! to the reclaimer. `SETBIT` at bit 4,000,000,000 makes one chunk.
 
 mod chunked;
 mod flat;
@@ -40,7 +41,7 @@ const EMBSTR_MAX: usize = 44;
 
 const RAW: u32 = 1;
 
-/// What the lowest bits of a handle say: none of them, a flat string.
+/// The lowest bits of a handle. None of them: a flat string.
 const CHUNKED: usize = 1;
 const PAIR: usize = 2;
 const FORM: usize = 3;
@@ -56,7 +57,7 @@ unsafe impl Send for Str {}
 // SAFETY: as above.
 unsafe impl Sync for Str {}
 
-/// The string, taken out of its handle.
+/// A string, taken out of its handle.
 enum Owned {
     Empty,
     Flat(Flat),
@@ -101,7 +102,7 @@ impl Str {
         }
     }
 
-    /// Copies `bytes` into a string whose encoding is `raw`: what APPEND and SETRANGE leave behind. O(n).
+    /// Copies `bytes` into a string with encoding `raw`, as after APPEND and SETRANGE. O(n).
     pub fn from_slice_raw(bytes: &[u8]) -> Str {
         match bytes.len() {
             1..=FLAT_MAX => {
@@ -113,12 +114,12 @@ impl Str {
         }
     }
 
-    /// Whether the encoding is `raw` by history rather than by length.
+    /// Whether the encoding is `raw` by history, not by length.
     pub fn is_raw(&self) -> bool {
         self.is_chunked() || self.flat().is_some_and(|flat| flat.flags() & RAW != 0)
     }
 
-    /// Copies the bytes: strings here are not laid out like vectors.
+    /// Copies the bytes, as strings here have another layout than vectors.
     pub fn from_vec(bytes: Vec<u8>) -> Str {
         Str::from_slice(&bytes)
     }
@@ -129,7 +130,7 @@ impl Str {
         self.as_ref().len()
     }
 
-    /// Brings what the handle points to nearer to the cache.
+    /// Prefetches the block of the handle.
     #[inline]
     pub fn prefetch(&self) {
         stdx::cache::prefetch_at(self.raw.map_addr(|raw| raw & !FORM));
@@ -149,7 +150,7 @@ impl Str {
         match (self.flat(), self.chunked()) {
             (Some(flat), _) => StrRef::Flat(flat.as_slice()),
             (_, Some(chunked)) => StrRef::Chunked(chunked),
-            // SAFETY: what is neither is a pair, whose owner is borrowed.
+            // SAFETY: any other form is a pair, whose owner is borrowed.
             _ => StrRef::Pair(unsafe { Pair::borrow_raw(self.untagged()) }),
         }
     }
@@ -163,7 +164,7 @@ impl Str {
     #[inline]
     fn untagged(&self) -> NonNull<()> {
         debug_assert!(!self.raw.is_null());
-        // SAFETY: blocks are aligned to 8 bytes, so that what is left without the bits of the form is not null.
+        // SAFETY: blocks are aligned to 8 bytes, so the pointer without the bits of the form is not null.
         unsafe { NonNull::new_unchecked(self.raw.map_addr(|a| a & !FORM)) }
     }
 
@@ -223,7 +224,8 @@ impl Str {
         owned
     }
 
-    /// Changes the string as a flat one, if `len` bytes may be flat and it is not chunked already, else as chunks.
+    /// Changes the string as a flat one if `len` bytes may be flat and it is not chunked already, else as
+    /// chunks.
     fn change(&mut self, len: usize, flat: impl FnOnce(&mut Flat), chunked: impl FnOnce(&mut Chunked)) {
         let owned = match self.take() {
             Owned::Chunked(mut arc) => {
@@ -258,14 +260,14 @@ impl Str {
         *self = Str::put(owned);
     }
 
-    /// The encoding is `raw` from now on, unless the string is empty.
+    /// Makes the encoding `raw`, unless the string is empty.
     pub fn make_raw(&mut self) {
         if !self.is_empty() && !self.is_raw() {
             self.change(self.len(), |flat| flat.make_mut(0), |_| {});
         }
     }
 
-    /// Appends; the string is `raw` from now on.
+    /// Appends, and makes the string `raw`.
     pub fn append(&mut self, bytes: &[u8]) {
         let len = self.len();
         if !bytes.is_empty() {
@@ -273,7 +275,8 @@ impl Str {
         }
     }
 
-    /// Writes at byte `at`; a gap in front is zeros and costs nothing. `raw` from now on, unless nothing is written.
+    /// Writes at byte `at`. A gap in front becomes zeros that take no memory. The string becomes `raw`,
+    /// unless nothing is written.
     pub fn write_at(&mut self, at: usize, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -291,7 +294,8 @@ impl Str {
         self.change(len, flat, |chunks| chunks.write(at, bytes, false));
     }
 
-    /// Sets a bit (bit 0 is the highest of byte 0), growing as needed; returns what it was. `raw` from now on.
+    /// Sets a bit (bit 0 is the highest of byte 0), growing as needed, and returns the old bit. The string
+    /// becomes `raw`.
     pub fn set_bit(&mut self, at: u64, on: bool) -> bool {
         let (byte, mask) = ((at / 8) as usize, 0x80 >> (at % 8));
         let old = if byte < self.len() { self.as_ref().byte(byte) } else { 0 };
@@ -345,12 +349,12 @@ impl Str {
         size_of::<Str>() + outside
     }
 
-    /// What this handle keeps alive, with whoever else has one. O(height).
+    /// The root and memory that this handle keeps alive. O(height).
     pub fn held(&self) -> Option<crate::Held> {
         if !self.is_chunked() {
             return None;
         }
-        // SAFETY: only looked at while `self` is borrowed; the count is left alone.
+        // SAFETY: only read while `self` is borrowed; the count is left alone.
         let owners = unsafe { ManuallyDrop::new(self.arc()) }.owners();
         let bytes = match self.as_ref() {
             StrRef::Chunked(chunked) => chunked.alone_bytes(),
@@ -428,7 +432,7 @@ impl<'a> StrRef<'a> {
         self.len() == 0
     }
 
-    /// Bytes that are really there: not the zeros of absent chunks. O(1).
+    /// Bytes that are stored, without the zeros of absent chunks. O(1).
     pub fn stored(&self) -> usize {
         match self {
             StrRef::Flat(bytes) => bytes.len(),
@@ -450,8 +454,8 @@ impl<'a> StrRef<'a> {
         }
     }
 
-    /// The bytes of a range, as far as they exist, piece by piece. No two runs of bytes are joined; neighbouring
-    /// runs of zeros may come apart. O(1) per 4 KB, less where nothing is stored.
+    /// The bytes of a range, as far as they exist, piece by piece. Runs of bytes are not joined; a run of
+    /// zeros may come in several pieces. O(1) per 4 KB, less where nothing is stored.
     pub fn runs(&self, range: Range<usize>) -> Runs<'a> {
         let end = range.end.min(self.len());
         Runs { of: *self, at: range.start.min(end), end }
@@ -474,7 +478,7 @@ impl<'a> StrRef<'a> {
         all
     }
 
-    /// All bytes in one place; copied only if they do not lie so.
+    /// All bytes in one place, copied only if necessary.
     pub fn contiguous(&self) -> Cow<'a, [u8]> {
         match *self {
             StrRef::Flat(bytes) => Cow::Borrowed(bytes),
@@ -482,8 +486,8 @@ impl<'a> StrRef<'a> {
         }
     }
 
-    /// An owned string: shares the chunks of a chunked one and the blocks of a pair in O(1), copies a flat one (16 KB at most,
-    /// as a rule).
+    /// An owned string. It shares the chunks of a chunked one and the blocks of a pair in O(1). It copies a
+    /// flat one (usually 16 KB at most).
     pub fn to_str(&self) -> Str {
         match *self {
             StrRef::Flat(bytes) => Str::from_slice(bytes),
@@ -504,7 +508,7 @@ impl<'a> StrRef<'a> {
         }
     }
 
-    /// What Redis would call a string that was set as a whole.
+    /// Redis's name for the encoding of a string that was set as a whole.
     pub fn encoding(&self) -> Enc {
         match self {
             StrRef::Flat(_) if self.as_i64().is_some() => Enc::Int,

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: a seeded source of randomness and texts of awkward lengths.
+//! Shared by the tests of this crate: a seeded source of randomness, and texts of awkward lengths.
 
 /// A small seeded generator (splitmix64).
 pub(crate) struct Rng(u64);
@@ -31,7 +31,7 @@ impl Rng {
     }
 }
 
-/// How many seeds to try: fewer where the tests are interpreted.
+/// Number of seeds to try: fewer where the tests are interpreted.
 pub(crate) fn rounds(n: u64) -> u64 {
     if cfg!(miri) { 1 } else { n }
 }

@@ -1,23 +1,23 @@
-//! Sorted sets: members in order of their scores, and found by themselves.
+//! Sorted sets: members in order of their scores, also found by name.
 //!
 //! ```text
 //! handle (8 bytes) ─┬─ null                     empty
-//!                   ├─ leaf                     up to 128 members, about 2 KB, in order; found by looking at all
+//!                   ├─ leaf                     up to 128 members, about 2 KB, in order, searched whole
 //!                   └─ pair + 1 ─┬─► trie       member -> score                     trie/
 //!                                └─► tree       (score, member) in order            ctree/
 //! ```
 //!
-//! A member lies in both: finding it by way of the other would cost another walk, and scanning by hash needs it there.
-//! An entry of the tree is `[score | member]`; the tag says how the score is written: 0 as eight bytes, `1 + n` as an
-//! integer of n bytes (none for zero).
+//! Both hold the member: finding it through the other would cost another walk, and a scan by hash needs it in
+//! the trie. An entry of the tree is `[score | member]`. The tag gives the form of the score: 0 for eight
+//! bytes, `1 + n` for an integer of n bytes (none for zero).
 //!
-//! - Z1: entries ascend strictly by (score, member); `-0.0` equals `0.0`, NaN is never stored, members are compared
-//!   as bytes.
+//! - Z1: entries ascend strictly by (score, member); `-0.0` equals `0.0`, NaN is never stored, members are
+//!   compared as bytes.
 //! - Z2: tree and trie of a pair hold the same members with the same scores.
 //! - Z3: a handle that is not a pair is a tree of one leaf at most.
 //!
-//! Costs, n = members: clone O(1); everything by member, by rank or by bound O(log n); removing k by rank O(log n)
-//! for the order and O(k) for the members. Members over 512 bytes are blocks of their own.
+//! Costs, n = members: clone O(1); every operation by member, by rank or by bound O(log n); removing k by
+//! rank O(log n) for the order and O(k) for the members. Members over 512 bytes are blocks of their own.
 
 mod bound;
 mod entry;
@@ -38,11 +38,11 @@ use entry::{At, Scored, decode, member, with_item};
 /// Members of a single leaf, at most.
 const PACKED_MAX: usize = 128;
 
-/// Below this many members, and this many bytes of them, a pair becomes a leaf again.
+/// Members, and bytes of them, below which a pair becomes a leaf again.
 const PACKED_AGAIN: usize = PACKED_MAX / 2;
 const PACKED_AGAIN_BYTES: u64 = LEAF_MAX as u64 / 2;
 
-/// Members of a range that are removed between two pauses.
+/// Members of a range removed between two pauses.
 const PIECE: usize = 64;
 
 /// Flag of the tree: Redis would call the set a skiplist.
@@ -136,8 +136,8 @@ impl ZSet {
         unsafe { Arc::from_raw(NonNull::new_unchecked(self.raw.map_addr(|a| a & !1))) }
     }
 
-    /// A set of a changed order: packed as long as that is one leaf. Whether leaves split or stay apart when something is
-    /// taken out between them is the order's own affair (Z3).
+    /// A set of a changed order: packed if the order is one leaf. The order decides whether leaves split, or
+    /// stay apart after a removal between them (Z3).
     fn settled(order: Tree<Scored>) -> ZSet {
         let is_leaf = |order: &Tree<Scored>| order.is_empty() || order.as_leaf().is_some();
         if order.len() > PACKED_MAX {
@@ -175,7 +175,7 @@ impl ZSet {
         unsafe { Tree::from_raw(std::mem::replace(&mut self.raw, std::ptr::null_mut())) }
     }
 
-    /// Changes a pair, copied before if it is shared; small ones become a leaf afterwards.
+    /// Changes a pair, copied before if it is shared. A small one becomes a leaf afterwards.
     fn change_pair<R>(&mut self, f: impl FnOnce(&mut Pair) -> R) -> R {
         let mut arc = self.take_pair().expect("a pair");
         let result = f(arc.make_mut());
@@ -217,7 +217,7 @@ impl ZSet {
         self.order().get(rank).map(decode)
     }
 
-    /// Adds a member or changes its score; returns the score it had. NaN is not stored. O(log n).
+    /// Adds a member or changes its score, and returns the old score. NaN is not stored. O(log n).
     pub fn insert(&mut self, member: &[u8], score: f64) -> Option<f64> {
         debug_assert!(!score.is_nan());
         if self.is_pair() {
@@ -257,7 +257,7 @@ impl ZSet {
         old
     }
 
-    /// Removes a member; returns its score. O(log n).
+    /// Removes a member and returns its score. O(log n).
     pub fn remove(&mut self, member: &[u8]) -> Option<f64> {
         let Some(pair) = self.pair() else {
             let (i, score) = self.find_packed(member)?;
@@ -276,12 +276,12 @@ impl ZSet {
         Some(score)
     }
 
-    /// Members that a minimum keeps out: those in front of it. O(log n).
+    /// Number of members in front of a minimum. O(log n).
     pub fn rank_lower(&self, min: &impl Bound) -> usize {
         min.rank_in(self.order())
     }
 
-    /// Members that a maximum lets in, or lie in front of those. O(log n).
+    /// Number of members up to a maximum. O(log n).
     pub fn rank_upper(&self, max: &impl Bound) -> usize {
         max.flipped().rank_in(self.order())
     }
@@ -292,14 +292,14 @@ impl ZSet {
         start..self.rank_upper(max).max(start)
     }
 
-    /// Removes the members of a range of ranks, as far as they exist; returns how many. O(log n) for the order and
-    /// O(min(k, n - k)) for finding by member.
+    /// Removes the members of a range of ranks, as far as they exist, and returns their number. O(log n) for
+    /// the order, O(min(k, n - k)) for the members.
     pub fn remove_rank_range(&mut self, ranks: Range<usize>) -> usize {
         self.remove_ranks(ranks, &mut |_| Continue(())).unwrap_or_default()
     }
 
-    /// The same, with a `pause` after every [`PIECE`] members that were looked at, which may break it off: then None, and some
-    /// of the range are gone or none.
+    /// As [`ZSet::remove_rank_range`], with a `pause` after every [`PIECE`] members. None if `pause` broke
+    /// off; some of the range may then be gone.
     pub fn remove_ranks(
         &mut self,
         ranks: Range<usize>,
@@ -315,7 +315,7 @@ impl ZSet {
         }
         let mut left = end;
         while left > start {
-            // From behind, so that the others keep their ranks.
+            // Removal goes from the end, so that the other ranks stay valid.
             let piece = start.max(left.saturating_sub(PIECE))..left;
             left = piece.start;
             let len = piece.len();
@@ -336,7 +336,7 @@ impl ZSet {
         *self = ZSet::settled(order);
     }
 
-    /// Removes most members of a pair: the few that stay are put into a new trie. O(n - k).
+    /// Removes most members of a pair: the few that stay go into a new trie. O(n - k).
     fn keep_others(
         &mut self,
         ranks: Range<usize>,
@@ -370,13 +370,13 @@ impl ZSet {
         Members(self.order().iter_from(rank))
     }
 
-    /// The member of a rank, then those in front of it, backwards; nothing if there is no such rank.
+    /// The member of a rank, then those in front of it, backwards. Empty if there is no such rank.
     pub fn iter_rev_from(&self, rank: usize) -> RevMembers<'_> {
         RevMembers(self.order().iter_rev_from(rank))
     }
 
-    /// Visits about `count` members; returns the cursor to go on with, 0 at the end. Members that are there all the
-    /// time are visited at least once. Small sets are visited all at once.
+    /// Visits about `count` members and returns the next cursor, 0 at the end. Members present all the time
+    /// are visited at least once. Small sets are visited all at once.
     pub fn scan(&self, cursor: u64, count: usize, f: &mut dyn FnMut(&[u8], f64)) -> u64 {
         match self.pair() {
             Some(pair) => pair.members.scan(cursor, count, &mut |(member, score)| f(member, score)),
@@ -392,7 +392,7 @@ impl ZSet {
         if self.order().flags() & SKIP != 0 { Enc::SkipList } else { Enc::ListPack }
     }
 
-    /// What this handle keeps alive, with whoever else has one. O(height).
+    /// The root and memory that this handle keeps alive. O(height).
     pub fn held(&self) -> Option<crate::Held> {
         let order = self.order().held()?;
         let members = self.pair().map_or(0, |pair| pair.members.alone_bytes());
@@ -442,7 +442,7 @@ impl ZSet {
 }
 
 impl Pair {
-    /// Gives a member its place in the order.
+    /// Puts a member into its place in the order.
     fn place(&mut self, member: &[u8], old: Option<f64>, score: f64) {
         let at = At::new(member, score);
         if let Some(old) = old {

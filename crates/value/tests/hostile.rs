@@ -1,9 +1,10 @@
-//! Arbitrary operations on every type, a short seeded run on every `make test`; `fuzz/` runs the same checks
-//! for as long as one likes.
+//! Arbitrary operations on every type. `make test` does a short seeded run; `fuzz/` runs the same checks as
+//! long as wanted.
 
 mod checks;
 
-/// Streams of decisions: some wander, some keep to one kind of operation for a while, so that values grow.
+/// Streams of decisions. Some are random; some stay with one kind of operation for a while, so that values
+/// grow.
 fn run(check: fn(&[u8]), streams: u64) {
     let mut state = 0x9E37_79B9_7F4A_7C15u64;
     let mut random = move || {
@@ -18,7 +19,7 @@ fn run(check: fn(&[u8]), streams: u64) {
         let favourite = random();
         let mut bytes: Vec<u8> = (0..len).map(|_| random() as u8).collect();
         if stream % 2 == 0 {
-            // Low bytes keep to few slots and sorts, and to the operations that add.
+            // Low bytes select few slots and sorts, and the operations that add.
             bytes
                 .iter_mut()
                 .filter(|byte| u64::from(**byte) % 4 == favourite % 4)

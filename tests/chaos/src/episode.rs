@@ -1,7 +1,7 @@
-//! What one connection sends between two moments at which nothing of it is under way.
+//! Episodes: the bytes of one connection between two moments at which it is idle.
 //!
 //! - Every episode is a function of the generator of random numbers and of the server's docs.
-//! - An episode that is *counted* gets exactly one reply for each request, pushes apart.
+//! - A *counted* episode gets exactly one reply for each request, without pushes.
 
 use crate::grammar::{Table, is_forbidden};
 use crate::scripts;
@@ -10,9 +10,9 @@ use support::rng::Rng;
 use support::wire::{encode, quote, quote_all};
 
 pub struct Episode {
-    /// How it is sent, for people.
+    /// The way it is sent, for people.
     pub way: &'static str,
-    /// The requests, as far as there are some.
+    /// The requests, if the episode has any.
     pub requests: Vec<Vec<Word>>,
     pub bytes: Vec<u8>,
     pub end: End,
@@ -20,19 +20,20 @@ pub struct Episode {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// All requests are answered, one reply each.
+    /// Every request gets one reply.
     Counted,
-    /// The session may be in any state: RESET, and then it is as new.
+    /// The session may be in any state. A RESET makes it new.
     Reset,
-    /// The connection is closed once this is sent.
+    /// The connection is closed after the last byte.
     Close,
-    /// Nothing more is sent, and what comes is read until the server closes.
+    /// No more bytes are sent. The connection is read until the server closes it.
     Garbage,
-    /// To the port that speaks HTTP.
+    /// Bytes for the port that speaks HTTP.
     Http,
 }
 
-/// Commands after which replies are not one for each request, or which change what the next request means.
+/// Commands after which replies are not one for each request, or which change the meaning of the next
+/// request.
 const STATEFUL: &[&str] = &[
     "multi",
     "exec",
@@ -86,7 +87,7 @@ impl Episode {
         }
     }
 
-    /// What was sent, as lines a person can read.
+    /// The bytes sent, as lines for people.
     pub fn shown(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.requests.iter().take(40).map(|words| show(words)).collect();
         if self.requests.len() > 40 {
@@ -99,14 +100,14 @@ impl Episode {
     }
 }
 
-/// A request as redis-cli would take it.
+/// A request in the form of redis-cli.
 pub fn show(words: &[Word]) -> String {
     let shown: Vec<String> = words.iter().take(60).map(|word| quote_long(word)).collect();
     let more = if words.len() > 60 { format!(" ... {} words", words.len()) } else { String::new() };
     shown.join(" ") + &more
 }
 
-/// Scripts are what is looked for: they are shown up to a length that one can still read.
+/// Quotes a word. Scripts are of most interest, so they are shown up to a length that is still readable.
 fn quote_long(word: &[u8]) -> String {
     if word.len() <= 2000 { quote_all(word) } else { quote(word) }
 }
@@ -138,7 +139,7 @@ fn transaction(table: &Table, rng: &mut Rng) -> Episode {
     requests.push(line("MULTI"));
     let count = if rng.percent(3) { rng.between(400, 2000) } else { rng.between(1, 12) };
     if count > 400 {
-        // One that is long and ends: of plain writes.
+        // A long transaction that ends: plain writes.
         requests.extend(
             (0..count).map(|i| vec![word("SET"), format!("w{}", i % 300).into_bytes(), words::value(rng)]),
         );
@@ -146,16 +147,16 @@ fn transaction(table: &Table, rng: &mut Rng) -> Episode {
         requests.extend((0..count).map(|_| table.call(rng)));
     }
     requests.push(line(if rng.percent(92) { "EXEC" } else { "DISCARD" }));
-    // What is queued is answered by QUEUED, whatever it is; but what ends the transaction early is not.
+    // A queued command is always answered by QUEUED. A command that ends the transaction early is not.
     let mut episode = pipeline("in a transaction", requests);
     episode.end = End::Reset;
     episode
 }
 
-/// Each call is words of ARGV, with their number before them.
+/// Runs several calls. Each call is words of ARGV, with their number before them.
 const BY_SCRIPT: &str = "local at, out = 1, {} while at <= #ARGV do local n = tonumber(ARGV[at]) \
     local r = redis.pcall(unpack(ARGV, at + 1, at + n)) out[#out + 1] = type(r) at = at + n + 1 end return out";
-/// The replies are given back as they are.
+/// Gives the replies back unchanged.
 const BACK: &str = "return redis.pcall(unpack(ARGV))";
 const BACK_RESP3: &str = "redis.setresp(3) return redis.pcall(unpack(ARGV))";
 const NAKED: &str = "return redis.call(unpack(ARGV))";
@@ -163,7 +164,7 @@ const NAKED: &str = "return redis.call(unpack(ARGV))";
 fn by_script(table: &Table, rng: &mut Rng) -> Episode {
     let few = |rng: &mut Rng| loop {
         let call = table.call(rng);
-        // unpack takes no more.
+        // The limit of unpack.
         if call.len() < 5000 {
             break call;
         }
@@ -185,7 +186,7 @@ fn by_script(table: &Table, rng: &mut Rng) -> Episode {
 
 fn inline(table: &Table, rng: &mut Rng) -> Episode {
     let call = table.call(rng);
-    // A line that is cut by one of its words would be two, and the second could be anything.
+    // A word with a line break would cut the line in two, and the second could be anything.
     let odd = |word: &Word| word.iter().any(|b| matches!(b, b'\n' | b'\r' | 0)) || word.len() > 2000;
     let words: Vec<String> = call.iter().filter(|word| !odd(word)).map(|word| quote(word)).collect();
     let bytes = format!("{}\r\n", words.join(" ")).into_bytes();
@@ -226,7 +227,7 @@ fn subscriber(table: &Table, rng: &mut Rng) -> Episode {
     episode
 }
 
-/// A request of which the end never comes.
+/// A request without its end.
 fn half(table: &Table, rng: &mut Rng) -> Episode {
     let mut requests: Vec<Vec<Word>> = (0..rng.below(5)).map(|_| table.call(rng)).collect();
     let mut bytes = bytes_of(&requests);
@@ -290,7 +291,7 @@ fn garbage(table: &Table, rng: &mut Rng) -> Episode {
             bytes
         }
         _ => {
-            // A sound request with a few bytes that are not. It must not become one that is left out.
+            // A sound request with a few damaged bytes. It must not become a forbidden one.
             loop {
                 let call = table.call(rng);
                 let mut bytes = bytes_of(std::slice::from_ref(&call));
@@ -313,7 +314,7 @@ fn flush(rng: &mut Rng) -> Episode {
     pipeline("emptied and furnished", requests)
 }
 
-/// Keys of every kind, the last of each large.
+/// Keys of every kind. The last of each kind is large.
 pub fn furnish(rng: &mut Rng) -> Vec<Vec<Word>> {
     let mut requests = Vec::new();
     for nr in 0..4 {

@@ -1,4 +1,5 @@
-//! `chaos fuzz`: clients that send whatever the grammar of COMMAND DOCS, and what is not in it, can make; and judges beside them.
+//! `chaos fuzz`: clients that send everything that the grammar of COMMAND DOCS can make, and much that it
+//! cannot. Judges run beside them.
 //!
 //! ```text
 //!   round: a server ─┬─ players: Rng(seed, round, nr) ─► episodes ─► replies, which must be RESP, and as many as asked for
@@ -9,8 +10,9 @@
 //!   at its end: nothing is left (leftovers.rs)
 //! ```
 //!
-//! - F1: what a player sends follows from seed, round and number alone; when it is sent does not.
-//! - F2: a fault ends its round. What each player sent last is printed, and sent again to new servers, to find who did it.
+//! - F1: the bytes of a player follow from seed, round and number alone; the time they are sent does not.
+//! - F2: a fault ends its round. The last episodes of each player are printed, and sent again to new servers,
+//!   to find the cause.
 
 use crate::Options;
 use crate::episode::{End, Episode, furnish, show};
@@ -27,26 +29,26 @@ use support::rng::Rng;
 use support::server::Server;
 use support::wire::{Conn, Frame, encode};
 
-/// A player that waits for so long is unblocked, and then closed by the nurse.
+/// Waits after which the nurse unblocks a player, and then closes it.
 const WAITS_LONG: Duration = Duration::from_secs(1);
 const WAITS_TOO_LONG: Duration = Duration::from_secs(15);
-/// Episodes that are remembered for each player.
+/// Episodes remembered for each player.
 const REMEMBERED: usize = 5;
-/// The database of the bystander, which nobody else selects but by chance.
+/// The bystander's database, which other clients select only by chance.
 const BYSTANDER_DB: &str = "13";
 
-/// What went wrong.
+/// A fault of the server.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// One line; faults with the same one count as the same.
+    /// One line. Faults with the same title count as the same.
     pub title: String,
     pub detail: String,
 }
 
-/// Faults by their titles, and how often each was found.
+/// Faults by title, with the number of times each was found.
 pub type Found = BTreeMap<String, (usize, Fault)>;
 
-/// What a round, or all of them, came to.
+/// The result of a round, or of all rounds.
 #[derive(Default, Debug)]
 pub struct Tally {
     pub episodes: usize,
@@ -68,12 +70,12 @@ impl Tally {
     }
 }
 
-/// What one player did lately.
+/// The last episodes of one player.
 #[derive(Default)]
 struct Diary {
     last: VecDeque<(u64, Episode)>,
     client_id: AtomicU64,
-    /// Milliseconds of the round at which it began to wait, plus one; 0: it does not.
+    /// Milliseconds of the round at which its wait began, plus one. 0: it does not wait.
     waits: AtomicU64,
 }
 
@@ -110,7 +112,7 @@ impl Stage<'_> {
     }
 }
 
-/// The words a server of ours is started with.
+/// The arguments of a server under test.
 fn arguments(options: &Options, http_port: u16) -> Vec<String> {
     let words = [
         "--maxmemory",
@@ -123,7 +125,7 @@ fn arguments(options: &Options, http_port: u16) -> Vec<String> {
         &http_port.to_string(),
         "--http-timeout",
         "10",
-        // As many players may each have so much: together with the data less than the cap.
+        // As many players may each use so much. With the data this is less than the cap.
         "--lua-memory-limit",
         "64mb",
     ];
@@ -135,7 +137,7 @@ fn free_port() -> u16 {
     free.map_or(0, |addr| addr.port())
 }
 
-/// A server with its limit of memory.
+/// Starts a server with its limit of memory.
 pub fn serve(options: &Options) -> Result<(Server, SocketAddr), String> {
     let http_port = free_port();
     let server =
@@ -146,7 +148,8 @@ pub fn serve(options: &Options) -> Result<(Server, SocketAddr), String> {
     Ok((server, SocketAddr::from(([127, 0, 0, 1], http_port))))
 }
 
-/// Rounds until the time is over or there are too many faults. What was found, by title with how often.
+/// Runs rounds until the time is over or there are too many faults. Returns the faults by title, with their
+/// numbers.
 pub fn run(options: &Options) -> Result<(Tally, Found), String> {
     let deadline = Instant::now() + options.time;
     let mut found = Found::new();
@@ -231,7 +234,7 @@ fn round(options: &Options, nr: u64, time: Duration, known: &Found) -> Result<(T
         }
         stage.stop.store(true, Relaxed);
         if !stage.faults.lock().unwrap_or_else(|e| e.into_inner()).is_empty() {
-            // Nobody waits for a server that hangs.
+            // A server that hangs is not asked.
             if server.is_alive() {
                 note_panics(stage, &mut control, &server);
             }
@@ -250,7 +253,7 @@ fn round(options: &Options, nr: u64, time: Duration, known: &Found) -> Result<(T
         stage.fault(format!("the server ended: {}", cause(&server.log(), &how)), how);
     }
     if stage.faults.lock().unwrap_or_else(|e| e.into_inner()).is_empty() {
-        // The one from the beginning was idle all the time, and `timeout` may have closed it.
+        // The first connection was idle all the time, and `timeout` may have closed it.
         control = Conn::open(server.addr).map_err(|e| e.to_string())?;
         control.set_patience(options.hang);
         note_panics(&stage, &mut control, &server);
@@ -266,7 +269,7 @@ fn round(options: &Options, nr: u64, time: Duration, known: &Found) -> Result<(T
     let mut faults = stage.faults.into_inner().unwrap_or_else(|e| e.into_inner());
     let log = server.log();
     drop(server);
-    // What others noticed of a server that ended is no fault of its own.
+    // A judge's complaint about a server that ended is not another fault.
     let is_end =
         |fault: &Fault| ["the server ended", "more than"].iter().any(|start| fault.title.starts_with(start));
     if faults.iter().any(is_end) {
@@ -285,7 +288,7 @@ fn round(options: &Options, nr: u64, time: Duration, known: &Found) -> Result<(T
     Ok((tally, faults))
 }
 
-/// Where a program of ours went wrong, as far as its log says.
+/// The place of a fault in our program, as far as its log says.
 fn cause(log: &str, how: &str) -> String {
     let place = log.lines().rev().find_map(|line| line.split("panicked at ").nth(1));
     let place = place.map(|rest| rest.chars().take(160).collect::<String>());
@@ -308,7 +311,7 @@ fn note_panics(stage: &Stage<'_>, control: &mut Conn, server: &Server) {
     }
 }
 
-// ----- players --------------------------------------------------------------------------------------------------------
+// ----- players ---------------------------------------------------------------------------------------------
 
 fn play(stage: &Stage<'_>, nr: usize) {
     let mut rng = Rng::new(stage.seed, nr as u64);
@@ -351,13 +354,13 @@ trait FilterStopped {
 }
 
 impl FilterStopped for Result<(), String> {
-    /// Nothing counts any more once a fault has ended the round.
+    /// Ignores results once a fault has ended the round.
     fn filter_stopped(self, stage: &Stage<'_>) -> Self {
         if stage.on() { self } else { Ok(()) }
     }
 }
 
-/// Opens a connection and makes it known to the nurse. `None`: there is none to be had for now.
+/// Opens a connection and registers it with the nurse. `None`: no connection is possible now.
 fn enter(stage: &Stage<'_>, nr: usize) -> Option<Line> {
     let began = Instant::now();
     while stage.on() && began.elapsed() < stage.options.hang {
@@ -372,7 +375,7 @@ fn enter(stage: &Stage<'_>, nr: usize) -> Option<Line> {
                 return Some(line);
             }
         }
-        // The settings may allow no further client for the moment.
+        // The settings may allow no further client at the moment.
         std::thread::sleep(Duration::from_millis(5));
     }
     None
@@ -387,7 +390,7 @@ fn perform(
     (count, number): (usize, usize),
 ) -> Result<(), String> {
     let Some(mut line) = kept.take().or_else(|| enter(stage, nr)) else {
-        return Err("no connection: nobody is let in".into());
+        return Err("no connection: the server admits no client".into());
     };
     line.put(bytes);
     match end {
@@ -450,7 +453,7 @@ fn answers(stage: &Stage<'_>, line: &mut Line, token: &str, end: End, count: usi
     Ok(false)
 }
 
-/// Sends to the port that speaks HTTP; what comes must look like answers.
+/// Sends to the port that speaks HTTP. The reply must look like HTTP answers.
 fn ask_http(stage: &Stage<'_>, bytes: &[u8]) -> Result<(), String> {
     let Ok(mut line) = Line::open(stage.http) else { return Ok(()) };
     line.put(bytes);
@@ -480,7 +483,7 @@ fn ask_http(stage: &Stage<'_>, bytes: &[u8]) -> Result<(), String> {
     }
 }
 
-// ----- judges ---------------------------------------------------------------------------------------------------------
+// ----- judges ----------------------------------------------------------------------------------------------
 
 /// Asks for little, and demands all of it.
 fn bystand(stage: &Stage<'_>) {
@@ -505,13 +508,13 @@ fn bystand(stage: &Stage<'_>) {
         let got = ask(&["GET", &key]);
         let pong = ask(&["PING"]);
         let is_ok = |reply: &Frame, text: &[u8]| matches!(reply, Frame::Simple(said) if said == text);
-        // Others may have emptied the server, or filled it.
+        // Other clients may have emptied the server, or filled it.
         let right = got.is_null()
             || is_full(&stored)
             || matches!(&got, Frame::Bulk(text) if *text == value.as_bytes());
         let sound = (is_ok(&stored, b"OK") || is_full(&stored)) && right && is_ok(&pong, b"PONG");
         if !sound && stage.on() {
-            // A server that ended is another fault than one that gives no answer.
+            // A server that ended and a server that does not answer are different faults.
             std::thread::sleep(Duration::from_millis(200));
             stage.fault(
                 "the bystander was not answered as it should",
@@ -525,10 +528,10 @@ fn bystand(stage: &Stage<'_>) {
 /// Directives that would lock the judges out, or close them.
 const NOT_SET: &[&str] = &["requirepass", "client-output-buffer-limit", "dir", "logfile", "loglevel"];
 
-/// Directives without which memory has no bound, so that the cap would say nothing.
+/// Directives that limit memory. Without them the cap means nothing.
 const SMALL: &[&str] = &["lua-memory-limit", "work-max-memory"];
 
-/// Sets every directive to something, and back.
+/// Sets every directive to another value, and back.
 fn set(stage: &Stage<'_>) {
     let Ok(mut conn) = Conn::open(stage.addr) else { return };
     conn.set_patience(stage.options.hang);
@@ -562,7 +565,7 @@ fn set(stage: &Stage<'_>) {
                 );
             }
         } else if conn.is_gone() {
-            // It is one of those that a setting may close.
+            // A setting may close this connection.
             match Conn::open(stage.addr) {
                 Ok(fresh) => conn = fresh,
                 Err(_) => std::thread::sleep(Duration::from_millis(10)),
@@ -601,7 +604,7 @@ fn setting(value: &str, all: &[(String, String)], rng: &mut Rng) -> Word {
     }
 }
 
-/// Ends what would never end. That it can be ended is part of the promise.
+/// Ends endless scripts and waits. The promise is that they can be ended.
 fn nurse(stage: &Stage<'_>) {
     let Ok(mut conn) = Conn::open(stage.addr) else { return };
     conn.set_patience(stage.options.hang);
@@ -633,9 +636,9 @@ fn nurse(stage: &Stage<'_>) {
     }
 }
 
-// ----- who did it -----------------------------------------------------------------------------------------------------
+// ----- the cause -------------------------------------------------------------------------------------------
 
-/// The last episodes of all players, newest last, and what the server said.
+/// The last episodes of all players, newest last, and the server's log.
 fn told(diaries: &[Mutex<Diary>], log: &str) -> String {
     let mut text = String::from("\nlast, by connection:\n");
     for (nr, diary) in diaries.iter().enumerate() {
@@ -653,7 +656,7 @@ fn told(diaries: &[Mutex<Diary>], log: &str) -> String {
     text
 }
 
-/// Lines of the log that may have to do with a fault: not what clients of this kind cause all the time.
+/// Whether a line of the log may belong to a fault. Lines that such clients cause all the time do not.
 pub fn is_told(line: &str) -> bool {
     let noise = ["protocol error", "speaks HTTP", "stalled for", "has been busy"];
     let marks = ["panicked", " warning ", " error "];
@@ -667,7 +670,7 @@ fn is_quick(title: &str) -> bool {
         .any(|t| title.starts_with(t))
 }
 
-/// Sends what was sent last to new servers: an episode at a time, then a request at a time.
+/// Sends the last episodes to new servers: an episode at a time, then a request at a time.
 fn blame(options: &Options, diaries: &[Mutex<Diary>], title: &str) -> String {
     let mut text = String::new();
     let mut episodes = Vec::new();
@@ -678,7 +681,7 @@ fn blame(options: &Options, diaries: &[Mutex<Diary>], title: &str) -> String {
     episodes.sort_by_key(|(at_ms, _)| std::cmp::Reverse(*at_ms));
     for (at_ms, episode) in episodes {
         let Ok(Some(seen)) = again(options, &episode.bytes, episode.end) else { continue };
-        text += &format!("sent alone, what was sent at {at_ms} ms does it ({seen}):\n");
+        text += &format!("sent alone, the bytes sent at {at_ms} ms cause it ({seen}):\n");
         let single = episode.requests.iter().find(|words| {
             let mut bytes = Vec::new();
             encode(words, &mut bytes);

@@ -1,18 +1,18 @@
-//! Calls made from COMMAND DOCS of the running server: every argument as its type says, or nearly, or not at all.
+//! Calls made from COMMAND DOCS of the running server: every argument of its type, or nearly, or not at all.
 //!
 //! ```text
 //!   COMMAND DOCS ─► Table ─► call(rng) ─► words as the docs say ─► spoil: a word less, another, many more
 //! ```
 //!
-//! What is drawn follows from the docs and the generator of random numbers alone, never from a reply.
+//! The calls follow from the docs and the generator of random numbers alone, never from a reply.
 
 use crate::scripts;
 use crate::words::{self, Word};
 use support::rng::Rng;
 use support::wire::{Conn, Frame};
 
-/// Calls that end the server or hold it up because that is what they are for, and those that would talk to other machines.
-/// CONFIG SET has an actor of its own that restores what it sets.
+/// Calls that are not made: they end the server, hold it up on purpose, or talk to other machines. CONFIG SET
+/// has its own actor, which restores its settings.
 const LEFT_OUT: &[&str] = &[
     "shutdown",
     "debug panic",
@@ -33,7 +33,7 @@ const LEFT_OUT: &[&str] = &[
 
 #[derive(Debug)]
 pub struct Call {
-    /// Lower case, two for a subcommand.
+    /// Lower case. A subcommand has two words.
     pub name: Vec<String>,
     group: String,
     args: Vec<Arg>,
@@ -56,7 +56,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Asks the server. `without`: further names to leave out.
+    /// Reads the docs of a server. `without`: further names to leave out.
     pub fn read(conn: &mut Conn, without: &[String]) -> Result<Table, String> {
         let reply = conn.call(&["COMMAND", "DOCS"]);
         let mut table = Table { calls: Vec::new(), without: without.to_vec() };
@@ -64,7 +64,7 @@ impl Table {
         for pair in items.chunks_exact(2) {
             table.add(&[], &pair[0], &pair[1]);
         }
-        // What no docs tell of.
+        // Commands without docs.
         for (name, words) in [("debug", DEBUG), ("object", &["help"]), ("evenkeel", &["phases", "help"])] {
             for sub in words {
                 if !table.calls.iter().any(|call| call.name == [name, sub]) {
@@ -81,7 +81,7 @@ impl Table {
     }
 
     fn add(&mut self, above: &[String], name: &Frame, docs: &Frame) {
-        // As the wire has it: `client|kill`.
+        // As on the wire: `client|kill`.
         let name = text(name).to_lowercase();
         let own = name.rsplit('|').next().unwrap_or(&name).to_owned();
         let name = [above, &[own]].concat();
@@ -95,7 +95,7 @@ impl Table {
         self.calls.push(Call { name, group, args });
     }
 
-    /// A call of any command; never one that is left out.
+    /// A call of any command that is not left out.
     pub fn call(&self, rng: &mut Rng) -> Vec<Word> {
         loop {
             let call = rng.pick(&self.calls);
@@ -124,12 +124,12 @@ const DEBUG: &[&str] = &[
     "stringmatch-len",
 ];
 
-/// Whether these words must not be sent, however they came about.
+/// Whether these words must not be sent, wherever they come from.
 pub fn is_forbidden(words: &[Word], without: &[String]) -> bool {
     let lower =
         |at: usize| words.get(at).map(|w| String::from_utf8_lossy(w).to_lowercase()).unwrap_or_default();
     let (first, second) = (lower(0), lower(1));
-    // More than a thousand keys a call are DEBUG POPULATE's affair in furnish.
+    // More than a thousand keys per call are left to DEBUG POPULATE in furnish.
     is_left_out(&format!("{first} {second}"), without) || first == "debug" && second == "populate"
 }
 
@@ -140,7 +140,8 @@ fn is_left_out(name: &str, without: &[String]) -> bool {
         .any(|out| name == out || name.strip_prefix(out).is_some_and(|rest| rest.starts_with(' ')))
 }
 
-/// Calls that reach other clients: they are made as they should be, or they would close the judges' connections.
+/// Whether a call reaches other clients. Such calls are not damaged, as they would close the judges'
+/// connections.
 fn is_delicate(words: &[Word]) -> bool {
     let is =
         |at: usize, name: &str| words.get(at).is_some_and(|word| word.eq_ignore_ascii_case(name.as_bytes()));
@@ -152,7 +153,7 @@ impl Call {
         Call { name: name.iter().map(|word| (*word).to_owned()).collect(), group: group.into(), args }
     }
 
-    /// The words of one call, as the docs tell it.
+    /// The words of one call, by the docs.
     fn words(&self, rng: &mut Rng) -> Vec<Word> {
         let mut out: Vec<Word> = self.name.iter().map(|word| word.to_uppercase().into_bytes()).collect();
         if let Some(more) = special(&self.name.join(" "), rng) {
@@ -174,10 +175,10 @@ impl Call {
     }
 }
 
-/// What is known while a call is made.
+/// Facts collected while a call is made.
 struct Fill {
     kind: Option<u8>,
-    /// As many keys were said to come.
+    /// The announced number of keys.
     keys: Option<usize>,
 }
 
@@ -239,7 +240,7 @@ impl Fill {
     }
 }
 
-/// Words of kind string, as their names ask for them.
+/// A word of type string, chosen by the argument's name.
 fn named(arg: &Arg, rng: &mut Rng) -> Word {
     match arg.name.as_str() {
         "script" => scripts::text(rng),
@@ -278,7 +279,7 @@ fn named(arg: &Arg, rng: &mut Rng) -> Word {
     }
 }
 
-/// Arguments of calls whose docs are not enough, or whose reach must be kept small.
+/// Arguments of calls with insufficient docs, or whose reach must be kept small.
 fn special(name: &str, rng: &mut Rng) -> Option<Vec<Word>> {
     match name {
         "client kill" => of(rng.pick(&[
@@ -297,7 +298,7 @@ fn special(name: &str, rng: &mut Rng) -> Option<Vec<Word>> {
             "127.0.0.1:1",
             "SKIPME",
         ])),
-        // A pause holds the judges up as well.
+        // A pause holds the judges up too.
         "client pause" => {
             of(rng.pick(&["0", "5 WRITE", "10 ALL", "20", "-1", "x", "9223372036854775808", "3 x"]))
         }
@@ -338,7 +339,7 @@ fn keys_and_args(rng: &mut Rng) -> Vec<Word> {
     words
 }
 
-/// Damages a call: words that are missing, exchanged, doubled, hostile, or many.
+/// Damages a call: words missing, exchanged, doubled, hostile, or many.
 fn spoil(words: &mut Vec<Word>, rng: &mut Rng) {
     for _ in 0..rng.between(1, 2) {
         let at = rng.between(1, words.len().max(2) - 1).min(words.len() - 1);
@@ -388,7 +389,7 @@ fn arguments(frame: &Frame) -> Vec<Arg> {
     frame.items().unwrap_or_default().iter().map(argument).collect()
 }
 
-/// The value of a name, in a map as RESP2 has it.
+/// The value of a name in a RESP2 map.
 fn field<'a>(map: &'a Frame, name: &str) -> Option<&'a Frame> {
     map.items()?.chunks_exact(2).find(|pair| text(&pair[0]) == name).map(|pair| &pair[1])
 }

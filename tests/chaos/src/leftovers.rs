@@ -1,14 +1,15 @@
-//! What a server must not keep once its clients are gone: places, waiters, channels, snapshots, descriptors, memory.
+//! The resources that a server must release once its clients are gone: places, waiters, channels, snapshots,
+//! descriptors, memory.
 //!
-//! Everything is read from INFO and `/proc`, again and again until it is as it should be or a time has passed: what ends
-//! takes a moment, and no fixed sleep knows how long.
+//! Everything is read from INFO and `/proc`, repeatedly, until it is right or a time has passed. An end takes
+//! a moment, and no fixed sleep knows how long.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use support::server::Server;
 use support::wire::{Conn, Frame};
 
-/// Fields of INFO that are 0 when nobody asks for anything.
+/// Fields of INFO that are 0 without clients at work.
 const NOTHING: &[&str] = &[
     "blocked_clients",
     "pubsub_clients",
@@ -40,7 +41,7 @@ const NOTHING: &[&str] = &[
     "number_of_libraries",
 ];
 
-/// How a server stands.
+/// The state of a server.
 #[derive(Clone, Debug)]
 pub struct State {
     pub info: BTreeMap<String, String>,
@@ -63,14 +64,15 @@ impl State {
     }
 }
 
-/// How much more memory than before may be in use at the end, and in RAM.
+/// The growth of memory allowed at the end: in use, and in RAM.
 #[derive(Clone, Copy)]
 pub struct Slack {
     pub used_bytes: u64,
     pub resident_bytes: u64,
 }
 
-/// Empties the server and waits until it is as `before`, `patience` at most. What is left, in words; nothing: all is well.
+/// Empties the server and waits until it is as `before`, for `patience` at most. Returns the leftovers, in
+/// words; empty: all is well.
 pub fn look(
     server: &Server,
     control: &mut Conn,
@@ -80,7 +82,7 @@ pub fn look(
 ) -> (State, Vec<String>) {
     let began = Instant::now();
     loop {
-        // Again each time: what was sent whole by clients that have gone is still done.
+        // The server is emptied each time, as complete requests of gone clients are still run.
         let mut found = empty(control);
         let state = match State::of(server, control) {
             Ok(state) => state,
@@ -94,7 +96,7 @@ pub fn look(
     }
 }
 
-/// Takes away what clients are free to leave behind. What was refused, in words.
+/// Removes the data that clients may leave behind. Returns refusals, in words.
 fn empty(control: &mut Conn) -> Vec<String> {
     let mut refused = Vec::new();
     for line in [
@@ -103,7 +105,7 @@ fn empty(control: &mut Conn) -> Vec<String> {
         &["FUNCTION", "FLUSH"],
         &["SCRIPT", "FLUSH"],
         &["MEMORY", "PURGE"],
-        // What LSCAN with STABLE walks stays for an hour, by its own bound.
+        // The snapshots of LSCAN STABLE stay for an hour, by their own limit.
         &["CONFIG", "SET", "lscan-max-age", "1"],
     ] {
         let reply = control.call(line);
@@ -146,7 +148,7 @@ fn compare(before: &State, state: &State, slack: Slack) -> Vec<String> {
     found
 }
 
-/// Parts of memory in use, to tell which of them is left.
+/// Parts of memory in use, to name the part that is left.
 const PARTS: &[&str] = &[
     "used_memory_overhead",
     "used_memory_lua",
@@ -157,14 +159,14 @@ const PARTS: &[&str] = &[
     "allocator_resident",
 ];
 
-/// Descriptors but for those that come when they are first needed and stay: of the demonstration's database, and the
-/// kernel's notes of context switches.
+/// Descriptors, without those that come when first needed and stay: of the demonstration's database, and the
+/// kernel's records of context switches.
 fn descriptors(server: &Server) -> usize {
     let stays = |name: &String| name.contains("perf_event") || name.contains("products.db");
     server.descriptors().iter().filter(|name| !stays(name)).count()
 }
 
-/// `db0` and so on.
+/// Whether a name is `db0` and so on.
 fn is_database(name: &str) -> bool {
     name.strip_prefix("db").is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit()))
 }

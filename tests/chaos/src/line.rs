@@ -1,4 +1,5 @@
-//! A connection that reads while it writes: a server does not read from a client that does not read its replies.
+//! A connection that reads while it writes, as a server does not read from a client that does not read its
+//! replies.
 
 use crate::scan::{Reply, Scan};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,15 +15,15 @@ pub struct Line {
     closed: bool,
 }
 
-/// What comes from a connection.
+/// A result of reading from a connection.
 #[derive(Debug)]
 pub enum Came {
     Reply(Reply),
-    /// Nothing in the time given.
+    /// Nothing came in the time given.
     Nothing,
-    /// The other side has closed it, perhaps in the middle of a reply: one that is cut says no more.
+    /// The other side has closed, perhaps in the middle of a reply. A cut reply does not count.
     Closed,
-    /// What came is no RESP.
+    /// The bytes are not RESP.
     Malformed(String),
 }
 
@@ -34,7 +35,7 @@ impl Line {
         Ok(Line { stream, scan: Scan::default(), out: Vec::new(), sent: 0, closed: false })
     }
 
-    /// Bytes to be sent as the socket takes them.
+    /// Queues bytes, to be sent as the socket takes them.
     pub fn put(&mut self, bytes: &[u8]) {
         if self.sent == self.out.len() {
             self.out.clear();
@@ -43,7 +44,7 @@ impl Line {
         self.out.extend_from_slice(bytes);
     }
 
-    /// The next reply, while what was put is being sent.
+    /// Gives the next reply while queued bytes are being sent.
     pub fn take(&mut self, patience: Duration) -> Came {
         let deadline = Instant::now() + patience;
         loop {
@@ -61,7 +62,7 @@ impl Line {
         }
     }
 
-    /// Sends what was put, for so long at most, and reads nothing. True: all is sent.
+    /// Sends queued bytes without reading, for a limited time. True: all is sent.
     pub fn push(&mut self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         while self.sent < self.out.len() && !self.closed {
@@ -74,7 +75,7 @@ impl Line {
         true
     }
 
-    /// What came so far as it came, for protocols that are not RESP; false once the other side has closed.
+    /// Reads raw bytes, for protocols other than RESP. False once the other side has closed.
     pub fn raw(&mut self, patience: Duration, into: &mut Vec<u8>) -> bool {
         self.turn(patience, false);
         let mut chunk = [0; 64 * 1024];
@@ -121,7 +122,7 @@ impl Line {
         match self.stream.write(&self.out[self.sent..end]) {
             Ok(n) => self.sent += n,
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            // The other side has closed: what it said before can still be read.
+            // The other side has closed. Its earlier bytes can still be read.
             Err(_) => self.sent = self.out.len(),
         }
     }

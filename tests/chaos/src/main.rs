@@ -1,12 +1,13 @@
-//! Two programs that try to break a running server: `fuzz` by what it is sent, `soak` by all that can happen at once.
+//! Two programs that try to break a running server: `fuzz` by its input, `soak` by everything that can happen
+//! at once.
 //!
 //! ```text
 //!  seed ─▶ fuzz: calls from COMMAND DOCS, nearly right, hostile, half, no protocol at all ─▶ alive? answered? bounded?
 //!       └▶ soak: scripts, jobs, transfers, pops, pauses, flushes, eviction, readers that stop ─▶ sums right? nothing left?
 //! ```
 //!
-//! 1. What is sent follows from the seed; when it is sent, and what happens then, does not.
-//! 2. Nothing is compared with a clock but with one that nobody could miss (`--hang`).
+//! 1. The requests follow from the seed; their times, and the events that result, do not.
+//! 2. Nothing is compared with a clock, except with a limit that cannot be missed by accident (`--hang`).
 
 mod episode;
 mod fuzz;

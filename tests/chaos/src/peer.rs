@@ -1,7 +1,8 @@
-//! Valkey's own fuzzer (`valkey-benchmark --fuzz`, from Valkey 9.1 on) against servers of ours, in each of its modes.
+//! Valkey's own fuzzer (`valkey-benchmark --fuzz`, from Valkey 9.1 on) against our servers, in each of its
+//! modes.
 //!
-//! It judges by whether its clients are answered, and takes its seed from the clock. Here are judged: the process, its
-//! memory, contained panics, and a connection that was there before, which must be answered or closed.
+//! Its own verdict is whether its clients are answered, and its seed is the clock. This test judges the
+//! process, its memory, contained panics, and an earlier connection, which must be answered or closed.
 
 use crate::Options;
 use crate::fuzz::{is_told, serve};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use support::server::Server;
 use support::wire::{Conn, Frame};
 
-/// What `--fuzz-mode` may say, and what it is called here.
+/// The values of `--fuzz-mode`, and their names here.
 const MODES: [(&str, &str); 4] = [
     ("", "valid"),
     ("malformed-commands", "malformed"),
@@ -19,10 +20,10 @@ const MODES: [(&str, &str); 4] = [
     ("malformed-commands,config-commands", "malformed and CONFIG"),
 ];
 
-/// Commands of one run of it, after which it is started anew.
+/// Commands of one run, after which it is started again.
 const COMMANDS: &str = "40000";
 
-/// Runs it, a tenth of the time in each mode. How many modes were passed, and how many not.
+/// Runs it, a tenth of the time in each mode. Returns the numbers of modes passed and failed.
 pub fn run(peer: &Path, options: &Options) -> (usize, usize) {
     let help = Command::new(peer).arg("--help").output();
     let knows =
@@ -120,7 +121,8 @@ struct Judge {
 }
 
 impl Judge {
-    /// Commands the server has run; 0 if it may not be asked any more, after a CONFIG SET of a password.
+    /// Number of commands the server has run. 0 after a CONFIG SET of a password, when it cannot be asked any
+    /// more.
     fn commands(&mut self) -> u64 {
         let reply = self.conn.call(&["INFO", "stats"]);
         let text = reply.text().map(|text| String::from_utf8_lossy(text).into_owned()).unwrap_or_default();
@@ -129,7 +131,8 @@ impl Judge {
         count.unwrap_or(0)
     }
 
-    /// It may be closed (CLIENT KILL), and told to wait (CLIENT PAUSE), but not for ever.
+    /// Checks the connection. It may be closed (CLIENT KILL) and made to wait (CLIENT PAUSE), but not for
+    /// ever.
     fn ask(&mut self, server: &Server) -> Result<(), String> {
         match self.conn.call(&["PING"]) {
             Frame::Simple(_) | Frame::Error(_) | Frame::Bulk(_) => Ok(()),

@@ -1,13 +1,15 @@
-//! A strict reader of RESP2 and RESP3 that keeps nothing: it says where a reply ends, and what in it is no RESP.
+//! A strict reader of RESP2 and RESP3 that keeps nothing. It finds the end of each reply, and bytes that are
+//! not RESP.
 //!
-//! Stricter than clients are: a line ends with CR LF and holds neither before that, numbers are numbers, a push stands
-//! alone. Cost: O(bytes); memory: one line, or one piece.
+//! It is stricter than clients are: a line ends with CR LF and contains neither before that, numbers are
+//! numbers, a push is alone. Cost: O(bytes); memory: one line, or one piece.
 
-/// Deeper replies are called malformed. Tables of Lua that hold themselves come as deep as Lua's stack allows.
+/// Depth above which a reply counts as malformed. Lua tables that contain themselves come as deep as Lua's
+/// stack allows.
 const DEPTH_MAX: usize = 100_000;
-/// So much of a reply's text is kept.
+/// Bytes kept of a reply's text.
 const TEXT_MAX: usize = 256;
-/// Longer lines are called malformed.
+/// Length above which a line counts as malformed.
 const LINE_MAX: usize = 4 << 20;
 
 /// A whole reply.
@@ -19,10 +21,10 @@ pub struct Reply {
     pub text: Vec<u8>,
 }
 
-/// An aggregate whose elements come.
+/// An aggregate whose elements are still coming.
 struct Open {
     left: u64,
-    /// It stands before a reply and is none itself.
+    /// It precedes a reply and is not one itself.
     attribute: bool,
 }
 
@@ -31,14 +33,14 @@ pub struct Scan {
     buffer: Vec<u8>,
     at: usize,
     open: Vec<Open>,
-    /// The bulk that is being read: its mark, and how many of its bytes are to come.
+    /// The bulk being read: its mark, and its number of remaining bytes.
     bulk: Option<(u8, u64)>,
     text: Vec<u8>,
     first: u8,
 }
 
 impl Scan {
-    /// Takes what came from the socket.
+    /// Takes bytes from the socket.
     pub fn feed(&mut self, bytes: &[u8]) {
         if self.at == self.buffer.len() {
             self.buffer.clear();
@@ -47,7 +49,7 @@ impl Scan {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole reply; `None`: more bytes are needed. Errors: what is no RESP, in words.
+    /// The next whole reply. `None`: more bytes are needed. Errors: the bytes that are not RESP, in words.
     pub fn next(&mut self) -> Result<Option<Reply>, String> {
         loop {
             let leaf = match self.bulk {
@@ -86,7 +88,7 @@ impl Scan {
         }
     }
 
-    /// Takes the first line of a reply or element. True: it is all of it.
+    /// Takes the first line of a reply or element. True: the line is all of it.
     fn head(&mut self, line: &[u8]) -> Result<bool, String> {
         let wrong = || format!("no reply: {}", shown(line));
         let (&mark, rest) = line.split_first().ok_or_else(wrong)?;
@@ -154,7 +156,7 @@ impl Scan {
         Ok(true)
     }
 
-    /// Goes on through a bulk. True: it has ended.
+    /// Skips bytes of a bulk. True: it has ended.
     fn pass(&mut self, mark: u8, left: u64) -> Result<bool, String> {
         let there = (self.buffer.len() - self.at) as u64;
         let some = there.min(left) as usize;
@@ -177,7 +179,7 @@ impl Scan {
         Ok(true)
     }
 
-    /// A leaf has ended, and perhaps what it is the last of. True: so has the whole reply.
+    /// Closes a leaf, and the aggregates that end with it. True: the whole reply has ended.
     fn close(&mut self) -> bool {
         while let Some(open) = self.open.last_mut() {
             open.left -= 1;

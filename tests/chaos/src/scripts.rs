@@ -1,10 +1,10 @@
-//! Lua texts for EVAL and FUNCTION LOAD: every function a script can call, with arguments at every edge; and whole texts that are
-//! large, deep, odd or endless.
+//! Lua texts for EVAL and FUNCTION LOAD. They call every function that a script can, with arguments at every
+//! edge. Whole texts are large, deep, odd or endless.
 
 use crate::words::{NUMBERS, Word};
 use support::rng::Rng;
 
-/// What a script can call, and how many arguments it usually takes.
+/// The functions a script can call, with their usual number of arguments.
 const FUNCTIONS: &[(&str, usize)] = &[
     ("select", 3),
     ("unpack", 3),
@@ -142,7 +142,7 @@ const VALUES: &[&str] = &[
     "1e308",
 ];
 
-/// Texts that are something of their own.
+/// Complete special texts.
 const TEXTS: &[&str] = &[
     "return redis.call('GET', KEYS[1])",
     "return redis.call('INCR', 'n')",
@@ -210,7 +210,7 @@ pub fn text(rng: &mut Rng) -> Word {
     }
 }
 
-/// Some functions with all pairs of numbers at the edges of what fits into an int, behind some other values.
+/// Some functions with all pairs of numbers at the edges of an int, behind other values.
 fn sweep(rng: &mut Rng) -> String {
     let functions: Vec<&str> = (0..8).map(|_| rng.pick(FUNCTIONS).0).collect();
     let values: Vec<&str> = (0..3).map(|_| *rng.pick(VALUES)).collect();
@@ -225,7 +225,7 @@ fn sweep(rng: &mut Rng) -> String {
     )
 }
 
-/// Calls of functions, each in its own protection.
+/// Calls of functions, each protected on its own.
 fn function(rng: &mut Rng) -> String {
     if rng.percent(40) {
         return format!("return {}", call(rng));
@@ -256,7 +256,7 @@ fn argument(rng: &mut Rng) -> String {
     }
 }
 
-/// As a Lua text would have it, or as a string.
+/// A number as a Lua literal, or as a string.
 fn lua_number(text: impl AsRef<str>) -> String {
     let text = text.as_ref();
     match text.parse::<f64>() {
@@ -265,7 +265,7 @@ fn lua_number(text: impl AsRef<str>) -> String {
     }
 }
 
-/// Scripts in scripts, and structures in structures.
+/// Nested scripts, and nested structures.
 fn nested(rng: &mut Rng) -> String {
     let depth = *rng.pick(&[1, 5, 50, 190, 201, 1000]);
     match rng.below(5) {
@@ -311,7 +311,7 @@ const HEADERS: &[&[u8]] = &[
     b" name=\"",
 ];
 
-/// A first line as scripts and libraries have it, with odd bytes.
+/// A first line of a script or library, with odd bytes.
 fn header(rng: &mut Rng) -> Word {
     let mut line = b"#!lua".to_vec();
     for _ in 0..rng.below(5) {

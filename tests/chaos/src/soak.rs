@@ -1,13 +1,16 @@
-//! `chaos soak`: everything that can happen to a server at once, with sentences that must hold all the while, and at the end.
+//! `chaos soak`: everything that can happen to a server at once, with claims that must hold all the time, and
+//! at the end.
 //!
 //! ```text
-//!   actors (actors/*.rs), each with Rng(seed, nr) ─► one server ◄─ watch: alive? memory? panics?
+//!   actors (soak/*.rs), each with Rng(seed, nr) ─► one server ◄─ watch: alive? memory? panics?
 //!   all have gone ─► nothing is left (leftovers.rs)
 //! ```
 //!
-//! - S1: a reply is what the actor's sentence allows, or an error that says that nothing was done ([`may_fail`]).
-//! - S2: FLUSHALL empties everything at one moment. Who finds nothing asks whether one was under way ([`Stage::flushes`]).
-//! - S3: at the end nothing helps what is left to go: what only SCRIPT KILL would end counts as left.
+//! - S1: a reply agrees with the actor's claim, or is an error that says that nothing was done
+//!   ([`may_fail`]).
+//! - S2: FLUSHALL empties everything at one moment. An actor that finds nothing asks whether one was under
+//!   way ([`Stage::flushes`]).
+//! - S3: at the end leftovers get no help: something that only SCRIPT KILL would end counts as left.
 
 mod bank;
 mod crowd;
@@ -23,7 +26,7 @@ use std::time::{Duration, Instant};
 use support::rng::Rng;
 use support::wire::{Conn, Frame};
 
-/// What every actor gets.
+/// The context of every actor.
 pub struct Stage {
     addr: SocketAddr,
     http: SocketAddr,
@@ -37,10 +40,10 @@ pub struct Stage {
     subscribers: AtomicUsize,
 }
 
-/// An actor's life: how many of its replies were held to a sentence, or which was broken.
+/// An actor's life: the number of replies checked against its claim, or the claim that failed.
 type Actor = fn(&Stage, &mut Rng) -> Result<usize, String>;
 
-/// The actors, and how many of each.
+/// The actors, and their numbers.
 const CAST: &[(&str, usize, Actor)] = &[
     ("bystander", 1, crowd::bystander),
     ("teller", 2, bank::teller),
@@ -82,18 +85,18 @@ impl Stage {
         }
     }
 
-    /// FLUSHALLs answered so far: what is true now cannot be undone by these.
+    /// FLUSHALLs answered so far. They cannot undo anything that is true now.
     fn flushes(&self) -> u64 {
         self.ended.load(SeqCst)
     }
 
-    /// Whether a FLUSHALL may have come since there were so many.
+    /// Whether another FLUSHALL may have come since there were so many.
     fn was_flushed(&self, since: u64) -> bool {
         self.begun.load(SeqCst) > since
     }
 }
 
-/// S1: errors of which nothing was done, by words of theirs.
+/// S1: words of errors after which nothing was done.
 const MAY_FAIL: &[&str] = &[
     "OOM",
     "EXECABORT",
@@ -113,7 +116,8 @@ fn may_fail(text: &[u8]) -> bool {
     MAY_FAIL.iter().any(|words| text.contains(words))
 }
 
-/// Asks; `None`: nothing was done, and it said why. Errors: every other error, silence, no RESP.
+/// Sends a request. `None`: nothing was done, as an error said. Errors: every other error, silence, bytes
+/// that are not RESP.
 fn ask<A: AsRef<[u8]>>(conn: &mut Conn, words: &[A]) -> Result<Option<Frame>, String> {
     let words: Vec<Vec<u8>> = words.iter().map(|word| word.as_ref().to_vec()).collect();
     let reply = conn.call_bytes(&words);
@@ -153,17 +157,17 @@ fn words(line: &str) -> Vec<Vec<u8>> {
     line.split(' ').map(|word| word.as_bytes().to_vec()).collect()
 }
 
-/// Waits a moment, so that there is something else to do for the machine.
+/// Waits a moment, so that the machine has other work.
 fn rest(rng: &mut Rng, most_ms: usize) {
     std::thread::sleep(Duration::from_micros(rng.below(most_ms * 1000 + 1) as u64));
 }
 
-/// Runs it once. What was wrong, in words.
+/// Runs the soak once. Returns the faults, in words.
 pub fn run(options: &Options) -> Result<Vec<String>, String> {
     let (mut server, http) = serve(options)?;
     let mut control = Conn::open(server.addr).map_err(|e| e.to_string())?;
     control.set_patience(options.hang);
-    // Settings of its own: what has no time to live is never evicted, so sums can be held to.
+    // Special settings: keys without a time to live are never evicted, so sums can be checked.
     control.call(&["CONFIG", "SET", "maxmemory-policy", "volatile-lru"]);
     let stage = Stage {
         addr: server.addr,
@@ -204,6 +208,8 @@ pub fn run(options: &Options) -> Result<Vec<String>, String> {
             }
         }
         stage.stop.store(true, Relaxed);
+        // An actor may have noticed first.
+        failures.extend(server.ended());
         for (name, actor) in actors {
             match actor.join() {
                 Ok(Ok(n)) => held.push((name, n)),

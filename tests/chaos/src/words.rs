@@ -1,4 +1,4 @@
-//! Words that commands are called with: such as they take, such as they nearly take, and such as nobody would send.
+//! Words for commands: valid ones, nearly valid ones, and ones that no client would send.
 
 use support::rng::Rng;
 
@@ -55,7 +55,7 @@ pub const NUMBERS: &[&str] = &[
     "x",
 ];
 
-/// Words that mean something to some command.
+/// Words with a meaning to some command.
 const OPTIONS: &[&str] = &[
     "STORE",
     "GET",
@@ -133,7 +133,7 @@ const OPTIONS: &[&str] = &[
     "NOSAVE",
 ];
 
-/// Names of keys by the first letter of what they hold.
+/// The kinds of keys: the first letter of a name gives the type.
 pub const KINDS: &[u8] = b"slhtzr";
 
 pub fn key(rng: &mut Rng, kind: Option<u8>) -> Word {
@@ -188,7 +188,7 @@ pub fn value(rng: &mut Rng) -> Word {
     }
 }
 
-/// A payload as DUMP makes it, and what is left of one after accidents.
+/// A payload of DUMP, sound or damaged.
 pub fn payload(rng: &mut Rng) -> Word {
     let sound: &[&[u8]] = &[
         b"\x00\x03abc\x0b\x00\x15\xac\x13\x95\x10\x90\x71\x80",

@@ -1,9 +1,9 @@
-//! Comparing two replies: what differs, as small as it can be named.
+//! Compares two replies and names the smallest differences.
 
 use crate::step::Check;
 use crate::wire::Frame;
 
-/// What earlier replies of a stream say about later ones, for each connection.
+/// Facts from earlier replies of a stream that later ones need, for each connection.
 #[derive(Default)]
 pub struct Memory {
     /// The checks of the commands queued since MULTI.
@@ -109,7 +109,7 @@ fn compare_exec(
     }
 }
 
-/// Pushes what differs between `ours` and `theirs` under `check`.
+/// Collects the differences between `ours` and `theirs` under `check`.
 pub fn differ(text: &str, check: Check, ours: &Frame, theirs: &Frame, out: &mut Vec<Difference>) {
     if ours == theirs {
         return;
@@ -154,7 +154,7 @@ fn near(check: Check, a: i64, b: i64) -> bool {
     }
 }
 
-/// RESP3 sets and maps have no order at any depth.
+/// Sorts RESP3 sets and maps, which have no order at any depth.
 fn canonical(frame: &Frame) -> Frame {
     match frame {
         Frame::Array(items) => Frame::Array(items.iter().map(canonical).collect()),
@@ -207,7 +207,8 @@ fn texts(frame: &Frame) -> Vec<Vec<u8>> {
     out.iter().filter_map(|leaf| leaf.text()).map(<[u8]>::to_vec).collect()
 }
 
-/// Why `ours` cannot be the answer of a random command where the oracle answered `theirs`, if so.
+/// The reason why `ours` cannot be the answer of a random command that the oracle answered with `theirs`, if
+/// there is one.
 fn implausible(
     args: &[Vec<u8>],
     probe: Option<&Frame>,

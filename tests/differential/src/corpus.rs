@@ -1,4 +1,4 @@
-//! Ready-made texts: Lua scripts, function libraries, and requests no client library would write.
+//! Ready-made texts: Lua scripts, function libraries, and requests that no client library writes.
 
 use crate::grammar::Since;
 use crate::step::Check;
@@ -8,7 +8,7 @@ use support::rng::Rng;
 
 pub struct Script {
     pub check: Check,
-    /// Which oracles know what it uses.
+    /// The oracles that know its features.
     pub since: Since,
     /// The words after the script's text: number of keys, keys, arguments.
     header: &'static str,
@@ -24,8 +24,8 @@ impl Script {
     }
 }
 
-/// The scripts of `scripts/corpus.lua`: sections that start with `--- check | numkeys words`, the check
-/// perhaps with the oracles that know it, as in the tables.
+/// The scripts of `scripts/corpus.lua`. Sections start with `--- check | numkeys words`; the check may name
+/// the oracles that know it, as in the tables.
 pub fn scripts() -> &'static [Script] {
     static SCRIPTS: OnceLock<Vec<Script>> = OnceLock::new();
     SCRIPTS.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! The command tables: what a line of `groups/*.txt` means, and how a command is drawn from it.
+//! The command tables: the lines of `groups/*.txt`, and how a command is drawn from one.
 //!
 //! ```text
 //! # weight  check  command
@@ -10,11 +10,16 @@
 //! 1  scene    spop
 //! ```
 //!
-//! The words of [`crate::words`] are drawn; all others, and 'quoted' ones, stand for themselves. `[a|b]` is one
-//! of the alternatives or nothing, `(a|b)` one of them, `x*` none to three, `x+` one to four of it, `#x` a number
-//! followed by that many. The check says how replies are compared ([`crate::step::Check`]); `!` after it forbids
-//! random damage (for commands that would wait, close or stop something), `@7.2`, `@redis`, `@redis8`, `@valkey9`, `@new` (Redis 8 or Valkey 9)
-//! or `@not-redis8` says which oracles know the form. `share`, `mix` and `oracles` lines describe the whole group. A `scene` is several steps written in Rust ([`crate::scenes`]).
+//! The words of [`crate::words`] are drawn; all others, and 'quoted' ones, stand for themselves. `[a|b]` is
+//! one of the alternatives or nothing, `(a|b)` one of them. `x*` is none to three of it, `x+` one to four,
+//! `#x` a number followed by that many.
+//!
+//! The check says how replies are compared ([`crate::step::Check`]). `!` after it forbids random damage (for
+//! commands that would wait, close or stop something). `@7.2`, `@redis`, `@redis8`, `@valkey9`, `@new` (Redis
+//! 8 or Valkey 9) or `@not-redis8` names the oracles that know the form.
+//!
+//! `share`, `mix` and `oracles` lines describe the whole group. A `scene` is several steps written in Rust
+//! ([`crate::scenes`]).
 
 use crate::identity::Identity;
 use crate::step::Check;
@@ -27,13 +32,13 @@ pub struct Group {
     pub share: usize,
     /// Percentage of everyday commands of other groups mixed in.
     pub mix: usize,
-    /// Which oracles know this group at all.
+    /// The oracles that know this group at all.
     pub since: Since,
     pub lines: Vec<Line>,
 }
 
 impl Group {
-    /// A line the oracle knows, by weight.
+    /// Draws a line that the oracle knows, by weight.
     pub fn draw(&self, oracle: &Identity, rng: &mut Rng, scenes: bool) -> &Line {
         let fits =
             |line: &&Line| line.since.known_to(oracle) && (scenes || matches!(line.body, Body::Command(_)));
@@ -287,7 +292,7 @@ fn expand_one(part: &Part, rng: &mut Rng, out: &mut Vec<Vec<u8>>) {
     }
 }
 
-/// Makes a command wrong in one of the ways people do, or changes its letter case.
+/// Damages a command in a way that people do, or changes its letter case.
 pub fn damage(args: &mut Vec<Vec<u8>>, rng: &mut Rng) {
     if rng.percent(8) {
         let upper = args[0].to_ascii_lowercase();

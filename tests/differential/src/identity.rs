@@ -1,4 +1,4 @@
-//! Which server an oracle is: what generators and the tolerated list go by.
+//! The identity of an oracle, which generators and the tolerated list use.
 
 use crate::wire::{Conn, Frame};
 use std::io;

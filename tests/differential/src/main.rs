@@ -5,11 +5,12 @@
 //!   scripts/*.lua          (seed, number)   └─▶ oracle ───┴─▶ compare ─▶ tolerated.txt? ─▶ shrink, print
 //! ```
 //!
-//! A run is many short streams. Each starts with empty servers and new connections and ends with a comparison of
-//! every key, so any stream can be repeated alone (`--seed S --stream N`) and shortened by leaving steps out. Streams
-//! are numbered; group, oracle, protocol and limits follow from seed and number, not from who runs them when.
+//! A run is many short streams. Each starts with empty servers and new connections and ends with a comparison
+//! of every key. So any stream can be repeated alone (`--seed S --stream N`) and shortened by leaving steps
+//! out. Streams are numbered; group, oracle, protocol and limits follow from seed and number, not from the
+//! worker or the time.
 //!
-//! 1. Nothing that depends on the time of day or on a server's own randomness is compared literally; see
+//! 1. Results that depend on the time of day or on a server's own randomness are not compared literally; see
 //!    [`step::Check`].
 //! 2. Every difference is a failure unless a line of `tolerated.txt` names and explains it.
 
@@ -60,7 +61,7 @@ Sends random commands to Evenkeel and to a real Redis and compares all replies.
 
 /// Steps of a stream: long enough for keys to grow a history, short enough to shrink.
 const STREAM: usize = 1000;
-/// How Evenkeel words what it does not do yet.
+/// The words of Evenkeel for a feature that does not exist yet.
 const UNFINISHED: &str = "does not exist in Evenkeel yet";
 
 struct Options {
@@ -189,7 +190,7 @@ struct Totals {
     streams: usize,
     /// Per group and oracle: streams run, streams failed.
     cells: BTreeMap<(usize, usize), (usize, usize)>,
-    /// By signature: how often, and the report of the first.
+    /// By signature: the number of failures, and the report of the first.
     failures: BTreeMap<String, (usize, String)>,
 }
 
@@ -271,7 +272,7 @@ fn identify(options: &Options) -> Result<Vec<Oracle>, String> {
     options.oracles.iter().map(identify).collect()
 }
 
-/// Which streams there are. Groups take part by their share; oracles that know a group take turns.
+/// The streams of a run. Groups take part by their share; oracles that know a group take turns.
 fn plan(options: &Options, groups: &[Group], oracles: &[Oracle]) -> Result<Vec<Plan>, String> {
     if let Some(names) = &options.groups
         && let Some(unknown) = names.iter().find(|name| !groups.iter().any(|group| group.name == *name))
@@ -282,8 +283,8 @@ fn plan(options: &Options, groups: &[Group], oracles: &[Oracle]) -> Result<Vec<P
         |group: &Group| options.groups.as_ref().is_none_or(|names| names.iter().any(|n| n == group.name));
     let mut tickets = Vec::new();
     for (at, group) in groups.iter().enumerate() {
-        // Evenkeel words its replies as Redis does. Valkey, whose texts differ, is asked about its own additions only,
-        // unless somebody names it.
+        // Evenkeel words its replies as Redis does. Valkey has other texts, so it is asked only about its own
+        // additions, unless it is named on the command line.
         let fits = |oracle: &Oracle| {
             let asked = oracle.identity.flavour == "redis" || group.since == grammar::Since::Valkey9;
             group.since.known_to(&oracle.identity) && (asked || options.named)
@@ -301,7 +302,7 @@ fn plan(options: &Options, groups: &[Group], oracles: &[Oracle]) -> Result<Vec<P
     let stride = (tickets.len() * 5 / 8..).find(coprime).unwrap_or(1).max(1);
     let all = (0..streams.max(options.stream.map_or(0, |n| n + 1))).map(|number| {
         let mut rng = Rng::new(options.seed ^ 0x5eed, number as u64);
-        // Walking the tickets gives every group its share exactly; the stride scatters them over the run.
+        // A walk over the tickets gives every group its exact share; the stride scatters them over the run.
         let (group, known) = &tickets[(number * stride) % tickets.len()];
         Plan { number, group: *group, oracle: known[rng.below(known.len())] }
     });
@@ -317,7 +318,7 @@ struct Shared<'a> {
     next: AtomicUsize,
     enough: AtomicBool,
     totals: Mutex<Totals>,
-    /// Which commands the server knows, as far as asked.
+    /// The commands that the server is known to have, or not.
     known: Mutex<BTreeMap<Vec<u8>, bool>>,
 }
 
@@ -390,7 +391,7 @@ impl Shared<'_> {
         *known.entry(name).or_insert_with(|| is_known(conn.call_bytes(probe)))
     }
 
-    /// Keeps a failure: the first of its kind is shrunk and written out.
+    /// Keeps a failure. The first of its kind is shrunk and written out.
     fn failed(
         &self,
         plan: &Plan,
@@ -449,7 +450,7 @@ impl Shared<'_> {
     }
 }
 
-/// Failures that differ only in keys and numbers are the same failure.
+/// The kind of a failure. Failures that differ only in keys and numbers are the same.
 fn signature(failure: &Failure) -> String {
     let words = failure.difference.command.split(' ').next().unwrap_or("").to_uppercase();
     let shape = |text: &str| -> String {

@@ -1,4 +1,4 @@
-//! Running a stream against a pair of servers, from a clean slate, and finding the first difference.
+//! Runs a stream against a pair of servers, from a clean slate, and finds the first difference.
 
 use crate::compare::{Difference, Memory, compare};
 use crate::step::{Action, Check, Step, words};
@@ -8,20 +8,20 @@ use std::io;
 use std::time::{Duration, Instant};
 use support::server::Server;
 
-/// How far apart what is left of a time to live may be: each server counts from when a command came to it, and those before
-/// it, bitmaps of 512 MB perhaps, may take one of them seconds longer.
+/// Allowed difference between two remaining times to live. Each server counts from the arrival of a command,
+/// and earlier commands, such as bitmaps of 512 MB, may delay one server by seconds.
 const CLOCKS_APART_MS: i64 = 20_000;
 
 /// Parallel connections a stream may use.
 pub const CLIENTS: usize = 4;
-/// Databases a stream may use; the final comparison looks into them.
+/// Databases that a stream may use; the final comparison covers them.
 pub const DATABASES: usize = 3;
-/// A pipeline is at most this long.
+/// Longest pipeline.
 const PIPELINE: usize = 200;
-/// How a payload of a hash begins whose fields expire, written for Redis.
+/// First byte of a payload, written for Redis, of a hash with expiring fields.
 const EXPIRING_HASH: u8 = 24;
 
-/// How a stream begins, so that a shrunk one begins alike.
+/// The beginning of a stream, so that a shrunk one begins alike.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     pub resp3: bool,
@@ -44,19 +44,19 @@ pub struct Failure {
     pub difference: Difference,
 }
 
-/// The connections of one stream: the same index on both sides is the same client.
+/// The connections of one stream. The same index on both sides is the same client.
 struct Run<'a> {
     pair: &'a Pair<'a>,
     setting: Setting,
     ours: Vec<Option<Conn>>,
     theirs: Vec<Option<Conn>>,
     memory: Vec<Memory>,
-    /// Clients whose `Start` has not been finished, and their connection ids on both sides.
+    /// Clients with an unfinished `Start`, and their connection ids on both sides.
     started: Vec<(usize, i64, i64)>,
     token: u64,
 }
 
-/// Runs `steps` and answers the first difference that is not tolerated. `Err`: the servers could not be used.
+/// Runs `steps` and returns the first difference that is not tolerated. `Err`: the servers could not be used.
 pub fn run(pair: &mut Pair<'_>, setting: Setting, steps: &[Step]) -> io::Result<Option<Failure>> {
     for server in [&mut *pair.ours, &mut *pair.theirs] {
         if !server.is_alive() || !clean(server, setting) {
@@ -112,7 +112,7 @@ fn clean(server: &Server, setting: Setting) -> bool {
     let mut requests: Vec<String> =
         ["FLUSHALL", "SCRIPT FLUSH", "FUNCTION FLUSH"].iter().map(|text| text.to_string()).collect();
     requests.extend(limits.iter().map(|limit| format!("CONFIG SET {limit}")));
-    // Redis looks at timeouts of blocked clients this often a second.
+    // The rate per second at which Redis checks timeouts of blocked clients.
     requests.push("CONFIG SET hz 500".to_owned());
     requests.iter().for_each(|text| encode(&words(text), &mut out));
     encode(&["CONFIG", "SET", "notify-keyspace-events", ""].map(|arg| arg.as_bytes().to_vec()), &mut out);
@@ -204,7 +204,7 @@ impl Run<'_> {
             Action::Command(args) | Action::Collect(args) | Action::Start(args) => args,
             _ => &none,
         };
-        // A text is only made when it is needed: of a difference, or of a command that may be queued.
+        // A text is made only when it is needed: for a difference, or for a command that may be queued.
         if ours == theirs && !matches!(step.check, Check::Probe | Check::Sample | Check::Remaining) {
             let queued = matches!(theirs, Frame::Simple(text) if text == b"QUEUED");
             let text = if queued { step.text() } else { String::new() };
@@ -248,7 +248,7 @@ impl Run<'_> {
                 Ok(None)
             }
             Action::Cross { from, args } => self.cross(step, from, args, at),
-            // Inside, steps are counted from 0; they all belong to this one.
+            // Inner steps are counted from 0; they all belong to this one.
             Action::Dump => Ok(self.dump(at)?.map(|failure| Failure { at, ..failure })),
         }
     }
@@ -266,7 +266,7 @@ impl Run<'_> {
             args.insert(3, payload.to_vec());
             args
         };
-        // Valkey does not read that, and gets its own back.
+        // Valkey cannot read that, and gets its own payload back.
         let is_foreign = is_valkey && from_ours.first() == Some(&EXPIRING_HASH);
         let to_theirs = if is_foreign { from_theirs } else { from_ours };
         let mine = ours.call_bytes(&with(from_theirs));
@@ -290,7 +290,7 @@ impl Run<'_> {
         Ok(self.judge(step, &Frame::Array(ours), &Frame::Array(theirs), at))
     }
 
-    /// Sends a request that may block, and waits until the server says that it blocks or answers.
+    /// Sends a request that may block, and waits until the server reports that it blocks, or answers.
     fn start(&mut self, client: usize, args: &[Vec<u8>], at: usize) -> Found {
         if self.started.iter().any(|(started, ..)| *started == client) {
             return Ok(None);
@@ -394,8 +394,8 @@ impl Run<'_> {
     }
 }
 
-/// Frames up to the answer of `PING token`; waits a little longer while fewer than `expected` came, because another
-/// thread of the server may deliver them.
+/// Frames up to the answer of `PING token`. Waits a little longer while fewer than `expected` came, as
+/// another thread of the server may deliver them.
 fn collect_until(conn: &mut Conn, token: &[u8], expected: usize) -> Vec<Frame> {
     let mut out = Vec::new();
     let mut seen = false;
@@ -444,7 +444,7 @@ fn await_block_of(conns: &mut [Option<Conn>], client: usize, id: i64) -> bool {
     }
 }
 
-/// Whether connection `id` ends up blocking on what it was sent, rather than answering it.
+/// Whether connection `id` blocks on its request, instead of answering it.
 fn await_block(conn: &mut Conn, control: &mut Conn, id: i64) -> bool {
     let deadline = Instant::now() + Duration::from_secs(5);
     while Instant::now() < deadline {
@@ -481,8 +481,8 @@ fn scan(conn: &mut Conn, args: &[Vec<u8>], at: usize) -> Frame {
     Frame::Gone("iteration without end")
 }
 
-/// What a server answers to `bytes`, and a PING after them, on a fresh connection whose other half is then closed. That
-/// half makes the server close too, even if it still waits for the rest of a request.
+/// A server's answer to `bytes` and a PING, on a fresh connection whose sending half is then closed. This
+/// makes the server close too, even if it still waits for the rest of a request.
 fn raw(server: &Server, bytes: &[u8]) -> io::Result<Frame> {
     let mut conn = Conn::open(server.addr)?;
     conn.send(&[bytes, b"\r\nPING raw-token\r\n"].concat());

@@ -1,4 +1,5 @@
-//! What takes several steps: drawing a whole stream from the tables, and the scenes the tables name.
+//! Streams and scenes: draws whole streams from the tables, and the scenes of several steps that the tables
+//! name.
 
 use crate::corpus;
 use crate::grammar::{Body, Group, Since, damage, expand};
@@ -32,7 +33,7 @@ const BLOCKING: &[&str] = &[
     "BZMPOP 0 1 zset MAX COUNT 2",
 ];
 
-/// What may wake a blocked client.
+/// Commands that may wake a blocked client.
 const WAKING: &[&str] = &[
     "RPUSH list val val",
     "LPUSH list val",
@@ -51,8 +52,8 @@ const WAKING: &[&str] = &[
     "SADD zset member",
 ];
 
-/// Those that give a key somebody waits for another type. When another of their keys wakes them, Redis looks at all of a
-/// client's keys since 7.2, at that one alone before.
+/// Commands that change the type of an awaited key. When another key wakes the client, Redis checks all of
+/// its keys since 7.2, and only that one before.
 const MISTYPING: &[&str] = &["SET list val", "SADD zset member"];
 
 impl Generator<'_> {
@@ -183,7 +184,7 @@ impl Generator<'_> {
         }
     }
 
-    /// A value written by each server and read by the other.
+    /// A value that each server writes and the other reads.
     fn cross(&mut self) {
         let from = self.word("key");
         let to = if self.rng.percent(30) { from.clone() } else { self.word("key") };
@@ -198,7 +199,7 @@ impl Generator<'_> {
         self.act(0, Action::Cross { from, args });
     }
 
-    /// A random read, preceded by what it may draw from.
+    /// A random read, preceded by a read of everything it may draw from.
     fn sample(&mut self, probe: &str, command: &str, options: &[&str]) {
         let probe = self.fill(probe);
         let key = probe[1].clone();
@@ -213,7 +214,7 @@ impl Generator<'_> {
         self.push(0, args, Check::Sample);
     }
 
-    /// What SPOP takes is random, so the set is deleted behind it.
+    /// SPOP takes random members, so the set is deleted after it.
     fn spop(&mut self) {
         let key = self.word("set");
         let ask = |name: &str| vec![name.as_bytes().to_vec(), key.clone()];
@@ -295,7 +296,7 @@ impl Generator<'_> {
         self.act(1, Action::Finish);
     }
 
-    /// Several clients waiting for the same keys are served in the order in which they came.
+    /// Several clients that wait for the same keys are served in the order in which they came.
     fn blocked_many(&mut self) {
         for client in 1..=3 {
             let template = *self.rng.pick(BLOCKING);
@@ -309,7 +310,8 @@ impl Generator<'_> {
         }
     }
 
-    /// A swap of databases wakes too. With one key, because the order in which several wake is a hash table's.
+    /// A swap of databases wakes clients too. With one key, because several wake in the order of a hash
+    /// table.
     fn blocked_swapdb(&mut self) {
         let key = self.text("list");
         self.act(1, Action::Start(words(&format!("BLMPOP 0 1 {key} LEFT COUNT 2"))));
@@ -339,11 +341,12 @@ impl Generator<'_> {
         self.flush();
     }
 
-    /// Keys that expire while nobody looks.
+    /// Keys that expire between two commands.
     fn expire(&mut self) {
         let key = self.text("key").replace(['\0', '\r', '\n', ' ', '\u{fffd}'], "k");
         let key = if key.is_empty() { "s1".to_owned() } else { key };
-        // So long that none expires at one server before the next command came, on a busy machine either.
+        // Long enough that none expires at one server before the next command arrives, even on a busy
+        // machine.
         for template in ["SET {} v PX 30", "PEXPIRE {} 20", "GETEX {} PX 30", "PSETEX {} 30 v"] {
             if self.rng.percent(40) {
                 self.say(0, &template.replace("{}", &key), Check::Exact);
@@ -380,7 +383,7 @@ impl Generator<'_> {
         let ttl = *self.rng.pick(&["HPEXPIRE {} 2 FIELDS 2 gone a1", "HPEXPIRE {} 1 FIELDS 1 gone"]);
         self.say(0, &ttl.replace("{}", &key), Check::Exact);
         self.flush();
-        // Longer than it takes an oracle on a busy machine to remove what expired: until then it counts it.
+        // Longer than an oracle on a busy machine needs to remove expired keys: it counts them until then.
         self.act(0, Action::SleepMs(40));
         for _ in 0..3 {
             let (template, check) = *self.rng.pick(&[
@@ -503,7 +506,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Which events a command causes, and in which order.
+    /// The events that a command causes, and their order.
     fn notify(&mut self) {
         if self.rng.percent(10) || !self.out.iter().any(|step| step.client == 3) {
             let classes =
@@ -550,7 +553,7 @@ impl Generator<'_> {
         self.push(0, args, Check::Exact);
     }
 
-    /// Requests as no client library writes them.
+    /// Requests that no client library writes.
     fn raw(&mut self) {
         let mut bytes = self.rng.pick(corpus::RAW).to_vec();
         if self.rng.percent(20) {

@@ -1,11 +1,11 @@
-//! From a failing stream to the few steps that matter.
+//! Shortens a failing stream to the few steps that matter.
 
 use crate::runner::{Failure, Pair, Setting, run};
 use crate::step::{Action, Check, Step};
 use std::time::{Duration, Instant};
 
-/// Removes ever smaller pieces of `steps` for as long as the rest still fails, within a time limit. Any difference
-/// counts: the first one found first tends to have a shorter cause.
+/// Removes ever smaller pieces of `steps` as long as the rest still fails, within a time limit. Any
+/// difference counts: the first one found tends to have a shorter cause.
 pub fn shrink(
     pair: &mut Pair<'_>,
     setting: Setting,
@@ -21,7 +21,7 @@ pub fn shrink(
         while from < steps.len() && Instant::now() < deadline {
             let end = (from + piece).min(steps.len());
             let mut fewer = steps[..from].to_vec();
-            // Without its waits a stream would race with what is about to expire.
+            // Without its waits a stream would race with keys about to expire.
             fewer.extend(steps[from..end].iter().filter(|step| is_wait(step)).cloned());
             fewer.extend_from_slice(&steps[end..]);
             let tried = fewer.len() < steps.len() && is_sound(&fewer);
@@ -52,7 +52,7 @@ fn is_wait(step: &Step) -> bool {
     matches!(step.action, Action::SleepMs(_))
 }
 
-/// Whether what is compared with an earlier reply still follows that reply.
+/// Whether every reply that is compared with an earlier one still follows it.
 fn is_sound(steps: &[Step]) -> bool {
     let before = |at: usize| at.checked_sub(1).map(|at| steps[at].check);
     steps.iter().enumerate().all(|(at, step)| match step.check {

@@ -1,10 +1,10 @@
-//! One step of a stream, and how its two replies are compared.
+//! One step of a stream, and the comparison of its two replies.
 
-/// A stream is a list of steps. Steps of one client that follow each other travel as one pipeline until one says
-/// `flush`; a step of another client waits for all replies before it.
+/// A step of a stream, which is a list of them. Consecutive steps of one client travel as one pipeline until
+/// one says `flush`. A step of another client waits for all replies before it.
 #[derive(Clone)]
 pub struct Step {
-    /// Which of the parallel connections (0 to 3) carries it.
+    /// The connection (0 to 3) that carries it.
     pub client: usize,
     pub action: Action,
     pub check: Check,
@@ -16,25 +16,25 @@ pub struct Step {
 pub enum Action {
     /// A request with exactly one reply.
     Command(Vec<Vec<u8>>),
-    /// A request with any number of replies: all frames up to the answer of a PING sent behind it. An empty request
-    /// only collects what was pushed.
+    /// A request with any number of replies: all frames up to the answer of a PING sent behind it. An empty
+    /// request only collects pushes.
     Collect(Vec<Vec<u8>>),
-    /// A request that may block: sent, and its block (or reply) awaited.
+    /// A request that may block: it is sent, and its block (or reply) awaited.
     Start(Vec<Vec<u8>>),
-    /// The reply of this client's `Start`; a client still blocked at the oracle is unblocked first.
+    /// The reply of this client's `Start`. A client that still blocks at the oracle is unblocked first.
     Finish,
-    /// A SCAN-like command without its cursor at `at`, repeated to the end; all elements are one reply.
+    /// A SCAN-like command without its cursor at `at`, repeated to the end. All elements are one reply.
     Scan { args: Vec<Vec<u8>>, at: usize },
-    /// Raw bytes on a connection of their own, then PING; everything up to its answer or the closing.
+    /// Raw bytes on their own connection, then PING; everything up to its answer or the closing.
     Raw(Vec<u8>),
     /// Wait for small times to live.
     SleepMs(u64),
-    /// Drop the connection and open it anew.
+    /// Closes the connection and opens it anew.
     Reconnect,
-    /// DUMP of a key at each server, RESTORE of both payloads at the other: `args` without the payload, which is the word
-    /// at 3. Payloads themselves differ; what was made of them shows in the comparison of all keys.
+    /// DUMP of a key at each server, RESTORE of both payloads at the other. `args` lacks the payload, which
+    /// is word 3. Payloads themselves differ; the comparison of all keys shows the restored values.
     Cross { from: Vec<u8>, args: Vec<Vec<u8>> },
-    /// Compare all keys of all databases used.
+    /// Compares all keys of all databases used.
     Dump,
 }
 
@@ -46,9 +46,9 @@ pub enum Check {
     Unordered,
     /// Field and value, alternating or as a map, in any order.
     Pairs,
-    /// Integers may differ by this much (if neither is negative); the rest exact.
+    /// Integers may differ by this much (if neither is negative); the rest is exact.
     Near(i64),
-    /// The same leaves in any order and nesting, for replies whose order is that of a hash table.
+    /// The same leaves in any order and nesting, for replies in the order of a hash table.
     Leaves,
     /// The same type of frame; errors exact.
     Kind,
@@ -56,7 +56,7 @@ pub enum Check {
     Probe,
     /// Random elements of the last `Probe`: the same number, plausible, distinct if they must be.
     Sample,
-    /// What the last `Probe` had, minus what the last `Sample` took, for each server on its own.
+    /// The elements of the last `Probe` without those of the last `Sample`, for each server on its own.
     Remaining,
     /// Not compared.
     Ignore,
@@ -89,7 +89,7 @@ impl Step {
         Step { client, action, check: Check::Exact, flush: true }
     }
 
-    /// The request as one would type it into redis-cli, or what the step does instead.
+    /// The request in the form of redis-cli, or a description of the step.
     pub fn text(&self) -> String {
         let join =
             |args: &[Vec<u8>]| args.iter().map(|arg| crate::wire::quote(arg)).collect::<Vec<_>>().join(" ");

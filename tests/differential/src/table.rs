@@ -1,5 +1,5 @@
-//! The command table, compared row by row: arity, flags, key positions, categories, subcommands and described
-//! arguments of every command the oracle has, and which of them are missing.
+//! Compares the command table row by row: arity, flags, key positions, categories, subcommands and described
+//! arguments of every command of the oracle. Missing commands are listed.
 
 use crate::compare::Difference;
 use crate::tolerated::Tolerated;
@@ -14,7 +14,7 @@ pub struct Found {
     pub differences: Vec<String>,
 }
 
-/// The fields of a COMMAND INFO row that are compared, and whether their order counts.
+/// The compared fields of a COMMAND INFO row, and whether their order counts.
 const FIELDS: &[(&str, usize, bool)] = &[
     ("arity", 1, true),
     ("flags", 2, false),
@@ -24,7 +24,7 @@ const FIELDS: &[(&str, usize, bool)] = &[
     ("categories", 6, false),
 ];
 
-/// The server whose COMMAND DOCS are the measure, and the fields of them that are compared.
+/// The server whose COMMAND DOCS are the measure, and the compared fields.
 const DOCS_FROM: &str = "redis-8";
 const DOCS: &[&str] = &["since", "group", "deprecated_since", "arguments"];
 

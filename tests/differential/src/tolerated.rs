@@ -1,9 +1,11 @@
-//! The checked-in list of differences that are meant, `tolerated.txt`.
+//! The checked-in list of intended differences, `tolerated.txt`.
 //!
-//! One line each: `oracle | command | ours | theirs | reason`, the first four as globs (`*` and `?`) over the texts the
-//! tester prints. `<number> | <same>` for ours and theirs means two texts of the same number; `<same>` alone two
-//! that differ only in bytes that are not UTF-8. The list is part of what the project promises, so its length is printed by every run, and lines
-//! that no longer match anything are named.
+//! One line each: `oracle | command | ours | theirs | reason`. The first four are globs (`*` and `?`) over
+//! the texts the tester prints. `<number> | <same>` for ours and theirs means two texts of the same number.
+//! `<same>` alone means two that differ only in bytes that are not UTF-8.
+//!
+//! The list is part of the project's promise. Every run prints its length, and the lines that no longer match
+//! anything.
 
 use crate::compare::Difference;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,7 +50,7 @@ impl Tolerated {
         Ok(Tolerated { lines })
     }
 
-    /// One more line.
+    /// Adds a line.
     pub fn add(&mut self, line: &str) -> Result<(), String> {
         self.lines.extend(Tolerated::parse(line)?.lines);
         Ok(())
@@ -70,7 +72,7 @@ impl Tolerated {
         hit.is_some()
     }
 
-    /// The lines and how often each was needed.
+    /// The lines, and how often each was needed.
     pub fn uses(&self) -> impl Iterator<Item = (&str, u64)> {
         self.lines.iter().map(|line| (line.text.as_str(), line.used.load(Ordering::Relaxed)))
     }
@@ -88,12 +90,12 @@ impl Line {
     }
 }
 
-/// The number a bulk or a RESP3 double shows.
+/// The number in a bulk or a RESP3 double.
 fn number(text: &str) -> Option<f64> {
     text.strip_prefix(',').unwrap_or(text).parse().ok()
 }
 
-/// `*` any text, `?` one byte; letter case is ignored because commands are sent in either.
+/// Matches a glob: `*` any text, `?` one byte. Letter case is ignored because commands are sent in either.
 fn glob(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
     let mut star: Option<(usize, usize)> = None;

@@ -1,10 +1,11 @@
-//! What stands for the lower-case words of the command tables: `key`, `val`, `count` ...
+//! Generators for the lower-case words of the command tables: `key`, `val`, `count` ...
 //!
-//! Pools are small, so that commands meet the same keys, members and wrong types again and again. Every word has a
-//! common part that makes commands succeed and a rare part that must be refused. Two limits keep runs fast and
-//! replies comparable: nothing makes a server allocate more than a few megabytes (no bit or byte offset between a
-//! million and 4294967296, no random count below -1000), and no time to live can run out during a run unless a
-//! scene waits for it.
+//! Pools are small, so that commands meet the same keys, members and wrong types often. Every word has common
+//! values that make commands succeed and rare ones that must be refused.
+//!
+//! Two limits keep runs fast and replies comparable. A server never allocates more than a few megabytes: no
+//! bit or byte offset between a million and 4294967296, no random count below -1000. No time to live runs out
+//! during a run, unless a scene waits for it.
 
 use support::rng::Rng;
 
@@ -77,8 +78,8 @@ fn typed_key(rng: &mut Rng, kind: char) -> Vec<u8> {
     if rng.percent(8) { any_key(rng) } else { format!("{kind}{}", rng.below(5)).into_bytes() }
 }
 
-/// Sorted sets whose scores are all equal: lexicographic commands promise nothing for others. `y0` never exists,
-/// `y1` is a string if it does.
+/// A sorted set whose scores are all equal, as lexicographic commands promise nothing for others. `y0` never
+/// exists; `y1`, if it exists, is a string.
 fn lex_key(rng: &mut Rng) -> Vec<u8> {
     let kind = if rng.percent(5) { 'y' } else { 'x' };
     format!("{kind}{}", rng.below(if kind == 'y' { 2 } else { 4 })).into_bytes()
@@ -212,8 +213,8 @@ fn lex_bound(rng: &mut Rng) -> Vec<u8> {
     }
 }
 
-/// Far enough in the future not to expire, and spread so widely that no two are near each other: GT and LT must
-/// decide the same on both servers.
+/// A time far enough in the future not to expire. Times are spread so widely that GT and LT decide the same
+/// on both servers.
 fn seconds(rng: &mut Rng) -> Vec<u8> {
     rare(
         rng,
@@ -299,8 +300,8 @@ pub fn junk(rng: &mut Rng) -> Vec<u8> {
     }
 }
 
-/// Serialised values: a text, a number, a list, a set, a hash, a sorted set, an old intset; an unknown type, a member twice,
-/// nothing, too little; a version to come, a wrong checksum, half a footer.
+/// Serialised values: a text, a number, a list, a set, a hash, a sorted set, an old intset. Broken ones: an
+/// unknown type, a repeated member, nothing, too little, a future version, a wrong checksum, half a footer.
 const PAYLOADS: &[&[u8]] = &[
     b"\x00\x02hi\x08\x00\x16FsW'(\x91,",
     b"\x00\xc0\x07\x06\x00\xe2  \x22v\xfe\xf2\x01",

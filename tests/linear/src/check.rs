@@ -1,5 +1,5 @@
-//! The checker: is there an order of these operations, each somewhere between its invocation and its return, in which
-//! every reply is what a single-threaded server would have given?
+//! The checker looks for an order of the operations, each between its invocation and its return, in which
+//! every reply is that of a single-threaded server.
 //!
 //! ```text
 //!  time ──►   invoke a   invoke b   return a                return b
@@ -7,41 +7,44 @@
 //!                                   must have a behind it
 //! ```
 //!
-//! It walks through the history in time (Lowe, "Testing for linearizability", the just-in-time variant of Wing and Gong)
-//! and keeps every *configuration* the server may be in: a state of the model, and which of the operations under way
-//! have already taken place. When an operation returns, configurations in which it has not taken place yet let it,
-//! after any others under way; those in which that is impossible are given up. None left: not linearizable.
+//! It walks through the history in time (Lowe, "Testing for linearizability", the just-in-time variant of
+//! Wing and Gong). It keeps every *configuration* the server may be in: a state of the model, and the
+//! operations under way that have already taken place. When an operation returns, configurations without it
+//! let it take place, after any others under way. Configurations where that is impossible are dropped. None
+//! left: not linearizable.
 //!
-//! - L1: configurations are a set (that is the memoisation), so what costs is concurrency, not length.
+//! - L1: configurations are a set (that is the memoisation), so the cost grows with concurrency, not with
+//!   length.
 //! - L2: at equal times an invocation counts as earlier than a return: when in doubt, the two overlap.
 //! - L3: an operation without a return may take place at any time after its invocation, or never.
-//! - L4: a history over many keys may be cut into its projections on disjoint keys. If an operation touches keys of several
-//!   parts, its projection stands in each: then a rejected part still means a rejected history, though not the reverse.
-//! - L5: an operation that may take place now and only looks does so: whatever could follow without it can follow with it.
-//!   This keeps readers from multiplying the configurations.
+//! - L4: a history over many keys may be cut into its projections on disjoint keys. The projection of an
+//!   operation on keys of several parts is in each. A rejected part still means a rejected history, though
+//!   not the reverse.
+//! - L5: an operation that only looks, and may take place now, does so: any continuation without it is also
+//!   possible with it. This keeps readers from multiplying the configurations.
 
 use std::collections::HashSet;
 use std::fmt::Debug;
 use std::hash::Hash;
 
-/// What the server should be.
+/// The expected behaviour of the server.
 pub trait Model {
     type State: Clone + Eq + Hash + Debug;
     type Op: Debug;
     type Ret: Debug;
 
-    /// The states after `op` that agree with the reply, or with any reply if it is unknown. More than one if the model
-    /// leaves a choice, none if the reply is impossible in this state.
+    /// The states after `op` that agree with the reply, or with any reply if it is unknown. Several if the
+    /// model leaves a choice, none if the reply is impossible in this state.
     fn step(&self, state: &Self::State, op: &Self::Op, ret: Option<&Self::Ret>) -> Vec<Self::State>;
 
-    /// True if an operation with this reply changed nothing, in whatever state it took place (L5).
+    /// True if an operation with this reply changed nothing, in any state (L5).
     fn is_look(&self, op: &Self::Op, ret: &Self::Ret) -> bool;
 }
 
 /// One operation of a history.
 #[derive(Clone, Debug)]
 pub struct Entry<O, R> {
-    /// Who asked: for the report only.
+    /// The client, for the report only.
     pub client: usize,
     pub op: O,
     /// `None` if no reply came (L3).
@@ -50,13 +53,13 @@ pub struct Entry<O, R> {
     pub return_ns: u64,
 }
 
-/// Why a history was rejected.
+/// The proof that a history was rejected.
 #[derive(Debug)]
 pub struct Broken<S> {
     /// Index of the entry whose reply has no explanation.
     pub at: usize,
-    /// The last time before that at which nothing was under way (but what never returned), and every state possible
-    /// then: with the entries since, this is all one needs to see the contradiction.
+    /// The last earlier time at which nothing was under way (except operations that never returned), and
+    /// every state possible then. With the entries since, these show the contradiction.
     pub quiet_ns: u64,
     pub quiet_states: Vec<S>,
 }
@@ -65,11 +68,11 @@ pub struct Broken<S> {
 pub enum Verdict<S> {
     Linearizable,
     Broken(Broken<S>),
-    /// More configurations than the limits; nothing is known.
+    /// More configurations than the limits; the result is unknown.
     TooHard,
 }
 
-/// Most configurations looked at for one return, and for a whole history.
+/// Most configurations examined for one return, and for a whole history.
 const LIMIT: usize = 100_000;
 const LIMIT_IN_ALL: usize = 2_000_000;
 
@@ -116,7 +119,8 @@ fn events<O, R>(history: &[Entry<O, R>]) -> Vec<(u64, u8, usize)> {
     events
 }
 
-/// The configurations in which the operation in `slot` has taken place; its bit is cleared. `None`: too many.
+/// The configurations in which the operation in `slot` has taken place, with its bit cleared. `None`: too
+/// many.
 fn returned<M: Model>(
     model: &M,
     history: &[Entry<M::Op, M::Ret>],
@@ -215,7 +219,7 @@ mod tests {
     #[test]
     fn a_read_after_a_write_must_see_it() {
         assert!(!accepts(&[entry(Op::Write(1), Some(0), 0, 10), entry(Op::Read, Some(0), 11, 20)]));
-        // At the same instant they overlap.
+        // Operations that meet at one instant overlap.
         assert!(accepts(&[entry(Op::Write(1), Some(0), 0, 10), entry(Op::Read, Some(0), 10, 20)]));
     }
 

@@ -1,4 +1,4 @@
-//! Clients that run random operations on small groups of keys, and record what they saw.
+//! Clients that run random operations on small groups of keys, and record the results.
 //!
 //! ```text
 //!  client 0 ──┐  one connection per group; a group is a database, so FLUSHDB, KEYS and DBSIZE are of one group
@@ -6,7 +6,8 @@
 //!  client n ──┘         histories, by group ──▶ checker
 //! ```
 //!
-//! A client may also send an operation and hang up: that one has no return, and may have happened or not.
+//! A client may also send an operation and hang up. Such an operation has no return, and may have happened or
+//! not.
 
 use crate::check::{self, Entry, Verdict};
 use crate::model::{BALLAST, Combine, Dull, FILL, How, INTS, Key, LISTS, Op, Piece, Ret, SETS, State};
@@ -19,26 +20,26 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use support::rng::Rng;
 
-/// What the clients of one run do.
+/// The work of the clients of one run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub seed: u64,
     pub clients: usize,
     pub groups: usize,
-    /// Operations recorded per group at most.
+    /// Most operations recorded per group.
     pub most: usize,
     pub dull: Dull,
-    /// GET, SET, GETSET, INCR and nothing else: for servers that can do no more.
+    /// Only GET, SET, GETSET and INCR, for servers without other commands.
     pub only_registers: bool,
     pub long: bool,
     pub expiry: bool,
     pub flush_db: bool,
     pub flush_all: bool,
     pub swap_db: bool,
-    /// KEYS.
+    /// Use KEYS.
     pub whole: bool,
-    /// DBSIZE beside writes of many keys: only on request, because it is a sum of counters that may show such a write half
-    /// done.
+    /// Use DBSIZE beside writes of many keys. Only on request, because it is a sum of counters that may show
+    /// such a write half done.
     pub dbsize: bool,
     pub scripts: bool,
     pub blocking: bool,
@@ -47,13 +48,13 @@ pub struct Plan {
     pub slow: Vec<(&'static str, usize)>,
 }
 
-/// The numbers of one seed, for one purpose. Neighbouring seeds are far apart.
+/// The random numbers of one seed, for one purpose. Neighbouring seeds are far apart.
 pub fn stream(seed: u64, stream: u64) -> Rng {
     Rng::new(seed.wrapping_mul(0xA076_1D64_78BD_642F), stream)
 }
 
 impl Plan {
-    /// What a seed stands for.
+    /// The plan of a seed.
     pub fn of(seed: u64) -> Plan {
         let mut rng = stream(seed, 1);
         let expiry = rng.percent(30);
@@ -69,7 +70,7 @@ impl Plan {
             flush_db: rng.percent(50),
             flush_all: rng.percent(15),
             swap_db: !expiry && rng.percent(25),
-            // What has expired and is not yet removed is counted by DBSIZE.
+            // DBSIZE counts keys that have expired and are not yet removed.
             whole: !expiry && rng.percent(60),
             dbsize: false,
             scripts: rng.percent(75),
@@ -79,7 +80,7 @@ impl Plan {
         }
     }
 
-    /// Registers alone.
+    /// A plan with registers alone.
     #[cfg(test)]
     pub fn registers(seed: u64) -> Plan {
         let dull = Dull { fill_keys: 1, ballast: 1 };
@@ -104,8 +105,8 @@ impl Plan {
     }
 }
 
-/// Half of all seeds widen the gaps in which races happen.
-/// Most spread the clients over all event loops, which an idle server would not do.
+/// Slow points. Half of all seeds widen the gaps in which races happen. Most spread the clients over all
+/// event loops, which an idle server would not do.
 fn slow(rng: &mut Rng) -> Vec<(&'static str, usize)> {
     let most = [
         ("job-start", 5000),
@@ -140,7 +141,7 @@ fn slow(rng: &mut Rng) -> Vec<(&'static str, usize)> {
 
 pub type Record = Entry<Op, Ret>;
 
-/// What all clients of a run share.
+/// Shared by all clients of a run.
 pub struct Shared<'a> {
     pub plan: &'a Plan,
     pub addr: SocketAddr,
@@ -157,14 +158,14 @@ struct Client<'a> {
     rng: Rng,
     conns: HashMap<usize, (u32, Conn)>,
     log: Vec<(usize, Record)>,
-    /// The next value to write: no two clients write the same.
+    /// The next value to write. No two clients write the same one.
     next: i64,
     /// The last number seen in a key, for compare and set.
     last: HashMap<(usize, Key), i64>,
     hung_up: usize,
 }
 
-/// Runs one client until its time is up; gives the operations by group, in order.
+/// Runs one client until its time is up. Returns the operations by group, in order.
 pub fn client(shared: &Shared<'_>, id: usize) -> Result<Vec<(usize, Record)>, String> {
     let rng = stream(shared.plan.seed, 100 + id as u64);
     let mut client = Client {
@@ -241,7 +242,7 @@ impl Client<'_> {
         let invoke_ns = self.now_ns();
         let frames = self.conn(group).and_then(|(_, conn)| conn.pipeline(&requests)).map_err(failed)?;
         let return_ns = self.now_ns();
-        // Nothing was done: no part of the history.
+        // Nothing was done, so it is no part of the history.
         let Some(ret) = self.shared.plan.dull.result(&op, frames)? else { return Ok(()) };
         match (&op, &ret) {
             (Op::Get(key), Ret::Int(n)) => {
@@ -278,7 +279,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    // ----- what to ask for -------------------------------------------------------------------------------------------
+    // ----- choosing operations -----------------------------------------------------------------------------
 
     fn fresh(&mut self) -> i64 {
         self.next += 1;
@@ -365,7 +366,7 @@ impl Client<'_> {
         while ops.len() < n {
             let op =
                 if self.shared.plan.long && self.rng.percent(15) { self.long() } else { self.simple(group) };
-            // An error would end the script; what is thousands of words long does not fit on Lua's stack.
+            // An error would end the script, and thousands of words do not fit on Lua's stack.
             let unfit = match &op {
                 Op::Rename(..) => true,
                 Op::MGet(keys) | Op::Del(keys) => keys.contains(&FILL),
@@ -382,7 +383,7 @@ impl Client<'_> {
         ops
     }
 
-    /// What is not done in a moment if values are large.
+    /// An operation that takes long if values are large.
     fn long(&mut self) -> Op {
         let how = *self.rng.pick(&[Combine::Union, Combine::Union, Combine::Diff, Combine::Inter]);
         let (a, b) = self.pair(SETS);
@@ -478,7 +479,7 @@ impl Client<'_> {
     }
 }
 
-/// A group's verdict: how many operations were checked, or why they cannot be explained.
+/// A group's verdict: the number of checked operations, or the contradiction.
 pub enum Judged {
     Fine(usize),
     Undecided,
@@ -495,7 +496,7 @@ pub fn judge(plan: &Plan, group: usize, mut history: Vec<Record>) -> Judged {
     }
 }
 
-/// Leaves out every read that is not needed for the contradiction, and tells the rest.
+/// Removes every read that the contradiction does not need, and describes the rest.
 fn explain(plan: &Plan, group: usize, mut history: Vec<Record>) -> String {
     let broken = |history: &[Record]| match check::check(&plan.dull, State::default(), history) {
         Verdict::Broken(broken) => Some(broken),

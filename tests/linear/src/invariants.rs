@@ -1,12 +1,15 @@
-//! Larger scenes than the checker could take, each with one sentence that must hold in every reply.
+//! Scenes too large for the checker, each with one claim that must hold in every reply.
 //!
-//! - **Bank**: money moves between accounts (string keys, or fields of one hash) by WATCH and EXEC, by MULTI, by scripts short
-//!   and long. *The sum of all accounts is the same in every MGET, EXEC, HGETALL and script.*
-//! - **Stamps**: one client writes one number into thousands of keys with one MSET, again and again, and another touches them. *No MGET shows two
-//!   numbers, none that is older than what was acknowledged before it was sent, none that was not sent yet.*
-//! - **Queue**: items are pushed, moved and popped. *Each comes out once, and those of one producer to one consumer in order.*
+//! - **Bank**: money moves between accounts (string keys, or fields of one hash) by WATCH and EXEC, by MULTI,
+//!   by short and long scripts. *The sum of all accounts is the same in every MGET, EXEC, HGETALL and
+//!   script.*
+//! - **Stamps**: one client writes one number into thousands of keys with one MSET, again and again, and
+//!   another touches them. *No MGET shows two numbers. None is older than one acknowledged before it was
+//!   sent, or not sent yet.*
+//! - **Queue**: items are pushed, moved and popped. *Each is popped once, and those of one producer to one
+//!   consumer in order.*
 //!
-//! Each scene has a database of its own and runs beside the others and beside [`crate::groups`].
+//! Each scene has its own database and runs beside the others and beside [`crate::groups`].
 
 use crate::wire::{Conn, Frame};
 use std::collections::{HashMap, HashSet};
@@ -20,7 +23,7 @@ const STAMPS_DB: usize = 9;
 const QUEUE_DB: usize = 10;
 const NOISE_DB: usize = 11;
 
-/// What every client of a scene gets.
+/// The context of every client of a scene.
 #[derive(Clone)]
 pub struct Stage {
     pub addr: SocketAddr,
@@ -42,10 +45,10 @@ impl Stage {
     }
 }
 
-/// A client's life: how many of its replies were checked, or what was wrong.
+/// A client's life: the number of checked replies, or the fault.
 type Part = Box<dyn FnOnce(&Stage) -> Result<usize, String> + Send>;
 
-/// The clients a seed asks for, with their scene's name. Fills the keyspace for them.
+/// The clients that a seed asks for, with their scene's name. Fills the keyspace for them.
 pub fn cast(stage: &Stage) -> Result<Vec<(&'static str, Part)>, String> {
     let mut rng = stage.rng(2);
     let mut parts = Vec::new();
@@ -82,7 +85,7 @@ fn tell(conn: &mut Conn, line: &str) -> Result<Frame, String> {
     say(conn, &words(line))
 }
 
-/// MULTI, lines, EXEC in one go; the replies, or `None` if EXEC gave nil.
+/// Sends MULTI, lines and EXEC in one go. Returns the replies, or `None` if EXEC gave nil.
 fn multi(conn: &mut Conn, lines: &[Vec<String>]) -> Result<Option<Vec<Frame>>, String> {
     let requests = [&[words("MULTI")][..], lines, &[words("EXEC")]].concat();
     let frames = conn.pipeline(&requests).map_err(|e| format!("EXEC: {e}"))?;
@@ -93,7 +96,7 @@ fn multi(conn: &mut Conn, lines: &[Vec<String>]) -> Result<Option<Vec<Frame>>, S
     }
 }
 
-// ----- bank ----------------------------------------------------------------------------------------------------------
+// ----- bank ------------------------------------------------------------------------------------------------
 
 const EACH: i64 = 1000;
 
@@ -110,7 +113,7 @@ local sum = 0
 for i = 0, tonumber(ARGV[1]) - 1 do sum = sum + tonumber(redis.call('GET', 'acct:' .. i)) end
 return sum";
 
-/// From every second account to the next.
+/// Moves money from every second account to the next.
 const PAYDAY: &str = "\
 for i = 0, tonumber(ARGV[1]) - 2, 2 do
   redis.call('DECR', 'acct:' .. i)
@@ -210,7 +213,7 @@ fn auditor(stage: &Stage, stream: u64, accounts: usize) -> Result<usize, String>
     Ok(done)
 }
 
-/// The sum of every `step`th element from `first` on. `None` if this is no array.
+/// The sum of every `step`th element from `first` on. `None` if the frame is no array.
 fn added(frame: &Frame, step: usize, first: usize) -> Option<i64> {
     match frame {
         Frame::Array(items) => {
@@ -220,7 +223,7 @@ fn added(frame: &Frame, step: usize, first: usize) -> Option<i64> {
     }
 }
 
-// ----- stamps --------------------------------------------------------------------------------------------------------
+// ----- stamps ----------------------------------------------------------------------------------------------
 
 /// Numbers sent and numbers acknowledged.
 #[derive(Default)]
@@ -259,7 +262,7 @@ fn stamper(stage: &Stage, keys: usize, shared: &Stamps) -> Result<usize, String>
     Ok(n as usize)
 }
 
-/// Changes keys without changing their values: the long write has to start over.
+/// Changes keys without changing their values, so that the long write has to start over.
 fn meddler(stage: &Stage, keys: usize) -> Result<usize, String> {
     let (mut conn, mut rng, mut done) = (stage.conn(STAMPS_DB)?, stage.rng(39), 0);
     while stage.on() {
@@ -276,7 +279,7 @@ fn stamp_reader(stage: &Stage, stream: u64, keys: usize, shared: &Stamps) -> Res
     let (mut conn, mut rng, mut done) = (stage.conn(STAMPS_DB)?, stage.rng(stream), 0);
     let mut latest = 0;
     while stage.on() {
-        // All of them, a few from everywhere, or one.
+        // All keys, a few from everywhere, or one.
         let step = *rng.pick(&[1, keys / 7 + 1, keys]);
         let mut line = words("MGET");
         line.extend((rng.below(step)..keys).step_by(step).map(|i| format!("stamp:{i}")));
@@ -296,7 +299,7 @@ fn stamp_reader(stage: &Stage, stream: u64, keys: usize, shared: &Stamps) -> Res
     Ok(done)
 }
 
-// ----- queue ---------------------------------------------------------------------------------------------------------
+// ----- queue -----------------------------------------------------------------------------------------------
 
 #[derive(Default)]
 struct Queue {
@@ -400,7 +403,8 @@ fn consumer(stage: &Stage, stream: u64, shared: &Queue) -> Result<usize, String>
     }
 }
 
-/// When the queue is empty and nobody pushes, everything pushed was popped. Another consumer may still hold the last.
+/// When the queue is empty and no producer is left, everything pushed was popped. Another consumer may still
+/// hold the last.
 fn finished(shared: &Queue, conn: &mut Conn, done: usize) -> Result<usize, String> {
     for _ in 0..2000 {
         let popped = shared.popped.lock().map_err(|e| e.to_string())?.len();
@@ -429,9 +433,9 @@ fn texts(frame: Frame) -> Vec<String> {
     }
 }
 
-// ----- noise ---------------------------------------------------------------------------------------------------------
+// ----- noise -----------------------------------------------------------------------------------------------
 
-/// Long commands of all kinds on keys of their own; only that they are answered is checked.
+/// Long commands of all kinds on their own keys. The only check is that they are answered.
 fn noise(stage: &Stage) -> Result<usize, String> {
     let (mut conn, mut rng, mut done) = (stage.conn(NOISE_DB)?, stage.rng(60), 0);
     for key in ["a", "b"] {

@@ -1,16 +1,18 @@
-//! The linearizability tester: concurrent clients on a real server, and a search for an order that explains every reply.
+//! The linearizability tester: concurrent clients on a real server, and a search for an order that explains
+//! every reply.
 //!
 //! ```text
 //!  seed ─▶ plan ─┬─▶ groups: random operations on few keys ──▶ history ──▶ check (against model)
-//!                └─▶ invariants: bank, stamps, queue, noise ─▶ one sentence each that must hold in every reply
+//!                └─▶ invariants: bank, stamps, queue, noise ─▶ one claim each that must hold in every reply
 //! ```
 //!
-//! Every seed gets a server of its own. What the clients ask follows from the seed, the timing does not, so a failing seed
+//! Every seed gets its own server. The requests follow from the seed, the timing does not. So a failing seed
 //! may have to be repeated (`--seeds 17..17 --repeat 50`).
 //!
-//! 1. The checker can fail: its unit tests hold histories that must be rejected, and `tests` below runs the whole machinery
-//!    against a small server that is right and against mutants of it that are not.
-//! 2. Nothing is compared with a clock: an operation takes place between its invocation and its return, no matter when.
+//! 1. The checker can fail: its unit tests hold histories that must be rejected. `tests` below runs the whole
+//!    machinery against a small correct server and against wrong mutants of it.
+//! 2. Nothing is compared with a clock: an operation takes place between its invocation and its return, no
+//!    matter when.
 
 mod check;
 mod groups;

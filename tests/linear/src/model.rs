@@ -1,15 +1,18 @@
-//! The dull server that replies are compared with: one database of ten keys, one operation after another.
+//! The model server, plain and slow: one database of ten keys, one operation after another.
 //!
-//! Long values are made checkable by *ballast*: thousands of elements `b0 b1 b2 …` that always come and go together, beside
-//! a few live ones. In a set all ballast is one bit; in a list a run of it is one [`Piece`]; thousands of string keys
-//! that are only ever written by one MSET are the one key `fill`. A reply that shows a part of the ballast where only all
-//! or nothing can be has no explanation ([`Ret::Torn`]).
+//! Long values are made checkable by *ballast*: thousands of elements `b0 b1 b2 …` that always come and go
+//! together, beside a few live ones. All ballast of a set is one bit. A run of it in a list is one [`Piece`].
+//! Thousands of string keys, written only together by one MSET, are the one key `fill`. A reply with a part
+//! of the ballast, where only all or nothing is possible, has no explanation ([`Ret::Torn`]).
 //!
 //! - D1: a key has one type for ever, so no operation fails.
-//! - D2: a key with a TTL may be gone at any later time; once gone it stays so until it is written. No clock is compared.
-//! - D3: EXEC after WATCH fails if a watched key was changed since, and only then; but if the database was exchanged since it may
-//!   fail though the key never came (the server's rule: `keyspace/src/view/watched.rs`, A3).
-//! - D4: a BLPOP that was served may have been served from any of its keys; one whose time was up saw all of them empty.
+//! - D2: a key with a TTL may be gone at any later time, and then stays gone until it is written. No clock is
+//!   compared.
+//! - D3: EXEC after WATCH fails if a watched key was changed since, and only then. But if the database was
+//!   exchanged since, it may fail even for a key that never existed (the server's rule:
+//!   `keyspace/src/view/watched.rs`, A3).
+//! - D4: a served BLPOP may have been served from any of its keys. One whose time was up saw all of them
+//!   empty.
 
 use crate::check::Model;
 use std::fmt;
@@ -43,7 +46,7 @@ pub const INTS: std::ops::Range<Key> = 0..3;
 pub const SETS: std::ops::Range<Key> = 4..7;
 pub const LISTS: std::ops::Range<Key> = 7..10;
 
-/// The bit of a set that stands for all of its ballast; lower bits are live members.
+/// The bit of a set for all of its ballast. Lower bits are live members.
 pub const BALLAST: u64 = 1 << 63;
 
 /// A part of a list.
@@ -134,7 +137,7 @@ struct Slot {
     volatile: bool,
 }
 
-/// A connection that watches a key, and whether it was changed since (D3).
+/// A watch of a connection on a key, and whether the key was changed since (D3).
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Watch {
     conn: u32,
@@ -148,9 +151,9 @@ struct Watch {
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct State {
     slots: [Slot; KEYS.len()],
-    /// The database SWAPDB exchanges this one with.
+    /// The database that SWAPDB exchanges with this one.
     aside: [Slot; KEYS.len()],
-    /// In order of connection and key.
+    /// In the order of connection and key.
     watches: Vec<Watch>,
 }
 
@@ -180,7 +183,7 @@ pub enum Combine {
     Inter,
 }
 
-/// How an atomic sequence of operations is sent.
+/// The way an atomic sequence of operations is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum How {
     Multi,
@@ -198,7 +201,7 @@ pub enum Op {
     GetSet(Key, i64),
     GetDel(Key),
     Incr(Key, i64),
-    /// GET, so many turns of a loop, SET of one more, in a script.
+    /// A script with GET, so many turns of a loop, and SET of one more.
     Bump(Key, u32),
     /// Compare and set, in a script.
     Cas(Key, i64, i64),
@@ -220,7 +223,7 @@ pub enum Op {
     SMove(Key, Key, u32),
     /// SDIFF, SUNION, SINTER.
     Combined(Combine, Vec<Key>),
-    /// The same with STORE.
+    /// The same commands with STORE.
     Store(Combine, Key, Vec<Key>),
     RPush(Key, Piece),
     LPush(Key, Piece),
@@ -238,9 +241,9 @@ pub enum Op {
     DbSize,
     Keys,
     FlushDb,
-    /// SWAPDB of a group's database and one that is otherwise unused.
+    /// SWAPDB of a group's database and an otherwise unused one.
     SwapDb(usize),
-    /// Of every group; it stands in the history of each.
+    /// FLUSHALL, which is in the history of every group.
     FlushAll,
     Atomic(How, Vec<Op>),
     /// With the connection.
@@ -257,12 +260,12 @@ pub enum Ret {
     Int(i64),
     Set(u64),
     List(Vec<Piece>),
-    /// One element and, for BLPOP, the key it came from.
+    /// One element and, for BLPOP, its key.
     Popped(Key, Piece),
     Many(Vec<Ret>),
-    /// KEYS: one bit a key.
+    /// The reply of KEYS: one bit per key.
     Names(u16),
-    /// No state has such a reply.
+    /// A reply that no state can give.
     Torn(String),
 }
 
@@ -286,7 +289,7 @@ impl fmt::Debug for Ret {
 }
 
 impl Op {
-    /// Keys it looks at or changes; `None`: all.
+    /// The keys it reads or changes. `None`: all.
     fn keys(&self) -> Option<Vec<Key>> {
         Some(match self {
             Op::Get(k)
@@ -337,7 +340,7 @@ impl Op {
         })
     }
 
-    /// True if it changes nothing, whatever the reply: a history without it is linearizable if the whole was.
+    /// True if it changes nothing, whatever the reply. A history without it is linearizable if the whole was.
     pub fn is_read(&self) -> bool {
         match self {
             Op::Get(_)
@@ -358,8 +361,8 @@ impl Op {
     }
 }
 
-/// The dull server. `fill_keys` is how many string keys stand for the one key `fill`, `ballast` how many members or items
-/// for all of the ballast.
+/// The model server. `fill_keys`: number of string keys behind the one key `fill`. `ballast`: number of
+/// members or items behind all of the ballast.
 #[derive(Clone, Copy, Debug)]
 pub struct Dull {
     pub fill_keys: usize,
@@ -415,7 +418,7 @@ impl Model for Dull {
 }
 
 impl State {
-    /// This state, and those in which some of the keys the operation meets have expired before it (D2).
+    /// This state, and those in which some of the operation's keys have expired before it (D2).
     fn expirations(&self, op: &Op) -> Vec<State> {
         let mut all = vec![self.clone()];
         if !self.slots.iter().any(|slot| slot.volatile) {
@@ -474,7 +477,7 @@ impl State {
         self.slots[key as usize] = Slot { value, volatile: false };
     }
 
-    /// Another value with the TTL as it was.
+    /// Sets another value and keeps the TTL.
     fn edit(&mut self, key: Key, value: Option<Value>) {
         let volatile = self.slot(key).volatile && value.is_some();
         self.put(key, value);
@@ -558,7 +561,7 @@ impl Dull {
         list.iter().map(|piece| piece.len() as i64).sum()
     }
 
-    /// Runs one operation. The reply that was seen decides where the model leaves a choice (D3, D4).
+    /// Runs one operation. The actual reply decides where the model leaves a choice (D3, D4).
     fn run(&self, state: &mut State, op: &Op, seen: Option<&Ret>) -> Ret {
         match op {
             Op::Atomic(_, ops) => {
@@ -841,7 +844,7 @@ mod tests {
         matches!(check(&DULL, State::default(), &history), Verdict::Linearizable)
     }
 
-    /// One after the other.
+    /// Checks operations that follow each other.
     fn one_by_one(ops: Vec<(Op, Ret)>) -> bool {
         run(ops.into_iter().zip(0..).map(|((op, ret), i)| (op, ret, 10 * i, 10 * i + 5)).collect())
     }
@@ -909,7 +912,7 @@ mod tests {
         assert!(history(write(), Ret::Nil) && !history(write(), won()));
         assert!(history(other(), won()) && !history(other(), Ret::Nil));
         assert!(history(vain(), won()) && !history(vain(), Ret::Nil));
-        // Of an absent key nobody knows for sure what an exchange brought.
+        // For an absent key the effect of an exchange is uncertain.
         let exchange = || (Op::SwapDb(0), Ret::Ok);
         assert!(history(exchange(), won()) && history(exchange(), Ret::Nil));
         let there =

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use support::server::Server;
 
-/// What a seed came to.
+/// The result of a seed.
 #[derive(Default)]
 pub struct Outcome {
-    /// Operations whose place in an order was found, and replies an invariant was checked on.
+    /// Operations explained by an order, and replies checked against an invariant.
     pub operations: usize,
     pub invariants: usize,
     pub undecided: usize,

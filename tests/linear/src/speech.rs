@@ -5,7 +5,7 @@ use crate::wire::Frame;
 
 type Request = Vec<Vec<u8>>;
 
-/// Runs every command of its arguments and gives all replies; spins in between.
+/// Runs every command in its arguments and gives all replies; spins in between.
 const ATOMIC: &str = "\
 local out, at = {}, 2
 while at <= #ARGV do
@@ -34,13 +34,14 @@ const FILL_ALL: &str = "\
 for i = 0, tonumber(ARGV[1]) - 1 do redis.call('SET', 'f' .. i, ARGV[2]) end
 return redis.status_reply('OK')";
 
-/// A script that once took long is sent to a thread at once: long ones are other scripts, so that short ones stay inline.
+/// A script's text. A script that once took long is later sent to a thread at once, so long ones have other
+/// texts and short ones stay inline.
 fn script(text: &str, spin: u32) -> String {
     if spin > LONG_FROM { format!("-- long\n{text}") } else { text.to_owned() }
 }
 
 const LONG_FROM: u32 = 500;
-/// The databases groups are swapped with come so many after theirs.
+/// Distance from a group's database to the one it is swapped with.
 const ASIDE_DB: usize = 4;
 
 pub fn name(key: Key) -> &'static str {
@@ -74,13 +75,13 @@ impl Dull {
     fn items(piece: Piece, left: bool) -> Request {
         match piece {
             Piece::Live(n) => vec![format!("e{n}").into_bytes()],
-            // Pushed to the left they come to stand in the opposite order.
+            // Elements pushed to the left end up in the opposite order.
             Piece::Run(from, to) if left => (from..to).rev().map(|i| format!("b{i}").into_bytes()).collect(),
             Piece::Run(from, to) => (from..to).map(|i| format!("b{i}").into_bytes()).collect(),
         }
     }
 
-    /// What is sent for an operation, EXEC's sequence included: one request or several in one go.
+    /// The requests of an operation, with EXEC's sequence: one, or several in one go.
     pub fn requests(&self, op: &Op) -> Vec<Request> {
         match op {
             Op::Atomic(How::Multi, ops) | Op::Exec(_, ops) => {
@@ -193,7 +194,7 @@ impl Dull {
         }
     }
 
-    /// Some scripts declare no keys: the server has to find out.
+    /// Some scripts declare no keys, so the server has to find them.
     fn script(&self, spin: u32, ops: &[Op]) -> Request {
         let mut request = words(["EVAL", &script(ATOMIC, spin), "0", &spin.to_string()]);
         for op in ops {
@@ -204,8 +205,8 @@ impl Dull {
         request
     }
 
-    /// The replies to [`Dull::requests`] as one result. An error is a reason to end the test, but for those that say
-    /// that nothing was done: they are `Ok(None)`.
+    /// The replies to [`Dull::requests`] as one result. `Ok(None)`: an error said that nothing was done. Any
+    /// other error ends the test.
     pub fn result(&self, op: &Op, mut frames: Vec<Frame>) -> Result<Option<Ret>, String> {
         let busy = |frame: &Frame| matches!(frame, Frame::Error(e) if e.contains("too many snapshots"));
         if let Some(wrong) = frames.iter().rev().skip(1).find(|frame| matches!(frame, Frame::Error(_))) {

@@ -1,4 +1,4 @@
-//! The machinery against servers that are small enough to be right, and against the same ones made wrong: what cannot fail
+//! The machinery against small correct servers, and against the same ones made wrong. A test that cannot fail
 //! proves nothing.
 
 use crate::groups::Plan;
@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How a server is wrong.
+/// The fault of a server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mutant {
     Right,
@@ -86,7 +86,7 @@ fn held(registers: &Registers, key: &str) -> Option<i64> {
     registers.lock().ok()?.get(key).and_then(|pair| pair.0)
 }
 
-/// Gives what was there before.
+/// Writes and gives the old value.
 fn write(registers: &Registers, key: &str, value: Option<i64>) -> Option<i64> {
     let mut registers = registers.lock().ok()?;
     let pair = registers.entry(key.to_owned()).or_default();

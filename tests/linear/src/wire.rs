@@ -1,10 +1,10 @@
-//! A RESP2 client that blocks: small enough to be trusted.
+//! A blocking RESP2 client, small enough to be trusted.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// How long a reply may take before the server counts as hung. No figure is tested by it.
+/// Time after which a server without a reply counts as hung. No figure is tested by it.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,5 +1,5 @@
-// A blocked client and those who serve it: `claim.rs` as it is. Played: a key of so many elements behind its lock, what
-// `Park::park`, `Park::serve` and `Park::leave` do with it, and `hold`.
+// A blocked client and its writers: `claim.rs` as it is. Played: a key of some elements behind its lock, the
+// use of it by `Park::park`, `Park::serve` and `Park::leave`, and `hold`.
 
 use super::claim::Claim;
 use super::sync::Mutex;
@@ -47,7 +47,7 @@ impl World {
         }
     }
 
-    /// Its time is up.
+    /// The client's time is up.
     fn leave(&self) {
         if self.claim.take() {
             *self.ended.lock() += 1;

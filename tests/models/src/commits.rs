@@ -1,5 +1,5 @@
-// Long commits beside readers, short writers and each other: `intent.rs` as it is, on the stage of `stage.rs`. There are two
-// keys, each in a shard of its own; commits place and fold one key at a time.
+// Long commits beside readers, short writers and each other: `intent.rs` as it is, on the stage of
+// `stage.rs`. There are two keys, each in its own shard; commits place and fold one key at a time.
 
 use super::intent::{Commit, Intent, Progress, Words};
 use super::sequence::Snapshot;
@@ -13,7 +13,7 @@ const A: &[u8] = b"a";
 const B: &[u8] = b"b";
 const BOTH: Bits = Bits::EMPTY.with(0).with(1);
 
-/// Words of an MSET of both keys, or of a DEL; of an MSETNX.
+/// Words of an MSET of both keys, or of a DEL, or of an MSETNX.
 struct Pair(Option<u8>, [u8; 1], bool);
 
 impl Words for Pair {
@@ -40,12 +40,13 @@ fn run(mut commit: Commit) -> Progress {
     }
 }
 
-/// A long transaction: reads both keys at a snapshot and makes each one more. Gives what it made of them, if it was committed.
+/// A long transaction: reads both keys at a snapshot and adds one to each. Returns the new numbers, if it was
+/// committed.
 fn increment(keyspace: &Arc<Keyspace>, age: u64) -> Option<[u64; 2]> {
     increment_each(keyspace, age, [A, B])
 }
 
-/// The same of some keys.
+/// As [`increment`], for some keys.
 fn increment_each<const N: usize>(keyspace: &Arc<Keyspace>, age: u64, keys: [&[u8]; N]) -> Option<[u64; N]> {
     let snapshot = Snapshot::open(keyspace).unwrap();
     let base = keys.map(|key| keyspace.read_at(key, snapshot.lsn()));
@@ -60,7 +61,7 @@ fn increment_each<const N: usize>(keyspace: &Arc<Keyspace>, age: u64, keys: [&[u
     matches!(run(overlay.seal(age, None)), Progress::Committed(_)).then_some(made)
 }
 
-/// FLUSHDB, then a SET of the first key, in one long transaction; whether it was committed.
+/// FLUSHDB, then a SET of the first key, in one long transaction. Returns whether it was committed.
 fn empty_and_set(keyspace: &Arc<Keyspace>, age: u64, to: u64) -> bool {
     let snapshot = Snapshot::open(keyspace).unwrap();
     let cell = Cell { base: None, now: owned(to), dirty: true, loaded: false };
@@ -69,7 +70,7 @@ fn empty_and_set(keyspace: &Arc<Keyspace>, age: u64, to: u64) -> bool {
     matches!(run(overlay.seal(age, None)), Progress::Committed(_))
 }
 
-/// A SET of both keys, then SWAPDB, in one long transaction; whether it was committed.
+/// A SET of both keys, then SWAPDB, in one long transaction. Returns whether it was committed.
 fn set_and_swap(keyspace: &Arc<Keyspace>, age: u64, to: u64) -> bool {
     let snapshot = Snapshot::open(keyspace).unwrap();
     let set = |key: &[u8]| {
@@ -80,7 +81,7 @@ fn set_and_swap(keyspace: &Arc<Keyspace>, age: u64, to: u64) -> bool {
     matches!(run(overlay.seal(age, None)), Progress::Committed(_))
 }
 
-/// A long MSET of both keys, or a DEL for 0; how many were there, if it was committed.
+/// A long MSET of both keys, or a DEL for 0. Returns the number of old keys, if it was committed.
 fn set(keyspace: &Arc<Keyspace>, age: u64, to: u8) -> Option<usize> {
     let words = Arc::new(Pair((to > 0).then_some(to), [to], false));
     let mut commit = Commit::bulk(keyspace, 0, words, age, None);
@@ -93,7 +94,7 @@ fn set(keyspace: &Arc<Keyspace>, age: u64, to: u8) -> Option<usize> {
     }
 }
 
-/// A long MSETNX of both keys; whether it was done, if it has not lost.
+/// A long MSETNX of both keys. Returns whether it was done, unless it lost.
 fn set_new(keyspace: &Arc<Keyspace>, age: u64, to: u8) -> Option<bool> {
     let mut commit = Commit::bulk(keyspace, 0, Arc::new(Pair(Some(to), [to], true)), age, None);
     loop {
@@ -132,7 +133,7 @@ fn look_back(keyspace: &Arc<Keyspace>) -> [u64; 2] {
     [A, B].map(|key| number(keyspace.read_at(key, snapshot.lsn()).as_ref()))
 }
 
-/// A short command that adds something to some keys.
+/// A short command that adds a number to some keys.
 fn add(keyspace: &Keyspace, keys: &[&[u8]], more: u64) {
     let shards = keys.iter().fold(Bits::EMPTY, |bits, key| bits.with(hash_bytes(key) as usize));
     let mut view = View::locked(keyspace, shards, 0, 0);
@@ -154,12 +155,12 @@ fn spawn<T: 'static>(
     thread::spawn(move || f(&keyspace))
 }
 
-/// Nothing is left of any commit.
+/// The final check: nothing is left of any commit.
 fn at_the_end(keyspace: &Arc<Keyspace>) -> [u64; 2] {
     let seen = look(keyspace);
     let mut view = View::locked(keyspace, BOTH, 0, 0);
     assert!(!view.has_intents(), "intents are left");
-    assert!([0, 1].iter().all(|i| view.shard(*i).unwrap().intents.is_empty()), "intents nobody counts");
+    assert!([0, 1].iter().all(|i| view.shard(*i).unwrap().intents.is_empty()), "intents that are not counted");
     assert_eq!([A, B].map(|key| number(view.get(key))), seen);
     seen
 }
@@ -171,12 +172,12 @@ pub(crate) fn a_reader_sees_all_or_nothing() {
     let seen = look(&keyspace);
     assert!(seen == [0, 0] || seen == [1, 1], "a torn command: {seen:?}");
     let again = look(&keyspace);
-    assert!(again == seen || again == [1, 1], "what was seen is gone: {again:?}");
+    assert!(again == seen || again == [1, 1], "a seen commit is gone: {again:?}");
     assert_eq!(committer.join().unwrap(), Some([1, 1]));
     assert_eq!(at_the_end(&keyspace), [1, 1]);
 }
 
-/// So does a snapshot, whenever it reads its keys.
+/// A snapshot sees all of a commit or nothing, whenever it reads its keys.
 pub(crate) fn a_snapshot_sees_all_or_nothing() {
     let keyspace = Arc::<Keyspace>::default();
     let committer = spawn(&keyspace, |keyspace| set(keyspace, 1, 1));
@@ -186,7 +187,7 @@ pub(crate) fn a_snapshot_sees_all_or_nothing() {
     assert_eq!(at_the_end(&keyspace), [1, 1]);
 }
 
-/// A short writer never waits, and neither it nor the commit overwrites what it has not seen.
+/// A short writer never waits, and neither it nor the commit overwrites a change it has not seen.
 pub(crate) fn a_writer_goes_first_and_nothing_is_lost() {
     let keyspace = Arc::<Keyspace>::default();
     let committer = spawn(&keyspace, |keyspace| increment(keyspace, 1));
@@ -207,7 +208,7 @@ pub(crate) fn readers_and_writers_beside_a_commit() {
     assert_eq!(at_the_end(&keyspace), [sum, sum]);
 }
 
-/// Of two long commits of the same keys at least one is committed, and none is overwritten by one that has not seen it.
+/// Two long commits of the same keys: at least one is committed, and none overwrites one it has not seen.
 pub(crate) fn two_transactions_lose_nothing() {
     let keyspace = Arc::<Keyspace>::default();
     let younger = spawn(&keyspace, |keyspace| increment(keyspace, 2));
@@ -218,7 +219,7 @@ pub(crate) fn two_transactions_lose_nothing() {
     assert_eq!(at_the_end(&keyspace), [committed, committed]);
 }
 
-/// Commits that look at nothing: both keys are from the same one at any time, and a DEL counts what it removed.
+/// Commits without reads: both keys are from the same one at any time, and a DEL counts the keys it removed.
 pub(crate) fn two_bulks_are_one_after_the_other() {
     let keyspace = Arc::<Keyspace>::default();
     let setter = spawn(&keyspace, |keyspace| set(keyspace, 2, 5));
@@ -236,7 +237,8 @@ pub(crate) fn two_bulks_are_one_after_the_other() {
     }
 }
 
-/// Who looks meanwhile sees all as it was, or the database emptied and filled again; a writer in between loses nothing.
+/// A reader sees the old database, or the database emptied and filled again. A writer in between loses
+/// nothing.
 pub(crate) fn what_is_emptied_and_filled_is_seen_whole() {
     let keyspace = Arc::<Keyspace>::default();
     add(&keyspace, &[A, B], 1);
@@ -252,7 +254,7 @@ pub(crate) fn what_is_emptied_and_filled_is_seen_whole() {
     }
 }
 
-/// Another long commit comes before it and goes with what there was, or after it, or loses.
+/// Another long commit comes before the flush and its keys are removed, or comes after it, or loses.
 pub(crate) fn who_empties_ends_the_others() {
     let keyspace = Arc::<Keyspace>::default();
     let other = spawn(&keyspace, |keyspace| set(keyspace, 1, 5).is_some());
@@ -267,31 +269,32 @@ pub(crate) fn who_empties_ends_the_others() {
     }
 }
 
-/// One that has read what there was of another key is committed before, or has read what came after, or loses.
+/// A commit that has read another old key is committed before the flush, or has read new data, or loses.
 pub(crate) fn who_empties_ends_those_who_have_read() {
     let keyspace = Arc::<Keyspace>::default();
     add(&keyspace, &[A, B], 1);
     let other = spawn(&keyspace, |keyspace| increment_each(keyspace, 1, [B]));
     let emptied = empty_and_set(&keyspace, 2, 7);
-    assert!(emptied, "nobody was in its way");
+    assert!(emptied, "it had no rival");
     match other.join().unwrap() {
         Some([2]) | None => assert_eq!(at_the_end(&keyspace), [7, 0]),
         Some(made) => assert_eq!((made, at_the_end(&keyspace)), ([1], [7, 1])),
     }
 }
 
-/// What a long transaction writes, and the exchange behind it, are one step.
+/// The writes of a long transaction and the exchange behind them are one step.
 pub(crate) fn what_is_exchanged_is_seen_whole() {
     let keyspace = Arc::<Keyspace>::default();
     let committer = spawn(&keyspace, |keyspace| set_and_swap(keyspace, 1, 7));
     let seen = look_everywhere(&keyspace);
     assert!(seen == [[0, 0], [0, 0]] || seen == [[0, 0], [7, 7]], "torn: {seen:?}");
-    assert!(committer.join().unwrap(), "nobody was in its way");
+    assert!(committer.join().unwrap(), "it had no rival");
     assert_eq!(look_everywhere(&keyspace), [[0, 0], [7, 7]]);
     assert_eq!(at_the_end(&keyspace), [0, 0]);
 }
 
-/// Who is committed before is exchanged with its database, in the table or not; who comes behind writes into the other one.
+/// A commit before the exchange moves with its database, in the table or not. A commit after it writes into
+/// the other database.
 pub(crate) fn who_exchanges_loses_nothing_of_others() {
     let keyspace = Arc::<Keyspace>::default();
     let setter = spawn(&keyspace, |keyspace| set(keyspace, 1, 5).is_some());
@@ -309,7 +312,7 @@ pub(crate) fn who_exchanges_loses_nothing_of_others() {
     at_the_end(&keyspace);
 }
 
-/// A long DEL counts both keys, or comes behind the FLUSHDB and finds none.
+/// A long DEL counts both keys, or comes after the FLUSHDB and finds none.
 pub(crate) fn what_is_removed_is_counted_though_its_table_goes() {
     let keyspace = Arc::<Keyspace>::default();
     add(&keyspace, &[A, B], 1);
@@ -322,7 +325,7 @@ pub(crate) fn what_is_removed_is_counted_though_its_table_goes() {
     assert_eq!(at_the_end(&keyspace), [0, 0]);
 }
 
-/// Likewise if somebody has written one of them, and so folded it, in between.
+/// The same if a writer has changed one of them, and so folded it, in between.
 pub(crate) fn what_is_folded_is_counted_once_though_its_table_goes() {
     let keyspace = Arc::<Keyspace>::default();
     add(&keyspace, &[A, B], 1);
@@ -354,7 +357,7 @@ pub(crate) fn what_was_found_is_of_one_database() {
     at_the_end(&keyspace);
 }
 
-/// A long MSETNX sets both keys or none, and none if one is there.
+/// A long MSETNX sets both keys or none, and none if one exists.
 pub(crate) fn new_keys_are_new() {
     let keyspace = Arc::<Keyspace>::default();
     let setter = spawn(&keyspace, |keyspace| set_new(keyspace, 1, 5));
@@ -365,7 +368,7 @@ pub(crate) fn new_keys_are_new() {
     }
 }
 
-/// Likewise beside another long commit, which may be decided and not folded.
+/// The same beside another long commit, which may be decided and not folded.
 pub(crate) fn new_keys_are_new_beside_a_long_commit() {
     let keyspace = Arc::<Keyspace>::default();
     let setter = spawn(&keyspace, |keyspace| set_new(keyspace, 2, 5));
@@ -377,7 +380,7 @@ pub(crate) fn new_keys_are_new_beside_a_long_commit() {
     }
 }
 
-/// A commit that is dropped half way leaves nothing, or all if it was decided.
+/// A commit dropped half way leaves nothing, or all if it was decided.
 pub(crate) fn a_dropped_commit_leaves_nothing_half_done() {
     let keyspace = Arc::<Keyspace>::default();
     let committer = spawn(&keyspace, |keyspace| {

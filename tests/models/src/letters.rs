@@ -5,7 +5,7 @@ use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use std::sync::Arc;
 
-/// An eventfd, watched for edges: a ring wakes one sleep, if nobody silences it before.
+/// An eventfd, watched for edges: a ring wakes one sleep, unless it is silenced before.
 struct Eventfd {
     counter: Mutex<u64>,
     came: Condvar,
@@ -46,7 +46,7 @@ fn senders(mailbox: &Mailbox, letters: [u8; 2]) -> Vec<thread::JoinHandle<()>> {
     vec![start(0), start(1)]
 }
 
-/// A lost wake-up is a receiver that sleeps for ever: the checker calls that a deadlock.
+/// A lost wake-up is a receiver that sleeps for ever; the checker reports a deadlock.
 pub(crate) fn no_letter_is_left() {
     let mailbox: Mailbox = Arc::new(Letterbox::new(Eventfd::new()));
     let senders = senders(&mailbox, [2, 1]);
@@ -62,7 +62,7 @@ pub(crate) fn no_letter_is_left() {
     senders.into_iter().for_each(|sender| sender.join().unwrap());
 }
 
-/// What a loop would need that sleeps on the level of the bell: that nothing is rung once all letters are taken.
+/// The condition for a loop that sleeps on the level of the bell: no ring is left once all letters are taken.
 pub(crate) fn no_ring_stays() {
     let mailbox: Mailbox = Arc::new(Letterbox::new(Eventfd::new()));
     let senders = senders(&mailbox, [1, 0]);

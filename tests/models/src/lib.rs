@@ -1,12 +1,12 @@
-//! The small kernels all else stands on, run in every order of their steps by a model checker.
+//! The small kernels that everything else relies on, run in every order of their steps by a model checker.
 //!
-//! `build.rs` copies the files of the server into *worlds*, in which loom's atomics and locks stand for the real ones.
-//! The world `real` must pass each model; worlds with one mistake must fail the model that is about it, or the model
-//! proves nothing. Where code cannot be taken as it is (what holds shards, threads, descriptors), the models play it, and
-//! say what they play.
+//! `build.rs` copies files of the server into *worlds*, with loom's atomics and locks in place of the real
+//! ones. The world `real` must pass each model. A world with one mistake must fail the model about it, or the
+//! model proves nothing. Some code cannot be taken as it is (shards, threads, descriptors). The models play
+//! it, and say so.
 //!
-//! Bounds: two to four threads, and at most [`PREEMPTIONS`] switches away from a thread that could go on; loom orders SeqCst
-//! accesses no more strongly than AcqRel, so what passes needs no more than that.
+//! Bounds: two to four threads, and at most [`PREEMPTIONS`] switches away from a thread that could go on.
+//! Loom orders SeqCst accesses no more strongly than AcqRel, so a passing model needs no more than that.
 #![cfg(test)]
 #![allow(dead_code, unused, clippy::all)]
 
@@ -21,7 +21,7 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-/// What the files under test know as `stdx`.
+/// The part of `stdx` that the files under test use.
 mod stdx {
     pub(crate) mod sync {
         pub(crate) use loom::sync::atomic;
@@ -70,7 +70,7 @@ mod stdx {
     }
 
     pub(crate) mod hash {
-        /// Its place in the alphabet.
+        /// The letter's position in the alphabet.
         pub(crate) fn hash_bytes(key: &[u8]) -> u64 {
             u64::from(key[0] - b'a')
         }
@@ -103,7 +103,7 @@ mod stdx {
     }
 }
 
-/// What the files under test know as `value`.
+/// The part of `value` that the files under test use.
 mod value {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Str(pub u64);
@@ -128,7 +128,7 @@ macro_rules! world {
         mod $world {
             use crate::stdx::sync;
 
-            /// Snapshots at once, fewer than in the server: each is a step more per look.
+            /// Snapshots at once, fewer than in the server, as each adds a step to every look.
             pub(crate) const MAX_ACTIVE: usize = 2;
             pub(crate) const MAX_LONG: usize = MAX_ACTIVE;
 
@@ -136,7 +136,7 @@ macro_rules! world {
                 pub(crate) type Owned = u64;
             }
 
-            /// What a snapshot knows of a keyspace.
+            /// The part of a keyspace that a snapshot uses.
             #[derive(Default)]
             pub struct Keyspace {
                 sequence: sequence::Sequence,
@@ -351,7 +351,7 @@ models! {
     rows::who_watches_is_told, not removal_unseen;
 }
 
-/// What is played of a row's way, done wrong.
+/// Mistakes in the played parts of a row's way.
 mod played_rows {
     #[test]
     #[should_panic(expected = "after")]
@@ -378,7 +378,7 @@ mod played_rows {
     }
 }
 
-/// M4 says why the bell must ring for edges: over a level this fails.
+/// M4 says why the bell must ring for edges: with a level this fails.
 #[test]
 #[should_panic(expected = "a late ring")]
 fn a_late_ring_would_keep_a_level_bell_ringing() {

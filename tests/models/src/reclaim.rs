@@ -1,6 +1,7 @@
-//! A model of `stdx::reclaim`, whose statics and thread-locals a model checker cannot take as they are: batches of two
-//! threads, one of which flushes and one of which ends, the queue behind its lock, and the reclaimer. R2: what waits is
-//! counted before it can be freed, so the figure is never less than nothing and is 0 in the end.
+//! A model of `stdx::reclaim`, whose statics and thread-locals a model checker cannot take as they are. It
+//! has the batches of two threads, one that flushes and one that ends, the queue behind its lock, and the
+//! reclaimer. R2: garbage is counted before it can be freed, so the figure is never below zero and is 0 in
+//! the end.
 
 use crate::check;
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -13,11 +14,11 @@ type Item = u32;
 struct Queue {
     sender: Mutex<mpsc::Sender<Vec<Item>>>,
     pending: AtomicU64,
-    /// The mistake: `pending` is counted when the batch has gone.
+    /// The mistake: `pending` is counted after the batch has gone.
     late: bool,
 }
 
-/// As `Batch`: what its thread has not flushed goes when the thread ends.
+/// As `Batch`: items that its thread has not flushed go when the thread ends.
 struct Batch(Vec<Item>, Arc<Queue>);
 
 impl Batch {

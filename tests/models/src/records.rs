@@ -1,5 +1,5 @@
-// The word of a long commit: `record.rs` and `sequence.rs` as they are. Played: two keys whose intents are placed, and those who
-// meet them; keys are `fate` seen at a position, as in `Intents::at`.
+// The word of a long commit: `record.rs` and `sequence.rs` as they are. Played: two keys with placed intents,
+// and the commands that meet them. Keys are `fate` seen at a position, as in `Intents::at`.
 
 use super::Keyspace;
 use super::record::{Fate, Record};
@@ -26,7 +26,7 @@ impl World {
         &self.keyspace.sequence
     }
 
-    /// Whether a key is seen as the record makes it.
+    /// Whether a key is seen in the record's state.
     fn sees(&self, p: Lsn) -> bool {
         matches!(self.record.fate(self.sequence()), Fate::Committed(n) if n <= p)
     }
@@ -57,7 +57,7 @@ pub(crate) fn one_position_for_all() {
     let committer = world.spawn(|w| w.record.decide(w.sequence()));
     let helper = world.spawn(|w| w.record.fate(w.sequence()));
     let met = world.record.fate(world.sequence());
-    let n = committer.join().unwrap().expect("nobody aborts");
+    let n = committer.join().unwrap().expect("it is not aborted");
     for fate in [met, helper.join().unwrap()] {
         assert!(matches!(fate, Fate::Open) || fate == Fate::Committed(n));
     }
@@ -70,7 +70,7 @@ pub(crate) fn decided_or_aborted() {
     let writer = world.spawn(|w| w.record.end(w.sequence()));
     let reader = world.record.fate(world.sequence());
     let after = world.record.fate(world.sequence());
-    assert!(reader == Fate::Open || reader == after, "what is decided stays so");
+    assert!(reader == Fate::Open || reader == after, "a decision is final");
     let (decided, ended) = (committer.join().unwrap(), writer.join().unwrap());
     match decided {
         Some(n) => assert_eq!(ended, Fate::Committed(n)),

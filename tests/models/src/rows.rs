@@ -1,8 +1,9 @@
-// The way of a row of a database: `marks.rs` and `shelf.rs` as they are. Played: a database, its feed and the removal of what that
-// told, one load per id, loops whose clocks differ, a keyspace of two keys with a shard each, and whoever judges the answers.
+// The way of a row of a database: `marks.rs` and `shelf.rs` as they are. Played: a database, its feed and the
+// removal of changed rows, one load per id, and loops with different clocks. Also played: a keyspace of two
+// keys with a shard each, and the judge of the answers.
 //
-// What is judged: no answer is older than one that had ended before it was asked for, nor than a change that was told and whose item
-// was removed by then. A row's states are numbers that grow; 0: there is no row.
+// The claim: no answer is older than one that had ended before it was asked for. Nor is it older than a
+// reported change whose item was removed by then. A row's states are numbers that grow; 0: there is no row.
 
 use super::marks::Marks;
 use super::shelf::{Found, Shelf};
@@ -14,14 +15,14 @@ use std::sync::Arc;
 const IDS: usize = 2;
 const SHELF: Shelf = Shelf { rows: 0, absent: 1 };
 
-/// What was cached before ends at this time: for a loop whose clock is late it is good still.
+/// The end of old cached entries. A loop with a late clock still takes them as valid.
 const ENDS_MS: u64 = 1;
 const LATE_MS: u64 = 0;
 const PUNCTUAL_MS: u64 = 1;
-/// What is loaded lasts.
+/// The end of loaded entries.
 const LASTS_MS: u64 = 100;
 
-// ----- a keyspace ------------------------------------------------------------------------------------------------------
+// ----- a keyspace ------------------------------------------------------------------------------------------
 
 pub(crate) struct Payload<'a>(usize, std::marker::PhantomData<&'a ()>);
 
@@ -36,7 +37,7 @@ struct Entry {
     expire_ms: u64,
 }
 
-/// The rows' entry of a key, and the one of those without.
+/// The rows' entry of a key, and the entry for keys without a row.
 type Shard = [Option<Entry>; 2];
 
 pub(crate) struct View<'a> {
@@ -61,33 +62,33 @@ impl View<'_> {
         self.shard[self.db].take().is_some()
     }
 
-    /// As `wait.rs` does it: the row, or the absence, that is good at this time.
+    /// As `wait.rs` does it: the row, or the absence, that is valid at this time.
     fn known(&self, now_ms: u64) -> Option<usize> {
         let good = |db: usize| self.shard[db].filter(|entry| entry.expire_ms > now_ms).map(|entry| entry.state);
         good(SHELF.rows).or_else(|| good(SHELF.absent))
     }
 }
 
-// ----- a source --------------------------------------------------------------------------------------------------------
+// ----- a source --------------------------------------------------------------------------------------------
 
-/// What is done wrong in what is played.
+/// A mistake in the played parts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     None,
-    /// A change is marked when its item is removed already.
+    /// A change is marked after its item is removed.
     MarkedAfterRemoval,
-    /// What was lent to one command is shown to the next.
+    /// A row lent to one command is shown to the next.
     LentForEver,
     /// An answer to a list has a row from before it was asked for.
     ListKept,
-    /// The schema is looked at before the entries of the changelog are read.
+    /// The schema is checked before the entries of the changelog are read.
     SchemaFirst,
 }
 
 #[derive(Default)]
 struct Database {
     rows: [usize; IDS],
-    /// What triggers recorded: ids, in order.
+    /// The ids that triggers recorded, in order.
     entries: Vec<usize>,
     schema: usize,
 }
@@ -98,12 +99,12 @@ struct Source {
     shards: [Mutex<Shard>; IDS],
     /// Ids that are being loaded.
     loading: Mutex<[bool; IDS]>,
-    /// The judge's: what may not be older than this any more.
+    /// The judge's lower bound of each answer.
     known: [AtomicUsize; IDS],
     fault: Fault,
 }
 
-/// What was loaded and not kept.
+/// A row that was loaded and not kept.
 #[derive(Clone, Copy)]
 struct Lent {
     began: u64,
@@ -119,7 +120,7 @@ fn payload<'a>(state: usize) -> (Payload<'a>, Times) {
 }
 
 impl Source {
-    /// Rows are in this state in the database, and cached until [`ENDS_MS`].
+    /// Rows have this state in the database, and are cached until [`ENDS_MS`].
     fn new(state: usize, fault: Fault) -> Arc<Source> {
         let entry = Some(Entry { state, expire_ms: ENDS_MS });
         let cached = if state == 0 { [None, entry] } else { [entry, None] };
@@ -149,7 +150,7 @@ impl Source {
         *view.shard = [None, None];
     }
 
-    /// A row changes, which is told and dealt with.
+    /// A row changes, and the change is reported and handled.
     fn change(&self, at: usize) {
         let state = {
             let mut database = self.database.lock().unwrap();
@@ -168,7 +169,7 @@ impl Source {
 
     // ----- a loop
 
-    /// A load of an id that nobody else loads.
+    /// A load of an id that no other loop loads.
     fn load(&self, at: usize) -> Result<(), Lent> {
         let began = self.marks.begin();
         let state = self.database.lock().unwrap().rows[at];
@@ -181,7 +182,7 @@ impl Source {
         if kept { Ok(()) } else { Err(Lent { began, state }) }
     }
 
-    /// What is known of a row, or was lent to the command that asked at that time.
+    /// The known row, or the row lent to the command that asked at that time.
     fn look(&self, at: usize, now_ms: u64, asked: u64, lent: Option<Lent>) -> Option<usize> {
         let mut view = self.view(at);
         let lent = lent.filter(|lent| lent.began > asked || self.fault == Fault::LentForEver);
@@ -196,7 +197,8 @@ impl Source {
         }
     }
 
-    /// A command asks for a row; None if another one loads it: the answer comes later. `lent` is what was lent to the connection.
+    /// A command asks for a row. None if another one loads it: the answer comes later. `lent`: the row lent
+    /// to the connection.
     fn ask(&self, at: usize, now_ms: u64, lent: &mut Option<Lent>) -> Option<usize> {
         let asked = self.marks.now();
         if let Some(found) = self.look(at, now_ms, asked, *lent) {
@@ -232,7 +234,7 @@ impl Source {
     }
 }
 
-/// A row changes while two loops are asked for it, for one of which what is cached is past its time.
+/// A row changes while two loops are asked for it. For one of them the cached row is past its time.
 fn one_row(state: usize, fault: Fault) {
     let source = Source::new(state, fault);
     let writer = thread::spawn({
@@ -253,7 +255,7 @@ pub(crate) fn no_answer_is_older_than_one_before() {
     one_row(1, Fault::None);
 }
 
-/// What is cached is that there is no row, and one comes.
+/// An absence is cached, and a row comes.
 pub(crate) fn no_absence_is_older_than_a_row() {
     one_row(0, Fault::None);
 }
@@ -288,7 +290,7 @@ pub(crate) fn lent_for_ever() {
     two_commands(Fault::LentForEver);
 }
 
-/// A list of two rows, of which the first has to be loaded and the second is cached; another client reads the first.
+/// A list of two rows: the first has to be loaded, the second is cached. Another client reads the first.
 fn list(fault: Fault) {
     let source = Source::new(1, fault);
     let writer = thread::spawn({
@@ -299,7 +301,7 @@ fn list(fault: Fault) {
         let source = source.clone();
         move || source.read(0, LATE_MS)
     });
-    // What a connection that kept something would have from before.
+    // The old row of a connection that kept one.
     let kept = if fault == Fault::ListKept { source.ask(0, LATE_MS, &mut None) } else { None };
     let before = source.before();
     let first = kept.or_else(|| source.ask(0, PUNCTUAL_MS, &mut None));
@@ -318,8 +320,8 @@ pub(crate) fn list_kept() {
     list(Fault::ListKept);
 }
 
-/// A trigger is dropped, a row changes that nobody records, then another that somebody does. What is told is counted: of so many
-/// changes as were told the first are known.
+/// A trigger is dropped, an unrecorded row changes, then a recorded one. Reports are counted: as many changes
+/// are known as were reported, the first ones first.
 fn unrecorded(fault: Fault) {
     let source = Source::new(1, fault);
     let writer = thread::spawn({
@@ -369,7 +371,7 @@ pub(crate) fn schema_first() {
     unrecorded(Fault::SchemaFirst);
 }
 
-/// WATCH, a read, EXEC: if what was read is not what is there, the marks say so (M4).
+/// WATCH, a read, EXEC: if the row read is no longer current, the marks say so (M4).
 pub(crate) fn who_watches_is_told() {
     let source = Source::new(1, Fault::None);
     let writer = thread::spawn({

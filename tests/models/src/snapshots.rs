@@ -1,5 +1,5 @@
-// Snapshots beside writers and pruning: `sequence.rs` and `preimages.rs` as they are. Played: two shards of one key each, what
-// `View::touch` does with them under their locks, and `read_at`.
+// Snapshots beside writers and pruning: `sequence.rs` and `preimages.rs` as they are. Played: two shards of
+// one key each, the steps of `View::touch` under their locks, and `read_at`.
 
 use super::Keyspace;
 use super::preimages::PreImages;
@@ -28,12 +28,12 @@ impl World {
         Arc::new(World { keyspace: Arc::default(), shards, written: Mutex::new(Vec::new()) })
     }
 
-    /// Sets both keys to the LSN of that (S1: it is drawn with both locks held).
+    /// Sets both keys to the LSN of the write (S1: it is drawn with both locks held).
     fn write(&self) {
         let mut guards = [self.shards[0].lock(), self.shards[1].lock()];
         let sequence = &self.keyspace.sequence;
         let lsn = sequence.draw();
-        let keep = sequence.any_active();
+        let keep = sequence.keeps().snapshots();
         for shard in &mut guards {
             let Shard { pre, value: now } = &mut **shard;
             if keep {
@@ -63,7 +63,7 @@ impl World {
         (snapshot.lsn(), seen[0])
     }
 
-    /// Once all is written: a snapshot saw what was written before it, and nothing later.
+    /// Checks, once all is written, that a snapshot saw everything written before it, and nothing later.
     fn judge(&self, (s, seen): (Lsn, u64)) {
         let written = self.written.lock();
         assert_eq!(seen, written.iter().copied().filter(|n| *n < s).max().unwrap_or(0));
@@ -105,5 +105,5 @@ pub(crate) fn what_is_pruned_nobody_needs() {
     world.judge(look);
     let mut shard = world.shards[1].lock();
     shard.pre.prune(world.keyspace.sequence.oldest());
-    assert!(shard.pre.is_empty(), "what nobody needs goes");
+    assert!(shard.pre.is_empty(), "unneeded preimages go");
 }

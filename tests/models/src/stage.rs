@@ -1,8 +1,8 @@
-// What `intent.rs` stands on, played: shards of one string key per database behind their locks, a view that holds some of them, an
-// overlay that is a list of cells. `sequence.rs`, `preimages.rs` and `record.rs` are as they are.
+// The base of `intent.rs`, played: shards of one string key per database behind their locks, a view that
+// holds some, and an overlay of cells. `sequence.rs`, `preimages.rs` and `record.rs` are as they are.
 
 use super::intent::{Intent, Intents, TakenAway};
-use super::record::Record;
+use super::record::{Announce, Record};
 use super::preimages::PreImages;
 use super::sequence::{Lsn, Sequence, Snapshot};
 use super::underway::Underway;
@@ -37,7 +37,7 @@ pub struct Owned {
     pub expire_ms: Option<u64>,
 }
 
-/// What a key holds; 0: there is none.
+/// The value of a key. 0: there is none.
 pub(crate) fn owned(number: u64) -> Option<Owned> {
     (number > 0).then_some(Owned { value: Value::Str(Str(number)), expire_ms: None })
 }
@@ -46,7 +46,7 @@ pub(crate) fn number(owned: Option<&Owned>) -> u64 {
     owned.map_or(0, |Owned { value: Value::Str(Str(number)), .. }| *number)
 }
 
-// ----- shards --------------------------------------------------------------------------------------------------------
+// ----- shards ----------------------------------------------------------------------------------------------
 
 #[derive(Default)]
 pub(crate) struct Shard {
@@ -59,7 +59,7 @@ pub(crate) struct Shard {
 pub(crate) struct Table(Option<Owned>);
 
 impl Table {
-    /// Of one key there is no other.
+    /// Finds the only key.
     pub(crate) fn find(&self, _: u64, _: &[u8]) -> Option<Expiring> {
         self.0.as_ref().map(|owned| Expiring(owned.expire_ms))
     }
@@ -137,7 +137,7 @@ impl Keyspace {
     }
 }
 
-// ----- views ---------------------------------------------------------------------------------------------------------
+// ----- views -----------------------------------------------------------------------------------------------
 
 #[derive(Default)]
 pub struct Changes {
@@ -208,16 +208,16 @@ impl<'k> View<'k> {
         write: impl FnOnce(&mut Self, &[u8]),
     ) {
         let mine = (self.lsn, self.keep, self.db);
-        (self.lsn, self.keep, self.db) = (n, self.keyspace.sequence.any_active(), db);
+        (self.lsn, self.keep, self.db) = (n, self.keyspace.sequence.keeps().snapshots(), db);
         write(self, key);
         (self.lsn, self.keep, self.db) = mine;
     }
 
-    /// Draws an LSN at the first change, keeps what was there, and changes it.
+    /// Draws an LSN at the first change, keeps the old value, and changes it.
     pub(crate) fn set(&mut self, key: &[u8], to: Option<Owned>) {
         if self.lsn == 0 {
             self.lsn = self.keyspace.sequence.draw();
-            self.keep = self.keyspace.sequence.any_active();
+            self.keep = self.keyspace.sequence.keeps().snapshots();
         }
         let (lsn, newest, keep, db) = (self.lsn, self.keyspace.sequence.newest(), self.keep, self.db);
         let Shard { dbs, pre, .. } = self.shard_mut(shard_of(hash_bytes(key))).unwrap();
@@ -275,7 +275,7 @@ impl<'k> View<'k> {
             for db in dbs {
                 let table = std::mem::take(&mut guard.dbs[*db]);
                 if let Some(at) = removed.iter().position(|(s, d, _)| (s, d) == (shard, db)) {
-                    removed.swap_remove(at).2.count_in(table);
+                    removed.swap_remove(at).2.count_in(&Arc::new(crate::stdx::sync::Mutex::new(table)));
                 }
             }
         }
@@ -304,7 +304,7 @@ impl<'k> View<'k> {
     }
 }
 
-// ----- overlays ------------------------------------------------------------------------------------------------------
+// ----- overlays --------------------------------------------------------------------------------------------
 
 pub(crate) struct Cell {
     pub(crate) base: Option<Owned>,
@@ -326,9 +326,9 @@ impl Cell {
 pub struct Overlay {
     pub(crate) snapshot: Snapshot,
     pub(crate) cells: Vec<Intent>,
-    /// Empties the first database before.
+    /// Empties the first database before the commit.
     pub(crate) flushes: bool,
-    /// Exchanges the databases behind.
+    /// Exchanges the databases after the commit.
     pub(crate) swaps: bool,
 }
 
@@ -342,7 +342,7 @@ pub(crate) struct Parts {
     pub(crate) swaps: Vec<(usize, usize)>,
 }
 
-/// Nothing is read in batches here.
+/// Batched reads are not played.
 #[derive(Default)]
 pub(crate) struct ReadKeys {
     pub(crate) names: Arc<Names>,
@@ -359,6 +359,11 @@ impl Names {
 }
 
 impl Overlay {
+    /// Nothing expires here.
+    pub(crate) fn announce_expired(&mut self, announce: Option<Announce>) -> Option<Announce> {
+        announce
+    }
+
     pub(crate) fn into_parts(self) -> Parts {
         let flushed = if self.flushes { vec![0] } else { Vec::new() };
         Parts {

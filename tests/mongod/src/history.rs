@@ -1,14 +1,14 @@
-//! A collection as a replica set has it: a history of changes, of which a majority has only a part, and readers who are as late
-//! as they are allowed to be.
+//! A collection of a replica set: a history of changes, a majority that has only a part of it, and readers as
+//! late as allowed.
 //!
 //! ```text
 //! oplog   1 2 3 4 5 │ 6 7 8     ◄ applied here: `readConcern local` sees it; a failover may take it back
-//!               │   └ committed: change streams tell up to here
-//!               └ what a late member has seen: a majority read may be as old, unless it asks for a later time
+//!               │   └ committed: change streams report up to here
+//!               └ seen by a late member: a majority read may be as old, unless it asks for a later time
 //! ```
 //!
-//! So whoever reads without `majority` can see what never happened, and whoever reads without `afterClusterTime` can see less
-//! than a stream has told.
+//! So a read without `majority` can see changes that never happened, and a read without `afterClusterTime`
+//! can see less than a stream has reported.
 
 use mongodb::bson::{Bson, DateTime, Document, Timestamp, doc};
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ pub struct Entry {
     pub time: Timestamp,
     pub op: Op,
     pub id: Bson,
-    /// The document as it is afterwards.
+    /// The document after the write.
     pub document: Option<Document>,
     /// The number of the write, over all ids.
     pub version: i64,
@@ -44,13 +44,13 @@ pub struct History {
     committed: usize,
     now: Timestamp,
     version: i64,
-    /// Places before are no longer known.
+    /// Start of the known places.
     begins: Timestamp,
-    /// What is written has the time of what was written before: it is of one transaction.
+    /// Writes get the time of the write before, as they are of one transaction.
     together: bool,
 }
 
-/// How a spelled value is compared: numbers by their worth.
+/// A key to compare values by: numbers by their value, whatever their type.
 fn key(id: &Bson) -> String {
     match id {
         Bson::Int32(n) => format!("n{}", f64::from(*n)),
@@ -99,7 +99,7 @@ impl History {
         self.add(op, id, Some(document))
     }
 
-    /// Writes documents that are not there yet.
+    /// Writes documents that do not exist yet.
     pub fn insert(&mut self, ids: impl Iterator<Item = Bson>) {
         for id in ids {
             let document = doc! { "_id": id.clone(), "v": self.version + 1 };
@@ -122,7 +122,7 @@ impl History {
         self.together = false;
     }
 
-    /// So many entries, and the rest of the transaction that the last of them is of.
+    /// The length, extended to the end of the transaction of its last entry.
     pub fn whole(&self, mut len: usize) -> usize {
         while len < self.oplog.len() && self.oplog[len].time == self.oplog[len - 1].time {
             len += 1;
@@ -130,7 +130,7 @@ impl History {
         len
     }
 
-    /// The collection is dropped, or gets another name.
+    /// Drops or renames the collection.
     pub fn clear(&mut self, op: Op) {
         self.add(op, Bson::Null, None);
     }
@@ -140,7 +140,7 @@ impl History {
         self.oplog.push(Entry { time, op: Op::Noop, id: Bson::Null, document: None, version });
     }
 
-    /// A majority has the first `n` more entries, or all there are.
+    /// Gives a majority the first `n` more entries, or all there are.
     pub fn commit(&mut self, n: usize) {
         self.committed = self.whole(self.committed.saturating_add(n).min(self.oplog.len()));
     }
@@ -149,14 +149,14 @@ impl History {
         self.oplog.len() - self.committed
     }
 
-    /// A failover: what no majority has never happened.
+    /// A failover: changes without a majority are undone.
     pub fn roll_back(&mut self) {
         self.oplog.truncate(self.committed);
         self.noop();
         self.commit(1);
     }
 
-    /// The oplog is cut: no place up to now is known any more.
+    /// Cuts the oplog: no place up to now is known any more.
     pub fn forget(&mut self) {
         self.noop();
         self.commit(usize::MAX);
@@ -167,7 +167,8 @@ impl History {
         self.begins
     }
 
-    /// Whether a time is applied here, or a majority has it. An entry is written for a time that would not come by itself.
+    /// Whether a time is applied here, or a majority has it. An entry is written for a time that would not
+    /// come by itself.
     pub fn reaches(&mut self, time: Timestamp, majority: bool) -> bool {
         if self.applied_time() < time {
             self.noop();
@@ -192,7 +193,7 @@ impl History {
         self.oplog.len()
     }
 
-    /// How many entries are not after a time.
+    /// Number of entries up to a time.
     pub fn len_at(&self, time: Timestamp) -> usize {
         self.oplog.partition_point(|entry| entry.time <= time)
     }
@@ -214,7 +215,7 @@ impl History {
         found.into_values().collect()
     }
 
-    /// How many entries are told by the events up to a place.
+    /// Number of entries reported by the events up to a place.
     fn len_told(&self, (time, events): Place) -> usize {
         let before = self.oplog.partition_point(|entry| entry.time < time);
         let mut left = events as usize;
@@ -226,7 +227,7 @@ impl History {
         before + told.count()
     }
 
-    /// The number of the last write that touched an id, of those told up to a place.
+    /// The number of the last write that touched an id, of those reported up to a place.
     pub fn touched(&self, id: &Bson, told: Place) -> i64 {
         let id = key(id);
         let touches = |entry: &&Entry| match entry.op {
@@ -241,7 +242,8 @@ impl History {
             .map_or(0, |entry| entry.version)
     }
 
-    /// The writes that touched an id: their numbers, whether a document was there afterwards, times, and whether a majority has them.
+    /// The writes that touched an id: their numbers, whether the document existed afterwards, times, and
+    /// whether a majority has them.
     pub fn versions(&self, id: &Bson) -> Vec<(i64, bool, Timestamp, bool)> {
         let id = key(id);
         let entries = self.oplog.iter().enumerate();
@@ -256,7 +258,8 @@ impl History {
         touching.map(told).collect()
     }
 
-    /// Whether some write from `version` on left the id as `document` says (None: removed), and a majority has it.
+    /// Whether some write from `version` on left the id as `document` says (None: removed), and a majority
+    /// has it.
     pub fn was_ever(&self, id: &Bson, version: i64, v: Option<i64>) -> bool {
         let id = key(id);
         self.oplog[..self.committed].iter().filter(|entry| entry.version >= version).any(|entry| match entry
@@ -268,7 +271,8 @@ impl History {
         })
     }
 
-    /// Committed events behind a place, at most `limit`, with the place behind each; and whether the last ends the stream.
+    /// Committed events behind a place, at most `limit`, with the place behind each; and whether the last
+    /// ends the stream.
     pub fn events(&self, after: Place, limit: usize) -> (Vec<(Place, Document)>, bool) {
         let mut events = Vec::new();
         let start = self.oplog.partition_point(|entry| entry.time < after.0);
@@ -297,7 +301,7 @@ impl History {
 impl Entry {
     fn events(&self) -> Vec<Document> {
         let ns = doc! { "db": "shop", "coll": "items" };
-        // Any time would do; this one lets a test know which write an event tells of.
+        // Any time would do. This one lets a test know which write an event reports.
         let wall = DateTime::from_millis(self.version);
         let event = |name: &str| doc! { "operationType": name, "clusterTime": self.time, "wallTime": wall, "ns": ns.clone() };
         let change = |name: &str| {

@@ -1,7 +1,8 @@
-//! A MongoDB for tests: a scripted server that speaks its wire protocol, and whatever real one EVENKEEL_TEST_MONGODB names.
+//! A MongoDB for tests: a scripted server that speaks its wire protocol, and the real one that
+//! EVENKEEL_TEST_MONGODB names.
 //!
 //! ```text
-//! test ─► Site ─┬─► Server: wire protocol, faults ─► History: an oplog, what a majority has of it, what readers may see
+//! test ─► Site ─┬─► Server: wire protocol, faults ─► History: an oplog, a majority's part of it, the views of readers
 //!               └─► a collection of a real server
 //! ```
 //!
@@ -18,7 +19,7 @@ pub use site::Site;
 use std::sync::OnceLock;
 use tokio::runtime::{Builder, Handle};
 
-/// Runs a task on a thread that is there for all such tasks, and for the servers they start, and waits for its end.
+/// Runs a task on a thread for all such tasks, and for the servers they start, and waits for its end.
 pub fn wait<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> T {
     let (tell, told) = std::sync::mpsc::channel();
     runtime().spawn(async move {

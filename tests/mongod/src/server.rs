@@ -1,8 +1,9 @@
-//! A server that speaks MongoDB's wire protocol, as a replica set of one whose members can be late, and that can be told to fail
-//! at every step. The driver's own client connects to it as to a real one.
+//! A server that speaks MongoDB's wire protocol: a replica set of one. Its members can be late, and it can be
+//! told to fail at every step. The driver's own client connects to it as to a real one.
 //!
-//! What it knows: hello in both spellings, awaited and streamed; ping, find, aggregate with `$changeStream`, getMore, killCursors,
-//! endSessions, saslStart (always refused). Anything else is an error, so that a test sees what is missing.
+//! It supports hello in both spellings, awaited and streamed; ping, find, aggregate with `$changeStream`,
+//! getMore, killCursors, endSessions, saslStart (always refused). Anything else is an error, so that a test
+//! sees the gap.
 
 use crate::history::{History, Place};
 use mongodb::bson::{
@@ -21,17 +22,17 @@ const MORE_TO_COME: u32 = 1 << 1;
 const EXHAUST_ALLOWED: u32 = 1 << 16;
 const OP_MSG: i32 = 2013;
 
-/// Errors of a member that is no longer what the client took it for; it tells that to whoever awaits a hello.
+/// Errors of a member whose role has changed. It also reports that to clients that await a hello.
 const NOT_PRIMARY: &[i32] = &[11600, 10107, 189];
 
-/// What goes wrong with a command.
+/// A fault of a command.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// The connection is cut before the command is carried out.
+    /// The connection is cut before the command is run.
     CutBefore,
-    /// … afterwards, before the answer.
+    /// The connection is cut after the command, before the answer.
     CutAfter,
-    /// … within the answer.
+    /// The connection is cut within the answer.
     CutWithin,
     /// There is never an answer.
     Silence,
@@ -45,20 +46,20 @@ pub struct State {
     cursors: HashMap<i64, Cursor>,
     last_cursor: i64,
     faults: VecDeque<(&'static str, Fault)>,
-    /// In percent: how often a command fails at random.
+    /// Percentage of commands that fail at random.
     pub chaos: usize,
     pub standalone: bool,
-    /// Events of a batch at most.
+    /// Most events of a batch.
     pub batch: usize,
-    /// Reads are answered by members that are as late as they are allowed to be.
+    /// Reads are answered by members that are as late as allowed.
     pub late: bool,
     /// Nothing is answered, on any connection.
     pub frozen: bool,
-    /// How often this member ceased to be what it was.
+    /// How often this member changed its role.
     elections: i64,
     /// The names of the commands so far, without the heartbeats.
     pub seen: Vec<String>,
-    /// All up to here was told to a client that then asked for more.
+    /// The last place reported to a client that then asked for more.
     pub asked_behind: Place,
     /// The last `find` and `aggregate`.
     pub last: HashMap<String, Document>,
@@ -77,7 +78,7 @@ pub struct Server {
 
 struct Shared {
     state: Mutex<State>,
-    /// Something was committed.
+    /// Wakes streams after a commit.
     changed: Notify,
     elected: Notify,
     connections: Mutex<Vec<JoinHandle<()>>>,
@@ -128,7 +129,7 @@ impl Server {
         self.shared.state.lock().unwrap()
     }
 
-    /// The next command of that name fails.
+    /// Makes the next command of that name fail.
     pub fn fail(&self, command: &'static str, fault: Fault) {
         self.state().faults.push_back((command, fault));
     }
@@ -140,7 +141,7 @@ impl Server {
         result
     }
 
-    /// A majority has everything.
+    /// Gives a majority everything.
     pub fn commit(&self) {
         self.history(|history| history.commit(usize::MAX));
     }
@@ -152,7 +153,7 @@ impl Server {
         }
     }
 
-    /// Ends all connections, and accepts no more; cursors are gone.
+    /// Ends all connections, and accepts no more. Cursors are gone.
     pub async fn kill(&self) {
         let accepting = self.accepting.lock().unwrap().take();
         if let Some(accepting) = accepting {
@@ -166,7 +167,8 @@ impl Server {
         tokio::task::yield_now().await;
     }
 
-    /// Somebody's outgoing connection may have its port just now: then it waits until that is over.
+    /// Starts to accept again. An outgoing connection may have its port just now; then it waits for the end
+    /// of that.
     pub async fn restart(&self) {
         let mut tries = 0;
         let listener = loop {
@@ -199,7 +201,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-/// One connection, until it ends.
+/// Serves one connection until it ends.
 async fn serve(mut socket: TcpStream, shared: Arc<Shared>) {
     while let Ok((request_id, flags, command)) = read(&mut socket).await {
         if shared.answer(&mut socket, request_id, flags, command).await.is_err() {
@@ -271,7 +273,7 @@ impl Shared {
         self.state.lock().unwrap()
     }
 
-    /// Writes a command down, and says what is to go wrong with it.
+    /// Records a command, and returns its fault.
     fn note(&self, name: &str, command: &Document) -> Option<Fault> {
         let mut state = self.state();
         state.seen.push(name.into());
@@ -300,7 +302,7 @@ impl Shared {
         Some(state.rng.pick(&faults).clone())
     }
 
-    /// Waits while nothing is answered; for ever, if that is what goes wrong.
+    /// Waits while nothing is answered; for ever, if `never`.
     async fn thaw(&self, never: bool) {
         while never || self.state().frozen {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -361,7 +363,8 @@ impl Shared {
         hello
     }
 
-    /// What each reply of a member of a replica set tells. Its operation time is what was applied here, committed or not.
+    /// Adds the fields that every reply of a replica set member has. Its operation time is the last applied
+    /// one, committed or not.
     fn with_times(&self, mut reply: Document) -> Document {
         let state = self.state();
         if !state.standalone {
@@ -416,7 +419,8 @@ impl Shared {
         doc! { "cursor": { "id": id, "ns": "shop.items", "firstBatch": documents }, "ok": 1.0 }
     }
 
-    /// Until a time is applied here, or a majority has it: of a time that will not come by itself, an entry is written.
+    /// Waits until a time is applied here, or a majority has it. An entry is written for a time that would
+    /// not come by itself.
     async fn wait_for(&self, time: Timestamp, majority: bool) {
         while !self.state().history.reaches(time, majority) {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -441,10 +445,10 @@ impl Shared {
                 }
                 Some(place) => place,
             },
-            // All events of that time are told again.
+            // All events of that time are reported again.
             (_, Ok(time)) if time < state.history.begins() => return labelled(286, "resume point is gone"),
             (_, Ok(time)) => (time, 0),
-            // As a real server: from what is applied here, whether a majority has it or not.
+            // As a real server: from the last applied entry, whether a majority has it or not.
             _ => (state.history.applied_time(), u32::MAX),
         };
         let project =
@@ -483,7 +487,7 @@ impl State {
         self.last_cursor
     }
 
-    /// Whoever asks a stream for more has dealt with what came before.
+    /// Notes that a client asks a stream for more, and so has handled the earlier events.
     fn note_asked(&mut self, command: &Document) {
         let id = command.get("getMore").and_then(whole);
         if let Some(Cursor::Stream { place, .. }) = id.and_then(|id| self.cursors.get(&id)) {
@@ -495,7 +499,7 @@ impl State {
         self.cursors.values().filter(|cursor| matches!(cursor, Cursor::Stream { .. })).count()
     }
 
-    /// A batch of a cursor, unless it is to be waited for.
+    /// A batch of a cursor, unless it has to be waited for.
     fn batch_at_once(&mut self, id: i64, late: bool) -> Option<Document> {
         let waits = match self.cursors.get(&id) {
             Some(Cursor::Stream { place, .. }) => self.history.events(*place, 1).0.is_empty(),
@@ -549,7 +553,7 @@ fn shown(place: Place, mut event: Document, project: &Document) -> Document {
     if project.is_empty() { event } else { projected(&event, project) }
 }
 
-/// What a projection of fields to be shown leaves of a document.
+/// A document reduced to the fields that a projection shows.
 fn projected(document: &Document, projection: &Document) -> Document {
     let mut shown = Document::new();
     for (field, value) in document {

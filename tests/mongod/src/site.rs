@@ -1,5 +1,5 @@
-//! Where a test writes: the scripted server, or the real one that EVENKEEL_TEST_MONGODB names (a replica set, with a database in
-//! its url). Bodies that ask for no faults run against both.
+//! The target of a test: the scripted server, or the real one that EVENKEEL_TEST_MONGODB names (a replica
+//! set, with a database in its url). Test bodies without faults run against both.
 
 use crate::history::Op;
 use crate::server::Server;
@@ -12,7 +12,7 @@ pub enum Site {
 }
 
 impl Site {
-    /// All there are; that there is no real one is said.
+    /// All sites. Prints a line if there is no real one.
     pub async fn all(seed: u64) -> Vec<Site> {
         let mut sites = vec![Site::Scripted(Server::start(seed).await)];
         let Ok(url) = std::env::var("EVENKEEL_TEST_MONGODB") else {

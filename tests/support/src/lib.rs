@@ -1,5 +1,5 @@
-//! What the programs that test a running server share: random numbers from a seed, servers to test, databases for them,
-//! replies read from them.
+//! Shared by the programs that test a running server: random numbers from a seed, servers to test, databases
+//! for them, replies read from them.
 
 pub mod postgres;
 pub mod rng;

@@ -16,7 +16,7 @@ pub struct Server {
     process: Mutex<Option<Child>>,
 }
 
-/// One for all tests that run at the same time and do it no harm.
+/// The server shared by all tests that run at the same time and do it no harm.
 pub fn shared() -> Arc<Server> {
     static SHARED: Mutex<Weak<Server>> = Mutex::new(Weak::new());
     let mut shared = SHARED.lock().unwrap_or_else(|e| e.into_inner());
@@ -27,7 +27,7 @@ pub fn shared() -> Arc<Server> {
     })
 }
 
-/// Where the programs are.
+/// The folder of the programs.
 fn programs() -> PathBuf {
     let told = Command::new("pg_config").arg("--bindir").output();
     let told = told.ok().map(|output| PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
@@ -40,7 +40,7 @@ fn programs() -> PathBuf {
         .expect("PostgreSQL is installed (tests/run.sh does it)")
 }
 
-/// Whom to run it as: it refuses to be run by the superuser.
+/// The user to run it as: it refuses to run as the superuser.
 fn user() -> Option<(u32, u32)> {
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let is_root =
@@ -53,7 +53,7 @@ fn user() -> Option<(u32, u32)> {
     is_root.then(|| ids("postgres").or_else(|| ids("nobody")).expect("a user that is not root"))
 }
 
-/// A free port of those that are not given to outgoing connections, so that it stays free while the server is stopped.
+/// A free port outside the range for outgoing connections, so that it stays free while the server is stopped.
 fn free_port() -> u16 {
     let random = RandomState::new();
     let mut ports = (0u32..).map(|nr| 15_000 + (random.hash_one(nr) % 15_000) as u16);
@@ -83,7 +83,7 @@ impl Server {
             .output();
         let made = made.unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        // Those that come over TCP with a name need its password.
+        // Connections over TCP with a user name need its password.
         let hba = "local all all trust\nhost all app 127.0.0.1/32 scram-sha-256\nhost all old 127.0.0.1/32 md5\n\
                    host all plain 127.0.0.1/32 password\nhost all all 127.0.0.1/32 trust\n";
         std::fs::write(data.join("pg_hba.conf"), hba).unwrap();
@@ -97,7 +97,7 @@ impl Server {
         self.run_with(&[]);
     }
 
-    /// With other settings than usual.
+    /// Starts it with other settings than usual.
     pub fn run_with(&self, settings: &[&str]) {
         let folder = self.folder.path();
         let mut run = command("postgres");
@@ -127,7 +127,7 @@ impl Server {
         }
     }
 
-    /// Runs statements in database `postgres`. Errors: what psql says.
+    /// Runs statements in database `postgres`. Errors: the words of psql.
     pub fn sql(&self, text: &str) -> Result<String, String> {
         let port = self.port.to_string();
         let asked = command("psql")
@@ -170,7 +170,7 @@ impl Server {
         path
     }
 
-    /// INT: clients are sent away. QUIT: as if it had crashed.
+    /// Stops it. INT: clients are disconnected. QUIT: as in a crash.
     pub fn stop(&self, signal: Signal) {
         if let Some(mut process) = self.process.lock().unwrap_or_else(|e| e.into_inner()).take() {
             let pid = Pid::from_child(&process);
@@ -206,7 +206,8 @@ impl Drop for Server {
     }
 }
 
-/// A connection for many statements, each in a transaction of its own: starting psql for each would take longer than they do.
+/// A connection for many statements, each in its own transaction. Starting psql for each would take longer
+/// than they do.
 pub struct Session {
     psql: Child,
     input: ChildStdin,
@@ -228,7 +229,7 @@ impl Server {
 }
 
 impl Session {
-    /// Runs one statement; what it answers, a row a line. Panics if it fails, after psql has said why.
+    /// Runs one statement and returns its rows, one per line. Panics if it fails, after psql has printed why.
     pub fn run(&mut self, statement: &str) -> String {
         const END: &str = "the end of the answer";
         writeln!(self.input, "{statement};\n\\echo {END}").expect("psql is there");

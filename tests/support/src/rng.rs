@@ -1,6 +1,6 @@
-//! A small seeded generator, so that a seed names a run on every machine and for ever.
+//! A small seeded generator, so that a seed names the same run on every machine and for ever.
 //!
-//! SplitMix64: one addition and three multiplications a number, no state beyond one word. Streams get their own
+//! SplitMix64: one addition and three multiplications per number, one word of state. Streams get their own
 //! generator by hashing (seed, stream number), so the order in which workers take streams changes nothing.
 
 #[derive(Clone)]

@@ -1,5 +1,5 @@
-//! Servers under test, ours or others: each a child process on a free port of 127.0.0.1, in an empty folder of its own, ended
-//! when its handle is dropped.
+//! Servers under test, ours or others. Each is a child process on a free port of 127.0.0.1, in its own empty
+//! folder, and ends when its handle is dropped.
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use std::fs;
@@ -22,9 +22,10 @@ impl Server {
         Server::start_with(binary, &[])
     }
 
-    /// With words of its own on the command line.
+    /// Starts a server with its own arguments.
     pub fn start_with(binary: &Path, args: &[String]) -> io::Result<Server> {
-        // A port found free may be taken before the child binds it: the child then exits, and another is tried.
+        // A port found free may be taken before the child binds it. The child then exits, and another port is
+        // tried.
         let mut last = io::Error::other("did not start");
         for _ in 0..5 {
             match Server::try_start(binary, args) {
@@ -42,7 +43,7 @@ impl Server {
         let log = fs::File::create(dir.join("log"))?;
         let child = Command::new(binary)
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-            // A slow machine must not make a script one to be told BUSY about.
+            // On a slow machine a script must not become one that is answered with BUSY.
             .args(["--enable-debug-command", "yes", "--busy-reply-threshold", "600000", "--dir"])
             .arg(&dir)
             .args(args)
@@ -75,7 +76,7 @@ impl Server {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// How the process ended, if it did.
+    /// The way the process ended, if it did.
     pub fn ended(&mut self) -> Option<String> {
         match self.child.try_wait() {
             Ok(Some(status)) => Some(format!("the server ended ({status}):\n{}", self.log_tail())),
@@ -83,21 +84,21 @@ impl Server {
         }
     }
 
-    /// A new process in place of this one, which hung or ended.
+    /// Starts a new process in place of this one, which hung or ended.
     pub fn restart(&mut self) -> io::Result<()> {
         let fresh = Server::start_with(&self.binary, &self.args)?;
         *self = fresh;
         Ok(())
     }
 
-    /// The end of what the server wrote to its terminal.
+    /// The end of the server's log.
     pub fn log_tail(&self) -> String {
         let text = fs::read(self.dir.join("log")).unwrap_or_default();
         let tail = &text[text.len().saturating_sub(3000)..];
         String::from_utf8_lossy(tail).into_owned()
     }
 
-    /// All of it.
+    /// The whole log.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.dir.join("log")).unwrap_or_default()).into_owned()
     }
@@ -110,13 +111,13 @@ impl Server {
         kilobytes.unwrap_or(0) << 10
     }
 
-    /// What the process has open, as the system calls it: `socket:[17]`, paths.
+    /// The open descriptors of the process, as the system names them: `socket:[17]`, paths.
     pub fn descriptors(&self) -> Vec<String> {
         let all = fs::read_dir(format!("/proc/{}/fd", self.child.id())).into_iter().flatten().flatten();
         all.filter_map(|one| Some(fs::read_link(one.path()).ok()?.to_string_lossy().into_owned())).collect()
     }
 
-    /// From now on the process gets no more than so many bytes of its own (RLIMIT_DATA): asking for more fails.
+    /// Limits the process's own memory (RLIMIT_DATA); requests for more fail.
     pub fn limit_data(&self, bytes: u64) -> io::Result<()> {
         let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
         prlimit(Some(Pid::from_child(&self.child)), Resource::Data, limit)?;
@@ -125,7 +126,7 @@ impl Server {
 
     /// Ends the process at once.
     pub fn kill(&mut self) {
-        // The pid is our own child's and not yet waited for, so it cannot have been given to somebody else.
+        // The pid is our own child's and not yet waited for, so no other process can have it.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,5 @@
-//! A reader of RESP2 and RESP3 that shares no line with the server under test, and a blocking connection on top.
+//! A reader of RESP2 and RESP3 that shares no line with the server under test, and a blocking connection on
+//! top.
 //!
 //! Numbers inside frames stay text: `,3.5` and `,3.50` are different replies here.
 
@@ -40,7 +41,7 @@ impl Frame {
         matches!(self, Frame::NullBulk | Frame::NullArray | Frame::Null)
     }
 
-    /// The elements of any aggregate but a map.
+    /// The elements of any aggregate except a map.
     pub fn items(&self) -> Option<&[Frame]> {
         match self {
             Frame::Array(items) | Frame::Set(items) | Frame::Push(items) => Some(items),
@@ -48,7 +49,7 @@ impl Frame {
         }
     }
 
-    /// The text of a leaf, as far as it has one.
+    /// The text of a leaf, if it has one.
     pub fn text(&self) -> Option<&[u8]> {
         match self {
             Frame::Simple(text)
@@ -99,7 +100,7 @@ impl Frame {
     }
 }
 
-/// Text as redis-cli would take it: quoted and escaped when it needs to be, shortened in the middle when long.
+/// Text in the form of redis-cli: quoted and escaped if necessary, shortened in the middle if long.
 pub fn quote(text: &[u8]) -> String {
     const LONGEST: usize = 160;
     if text.len() > LONGEST {
@@ -109,7 +110,7 @@ pub fn quote(text: &[u8]) -> String {
     quote_all(text)
 }
 
-/// The same, however long.
+/// As [`quote`], at full length.
 pub fn quote_all(text: &[u8]) -> String {
     let plain = |b: &u8| b.is_ascii_graphic() && !b"\"'\\".contains(b);
     if !text.is_empty() && text.iter().all(plain) {
@@ -175,7 +176,7 @@ pub fn encode(args: &[Vec<u8>], out: &mut Vec<u8>) {
     }
 }
 
-/// One blocking connection. Once it failed it stays failed: every later read answers [`Frame::Gone`].
+/// One blocking connection. Once it failed it stays failed: every later read gives [`Frame::Gone`].
 pub struct Conn {
     stream: TcpStream,
     input: Vec<u8>,
@@ -184,7 +185,7 @@ pub struct Conn {
     patience: Duration,
 }
 
-/// How long a reply may take before the server counts as hung.
+/// Time after which a server without a reply counts as hung.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Conn {
@@ -195,7 +196,7 @@ impl Conn {
         Ok(Conn { stream, input: Vec::new(), at: 0, gone: None, patience: PATIENCE })
     }
 
-    /// How long a reply may take from now on before the server counts as hung.
+    /// Sets the time after which a server without a reply counts as hung.
     pub fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
     }
@@ -207,7 +208,7 @@ impl Conn {
 
     pub fn send(&mut self, bytes: &[u8]) {
         if self.gone.is_none() && self.stream.write_all(bytes).is_err() {
-            // The peer may have answered before it closed: let reads find out.
+            // The peer may have answered before it closed, so reads must find out.
         }
     }
 
@@ -216,7 +217,7 @@ impl Conn {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// One request, one reply.
+    /// Sends one request and reads one reply.
     pub fn call(&mut self, args: &[&str]) -> Frame {
         let args: Vec<Vec<u8>> = args.iter().map(|arg| arg.as_bytes().to_vec()).collect();
         self.call_bytes(&args)
@@ -229,7 +230,7 @@ impl Conn {
         self.read()
     }
 
-    /// The next frame; waits for it.
+    /// Waits for the next frame.
     pub fn read(&mut self) -> Frame {
         match self.read_within(self.patience) {
             Some(frame) => frame,
@@ -240,7 +241,7 @@ impl Conn {
         }
     }
 
-    /// The next frame, or `None` when it does not come in `patience`.
+    /// The next frame, or `None` if it does not come within `patience`.
     pub fn read_within(&mut self, patience: Duration) -> Option<Frame> {
         let deadline = Instant::now() + patience;
         loop {
@@ -255,7 +256,7 @@ impl Conn {
         }
     }
 
-    /// Whether a reply (or the end of the connection) arrives within `patience`; leaves it to be read.
+    /// Whether a reply (or the end of the connection) arrives within `patience`. It is left to be read.
     pub fn has_reply(&mut self, patience: Duration) -> bool {
         let complete = |conn: &Conn| !matches!(parse(&conn.input, &mut conn.at.clone(), 0), Ok(None));
         if !complete(self) && self.gone.is_none() {
@@ -295,8 +296,8 @@ impl Conn {
     }
 }
 
-/// Reads one frame at `at`. `Ok(None)`: more bytes are needed. Large arrays are parsed again from their start when
-/// they arrive in pieces, which is fine for the sizes used here.
+/// Reads one frame at `at`. `Ok(None)`: more bytes are needed. A large array that arrives in pieces is parsed
+/// again from its start, which is fast enough for the sizes used here.
 fn parse(input: &[u8], at: &mut usize, depth: usize) -> Result<Option<Frame>, &'static str> {
     if depth > 64 {
         return Err("reply nested too deeply");

@@ -1,6 +1,7 @@
-//! Single bits, counting them, finding the first.
+//! Single bits: set and read one, count them, find the first.
 //!
-//! BITCOUNT and BITPOS walk the stored runs of the value and charge as they go; what is not stored costs nothing.
+//! BITCOUNT and BITPOS walk the stored runs of the value and charge as they go. Parts that are not stored
+//! cost nothing.
 
 use super::{kernel, offset};
 use crate::options::{int, is};
@@ -30,7 +31,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         .doc("bitmap", "2.8.7", "O(N)", "Finds the first set or clear bit of a string or of a part of it."),
 ];
 
-/// Steps for looking at all that is stored of the string at argument 1.
+/// Steps to read all stored bytes of the string at argument 1.
 fn stored_cost(view: &View<'_>, args: Args<'_>) -> usize {
     match view.string(args.at(1)) {
         Ok(Some(s)) => s.stored() / BYTES_PER_STEP,
@@ -38,7 +39,9 @@ fn stored_cost(view: &View<'_>, args: Args<'_>) -> usize {
     }
 }
 
-/// `SETBIT key offset 0|1`: what the bit was. Nothing is changed, or told, if it was that already.
+/// `SETBIT key offset 0|1`: the old bit. If it does not change, nothing is changed or notified.
+///
+/// Cost: O(1). Errors: bad offset, a bit other than 0 or 1, WRONGTYPE.
 fn setbit(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (key, at) = (args.at(1), offset(cx, args.at(2), None)?);
     let on = match args.at(3) {
@@ -60,7 +63,9 @@ fn setbit(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `GETBIT key offset`: 0 behind the end.
+/// `GETBIT key offset`: the bit, 0 behind the end.
+///
+/// Cost: O(1). Errors: bad offset, WRONGTYPE.
 fn getbit(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let at = offset(cx, args.at(2), None)?;
     read(cx, args.at(1), |s, out, _| {
@@ -82,7 +87,8 @@ struct Part {
 }
 
 impl Part {
-    /// `start [end [BYTE | BIT]]`. The commands differ in whether they look at the unit before the end.
+    /// Reads `start [end [BYTE | BIT]]`. `unit_first`: the unit is checked before the end. Errors: syntax,
+    /// not an integer.
     fn parse(words: Args<'_>, unit_first: bool) -> Result<Part, Error> {
         if words.len() > 3 {
             return Err(Error::Syntax);
@@ -110,10 +116,10 @@ impl Part {
     }
 }
 
-/// `BITCOUNT key [start [end [BYTE | BIT]]]`.
+/// `BITCOUNT key [start [end [BYTE | BIT]]]`: the number of set bits in the part.
 ///
-/// Cost: O(n), n = bytes stored in the part.
-/// Source: Redis 8.0; that `end` may be left out, Valkey 8.
+/// Cost: O(n), n = bytes stored in the part. Errors: syntax, not an integer, WRONGTYPE. Source: Redis 8.0; an
+/// omitted `end`: Valkey 8.
 fn bitcount(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let part = if args.len() > 2 { Some(Part::parse(args.from(2), false)?) } else { None };
     read(cx, args.at(1), |s, out, budget| {
@@ -136,7 +142,7 @@ fn count_bits(s: StrRef<'_>, bits: Range<usize>, budget: &mut Budget<'_>) -> Res
     if bytes.is_empty() {
         return Ok(0);
     }
-    // Count whole bytes, then take off what stands outside in the first and the last.
+    // Whole bytes are counted, then the bits outside the part in the first and last byte are subtracted.
     let before = s.byte(bytes.start) & !(0xff >> (bits.start % 8));
     let after = if bits.end.is_multiple_of(8) { 0 } else { s.byte(bytes.end - 1) & (0xff >> (bits.end % 8)) };
     let mut count = 0;
@@ -149,10 +155,11 @@ fn count_bits(s: StrRef<'_>, bits: Range<usize>, budget: &mut Budget<'_>) -> Res
     Ok(count - u64::from(before.count_ones()) - u64::from(after.count_ones()))
 }
 
-/// `BITPOS key bit [start [end [BYTE | BIT]]]`: -1 if there is none. Looking for a clear bit without an `end`, the string is taken to go on in
-/// zeros.
+/// `BITPOS key bit [start [end [BYTE | BIT]]]`: the position of the first such bit, or -1. A search for a
+/// clear bit without an `end` takes the string to go on in zeros.
 ///
-/// Cost: O(n), n = bytes in front of the bit found, unstored zeros not counted.
+/// Cost: O(n), n = bytes in front of the bit found, without unstored zeros. Errors: bit not 0 or 1, syntax,
+/// not an integer, WRONGTYPE.
 fn bitpos(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let wanted = match int(args.at(2))? {
         0 => false,
@@ -180,7 +187,7 @@ fn bitpos(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     })
 }
 
-/// The first bit in a part that is not empty.
+/// The first such bit in a part that is not empty.
 fn find_bit(
     s: StrRef<'_>,
     wanted: bool,
@@ -188,7 +195,7 @@ fn find_bit(
     budget: &mut Budget<'_>,
 ) -> Result<Option<usize>, Error> {
     let skip = if wanted { 0x00 } else { 0xff };
-    // In the first byte the bits in front of the part count as unwanted ones.
+    // In the first byte, the bits in front of the part count as unwanted.
     let first = s.byte(bits.start / 8) ^ skip;
     let first = first & (0xff >> (bits.start % 8));
     let mut at = bits.start / 8;

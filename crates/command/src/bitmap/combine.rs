@@ -1,7 +1,7 @@
-//! BITOP: bits of several strings combined into a new one.
+//! BITOP: the bits of several strings combined into a new one.
 //!
-//! The sources are walked side by side, run by run; where the result is known to be zero because sources are not stored
-//! there, whole runs are passed over and the result stays unstored too.
+//! The sources are walked side by side, run by run. Where unstored sources make the result zero, whole runs
+//! are skipped, and the result is not stored there either.
 //!
 //! ```text
 //! AND    in all           DIFF   in the first and in none of the others
@@ -55,7 +55,7 @@ const OPS: [(&str, Op); 8] = [
     ("ONE", Op::One),
 ];
 
-/// What is stored of the sources is read; a NOT writes everything.
+/// Steps to read the stored bytes of the sources. A NOT writes everything.
 fn cost(view: &View<'_>, args: Args<'_>) -> usize {
     let not = is(args.at(1), "NOT");
     let steps = |key| match view.string(key) {
@@ -66,11 +66,11 @@ fn cost(view: &View<'_>, args: Args<'_>) -> usize {
     args.from(3).iter().map(|key| 4 + steps(key)).sum()
 }
 
-/// `BITOP op destkey key [key ...]`: the length of the result, which is that of the longest source. Missing sources and what shorter ones
-/// lack are zeros; an empty result removes `destkey`.
+/// `BITOP op destkey key [key ...]`: the length of the result, which is that of the longest source. Missing
+/// sources, and the missing ends of shorter ones, are zeros. An empty result removes `destkey`.
 ///
-/// Cost: O(n), n = bytes stored in all sources.
-/// Source: Redis 8.0; DIFF to ONE, Redis 8.2.
+/// Cost: O(n), n = bytes stored in all sources; with NOT n = bytes of the source. Errors: syntax, wrong
+/// number of sources, WRONGTYPE of a source. Source: Redis 8.0; DIFF to ONE, Redis 8.2.
 fn bitop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (name, dest, keys) = (args.at(1), args.at(2), args.from(3));
     let Some(&(name, op)) = OPS.iter().find(|(word, _)| is(name, word)) else { return Err(Error::Syntax) };
@@ -103,13 +103,14 @@ fn bitop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Combines strings that are zeros behind their ends into one of `len` bytes.
+/// Combines strings, taken as zeros behind their ends, into one of `len` bytes.
 fn result(op: Op, sources: &mut [Source<'_>], len: usize, budget: &mut Budget<'_>) -> Result<Str, Error> {
     let mut result = Str::new();
     if len == 0 {
         return Ok(result);
     }
-    // The whole length first, so that it is not grown piece by piece; costs nothing where nothing is written.
+    // The whole length comes first, so that the string does not grow piece by piece. Parts never written cost
+    // nothing.
     result.set_bit(len as u64 * 8 - 1, false);
     let mut windows = [[0; WINDOW]; 2];
     let mut at = 0;
@@ -132,7 +133,7 @@ fn result(op: Op, sources: &mut [Source<'_>], len: usize, budget: &mut Budget<'_
     Ok(result)
 }
 
-/// How far the result is zeros, as the sources are not stored there. None if that cannot be told.
+/// Bytes up to which the result is zeros because of unstored sources. None if that is unknown.
 fn zeros(op: Op, sources: &[Source<'_>]) -> Option<usize> {
     let of_all = |sources: &[Source<'_>]| {
         sources.iter().map(Source::zeros).try_fold(usize::MAX, |least, zeros| Some(least.min(zeros?)))
@@ -148,7 +149,7 @@ fn zeros(op: Op, sources: &[Source<'_>]) -> Option<usize> {
     }
 }
 
-/// Combines the next bytes of all sources, none of which changes its kind of run within them.
+/// Combines the next bytes of all sources. No source changes its kind of run within them.
 fn combine_window(op: Op, sources: &[Source<'_>], to: &mut [u8], other: &mut [u8]) {
     let Some((first, others)) = sources.split_first() else { return };
     let len = to.len();
@@ -160,14 +161,14 @@ fn combine_window(op: Op, sources: &[Source<'_>], to: &mut [u8], other: &mut [u8
     }
     match op {
         Op::Not => to.iter_mut().for_each(|byte| *byte = !*byte),
-        // Where one of them is not stored the result is known to be zeros, so all are stored here.
+        // Unstored sources give zeros and were skipped, so all sources are stored here.
         Op::And => others.filter_map(stored).for_each(|with| combine(to, with, |a, b| a & b)),
         Op::Xor => others.filter_map(stored).for_each(|with| combine(to, with, |a, b| a ^ b)),
         Op::Or | Op::Diff | Op::Diff1 | Op::AndOr => {
             others.filter_map(stored).for_each(|with| combine(to, with, |a, b| a | b));
         }
         Op::One => {
-            // `other`: seen more than once.
+            // `other`: bits in more than one source.
             other.fill(0);
             for with in sources.iter().filter_map(stored) {
                 for ((once, twice), with) in to.iter_mut().zip(&mut *other).zip(with) {
@@ -178,7 +179,7 @@ fn combine_window(op: Op, sources: &[Source<'_>], to: &mut [u8], other: &mut [u8
             combine(to, other, |once, twice| once & !twice);
         }
     }
-    // `to`: in any of the others.
+    // `to`: bits in any of the others.
     first.copy(other);
     match op {
         Op::Diff => combine(to, other, |any, first| first & !any),
@@ -188,7 +189,7 @@ fn combine_window(op: Op, sources: &[Source<'_>], to: &mut [u8], other: &mut [u8
     }
 }
 
-/// A source and the run of it that lies ahead; behind its end there are zeros for ever.
+/// A source and its run ahead. Behind its end there are zeros for ever.
 struct Source<'a> {
     of: StrRef<'a>,
     at: usize,
@@ -208,7 +209,7 @@ impl<'a> Source<'a> {
         self.run.map_or(usize::MAX, |run| run.len())
     }
 
-    /// The same, if it is not stored.
+    /// Bytes of the run ahead, if it is not stored.
     fn zeros(&self) -> Option<usize> {
         match self.run {
             Some(Piece::Bytes(_)) => None,
@@ -238,7 +239,7 @@ impl<'a> Source<'a> {
             (true, Some(Piece::Bytes(bytes))) => self.run = Some(Piece::Bytes(&bytes[n..])),
             (true, Some(Piece::Zeros(zeros))) => self.run = Some(Piece::Zeros(zeros - n as u64)),
             _ if n == self.left() => self.run = self.runs.next(),
-            // Further than the run: look the place up.
+            // Beyond the run: look the position up.
             _ => {
                 let rest: Range<usize> = self.at.min(self.of.len())..self.of.len();
                 self.runs = self.of.runs(rest);

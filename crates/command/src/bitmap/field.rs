@@ -1,8 +1,8 @@
 //! BITFIELD: integers of 1 to 64 bits at any bit of a string.
 //!
-//! All operations are read before the first is done, so an error changes nothing. The string grows at once to the end of the
-//! last field that is written to, even if the writes then fail by overflow (as Redis has it; here the growth is told as a change,
-//! so that logs and replicas see it).
+//! All operations are read before the first is done, so an error changes nothing. The string grows at once to
+//! the end of the last field to be written, even if the writes then fail by overflow. Redis grows it too.
+//! Here the growth is reported as a change, so that logs and replicas see it.
 //!
 //! An operation works on 128-bit integers, where neither a sum nor a value can overflow.
 
@@ -74,13 +74,13 @@ impl Width {
         (1 << (self.bits - u32::from(self.signed))) - 1
     }
 
-    /// The number whose lowest bits are these.
+    /// The number with these lowest bits.
     fn wrap(self, value: i128) -> i128 {
         let low = value & ((1 << self.bits) - 1);
         if low > self.max() { low - (1 << self.bits) } else { low }
     }
 
-    /// What becomes of a number that may not fit; None if it must not be stored.
+    /// The number to store for one that may not fit. None if it must not be stored.
     fn fit(self, value: i128, overflow: Overflow) -> Option<i128> {
         if (self.min()..=self.max()).contains(&value) {
             return Some(value);
@@ -154,10 +154,11 @@ fn parse(cx: &Cx<'_, '_>, words: Args<'_>) -> Result<Ops, Error> {
     Ok(ops)
 }
 
-/// `BITFIELD key [GET type offset | [OVERFLOW WRAP | SAT | FAIL] SET type offset value | INCRBY type offset increment ...]`: the number
-/// read, the old one, the new one, or null where OVERFLOW FAIL kept it from being stored.
+/// `BITFIELD key [GET type offset | [OVERFLOW WRAP | SAT | FAIL] SET type offset value | INCRBY type offset
+/// increment ...]`: for GET the number, for SET the old one, for INCRBY the new one. Null where OVERFLOW FAIL
+/// prevented the write.
 ///
-/// Cost: O(n), n = operations.
+/// Cost: O(n), n = operations. Errors: syntax, bad type, bad offset, bad OVERFLOW, not an integer, WRONGTYPE.
 fn bitfield(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let ops = parse(cx, args.from(2))?;
@@ -196,7 +197,9 @@ fn bitfield(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `BITFIELD_RO key [GET type offset ...]`.
+/// `BITFIELD_RO key [GET type offset ...]`: the numbers.
+///
+/// Cost: O(n), n = operations. Errors: as BITFIELD, and an operation other than GET.
 fn bitfield_ro(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let ops = parse(cx, args.from(2))?;
     if ops.iter().any(|op| op.action != Action::Get) {
@@ -215,15 +218,15 @@ fn read_fields(cx: &mut Cx<'_, '_>, key: &[u8], ops: &[Op]) -> Result<(), Error>
     })
 }
 
-/// The number to store and the one to answer; None if the operation fails.
+/// The number to store and the one to answer. None if the operation fails.
 fn apply(op: &Op, old: i128) -> Option<(i128, i128)> {
     match op.action {
         Action::Get => Some((old, old)),
         Action::Set(value) => {
-            // A negative value for an unsigned field is its 64 bits, far too large.
+            // A negative value for an unsigned field is read as its 64 bits, which is far too large.
             let value = if op.width.signed { i128::from(value) } else { i128::from(value as u64) };
             let new = op.width.fit(value, op.overflow)?;
-            // As in Redis, a value so low that its distance to the type's end passes 63 bits counts as too high.
+            // As in Redis, a value more than 63 bits below the type's maximum counts as too high.
             let too_low = op.width.max() - value > i128::from(i64::MAX) && op.width.bits < 64;
             let quirk = too_low && op.overflow == Overflow::Saturate;
             Some((if quirk { op.width.max() } else { new }, old))
@@ -235,7 +238,7 @@ fn apply(op: &Op, old: i128) -> Option<(i128, i128)> {
     }
 }
 
-/// The bytes a field touches: the first, how many, and how many bits they have behind it.
+/// The bytes of a field: the first, their number, and the number of bits behind the field.
 fn span(op: &Op) -> (usize, usize, u32) {
     let first = (op.at / 8) as usize;
     let end = op.at + u64::from(op.width.bits);
@@ -243,7 +246,7 @@ fn span(op: &Op) -> (usize, usize, u32) {
     (first, count, ((first + count) as u64 * 8 - end) as u32)
 }
 
-/// The bytes of a field as one number, zeros behind the end of the string.
+/// The bytes of a field as one number, with zeros behind the end of the string.
 fn window(s: StrRef<'_>, first: usize, count: usize) -> i128 {
     let mut bytes = SmallVec::<[u8; 16]>::new();
     for run in s.runs(first..first + count) {
@@ -261,7 +264,7 @@ fn load(s: StrRef<'_>, op: &Op) -> i128 {
     op.width.wrap(window(s, first, count) >> shift)
 }
 
-/// The bytes around a field with a new number in it, and where they stand.
+/// The bytes around a field with a new number in it, and the index of the first.
 fn store(s: StrRef<'_>, op: &Op, new: i128) -> (usize, SmallVec<[u8; 16]>) {
     let (first, count, shift) = span(op);
     let mask = (1 << op.width.bits) - 1;
@@ -307,7 +310,7 @@ mod tests {
                 ("bitfield k set i64 8 -9223372036854775808 overflow sat incrby i64 8 -1", "[9223372036854775807, -9223372036854775808]"),
                 ("bitfield k set u63 8 5 overflow sat incrby u63 8 9223372036854775807 incrby u63 8 -9223372036854775808", "[4611686018427387904, 9223372036854775807, 0]"),
                 ("bitfield k set u1 0 1 incrby u1 0 1 incrby i1 0 1 incrby i1 0 1 set i1 0 1", "[1, 0, -1, 0, 0]"),
-                // As Redis has it: see `apply`.
+                // As in Redis: see `apply`.
                 ("bitfield k overflow sat set i8 0 -9223372036854775808 get i8 0", "[-1, 127]"),
             ]);
         });

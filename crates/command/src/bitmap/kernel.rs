@@ -1,6 +1,6 @@
-//! Loops over bytes, written so that the compiler makes vector code of them.
+//! Loops over bytes, written so that the compiler makes vector code.
 
-/// The first byte that is not `byte`.
+/// The index of the first byte other than `byte`.
 pub(super) fn first_other(bytes: &[u8], byte: u8) -> Option<usize> {
     let pattern = u64::from_ne_bytes([byte; 8]);
     let (blocks, _) = bytes.as_chunks::<64>();
@@ -12,7 +12,7 @@ pub(super) fn first_other(bytes: &[u8], byte: u8) -> Option<usize> {
     bytes[skipped..].iter().position(|b| *b != byte).map(|at| skipped + at)
 }
 
-/// `f` of each byte of `to` and the one beside it.
+/// Replaces each byte of `to` by `f` of it and the byte beside it.
 #[inline]
 pub(super) fn combine(to: &mut [u8], with: &[u8], f: impl Fn(u8, u8) -> u8) {
     to.iter_mut().zip(with).for_each(|(to, with)| *to = f(*to, *with));

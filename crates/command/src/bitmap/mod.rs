@@ -1,7 +1,7 @@
-//! Strings as rows of bits: single bits, counting and finding, combining, integers of any width.
+//! Strings as rows of bits: single bits, counts and searches, combinations, integers of any width.
 //!
-//! Bit 0 is the highest bit of byte 0. A string may be sparse: what was never written is not stored, and everything here
-//! passes over it without looking (`Run::Zeros`).
+//! Bit 0 is the highest bit of byte 0. A string may be sparse: parts never written are not stored, and the
+//! commands skip them without a look (`Run::Zeros`).
 
 pub(crate) mod bit;
 pub(crate) mod combine;
@@ -12,7 +12,8 @@ use crate::{Cx, Error, options};
 
 const BAD_OFFSET: Error = Error::new("ERR bit offset is not an integer or out of range");
 
-/// A bit's place, within what a string may hold. With `unit`, `#n` means the n-th unit of so many bits.
+/// A bit's position, within the size limit of strings. With `unit`, `#n` is the n-th unit of so many bits.
+/// Errors: bad offset.
 fn offset(cx: &Cx<'_, '_>, word: &[u8], unit: Option<u32>) -> Result<u64, Error> {
     let (digits, factor) = match (word, unit) {
         ([b'#', digits @ ..], Some(unit)) => (digits, i64::from(unit)),

@@ -1,5 +1,6 @@
-//! CLIENT: what connections are there, and what they may do. `exec` performs all of it.
+//! CLIENT: the connections and their settings. `exec` performs all of it.
 
+use crate::facts;
 use crate::table::{ADMIN, Command, LOADING, NOSCRIPT, Run, STALE, acl};
 
 pub(crate) static COMMANDS: &[Command] = &[Command::new("client", -2, Run::Container, 0, 0)
@@ -13,8 +14,9 @@ pub(crate) static COMMANDS: &[Command] = &[Command::new("client", -2, Run::Conta
         ),
         Command::new("client|info", 2, Run::Exec, NOSCRIPT | LOADING | STALE, acl::CONNECTION)
             .tips(&["nondeterministic_output"])
-            .doc("connection", "6.2.0", "O(1)", "What is known about this connection."),
+            .doc("connection", "6.2.0", "O(1)", "Describes this connection."),
         Command::new("client|list", -2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, acl::CONNECTION)
+            .facts(facts::SLOW_ACTION)
             .tips(&["nondeterministic_output"])
             .doc("connection", "2.4.0", "O(N) for N connections.", "One line for each connection."),
         Command::new("client|getname", 2, Run::Exec, NOSCRIPT | LOADING | STALE, acl::CONNECTION).doc(
@@ -29,19 +31,14 @@ pub(crate) static COMMANDS: &[Command] = &[Command::new("client", -2, Run::Conta
         Command::new("client|setinfo", 4, Run::Exec, NOSCRIPT | LOADING | STALE, acl::CONNECTION)
             .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
             .doc("connection", "7.2.0", "O(1)", "Stores the name or version of the client library."),
-        Command::new("client|kill", -3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, acl::CONNECTION).doc(
-            "connection",
-            "2.4.0",
-            "O(N) for N connections.",
-            "Closes connections that match.",
-        ),
-        Command::new("client|pause", -3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, acl::CONNECTION).doc(
-            "connection",
-            "3.0.0",
-            "O(1)",
-            "Holds commands of all clients for a time.",
-        ),
+        Command::new("client|kill", -3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, acl::CONNECTION)
+            .facts(facts::SLOW_ACTION | facts::CHANGES)
+            .doc("connection", "2.4.0", "O(N) for N connections.", "Closes connections that match."),
+        Command::new("client|pause", -3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, acl::CONNECTION)
+            .facts(facts::CHANGES | facts::PAUSES)
+            .doc("connection", "3.0.0", "O(1)", "Holds commands of all clients for a time."),
         Command::new("client|unpause", 2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, acl::CONNECTION)
+            .facts(facts::CHANGES | facts::PAUSES)
             .doc("connection", "6.2.0", "O(N) for N held clients.", "Ends a pause of the clients at once."),
         Command::new("client|reply", 3, Run::Exec, NOSCRIPT | LOADING | STALE, acl::CONNECTION).doc(
             "connection",
@@ -58,6 +55,7 @@ pub(crate) static COMMANDS: &[Command] = &[Command::new("client", -2, Run::Conta
             "Makes reads of this connection leave access times alone.",
         ),
         Command::new("client|unblock", -3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, acl::CONNECTION)
+            .facts(facts::CHANGES)
             .doc(
                 "connection",
                 "5.0.0",
@@ -68,7 +66,7 @@ pub(crate) static COMMANDS: &[Command] = &[Command::new("client", -2, Run::Conta
             "connection",
             "6.0.0",
             "O(1)",
-            "Where invalidation messages of this connection go.",
+            "Tells where invalidation messages of this connection go.",
         ),
         Command::new("client|tracking", -3, Run::Exec, NOSCRIPT | LOADING | STALE, acl::CONNECTION).doc(
             "connection",
@@ -86,7 +84,7 @@ pub(crate) static COMMANDS: &[Command] = &[Command::new("client", -2, Run::Conta
             "connection",
             "6.0.0",
             "O(1)",
-            "Says whether the keys of the next command are to be tracked.",
+            "Sets whether the keys of the next command are tracked.",
         ),
         Command::new("client|help", 2, Run::Exec, LOADING | STALE, acl::CONNECTION).doc(
             "connection",

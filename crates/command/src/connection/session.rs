@@ -1,12 +1,14 @@
 //! The connection itself: greeting, identity, database, end. `exec` performs all of it.
 
+use crate::facts;
 use crate::table::{ALLOW_BUSY, Command, FAST, LOADING, NO_AUTH, NOSCRIPT, Run, STALE, acl};
 
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("ping", -1, Run::Exec, FAST, acl::CONNECTION)
+        .facts(facts::LONG_WORDS | facts::WHILE_SUBSCRIBED)
         .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
         .doc("connection", "1.0.0", "O(1)", "Answers PONG, or the text given: is the server there?"),
-    Command::new("echo", 2, Run::Exec, LOADING | STALE | FAST, acl::CONNECTION).doc(
+    Command::new("echo", 2, Run::Exec, LOADING | STALE | FAST, acl::CONNECTION).facts(facts::LONG_WORDS).doc(
         "connection",
         "1.0.0",
         "O(1)",
@@ -19,11 +21,12 @@ pub(crate) static COMMANDS: &[Command] = &[
         NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY,
         acl::CONNECTION,
     )
+    .facts(facts::CHANGES)
     .doc(
         "connection",
         "1.0.0",
         "O(N) for N passwords of the user.",
-        "Proves who the connection is with a password.",
+        "Logs the connection in with a password.",
     ),
     Command::new(
         "hello",
@@ -32,13 +35,11 @@ pub(crate) static COMMANDS: &[Command] = &[
         NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY,
         acl::CONNECTION,
     )
+    .facts(facts::SPEAKS)
     .doc("connection", "6.0.0", "O(1)", "Tells about the server and chooses protocol version 2 or 3."),
-    Command::new("select", 2, Run::Exec, LOADING | STALE | FAST, acl::CONNECTION).doc(
-        "connection",
-        "1.0.0",
-        "O(1)",
-        "Chooses the database of this connection.",
-    ),
+    Command::new("select", 2, Run::Exec, LOADING | STALE | FAST, acl::CONNECTION)
+        .facts(facts::AT_PLACE | facts::SELECTS)
+        .doc("connection", "1.0.0", "O(1)", "Chooses the database of this connection."),
     Command::new(
         "quit",
         -1,
@@ -46,6 +47,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY,
         acl::CONNECTION,
     )
+    .facts(facts::WHILE_SUBSCRIBED | facts::INSIDE_MULTI)
     .doc("connection", "1.0.0", "O(1)", "Ends the connection after the reply."),
     Command::new(
         "reset",
@@ -54,6 +56,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY,
         acl::CONNECTION,
     )
+    .facts(facts::CHANGES | facts::WHILE_SUBSCRIBED | facts::INSIDE_MULTI)
     .doc(
         "connection",
         "6.2.0",

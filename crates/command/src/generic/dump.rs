@@ -1,9 +1,11 @@
-//! DUMP and RESTORE: a value as bytes that any Redis understands, and back. MIGRATE, which `exec` performs, uses both.
+//! DUMP and RESTORE: a value as bytes that any Redis understands, and back. MIGRATE, which `exec` performs,
+//! uses both.
 //!
-//! Both cost what the value is large: what takes longer than a quantum runs on a worker, which hands over a finished
-//! payload, or a finished value to be committed in O(1).
+//! Both take time in proportion to the value. A run longer than a quantum goes to a worker, which returns a
+//! finished payload, or a finished value to be committed in O(1).
 
 use super::object::{FREQ_NEW, FREQ_STEP};
+use crate::facts;
 use crate::options::{int, is};
 use crate::serial::{self, Decoded};
 use crate::table::*;
@@ -36,13 +38,14 @@ pub(crate) static COMMANDS: &[Command] = &[
     .cost(mrestore_cost)
     .doc("generic", "1.0.0", TRIP, "Makes keys of values in serialized form."),
     Command::new("migrate", -6, Run::Exec, WRITE | MOVABLEKEYS, acl::KEYSPACE | acl::DANGEROUS)
+        .facts(facts::CHANGES | facts::MANY_WORDS | facts::KEY_WORDS)
         .keys(&[KeySpec::one(3, MOVED), MOVED_TOO])
         .tips(&["nondeterministic_output"])
         .effect(Effect::Noted)
         .doc("generic", "2.6.0", "A DUMP and DEL here, a RESTORE there.", "Moves keys to another server."),
 ];
 
-/// The number of keys, and behind each key its time to live and its payload.
+/// The number of keys. Each key is followed by its time to live and its payload.
 const RESTORED: KeySpec = KeySpec {
     find: Find::KeyNum { num: 0, first: 1, step: RESTORED_STEP },
     ..KeySpec::numkeys(1, OW_UPDATE)
@@ -56,14 +59,17 @@ const MOVED_TOO: KeySpec = KeySpec {
     ..KeySpec::range(0, -1, 1, Use(&["RW", "access", "delete", "incomplete"]))
 };
 
-/// Payloads of more bytes are streamed.
+/// Bytes above which a payload is streamed.
 const STREAM_BYTES: usize = 64 * 1024;
 
 fn dump_cost(view: &View<'_>, args: Args<'_>) -> usize {
     view.value(args.at(1)).map_or(0, serial::write_cost)
 }
 
-/// `DUMP key`
+/// `DUMP key`: the payload, or null.
+///
+/// Cost: O(n), n = bytes of the value; more than 64 KB are streamed. Errors: a compressed bitmap too long for
+/// a string.
 fn dump(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     points::trip(Point::Read);
@@ -155,13 +161,13 @@ impl Options {
         Ok(options)
     }
 
-    /// Those of MRESTORE.
+    /// Reads the options of MRESTORE. Errors: syntax, for IDLETIME and FREQ too.
     fn parse_some(args: Args<'_>) -> Result<Options, Error> {
         let options = Options::parse(args)?;
         if options.idle_s.is_some() || options.freq.is_some() { Err(Error::Syntax) } else { Ok(options) }
     }
 
-    /// Errors: the key is there, and may not be replaced.
+    /// Refuses a key that exists, unless it may be replaced. Errors: BUSYKEY.
     fn admit(&self, cx: &Cx<'_, '_>, key: &[u8]) -> Result<(), Error> {
         if !self.replace && cx.view.exists(key) {
             return Err(Error::new("BUSYKEY Target key name already exists."));
@@ -170,10 +176,11 @@ impl Options {
     }
 }
 
-/// `RESTORE key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`. FREQ is what OBJECT FREQ
-/// tells, as near as it can. A time that has passed makes no key.
+/// `RESTORE key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`: OK. FREQ sets
+/// the value of OBJECT FREQ, as near as possible. A time in the past makes no key.
 ///
-/// Errors: the key is there already; a negative time; a payload of another make, or a broken one.
+/// Cost: O(n), n = bytes of the payload, unpacked. Errors: syntax, BUSYKEY, a negative time, a payload of an
+/// unsupported form, a broken payload.
 fn restore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let options = Options::parse(args.from(4))?;
@@ -194,12 +201,11 @@ fn mrestore_cost(_: &View<'_>, args: Args<'_>) -> usize {
     payloads.map(serial::read_cost_of_many).fold(0, usize::saturating_add)
 }
 
-/// `MRESTORE numkeys key ttl serialized-value [key ttl serialized-value ...] [REPLACE] [ABSTTL]`: for each key what RESTORE
-/// would answer, in an array. All that can be restored is there at once.
+/// `MRESTORE numkeys key ttl serialized-value [key ttl serialized-value ...] [REPLACE] [ABSTTL]`: an array of
+/// RESTORE's answers, one for each key. All restored keys appear at once.
 ///
-/// Cost: O(bytes) of all payloads.
-///
-/// Errors: those of the options and of `numkeys`, and then nothing is done; those of a single key stand in its place.
+/// Cost: O(n), n = bytes of all payloads, unpacked. Errors: bad numkeys and bad options, and then nothing is
+/// done. An error of a single key is in its place in the array.
 fn mrestore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let most = (args.len() - 2) / RESTORED_STEP;
     let keys = int(args.at(1)).ok().and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
@@ -209,7 +215,7 @@ fn mrestore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     }
     let end = 2 + RESTORED_STEP * keys;
     let options = Options::parse_some(args.from(end))?;
-    // Before anything is changed: this may turn out to take too long for here.
+    // Decoding comes before any change, as the run may be dropped here.
     let mut decoded = Vec::with_capacity(keys);
     for at in (4..end).step_by(RESTORED_STEP) {
         decoded.push(match decode(cx, args.at(at)) {
@@ -248,13 +254,13 @@ fn decode(cx: &mut Cx<'_, '_>, payload: &[u8]) -> Result<Decoded, Error> {
     serial::decode(payload, now_ms, &mut |steps| cx.budget.charge(steps))
 }
 
-/// When a key expires that has so long to live. A sum that overflows has passed, as in Redis.
+/// The time of expiry for a time to live. A sum that overflows counts as past, as in Redis.
 fn deadline(cx: &Cx<'_, '_>, ttl: i64, absolute: bool) -> Option<u64> {
     let at = if absolute { ttl } else { ttl.checked_add(cx.view.now_ms() as i64).unwrap_or(1) };
     (ttl > 0).then_some(at as u64)
 }
 
-/// What became of a key.
+/// The result for a key.
 enum Put {
     Made,
     Removed,
@@ -285,11 +291,11 @@ fn put(cx: &mut Cx<'_, '_>, key: &[u8], ttl: i64, decoded: Decoded, options: &Op
     }
 }
 
-/// Whoever follows has other clocks: it is told the times themselves, which stand at these places.
+/// Notes the command with absolute times at these positions, as replicas have other clocks.
 fn note(cx: &mut Cx<'_, '_>, args: Args<'_>, places: impl Iterator<Item = usize>) {
     let mut words: Vec<Cow<'_, [u8]>> = args.iter().map(Cow::Borrowed).collect();
     for at in places {
-        // What is no time has made no key, and makes none there.
+        // An argument that is not a time has made no key, and makes none there.
         if let Some(deadline) = int(args.at(at)).ok().and_then(|ttl| deadline(cx, ttl, false)) {
             words[at] = Cow::Owned(deadline.to_string().into_bytes());
         }

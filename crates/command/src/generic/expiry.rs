@@ -111,7 +111,10 @@ impl Conditions {
     }
 }
 
-/// `EXPIRE key seconds [NX | XX | GT | LT]` and its three kin. A time that has passed removes the key.
+/// `EXPIRE key seconds [NX | XX | GT | LT]`, and PEXPIRE, EXPIREAT, PEXPIREAT: 1 if the expiry was set, else
+/// 0. A time in the past removes the key.
+///
+/// Cost: O(1). Errors: unsupported options or options that exclude each other, not an integer, bad time.
 fn expire(cx: &mut Cx<'_, '_>, args: Args<'_>, unit_ms: i64, relative: bool) -> Result<(), Error> {
     let key = args.at(1);
     let conditions = Conditions::parse(args.from(3))?;
@@ -142,7 +145,9 @@ fn expire(cx: &mut Cx<'_, '_>, args: Args<'_>, unit_ms: i64, relative: bool) -> 
     Ok(())
 }
 
-/// `PERSIST key`
+/// `PERSIST key`: 1 if the key lost its expiry, else 0.
+///
+/// Cost: O(1). Errors: none.
 fn persist(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let had = matches!(cx.view.expire_ms(key), Some(Some(_)));
@@ -154,14 +159,19 @@ fn persist(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `TTL key`, `PTTL key`: -2 no such key, -1 it does not expire. What is kept beyond its time has 0 left.
+/// `TTL key`, `PTTL key`: the time left; -2 for no such key, -1 for no expiry. A key kept beyond its time has
+/// 0 left.
+///
+/// Cost: O(1). Errors: none.
 fn left(cx: &mut Cx<'_, '_>, args: Args<'_>, seconds: bool) -> Result<(), Error> {
     cx.view.set_quiet(true);
     let now = cx.view.now_ms();
     answer(cx, args, seconds, |at| at.saturating_sub(now))
 }
 
-/// `EXPIRETIME key`, `PEXPIRETIME key`: -2 no such key, -1 it does not expire.
+/// `EXPIRETIME key`, `PEXPIRETIME key`: the Unix time of expiry; -2 for no such key, -1 for no expiry.
+///
+/// Cost: O(1). Errors: none.
 fn when(cx: &mut Cx<'_, '_>, args: Args<'_>, seconds: bool) -> Result<(), Error> {
     cx.view.set_quiet(true);
     answer(cx, args, seconds, |at| at)

@@ -1,5 +1,6 @@
-//! EVENKEEL ITEMS: values with the time they have left, which is what HTTP shows of keys.
+//! EVENKEEL ITEMS: values with their time left, as HTTP shows keys.
 
+use crate::facts;
 use crate::hash::{is_long, walk::write_hash};
 use crate::table::*;
 use crate::{Cx, Error, Stream, string::STREAM_BYTES, write_string};
@@ -14,6 +15,7 @@ const STEPS: usize = 4;
 /// A row of the container `evenkeel`.
 pub(crate) const ITEMS: Command =
     Command::new("evenkeel|items", -3, Run::Read(items), READONLY, acl::KEYSPACE)
+        .facts(facts::FETCHES)
         .keys(&[KeySpec::range(2, -1, 1, RO_ACCESS)])
         .reply(crate::replies::all::<2>)
         .tips(&["nondeterministic_output_order"])
@@ -25,11 +27,11 @@ pub(crate) const ITEMS: Command =
             "Gives strings and hashes with the milliseconds they have left.",
         );
 
-/// `EVENKEEL ITEMS key [key ...]`: of each key null, or its milliseconds to live (-1: it does not expire) and its value; between
-/// them, where that is known, the moment it was changed last, in milliseconds since 1970 and not in the future. A key that holds
-/// neither a string nor a hash counts as missing.
+/// `EVENKEEL ITEMS key [key ...]`: for each key null, or its milliseconds to live (-1: no expiry) and its
+/// value. The time of its last change, in milliseconds since 1970 and not in the future, is between them if
+/// it is known. A key with another type than string or hash counts as missing.
 ///
-/// Cost: O(n), n = keys and fields; what is more than 64 KB in all is streamed.
+/// Cost: O(n), n = keys and fields; more than 64 KB in all are streamed. Errors: none.
 fn items(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let keys = args.from(2);
     let start = cx.out.len();
@@ -43,7 +45,8 @@ fn items(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Answers one item, unless it is long. (Mostly there is one, and it is a short string.)
+/// Answers one item. False, and nothing written, if it is long. (Mostly there is one key, with a short
+/// string.)
 fn write_short(cx: &mut Cx<'_, '_>, key: &[u8]) -> Result<bool, Error> {
     let now_ms = cx.view.now_ms();
     let hit = match cx.view.item(key).map(|item| (item.value, item.times)) {
@@ -76,7 +79,7 @@ fn write_short(cx: &mut Cx<'_, '_>, key: &[u8]) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// What stands before a value.
+/// Writes the part in front of a value.
 fn begin(out: &mut Reply, times: Times, now_ms: u64) {
     out.array(if times.changed_ms.is_some() { 3 } else { 2 });
     out.int(times.expire_ms.map_or(-1, |at| at.saturating_sub(now_ms) as i64));
@@ -85,7 +88,7 @@ fn begin(out: &mut Reply, times: Times, now_ms: u64) {
     }
 }
 
-/// Hands over the items of the remaining keys, as they are now.
+/// Streams the items of the remaining keys, as they are now.
 fn stream_rest(cx: &mut Cx<'_, '_>, keys: Args<'_>) -> Result<(), Error> {
     let mut rest = Vec::with_capacity(keys.len());
     for key in keys {
@@ -103,8 +106,8 @@ fn stream_rest(cx: &mut Cx<'_, '_>, keys: Args<'_>) -> Result<(), Error> {
     cx.stream(Items { rest: rest.into_iter(), now_ms, open: None })
 }
 
-/// Answers a value with its times; of a long one what follows its begin comes back. What is neither a string nor a hash
-/// counts as missing. (Rows of databases have no fields that expire.)
+/// Answers a value with its times. A long value returns the rest after its beginning. A value of another type
+/// than string or hash counts as missing. (Rows of databases have no fields that expire.)
 pub fn write_item(out: &mut Reply, value: &Value, times: Times, now_ms: u64) -> Option<Box<dyn Stream>> {
     match value {
         Value::Str(text) => {

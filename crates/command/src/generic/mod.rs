@@ -1,4 +1,4 @@
-//! Keys, whatever they hold.
+//! Commands on keys of any type.
 
 pub(crate) mod dump;
 pub(crate) mod expiry;

@@ -1,7 +1,9 @@
 //! DEL, UNLINK, EXISTS, TYPE, TOUCH, RENAME, RENAMENX, COPY, MOVE.
 //!
-//! Removing frees nothing here: what was large is handed to the reclaimer. Copying shares: O(1) for every type.
+//! A removal frees nothing here: large values go to the reclaimer. A copy shares the original: O(1) for every
+//! type.
 
+use crate::facts;
 use crate::options::{int, is};
 use crate::table::*;
 use crate::{Cx, Error};
@@ -15,21 +17,25 @@ const SUMMED: &[&str] = &["request_policy:multi_shard", "response_policy:agg_sum
 
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("del", -2, Run::Write(del), WRITE, acl::KEYSPACE)
+        .facts(facts::REMOVES)
         .keys(EACH_GONE)
         .tips(SUMMED)
         .cost(per_key)
-        .doc("generic", "1.0.0", "O(N) for N keys; what they held is freed elsewhere.", "Removes keys."),
+        .doc("generic", "1.0.0", "O(N) for N keys; their values are freed elsewhere.", "Removes keys."),
     Command::new("unlink", -2, Run::Write(del), WRITE | FAST, acl::KEYSPACE)
+        .facts(facts::REMOVES)
         .keys(EACH_GONE)
         .tips(SUMMED)
         .cost(per_key)
         .doc("generic", "4.0.0", "O(N) for N keys.", "Removes keys; the memory is freed elsewhere."),
     Command::new("exists", -2, Run::Read(exists), READONLY | FAST, acl::KEYSPACE)
+        .facts(facts::FETCHES)
         .keys(EACH)
         .tips(SUMMED)
         .cost(per_key)
-        .doc("generic", "1.0.0", "O(N) for N keys.", "Counts how many of the keys are there."),
+        .doc("generic", "1.0.0", "O(N) for N keys.", "Counts the keys that exist."),
     Command::new("touch", -2, Run::Read(touch), READONLY | FAST, acl::KEYSPACE)
+        .facts(facts::TOUCHES)
         .keys(EACH)
         .tips(SUMMED)
         .cost(per_key)
@@ -39,7 +45,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         .doc("generic", "1.0.0", "O(1)", "Names the type of a key's value."),
     Command::new("rename", 3, Run::Write(rename), WRITE, acl::KEYSPACE)
         .keys(&[KeySpec::one(1, RW_ACCESS_DELETE), KeySpec::one(2, OW_UPDATE)])
-        .doc("generic", "1.0.0", "O(1)", "Gives a value another key, replacing what is there."),
+        .doc("generic", "1.0.0", "O(1)", "Gives a value another key, replacing the old value there."),
     Command::new("renamenx", 3, Run::Write(renamenx), WRITE | FAST, acl::KEYSPACE)
         .keys(&[KeySpec::one(1, RW_ACCESS_DELETE), KeySpec::one(2, OW_INSERT)])
         .doc("generic", "1.0.0", "O(1)", "Gives a value another key, unless that is taken."),
@@ -55,7 +61,9 @@ fn per_key(_: &View<'_>, args: Args<'_>) -> usize {
     args.len() * 4
 }
 
-/// `DEL key [key ...]`, `UNLINK key [key ...]`
+/// `DEL key [key ...]`, `UNLINK key [key ...]`: the number of removed keys.
+///
+/// Cost: O(keys). Errors: none.
 fn del(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let mut removed = 0;
     for key in args.from(1).iter() {
@@ -68,13 +76,18 @@ fn del(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `EXISTS key [key ...]`: a key named twice counts twice. To ask whether it is there is no use of it.
+/// `EXISTS key [key ...]`: the number of keys that exist. A repeated key counts again. The look-up does not
+/// count as a use.
+///
+/// Cost: O(keys). Errors: none.
 fn exists(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     cx.view.set_quiet(true);
     touch(cx, args)
 }
 
-/// `TOUCH key [key ...]`: the same, and a use of those that are there.
+/// `TOUCH key [key ...]`: as EXISTS, but it counts as a use of the keys that exist.
+///
+/// Cost: O(keys). Errors: none.
 fn touch(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let mut found = 0;
     for key in args.from(1).iter() {
@@ -86,7 +99,9 @@ fn touch(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `TYPE key`
+/// `TYPE key`: the name of the type, or `none`.
+///
+/// Cost: O(1). Errors: none.
 fn kind(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     cx.view.set_quiet(true);
     let kind = cx.view.kind(args.at(1));
@@ -94,9 +109,9 @@ fn kind(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `RENAME key newkey`. The expiry goes along.
+/// `RENAME key newkey`: OK. The expiry moves along.
 ///
-/// Errors: no such key.
+/// Cost: O(1). Errors: no such key.
 fn rename(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (from, to) = (args.at(1), args.at(2));
     if from == to {
@@ -111,7 +126,9 @@ fn rename(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `RENAMENX key newkey`
+/// `RENAMENX key newkey`: 1 if it was renamed, 0 if `newkey` exists. The expiry moves along.
+///
+/// Cost: O(1). Errors: no such key.
 fn renamenx(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (from, to) = (args.at(1), args.at(2));
     if !cx.view.exists(from) {
@@ -127,7 +144,7 @@ fn renamenx(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 
 fn relabel(cx: &mut Cx<'_, '_>, from: &[u8], to: &[u8]) -> Result<(), Error> {
     let owned = cx.view.take(from).ok_or(Error::NoSuchKey)?;
-    // What was there goes first, so that the key counts as new, as in Redis.
+    // The old value is removed first, so that the key counts as new, as in Redis.
     cx.view.remove(to);
     cx.view.put(to, owned.value, owned.expire_ms);
     cx.view.changed(from, Class::Generic, "rename_from");
@@ -149,8 +166,10 @@ fn database(cx: &Cx<'_, '_>, arg: &[u8]) -> Result<usize, Error> {
 
 const SAME: Error = Error::new("ERR source and destination objects are the same");
 
-/// `COPY source destination [DB destination-db] [REPLACE]`. Cost: O(1) for every type; the first write to either side
-/// afterwards copies a path.
+/// `COPY source destination [DB destination-db] [REPLACE]`: 1 if it was copied, else 0.
+///
+/// Cost: O(1) for every type; the next write to either side copies a path. Errors: syntax, bad database,
+/// source and destination the same.
 fn copy(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let here = cx.view.db();
     let (mut db, mut replace, mut i) = (here, false, 3);
@@ -188,7 +207,9 @@ fn copy(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `MOVE key db`
+/// `MOVE key db`: 1 if it was moved, 0 if the key is missing here or exists there.
+///
+/// Cost: O(1). Errors: bad database, source and destination the same.
 fn move_key(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (key, here) = (args.at(1), cx.view.db());
     let db = database(cx, args.at(2))?;

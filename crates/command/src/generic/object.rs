@@ -1,4 +1,4 @@
-//! OBJECT and MEMORY USAGE: what is known about a value besides its contents.
+//! OBJECT and MEMORY USAGE: facts about a value besides its contents.
 
 use crate::options::{int, is};
 use crate::table::*;
@@ -38,12 +38,12 @@ pub(crate) static COMMANDS: &[Command] = &[Command::new("object", -2, Run::Conta
         ),
     ])];
 
-/// `MEMORY USAGE`; a row of the container `memory`.
+/// `MEMORY USAGE`: a row of the container `memory`.
 pub(crate) const MEMORY_USAGE: Command = Command::new("memory|usage", -3, Run::Read(usage), READONLY, 0)
     .keys(KEY)
     .doc("server", "4.0.0", "O(1)", "Tells how many bytes a key and its value take.");
 
-/// How Redis would say the value is encoded.
+/// Redis's name for the encoding of a value.
 pub(crate) fn encoding_of(view: &View<'_>, key: &[u8]) -> Option<Enc> {
     Some(match view.value(key)? {
         ValueRef::Str(_) if view.is_raw(key) => Enc::Raw,
@@ -52,12 +52,14 @@ pub(crate) fn encoding_of(view: &View<'_>, key: &[u8]) -> Option<Enc> {
         ValueRef::Hash(v) => v.encoding(),
         ValueRef::Set(v) => v.encoding(),
         ValueRef::ZSet(v) => v.encoding(),
-        // What Redis says of any module's value.
+        // Redis gives this for every module's value.
         ValueRef::Roaring(_) | ValueRef::Roaring64(_) => Enc::Raw,
     })
 }
 
-/// `OBJECT ENCODING key`
+/// `OBJECT ENCODING key`: the encoding, or null.
+///
+/// Cost: O(1). Errors: none.
 fn encoding(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     cx.view.set_quiet(true);
     let name = encoding_of(cx.view, args.at(2)).map(Enc::name);
@@ -65,11 +67,15 @@ fn encoding(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// What OBJECT FREQ says of a new key, and of each further count of the 14 there are: together they fill Redis's range.
+/// OBJECT FREQ of a new key, and its growth for each further count of the 14. Together they fill Redis's
+/// range.
 pub(super) const FREQ_NEW: i64 = 5;
 pub(super) const FREQ_STEP: i64 = 17;
 
-/// `OBJECT FREQ key`: in steps of 17. It counts in how many of the last stretches of time the key was used, not how often.
+/// `OBJECT FREQ key`: a number in steps of 17, or null. It counts the recent periods in which the key was
+/// used, not the uses.
+///
+/// Cost: O(1). Errors: no LFU policy.
 fn freq(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     cx.view.set_quiet(true);
     match cx.view.freq(args.at(2)) {
@@ -85,7 +91,9 @@ fn freq(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `OBJECT IDLETIME key`: in steps of 16 seconds, up to 70 minutes.
+/// `OBJECT IDLETIME key`: seconds since the last use, in steps of 16 and up to 70 minutes, or null.
+///
+/// Cost: O(1). Errors: an LFU policy.
 fn idletime(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     cx.view.set_quiet(true);
     match cx.view.idle_s(args.at(2)) {
@@ -101,7 +109,9 @@ fn idletime(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `OBJECT REFCOUNT key`
+/// `OBJECT REFCOUNT key`: 1, or null.
+///
+/// Cost: O(1). Errors: none.
 fn refcount(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     cx.view.set_quiet(true);
     if cx.view.exists(args.at(2)) {
@@ -112,6 +122,9 @@ fn refcount(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// `OBJECT HELP`: the subcommands.
+///
+/// Cost: O(1). Errors: none.
 fn help(cx: &mut Cx<'_, '_>, _: Args<'_>) -> Result<(), Error> {
     let lines = [
         "OBJECT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
@@ -131,7 +144,10 @@ fn help(cx: &mut Cx<'_, '_>, _: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `MEMORY USAGE key [SAMPLES count]`: exact where Redis estimates; what several values share counts for each.
+/// `MEMORY USAGE key [SAMPLES count]`: bytes, or null. The number is exact where Redis estimates. Memory
+/// shared by several values counts for each.
+///
+/// Cost: O(1). Errors: syntax, SAMPLES not an integer.
 fn usage(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let mut i = 3;
     while i < args.len() {
@@ -151,7 +167,7 @@ fn usage(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
             cx.out.null();
             return Ok(());
         }
-        // A short string stands in the entry.
+        // A short string is in the entry.
         Some(ValueRef::Str(s)) if s.len() < 300 => 0,
         Some(ValueRef::Str(s)) => s.to_str().mem_bytes(),
         Some(ValueRef::List(v)) => v.mem_bytes(),

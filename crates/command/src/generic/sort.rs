@@ -1,14 +1,15 @@
 //! SORT and SORT_RO.
 //!
-//! The elements are copied out, weighed, sorted and answered. Keys that BY and GET point to follow from the elements, so
-//! a run that meets keys its view does not know yet names all it can, and is repeated once they are loaded; it changes
-//! nothing before.
+//! The elements are copied out, weighed, sorted and answered. The keys of BY and GET follow from the
+//! elements. A run that meets keys its view does not know names all it can, and is repeated once they are
+//! loaded. It changes nothing before.
 //!
 //! ```text
-//!   elements ─► weights (BY) ─► what GET gives, in their order ─► sorted: (weight, number of the element) ─► answered
+//!   elements ─► weights (BY) ─► GET's values, in their order ─► sorted: (weight, number of the element) ─► answered
 //! ```
 //!
-//! With LIMIT, what GET gives is looked for when the order is known. Values are not copied before they are answered.
+//! With LIMIT, GET's values are looked up once the order is known. Values are not copied before they are
+//! answered.
 
 use crate::options::{int, is};
 use crate::table::*;
@@ -26,7 +27,7 @@ const fn unknown(uses: Use, notes: &'static str) -> KeySpec {
     KeySpec { uses, begin: Begin::Unknown, find: Find::Unknown, notes }
 }
 
-/// SORT's options: a word that follows one is no option. The last STORE counts.
+/// SORT's options. A word taken by one is not an option. The last STORE counts.
 const SORT_OPTIONS: OptionWords =
     OptionWords { from: 2, takes: &[("limit", 2), ("by", 1), ("get", 1), ("store", 1)] };
 
@@ -133,7 +134,7 @@ impl<'a> Options<'a> {
         Ok(o)
     }
 
-    /// BY a pattern without `*` means: do not sort.
+    /// Whether to sort. BY a pattern without `*` means: do not sort.
     fn sorts(&self) -> bool {
         self.by.is_none_or(|by| by.contains(&b'*'))
     }
@@ -146,12 +147,12 @@ impl<'a> Options<'a> {
     }
 }
 
-/// What an element takes besides its text: its place in the list, in what it is sorted by, and in the order.
+/// Bytes of an element besides its text: its place in the list, in the weights, and in the order.
 const ELEMENT_BYTES: usize = 64;
-/// Bytes of an element of a list that is stored from which on each is counted before it is copied.
+/// Bytes of a stored element above which it is counted before it is copied.
 const LONG: usize = 1024;
 
-/// What the elements are sorted by, each with its number.
+/// The weights of the elements, each with the element's number.
 enum Weights<'v> {
     Numbers(Vec<(u64, u32)>),
     Texts(Vec<(Option<Cow<'v, [u8]>>, u32)>),
@@ -159,10 +160,11 @@ enum Weights<'v> {
     Own,
 }
 
-/// `SORT key [BY pattern] [LIMIT offset count] [GET pattern [GET pattern ...]] [ASC | DESC] [ALPHA]
-/// [STORE destination]`
+/// `SORT key [BY pattern] [LIMIT offset count] [GET pattern [GET pattern ...]] [ASC | DESC] [ALPHA] [STORE
+/// destination]`, and SORT_RO without STORE: the elements, or the number stored.
 ///
-/// Cost: O(n + m·log m), n = elements, m = elements sorted. Errors: WRONGTYPE, weights that are no numbers.
+/// Cost: O(n + m·log m), n = elements, m = elements sorted. Errors: syntax, LIMIT not an integer, WRONGTYPE,
+/// weights that are not numbers, out of work memory.
 fn sort(cx: &mut Cx<'_, '_>, args: Args<'_>, may_store: bool) -> Result<(), Error> {
     let options = Options::parse(args, may_store)?;
     let mut elements = elements(cx, args.at(1), &options)?;
@@ -173,7 +175,7 @@ fn sort(cx: &mut Cx<'_, '_>, args: Args<'_>, may_store: bool) -> Result<(), Erro
         true => Some(weigh(view, budget, &elements, &options)?),
         false => None,
     };
-    // Without LIMIT all of them will be wanted: their keys can be named before the order is known.
+    // Without LIMIT all elements are wanted: their keys can be named before the order is known.
     let all = match options.limit {
         None if !options.get.is_empty() => Some(Gotten::of(view, budget, elements.iter(), &options)?),
         _ => None,
@@ -216,7 +218,7 @@ fn sort(cx: &mut Cx<'_, '_>, args: Args<'_>, may_store: bool) -> Result<(), Erro
     }
 }
 
-/// Where the key stands that a SORT stores to, if it says so. O(words)
+/// Position of the key that a SORT stores to. O(words).
 pub fn sort_destination(args: Args<'_>) -> Option<usize> {
     let (mut i, mut found) = (2, None);
     while let Some(word) = args.get(i) {
@@ -233,8 +235,8 @@ pub fn sort_destination(args: Args<'_>) -> Option<usize> {
     found.filter(|at| *at < args.len())
 }
 
-/// Looks whether BY and GET point to keys that are kept elsewhere: those are not to be taken for absent ones. O(n · patterns) if there
-/// are such keys.
+/// Checks whether BY and GET point to keys that are kept elsewhere, which must not count as absent. O(n ·
+/// patterns) if there are such keys. Errors: such a key.
 fn look_out(
     view: &View<'_>,
     budget: &mut Budget<'_>,
@@ -258,7 +260,8 @@ fn look_out(
     Ok(())
 }
 
-/// A set has no order of its own: where the result must not depend on chance it is sorted even if that was not asked.
+/// Whether to sort. A set has no order of its own, so it is also sorted where the result must not depend on
+/// chance.
 fn must_sort(cx: &Cx<'_, '_>, key: &[u8], options: &Options<'_>) -> bool {
     let is_set = matches!(cx.view.value(key), Some(ValueRef::Set(_)));
     options.sorts() || is_set && (options.store.is_some() || cx.caller.in_script)
@@ -278,7 +281,7 @@ fn elements(cx: &mut Cx<'_, '_>, key: &[u8], options: &Options<'_>) -> Result<Ve
         None => Vec::new(),
         Some(ValueRef::List(list)) => {
             let mut elements: Vec<Vec<u8>> = list.iter().map(|e| e.to_vec()).collect();
-            // Unsorted, a list comes in the direction asked for; so does a sorted set.
+            // Unsorted, a list or a sorted set comes in the direction asked for.
             if options.descending && !options.sorts() {
                 elements.reverse();
             }
@@ -294,7 +297,7 @@ fn elements(cx: &mut Cx<'_, '_>, key: &[u8], options: &Options<'_>) -> Result<Ve
     })
 }
 
-/// What the elements are to be sorted by. O(n).
+/// Finds the weights of the elements. O(n).
 fn weigh<'v>(
     view: &'v View<'_>,
     budget: &mut Budget<'_>,
@@ -326,7 +329,7 @@ fn weigh<'v>(
     Ok(if alpha { Weights::Texts(texts) } else { Weights::Numbers(numbers) })
 }
 
-/// The numbers of the elements in their order. Equal numbers are told apart by the elements themselves, so that the result is
+/// The elements' numbers in sorted order. Equal weights are ordered by the elements, so that the result is
 /// always the same. O(n·log n).
 fn order(weights: Weights<'_>, elements: &[Vec<u8>], options: &Options<'_>) -> Vec<u32> {
     let element = |i: &u32| &elements[*i as usize];
@@ -350,13 +353,13 @@ fn order(weights: Weights<'_>, elements: &[Vec<u8>], options: &Options<'_>) -> V
     }
 }
 
-/// A whole number that is in the order of all such: the two zeros are one.
+/// A whole number in the order of the floats. The two zeros are equal.
 fn sortable(number: f64) -> u64 {
     let bits = (number + 0.0).to_bits();
     if bits >> 63 == 0 { bits | 1 << 63 } else { !bits }
 }
 
-/// As strtod reads it: blanks in front and nothing at all are fine, hexadecimal is not.
+/// Reads a number as strtod does: leading blanks and an empty text are allowed. Hexadecimal is not.
 fn number(text: &[u8]) -> Result<f64, Error> {
     let text = text.trim_ascii_start();
     if text.is_empty() {
@@ -373,9 +376,9 @@ fn number(text: &[u8]) -> Result<f64, Error> {
 enum Pattern<'a> {
     /// `#`: the element itself.
     Element,
-    /// A key, before and behind the element, and a field of it if it is a hash.
+    /// A key, as the parts before and behind the element, and a field of it if it is a hash.
     Key(&'a [u8], &'a [u8], Option<&'a [u8]>),
-    /// No `*`.
+    /// A pattern without `*`.
     Nothing,
 }
 
@@ -394,7 +397,7 @@ impl<'a> Pattern<'a> {
         }
     }
 
-    /// Writes the name of the key it points to for an element; false if it points to none. O(1)
+    /// Writes the name of the key for an element. False if the pattern names none. O(1).
     fn name(&self, element: &[u8], name: &mut Vec<u8>) -> bool {
         let Pattern::Key(before, behind, _) = self else { return false };
         name.clear();
@@ -402,7 +405,7 @@ impl<'a> Pattern<'a> {
         true
     }
 
-    /// What it gives for an element; None: nothing there. `name` is room for the key's. O(1).
+    /// The value for an element, or None. `name` is a buffer for the key's name. O(1).
     fn find<'v>(&self, view: &'v View<'_>, element: &'v [u8], name: &mut Vec<u8>) -> Option<Cow<'v, [u8]>> {
         let Pattern::Key(_, _, field) = self else {
             return matches!(self, Pattern::Element).then_some(Cow::Borrowed(element));
@@ -417,14 +420,14 @@ impl<'a> Pattern<'a> {
     }
 }
 
-/// What the GET patterns give, element by element.
+/// The values of the GET patterns, element by element.
 struct Gotten<'v> {
     patterns: usize,
     found: Vec<Option<Cow<'v, [u8]>>>,
 }
 
 impl<'v> Gotten<'v> {
-    /// O(elements · patterns).
+    /// Looks up the values. O(elements · patterns). Errors: out of work memory, a refused charge.
     fn of(
         view: &'v View<'_>,
         budget: &mut Budget<'_>,
@@ -504,7 +507,7 @@ fn listed(cx: &mut Cx<'_, '_>, elements: &Vec<Vec<u8>>) -> Result<List, Error> {
 
 struct Elements {
     elements: Vec<Vec<u8>>,
-    /// Of all of them.
+    /// Bytes of all elements.
     bytes: usize,
     next: usize,
 }
@@ -550,7 +553,7 @@ mod tests {
 
     #[test]
     fn elements_are_sorted_by_themselves_by_keys_and_by_fields() {
-        // Over an overlay: the keys that BY and GET point to are not locked beforehand.
+        // Over an overlay: the keys of BY and GET are not locked beforehand.
         let mut db = Db::new().over(Over::Overlay);
         db.check(&[
             ("rpush l 10 9 -1 1 0 -0 1e2", "7"),
@@ -586,7 +589,7 @@ mod tests {
         ]);
     }
 
-    /// Many elements, the same one several times: what is asked for first and found then is each one's own.
+    /// Many elements, some repeated: each gets its own value, in the order asked for.
     #[test]
     fn many_elements_come_in_order_with_what_is_theirs() {
         let mut db = Db::new().over(Over::Overlay);

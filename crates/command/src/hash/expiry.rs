@@ -1,6 +1,6 @@
 //! Fields that expire: HEXPIRE and its kin, HTTL and its kin, HPERSIST, HGETEX, HSETEX.
 //!
-//! A time that has passed removes the fields at once (`hdel`). What is logged names absolute times and only the
+//! A time in the past removes the fields at once (`hdel`). The log receives absolute times, and only the
 //! fields that changed.
 
 use super::fields::{counted, counted_or};
@@ -14,7 +14,7 @@ use value::Hash;
 use value::hash::Entry;
 use value::trie::NEVER;
 
-/// The latest time a field may expire at.
+/// The latest time at which a field may expire.
 const LATEST: u64 = (1 << 46) - 1;
 
 const CHANGED: &[KeySpec] = &[KeySpec::one(1, RW_UPDATE)];
@@ -86,7 +86,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         .doc("hash", "8.0.0", "O(N) for N fields.", "Gives fields values and sets when they expire."),
 ];
 
-/// How a time is told.
+/// The unit and base of a time.
 #[derive(Clone, Copy)]
 struct Unit {
     ms: u64,
@@ -95,14 +95,15 @@ struct Unit {
 }
 
 impl Unit {
-    /// The unit an option of HGETEX or HSETEX stands for.
+    /// The unit of an option of HGETEX or HSETEX.
     fn of(word: &[u8]) -> Option<Unit> {
         [("ex", SECOND), ("px", MILLISECOND), ("exat", UNIX), ("pxat", UNIX_MS)]
             .into_iter()
             .find_map(|(name, unit)| is(word, name).then_some(unit))
     }
 
-    /// The absolute time an argument means, in milliseconds.
+    /// The absolute time of an argument, in milliseconds. Errors: not an integer, negative, later than
+    /// [`LATEST`].
     fn read(self, cx: &Cx<'_, '_>, name: &[u8], arg: &[u8]) -> Result<u64, Error> {
         let amount =
             u64::try_from(int(arg)?).map_err(|_| Error::new("ERR invalid expire time, must be >= 0"))?;
@@ -141,7 +142,7 @@ impl Condition {
     }
 }
 
-/// What happens to a field's expiry.
+/// The change to a field's expiry.
 #[derive(Clone, Copy)]
 enum Expiry {
     At(u64),
@@ -151,7 +152,8 @@ enum Expiry {
 }
 
 impl Expiry {
-    /// A replayed time that has passed is kept: what was done before it came follows.
+    /// The change for a time. A replay keeps a time in the past, as the log has later commands from before
+    /// that time.
     fn at(cx: &Cx<'_, '_>, at: u64) -> Expiry {
         if at <= cx.view.now_ms() && !cx.caller.in_replay { Expiry::Gone } else { Expiry::At(at) }
     }
@@ -167,7 +169,7 @@ impl Expiry {
     }
 }
 
-/// Says what an expiry applied to some fields changed, and notes the effect; removes the key if nothing is left.
+/// Reports and notes an expiry applied to some fields. Removes the key if the hash is empty.
 fn told(cx: &mut Cx<'_, '_>, key: &[u8], fields: &[&[u8]], expiry: Expiry) {
     if !fields.is_empty() {
         let (mut time, mut count) = (itoa::Buffer::new(), itoa::Buffer::new());
@@ -197,10 +199,11 @@ fn told(cx: &mut Cx<'_, '_>, key: &[u8], fields: &[&[u8]], expiry: Expiry) {
     cx.view.remove_if_empty(key);
 }
 
-/// `HEXPIRE key seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]` and its three kin. Per field: -2 no such
-/// field, 0 the condition is not met, 1 done, 2 the time has passed and the field is gone.
+/// `HEXPIRE key seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]`, and HPEXPIRE, HEXPIREAT,
+/// HPEXPIREAT. Per field: -2 no such field, 0 condition not met, 1 done, 2 time in the past and field
+/// removed.
 ///
-/// Cost: O(fields). Errors: WRONGTYPE, bad time, FIELDS not there, numbers that disagree.
+/// Cost: O(fields). Errors: WRONGTYPE, bad time, FIELDS missing, numbers that disagree.
 fn expire(cx: &mut Cx<'_, '_>, args: Args<'_>, unit: Unit) -> Result<(), Error> {
     let key = args.at(1);
     cx.view.hash(key)?;
@@ -217,7 +220,7 @@ fn expire(cx: &mut Cx<'_, '_>, args: Args<'_>, unit: Unit) -> Result<(), Error> 
     })
 }
 
-/// Asks `f` about the expiry of each field: what to answer, and (Ok) whether to apply `expiry`.
+/// Asks `f` about the expiry of each field. `f` gives the reply; `Ok` also applies `expiry`.
 fn each(
     cx: &mut Cx<'_, '_>,
     args: Args<'_>,
@@ -245,10 +248,10 @@ fn each(
     Ok(())
 }
 
-/// `HTTL key FIELDS numfields field [field ...]` and its three kin. Per field: -2 no such field, -1 it does not expire.
-/// Seconds are rounded up.
+/// `HTTL key FIELDS numfields field [field ...]`, and HPTTL, HEXPIRETIME, HPEXPIRETIME. Per field: -2 no such
+/// field, -1 no expiry, else the time. Seconds are rounded up.
 ///
-/// Cost: O(fields). Errors: WRONGTYPE, FIELDS not there, numbers that disagree.
+/// Cost: O(fields). Errors: WRONGTYPE, FIELDS missing, numbers that disagree.
 fn left(cx: &mut Cx<'_, '_>, args: Args<'_>, unit: Unit) -> Result<(), Error> {
     let (key, now) = (args.at(1), cx.view.now_ms());
     let hash = cx.view.hash(key)?;
@@ -268,18 +271,20 @@ fn left(cx: &mut Cx<'_, '_>, args: Args<'_>, unit: Unit) -> Result<(), Error> {
     Ok(())
 }
 
-/// `HPERSIST key FIELDS numfields field [field ...]`. Per field: -2 no such field, -1 it does not expire, 1 done.
+/// `HPERSIST key FIELDS numfields field [field ...]`: removes the expiry. Per field: -2 no such field, -1 no
+/// expiry, 1 done.
 ///
-/// Cost: O(fields). Errors: WRONGTYPE, FIELDS not there, numbers that disagree.
+/// Cost: O(fields). Errors: WRONGTYPE, FIELDS missing, numbers that disagree.
 fn hpersist(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     cx.view.hash(args.at(1))?;
     let fields = counted(args.from(2))?;
     each(cx, args, fields, Expiry::Never, |old| if old.is_some() { Ok(1) } else { Err(-1) })
 }
 
-/// `HGETEX key [EX seconds | PX ms | EXAT time | PXAT ms | PERSIST] FIELDS numfields field [field ...]`
+/// `HGETEX key [EX seconds | PX ms | EXAT time | PXAT ms | PERSIST] FIELDS numfields field [field ...]`: the
+/// values, or null.
 ///
-/// Cost: O(fields). Errors: WRONGTYPE, bad time, FIELDS not there, numbers that disagree.
+/// Cost: O(fields). Errors: WRONGTYPE, bad time, FIELDS missing, numbers that disagree.
 fn hgetex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (key, now) = (args.at(1), cx.view.now_ms());
     cx.view.hash(key)?;
@@ -331,7 +336,7 @@ fn get_and_apply(cx: &mut Cx<'_, '_>, args: Args<'_>, fields: Args<'_>, expiry: 
     Ok(())
 }
 
-/// What HSETEX says about times.
+/// The expiry that HSETEX gives.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keep {
     /// The fields do not expire.
@@ -342,7 +347,7 @@ enum Keep {
 
 /// The options of HSETEX and the pairs behind them.
 struct SetOptions<'a> {
-    /// Only if all fields are there (true), or none (false).
+    /// A condition: all fields exist (true), or none does (false).
     there: Option<bool>,
     keep: Keep,
     pairs: Args<'a>,
@@ -395,9 +400,11 @@ impl<'a> SetOptions<'a> {
     }
 }
 
-/// `HSETEX key [FNX | FXX] [EX seconds | PX ms | EXAT time | PXAT ms | KEEPTTL] FIELDS numfields field value [field value ...]`
+/// `HSETEX key [FNX | FXX] [EX seconds | PX ms | EXAT time | PXAT ms | KEEPTTL] FIELDS numfields field value
+/// [field value ...]`: 1 if the fields were set, 0 if the condition was not met.
 ///
-/// Cost: O(fields). Errors: bad time, options that exclude each other, WRONGTYPE.
+/// Cost: O(fields). Errors: arity, bad time, bad number of fields, unknown options or options that exclude
+/// each other, WRONGTYPE.
 fn hsetex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (key, now) = (args.at(1), cx.view.now_ms());
     let options = SetOptions::parse(cx, args)?;
@@ -443,7 +450,7 @@ fn set_pairs(cx: &mut Cx<'_, '_>, key: &[u8], options: &SetOptions<'_>) -> Resul
     Ok(())
 }
 
-/// Notes the deterministic form: conditions are settled.
+/// Notes the deterministic form. Conditions are settled.
 fn note(cx: &mut Cx<'_, '_>, key: &[u8], options: &SetOptions<'_>, time: &[&[u8]]) {
     let mut count = itoa::Buffer::new();
     let mut words: Vec<&[u8]> = vec![b"HSETEX", key];

@@ -64,13 +64,13 @@ pub(crate) static COMMANDS: &[Command] = &[
         .doc("hash", "8.0.0", "O(N) for N fields named.", "Answers the values of fields and takes them out."),
 ];
 
-/// Sets every pair; the number of new fields.
+/// Sets every pair and gives the number of new fields.
 #[inline]
 fn insert(hash: &mut Hash, pairs: Args<'_>) -> usize {
     (0..pairs.len()).step_by(2).filter(|&i| hash.insert(pairs.at(i), pairs.at(i + 1))).count()
 }
 
-/// Sets the pairs of `HSET` and `HMSET`; the number of new fields.
+/// Sets the pairs of `HSET` and `HMSET` and gives the number of new fields. Errors: arity, WRONGTYPE.
 #[inline]
 fn set_pairs(cx: &mut Cx<'_, '_>, args: Args<'_>, name: &str) -> Result<usize, Error> {
     let (key, pairs, now) = (args.at(1), args.from(2), cx.view.now_ms());
@@ -89,23 +89,27 @@ fn set_pairs(cx: &mut Cx<'_, '_>, args: Args<'_>, name: &str) -> Result<usize, E
     Ok(added)
 }
 
-/// `HSET key field value [field value ...]`. The fields lose their expiry.
+/// `HSET key field value [field value ...]`: the number of new fields. The fields lose their expiry.
 ///
-/// Cost: O(fields). Errors: WRONGTYPE.
+/// Cost: O(fields). Errors: arity, for a field without a value; WRONGTYPE.
 fn hset(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let added = set_pairs(cx, args, "hset")?;
     cx.out.int(added as i64);
     Ok(())
 }
 
-/// `HMSET key field value [field value ...]`
+/// `HMSET key field value [field value ...]`: OK. The fields lose their expiry.
+///
+/// Cost: O(fields). Errors: arity, for a field without a value; WRONGTYPE.
 fn hmset(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     set_pairs(cx, args, "hmset")?;
     cx.out.ok();
     Ok(())
 }
 
-/// `HSETNX key field value`
+/// `HSETNX key field value`: 1 if it was set, 0 if the field exists.
+///
+/// Cost: O(1). Errors: WRONGTYPE.
 fn hsetnx(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (key, field, now) = (args.at(1), args.at(2), cx.view.now_ms());
     let there = cx.view.hash(key)?.is_some_and(|hash| hash.get_at(field, now).is_some());
@@ -118,7 +122,9 @@ fn hsetnx(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `HGET key field`
+/// `HGET key field`: the value, or null.
+///
+/// Cost: O(1). Errors: WRONGTYPE.
 fn hget(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let now = cx.view.now_ms();
     let hash = cx.view.hash(args.at(1))?;
@@ -128,7 +134,9 @@ fn hget(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `HMGET key field [field ...]`
+/// `HMGET key field [field ...]`: the values, or null for each missing one.
+///
+/// Cost: O(fields named). Errors: WRONGTYPE.
 fn hmget(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let now = cx.view.now_ms();
     let hash = cx.view.hash(args.at(1))?;
@@ -141,7 +149,9 @@ fn hmget(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `HLEN key`. Cost: O(1), and O(expired fields) until they are swept.
+/// `HLEN key`: the number of fields that have not expired.
+///
+/// Cost: O(1); O(e · log n) while e of n fields have expired and are not swept. Errors: WRONGTYPE.
 fn hlen(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let now = cx.view.now_ms();
     let hash = cx.view.hash(args.at(1))?;
@@ -156,7 +166,9 @@ fn hlen(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `HSTRLEN key field`
+/// `HSTRLEN key field`: bytes of the value; 0 if there is none.
+///
+/// Cost: O(1). Errors: WRONGTYPE.
 fn hstrlen(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let now = cx.view.now_ms();
     let hash = cx.view.hash(args.at(1))?;
@@ -167,7 +179,9 @@ fn hstrlen(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `HEXISTS key field`
+/// `HEXISTS key field`: 1 if the field exists, else 0.
+///
+/// Cost: O(1). Errors: WRONGTYPE.
 fn hexists(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let now = cx.view.now_ms();
     let hash = cx.view.hash(args.at(1))?;
@@ -177,9 +191,9 @@ fn hexists(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `HDEL key field [field ...]`
+/// `HDEL key field [field ...]`: the number of removed fields. An empty hash is removed.
 ///
-/// Cost: O(fields). Errors: WRONGTYPE.
+/// Cost: O(fields named). Errors: WRONGTYPE.
 fn hdel(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     purge(cx, args, args.from(2), 1, Effect::Itself)?;
@@ -199,12 +213,13 @@ fn hdel(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The fields of `FIELDS numfields field [field ...]`, which end the command.
+/// The fields of `FIELDS numfields field [field ...]`, which end the command. Errors: FIELDS missing, numbers
+/// that disagree.
 pub(super) fn counted<'a>(words: Args<'a>) -> Result<Args<'a>, Error> {
     counted_or(words, "ERR Number of fields must be a positive integer")
 }
 
-/// `counted`, with the error for a bad number.
+/// As [`counted`], with the error for a bad number.
 pub(super) fn counted_or<'a>(words: Args<'a>, bad: &'static str) -> Result<Args<'a>, Error> {
     let missing = Error::new("ERR Mandatory argument FIELDS is missing or not at the right position");
     if !words.first().is_some_and(|word| crate::options::is(word, "fields")) {
@@ -218,9 +233,9 @@ pub(super) fn counted_or<'a>(words: Args<'a>, bad: &'static str) -> Result<Args<
     Ok(words.from(2))
 }
 
-/// `HGETDEL key FIELDS numfields field [field ...]`
+/// `HGETDEL key FIELDS numfields field [field ...]`: the values, or null; removes the fields.
 ///
-/// Cost: O(fields). Errors: WRONGTYPE, FIELDS not there, numbers that disagree.
+/// Cost: O(fields named). Errors: WRONGTYPE, FIELDS missing, numbers that disagree.
 fn hgetdel(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     cx.view.hash(key)?;

@@ -1,9 +1,10 @@
 //! Hashes: fields and their values, fields as numbers, whole hashes, fields that expire.
 //!
-//! - A field has expired from its millisecond on. Readers pass over it; a hash none of whose fields lives looks empty.
-//! - A write first removes what it meets of expired fields (`purge`): those it names, and some more; the sweep
-//!   removes the rest. What follows may take the hash as it lies, as far as the fields it names are concerned.
-//! - Whatever goes by for expired fields costs nothing to hashes without: [`Hash::next_expiry`] is one flag there.
+//! - A field is expired from its millisecond on. Readers skip it; a hash with only expired fields looks
+//!   empty.
+//! - A write first removes the expired fields that it names, and some more (`purge`). The sweep removes the
+//!   rest. After `purge` a command may use the fields it names as they are.
+//! - Code for expired fields costs hashes without expiry nothing: [`Hash::next_expiry`] is one flag there.
 
 pub(crate) mod expiry;
 pub(crate) mod fields;
@@ -21,7 +22,7 @@ use resp::Args;
 use std::ops::ControlFlow::{Break, Continue};
 use value::Hash;
 
-/// Expired fields a write removes besides those it names.
+/// Expired fields that a write removes besides those it names.
 const PURGE: usize = 64;
 
 /// About four steps per argument.
@@ -35,17 +36,18 @@ fn is_due(hash: &Hash, now: u64) -> bool {
     hash.next_expiry().is_some_and(|at| at <= now)
 }
 
-/// Whether all of a hash is too much to be answered in one go. O(1); O(fields) for small hashes with long values.
+/// Whether a hash is too large to be answered in one go. O(1); O(fields) for small hashes with long values.
 #[inline]
 pub(crate) fn is_long(hash: &Hash) -> bool {
     hash.len() > STREAM_FROM || hash.mem_bytes() > STREAM_BYTES
 }
 
-/// Steps for an expired field that is taken out of a copy, whose nodes are copied on the way, and for one that is counted.
+/// Steps to remove an expired field from a copy, which copies nodes, and steps to count a field.
 const DROP_STEPS: usize = 16;
 const COUNT_STEPS: usize = 2;
 
-/// The hash without its expired fields: a clone in O(1), unless some have expired.
+/// The hash without its expired fields. A clone in O(1) if none has expired, else O(expired · log n). Errors:
+/// WRONGTYPE, a refused charge.
 pub(crate) fn live(cx: &mut Cx<'_, '_>, key: &[u8]) -> Result<Option<Hash>, Error> {
     let now = cx.view.now_ms();
     let Some(hash) = cx.view.hash(key)? else { return Ok(None) };
@@ -57,7 +59,7 @@ pub(crate) fn live(cx: &mut Cx<'_, '_>, key: &[u8]) -> Result<Option<Hash>, Erro
     Ok(Some(hash))
 }
 
-/// Fields that have not expired. O(1) if none has, else O(expired · log n).
+/// Number of fields that have not expired. O(1) if none has, else O(expired · log n).
 fn live_len(hash: &Hash, now: u64, budget: &mut Budget<'_>) -> Result<usize, Error> {
     let mut refused = None;
     let live = hash.count_live(now, &mut |fields| match budget.charge(fields * COUNT_STEPS) {
@@ -70,10 +72,11 @@ fn live_len(hash: &Hash, now: u64, budget: &mut Budget<'_>) -> Result<usize, Err
     live.ok_or_else(|| refused.unwrap_or(Error::Cancelled))
 }
 
-/// Removes expired fields: those of `named` (every `step`-th word is a field), and [`PURGE`] more. To be called when
-/// the command is sure to change something. The hash may be left empty: the caller adds to it or removes the key.
+/// Removes expired fields: those in `named` (every `step`-th word is a field), and [`PURGE`] more. The
+/// command must be sure to change something. The hash may become empty; the caller then adds to it or removes
+/// the key.
 ///
-/// The removals are noted as an effect, followed by the command itself if its row says so.
+/// The removals are noted as an effect, followed by the command itself if its row says so. Errors: WRONGTYPE.
 fn purge(
     cx: &mut Cx<'_, '_>,
     args: Args<'_>,

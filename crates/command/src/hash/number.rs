@@ -28,7 +28,9 @@ fn store(cx: &mut Cx<'_, '_>, args: Args<'_>, text: &[u8], effect: Effect) -> Re
     Ok(())
 }
 
-/// `HINCRBY key field increment`
+/// `HINCRBY key field increment`: adds and answers the new number. A missing field counts as 0.
+///
+/// Cost: O(1). Errors: increment or value not an integer, WRONGTYPE, overflow.
 fn hincrby(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (key, now) = (args.at(1), cx.view.now_ms());
     let by = options::int(args.at(3))?;
@@ -43,7 +45,10 @@ fn hincrby(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `HINCRBYFLOAT key field increment`, in the precision of INCRBYFLOAT.
+/// `HINCRBYFLOAT key field increment`: adds in the precision of INCRBYFLOAT and answers the new number. A
+/// missing field counts as 0.
+///
+/// Cost: O(1). Errors: increment or value not a float, WRONGTYPE, a result that is NaN or infinite.
 fn hincrbyfloat(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (key, field, now) = (args.at(1), args.at(2), cx.view.now_ms());
     let by = LongDouble::parse(args.at(3)).ok_or(Error::NotFloat)?;

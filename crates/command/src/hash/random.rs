@@ -25,11 +25,11 @@ pub(crate) static COMMANDS: &[Command] =
 fn cost(view: &View<'_>, args: Args<'_>) -> usize {
     let Some(count) = args.get(2).and_then(stdx::num::parse_i64) else { return 1 };
     let len = view.hash(args.at(1)).ok().flatten().map_or(0, Hash::len);
-    // All of them, and repetitions, are streamed.
+    // All fields, and repetitions, are streamed.
     if count < 0 || count as usize >= len { 1 } else { count as usize * 6 }
 }
 
-/// How a field, or a field and its value, are written: pairs are arrays in RESP3.
+/// The form of a field, or a field and its value, in a reply. Pairs are arrays in RESP3.
 #[derive(Clone, Copy)]
 struct Form {
     values: bool,
@@ -53,9 +53,10 @@ impl Form {
     }
 }
 
-/// `HRANDFIELD key [count [WITHVALUES]]`
+/// `HRANDFIELD key [count [WITHVALUES]]`: a random field or null; with a count an array. A negative count
+/// allows repetitions.
 ///
-/// Cost: O(count · log n). Errors: count no integer or out of range, syntax, WRONGTYPE.
+/// Cost: O(count · log n), n = fields. Errors: count not an integer or out of range, syntax, WRONGTYPE.
 fn hrandfield(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let Some(count) = args.get(2) else { return one(cx, key) };
@@ -136,7 +137,7 @@ impl Stream for All {
     }
 }
 
-/// Random fields with repetitions, as many as wanted. The hash is not empty.
+/// A number of random fields, with repetitions. The hash is not empty.
 struct Repeated {
     hash: Hash,
     left: u64,

@@ -1,17 +1,17 @@
-//! The hash commands against what Redis answers.
+//! The hash commands, against Redis's answers.
 
 use crate::testing::Db;
 
 const NOW: u64 = 1_700_000_000_000;
 
-/// Notifications since the last call, without those of look-ups that failed.
+/// Notifications since the last call, without those of failed look-ups.
 fn told(db: &mut Db) -> String {
     let mut events = db.events();
     events.retain(|event| !event.starts_with("keymiss:"));
     events.join(" ")
 }
 
-/// A field that expired, one that will, one that does not; nothing has been swept.
+/// Makes a field that expired, one that will, and one that does not. Nothing is swept.
 fn with_expiring(db: &mut Db) {
     db.check(&[
         ("hset h gone 1 soon 2 stays 3", "3"),
@@ -22,7 +22,7 @@ fn with_expiring(db: &mut Db) {
     db.events();
 }
 
-/// A hash with nothing but expired fields.
+/// Makes a hash with only expired fields.
 fn with_nothing_left(db: &mut Db) {
     db.check(&[("hset h a 1 b 2", "2"), ("hpexpire h 10 fields 2 a b", "[1, 1]")]);
     db.now_ms += 10;
@@ -384,7 +384,7 @@ fn values_are_set_with_an_expiry() {
         assert_eq!(db.effect_lines().len(), 0);
         assert_eq!(told(&mut db), "hset:h hdel:h del:h");
         db.check(&[("hsetex h exat 1 fields 1 c 7", "1"), ("exists h", "0")]);
-        // Over an overlay the key was never there.
+        // Over an overlay the key never existed.
         let told = told(&mut db);
         assert_eq!(told.strip_prefix("new:h ").unwrap_or(&told), "hset:h hdel:h del:h");
     });
@@ -497,8 +497,8 @@ fn a_write_finds_its_field_among_many_expired_ones() {
     assert_eq!(db.line("hgetall h").matches('"').count(), 80);
 }
 
-/// Fields that have expired and are not swept cost whoever reads the hash: in pieces that are charged for, and no more than
-/// there are of them.
+/// A read pays for expired fields that are not swept: in pieces that are charged for, and only for fields
+/// that exist.
 #[test]
 fn expired_fields_are_passed_in_pieces() {
     Db::both(|mut db| {
@@ -514,7 +514,7 @@ fn expired_fields_are_passed_in_pieces() {
         };
         expire(&mut db, 0..1280, "10");
         db.now_ms += 10;
-        // 20 pieces of 64; HGETALL and its like are streamed after that.
+        // 20 pieces of 64. HGETALL and its like are streamed after that.
         for (line, begin) in [("hlen h", "1720"), ("hgetall h", "["), ("hrandfield h 9999", "[")] {
             assert!(db.line(line).starts_with(begin), "{line}");
             assert!((20..24).contains(&db.looks), "{line}: {}", db.looks);
@@ -530,7 +530,7 @@ fn expired_fields_are_passed_in_pieces() {
     db.line(&format!("hset h{pairs}"));
     db.line("hpexpire h 10 fields 1 77");
     db.now_ms += 10;
-    // One field that has expired does not send who counts the others to a worker.
+    // One expired field does not send a count of the others to a worker.
     db.steps = 2000;
     db.check(&[("hlen h", "99999")]);
     assert!(db.line("hgetall h").len() > 1_000_000);

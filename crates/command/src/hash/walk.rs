@@ -1,4 +1,4 @@
-//! Whole hashes: HGETALL HKEYS HVALS, HSCAN. Large replies stream from a clone.
+//! Whole hashes: HGETALL, HKEYS, HVALS, HSCAN. Large replies stream from a clone.
 
 use super::{is_due, is_long, live};
 use crate::options::ScanOptions;
@@ -38,7 +38,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         ),
 ];
 
-/// What of each field is answered.
+/// The part of each field that is answered.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Fields,
@@ -65,9 +65,9 @@ impl Part {
     }
 }
 
-/// `HGETALL key`, `HKEYS key`, `HVALS key`
+/// `HGETALL key`, `HKEYS key`, `HVALS key`: all fields, values, or both.
 ///
-/// Cost: O(fields). Errors: WRONGTYPE.
+/// Cost: O(n), n = fields; a large hash is streamed. Errors: WRONGTYPE.
 fn answer(cx: &mut Cx<'_, '_>, args: Args<'_>, part: Part) -> Result<(), Error> {
     let (key, now) = (args.at(1), cx.view.now_ms());
     let hash = cx.view.hash(key)?;
@@ -92,7 +92,8 @@ fn answer(cx: &mut Cx<'_, '_>, args: Args<'_>, part: Part) -> Result<(), Error> 
     Ok(())
 }
 
-/// Answers a hash none of whose fields has expired, as HGETALL does; of a large one what follows its length comes back.
+/// Answers a hash in the form of HGETALL. None of its fields has expired. A large one writes its length and
+/// returns the rest.
 pub(crate) fn write_hash(out: &mut Reply, hash: Hash) -> Option<Box<dyn Stream>> {
     Part::Both.header(out, hash.len());
     if is_long(&hash) {
@@ -102,7 +103,7 @@ pub(crate) fn write_hash(out: &mut Reply, hash: Hash) -> Option<Box<dyn Stream>>
     None
 }
 
-/// The fields of a hash from a rank on; none of them has expired.
+/// The fields of a hash from a rank on. None has expired.
 struct Fields {
     hash: Hash,
     part: Part,
@@ -135,9 +136,10 @@ fn scan_cost(view: &View<'_>, args: Args<'_>) -> usize {
     ScanOptions::parse(args.from(3), &["novalues"]).map_or(0, |options| options.count.min(len) * 4)
 }
 
-/// `HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]`
+/// `HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]`: `[cursor, fields and values]`.
 ///
-/// Errors: bad cursor, WRONGTYPE, syntax (if there is a hash).
+/// Cost: O(fields visited). Errors: bad cursor, WRONGTYPE; syntax or COUNT not an integer, if the hash
+/// exists.
 fn hscan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (key, now) = (args.at(1), cx.view.now_ms());
     let cursor = crate::options::cursor(args.at(2))?;

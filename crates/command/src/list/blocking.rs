@@ -1,7 +1,7 @@
-//! BLPOP, BRPOP, BLMOVE, BRPOPLPUSH, BLMPOP: as the commands they are named after, but they wait.
+//! BLPOP, BRPOP, BLMOVE, BRPOPLPUSH, BLMPOP: blocking forms of LPOP, RPOP, LMOVE, RPOPLPUSH and LMPOP.
 //!
-//! Each tries; if there is nothing it has changed nothing and asks to wait, and runs again when one of its keys is
-//! filled. The log hears of what was popped, not of the waiting.
+//! Each tries first. Without an element it changes nothing and asks to wait; it runs again when one of its
+//! keys is filled. The log receives the pop, not the wait.
 
 use super::End;
 use super::ends::{MOVED, Several, move_one, pop_one};
@@ -61,14 +61,20 @@ pub(crate) static COMMANDS: &[Command] = &[
         ),
 ];
 
-/// `BLPOP key [key ...] timeout`
+/// `BLPOP key [key ...] timeout`: `[key, element]` from the front of the first list, or a null array on a
+/// time-out.
 ///
-/// Errors: the time-out; WRONGTYPE of a key before the first list.
+/// Cost: O(k + log n), k = keys, n = elements of the list. Errors: bad time-out, WRONGTYPE of a key before
+/// the first list.
 fn blpop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     pop_or_wait(cx, args, End::Left)
 }
 
-/// `BRPOP key [key ...] timeout`
+/// `BRPOP key [key ...] timeout`: `[key, element]` from the end of the first list, or a null array on a
+/// time-out.
+///
+/// Cost: O(k + log n), k = keys, n = elements of the list. Errors: bad time-out, WRONGTYPE of a key before
+/// the first list.
 fn brpop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     pop_or_wait(cx, args, End::Right)
 }
@@ -89,9 +95,11 @@ fn pop_or_wait(cx: &mut Cx<'_, '_>, args: Args<'_>, end: End) -> Result<(), Erro
     Ok(())
 }
 
-/// `BLMOVE source destination LEFT|RIGHT LEFT|RIGHT timeout`
+/// `BLMOVE source destination LEFT|RIGHT LEFT|RIGHT timeout`: the moved element, or a null array on a
+/// time-out.
 ///
-/// Errors: syntax, the time-out; WRONGTYPE of either key, if the source exists.
+/// Cost: O(log n), n = elements of the longer list. Errors: syntax, bad time-out; WRONGTYPE of the source, or
+/// of the destination if the source exists.
 fn blmove(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (take, put) = (End::parse(args.at(3))?, End::parse(args.at(4))?);
     let timeout = timeout_ms(args.at(5))?;
@@ -104,7 +112,10 @@ fn blmove(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `BRPOPLPUSH source destination timeout`
+/// `BRPOPLPUSH source destination timeout`: the moved element, or a null array on a time-out.
+///
+/// Cost: O(log n), n = elements of the longer list. Errors: bad time-out; WRONGTYPE of the source, or of the
+/// destination if the source exists.
 fn brpoplpush(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let timeout = timeout_ms(args.at(3))?;
     let (from, to) = (args.at(1), args.at(2));
@@ -116,14 +127,16 @@ fn brpoplpush(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// A time-out answers a null array, but where waiting is not allowed the answer is a null.
+/// Waits for the source. A time-out answers a null array; where waiting is not allowed the reply is a null.
 fn wait_for_source(cx: &mut Cx<'_, '_>, timeout: Option<u64>) {
     cx.block(timeout, cx.caller.may_block);
 }
 
-/// `BLMPOP timeout numkeys key [key ...] LEFT|RIGHT [COUNT count]`
+/// `BLMPOP timeout numkeys key [key ...] LEFT|RIGHT [COUNT count]`: `[key, elements]` from the first list, or
+/// a null array on a time-out.
 ///
-/// Errors: syntax, numbers below 1, the time-out; WRONGTYPE of a key before the first list.
+/// Cost: O(k + log n) and the reply, k = keys, n = elements of the list. Errors: numbers below 1, syntax, bad
+/// time-out, WRONGTYPE of a key before the first list.
 fn blmpop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let several = Several::parse(args.from(2))?;
     let timeout = timeout_ms(args.at(1))?;

@@ -1,7 +1,7 @@
-//! LPUSH, RPUSH, LPUSHX, RPUSHX, LPOP, RPOP, LLEN, LMOVE, RPOPLPUSH, LMPOP: what happens at the ends.
+//! LPUSH, RPUSH, LPUSHX, RPUSHX, LPOP, RPOP, LLEN, LMOVE, RPOPLPUSH, LMPOP: commands on the ends of lists.
 //!
-//! Pushing and popping look the key up once. Popping many elements cuts the list in O(log n) and streams the part cut off,
-//! so it costs the server no more than popping one.
+//! A push or a pop looks the key up once. A pop of many elements cuts the list in O(log n) and streams the
+//! part cut off. It costs the server no more than a pop of one.
 
 use super::{End, Slice, write, write_some};
 use crate::options::{int, is};
@@ -16,7 +16,7 @@ use value::{List, Value};
 
 const PUSH_COMPLEXITY: &str = "O(1) per element, so O(N) for N elements.";
 const POP_COMPLEXITY: &str = "O(N) for N elements answered.";
-/// What LMOVE and its kin do with their keys.
+/// The keys of LMOVE and its kin.
 pub(super) const MOVED: &[KeySpec] = &[KeySpec::one(1, RW_ACCESS_DELETE), KeySpec::one(2, RW_INSERT)];
 
 pub(crate) static COMMANDS: &[Command] = &[
@@ -99,28 +99,32 @@ fn per_argument(_: &View<'_>, args: Args<'_>) -> usize {
     args.len() * 2
 }
 
-// ----- pushing -------------------------------------------------------------------------------------------------------
+// ----- pushing ---------------------------------------------------------------------------------------------
 
-/// `LPUSH key element [element ...]`
+/// `LPUSH key element [element ...]`: puts elements in front and answers the new length.
 ///
 /// Cost: O(elements). Errors: WRONGTYPE.
 fn lpush(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     push(cx, args, End::Left, true)
 }
 
-/// `RPUSH key element [element ...]`
+/// `RPUSH key element [element ...]`: appends elements and answers the new length.
 ///
 /// Cost: O(elements). Errors: WRONGTYPE.
 fn rpush(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     push(cx, args, End::Right, true)
 }
 
-/// `LPUSHX key element [element ...]`
+/// `LPUSHX key element [element ...]`: as LPUSH if the list exists, else 0.
+///
+/// Cost: O(elements). Errors: WRONGTYPE.
 fn lpushx(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     push(cx, args, End::Left, false)
 }
 
-/// `RPUSHX key element [element ...]`
+/// `RPUSHX key element [element ...]`: as RPUSH if the list exists, else 0.
+///
+/// Cost: O(elements). Errors: WRONGTYPE.
 fn rpushx(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     push(cx, args, End::Right, false)
 }
@@ -149,18 +153,18 @@ fn push(cx: &mut Cx<'_, '_>, args: Args<'_>, end: End, create: bool) -> Result<(
     Ok(())
 }
 
-// ----- popping -------------------------------------------------------------------------------------------------------
+// ----- popping ---------------------------------------------------------------------------------------------
 
-/// `LPOP key [count]`
+/// `LPOP key [count]`: the first element or null; with a count an array, or a null array.
 ///
-/// Cost: O(log n) and the reply. Errors: WRONGTYPE, count negative.
+/// Cost: O(log n) and the reply, n = elements of the list. Errors: WRONGTYPE, count negative.
 fn lpop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     pop(cx, args, End::Left)
 }
 
-/// `RPOP key [count]`
+/// `RPOP key [count]`: the last element or null; with a count an array, or a null array.
 ///
-/// Cost: O(log n) and the reply. Errors: WRONGTYPE, count negative.
+/// Cost: O(log n) and the reply, n = elements of the list. Errors: WRONGTYPE, count negative.
 fn rpop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     pop(cx, args, End::Right)
 }
@@ -193,7 +197,7 @@ fn pop(cx: &mut Cx<'_, '_>, args: Args<'_>, end: End) -> Result<(), Error> {
     Ok(())
 }
 
-/// Pops an element and writes it; false, and nothing written, if there is no such list. Cost: O(log n).
+/// Pops an element and writes it. False, and nothing written, if there is no such list. Cost: O(log n).
 #[inline]
 pub(super) fn pop_one(cx: &mut Cx<'_, '_>, key: &[u8], end: End) -> Result<bool, Error> {
     let Some(list) = cx.view.list_mut(key)? else { return Ok(false) };
@@ -207,12 +211,12 @@ pub(super) fn pop_one(cx: &mut Cx<'_, '_>, key: &[u8], end: End) -> Result<bool,
     Ok(true)
 }
 
-/// Pops `count` elements, at least one and at most all of the list, which exists, and writes them as an array.
-/// Cost: O(log n), and the reply, which is streamed if it is large.
+/// Pops `count` elements and writes them as an array. The list exists and has at least `count`, which is not
+/// 0. Cost: O(log n) and the reply, which is streamed if it is large.
 pub(super) fn pop_some(cx: &mut Cx<'_, '_>, key: &[u8], end: End, count: usize) -> Result<(), Error> {
     let streams = count > STREAM_FROM;
     if streams && !cx.caller.may_stream {
-        // Before the first change.
+        // The charge comes before the first change.
         cx.charge(count / 2)?;
     }
     let Some(list) = cx.view.list_mut(key)? else { return Ok(()) };
@@ -239,7 +243,7 @@ pub(super) fn pop_some(cx: &mut Cx<'_, '_>, key: &[u8], end: End, count: usize) 
     Ok(())
 }
 
-/// Says that elements were popped; an empty list disappears.
+/// Reports a pop. An empty list is removed.
 #[inline]
 fn popped(cx: &mut Cx<'_, '_>, key: &[u8], end: End, emptied: bool) {
     cx.view.changed(key, Class::List, end.popped());
@@ -248,7 +252,9 @@ fn popped(cx: &mut Cx<'_, '_>, key: &[u8], end: End, emptied: bool) {
     }
 }
 
-/// `LLEN key`
+/// `LLEN key`: the number of elements; 0 for a missing key.
+///
+/// Cost: O(1). Errors: WRONGTYPE.
 fn llen(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let list = cx.view.list(args.at(1))?;
     let hit = list.is_some();
@@ -257,11 +263,13 @@ fn llen(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-// ----- moving --------------------------------------------------------------------------------------------------------
+// ----- moving ----------------------------------------------------------------------------------------------
 
-/// `LMOVE source destination LEFT|RIGHT LEFT|RIGHT`
+/// `LMOVE source destination LEFT|RIGHT LEFT|RIGHT`: moves an element and answers it, or null without a
+/// source.
 ///
-/// Errors: syntax; WRONGTYPE of either key, if the source exists.
+/// Cost: O(log n), n = elements of the longer list. Errors: syntax; WRONGTYPE of the source, or of the
+/// destination if the source exists.
 fn lmove(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (take, put) = (End::parse(args.at(3))?, End::parse(args.at(4))?);
     if !move_one(cx, args.at(1), args.at(2), take, put)? {
@@ -270,7 +278,11 @@ fn lmove(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `RPOPLPUSH source destination`
+/// `RPOPLPUSH source destination`: moves the last element to the front and answers it, or null without a
+/// source.
+///
+/// Cost: O(log n), n = elements of the longer list. Errors: WRONGTYPE of the source, or of the destination if
+/// the source exists.
 fn rpoplpush(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if !move_one(cx, args.at(1), args.at(2), End::Right, End::Left)? {
         cx.out.null();
@@ -278,8 +290,8 @@ fn rpoplpush(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Moves an element from the end of one list to an end of another, perhaps the same, and writes it; false, and nothing
-/// written, if there is no source. Cost: O(log n).
+/// Moves an element from an end of one list to an end of another, or of the same, and writes it. False, and
+/// nothing written, without a source. Cost: O(log n).
 pub(super) fn move_one(
     cx: &mut Cx<'_, '_>,
     from: &[u8],
@@ -317,9 +329,9 @@ pub(super) fn move_one(
     Ok(true)
 }
 
-// ----- popping from one of several ----------------------------------------------------------------------------------
+// ----- popping from one of several -------------------------------------------------------------------------
 
-/// `numkeys key [key ...] LEFT|RIGHT [COUNT count]`
+/// The arguments `numkeys key [key ...] LEFT|RIGHT [COUNT count]`.
 pub(super) struct Several<'a> {
     keys: Args<'a>,
     end: End,
@@ -327,7 +339,7 @@ pub(super) struct Several<'a> {
 }
 
 impl<'a> Several<'a> {
-    /// Reads the arguments from the number of keys on.
+    /// Reads the arguments from the number of keys on. Errors: numbers below 1, syntax.
     pub(super) fn parse(args: Args<'a>) -> Result<Several<'a>, Error> {
         let positive = |arg, text| match int(arg) {
             Ok(n) if n > 0 => Ok(n as usize),
@@ -341,7 +353,7 @@ impl<'a> Several<'a> {
             (2, Some(word)) if is(word, "count") => {
                 positive(rest.at(1), "ERR count should be greater than 0")?
             }
-            // The first COUNT is read before anything behind it.
+            // The first COUNT is read before the words behind it.
             (3.., Some(word)) if is(word, "count") => {
                 positive(rest.at(1), "ERR count should be greater than 0")?;
                 return Err(Error::Syntax);
@@ -351,7 +363,7 @@ impl<'a> Several<'a> {
         Ok(Several { keys: args.to(keys + 1).from(1), end, count })
     }
 
-    /// Pops from the first list there is; false, and nothing written, if there is none.
+    /// Pops from the first list that exists. False, and nothing written, if there is none.
     pub(super) fn pop(&self, cx: &mut Cx<'_, '_>) -> Result<bool, Error> {
         for key in self.keys.iter() {
             let Some(len) = cx.view.list(key)?.map(List::len) else { continue };
@@ -369,9 +381,11 @@ impl<'a> Several<'a> {
     }
 }
 
-/// `LMPOP numkeys key [key ...] LEFT|RIGHT [COUNT count]`
+/// `LMPOP numkeys key [key ...] LEFT|RIGHT [COUNT count]`: `[key, elements]` from the first list, or a null
+/// array.
 ///
-/// Cost: O(keys + log n) and the reply. Errors: syntax, numbers below 1, WRONGTYPE of a key before the first list.
+/// Cost: O(k + log n) and the reply, k = keys, n = elements of the list. Errors: syntax, numbers below 1,
+/// WRONGTYPE of a key before the first list.
 fn lmpop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if !Several::parse(args.from(1))?.pop(cx)? {
         cx.out.null_array();

@@ -1,4 +1,4 @@
-//! Lists: their ends, ranges, searching, waiting.
+//! Lists: ends, ranges, searches, waiting.
 
 pub(crate) mod blocking;
 pub(crate) mod ends;
@@ -12,7 +12,7 @@ use resp::Reply;
 use std::ops::Range;
 use value::{Elem, Held, List};
 
-/// A reply of long elements is streamed when it has become so large, however few they are.
+/// Bytes above which a reply of long elements is streamed, however few they are.
 const STREAM_BYTES: usize = 64 << 10;
 
 /// One of the two ends of a list.
@@ -31,7 +31,7 @@ impl End {
         }
     }
 
-    /// As LMOVE takes it.
+    /// The word for LMOVE.
     fn word(self) -> &'static [u8] {
         match self {
             End::Left => b"LEFT",
@@ -92,7 +92,7 @@ fn write(out: &mut Reply, elem: Elem<'_>) {
     }
 }
 
-/// Some elements of a list, from one of their ends.
+/// Some elements of a list, answered from one of its ends.
 struct Slice {
     list: List,
     left: Range<usize>,
@@ -115,8 +115,8 @@ impl Stream for Slice {
     }
 }
 
-/// Writes elements of a range from one of its ends, at least one if there is one: until `max` are written or the reply
-/// is `end` bytes long. Returns how many.
+/// Writes elements of a range from one of its ends, at least one if there is one. Stops after `max` elements
+/// or when the reply is `end` bytes long. Returns their number.
 #[inline]
 fn write_some(out: &mut Reply, list: &List, range: Range<usize>, from: End, max: usize, end: usize) -> usize {
     let max = range.len().min(max);

@@ -32,9 +32,10 @@ pub(crate) static COMMANDS: &[Command] = &[
     ),
 ];
 
-/// `LRANGE key start stop`. Large ones stream from an O(1) clone.
+/// `LRANGE key start stop`: the elements of a range, both ends included. A large range streams from an O(1)
+/// clone.
 ///
-/// Cost: O(log n) and the reply. Errors: no integers, WRONGTYPE.
+/// Cost: O(log n) and the reply, n = elements of the list. Errors: not an integer, WRONGTYPE.
 fn lrange(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let (start, stop) = (int(args.at(2))?, int(args.at(3))?);
@@ -55,16 +56,16 @@ fn lrange(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The position of an element, perhaps counted from the end; None beyond the ends.
+/// The position of an element, perhaps counted from the end. None beyond the ends.
 #[inline]
 fn position(list: &List, index: i64) -> Option<usize> {
     let index = if index < 0 { index + list.len() as i64 } else { index };
     usize::try_from(index).ok().filter(|index| *index < list.len())
 }
 
-/// `LINDEX key index`
+/// `LINDEX key index`: the element at a position, or null.
 ///
-/// Cost: O(log n). Errors: WRONGTYPE, then no integer.
+/// Cost: O(log n), n = elements of the list. Errors: WRONGTYPE, then not an integer.
 fn lindex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let list = cx.view.list(key)?;
@@ -80,9 +81,10 @@ fn lindex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `LSET key index element`
+/// `LSET key index element`: replaces an element and answers OK.
 ///
-/// Cost: O(log n). Errors: no such key, WRONGTYPE, no integer, index out of range; in this order.
+/// Cost: O(log n), n = elements of the list. Errors, in this order: WRONGTYPE, no such key, not an integer,
+/// index out of range.
 fn lset(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let list = cx.view.list(key)?.ok_or(Error::NoSuchKey)?;
@@ -95,9 +97,10 @@ fn lset(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `LTRIM key start stop`
+/// `LTRIM key start stop`: keeps a range, both ends included, and answers OK.
 ///
-/// Cost: O(log n); large parts are freed elsewhere. Errors: no integers, WRONGTYPE.
+/// Cost: O(log n), n = elements of the list; large parts are freed elsewhere. Errors: not an integer,
+/// WRONGTYPE.
 fn ltrim(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let (start, stop) = (int(args.at(2))?, int(args.at(3))?);
@@ -105,7 +108,7 @@ fn ltrim(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let Some(list) = cx.view.list(key)? else { return Ok(()) };
     let keep = range(start, stop, list.len());
     if keep.len() == list.len() {
-        // To Redis this, too, is a change of the key.
+        // Redis counts this as a change of the key too.
         cx.view.changed(key, Class::List, "ltrim");
         return Ok(());
     }

@@ -4,9 +4,9 @@
 //! LSCAN key 0 ──► [cursor, elements] ──► LSCAN key cursor ──► … ──► ["0", elements]
 //! ```
 //!
-//! A cursor is a position counted from a base that moves with the head ([`value::List::base`]): what is pushed or popped
-//! at the ends meanwhile makes no other element come twice or not at all. What is inserted or removed between the head
-//! and the cursor may. `STABLE` walks the list as it was at the first call ([`keyspace::cursors`]).
+//! A cursor is a position counted from a base that moves with the head ([`value::List::base`]). Pushes and
+//! pops at the ends make no other element come twice or be missed. Inserts and removals between the head and
+//! the cursor may. `STABLE` walks the list as it was at the first call ([`keyspace::cursors`]).
 
 use super::{End, STREAM_BYTES, Slice, write, write_some};
 use crate::options::{ScanOptions, cursor, is};
@@ -32,12 +32,14 @@ const EXPIRED: Error =
 const TOO_LARGE: Error =
     Error::new("ERR The list is larger than lscan-max-bytes, it can only be walked without STABLE");
 
-/// `LSCAN key cursor [MATCH pattern] [COUNT count] [STABLE]`: `[cursor, elements]`, as SSCAN answers it.
+/// `LSCAN key cursor [MATCH pattern] [COUNT count] [STABLE]`: `[cursor, elements]`, in the form of SSCAN.
 ///
-/// A list that never had more than some 2 KB comes whole. The cursor of a STABLE walk needs no further word; the walk ends
-/// with an error when its snapshot is too old, or too many or too large ones are kept (`lscan-max-age`,
-/// `lscan-max-bytes`). A list that takes more than that by itself has no STABLE walk. Cost: O(log n) and the elements visited.
-/// Errors: invalid cursor, syntax, WRONGTYPE, LSCANEXPIRED, too large.
+/// A list that never had more than some 2 KB comes whole. The cursor of a STABLE walk needs no further word.
+/// Such a walk ends with an error when its snapshot is too old, or when too many or too large ones are kept
+/// (`lscan-max-age`, `lscan-max-bytes`). A list larger than `lscan-max-bytes` has no STABLE walk.
+///
+/// Cost: O(log n) and the elements visited, n = elements of the list. Errors: invalid cursor, syntax, COUNT
+/// not an integer, WRONGTYPE, LSCANEXPIRED, too large.
 fn lscan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (key, told) = (args.at(1), cursor(args.at(2))?);
     let stable = (3..args.len()).find(|i| is(args.at(*i), "stable") && !is_value(args, *i));
@@ -63,7 +65,7 @@ fn lscan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
             rest = part.write(cx.out, 0, found);
         } else if stable.is_some() && told == 0 {
             let part = Part::of(list, 0, &options);
-            // Before the snapshot is kept: what is dropped here is run again.
+            // The match comes before the snapshot is kept, as a dropped run is repeated.
             let found = part.matching(&mut cx.budget)?;
             let cursor = if part.is_last() {
                 0
@@ -107,7 +109,7 @@ fn is_value(args: Args<'_>, i: usize) -> bool {
     at > i
 }
 
-/// The elements one call visits.
+/// The elements that one call visits.
 struct Part<'a> {
     list: &'a List,
     range: Range<usize>,
@@ -124,7 +126,7 @@ impl<'a> Part<'a> {
         self.range.end == self.list.len()
     }
 
-    /// The elements that match, written, and their number; None without a pattern.
+    /// The matching elements, written, and their number. None without a pattern.
     fn matching(&self, budget: &mut Budget<'_>) -> Result<Option<(Reply, usize)>, Error> {
         if self.options.pattern.is_none() {
             return Ok(None);
@@ -141,7 +143,7 @@ impl<'a> Part<'a> {
         Ok(Some((found, count)))
     }
 
-    /// Writes the reply; without a pattern some elements, and what is to be streamed after them is returned.
+    /// Writes the reply. Without a pattern it writes some elements and returns the rest, for a stream.
     fn write(&self, out: &mut Reply, cursor: u64, found: Option<(Reply, usize)>) -> Option<Slice> {
         out.array(2);
         out.bulk((if self.is_last() { 0 } else { cursor }).to_string().as_bytes());
@@ -158,7 +160,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Positions, which may be negative, as cursors, which are not 0: 0 is 1, -1 is 2, 1 is 3.
+/// Positions, possibly negative, as cursors that are not 0: 0 is 1, -1 is 2, 1 is 3.
 fn position_to_name(position: i64) -> u64 {
     if position >= 0 { 2 * position as u64 + 1 } else { 2 * position.unsigned_abs() }
 }
@@ -312,7 +314,7 @@ mod tests {
         let end = lscan(&mut db, &[&cursor, "COUNT", "5000"]);
         assert_eq!((&*end.0, end.1.len()), ("0", 2990));
         assert_eq!(lscan(&mut db, &[&cursor, "COUNT", "5000"]), end);
-        // Nobody is told this one's cursor.
+        // No client learns this cursor.
         db.steps = 600;
         assert!(db.run(&["LSCAN", "l", "0", "STABLE", "COUNT", "2900"]).starts_with('-'));
         assert_eq!(db.keyspace.cursors.kept().0, 1);

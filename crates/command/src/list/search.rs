@@ -1,6 +1,7 @@
-//! LPOS, LREM, LINSERT: elements by what they are.
+//! LPOS, LREM, LINSERT: elements by value.
 //!
-//! These walk the list. A walk is estimated beforehand and charged as it goes; nothing is changed before it is over.
+//! These commands walk the list. A walk is estimated beforehand and charged as it goes. Changes begin only
+//! after the walk.
 
 use super::End;
 use crate::cx::Budget;
@@ -43,12 +44,12 @@ pub(crate) static COMMANDS: &[Command] = &[
         ),
 ];
 
-// ----- walking -------------------------------------------------------------------------------------------------------
+// ----- walking ---------------------------------------------------------------------------------------------
 
 /// Elements between two charges.
 const CHUNK: usize = 256;
 
-/// Steps for comparing `count` elements with a text: long texts may equal in length and must be read.
+/// Steps to compare `count` elements with a text. Long texts of equal length must be read.
 fn walk_steps(count: usize, text: &[u8]) -> usize {
     count.saturating_mul(1 + text.len() / 512) / 8
 }
@@ -71,8 +72,8 @@ fn insert_cost(view: &View<'_>, args: Args<'_>) -> usize {
     cost(view, args.at(1), usize::MAX, args.at(3))
 }
 
-/// Calls `f` with the position of each element that equals `text`, from one end on, until it breaks or `max` elements
-/// were compared.
+/// Calls `f` with the position of each element equal to `text`, from one end on. Stops when `f` breaks or
+/// after `max` elements.
 fn each_match(
     budget: &mut Budget<'_>,
     list: &List,
@@ -108,19 +109,19 @@ fn walk<'a>(
     Ok(())
 }
 
-// ----- LPOS ----------------------------------------------------------------------------------------------------------
+// ----- LPOS ------------------------------------------------------------------------------------------------
 
 struct Options {
-    /// Which match to begin with, from 1 on.
+    /// The match to begin with, from 1 on.
     rank: u64,
     from: End,
-    /// None: one, and not as an array.
+    /// None: one match, not as an array.
     count: Option<usize>,
     max_len: usize,
 }
 
 impl Options {
-    /// Reads `[RANK rank] [COUNT n] [MAXLEN n]`.
+    /// Reads `[RANK rank] [COUNT n] [MAXLEN n]`. Errors: syntax, not an integer, out of range.
     fn parse(args: Args<'_>) -> Result<Options, Error> {
         let mut options = Options { rank: 1, from: End::Left, count: None, max_len: usize::MAX };
         let natural = |arg, text| match int(arg) {
@@ -161,16 +162,17 @@ fn not_least(n: i64) -> Result<i64, Error> {
     Ok(n)
 }
 
-/// `LPOS key element [RANK rank] [COUNT num-matches] [MAXLEN len]`
+/// `LPOS key element [RANK rank] [COUNT num-matches] [MAXLEN len]`: the position or null; with COUNT an array
+/// of positions.
 ///
-/// Cost: O(n). Errors: those of the options, WRONGTYPE.
+/// Cost: O(n), n = elements compared. Errors: those of the options, WRONGTYPE.
 fn lpos(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (key, element) = (args.at(1), args.at(2));
     let Options { rank, from, count, max_len } = Options::parse(args.from(3))?;
     let list = cx.view.list(key)?;
     let hit = list.is_some();
     let (mark, mut skip, mut found) = (cx.out.mark(), rank - 1, 0);
-    // COUNT 0: all of them.
+    // COUNT 0 means all matches.
     let wanted = count.map_or(1, |count| if count == 0 { usize::MAX } else { count });
     if let Some(list) = list {
         each_match(&mut cx.budget, list, from, max_len, element, |at| {
@@ -192,11 +194,13 @@ fn lpos(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-// ----- LREM ----------------------------------------------------------------------------------------------------------
+// ----- LREM ------------------------------------------------------------------------------------------------
 
-/// `LREM key count element`: count > 0 from the front, < 0 from the end, 0 all.
+/// `LREM key count element`: removes equal elements and answers their number. Count > 0: from the front, < 0:
+/// from the end, 0: all.
 ///
-/// Cost: O(n + m · log n), m = runs of removed elements. Errors: no integer, WRONGTYPE.
+/// Cost: O(n + m · log n), n = elements of the list, m = runs of removed elements. Errors: not an integer,
+/// WRONGTYPE.
 fn lrem(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (key, element) = (args.at(1), args.at(3));
     let count = not_least(int(args.at(2))?)?;
@@ -221,7 +225,7 @@ fn lrem(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if found == 0 {
         return Ok(());
     }
-    // From the last position to the first, so that those before stay what they are.
+    // Removal goes from the last position to the first, so that earlier positions stay valid.
     if from == End::Left {
         runs.reverse();
     }
@@ -233,11 +237,11 @@ fn lrem(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-// ----- LINSERT -------------------------------------------------------------------------------------------------------
+// ----- LINSERT ---------------------------------------------------------------------------------------------
 
-/// `LINSERT key BEFORE|AFTER pivot element`
+/// `LINSERT key BEFORE|AFTER pivot element`: the new length, -1 without the pivot, 0 without the list.
 ///
-/// Cost: O(n). Errors: syntax, WRONGTYPE.
+/// Cost: O(n), n = elements up to the pivot. Errors: syntax, WRONGTYPE.
 fn linsert(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let behind = match args.at(2) {
         word if is(word, "before") => 0,

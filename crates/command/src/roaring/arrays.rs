@@ -1,9 +1,9 @@
-//! Bits as lists of their places, and as text: SETINTARRAY, APPENDINTARRAY, DELETEINTARRAY, GETINTARRAY, RANGEINTARRAY,
-//! SETBITARRAY, GETBITARRAY.
+//! Bits as lists of positions, and as text: SETINTARRAY, APPENDINTARRAY, DELETEINTARRAY, GETINTARRAY,
+//! RANGEINTARRAY, SETBITARRAY, GETBITARRAY.
 //!
-//! Long answers are streamed from an O(1) clone. What can be answered is bounded, because a bitmap of no memory at all may
-//! have 2^64 bits: [`STREAMED_MAX`] places, [`RANGE_MAX`] where the answer must be held whole, text up to
-//! `proto-max-bulk-len`.
+//! Long answers stream from an O(1) clone. Their length is limited, because a bitmap that takes no memory may
+//! have 2^64 bits. The limits: [`STREAMED_MAX`] positions, [`RANGE_MAX`] where the answer must be held whole,
+//! text up to `proto-max-bulk-len`.
 
 use super::bits::remove;
 use super::{Narrow, Wide, Width, checked, numbers, per_argument, rows, short};
@@ -31,7 +31,7 @@ rows! {
         "Clears several bits of a compressed bitmap, making it if needed.";
     "getintarray", 2, Read(getintarray), READONLY, READS, short, "O(N) for N bits that are set.",
         "Lists the bits that are set.";
-    "rangeintarray", 4, Read(rangeintarray), READONLY, READS, short, "O(log N) and what is answered.",
+    "rangeintarray", 4, Read(rangeintarray), READONLY, READS, short, "O(log N) and the bits answered.",
         "Lists the bits that are set, from one rank to another.";
     "setbitarray", 3, Write(setbitarray), WRITE | DENYOOM, MAKES, per_byte, "O(N) for N characters.",
         "Makes a compressed bitmap of a text of zeros and ones.";
@@ -39,30 +39,30 @@ rows! {
         "Writes a compressed bitmap as a text of zeros and ones.";
 }
 
-/// Most places RANGEINTARRAY answers, and any command whose answer is held whole.
+/// Most positions that RANGEINTARRAY answers, and any command whose answer is held whole.
 const RANGE_MAX: u64 = 100_000_000;
-/// Most places that are streamed.
+/// Most positions that are streamed.
 const STREAMED_MAX: u64 = 1 << 32;
 
 fn too_large(max: u64) -> Error {
     format!("Roaring: range too large: maximum {max} elements").into()
 }
 
-/// A character is a step of a look-up at most.
+/// A character costs at most a step of a look-up.
 fn per_byte(_: &View<'_>, args: Args<'_>) -> usize {
     args.at(2).len()
 }
 
-/// `R.SETINTARRAY key value [value ...]`: what was there is replaced, and its expiry with it.
+/// `R.SETINTARRAY key value [value ...]`: OK. The old bitmap and its expiry are replaced.
 ///
-/// Errors: WRONGTYPE, invalid value.
+/// Cost: O(m · log n), m = values, n = bits. Errors: WRONGTYPE, invalid value.
 fn setintarray<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let places = checked::<W, _>(cx, key, numbers::<W>(args.from(2), "value"))?;
     replace::<W>(cx, key, places.into_iter().collect())
 }
 
-/// Puts a bitmap in the place of another, answering OK.
+/// Replaces a bitmap, with its expiry, and answers OK. Errors: WRONGTYPE.
 pub(super) fn replace<W: Width>(cx: &mut Cx<'_, '_>, key: &[u8], bits: Ints) -> Result<(), Error> {
     cx.view.ints(key, W::KIND)?;
     cx.view.put(key, W::value(bits), None);
@@ -71,7 +71,9 @@ pub(super) fn replace<W: Width>(cx: &mut Cx<'_, '_>, key: &[u8], bits: Ints) -> 
     Ok(())
 }
 
-/// `R.APPENDINTARRAY key value [value ...]`
+/// `R.APPENDINTARRAY key value [value ...]`: sets bits and answers OK.
+///
+/// Cost: O(m · log n), m = values, n = bits. Errors: WRONGTYPE, invalid value.
 fn appendintarray<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let places = checked::<W, _>(cx, key, numbers::<W>(args.from(2), "value"))?;
@@ -83,7 +85,10 @@ fn appendintarray<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), E
     Ok(())
 }
 
-/// `R.DELETEINTARRAY key value [value ...]`: makes a bitmap without bits if there is no such key.
+/// `R.DELETEINTARRAY key value [value ...]`: clears bits and answers OK. A missing key becomes a bitmap
+/// without bits.
+///
+/// Cost: O(m · log n), m = values, n = bits. Errors: WRONGTYPE, invalid value.
 fn deleteintarray<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let places = checked::<W, _>(cx, key, numbers::<W>(args.from(2), "value"))?;
@@ -95,14 +100,17 @@ fn deleteintarray<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), E
     Ok(())
 }
 
-/// `R.GETINTARRAY key`
+/// `R.GETINTARRAY key`: the positions of all set bits.
+///
+/// Cost: O(n), n = set bits; a long answer is streamed. Errors: WRONGTYPE, range too large.
 fn getintarray<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     answer::<W>(cx, args.at(1), 0, u64::MAX)
 }
 
-/// `R.RANGEINTARRAY key start end`: start and end are ranks among the bits that are set, both included.
+/// `R.RANGEINTARRAY key start end`: the positions of the bits between two ranks, both included.
 ///
-/// Errors: WRONGTYPE, invalid start, invalid end, range too large.
+/// Cost: O(log n) and the reply, n = set bits; a long answer is streamed. Errors: WRONGTYPE, invalid start,
+/// invalid end, range too large.
 fn rangeintarray<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let read = numbers::<W>(args.to(3).from(2), "start").and_then(|start| {
@@ -123,7 +131,7 @@ fn rangeintarray<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Er
     answer::<W>(cx, key, start, most)
 }
 
-/// Answers up to `most` places from a rank on.
+/// Answers up to `most` positions from a rank on. Errors: WRONGTYPE, range too large.
 fn answer<W: Width>(cx: &mut Cx<'_, '_>, key: &[u8], rank: u64, most: u64) -> Result<(), Error> {
     let bits = cx.view.ints(key, W::KIND)?;
     let hit = bits.is_some();
@@ -144,7 +152,7 @@ fn answer<W: Width>(cx: &mut Cx<'_, '_>, key: &[u8], rank: u64, most: u64) -> Re
     write(cx, left as usize, places)
 }
 
-/// Streams what is long, writes what is short.
+/// Streams a long answer and writes a short one.
 fn write(cx: &mut Cx<'_, '_>, len: usize, mut stream: impl Stream + 'static) -> Result<(), Error> {
     if len > STREAM_FROM {
         return cx.stream(stream);
@@ -155,7 +163,7 @@ fn write(cx: &mut Cx<'_, '_>, len: usize, mut stream: impl Stream + 'static) -> 
     Ok(())
 }
 
-/// The places of the bits from one on.
+/// The positions of the bits from one on.
 struct Places<W> {
     bits: Ints,
     from: u64,
@@ -170,7 +178,7 @@ impl<W: Width> Stream for Places<W> {
         while self.left > 0 && out.len() < end {
             let Some(at) = places.next() else { unreachable!("as many as were counted") };
             W::number(out, at);
-            // Behind the last of all numbers nothing is left.
+            // Behind the largest number nothing is left.
             self.from = at.wrapping_add(1);
             self.left -= 1;
         }
@@ -182,16 +190,21 @@ impl<W: Width> Stream for Places<W> {
     }
 }
 
-/// `R.SETBITARRAY key value`: each `1` sets the bit of its place; what was there is replaced.
+/// `R.SETBITARRAY key value`: OK. Each `1` sets the bit of its position; the old bitmap and its expiry are
+/// replaced.
+///
+/// Cost: O(n), n = characters. Errors: WRONGTYPE.
 fn setbitarray<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let digits = args.at(2).iter().zip(0..=W::MAX);
     let bits = digits.filter(|(digit, _)| **digit == b'1').map(|(_, at)| at).collect();
     replace::<W>(cx, args.at(1), bits)
 }
 
-/// `R.GETBITARRAY key`: as many characters as the last bit needs, one if none is set; nothing if there is no such key.
+/// `R.GETBITARRAY key`: zeros and ones up to the last set bit; `0` without bits, an empty text without the
+/// key.
 ///
-/// Errors: WRONGTYPE, too long for a string.
+/// Cost: O(n), n = position of the last bit; a long answer is streamed. Errors: WRONGTYPE, too long for a
+/// string.
 fn getbitarray<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let Some(bits) = cx.view.ints(key, W::KIND)? else {
@@ -210,7 +223,7 @@ fn getbitarray<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Erro
     write(cx, last as usize + 1, digits)
 }
 
-/// A bitmap as text from a place on, and the end of its bulk.
+/// A bitmap as text from a position on, and the end of its bulk.
 struct Digits {
     bits: Ints,
     at: u64,

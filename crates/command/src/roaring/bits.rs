@@ -1,6 +1,7 @@
-//! Single bits and ranges of them: SETBIT, GETBIT, GETBITS, CLEARBITS, SETRANGE, SETFULL, BITCOUNT, BITPOS, MIN, MAX, CLEAR.
+//! Single bits and ranges of them: SETBIT, GETBIT, GETBITS, CLEARBITS, SETRANGE, SETFULL, BITCOUNT, BITPOS,
+//! MIN, MAX, CLEAR.
 //!
-//! All are O(log n) for each number named, whatever the bitmap holds.
+//! All cost O(log n) for each number named, n = bits, whatever the bitmap holds.
 
 use super::{
     KEY_EXISTS, Narrow, Wide, Width, bit, checked, count, number, numbers, per_argument, rows, short,
@@ -19,7 +20,7 @@ const MAKES: &[KeySpec] = &[KeySpec::one(1, OW_INSERT)];
 
 rows! {
     "setbit", 4, Write(setbit), WRITE | DENYOOM | FAST, UPDATES, short, "O(log N)",
-        "Sets or clears a bit of a compressed bitmap and answers what it was.";
+        "Sets or clears a bit of a compressed bitmap and answers the old one.";
     "getbit", 3, Read(getbit), READONLY | FAST, READS, short, "O(log N)", "Answers a bit of a compressed bitmap.";
     "getbits", -3, Read(getbits), READONLY | FAST, READS, per_argument, "O(N) for N bits asked.",
         "Answers several bits of a compressed bitmap.";
@@ -28,7 +29,7 @@ rows! {
     "setrange", 4, Write(setrange), WRITE | DENYOOM | FAST, UPDATES, short, "O(log N), whatever the width.",
         "Sets the bits from one place up to, but not including, another.";
     "setfull", 2, Write(setfull), WRITE | DENYOOM | FAST, MAKES, short, "O(1)",
-        "Makes a compressed bitmap of which every bit is set.";
+        "Makes a compressed bitmap with every bit set.";
     "bitcount", 2, Read(bitcount), READONLY | FAST, READS, short, "O(1)", "Counts the bits that are set.";
     "bitpos", 3, Read(bitpos), READONLY | FAST, READS, short, "O(log N)", "Finds the first bit that is set, or clear.";
     "min", 2, Read(min), READONLY | FAST, READS, short, "O(log N)", "Finds the first bit that is set.";
@@ -36,9 +37,9 @@ rows! {
     "clear", 2, Write(clear), WRITE | FAST, UPDATES, short, "O(1)", "Clears all bits and answers how many were set.";
 }
 
-/// `R.SETBIT key offset value`
+/// `R.SETBIT key offset value`: sets or clears a bit and answers the old one.
 ///
-/// Errors: WRONGTYPE, invalid offset, invalid value.
+/// Cost: O(log n), n = bits. Errors: WRONGTYPE, invalid offset, invalid value.
 fn setbit<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let read = number::<W>(args.at(2), "offset").and_then(|at| Ok((at, bit(args.at(3), "value")?)));
@@ -50,7 +51,9 @@ fn setbit<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `R.GETBIT key offset`
+/// `R.GETBIT key offset`: the bit, 0 without the key.
+///
+/// Cost: O(log n), n = bits. Errors: WRONGTYPE, invalid offset.
 fn getbit<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let bits = cx.view.ints(key, W::KIND)?;
@@ -61,7 +64,9 @@ fn getbit<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `R.GETBITS key offset [offset ...]`: an empty array if there is no such key.
+/// `R.GETBITS key offset [offset ...]`: the bits; an empty array without the key.
+///
+/// Cost: O(m · log n), m = offsets, n = bits. Errors: WRONGTYPE; invalid offset, if the key exists.
 fn getbits<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let bits = cx.view.ints(key, W::KIND)?;
@@ -78,7 +83,10 @@ fn getbits<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `R.CLEARBITS key offset [offset ...] [COUNT]`: OK, or with COUNT how many of them were set. Null if there is no such key.
+/// `R.CLEARBITS key offset [offset ...] [COUNT]`: OK, or with COUNT the number of bits that were set. Null
+/// without the key.
+///
+/// Cost: O(m · log n), m = offsets, n = bits. Errors: WRONGTYPE; invalid offset, if the key exists.
 fn clearbits<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     if cx.view.ints(key, W::KIND)?.is_none() {
@@ -95,7 +103,7 @@ fn clearbits<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error>
     Ok(())
 }
 
-/// Clears some bits; gives how many were set.
+/// Clears some bits and gives the number of those that were set.
 pub(super) fn remove<W: Width>(cx: &mut Cx<'_, '_>, key: &[u8], places: &[u64]) -> Result<usize, Error> {
     let Some(bits) = cx.view.ints_mut(key, W::KIND)? else { return Ok(0) };
     let cleared = places.iter().filter(|at| bits.remove(**at)).count();
@@ -105,9 +113,11 @@ pub(super) fn remove<W: Width>(cx: &mut Cx<'_, '_>, key: &[u8], places: &[u64]) 
     Ok(cleared)
 }
 
-/// `R.SETRANGE key start end`: `end` is the first place that is left alone, as the module's tests have it.
+/// `R.SETRANGE key start end`: sets bits and answers OK. `end` is the first position left alone, as in the
+/// module's tests.
 ///
-/// Errors: WRONGTYPE, invalid start, invalid end.
+/// Cost: O(log n), n = bits, whatever the width. Errors: WRONGTYPE, invalid start, invalid end, `end` before
+/// `start`.
 fn setrange<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let read =
@@ -129,9 +139,9 @@ fn setrange<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> 
     Ok(())
 }
 
-/// `R.SETFULL key`
+/// `R.SETFULL key`: makes a bitmap with all bits set and answers OK.
 ///
-/// Errors: WRONGTYPE, the key is there already.
+/// Cost: O(1). Errors: WRONGTYPE, the key exists already.
 fn setfull<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     if cx.view.ints(key, W::KIND)?.is_some() {
@@ -143,7 +153,9 @@ fn setfull<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `R.BITCOUNT key`
+/// `R.BITCOUNT key`: the number of set bits.
+///
+/// Cost: O(1). Errors: WRONGTYPE.
 fn bitcount<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let bits = cx.view.ints(args.at(1), W::KIND)?;
     let hit = bits.is_some();
@@ -152,7 +164,7 @@ fn bitcount<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> 
     Ok(())
 }
 
-/// Answers a place of the key's bitmap, -1 if there is none.
+/// Answers a position in the key's bitmap, or -1. Errors: WRONGTYPE.
 fn place<W: Width>(
     cx: &mut Cx<'_, '_>,
     key: &[u8],
@@ -168,7 +180,10 @@ fn place<W: Width>(
     Ok(())
 }
 
-/// `R.BITPOS key bit`: a bitmap ends with its last bit, so the bits behind it are not found.
+/// `R.BITPOS key bit`: the first such position, or -1. A bitmap ends with its last set bit; clear bits behind
+/// it are not found.
+///
+/// Cost: O(log n), n = bits. Errors: WRONGTYPE, invalid bit.
 fn bitpos<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let wanted = checked::<W, _>(cx, key, bit(args.at(2), "bit"))?;
@@ -178,17 +193,23 @@ fn bitpos<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     })
 }
 
-/// `R.MIN key`
+/// `R.MIN key`: the position of the first set bit, or -1.
+///
+/// Cost: O(log n), n = bits. Errors: WRONGTYPE.
 fn min<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     place::<W>(cx, args.at(1), Ints::min)
 }
 
-/// `R.MAX key`
+/// `R.MAX key`: the position of the last set bit, or -1.
+///
+/// Cost: O(log n), n = bits. Errors: WRONGTYPE.
 fn max<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     place::<W>(cx, args.at(1), Ints::max)
 }
 
-/// `R.CLEAR key`: null if there is no such key.
+/// `R.CLEAR key`: clears all bits and answers the number that were set, or null without the key.
+///
+/// Cost: O(1). Errors: WRONGTYPE.
 fn clear<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let Some(were) = cx.view.ints(key, W::KIND)?.map(count) else {

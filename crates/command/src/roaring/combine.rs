@@ -1,7 +1,7 @@
 //! Several bitmaps: BITOP, DIFF, CONTAINS, JACCARD.
 //!
-//! They are combined container by container; what only one of them has is shared with the result. What takes longer than a
-//! quantum runs on a worker, at a snapshot.
+//! They are combined container by container. The result shares the containers that only one of them has. A
+//! run longer than a quantum goes to a worker, at a snapshot.
 
 use super::arrays::replace;
 use super::{Narrow, Wide, Width, checked, count, number, paced, present, rows, whole};
@@ -24,7 +24,7 @@ rows! {
     "contains", -3, Read(contains), READONLY, BOTH, two_cost, "O(N) for N containers that differ.",
         "Tells whether two bitmaps have bits in common, or one has all of the other's.";
     "jaccard", 3, Read(jaccard), READONLY, BOTH, two_cost, "O(N) for N containers that differ.",
-        "Answers what two bitmaps have in common as a part of what they have together.";
+        "Answers the bits in both of two bitmaps as a part of the bits in either.";
 }
 
 fn sum_of(view: &View<'_>, keys: Args<'_>) -> usize {
@@ -45,18 +45,18 @@ fn two_cost(view: &View<'_>, args: Args<'_>) -> usize {
 
 static EMPTY: Ints = Ints::new();
 
-/// How sources become a result; X is the first of them.
+/// The way sources become a result. X is the first of them.
 #[derive(Clone, Copy)]
 enum How {
-    /// What all have, any has, an odd number of them has.
+    /// Bits that all have, any has, or an odd number of them has.
     Each(Op),
-    /// What X has and any other.
+    /// Bits that X has and any other.
     AndOr,
-    /// What exactly one has.
+    /// Bits that exactly one has.
     One,
-    /// What X has and no other.
+    /// Bits that X has and no other.
     Diff,
-    /// What any other has and X has not.
+    /// Bits that any other has and X has not.
     Diff1,
 }
 
@@ -75,12 +75,12 @@ impl How {
     }
 }
 
-/// Two bitmaps combined, charging for it.
+/// Combines two bitmaps and charges for it.
 fn two(budget: &mut Budget<'_>, a: &Ints, op: Op, b: &Ints) -> Result<Ints, Error> {
     paced(budget, |pause| a.combine(op, b, pause))
 }
 
-/// The first combined with each of the others in turn.
+/// Combines the first with each of the others in turn.
 fn fold(budget: &mut Budget<'_>, op: Op, first: &Ints, others: &[&Ints]) -> Result<Ints, Error> {
     others.iter().try_fold(first.clone(), |so_far, other| two(budget, &so_far, op, other))
 }
@@ -111,10 +111,11 @@ fn combined(budget: &mut Budget<'_>, how: How, sources: &[&Ints]) -> Result<Ints
     }
 }
 
-/// `R.BITOP operation destkey key [key ...]`, `R.BITOP NOT destkey key [last]`: answers how many bits the result has. Keys
-/// that are not there have no bits. The destination keeps its expiry, except with NOT.
+/// `R.BITOP operation destkey key [key ...]`, `R.BITOP NOT destkey key [last]`: the number of bits of the
+/// result. Missing keys have no bits. The destination keeps its expiry, except with NOT.
 ///
-/// Errors: WRONGTYPE of any key, syntax, arity, invalid last.
+/// Cost: O(n), n = containers of all sources that differ. Errors: WRONGTYPE of any key, syntax, arity,
+/// invalid last.
 fn bitop<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if *args.at(1) == *b"NOT" {
         return bitop_not::<W>(cx, args);
@@ -134,7 +135,7 @@ fn bitop<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The bits up to the last of the source, or up to `last` if that is more, turned round.
+/// Inverts the bits up to the last of the source, or up to `last` if that is more.
 fn bitop_not<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if args.len() > 5 {
         return Err(Error::Arity(W::BITOP.to_owned()));
@@ -155,9 +156,9 @@ fn bitop_not<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error>
     Ok(())
 }
 
-/// `R.DIFF destkey key1 key2`
+/// `R.DIFF destkey key1 key2`: stores the bits of the first that the second has not, and answers OK.
 ///
-/// Errors: WRONGTYPE of any key, no such key.
+/// Cost: O(n), n = containers that differ. Errors: WRONGTYPE of any key, no such key.
 fn diff<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     cx.view.ints(key, W::KIND)?;
@@ -166,10 +167,10 @@ fn diff<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     replace::<W>(cx, key, result)
 }
 
-/// `R.CONTAINS key1 key2 [ALL | ALL_STRICT | EQ]`: whether they have bits in common; whether the first has all of the
-/// second's; and more than those; whether they are equal.
+/// `R.CONTAINS key1 key2 [ALL | ALL_STRICT | EQ]`: 1 or 0. Without a mode: they have bits in common. ALL: the
+/// first has all bits of the second; ALL_STRICT: and more. EQ: they are equal.
 ///
-/// Errors: WRONGTYPE, no such key, invalid mode.
+/// Cost: O(n), n = containers that differ. Errors: WRONGTYPE, no such key, invalid mode.
 fn contains<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (a, b) = (present::<W>(cx.view, args.at(1))?, present::<W>(cx.view, args.at(2))?);
     let mode = if args.len() == 4 { args.at(3) } else { b"" };
@@ -185,9 +186,9 @@ fn contains<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> 
     Ok(())
 }
 
-/// `R.JACCARD key1 key2`: -1 for two bitmaps without bits.
+/// `R.JACCARD key1 key2`: the bits of both divided by the bits of either; -1 for two bitmaps without bits.
 ///
-/// Errors: WRONGTYPE, no such key.
+/// Cost: O(n), n = containers that differ. Errors: WRONGTYPE, no such key.
 fn jaccard<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (a, b) = (present::<W>(cx.view, args.at(1))?, present::<W>(cx.view, args.at(2))?);
     let part = match *args.at(1) == *args.at(2) {

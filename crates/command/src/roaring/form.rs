@@ -1,4 +1,4 @@
-//! How a bitmap is kept: OPTIMIZE, STAT.
+//! The form of a bitmap in memory: OPTIMIZE, STAT.
 
 use super::{Narrow, Wide, Width, paced, present, rows, whole};
 use crate::table::{Command, KeySpec, READONLY, RO_ACCESS, RW_UPDATE, Run, WRITE, acl};
@@ -11,18 +11,18 @@ rows! {
     "optimize", -2, Write(optimize), WRITE, &[KeySpec::one(1, RW_UPDATE)], whole_cost, "O(N) for N containers.",
         "Brings each container of a compressed bitmap into its smallest form.";
     "stat", -2, Read(stat), READONLY, &[KeySpec::one(1, RO_ACCESS)], whole_cost, "O(N) for N containers.",
-        "Tells of how many containers of which kinds a compressed bitmap is made.";
+        "Counts the containers of each kind in a compressed bitmap.";
 }
 
 fn whole_cost(view: &View<'_>, args: Args<'_>) -> usize {
     whole(view, args.at(1))
 }
 
-/// `R.OPTIMIZE key [MEM]`: MEM changes nothing, containers are never larger than they need.
+/// `R.OPTIMIZE key [MEM]`: OK. MEM changes nothing, as containers are never larger than needed.
 ///
-/// Errors: WRONGTYPE, no such key.
+/// Cost: O(containers). Errors: WRONGTYPE, no such key.
 fn optimize<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    // A clone: if the run is broken off, nothing has happened.
+    // A clone, so that a dropped run changes nothing.
     let mut bits = present::<W>(cx.view, args.at(1))?.clone();
     paced(&mut cx.budget, |pause| bits.optimize(pause).then_some(()))?;
     if let Some(place) = cx.view.ints_mut(args.at(1), W::KIND)? {
@@ -32,9 +32,9 @@ fn optimize<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> 
     Ok(())
 }
 
-/// `R.STAT key [TEXT | JSON]`, of either width: null if there is no such key.
+/// `R.STAT key [TEXT | JSON]`: statistics of a bitmap of either width, or null without the key.
 ///
-/// Errors: WRONGTYPE, arity.
+/// Cost: O(containers). Errors: WRONGTYPE, arity.
 fn stat<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if args.len() > 3 {
         return Err(Error::Arity(W::STAT.to_owned()));
@@ -54,14 +54,14 @@ fn stat<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Containers of one kind, as the portable serialized form would have them.
+/// Containers of one kind, counted as in the portable serialized form.
 struct Part {
     containers: u128,
     values: u128,
     bytes: u128,
 }
 
-/// Arrays, bitsets, runs. Of what is kept otherwise here, small and wide leaves count as arrays, full ones as runs.
+/// Arrays, bitsets, runs. Other forms are mapped: small and wide leaves count as arrays, full ones as runs.
 fn parts(bits: &Ints) -> [Part; 3] {
     let s = bits.statistics();
     let in_arrays = u128::from(s.array_elements + s.sparse_elements);
@@ -86,7 +86,7 @@ fn told<W: Width>(bits: &Ints, json: bool) -> String {
     let parts = parts(bits);
     let containers: u128 = parts.iter().map(|part| part.containers).sum();
     let (kind, len) = (W::TYPE, bits.len());
-    // Without bits the ends are the wrong way round.
+    // Without bits, min is larger than max.
     let (min, max) = (bits.min().unwrap_or(W::MAX), bits.max().unwrap_or(0));
     if json {
         let [array, bitset, run] = parts.map(|Part { containers, values, bytes }| {

@@ -1,20 +1,21 @@
 //! Compressed bitmaps: the commands of the redis-roaring module, `R.*` for 32 bits and `R64.*` for 64.
 //!
 //! ```text
-//! bits.rs      single bits, ranges, counts, places
-//! arrays.rs    bits as lists of their places, and as text of zeros and ones
+//! bits.rs      single bits, ranges, counts, positions
+//! arrays.rs    bits as lists of positions, and as text of zeros and ones
 //! combine.rs   several bitmaps
-//! form.rs      how one is kept
+//! form.rs      the form of one in memory
 //! ```
 //!
-//! Every handler stands once, for any [`Width`]; [`rows!`](rows) makes a table of each. Names, replies and errors are those
-//! that the module (1.7) documents; where its documentation is silent or its tests say otherwise, as it behaves.
+//! Every handler is written once, for any [`Width`]; [`rows!`](rows) makes a table for each. Names, replies
+//! and errors are those of the module's (1.7) documentation. Where that is silent, or the module's tests
+//! disagree, they are those of the module itself.
 //!
-//! - R1: ranges are set, counted and turned round by their ends, whatever their width; nothing here looks at every number of
-//!   a range that is wholly set or clear.
-//! - R2: a key whose last bit goes stays, without bits.
-//! - R3: places and counts are integers in `R.*`. In `R64.*`, where they may exceed those, they are big numbers (in RESP2
-//!   text). A count of 2^64 is answered as 2^64 - 1, the most that clients read.
+//! - R1: ranges are set, counted and inverted by their ends, whatever their width. No command looks at every
+//!   number of a range that is fully set or clear.
+//! - R2: a key whose last bit is cleared stays, without bits.
+//! - R3: positions and counts are integers in `R.*`. In `R64.*`, where they may be larger, they are big
+//!   numbers (in RESP2 text). A count of 2^64 is answered as 2^64 - 1, the most that clients read.
 
 pub(crate) mod arrays;
 pub(crate) mod bits;
@@ -38,17 +39,17 @@ pub(crate) trait Width: Send + 'static {
     const MAX: u64;
     const BITOP: &'static str;
     const STAT: &'static str;
-    /// What STAT calls it.
+    /// The type's name in STAT.
     const TYPE: &'static str;
 
     fn value(bits: Ints) -> Value;
-    /// Writes a place or a count (R3).
+    /// Writes a position or a count (R3).
     fn number(out: &mut Reply, n: u64);
 }
 
-/// `R.*`
+/// The family `R.*`.
 pub(crate) struct Narrow;
-/// `R64.*`
+/// The family `R64.*`.
 pub(crate) struct Wide;
 
 impl Width for Narrow {
@@ -90,7 +91,7 @@ impl Width for Wide {
     }
 }
 
-/// Two tables of the same rows, one for each width.
+/// Makes two tables of the same rows, one for each width.
 macro_rules! rows {
     ($($name:literal, $arity:expr, $kind:ident($handler:ident), $flags:expr, $keys:expr, $cost:expr, $complexity:literal,
        $summary:literal;)*) => {
@@ -115,7 +116,7 @@ use rows;
 const NO_KEY: Error = Error::new("Roaring: key does not exist");
 const KEY_EXISTS: Error = Error::new("Roaring: key already exist");
 
-/// Of commands that are done in the time of a look-up.
+/// The cost of commands that take no longer than a look-up.
 fn short(_: &View<'_>, _: Args<'_>) -> usize {
     0
 }
@@ -125,7 +126,7 @@ fn per_argument(_: &View<'_>, args: Args<'_>) -> usize {
     args.len() * 4
 }
 
-/// Steps it takes to go through a bitmap container by container, about.
+/// Steps to walk a bitmap container by container, about.
 fn whole(view: &View<'_>, key: &[u8]) -> usize {
     use value::ValueRef::{Roaring, Roaring64};
     match view.value(key) {
@@ -134,23 +135,23 @@ fn whole(view: &View<'_>, key: &[u8]) -> usize {
     }
 }
 
-/// The bitmap of a key that must be there.
+/// The bitmap of a key. Errors: WRONGTYPE, no such key.
 fn present<'v, W: Width>(view: &'v View<'_>, key: &[u8]) -> Result<&'v Ints, Error> {
     view.ints(key, W::KIND)?.ok_or(NO_KEY)
 }
 
-/// A place.
+/// Reads a position. Errors: invalid `name`.
 fn number<W: Width>(word: &[u8], name: &str) -> Result<u64, Error> {
     let number = stdx::num::parse_u64(word).filter(|number| *number <= W::MAX);
     number.ok_or_else(|| format!("ERR invalid {name}: must be an unsigned {} bit integer", W::BITS).into())
 }
 
-/// Several places.
+/// Reads several positions. Errors: invalid `name`.
 fn numbers<W: Width>(words: Args<'_>, name: &str) -> Result<Vec<u64>, Error> {
     words.iter().map(|word| number::<W>(word, name)).collect()
 }
 
-/// 0 or 1.
+/// Reads 0 or 1. Errors: invalid `name`.
 fn bit(word: &[u8], name: &str) -> Result<bool, Error> {
     match word {
         b"0" => Ok(false),
@@ -159,7 +160,7 @@ fn bit(word: &[u8], name: &str) -> Result<bool, Error> {
     }
 }
 
-/// What was read of the arguments; a key of another type is the first mistake that is told.
+/// The arguments read. If they are wrong, a key of another type is reported first.
 fn checked<W: Width, T>(cx: &Cx<'_, '_>, key: &[u8], read: Result<T, Error>) -> Result<T, Error> {
     if read.is_err() {
         cx.view.ints(key, W::KIND)?;
@@ -167,12 +168,12 @@ fn checked<W: Width, T>(cx: &Cx<'_, '_>, key: &[u8], read: Result<T, Error>) -> 
     read
 }
 
-/// How many bits there are, as it is answered (R3).
+/// The number of bits, as it is answered (R3).
 fn count(bits: &Ints) -> u64 {
     u64::try_from(bits.len()).unwrap_or(u64::MAX)
 }
 
-/// Runs something long that says what it does, charging for it.
+/// Runs long work that reports its steps, and charges for them.
 fn paced<T>(budget: &mut Budget<'_>, run: impl FnOnce(Pause<'_>) -> Option<T>) -> Result<T, Error> {
     let mut refused = None;
     let done = run(&mut |steps| match budget.charge(steps) {

@@ -1,4 +1,5 @@
-//! Both widths, both ways to run: what the module documents, and random work beside sets of numbers.
+//! Both widths, both ways to run: the documented behaviour of the module, and random work against sets of
+//! numbers.
 
 use crate::testing::Db;
 use std::collections::BTreeSet;
@@ -6,7 +7,7 @@ use std::collections::BTreeSet;
 const WRONG: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value";
 const MISSING: &str = "-Roaring: key does not exist";
 
-/// A prefix, and how its family writes a number.
+/// A prefix, and its family's form of a number.
 #[derive(Clone, Copy)]
 struct Family {
     prefix: &'static str,
@@ -31,7 +32,7 @@ impl Family {
         db.line(&format!("{}{line}", self.prefix))
     }
 
-    /// Lines without their prefix and the replies, in which `#6` is the number 6.
+    /// Runs lines without their prefix and compares the replies, in which `#6` is the number 6.
     fn check(self, db: &mut Db, lines: &[(&str, &str)]) {
         for (line, expected) in lines {
             let mut words = expected.split('#');
@@ -181,7 +182,7 @@ fn full_bitmaps_take_no_memory() {
     all(|db, r| {
         r.check(db, &[("SETFULL k", "OK"), ("SETFULL k", "-Roaring: key already exist"), ("MIN k", "#0")]);
         assert_eq!(r.call(db, "MAX k"), r.number(r.last()));
-        // Of 2^64 bits all but one are counted.
+        // All but one of 2^64 bits are counted.
         assert_eq!(r.call(db, "BITCOUNT k"), r.number(if r.wide { u64::MAX } else { 1 << 32 }));
         assert_eq!(r.call(db, "BITPOS k 0"), "-1");
         r.check(db, &[("SETBIT k 77777 0", "1"), ("BITPOS k 0", "#77777"), ("SETBIT k 77777 1", "0")]);
@@ -287,7 +288,7 @@ fn bitmaps_are_combined() {
                 ("BITOP NOT d a 3", "#3"),
                 ("BITOP NOT d none", "#0"),
                 ("BITOP NOT d none 3", "#4"),
-                // The destination among the sources.
+                // The destination is among the sources.
                 ("BITOP DIFF a a b", "#2"),
                 ("GETINTARRAY a", "[#0, #4]"),
                 ("BITOP DIFF c b c c", "#1"),
@@ -411,7 +412,7 @@ fn they_are_values_like_others() {
             db,
             &[("SETBIT c 9 1", "0"), ("GETINTARRAY c", "[#1, #5, #9]"), ("GETINTARRAY l", "[#1, #5]")],
         );
-        // In place the expiry stays, a new bitmap has none.
+        // In place the expiry stays; a new bitmap has none.
         r.check(db, &[("BITOP OR l l c", "#3")]);
         assert_eq!(db.run(&["TTL", "l"]), "100");
         r.check(db, &[("SETINTARRAY l 1", "OK")]);
@@ -515,7 +516,7 @@ fn big_numbers_are_numbers_in_resp3() {
     ]);
 }
 
-/// Numbers that crowd in a few places, so that every form of container comes up.
+/// Numbers crowded in a few ranges, so that every form of container occurs.
 fn place(r: Family, random: u64) -> u64 {
     let near = random >> 32 & 0x3ff;
     match random % 8 {

@@ -1,5 +1,6 @@
 //! EVAL and its kin, SCRIPT. `exec` performs them.
 
+use crate::facts;
 use crate::table::{
     ALLOW_BUSY, Command, KeySpec, LOADING, MOVABLEKEYS, NO_MANDATORY_KEYS, NOSCRIPT, READONLY, RO_ACCESS,
     RW_ACCESS_UPDATE, Run, SKIP_MONITOR, STALE, acl,
@@ -15,6 +16,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         NOSCRIPT | STALE | SKIP_MONITOR | MOVABLEKEYS | NO_MANDATORY_KEYS,
         acl::SCRIPTING,
     )
+    .facts(facts::SCRIPT | facts::REPLICATES)
     .keys(&[KeySpec { notes: NOTES, ..KeySpec::numkeys(2, RW_ACCESS_UPDATE) }])
     .doc("scripting", "2.6.0", "That of the script.", "Runs a Lua script."),
     Command::new(
@@ -24,6 +26,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         NOSCRIPT | STALE | SKIP_MONITOR | MOVABLEKEYS | NO_MANDATORY_KEYS,
         acl::SCRIPTING,
     )
+    .facts(facts::SCRIPT | facts::REPLICATES)
     .keys(&[KeySpec { notes: NOTES, ..KeySpec::numkeys(2, RW_ACCESS_UPDATE) }])
     .doc(
         "scripting",
@@ -38,6 +41,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         READONLY | NOSCRIPT | STALE | SKIP_MONITOR | MOVABLEKEYS | NO_MANDATORY_KEYS,
         acl::SCRIPTING,
     )
+    .facts(facts::SCRIPT)
     .keys(&[KeySpec { notes: NOTES, ..KeySpec::numkeys(2, RO_ACCESS) }])
     .doc("scripting", "7.0.0", "That of the script.", "Runs a Lua script that may only read."),
     Command::new(
@@ -47,6 +51,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         READONLY | NOSCRIPT | STALE | SKIP_MONITOR | MOVABLEKEYS | NO_MANDATORY_KEYS,
         acl::SCRIPTING,
     )
+    .facts(facts::SCRIPT)
     .keys(&[KeySpec { notes: NOTES, ..KeySpec::numkeys(2, RO_ACCESS) }])
     .doc(
         "scripting",
@@ -64,14 +69,16 @@ pub(crate) static COMMANDS: &[Command] = &[
                 "Sets how EVAL works with a debugger.",
             ),
             Command::new("script|exists", -3, Run::Exec, NOSCRIPT, acl::SCRIPTING)
+                .facts(facts::ENGINE | facts::MANY_WORDS)
                 .tips(&["request_policy:all_shards", "response_policy:agg_logical_and"])
                 .doc(
                     "scripting",
                     "2.6.0",
                     "O(N) for N scripts asked.",
-                    "Which of these scripts the server knows.",
+                    "Tells for each script whether the server knows it.",
                 ),
             Command::new("script|flush", -2, Run::Exec, NOSCRIPT, acl::SCRIPTING)
+                .facts(facts::CHANGES | facts::CHANGES_CODE)
                 .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
                 .doc("scripting", "2.6.0", "O(N) for N known scripts.", "Forgets all scripts."),
             Command::new("script|help", 2, Run::Exec, LOADING | STALE, acl::SCRIPTING).doc(
@@ -81,9 +88,11 @@ pub(crate) static COMMANDS: &[Command] = &[
                 "Lists the subcommands.",
             ),
             Command::new("script|kill", 2, Run::Exec, NOSCRIPT | ALLOW_BUSY, acl::SCRIPTING)
+                .facts(facts::CHANGES)
                 .tips(&["request_policy:all_shards", "response_policy:one_succeeded"])
                 .doc("scripting", "2.6.0", "O(1)", "Stops a script that has written nothing yet."),
             Command::new("script|load", 3, Run::Exec, NOSCRIPT | STALE, acl::SCRIPTING)
+                .facts(facts::ENGINE | facts::CHANGES | facts::LONG_WORDS)
                 .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
                 .doc(
                     "scripting",
@@ -91,11 +100,8 @@ pub(crate) static COMMANDS: &[Command] = &[
                     "O(N) for a script of N bytes.",
                     "Makes a script known without running it.",
                 ),
-            Command::new("script|show", 3, Run::Exec, NOSCRIPT | STALE, acl::SCRIPTING).doc(
-                "scripting",
-                "8.0.0",
-                "O(1).",
-                "The text of a known script.",
-            ),
+            Command::new("script|show", 3, Run::Exec, NOSCRIPT | STALE, acl::SCRIPTING)
+                .facts(facts::ENGINE)
+                .doc("scripting", "8.0.0", "O(1).", "The text of a known script."),
         ]),
 ];

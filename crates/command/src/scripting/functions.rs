@@ -1,5 +1,6 @@
 //! FUNCTION, FCALL, FCALL_RO. `exec` performs them.
 
+use crate::facts;
 use crate::table::{
     ALLOW_BUSY, Command, DENYOOM, KeySpec, LOADING, MOVABLEKEYS, NO_MANDATORY_KEYS, NOSCRIPT, READONLY,
     RO_ACCESS, RW_ACCESS_UPDATE, Run, SKIP_MONITOR, STALE, WRITE, acl,
@@ -17,15 +18,19 @@ pub(crate) static COMMANDS: &[Command] = &[
         )
         .subs(&[
             Command::new("function|delete", 3, Run::Exec, WRITE | NOSCRIPT, acl::SCRIPTING)
+                .facts(facts::SLOW_ACTION | facts::CHANGES | facts::CHANGES_CODE)
                 .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
                 .doc("scripting", "7.0.0", "O(1)", "Removes a library and its functions."),
-            Command::new("function|dump", 2, Run::Exec, NOSCRIPT, acl::SCRIPTING).doc(
-                "scripting",
-                "7.0.0",
-                "O(N) for N functions.",
-                "All libraries in a form that RESTORE reads.",
-            ),
+            Command::new("function|dump", 2, Run::Exec, NOSCRIPT, acl::SCRIPTING)
+                .facts(facts::SLOW_ACTION)
+                .doc(
+                    "scripting",
+                    "7.0.0",
+                    "O(N) for N functions.",
+                    "All libraries in a form that RESTORE reads.",
+                ),
             Command::new("function|flush", -2, Run::Exec, WRITE | NOSCRIPT, acl::SCRIPTING)
+                .facts(facts::SLOW_ACTION | facts::CHANGES | facts::CHANGES_CODE)
                 .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
                 .doc("scripting", "7.0.0", "O(N) for N functions removed.", "Removes all libraries."),
             Command::new("function|help", 2, Run::Exec, LOADING | STALE, acl::SCRIPTING).doc(
@@ -35,21 +40,25 @@ pub(crate) static COMMANDS: &[Command] = &[
                 "Lists the subcommands.",
             ),
             Command::new("function|kill", 2, Run::Exec, NOSCRIPT | ALLOW_BUSY, acl::SCRIPTING)
+                .facts(facts::CHANGES)
                 .tips(&["request_policy:all_shards", "response_policy:one_succeeded"])
                 .doc("scripting", "7.0.0", "O(1)", "Stops a function that has written nothing yet."),
             Command::new("function|list", -2, Run::Exec, NOSCRIPT, acl::SCRIPTING)
+                .facts(facts::SLOW_ACTION)
                 .tips(&["nondeterministic_output_order"])
                 .doc("scripting", "7.0.0", "O(N) for N functions.", "Libraries and their functions."),
             Command::new("function|load", -3, Run::Exec, WRITE | DENYOOM | NOSCRIPT, acl::SCRIPTING)
+                .facts(facts::SLOW_ACTION | facts::CHANGES | facts::CHANGES_CODE | facts::LONG_WORDS)
                 .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
                 .doc("scripting", "7.0.0", "O(1), besides compiling.", "Adds a library of functions."),
             Command::new("function|restore", -3, Run::Exec, WRITE | DENYOOM | NOSCRIPT, acl::SCRIPTING)
+                .facts(facts::SLOW_ACTION | facts::CHANGES | facts::CHANGES_CODE | facts::LONG_WORDS)
                 .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
                 .doc(
                     "scripting",
                     "7.0.0",
                     "O(N) for N functions in the dump.",
-                    "Adds libraries from what DUMP gave.",
+                    "Adds the libraries of a dump.",
                 ),
             Command::new("function|stats", 2, Run::Exec, NOSCRIPT | ALLOW_BUSY, acl::SCRIPTING)
                 .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
@@ -57,7 +66,7 @@ pub(crate) static COMMANDS: &[Command] = &[
                     "scripting",
                     "7.0.0",
                     "O(1)",
-                    "What runs now, and how many libraries and functions there are.",
+                    "Names the running function, and counts libraries and functions.",
                 ),
         ]),
     Command::new(
@@ -67,6 +76,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         NOSCRIPT | STALE | SKIP_MONITOR | MOVABLEKEYS | NO_MANDATORY_KEYS,
         acl::SCRIPTING,
     )
+    .facts(facts::SCRIPT | facts::FUNCTION | facts::REPLICATES)
     .keys(&[KeySpec { notes: NOTES, ..KeySpec::numkeys(2, RW_ACCESS_UPDATE) }])
     .doc("scripting", "7.0.0", "That of the function.", "Calls a function of a library."),
     Command::new(
@@ -76,6 +86,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         READONLY | NOSCRIPT | STALE | SKIP_MONITOR | MOVABLEKEYS | NO_MANDATORY_KEYS,
         acl::SCRIPTING,
     )
+    .facts(facts::SCRIPT | facts::FUNCTION)
     .keys(&[KeySpec { notes: NOTES, ..KeySpec::numkeys(2, RO_ACCESS) }])
     .doc(
         "scripting",

@@ -1,5 +1,6 @@
 //! DBSIZE, FLUSHDB, FLUSHALL, SWAPDB: databases as a whole.
 
+use crate::facts;
 use crate::table::{Command, FAST, READONLY, Run, WRITE, acl};
 use crate::{Cx, Error, options};
 use resp::Args;
@@ -9,32 +10,35 @@ pub(crate) static COMMANDS: &[Command] = &[
         .tips(&["request_policy:all_shards", "response_policy:agg_sum"])
         .doc("server", "1.0.0", "O(1)", "How many keys the current database holds."),
     Command::new("flushdb", -1, Run::Whole(flushdb), WRITE, acl::DANGEROUS | acl::KEYSPACE)
+        .facts(facts::FLUSHES)
         .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
-        .doc("server", "1.0.0", "O(1); what was there is freed elsewhere.", "Empties the current database."),
+        .doc("server", "1.0.0", "O(1); old values are freed elsewhere.", "Empties the current database."),
     Command::new("flushall", -1, Run::Whole(flushall), WRITE, acl::DANGEROUS | acl::KEYSPACE)
+        .facts(facts::FLUSHES)
         .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
         .doc(
             "server",
             "1.0.0",
-            "O(1) per database; what was there is freed elsewhere.",
+            "O(1) per database; old values are freed elsewhere.",
             "Empties all databases.",
         ),
-    Command::new("swapdb", 3, Run::Whole(swapdb), WRITE | FAST, acl::DANGEROUS | acl::KEYSPACE).doc(
-        "server",
-        "4.0.0",
-        "O(1)",
-        "Exchanges the contents of two databases.",
-    ),
+    Command::new("swapdb", 3, Run::Whole(swapdb), WRITE | FAST, acl::DANGEROUS | acl::KEYSPACE)
+        .facts(facts::FLUSHES | facts::SWAPS)
+        .doc("server", "4.0.0", "O(1)", "Exchanges the contents of two databases."),
 ];
 
-/// `DBSIZE`: cost O(1). Keys that expired and were not yet removed count.
+/// `DBSIZE`: the number of keys, with expired ones that are not yet removed.
+///
+/// Cost: O(1). Errors: none.
 fn dbsize(cx: &mut Cx<'_, '_>, _: Args<'_>) -> Result<(), Error> {
     let len = cx.view.len();
     cx.out.int(len as i64);
     Ok(())
 }
 
-/// `FLUSHDB [ASYNC | SYNC]`: cost O(shards); what was there is freed elsewhere either way.
+/// `FLUSHDB [ASYNC | SYNC]`: OK. The memory is freed elsewhere in both modes.
+///
+/// Cost: O(shards). Errors: syntax.
 fn flushdb(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     check_mode(args)?;
     let db = cx.view.db();
@@ -43,7 +47,9 @@ fn flushdb(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `FLUSHALL [ASYNC | SYNC]`: cost O(shards · databases).
+/// `FLUSHALL [ASYNC | SYNC]`: OK. The memory is freed elsewhere in both modes.
+///
+/// Cost: O(shards · databases). Errors: syntax.
 fn flushall(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     check_mode(args)?;
     cx.view.flush(None);
@@ -51,7 +57,7 @@ fn flushall(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Both modes are taken and do the same: nobody waits for memory to be freed.
+/// Accepts both modes, which do the same: no client waits for memory to be freed. Errors: syntax.
 fn check_mode(args: Args<'_>) -> Result<(), Error> {
     match args.get(1) {
         None => Ok(()),
@@ -60,7 +66,9 @@ fn check_mode(args: Args<'_>) -> Result<(), Error> {
     }
 }
 
-/// `SWAPDB index1 index2`: cost O(shards).
+/// `SWAPDB index1 index2`: OK.
+///
+/// Cost: O(shards). Errors: not a number, out of range.
 fn swapdb(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let first = index(args.at(1), "ERR invalid first DB index")?;
     let second = index(args.at(2), "ERR invalid second DB index")?;
@@ -73,7 +81,7 @@ fn swapdb(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// A database's number; what is no 32-bit number has its own text.
+/// Reads a database's number. Errors: `error`, if it is not a 32-bit number.
 fn index(arg: &[u8], error: &'static str) -> Result<i64, Error> {
     let number = stdx::num::parse_i64(arg).filter(|n| i32::try_from(*n).is_ok());
     number.ok_or(Error::new(error))

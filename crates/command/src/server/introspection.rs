@@ -1,9 +1,11 @@
-//! COMMAND, CONFIG, INFO and what else tells about the server. `exec` performs all of it.
+//! COMMAND, CONFIG, INFO and other facts about the server. `exec` performs all of them.
 
+use crate::facts;
 use crate::table::{ADMIN, Command, FAST, LOADING, NOSCRIPT, READONLY, Run, STALE, acl};
 
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("command", -1, Run::Exec, LOADING | STALE, acl::CONNECTION)
+        .facts(facts::SLOW_ACTION)
         .tips(&["nondeterministic_output_order"])
         .doc("server", "2.8.13", "O(N) for N commands.", "Facts about every command.")
         .subs(&[
@@ -14,6 +16,7 @@ pub(crate) static COMMANDS: &[Command] = &[
                 "How many commands there are.",
             ),
             Command::new("command|docs", -2, Run::Exec, LOADING | STALE, acl::CONNECTION)
+                .facts(facts::SLOW_ACTION)
                 .tips(&["nondeterministic_output_order"])
                 .doc(
                     "server",
@@ -22,9 +25,11 @@ pub(crate) static COMMANDS: &[Command] = &[
                     "Descriptions of commands for people and tools.",
                 ),
             Command::new("command|info", -2, Run::Exec, LOADING | STALE, acl::CONNECTION)
+                .facts(facts::SLOW_ACTION)
                 .tips(&["nondeterministic_output_order"])
                 .doc("server", "2.8.13", "O(N) for N names.", "Facts about some commands, or all."),
             Command::new("command|list", -2, Run::Exec, LOADING | STALE, acl::CONNECTION)
+                .facts(facts::SLOW_ACTION)
                 .tips(&["nondeterministic_output_order"])
                 .doc(
                     "server",
@@ -36,13 +41,13 @@ pub(crate) static COMMANDS: &[Command] = &[
                 "server",
                 "2.8.13",
                 "O(N) for N arguments.",
-                "Which arguments of a full command are keys.",
+                "Lists the key arguments of a full command.",
             ),
             Command::new("command|getkeysandflags", -3, Run::Exec, LOADING | STALE, acl::CONNECTION).doc(
                 "server",
                 "7.0.0",
                 "O(N) for N arguments.",
-                "Which arguments of a full command are keys, and what is done with each.",
+                "Lists the key arguments of a full command, and how each is used.",
             ),
             Command::new("command|help", 2, Run::Exec, LOADING | STALE, acl::CONNECTION).doc(
                 "server",
@@ -54,13 +59,11 @@ pub(crate) static COMMANDS: &[Command] = &[
     Command::new("config", -2, Run::Container, 0, 0)
         .doc("server", "2.0.0", "Depends on subcommand.", "Subcommands about settings.")
         .subs(&[
-            Command::new("config|get", -3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0).doc(
-                "server",
-                "2.0.0",
-                "O(N) for N settings named.",
-                "Settings whose names match.",
-            ),
+            Command::new("config|get", -3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .facts(facts::SLOW_ACTION)
+                .doc("server", "2.0.0", "O(N) for N settings named.", "Settings whose names match."),
             Command::new("config|set", -4, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .facts(facts::CHANGES)
                 .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
                 .doc(
                     "server",
@@ -69,9 +72,11 @@ pub(crate) static COMMANDS: &[Command] = &[
                     "Changes settings while the server runs.",
                 ),
             Command::new("config|resetstat", 2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .facts(facts::CHANGES)
                 .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
                 .doc("server", "2.0.0", "O(1)", "Sets the counters shown by INFO back to zero."),
             Command::new("config|rewrite", 2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .facts(facts::CHANGES)
                 .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
                 .doc("server", "2.8.0", "O(1)", "Writes the settings in force into the configuration file."),
             Command::new("config|help", 2, Run::Exec, LOADING | STALE, 0).doc(
@@ -82,6 +87,7 @@ pub(crate) static COMMANDS: &[Command] = &[
             ),
         ]),
     Command::new("info", -1, Run::Exec, LOADING | STALE, acl::DANGEROUS)
+        .facts(facts::SLOW_ACTION)
         .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
         .doc("server", "1.0.0", "O(1)", "The state of the server and its statistics as text."),
     Command::new("time", 1, Run::Exec, LOADING | STALE | FAST, 0).tips(&["nondeterministic_output"]).doc(
@@ -107,12 +113,15 @@ pub(crate) static COMMANDS: &[Command] = &[
         .subs(&[
             crate::generic::object::MEMORY_USAGE,
             Command::new("memory|stats", 2, Run::Exec, 0, 0)
+                .facts(facts::SLOW_ACTION)
                 .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
-                .doc("server", "4.0.0", "O(1)", "Where the memory goes."),
+                .doc("server", "4.0.0", "O(1)", "Lists the memory in use by purpose."),
             Command::new("memory|doctor", 2, Run::Exec, 0, 0)
+                .facts(facts::SLOW_ACTION)
                 .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
-                .doc("server", "4.0.0", "O(1)", "What is remarkable about the use of memory."),
+                .doc("server", "4.0.0", "O(1)", "Names problems in the use of memory."),
             Command::new("memory|purge", 2, Run::Exec, 0, 0)
+                .facts(facts::CHANGES)
                 .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
                 .doc(
                     "server",
@@ -121,12 +130,13 @@ pub(crate) static COMMANDS: &[Command] = &[
                     "Gives unused memory back to the system.",
                 ),
             Command::new("memory|malloc-stats", 2, Run::Exec, 0, 0)
+                .facts(facts::SLOW_ACTION)
                 .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
                 .doc(
                     "server",
                     "4.0.0",
                     "Grows with the memory in use.",
-                    "What the allocator says about itself.",
+                    "Statistics of the memory allocator.",
                 ),
             Command::new("memory|help", 2, Run::Exec, LOADING | STALE, 0).doc(
                 "server",
@@ -139,17 +149,20 @@ pub(crate) static COMMANDS: &[Command] = &[
         .doc("server", "2.2.12", "Depends on subcommand.", "Subcommands about the log of slow commands.")
         .subs(&[
             Command::new("slowlog|get", -2, Run::Exec, ADMIN | LOADING | STALE, 0)
+                .facts(facts::SLOW_ACTION)
                 .tips(&["request_policy:all_nodes", "nondeterministic_output"])
                 .doc("server", "2.2.12", "O(N) for N entries answered.", "Newest entries of the slow log."),
             Command::new("slowlog|len", 2, Run::Exec, ADMIN | LOADING | STALE, 0)
                 .tips(&["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"])
                 .doc("server", "2.2.12", "O(1)", "How many entries the slow log has."),
             Command::new("slowlog|reset", 2, Run::Exec, ADMIN | LOADING | STALE, 0)
+                .facts(facts::CHANGES)
                 .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
                 .doc("server", "2.2.12", "O(N) for N entries.", "Empties the slow log."),
             Command::new("slowlog|why", -2, Run::Exec, ADMIN | LOADING | STALE, 0)
+                .facts(facts::SLOW_ACTION)
                 .tips(&["request_policy:all_nodes", "nondeterministic_output"])
-                .doc("server", "0.1.0", "O(N) for N entries answered.", "As GET, and where the time went."),
+                .doc("server", "0.1.0", "O(N) for N entries answered.", "As GET, with where the time went."),
             Command::new("slowlog|help", 2, Run::Exec, LOADING | STALE, 0).doc(
                 "server",
                 "6.2.0",
@@ -162,39 +175,44 @@ pub(crate) static COMMANDS: &[Command] = &[
         .subs(&[
             crate::generic::items::ITEMS,
             Command::new("evenkeel|waits", -2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .facts(facts::SLOW_ACTION)
                 .tips(&["nondeterministic_output"])
                 .doc(
                     "server",
                     "0.1.0",
                     "O(N log N) for N waits remembered.",
-                    "Who waited, for whom, for what, how long.",
+                    "Lists waits: the client, the cause, the resource and the time.",
                 ),
             Command::new("evenkeel|why", 3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .facts(facts::SLOW_ACTION)
                 .tips(&["nondeterministic_output"])
                 .doc(
                     "server",
                     "0.1.0",
                     "O(N) for N waits remembered.",
-                    "What one client's slow requests spent their time on.",
+                    "Shows where one client's slow requests spent their time.",
                 ),
             Command::new("evenkeel|stalls", -2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .facts(facts::SLOW_ACTION)
                 .tips(&["nondeterministic_output"])
                 .doc(
                     "server",
                     "0.1.0",
                     "O(N log N) for N stalls remembered.",
-                    "Turns of event loops that took long, and because of whom.",
+                    "Lists long turns of event loops and the clients that caused them.",
                 ),
             Command::new("evenkeel|phases", 2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .facts(facts::SLOW_ACTION)
                 .tips(&["nondeterministic_output"])
                 .doc("server", "0.1.0", "O(1)", "Times of all requests by phase."),
             Command::new("evenkeel|source", -3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .facts(facts::SLOW_ACTION | facts::CHANGES)
                 .tips(&["nondeterministic_output"])
                 .doc(
                     "server",
                     "0.1.0",
                     "O(N) for N sources, or for N ids given up.",
-                    "Databases that are read through: adds, lists, pauses, flushes and removes them.",
+                    "Adds, lists, pauses, flushes and removes databases to read through.",
                 ),
             Command::new("evenkeel|help", 2, Run::Exec, LOADING | STALE, 0).doc(
                 "server",
@@ -213,15 +231,18 @@ pub(crate) static COMMANDS: &[Command] = &[
                 .tips(&["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"])
                 .doc("server", "2.8.13", "O(1)", "Recorded latencies of an event with their times."),
             Command::new("latency|reset", -2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .facts(facts::CHANGES)
                 .tips(&["request_policy:all_nodes", "response_policy:agg_sum"])
-                .doc("server", "2.8.13", "O(1)", "Forgets what was recorded about some events, or all."),
+                .doc("server", "2.8.13", "O(1)", "Clears the records of some events, or all."),
             Command::new("latency|graph", 3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
                 .tips(&["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"])
                 .doc("server", "2.8.13", "O(1)", "Draws the recorded latencies of an event."),
             Command::new("latency|doctor", 2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .facts(facts::SLOW_ACTION)
                 .tips(&["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"])
-                .doc("server", "2.8.13", "O(1)", "What the recorded latencies tell, in words."),
+                .doc("server", "2.8.13", "O(1)", "Explains the recorded latencies in words."),
             Command::new("latency|histogram", -2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .facts(facts::SLOW_ACTION)
                 .tips(&["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"])
                 .doc(
                     "server",

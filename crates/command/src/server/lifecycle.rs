@@ -1,5 +1,7 @@
-//! The server's life, data on disk and other servers: what memory alone has no use for is refused by `exec`.
+//! The server's life, data on disk and other servers. `exec` performs these, and refuses what a server in
+//! memory alone cannot do.
 
+use crate::facts;
 use crate::table::{
     ADMIN, ALLOW_BUSY, BLOCKING, Command, FAST, LOADING, NO_ASYNC_LOADING, NO_MULTI, NOSCRIPT, Run, STALE,
     acl,
@@ -7,12 +9,13 @@ use crate::table::{
 
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("shutdown", -1, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE | NO_MULTI | ALLOW_BUSY, 0)
+        .facts(facts::CHANGES)
         .doc("server", "1.0.0", "O(1)", "Ends the server."),
     Command::new("save", 1, Run::Exec, ADMIN | NOSCRIPT | NO_ASYNC_LOADING | NO_MULTI, 0).doc(
         "server",
         "1.0.0",
         "O(1) per database; what was there is freed elsewhere.",
-        "Writes the data to disk while everybody waits.",
+        "Writes the data to disk while all clients wait.",
     ),
     Command::new("bgsave", -1, Run::Exec, ADMIN | NOSCRIPT | NO_ASYNC_LOADING, 0).doc(
         "server",
@@ -28,7 +31,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     ),
     Command::new("lastsave", 1, Run::Exec, LOADING | STALE | FAST, acl::ADMIN | acl::DANGEROUS)
         .tips(&["nondeterministic_output"])
-        .doc("server", "1.0.0", "O(1)", "When the data was last written to disk."),
+        .doc("server", "1.0.0", "O(1)", "Tells when the data was last written to disk."),
     Command::new("replicaof", 3, Run::Exec, ADMIN | NOSCRIPT | STALE | NO_ASYNC_LOADING, 0).doc(
         "server",
         "5.0.0",
@@ -45,7 +48,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         "server",
         "2.8.12",
         "O(1)",
-        "Which part this server plays in replication.",
+        "Tells the role of this server in replication.",
     ),
     Command::new("wait", 3, Run::Exec, BLOCKING, acl::CONNECTION)
         .tips(&["request_policy:all_shards", "response_policy:agg_min"])

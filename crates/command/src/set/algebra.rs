@@ -1,7 +1,8 @@
 //! SINTER, SUNION, SDIFF, their STORE forms, SINTERCARD.
 //!
-//! Short ones run inline and write members straight into the reply. Long ones run on a worker; then the answer is kept,
-//! integers as a tree that shares with the set that is walked, others as one bit per member, and streamed from there.
+//! A short result is computed inline and written straight into the reply. A long one runs on a worker, which
+//! keeps the result and streams it. Integers are kept as a tree that shares with the walked set, other
+//! members as one bit each.
 
 use super::members::write;
 use crate::options::{int, is};
@@ -98,9 +99,9 @@ pub(crate) static COMMANDS: &[Command] = &[
         ),
 ];
 
-// ----- costs ---------------------------------------------------------------------------------------------------------
+// ----- costs -----------------------------------------------------------------------------------------------
 
-/// Members that are looked for elsewhere are hashed and compared: so many bytes of them are a step more.
+/// Bytes of members that cost one step more, as members are hashed and compared.
 const BYTES_PER_STEP: usize = 1024;
 
 fn byte_steps(set: &Set) -> usize {
@@ -120,7 +121,8 @@ fn inter_steps(view: &View<'_>, keys: Args<'_>) -> usize {
     steps(view, keys).min().unwrap_or(0) * keys.len().max(1)
 }
 
-/// Each element is looked for in all others, or what is in the others is taken away.
+/// Steps of a difference. Each element is looked up in all other sets, or the members of the others are
+/// removed.
 fn diff_steps(view: &View<'_>, keys: Args<'_>) -> usize {
     let first = steps(view, keys).next().unwrap_or(0);
     let all = first.saturating_mul(keys.len().max(1));
@@ -128,7 +130,7 @@ fn diff_steps(view: &View<'_>, keys: Args<'_>) -> usize {
 }
 
 fn sum_steps(view: &View<'_>, keys: Args<'_>) -> usize {
-    // Of many a new set is made.
+    // A union of many sets builds a new set.
     steps(view, keys).sum::<usize>() * if keys.len() > algebra::MANY { 8 } else { 2 }
 }
 
@@ -142,7 +144,7 @@ fn inter_store_cost(view: &View<'_>, args: Args<'_>) -> usize {
     inter_steps(view, args.from(2))
 }
 
-/// Dense integers are counted container by container, so no more than the bytes they take.
+/// Dense integers are counted container by container, so they cost no more than their bytes.
 fn card_cost(view: &View<'_>, args: Args<'_>) -> usize {
     let Some(keys) = numkeys(args) else { return 0 };
     let one = |set: &Set| set.len().min(set.mem_bytes() / 8) + byte_steps(set);
@@ -171,14 +173,15 @@ fn sum_store_cost(view: &View<'_>, args: Args<'_>) -> usize {
     sum_steps(view, args.from(2))
 }
 
-// ----- reading -------------------------------------------------------------------------------------------------------
+// ----- reading ---------------------------------------------------------------------------------------------
 
-/// Most members of a result that is built anew for its encoding: Redis's largest set of integers by default.
+/// Most members of a result that is rebuilt for its encoding: Redis's default for its largest set of
+/// integers.
 const REBUILT_MAX: usize = 512;
 
 static EMPTY: Set = Set::new();
 
-/// Counts the look-ups of some keys as hits and misses, up to the first of another type.
+/// Counts the look-ups of some keys as hits and misses, up to the first key of another type.
 fn count_lookups(view: &mut View<'_>, keys: Args<'_>) {
     let mut hits = 0;
     for key in keys.iter() {
@@ -195,12 +198,12 @@ fn count_lookups(view: &mut View<'_>, keys: Args<'_>) {
     view.count_hits(hits);
 }
 
-/// The sets of some keys; a missing one is empty. Every key's type is checked.
+/// The sets of some keys. A missing key is an empty set. Errors: WRONGTYPE of any key.
 fn sets<'v>(view: &'v View<'_>, keys: Args<'_>) -> Result<Vec<&'v Set>, Error> {
     keys.iter().map(|key| Ok(view.set(key)?.unwrap_or(&EMPTY))).collect()
 }
 
-/// Charges the work of a kernel; remembers the refusal.
+/// Charges the work of a kernel and keeps the refusal.
 macro_rules! pause {
     ($budget:expr, $refused:ident) => {
         &mut |steps| match $budget.charge(steps) {
@@ -219,7 +222,7 @@ fn diff_kernel<'a>(sets: &[&'a Set], pause: algebra::Pause<'_>, to: &mut dyn Tak
     algebra::diff_to(sets[0], &sets[1..], pause, to)
 }
 
-/// Writes what it is given, until a reply is so long.
+/// Writes members until the reply is `end` bytes long.
 struct Writer<'o> {
     out: &'o mut Reply,
     count: usize,
@@ -245,7 +248,7 @@ impl<'a> Taker<'a> for Writer<'_> {
     }
 }
 
-/// Writes the result of a kernel as it comes, its length afterwards.
+/// Writes the result of a kernel as it comes, and its length afterwards.
 fn answer(out: &mut Reply, budget: &mut Budget<'_>, sets: &[&Set], kernel: Kernel) -> Result<(), Error> {
     let (mark, mut refused) = (out.mark(), None);
     let mut writer = Writer { out, count: 0, end: usize::MAX };
@@ -272,7 +275,7 @@ impl Stream for Chosen {
     }
 }
 
-/// Several results one after the other: a union is each set without those before it.
+/// Several results in a row: a union is each set without the earlier ones.
 struct Union {
     parts: Vec<Chosen>,
 }
@@ -295,7 +298,7 @@ impl Stream for Union {
     }
 }
 
-/// Whether the result had better be kept as bits and streamed.
+/// Whether the result should be kept and streamed.
 fn is_large(cx: &Cx<'_, '_>, len: usize) -> bool {
     cx.caller.may_stream && len > 16 * STREAM_FROM
 }
@@ -316,7 +319,7 @@ fn sinter(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     stream_one(cx, found, refused)
 }
 
-/// `SDIFF key [key ...]`: members of the first set that are in none of the others.
+/// `SDIFF key [key ...]`: members of the first set that no other set has.
 ///
 /// Cost: O(min(n·m, k)), n = members of the first set, m = keys, k = members of all. Errors: WRONGTYPE.
 fn sdiff(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
@@ -335,7 +338,7 @@ fn sdiff(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     stream_one(cx, found, refused)
 }
 
-/// Answers a set that was made.
+/// Answers a computed set.
 fn whole(cx: &mut Cx<'_, '_>, found: Option<Set>, refused: Option<Error>) -> Result<(), Error> {
     let Some(found) = found else { return Err(refused.unwrap_or(Error::Cancelled)) };
     cx.out.set(found.len());
@@ -371,15 +374,15 @@ fn sunion(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         count += part.len();
         parts.push(Chosen(part));
     }
-    // The last is written first: the order is free, and a finished part is popped.
+    // The last part is written first: the order is free, and a finished part is popped.
     cx.out.set(count);
     cx.stream(Union { parts })?;
     Ok(())
 }
 
-// ----- storing -------------------------------------------------------------------------------------------------------
+// ----- storing ---------------------------------------------------------------------------------------------
 
-/// Puts a result under a key, or removes the key if the result is empty; answers the number of members.
+/// Puts a result under a key and answers its number of members. An empty result removes the key.
 fn store(cx: &mut Cx<'_, '_>, key: &[u8], result: Set, event: &'static str) -> Result<(), Error> {
     cx.out.int(result.len() as i64);
     if !result.is_empty() {
@@ -391,8 +394,8 @@ fn store(cx: &mut Cx<'_, '_>, key: &[u8], result: Set, event: &'static str) -> R
     Ok(())
 }
 
-/// A result as Redis builds it, element by element: one that began as a copy of a set of texts may hold integers only.
-/// Large ones have one encoding anyway.
+/// A result in the encoding that Redis builds element by element. A copy of a set of texts may hold only
+/// integers. Large sets have only one encoding.
 fn rebuilt(result: Set) -> Set {
     if result.len() > REBUILT_MAX || result.encoding() == Enc::IntSet {
         return result;
@@ -404,7 +407,9 @@ fn rebuilt(result: Set) -> Set {
     fresh
 }
 
-/// `SINTERSTORE destination key [key ...]`
+/// `SINTERSTORE destination key [key ...]`: stores the intersection and answers its number of members.
+///
+/// Cost: O(n·m), n = members of the smallest set, m = keys. Errors: WRONGTYPE of a source.
 fn sinterstore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     count_lookups(cx.view, args.from(2));
     let all = sets(cx.view, args.from(2))?;
@@ -414,7 +419,9 @@ fn sinterstore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     store(cx, args.at(1), result, "sinterstore")
 }
 
-/// `SUNIONSTORE destination key [key ...]`
+/// `SUNIONSTORE destination key [key ...]`: stores the union and answers its number of members.
+///
+/// Cost: O(n·min(m, log n)), n = members of all sets, m = keys. Errors: WRONGTYPE of a source.
 fn sunionstore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     count_lookups(cx.view, args.from(2));
     let all = sets(cx.view, args.from(2))?;
@@ -424,7 +431,10 @@ fn sunionstore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     store(cx, args.at(1), rebuilt(result), "sunionstore")
 }
 
-/// `SDIFFSTORE destination key [key ...]`
+/// `SDIFFSTORE destination key [key ...]`: stores the difference and answers its number of members.
+///
+/// Cost: O(min(n·m, k)), n = members of the first set, m = keys, k = members of all. Errors: WRONGTYPE of a
+/// source.
 fn sdiffstore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     count_lookups(cx.view, args.from(2));
     let all = sets(cx.view, args.from(2))?;
@@ -440,9 +450,11 @@ fn numkeys(args: Args<'_>) -> Option<Args<'_>> {
     (count + 2 <= args.len()).then(|| args.to(2 + count).from(2))
 }
 
-/// `SINTERCARD numkeys key [key ...] [LIMIT limit]`
+/// `SINTERCARD numkeys key [key ...] [LIMIT limit]`: the number of members present in every set, up to the
+/// limit.
 ///
-/// Cost: O(n·m), n = members of the smallest set, m = keys; less with a limit. Errors: WRONGTYPE, syntax.
+/// Cost: O(n·m), n = members of the smallest set, m = keys; less with a limit. Errors: bad numkeys, syntax,
+/// LIMIT negative, WRONGTYPE.
 fn sintercard(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if int(args.at(1)).ok().is_none_or(|n| n <= 0) {
         return Err(Error::new("ERR numkeys should be greater than 0"));
@@ -482,7 +494,8 @@ fn sintercard(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 mod tests {
     use crate::testing::Db;
 
-    /// As many sets as are joined or taken away one after the other, with integers, texts, a key that is missing and one of another type.
+    /// As many sets as are joined or subtracted one by one: with integers, texts, a missing key and one of
+    /// another type.
     #[test]
     fn very_many_sets_answer_as_few_do() {
         Db::both(|mut db| {

@@ -71,7 +71,7 @@ pub(super) fn per_argument(_: &View<'_>, args: Args<'_>) -> usize {
     args.len() * 4
 }
 
-/// As many members as the step is to visit.
+/// Steps for the members that one call visits.
 fn scan_cost(view: &View<'_>, args: Args<'_>) -> usize {
     let count = ScanOptions::parse(args.from(3), &[]).map_or(0, |options| options.count);
     view.set(args.at(1)).ok().flatten().map_or(0, Set::len).min(count) * 4
@@ -86,9 +86,9 @@ pub(crate) fn write(out: &mut Reply, elem: Elem<'_>) {
     }
 }
 
-/// `SADD key member [member ...]`
+/// `SADD key member [member ...]`: the number of new members.
 ///
-/// Cost: O(members). Errors: WRONGTYPE.
+/// Cost: O(members named). Errors: WRONGTYPE.
 fn sadd(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let set = cx.view.set_or_new(key)?;
@@ -100,9 +100,9 @@ fn sadd(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `SREM key member [member ...]`
+/// `SREM key member [member ...]`: the number of removed members. An empty set is removed.
 ///
-/// Cost: O(members). Errors: WRONGTYPE.
+/// Cost: O(members named). Errors: WRONGTYPE.
 fn srem(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let Some(set) = cx.view.set_mut(key)? else {
@@ -118,7 +118,9 @@ fn srem(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `SISMEMBER key member`
+/// `SISMEMBER key member`: 1 if it is a member, else 0.
+///
+/// Cost: O(1). Errors: WRONGTYPE.
 fn sismember(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let set = cx.view.set(args.at(1))?;
     let (hit, is) = (set.is_some(), set.is_some_and(|set| set.contains(args.at(2))));
@@ -127,7 +129,9 @@ fn sismember(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `SMISMEMBER key member [member ...]`
+/// `SMISMEMBER key member [member ...]`: 1 or 0 for each.
+///
+/// Cost: O(members named). Errors: WRONGTYPE.
 fn smismember(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let set = cx.view.set(args.at(1))?;
     cx.out.array(args.len() - 2);
@@ -139,7 +143,9 @@ fn smismember(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `SCARD key`
+/// `SCARD key`: the number of members; 0 for a missing key.
+///
+/// Cost: O(1). Errors: WRONGTYPE.
 fn scard(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let set = cx.view.set(args.at(1))?;
     let hit = set.is_some();
@@ -148,7 +154,9 @@ fn scard(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `SMEMBERS key`. Large sets stream from an O(1) clone.
+/// `SMEMBERS key`: all members. A large set streams from an O(1) clone.
+///
+/// Cost: O(n), n = members. Errors: WRONGTYPE.
 fn smembers(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let set = cx.view.set(args.at(1))?.cloned();
     cx.view.count_lookup(args.at(1), set.is_some());
@@ -157,10 +165,10 @@ fn smembers(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     answer(cx, set)
 }
 
-/// Writes all members, without a header: large sets as a stream.
+/// Writes all members, without a header. A large set is streamed.
 pub(super) fn answer(cx: &mut Cx<'_, '_>, set: Set) -> Result<(), Error> {
     let mut members = Members { set, next: 0 };
-    // Few members may be long.
+    // A few members may be long.
     if members.set.len() > STREAM_FROM || members.fill(cx.out, STREAM_BYTES) {
         return cx.stream(members);
     }
@@ -191,9 +199,9 @@ impl Stream for Members {
     }
 }
 
-/// `SMOVE source destination member`
+/// `SMOVE source destination member`: 1 if the member was moved, 0 if the source does not have it.
 ///
-/// Errors: WRONGTYPE of either key, if the source exists.
+/// Cost: O(1). Errors: WRONGTYPE of either key, if the source exists.
 fn smove(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (from, to, member) = (args.at(1), args.at(2), args.at(3));
     if !cx.view.exists(from) {
@@ -218,7 +226,10 @@ fn smove(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `SSCAN key cursor [MATCH pattern] [COUNT count]`
+/// `SSCAN key cursor [MATCH pattern] [COUNT count]`: `[cursor, members]`.
+///
+/// Cost: O(members visited). Errors: bad cursor, WRONGTYPE; syntax or COUNT not an integer, if the set
+/// exists.
 fn sscan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let cursor = crate::options::cursor(args.at(2))?;
     let Some(set) = cx.view.set(args.at(1))? else {
@@ -239,6 +250,7 @@ fn sscan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         }
     });
     walk.end()?;
+    cx.view.count_lookup(args.at(1), true);
     cx.out.array(2);
     cx.out.bulk(next.to_string().as_bytes());
     cx.out.array(count);

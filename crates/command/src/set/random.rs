@@ -37,7 +37,7 @@ pub(crate) static COMMANDS: &[Command] = &[
 
 /// Bytes of the shortest element of a reply.
 pub(crate) const BULK_MIN: usize = 6;
-/// Steps for a member that is popped.
+/// Steps for a popped member.
 const POP_STEPS: usize = 6;
 /// Members drawn between two looks at the budget.
 pub(crate) const PIECE: usize = 64;
@@ -45,24 +45,25 @@ pub(crate) const PIECE: usize = 64;
 fn pop_cost(view: &View<'_>, args: Args<'_>) -> usize {
     let len = view.set(args.at(1)).ok().flatten().map_or(0, Set::len);
     let count = args.get(2).and_then(stdx::num::parse_i64).unwrap_or(1).unsigned_abs() as usize;
-    // All of them is one pointer, and the reply is streamed.
+    // A pop of all members moves one pointer, and the reply is streamed.
     if count >= len { 1 } else { count * POP_STEPS }
 }
 
 fn random_cost(view: &View<'_>, args: Args<'_>) -> usize {
     let len = view.set(args.at(1)).ok().flatten().map_or(0, Set::len);
     match args.get(2).and_then(stdx::num::parse_i64) {
-        // With repetitions the reply is streamed.
+        // A reply with repetitions is streamed.
         None | Some(i64::MIN..0) => 1,
-        // So are all of them.
+        // A reply of all members is streamed too.
         Some(count) if count as usize >= len => 1,
         Some(count) => count as usize * 4,
     }
 }
 
-/// `SPOP key [count]`
+/// `SPOP key [count]`: a random member or null; with a count an array. Popped members leave the set.
 ///
-/// Cost: O(count · log n). Errors: WRONGTYPE, count negative.
+/// Cost: O(count · log n), n = members; O(1) and the reply if all are popped. Errors: syntax, count negative,
+/// WRONGTYPE.
 fn spop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     if args.len() > 3 {
@@ -123,9 +124,10 @@ fn pop_one(cx: &mut Cx<'_, '_>, key: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// `SRANDMEMBER key [count]`
+/// `SRANDMEMBER key [count]`: a random member or null; with a count an array. A negative count allows
+/// repetitions.
 ///
-/// Cost: O(count · log n). Errors: WRONGTYPE, count no integer, or the lowest there is.
+/// Cost: O(count · log n), n = members. Errors: syntax, count not an integer or the lowest one, WRONGTYPE.
 fn srandmember(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     if args.len() > 3 {
@@ -180,7 +182,7 @@ fn srandmember(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     }
 }
 
-/// `wanted` different ranks below `len`, in random order; None means all.
+/// `wanted` different ranks below `len`, in random order. None means all. O(wanted).
 pub(crate) fn distinct(cx: &mut Cx<'_, '_>, wanted: usize, len: usize) -> Result<Option<Vec<usize>>, Error> {
     if wanted >= len {
         return Ok(None);
@@ -201,7 +203,7 @@ pub(crate) fn distinct(cx: &mut Cx<'_, '_>, wanted: usize, len: usize) -> Result
     Ok(Some(ranks))
 }
 
-/// Random members with repetitions, as many as wanted.
+/// A number of random members, with repetitions.
 struct Repeated {
     set: Set,
     left: u64,

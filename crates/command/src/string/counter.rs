@@ -1,6 +1,6 @@
-//! Strings as numbers.
+//! Strings as numbers: INCR, DECR, INCRBY, DECRBY, INCRBYFLOAT.
 //!
-//! The number is read where it lies and written from a buffer on the stack; a key keeps its expiry.
+//! The number is read in place and written from a buffer on the stack. A key keeps its expiry.
 
 use crate::table::{Command, DENYOOM, FAST, KeySpec, RW_ACCESS_UPDATE, Run, WRITE, acl};
 use crate::{Cx, Effect, Error, options};
@@ -42,22 +42,30 @@ pub(crate) static COMMANDS: &[Command] = &[
         .doc("string", "2.6.0", "O(1)", "Adds to the decimal number a key holds; a missing key counts as 0."),
 ];
 
-/// `INCR key`.
+/// `INCR key`: adds one and answers the new number. A missing key counts as 0.
+///
+/// Cost: O(1). Errors: WRONGTYPE, not an integer, overflow.
 fn incr(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     add(cx, args.at(1), 1)
 }
 
-/// `DECR key`.
+/// `DECR key`: subtracts one and answers the new number. A missing key counts as 0.
+///
+/// Cost: O(1). Errors: WRONGTYPE, not an integer, overflow.
 fn decr(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     add(cx, args.at(1), -1)
 }
 
-/// `INCRBY key increment`.
+/// `INCRBY key increment`: answers the new number. A missing key counts as 0.
+///
+/// Cost: O(1). Errors: increment or value not an integer, WRONGTYPE, overflow.
 fn incrby(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     add(cx, args.at(1), options::int(args.at(2))?)
 }
 
-/// `DECRBY key decrement`.
+/// `DECRBY key decrement`: answers the new number. A missing key counts as 0.
+///
+/// Cost: O(1). Errors: decrement or value not an integer, WRONGTYPE, overflow.
 fn decrby(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let by = options::int(args.at(2))?.checked_neg().ok_or(Error::new("ERR decrement would overflow"))?;
     add(cx, args.at(1), by)
@@ -74,7 +82,10 @@ fn add(cx: &mut Cx<'_, '_>, key: &[u8], by: i64) -> Result<(), Error> {
     Ok(())
 }
 
-/// `INCRBYFLOAT key increment`, in the precision of the 80-bit floats clients know (see `stdx::long_double`).
+/// `INCRBYFLOAT key increment`: answers the new number, in the precision of the 80-bit floats clients know
+/// (see `stdx::long_double`). A missing key counts as 0.
+///
+/// Cost: O(1). Errors: WRONGTYPE, increment or value not a float, a result that is NaN or infinite.
 fn incrbyfloat(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let (old, expire) = match cx.view.string_and_expire(key)? {

@@ -1,9 +1,9 @@
-//! Changing a part of a string: APPEND, SETRANGE, and what the bitmap commands write.
+//! Changes to a part of a string: APPEND, SETRANGE, and the writes of the bitmap commands.
 //!
 //! ```text
-//! same length          in place, wherever it lies
+//! same length          in place, in the entry or in the value
 //! short afterwards     copied on the stack and stored again (it lives in the key's entry)
-//! long                 the value's own chunks grow; a gap becomes zeros that cost nothing
+//! long                 the value's own chunks grow; a gap becomes zeros that take no memory
 //! ```
 
 use super::argument_cost;
@@ -43,7 +43,10 @@ pub(crate) static COMMANDS: &[Command] = &[
 /// Strings up to this length are copied when they grow.
 const SHORT: usize = 320;
 
-/// `APPEND key value`: the new length. A missing key becomes the value.
+/// `APPEND key value`: appends and answers the new length. A missing key becomes the value.
+///
+/// Cost: O(n), n = bytes of the value, however long the string. Errors: WRONGTYPE, a string over
+/// `proto-max-bulk-len`.
 fn append(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (key, value) = (args.at(1), args.at(2));
     let old = cx.view.string(key)?.map(|s| s.len());
@@ -59,9 +62,10 @@ fn append(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `SETRANGE key offset value`: the new length. An empty value changes nothing.
+/// `SETRANGE key offset value`: overwrites a part and answers the new length. An empty value changes nothing.
 ///
-/// Cost: O(n), n = bytes of the value, however long the string.
+/// Cost: O(n), n = bytes of the value, however long the string. Errors: offset not an integer or negative,
+/// WRONGTYPE, a string over `proto-max-bulk-len`.
 fn setrange(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (key, offset, value) = (args.at(1), int(args.at(2))?, args.at(3));
     let offset = usize::try_from(offset).map_err(|_| Error::new("ERR offset is out of range"))?;
@@ -77,8 +81,8 @@ fn setrange(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Writes `bytes` at `at` into the string of a key, which may be missing; what lies between is zeros. The expiry stays.
-/// The caller says `changed`. Cost: O(n), n = bytes written.
+/// Writes `bytes` at `at` into the string of a key, which may be missing. A gap becomes zeros, and the expiry
+/// stays. The caller calls `changed`. Cost: O(n), n = bytes written.
 pub(crate) fn write_at(view: &mut View<'_>, key: &[u8], at: usize, bytes: &[u8]) -> Result<(), WrongType> {
     let end = at + bytes.len();
     let (old, expire) = match view.string_and_expire(key)? {
@@ -114,7 +118,7 @@ pub(crate) fn write_at(view: &mut View<'_>, key: &[u8], at: usize, bytes: &[u8])
     Ok(())
 }
 
-/// For an edit that changed nothing: Redis would call the string `raw` from now on all the same.
+/// Marks a string `raw` after an edit that changed nothing, as Redis does.
 pub(crate) fn touch(view: &mut View<'_>, key: &[u8]) -> Result<(), WrongType> {
     if !view.is_raw(key) {
         view.string_mut(key)?;

@@ -1,13 +1,12 @@
-//! The options that SET, GETEX and MSETEX share: conditions, and when the key is to expire.
+//! The options that SET, GETEX and MSETEX share: conditions and expiry.
 //!
-//! An option may be repeated (the last one counts) but not joined with one it contradicts; either mistake is a plain
-//! syntax error. Whether the time itself makes sense is only seen later, by [`Options::deadline`], because some commands
-//! look at the key in between.
+//! An option may be repeated; the last one counts. An option that contradicts another is a syntax error. The
+//! time itself is checked later, by [`Options::deadline`], because some commands look at the key in between.
 
 use crate::{Cx, Error, options};
 use resp::Args;
 
-/// Which command's options: each takes some of them only.
+/// The command whose options are read. Each takes only some of them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Of {
     Set,
@@ -15,7 +14,7 @@ pub(super) enum Of {
     MSetEx,
 }
 
-/// How a time is given.
+/// The unit and base of a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Unit {
     Ex,
@@ -39,7 +38,7 @@ impl Unit {
         matches!(self, Unit::Ex | Unit::Px)
     }
 
-    /// The time as milliseconds since 1970. Errors: not an integer; not positive, or beyond what 64 bits hold.
+    /// The time as milliseconds since 1970. Errors: not an integer; not positive, or too large for 64 bits.
     pub(super) fn deadline(self, time: &[u8], now_ms: u64, command: &str) -> Result<u64, Error> {
         let time = options::int(time)?;
         let factor = if matches!(self, Unit::Ex | Unit::ExAt) { 1000 } else { 1 };
@@ -52,7 +51,7 @@ impl Unit {
     }
 }
 
-/// What stands behind the key (and value).
+/// The options behind the key (and value).
 #[derive(Clone, Copy, Default)]
 pub(super) struct Options<'a> {
     pub nx: bool,
@@ -74,7 +73,7 @@ impl<'a> Options<'a> {
         Ok(options)
     }
 
-    /// One option; None if it is unknown, contradicts another or lacks its argument.
+    /// Reads one option. None if it is unknown, contradicts another, or lacks its argument.
     fn take(&mut self, word: &[u8], rest: &mut impl Iterator<Item = &'a [u8]>, of: Of) -> Option<()> {
         let is = |name| options::is(word, name);
         let sets = of != Of::GetEx;
@@ -106,12 +105,12 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// When the key is to expire, as milliseconds since 1970.
+    /// The time of expiry, as milliseconds since 1970. Errors: those of [`Unit::deadline`].
     pub(super) fn deadline(&self, cx: &Cx<'_, '_>, command: &str) -> Result<Option<u64>, Error> {
         self.expire.map(|(unit, time)| unit.deadline(time, cx.view.now_ms(), command)).transpose()
     }
 
-    /// True if the deadline depends on the time the command runs.
+    /// Whether the deadline depends on the time the command runs.
     pub(super) fn is_relative(&self) -> bool {
         self.expire.is_some_and(|(unit, _)| unit.is_relative())
     }

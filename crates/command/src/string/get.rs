@@ -1,10 +1,11 @@
-//! Reading strings, and reading while changing the expiry or removing the key.
+//! Reads of strings, also with a change of the expiry or removal of the key.
 //!
-//! A string longer than 64 KB is answered as a stream that owns a clone of the value, so a later write changes nothing
-//! of the reply and the key is free at once. MGET does the same with all values from the first long one on.
+//! A string longer than 64 KB is answered as a stream that owns a clone of the value. A later write does not
+//! change the reply, and the key is free at once. MGET streams all values from the first long one on.
 
 use super::expiry::{Of, Options, Unit};
 use super::{STREAM_BYTES, Text, read, write, write_range};
+use crate::facts;
 use crate::table::{
     Command, DENYOOM, FAST, KeySpec, READONLY, RM_DELETE, RO, RO_ACCESS, Run, Use, WRITE, acl,
 };
@@ -28,6 +29,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         .reply(crate::replies::whole)
         .doc("string", "1.0.0", "O(1)", "Gives the string a key holds."),
     Command::new("mget", -2, Run::Read(mget), READONLY | FAST, acl::STRING)
+        .facts(facts::FETCHES)
         .keys(&[KeySpec::range(1, -1, 1, RO_ACCESS)])
         .reply(crate::replies::all::<1>)
         .tips(&["request_policy:multi_shard"])
@@ -39,6 +41,7 @@ pub(crate) static COMMANDS: &[Command] = &[
             "Gives the strings of many keys.",
         ),
     Command::new("getex", -2, Run::Write(getex), WRITE | FAST, acl::STRING)
+        .facts(facts::READS_VALUE)
         .keys(&[RW_EXPIRY])
         .reply(crate::replies::whole)
         .effect(Effect::Noted)
@@ -72,7 +75,9 @@ pub(crate) static COMMANDS: &[Command] = &[
 /// Steps for one key of MGET.
 const MGET_STEPS: usize = 3;
 
-/// `GET key`.
+/// `GET key`: the string, or null.
+///
+/// Cost: O(n), n = bytes of the string; a long chunked string is streamed. Errors: WRONGTYPE.
 #[inline]
 fn get(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if let Some(rest) = read(cx, args.at(1), |s, out, _| Ok(write(out, s)))? {
@@ -81,9 +86,9 @@ fn get(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `MGET key [key ...]`: a key without a string counts as missing.
+/// `MGET key [key ...]`: the strings, in an array. A key without a string answers null.
 ///
-/// Cost: O(n), n = keys; values of more than 64 KB in all are streamed.
+/// Cost: O(n), n = keys and bytes; values of more than 64 KB in all are streamed. Errors: none.
 fn mget(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let keys = args.from(1);
     let start = cx.out.len();
@@ -156,10 +161,13 @@ impl Stream for Texts {
     }
 }
 
-/// `GETEX key [EX s | PX ms | EXAT s | PXAT ms | PERSIST]`: a time that is past removes the key.
+/// `GETEX key [EX s | PX ms | EXAT s | PXAT ms | PERSIST]`: the string, or null; changes the expiry. A Unix
+/// time in the past removes the key.
 ///
-/// The time is looked at only after the key was found to hold a string. How long an entry of a hidden database is kept is decided by
-/// whoever runs the command on it ([`getex_asks`]).
+/// The time is checked only if the key holds a string. For an entry of a hidden database the caller decides
+/// how long the entry is kept ([`getex_asks`]).
+///
+/// Cost: as GET. Errors: syntax, WRONGTYPE, bad time.
 fn getex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let options = Options::parse(args.from(2), Of::GetEx)?;
@@ -194,8 +202,8 @@ fn getex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a GETEX asks for: nothing, if it has no option or a wrong one; else when the key is to expire, in milliseconds since 1970, or
-/// that it is not to (`Some(None)`). O(words).
+/// The expiry that a GETEX asks for: a time in milliseconds since 1970, or no expiry (`Some(None)`). None if
+/// it has no option or a wrong one. O(words).
 pub fn getex_asks(args: Args<'_>, now_ms: u64) -> Option<Option<u64>> {
     let options = Options::parse(args.from(2), Of::GetEx).ok()?;
     match options.expire {
@@ -204,7 +212,9 @@ pub fn getex_asks(args: Args<'_>, now_ms: u64) -> Option<Option<u64>> {
     }
 }
 
-/// `GETDEL key`.
+/// `GETDEL key`: the string, or null; removes the key.
+///
+/// Cost: as GET. Errors: WRONGTYPE.
 fn getdel(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let (found, rest) = read(cx, key, |s, out, _| Ok((s.is_some(), write(out, s))))?;
@@ -218,7 +228,9 @@ fn getdel(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `GETSET key value`: the old expiry goes with the old value.
+/// `GETSET key value`: the old string, or null. The old expiry goes with the old value.
+///
+/// Cost: as GET, plus O(n), n = bytes of the value. Errors: WRONGTYPE.
 fn getset(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let rest = read(cx, key, |s, out, _| Ok(write(out, s)))?;
@@ -230,9 +242,9 @@ fn getset(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `DELIFEQ key value`: 1 if the key was removed.
+/// `DELIFEQ key value`: 1 if the key was removed, else 0.
 ///
-/// Cost: O(n), n = bytes of `value`.
+/// Cost: O(n), n = bytes of `value`. Errors: WRONGTYPE.
 fn delifeq(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let equal = cx.view.string(key)?.is_some_and(|s| s == *args.at(2));
@@ -244,7 +256,9 @@ fn delifeq(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `STRLEN key`.
+/// `STRLEN key`: bytes of the string; 0 for a missing key.
+///
+/// Cost: O(1). Errors: WRONGTYPE.
 fn strlen(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     read(cx, args.at(1), |s, out, _| {
         out.int(s.map_or(0, |s| s.len()) as i64);
@@ -252,9 +266,13 @@ fn strlen(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     })
 }
 
-/// `GETRANGE key start end`: both may count from the end; what lies outside is cut off.
+/// `GETRANGE key start end`: a part of the string. Both may count from the end; a part outside is cut off.
 ///
-/// An `end` before the first byte is taken as the first byte, unless both count from the end and stand in the wrong order.
+/// An `end` before the first byte counts as the first byte. With both counted from the end and `start` behind
+/// `end`, the reply is empty.
+///
+/// Cost: O(n), n = bytes of the reply; a long part of a chunked string is streamed. Errors: not an integer,
+/// WRONGTYPE.
 fn getrange(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (start, end) = (options::int(args.at(2))?, options::int(args.at(3))?);
     let rest = read(cx, args.at(1), |s, out, _| {
@@ -281,8 +299,8 @@ fn getrange(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The part from `start` to `end`, both possibly counted from the end and both included, of something of `len` units. None if
-/// it is empty. Shared with the bitmap commands.
+/// The part from `start` to `end` of `len` units, both included and possibly counted from the end. None if it
+/// is empty. The bitmap commands use it too.
 pub(crate) fn clamp(start: i64, end: i64, len: usize) -> Option<std::ops::Range<usize>> {
     let len = len as i64;
     let place = |i: i64| if i < 0 { i.saturating_add(len).max(0) } else { i };

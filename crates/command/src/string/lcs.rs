@@ -7,15 +7,16 @@
 //!      ▼
 //! ```
 //!
-//! That bit is also all that walking back from the last corner asks: where the bytes differ, it leads up if the length grew
-//! and left if it did not, which are the steps the plain table leads to when ties go left. So no lengths are stored at all.
+//! The way back from the last corner needs only that bit. Where the bytes differ, it goes up if the length
+//! grew, and left if it did not. The plain table gives the same steps when ties go left. So no lengths are
+//! stored.
 //!
-//! - L1: only every k-th row is kept; walking back computes k rows again from the row kept above them.
-//! - L2: columns are taken in blocks, so that the match masks of a block stay in the cache; the carry of each row goes from
-//!   block to block in a bit of its own.
+//! - L1: only every k-th row is kept. The way back computes k rows again from the kept row above them.
+//! - L2: columns are taken in blocks, so that the match masks of a block stay in the cache. The carry of each
+//!   row goes from block to block in a bit of its own.
 //!
-//! Cost: O(n·m / 64) twice, n and m = the lengths; memory O(m·√n / 8): two strings of 100 KB take 8 MB and a second
-//! where the plain table takes 40 GB. What would pass [`MEMORY_MAX`] is refused.
+//! Cost: O(n·m / 64) twice, n and m = the lengths; memory O(m·√n / 8): 8 MB for two strings of 100 KB. A pair
+//! that needs more than [`MEMORY_MAX`] is refused.
 
 use super::BYTES_PER_STEP;
 use crate::options::{int, is};
@@ -42,9 +43,9 @@ const MEMORY_MAX: usize = 1 << 30;
 const BLOCK: usize = 1024;
 /// Words advanced in one step of the budget.
 const WORDS_PER_STEP: usize = 32;
-/// What beginning a row costs, in words.
+/// The cost of beginning a row, in words.
 const ROW: usize = 8;
-/// Rows are all kept if they take no more words than this.
+/// Words up to which all rows are kept.
 const KEEP_ALL: usize = 1 << 16;
 
 fn cost(view: &View<'_>, args: Args<'_>) -> usize {
@@ -56,7 +57,7 @@ fn cost(view: &View<'_>, args: Args<'_>) -> usize {
     if n == 0 || m == 0 { 0 } else { (n + m) / BYTES_PER_STEP + 2 * n * (ROW + m / 64) / WORDS_PER_STEP }
 }
 
-/// What is wanted of the common subsequence.
+/// The parts of the result that the options ask for.
 #[derive(Default)]
 struct Wanted {
     len: bool,
@@ -89,10 +90,14 @@ impl Wanted {
     }
 }
 
-/// `LCS key1 key2 [LEN | IDX [MINMATCHLEN n] [WITHMATCHLEN]]`: the bytes; their number; or where they stand, from the end to the
-/// start.
+/// `LCS key1 key2 [LEN | IDX [MINMATCHLEN n] [WITHMATCHLEN]]`: the common bytes; their number; or their
+/// positions, from the end to the start.
 ///
-/// The keys are looked at before the options; a key of another type is not a WRONGTYPE here.
+/// The keys are checked before the options. A key of another type is not a WRONGTYPE here, but a text of its
+/// own, as in Redis.
+///
+/// Cost: O(n·m / 64), n and m = bytes of the strings. Errors: a key that is not a string, syntax, LEN with
+/// IDX, MINMATCHLEN not an integer, too much memory.
 fn lcs(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     for key in [args.at(1), args.at(2)] {
         let hit = cx.view.exists(key);
@@ -157,14 +162,14 @@ fn matches(
     Ok(())
 }
 
-/// Bytes `a..a + len` of the one string that stand at `b..b + len` in the other.
+/// A run of common bytes: `a..a + len` of one string, `b..b + len` of the other.
 struct Match {
     a: usize,
     b: usize,
     len: usize,
 }
 
-/// The table of two strings; see the module.
+/// The table of two strings. See the module.
 struct Table<'a> {
     a: &'a [u8],
     b: &'a [u8],
@@ -176,14 +181,14 @@ impl Table<'_> {
         self.b.len().div_ceil(64)
     }
 
-    /// Length of the subsequence: how often it grows along the last row.
+    /// Length of the subsequence: the number of growths along the last row.
     fn len(&self, budget: &mut Budget<'_>) -> Result<usize, Error> {
         let mut row = vec![u64::MAX; self.words()];
         self.rows(0..self.a.len(), &mut row, budget, &mut |_, _, _| ())?;
         Ok(row.iter().map(|word| word.count_zeros() as usize).sum())
     }
 
-    /// Calls `f` for each run of bytes common to both, from the end to the start.
+    /// Calls `f` for each run of common bytes, from the end to the start.
     fn walk(&self, budget: &mut Budget<'_>, f: &mut dyn FnMut(Match)) -> Result<(), Error> {
         let (n, words) = (self.a.len(), self.words());
         let step = if n * words <= KEEP_ALL { n.max(1) } else { n.isqrt().max(64) };
@@ -213,8 +218,8 @@ impl Table<'_> {
         Ok(())
     }
 
-    /// Computes rows from the one above them, block by block of columns; `keep` sees each row of a block with the word it
-    /// starts at.
+    /// Computes rows from the one above them, block by block of columns. `keep` sees each row of a block with
+    /// the index of its first word.
     fn rows(
         &self,
         rows: std::ops::Range<usize>,
@@ -246,7 +251,8 @@ impl Table<'_> {
     }
 }
 
-/// One row further: a set bit says that the length does not grow there. Gives the carry out of the block.
+/// Advances by one row and gives the carry out of the block. A set bit says that the length does not grow
+/// there.
 fn advance(row: &mut [u64], mask: &[u64], mut carry: bool) -> bool {
     for (cell, mask) in row.iter_mut().zip(mask) {
         let (sum, over) = cell.overflowing_add(*cell & mask);
@@ -257,7 +263,8 @@ fn advance(row: &mut [u64], mask: &[u64], mut carry: bool) -> bool {
     carry
 }
 
-/// On the way back: at the corner behind byte `i` of `a` and byte `j` of `b`, which a run of common bytes follows.
+/// The position on the way back: the corner behind byte `i` of `a` and byte `j` of `b`. A run of common bytes
+/// follows it.
 struct Walk<'a> {
     a: &'a [u8],
     b: &'a [u8],
@@ -286,7 +293,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Tells the run that ended here.
+    /// Reports the run that ends here.
     fn end(&mut self, f: &mut dyn FnMut(Match)) {
         if self.run > 0 {
             f(Match { a: self.i, b: self.j, len: std::mem::take(&mut self.run) });

@@ -1,8 +1,9 @@
-//! Strings as texts: setting, reading, counting, editing, comparing. What is about single bits stands in `bitmap`.
+//! Strings as texts: set, read, count, edit, compare. Commands on single bits are in `bitmap`.
 //!
-//! - X1: nothing here copies a long string in one go: reading answers with a stream that shares the value's chunks,
-//!   editing changes the chunks it touches.
-//! - X2: a command that only reads a string counts its look-up (`keyspace_hits`); one that is about to write does not.
+//! - X1: no command copies a long string in one go. A read answers with a stream that shares the value's
+//!   chunks; an edit changes only the chunks it touches.
+//! - X2: a command that only reads a string counts its look-up (`keyspace_hits`). A command about to write
+//!   does not.
 
 pub(crate) mod counter;
 pub(crate) mod edit;
@@ -19,13 +20,14 @@ use resp::Reply;
 use std::ops::Range;
 use value::{Held, Str, StrRef, str::Run};
 
-/// Longer strings are answered as a stream.
+/// Length above which a string is answered as a stream.
 pub(crate) const STREAM_BYTES: usize = 64 << 10;
 
-/// Bytes that copying or combining takes a step for.
+/// Bytes copied or combined in a step.
 pub(crate) const BYTES_PER_STEP: usize = 400;
 
-/// Looks a string up to read it, counts that, and gives it to `f` with the reply and the budget.
+/// Looks up a string, counts the look-up, and calls `f` with it, the reply and the budget. Errors: WRONGTYPE,
+/// those of `f`.
 #[inline]
 pub(crate) fn read<R>(
     cx: &mut Cx<'_, '_>,
@@ -38,14 +40,14 @@ pub(crate) fn read<R>(
         Ok(s) => f(s, cx.out, &mut cx.budget),
         Err(wrong_type) => Err(wrong_type.into()),
     };
-    // A dropped run is repeated, and counted then.
+    // A dropped run is repeated; the repetition counts the look-up.
     if !matches!(result, Err(Error::Budget | Error::Cancelled)) {
         cx.view.count_lookup(key, hit);
     }
     result
 }
 
-/// Answers a string or null; what is too long to be written now comes back, to be given to [`Cx::stream`].
+/// Answers a string or null. A part too long to write now comes back, for [`Cx::stream`].
 #[inline]
 fn write(out: &mut Reply, s: Option<StrRef<'_>>) -> Option<Text> {
     match s {
@@ -57,7 +59,7 @@ fn write(out: &mut Reply, s: Option<StrRef<'_>>) -> Option<Text> {
     None
 }
 
-/// Answers a string; what is too long to be written now comes back.
+/// Answers a string. A part too long to write now comes back.
 pub fn write_string(out: &mut Reply, s: StrRef<'_>) -> Option<Box<dyn Stream>> {
     write(out, Some(s)).map(|rest| Box::new(rest) as Box<dyn Stream>)
 }
@@ -82,7 +84,7 @@ fn write_runs(out: &mut Reply, s: StrRef<'_>, range: Range<usize>) {
     }
 }
 
-/// The bytes of a bulk whose header is written already.
+/// The bytes of a bulk whose header is already written.
 struct Text {
     of: Str,
     at: usize,
@@ -105,7 +107,7 @@ impl Stream for Text {
     }
 }
 
-/// Steps for storing the argument at `i`.
+/// Steps to store the argument at `i`.
 fn argument_cost<const I: usize>(_: &View<'_>, args: resp::Args<'_>) -> usize {
     args.get(I).map_or(0, <[u8]>::len) / BYTES_PER_STEP
 }

@@ -1,10 +1,11 @@
-//! Setting strings. `SET` and `MSET` without options are the hottest writes there are: one put, one `changed`.
+//! Writes of whole strings. `SET` and `MSET` without options are the hottest writes: one put, one `changed`.
 //!
-//! Where a time is relative, what is logged is the form with an absolute one (`SET key value PXAT ms`), as the
-//! conditions were met when the command ran.
+//! For a relative time the log receives the absolute form (`SET key value PXAT ms`), as the conditions were
+//! met when the command ran.
 
 use super::expiry::{Of, Options, Unit};
 use super::{BYTES_PER_STEP, argument_cost, read, write};
+use crate::facts;
 use crate::table::{Begin, Command, DENYOOM, FAST, Find, KeySpec, MOVABLEKEYS, Run, Use, WRITE, acl};
 use crate::table::{OW_INSERT, OW_UPDATE};
 use crate::{Cx, Error, options};
@@ -26,6 +27,7 @@ const MSETEX_KEYS: KeySpec = KeySpec {
 
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("set", -3, Run::Write(set), WRITE | DENYOOM, acl::STRING)
+        .facts(facts::SETS)
         .keys(&[SET_KEY])
         .reply(set_reply)
         .cost(set_cost)
@@ -43,6 +45,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         .cost(argument_cost::<3>)
         .doc("string", "2.6.0", "O(1)", "Sets a key to a string that expires after so many milliseconds."),
     Command::new("mset", -3, Run::Write(mset), WRITE | DENYOOM, acl::STRING)
+        .facts(facts::REPLACES)
         .keys(&[KeySpec::range(1, -1, 2, OW_UPDATE)])
         .tips(&["request_policy:multi_shard", "response_policy:all_succeeded"])
         .cost(many_cost)
@@ -63,15 +66,15 @@ pub(crate) static COMMANDS: &[Command] = &[
         ),
 ];
 
-/// Steps for setting one key among many.
+/// Steps to set one key among many.
 const STEPS_PER_KEY: usize = 6;
 
-/// With options there may be a second long argument, to compare with.
+/// Steps of SET. With options there may be a second long argument, to compare with.
 fn set_cost(_: &View<'_>, args: Args<'_>) -> usize {
     if args.len() == 3 { args.at(2).len() / BYTES_PER_STEP } else { args.bytes() / BYTES_PER_STEP }
 }
 
-/// Only with GET there is a value to answer.
+/// Steps of SET's reply. Only GET answers a value.
 fn set_reply(view: &View<'_>, args: Args<'_>) -> usize {
     let gets = args.from(3).iter().any(|word| options::is(word, "get"));
     if gets { crate::replies::whole(view, args) } else { 0 }
@@ -81,11 +84,11 @@ fn many_cost(_: &View<'_>, args: Args<'_>) -> usize {
     args.len() / 2 * STEPS_PER_KEY + args.bytes() / BYTES_PER_STEP
 }
 
-/// `SET key value [NX | XX | IFEQ value] [GET] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL]`: OK, or null if a condition was
-/// not met; with GET the old string or null.
+/// `SET key value [NX | XX | IFEQ value] [GET] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL]`: OK, or null if a
+/// condition was not met. With GET: the old string or null.
 ///
-/// Cost: O(n), n = bytes of the value.
-/// Source: Redis 8.0 and, for IFEQ, Valkey 9.1.
+/// Cost: O(n), n = bytes of the value. Errors: syntax, bad time; WRONGTYPE, only with GET or IFEQ. Source:
+/// Redis 8.0 and, for IFEQ, Valkey 9.1.
 #[inline]
 fn set(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if args.len() > 3 {
@@ -131,7 +134,7 @@ fn set_with_options(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Stores one string and says so; `expires`: the expiry is news.
+/// Stores one string and reports the change. `expires`: the expiry is new.
 fn put(cx: &mut Cx<'_, '_>, key: &[u8], value: &[u8], expire_ms: Option<u64>, expires: bool) {
     cx.view.put_string(key, value, expire_ms);
     cx.view.changed(key, Class::String, "set");
@@ -140,7 +143,9 @@ fn put(cx: &mut Cx<'_, '_>, key: &[u8], value: &[u8], expire_ms: Option<u64>, ex
     }
 }
 
-/// `SETNX key value`: 1 if it was set.
+/// `SETNX key value`: 1 if it was set, 0 if the key exists.
+///
+/// Cost: O(n), n = bytes of the value. Errors: none.
 fn setnx(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let absent = !cx.view.exists(key);
@@ -151,12 +156,16 @@ fn setnx(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `SETEX key seconds value`.
+/// `SETEX key seconds value`: OK.
+///
+/// Cost: O(n), n = bytes of the value. Errors: bad time.
 fn setex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     set_for(cx, args, Unit::Ex, "setex")
 }
 
-/// `PSETEX key milliseconds value`.
+/// `PSETEX key milliseconds value`: OK.
+///
+/// Cost: O(n), n = bytes of the value. Errors: bad time.
 fn psetex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     set_for(cx, args, Unit::Px, "psetex")
 }
@@ -170,9 +179,9 @@ fn set_for(cx: &mut Cx<'_, '_>, args: Args<'_>, unit: Unit, command: &str) -> Re
     Ok(())
 }
 
-/// `MSET key value [key value ...]`: of a key named twice the last value stays.
+/// `MSET key value [key value ...]`: OK. The last value of a repeated key stays.
 ///
-/// Cost: O(n), n = keys and bytes.
+/// Cost: O(n), n = keys and bytes. Errors: arity, for a key without a value.
 fn mset(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if args.len().is_multiple_of(2) {
         return Err(Error::Arity("mset".to_owned()));
@@ -186,7 +195,9 @@ fn mset(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `MSETNX key value [key value ...]`: 1 if none of the keys existed and all were set.
+/// `MSETNX key value [key value ...]`: 1 if none of the keys existed and all were set, else 0.
+///
+/// Cost: O(n), n = keys and bytes. Errors: arity, for a key without a value.
 fn msetnx(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if args.len().is_multiple_of(2) {
         return Err(Error::Arity("msetnx".to_owned()));
@@ -204,10 +215,10 @@ fn msetnx(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `MSETEX numkeys key value [key value ...] [NX | XX] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL]`: 1 if all were set, 0 if the
-/// condition was not met by every key.
+/// `MSETEX numkeys key value [key value ...] [NX | XX] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL]`: 1 if all
+/// were set, 0 if a key did not meet the condition.
 ///
-/// Source: Valkey 9.1.
+/// Cost: O(n), n = keys and bytes. Errors: bad numkeys, syntax, bad time. Source: Valkey 9.1.
 fn msetex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let keys = options::int(args.at(1))
         .ok()

@@ -1,12 +1,12 @@
-//! ZUNION, ZINTER, ZDIFF, their STORE forms, ZINTERCARD. Plain sets take part with scores of 1.
+//! ZUNION, ZINTER, ZDIFF, their STORE forms, ZINTERCARD. Members of plain sets count with a score of 1.
 //!
 //! ```text
 //! sources, the smallest first ──► score and member of each result, unordered ──sort──► reply, or a set built at once
 //! (a difference: as given)        union: a table by member; inter: the smallest is walked
 //! ```
 //!
-//! The order of the sources is Redis's because sums of floats depend on it. A result that is one of the sources as it
-//! is (a single key, or the others are empty) is a clone of it.
+//! The sources are in Redis's order, because sums of floats depend on it. A result that equals a source (a
+//! single key, or the others are empty) is a clone of that source.
 
 use super::range::store;
 use super::{Form, GROUP, Slice, answer, build, is_packed};
@@ -26,7 +26,7 @@ const FROM: &[KeySpec] = &[KeySpec::numkeys(1, RO_ACCESS)];
 const INTO: &[KeySpec] = &[KeySpec::one(1, OW_UPDATE), KeySpec::numkeys(2, RO_ACCESS)];
 const UNION: &str = "O(N)+O(M*log(M)) for N members in all inputs and M in the result.";
 const INTER: &str = "O(N*K)+O(M*log(M)) for N members of the smallest of K inputs and M in the result.";
-const DIFF: &str = "O(N*K) for N members of the first of K inputs, and sorting what is left of a plain set.";
+const DIFF: &str = "O(N*K) for N members of the first of K inputs, and sorting the rest of a plain set.";
 
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("zunion", -3, Run::Read(zunion), READONLY | MOVABLEKEYS, acl::SORTEDSET)
@@ -73,7 +73,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         ),
 ];
 
-// ----- costs ---------------------------------------------------------------------------------------------------------
+// ----- costs -----------------------------------------------------------------------------------------------
 
 /// The keys of `numkeys key [key ...] ...`, if the number fits.
 fn keys_of(args: Args<'_>) -> Option<Args<'_>> {
@@ -122,9 +122,9 @@ impl Meter<'_, '_> {
     }
 }
 
-// ----- inputs --------------------------------------------------------------------------------------------------------
+// ----- inputs ----------------------------------------------------------------------------------------------
 
-/// An input.
+/// An input of a command.
 #[derive(Clone, Copy)]
 enum Source<'v> {
     Absent,
@@ -159,7 +159,7 @@ impl<'v> Source<'v> {
         }
     }
 
-    /// Visits all members; those of a sorted set in order.
+    /// Visits all members, those of a sorted set in order.
     fn each(
         &self,
         f: &mut dyn FnMut(Cow<'v, [u8]>, f64) -> Result<ControlFlow<()>, Error>,
@@ -189,7 +189,7 @@ impl<'v> Source<'v> {
     }
 }
 
-/// How scores of the same member are combined.
+/// The way scores of one member are combined.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Aggregate {
     Sum,
@@ -198,7 +198,7 @@ enum Aggregate {
 }
 
 impl Aggregate {
-    /// Infinities that cancel out give 0. A comparison with NaN keeps the sum so far.
+    /// Combines two scores. Infinities that cancel out give 0. A comparison with NaN keeps the sum so far.
     fn combine(self, sum: f64, score: f64) -> f64 {
         match self {
             Aggregate::Sum => number(sum + score),
@@ -220,7 +220,7 @@ impl Aggregate {
     }
 }
 
-/// NaN (infinity times zero) counts as 0.
+/// Replaces NaN (infinity times zero) by 0.
 fn number(score: f64) -> f64 {
     if score.is_nan() { 0.0 } else { score }
 }
@@ -233,7 +233,7 @@ enum Op {
     Card,
 }
 
-/// A command's arguments and what they name.
+/// A command's arguments and its sources.
 struct Query<'v> {
     sources: Vec<(Source<'v>, f64)>,
     aggregate: Aggregate,
@@ -243,8 +243,8 @@ struct Query<'v> {
 }
 
 impl<'v> Query<'v> {
-    /// Reads `numkeys key [key ...] [options]`. The order of the checks is Redis's: number of keys, their types,
-    /// options.
+    /// Reads `numkeys key [key ...] [options]`. The order of the checks is Redis's: number of keys, their
+    /// types, options.
     fn parse(
         view: &'v View<'_>,
         args: Args<'_>,
@@ -297,10 +297,10 @@ impl<'v> Query<'v> {
         Ok(query)
     }
 
-    /// The source that is the result as it is.
+    /// The source that equals the result, if there is one.
     fn unchanged(&self, op: Op) -> Option<&'v ZSet> {
         let source = match op {
-            // The largest; all others are empty.
+            // The largest source; all others are empty.
             Op::Union => self.sources.split_last().filter(|(_, others)| all_empty(others))?.0,
             Op::Diff => self.sources.split_first().filter(|(_, others)| all_empty(others))?.0,
             Op::Inter | Op::Card => self.sources.first().filter(|_| self.sources.len() == 1)?,
@@ -346,7 +346,7 @@ impl<'v> Query<'v> {
         Ok(sums.into_iter().map(|(member, score)| (score, member)).collect())
     }
 
-    /// Visits what all sources have.
+    /// Visits the members that all sources have.
     fn each_common(
         &self,
         meter: &mut Meter<'_, '_>,
@@ -395,7 +395,7 @@ fn all_empty(sources: &[(Source<'_>, f64)]) -> bool {
     sources.iter().all(|(source, _)| source.len() == 0)
 }
 
-// ----- results -------------------------------------------------------------------------------------------------------
+// ----- results ---------------------------------------------------------------------------------------------
 
 type Item<'v> = (f64, Cow<'v, [u8]>);
 
@@ -410,10 +410,10 @@ enum Found<'v> {
     Items(Vec<Item<'v>>),
 }
 
-/// A result that is written piece by piece.
+/// A computed result, written piece by piece.
 struct Computed {
     text: Vec<u8>,
-    /// Scores, and where in `text` the members end.
+    /// Scores, and the end of each member in `text`.
     items: Vec<(f64, usize)>,
     next: usize,
     form: Form,
@@ -496,46 +496,60 @@ fn keep(cx: &mut Cx<'_, '_>, args: Args<'_>, op: Op, event: &'static str) -> Res
     Ok(())
 }
 
-/// `ZUNION numkeys key [key ...] [WEIGHTS weight ...] [AGGREGATE SUM|MIN|MAX] [WITHSCORES]`
+/// `ZUNION numkeys key [key ...] [WEIGHTS weight ...] [AGGREGATE SUM|MIN|MAX] [WITHSCORES]`: the members of
+/// any input.
 ///
-/// Cost: O(n + m·log m), n = members of all inputs, m = members of the result. Errors: number of keys, WRONGTYPE,
-/// syntax, weights.
+/// Cost: O(n + m·log m), n = members of all inputs, m = members of the result. Errors: number of keys,
+/// WRONGTYPE, syntax, weights.
 fn zunion(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     read(cx, args, Op::Union, "zunion")
 }
 
-/// `ZUNIONSTORE destination numkeys key [key ...] [WEIGHTS weight ...] [AGGREGATE SUM|MIN|MAX]`. As above.
+/// `ZUNIONSTORE destination numkeys key [key ...] [WEIGHTS weight ...] [AGGREGATE SUM|MIN|MAX]`: stores the
+/// union and answers its number of members.
+///
+/// Cost and errors: as ZUNION.
 fn zunionstore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     keep(cx, args, Op::Union, "zunionstore")
 }
 
-/// `ZINTER numkeys key [key ...] [WEIGHTS weight ...] [AGGREGATE SUM|MIN|MAX] [WITHSCORES]`
+/// `ZINTER numkeys key [key ...] [WEIGHTS weight ...] [AGGREGATE SUM|MIN|MAX] [WITHSCORES]`: the members of
+/// all inputs.
 ///
-/// Cost: O(n·k + m·log m), n = members of the smallest input, k = keys, m = members of the result. Errors: as ZUNION.
+/// Cost: O(n·k + m·log m), n = members of the smallest input, k = keys, m = members of the result. Errors: as
+/// ZUNION.
 fn zinter(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     read(cx, args, Op::Inter, "zinter")
 }
 
-/// `ZINTERSTORE destination numkeys key [key ...] [WEIGHTS weight ...] [AGGREGATE SUM|MIN|MAX]`. As above.
+/// `ZINTERSTORE destination numkeys key [key ...] [WEIGHTS weight ...] [AGGREGATE SUM|MIN|MAX]`: stores the
+/// intersection and answers its number of members.
+///
+/// Cost and errors: as ZINTER.
 fn zinterstore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     keep(cx, args, Op::Inter, "zinterstore")
 }
 
-/// `ZDIFF numkeys key [key ...] [WITHSCORES]`
+/// `ZDIFF numkeys key [key ...] [WITHSCORES]`: the members of the first input that no other has.
 ///
-/// Cost: O(n·k), n = members of the first input, k = keys. Errors: number of keys, WRONGTYPE, syntax.
+/// Cost: O(n·k), n = members of the first input, k = keys; a plain first input is also sorted. Errors: number
+/// of keys, WRONGTYPE, syntax.
 fn zdiff(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     read(cx, args, Op::Diff, "zdiff")
 }
 
-/// `ZDIFFSTORE destination numkeys key [key ...]`. As above.
+/// `ZDIFFSTORE destination numkeys key [key ...]`: stores the difference and answers its number of members.
+///
+/// Cost and errors: as ZDIFF.
 fn zdiffstore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     keep(cx, args, Op::Diff, "zdiffstore")
 }
 
-/// `ZINTERCARD numkeys key [key ...] [LIMIT limit]`
+/// `ZINTERCARD numkeys key [key ...] [LIMIT limit]`: the number of members that all inputs have, up to the
+/// limit.
 ///
-/// Cost: O(n·k), less with a limit. Errors: as ZINTER, a negative limit.
+/// Cost: O(n·k), n = members of the smallest input, k = keys; less with a limit. Errors: number of keys,
+/// WRONGTYPE, syntax, LIMIT negative.
 fn zintercard(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let args = args.from(1);
     let query = Query::parse(cx.view, args, Op::Card, "zintercard", false)?;

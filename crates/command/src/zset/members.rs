@@ -70,9 +70,9 @@ pub(crate) static COMMANDS: &[Command] =
             ),
     ];
 
-// ----- adding --------------------------------------------------------------------------------------------------------
+// ----- adding ----------------------------------------------------------------------------------------------
 
-/// What ZADD was told besides the pairs.
+/// The options of ZADD.
 #[derive(Clone, Copy, Default)]
 struct Options {
     nx: bool,
@@ -84,10 +84,10 @@ struct Options {
 }
 
 impl Options {
-    /// Reads the words in front of the pairs; also tells how many they are.
+    /// Reads the words in front of the pairs, and tells their number.
     fn parse(words: Args<'_>) -> (Options, usize) {
         let mut options = Options::default();
-        // Most often there is none.
+        // Most often there are no options.
         if words.first().and_then(|word| word.first()).is_some_and(u8::is_ascii_digit) {
             return (options, 0);
         }
@@ -123,7 +123,7 @@ impl Options {
         self.nx || self.xx || self.gt || self.lt
     }
 
-    /// Whether a score may take the place of another, or of none.
+    /// Whether a score may replace another, or be new.
     fn admit(&self, old: Option<f64>, score: f64) -> bool {
         match old {
             None => !self.xx,
@@ -132,7 +132,7 @@ impl Options {
     }
 }
 
-/// Stores a score; returns the one there was.
+/// Stores a score and returns the old one.
 #[inline]
 fn put(set: &mut ZSet, member: &[u8], mut score: f64) -> Option<f64> {
     if score == 0.0 && score.is_sign_negative() && set.encoding() == Enc::ListPack {
@@ -142,9 +142,11 @@ fn put(set: &mut ZSet, member: &[u8], mut score: f64) -> Option<f64> {
     set.insert(member, score)
 }
 
-/// `ZADD key [NX|XX] [GT|LT] [CH] [INCR] score member [score member ...]`
+/// `ZADD key [NX|XX] [GT|LT] [CH] [INCR] score member [score member ...]`: the number of new (CH: new or
+/// changed) members; with INCR the new score or null.
 ///
-/// Cost: O(m·log n), m = pairs. Errors: WRONGTYPE, scores that are no floats, options that exclude each other.
+/// Cost: O(m·log n), m = pairs, n = members. Errors: syntax, scores that are not floats, options that exclude
+/// each other, WRONGTYPE; with INCR a score that is NaN.
 fn zadd(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (options, words) = Options::parse(args.from(2));
     let pairs = args.from(2 + words);
@@ -175,7 +177,7 @@ fn add(
 ) -> Result<(), Error> {
     let each = || scores.iter().enumerate().map(|(i, score)| (score, pairs.at(2 * i + 1)));
     if options.any_condition() {
-        // Nothing is touched if nothing will change.
+        // The key is not touched if nothing will change.
         let admitted = match cx.view.zset(key)? {
             None => !options.xx,
             Some(set) => each().any(|(score, member)| options.admit(set.score(member), *score)),
@@ -203,12 +205,12 @@ fn add(
     Ok(())
 }
 
-/// `ZINCRBY key increment member`
+/// `ZINCRBY key increment member`: adds to a score and answers the new one. A new member begins at 0.
 ///
-/// Cost: O(log n). Errors: WRONGTYPE, no float, infinities that cancel out.
+/// Cost: O(log n), n = members. Errors: not a float, WRONGTYPE, infinities that cancel out.
 fn zincrby(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if Options::parse(args.to(3).from(2)).1 > 0 {
-        // To Redis this is a ZADD whose option is followed by no pair.
+        // Redis reads this as a ZADD with an option and no pair.
         return Err(Error::Syntax);
     }
     let by = float(args.at(2))?;
@@ -218,7 +220,7 @@ fn zincrby(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 /// Adds to a score and answers the new one, or null if the options forbid it.
 fn increment(cx: &mut Cx<'_, '_>, key: &[u8], options: Options, by: f64, member: &[u8]) -> Result<(), Error> {
     let old = cx.view.zset(key)?.and_then(|set| set.score(member));
-    // NX, XX come before the sum, GT and LT after it.
+    // NX and XX are checked before the sum, GT and LT after it.
     if (options.nx && old.is_some()) || (options.xx && old.is_none()) {
         cx.out.null();
         return Ok(());
@@ -239,9 +241,9 @@ fn increment(cx: &mut Cx<'_, '_>, key: &[u8], options: Options, by: f64, member:
     Ok(())
 }
 
-/// `ZREM key member [member ...]`
+/// `ZREM key member [member ...]`: the number of removed members. An empty set is removed.
 ///
-/// Cost: O(m·log n), m = names. Errors: WRONGTYPE.
+/// Cost: O(m·log n), m = members named, n = members. Errors: WRONGTYPE.
 fn zrem(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (key, members) = (args.at(1), args.from(2));
     let found = cx.view.zset(key)?.is_some_and(|set| members.iter().any(|m| set.score(m).is_some()));
@@ -257,7 +259,7 @@ fn zrem(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-// ----- asking --------------------------------------------------------------------------------------------------------
+// ----- asking ----------------------------------------------------------------------------------------------
 
 /// Writes a score, or null.
 fn write_score(out: &mut Reply, score: Option<f64>) {
@@ -267,7 +269,9 @@ fn write_score(out: &mut Reply, score: Option<f64>) {
     }
 }
 
-/// `ZSCORE key member`
+/// `ZSCORE key member`: the score, or null.
+///
+/// Cost: O(1). Errors: WRONGTYPE.
 fn zscore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let set = cx.view.zset(args.at(1))?;
     let hit = set.is_some();
@@ -276,7 +280,9 @@ fn zscore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `ZMSCORE key member [member ...]`
+/// `ZMSCORE key member [member ...]`: the scores, or null for each missing one.
+///
+/// Cost: O(members named). Errors: WRONGTYPE.
 fn zmscore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let set = cx.view.zset(args.at(1))?;
     let hit = set.is_some();
@@ -288,7 +294,9 @@ fn zmscore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `ZCARD key`
+/// `ZCARD key`: the number of members; 0 for a missing key.
+///
+/// Cost: O(1). Errors: WRONGTYPE.
 fn zcard(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let set = cx.view.zset(args.at(1))?;
     let hit = set.is_some();
@@ -297,14 +305,16 @@ fn zcard(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `ZRANK key member [WITHSCORE]`: members in front of this one.
+/// `ZRANK key member [WITHSCORE]`: the number of members in front of this one, or null.
 ///
-/// Cost: O(log n). Errors: WRONGTYPE, syntax.
+/// Cost: O(log n), n = members. Errors: arity, syntax, WRONGTYPE.
 fn zrank(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     rank(cx, args, "zrank", |rank, _| rank)
 }
 
-/// `ZREVRANK key member [WITHSCORE]`: members behind this one.
+/// `ZREVRANK key member [WITHSCORE]`: the number of members behind this one, or null.
+///
+/// Cost: O(log n), n = members. Errors: arity, syntax, WRONGTYPE.
 fn zrevrank(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     rank(cx, args, "zrevrank", |rank, len| len - 1 - rank)
 }
@@ -344,16 +354,17 @@ fn rank(
     Ok(())
 }
 
-/// As many members as the step is to visit.
+/// Steps for the members that one call visits.
 fn scan_cost(view: &keyspace::View<'_>, args: Args<'_>) -> usize {
     let count = ScanOptions::parse(args.from(3), &["noscores"]).map_or(0, |options| options.count);
     view.zset(args.at(1)).ok().flatten().map_or(0, ZSet::len).min(count) * 4
 }
 
-/// `ZSCAN key cursor [MATCH pattern] [COUNT count] [NOSCORES]`
+/// `ZSCAN key cursor [MATCH pattern] [COUNT count] [NOSCORES]`: `[cursor, members and scores]`. NOSCORES is
+/// Valkey's.
 ///
-/// NOSCORES is Valkey's. Errors: invalid cursor, WRONGTYPE, syntax, in this order; options of a missing key are not
-/// looked at.
+/// Cost: O(members visited). Errors, in this order: invalid cursor, WRONGTYPE, syntax or COUNT not an
+/// integer. The options of a missing key are not checked.
 fn zscan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let cursor = crate::options::cursor(args.at(2))?;
     let Some(set) = cx.view.zset(args.at(1))? else {
@@ -393,7 +404,7 @@ fn zscan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// A score as ZSCAN writes those of a skiplist: C's `%.17g`, not the shortest text.
+/// Writes a score of a skiplist for ZSCAN: C's `%.17g`, not the shortest text.
 fn format_17(score: f64, out: &mut Vec<u8>) {
     if !score.is_finite() {
         return stdx::num::format_f64(score, out);

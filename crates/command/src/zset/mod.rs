@@ -1,7 +1,7 @@
 //! Sorted sets: members and scores, ranges, pops, random members, algebra.
 //!
-//! Every range, whether by rank, score or member, becomes a range of ranks first, in O(log n); what is answered,
-//! stored or removed is then a [`Slice`]. Long answers are streamed from an O(1) clone of the set.
+//! Every range, by rank, score or member, first becomes a range of ranks, in O(log n). The members answered,
+//! stored or removed are then a [`Slice`]. Long answers stream from an O(1) clone of the set.
 
 pub(crate) mod algebra;
 pub(crate) mod members;
@@ -20,7 +20,7 @@ use value::{Held, LexBound, ScoreBound, ZSet, limits};
 /// The group's name in COMMAND DOCS.
 const GROUP: &str = "sorted-set";
 
-/// What the commands that search say about their cost.
+/// The complexity in the rows of commands that search.
 const LOG: &str = "O(log(N)) for N members.";
 const LOG_PLUS: &str = "O(log(N)+M) for M of N members.";
 
@@ -34,10 +34,10 @@ fn len_of(view: &View<'_>, key: &[u8]) -> usize {
     view.zset(key).ok().flatten().map_or(0, ZSet::len)
 }
 
-// ----- bounds --------------------------------------------------------------------------------------------------------
+// ----- bounds ----------------------------------------------------------------------------------------------
 
-/// A bound by score: a number, exclusive behind `(`. It is read as C reads text: nothing is 0, too much is infinite,
-/// a zero byte ends it. (Hexadecimal, which Redis 7 took, Redis 8 refuses here.)
+/// A bound by score: a number, exclusive behind `(`. It is read as in C: an empty text is 0, too large a
+/// number is infinite, a zero byte ends the text. Hexadecimal is refused, as in Redis 8. Errors: not a float.
 fn score_bound(arg: &[u8]) -> Result<ScoreBound, Error> {
     let (text, exclusive) = match arg {
         [b'(', rest @ ..] => (rest, true),
@@ -53,7 +53,7 @@ fn score_bound(arg: &[u8]) -> Result<ScoreBound, Error> {
     Ok(if exclusive { ScoreBound::Excl(score) } else { ScoreBound::Incl(score) })
 }
 
-/// A bound by member: `-`, `+`, `[member`, `(member`.
+/// A bound by member: `-`, `+`, `[member`, `(member`. Errors: not a valid range item.
 fn lex_bound(arg: &[u8]) -> Result<LexBound<'_>, Error> {
     match arg {
         b"-" => Ok(LexBound::Min),
@@ -64,7 +64,7 @@ fn lex_bound(arg: &[u8]) -> Result<LexBound<'_>, Error> {
     }
 }
 
-// ----- answering -----------------------------------------------------------------------------------------------------
+// ----- answering -------------------------------------------------------------------------------------------
 
 /// Some neighbouring members, in ascending or descending order.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,7 +74,7 @@ struct Slice {
 }
 
 impl Slice {
-    /// So many are dealt with.
+    /// Skips the first members of the slice, which are done.
     fn pass(&mut self, members: usize) {
         match self.reverse {
             true => self.ranks.end -= members,
@@ -83,18 +83,18 @@ impl Slice {
     }
 }
 
-/// What is written of each member.
+/// The parts of each member that are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Form {
     Member,
     /// Member and score, one after the other.
     Flat,
-    /// Member and score as an array of their own.
+    /// Member and score in an array of their own.
     Nested,
 }
 
 impl Form {
-    /// How this protocol version answers WITHSCORES.
+    /// The form of WITHSCORES in this protocol version.
     fn of(out: &Reply, with_scores: bool) -> Form {
         match (with_scores, out.resp3()) {
             (false, _) => Form::Member,
@@ -103,7 +103,7 @@ impl Form {
         }
     }
 
-    /// The header of so many members.
+    /// Writes the header for a number of members.
     fn header(self, out: &mut Reply, members: usize) {
         out.array(if self == Form::Flat { 2 * members } else { members });
     }
@@ -120,16 +120,16 @@ impl Form {
     }
 }
 
-/// Writes a slice with its header. If it is long, only the header: the stream has the rest.
+/// Writes a slice with its header. A long slice writes only the header; the stream has the rest.
 fn answer(out: &mut Reply, set: &ZSet, slice: Slice, form: Form) -> Option<Slices> {
     form.header(out, slice.ranks.len());
     pieces(out, set, slice, form)
 }
 
-/// `answer` without the header.
+/// As [`answer`], without the header.
 fn pieces(out: &mut Reply, set: &ZSet, slice: Slice, form: Form) -> Option<Slices> {
     let mut left = slice;
-    // Few members may be long.
+    // A few members may be long.
     if left.ranks.len() <= STREAM_FROM {
         let written = write(out, set, &left, form, out.len().saturating_add(STREAM_BYTES));
         left.pass(written);
@@ -137,7 +137,8 @@ fn pieces(out: &mut Reply, set: &ZSet, slice: Slice, form: Form) -> Option<Slice
     (!left.ranks.is_empty()).then(|| Slices { set: set.clone(), left, form })
 }
 
-/// Writes members of a slice until the reply is `end` bytes long; returns how many. At least one, if there is one.
+/// Writes members of a slice until the reply is `end` bytes long, at least one if there is one. Returns their
+/// number.
 fn write(out: &mut Reply, set: &ZSet, slice: &Slice, form: Form, end: usize) -> usize {
     let mut written = 0;
     let mut put = |(member, score): (&[u8], f64)| {
@@ -154,7 +155,7 @@ fn write(out: &mut Reply, set: &ZSet, slice: &Slice, form: Form, end: usize) -> 
     written
 }
 
-/// A slice that is written piece by piece.
+/// A slice, written piece by piece.
 struct Slices {
     set: ZSet,
     left: Slice,
@@ -174,14 +175,15 @@ impl Stream for Slices {
     }
 }
 
-// ----- building ------------------------------------------------------------------------------------------------------
+// ----- building --------------------------------------------------------------------------------------------
 
-/// Whether Redis would keep this member of a set of so many in a listpack.
+/// Whether Redis keeps this member, in a set of this size, in a listpack.
 fn is_packed(len: usize, member: &[u8]) -> bool {
     len <= limits::ZSET_MAX_LISTPACK_ENTRIES.get() && member.len() <= limits::ZSET_MAX_LISTPACK_VALUE.get()
 }
 
-/// A set of `len` members in order. A listpack knows no negative zero, so neither do we where Redis would use one.
+/// Builds a set of `len` members in order. A listpack has no negative zero, so a set that Redis would keep in
+/// one has none either.
 fn build<'a>(len: usize, sorted: impl Iterator<Item = (&'a [u8], f64)>) -> ZSet {
     if !is_packed(len, b"") {
         return ZSet::from_sorted(sorted);

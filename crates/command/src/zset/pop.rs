@@ -1,4 +1,4 @@
-//! ZPOPMIN, ZPOPMAX, ZMPOP and the forms that wait: BZPOPMIN, BZPOPMAX, BZMPOP.
+//! ZPOPMIN, ZPOPMAX, ZMPOP and their blocking forms BZPOPMIN, BZPOPMAX, BZMPOP.
 
 use super::remove::{removal_steps, take};
 use super::{Form, GROUP, Slice, Slices, len_of, pieces};
@@ -69,7 +69,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         ),
 ];
 
-/// Which end of the order.
+/// An end of the order.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Min,
@@ -84,7 +84,7 @@ impl End {
         }
     }
 
-    /// The command that does the same, for logs.
+    /// The equivalent command, for logs.
     fn command(self) -> &'static [u8] {
         match self {
             End::Min => b"ZPOPMIN",
@@ -117,7 +117,7 @@ fn many_cost(view: &View<'_>, args: Args<'_>) -> usize {
     keys.len() + len.map_or(0, |len| steps(count, len))
 }
 
-/// Removes `count` members of a set of `len` and writes them, without a header; much is streamed.
+/// Removes `count` members and writes them, without a header. A long rest is returned for a stream.
 fn pop(cx: &mut Cx<'_, '_>, key: &[u8], end: End, count: usize, form: Form) -> Result<Option<Slices>, Error> {
     let Some(set) = cx.view.zset(key)? else { return Ok(None) };
     let slice = end.slice(count, set.len());
@@ -130,14 +130,16 @@ fn stream(cx: &mut Cx<'_, '_>, rest: Option<Slices>) -> Result<(), Error> {
     rest.map_or(Ok(()), |rest| cx.stream(rest))
 }
 
-/// `ZPOPMIN key [count]`
+/// `ZPOPMIN key [count]`: removes the members with the lowest scores and answers them.
 ///
-/// Cost: O(m·log n), m = members popped. Errors: count negative, syntax, WRONGTYPE.
+/// Cost: O(m·log n), m = members popped, n = members. Errors: syntax, count negative, WRONGTYPE.
 fn zpopmin(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     pop_one_key(cx, args, End::Min)
 }
 
-/// `ZPOPMAX key [count]`. As above.
+/// `ZPOPMAX key [count]`: removes the members with the highest scores and answers them.
+///
+/// Cost: O(m·log n), m = members popped, n = members. Errors: syntax, count negative, WRONGTYPE.
 fn zpopmax(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     pop_one_key(cx, args, End::Max)
 }
@@ -161,7 +163,7 @@ fn pop_one_key(cx: &mut Cx<'_, '_>, args: Args<'_>, end: End) -> Result<(), Erro
     Ok(())
 }
 
-/// The first key that holds something, with its length. Keys of another type in front of it are errors.
+/// The first key that holds members, and their number. Errors: WRONGTYPE of a key in front of it.
 fn first_filled<'a>(view: &View<'_>, keys: Args<'a>) -> Result<Option<(&'a [u8], usize)>, Error> {
     for key in keys.iter() {
         if let Some(set) = view.zset(key)?.filter(|set| !set.is_empty()) {
@@ -171,14 +173,20 @@ fn first_filled<'a>(view: &View<'_>, keys: Args<'a>) -> Result<Option<(&'a [u8],
     Ok(None)
 }
 
-/// `BZPOPMIN key [key ...] timeout`
+/// `BZPOPMIN key [key ...] timeout`: `[key, member, score]`, or a null array on a time-out. Logged as
+/// ZPOPMIN.
 ///
-/// Cost: O(log n). Errors: time-out, WRONGTYPE of a key in front of the first filled one. Logged as ZPOPMIN.
+/// Cost: O(k + log n), k = keys, n = members. Errors: bad time-out, WRONGTYPE of a key in front of the first
+/// filled one.
 fn bzpopmin(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     pop_or_wait(cx, args, End::Min)
 }
 
-/// `BZPOPMAX key [key ...] timeout`. As above.
+/// `BZPOPMAX key [key ...] timeout`: `[key, member, score]`, or a null array on a time-out. Logged as
+/// ZPOPMAX.
+///
+/// Cost: O(k + log n), k = keys, n = members. Errors: bad time-out, WRONGTYPE of a key in front of the first
+/// filled one.
 fn bzpopmax(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     pop_or_wait(cx, args, End::Max)
 }
@@ -197,7 +205,7 @@ fn pop_or_wait(cx: &mut Cx<'_, '_>, args: Args<'_>, end: End) -> Result<(), Erro
     Ok(())
 }
 
-/// `numkeys key [key ...] MIN|MAX [COUNT count]`
+/// The arguments `numkeys key [key ...] MIN|MAX [COUNT count]`.
 struct Many<'a> {
     keys: Args<'a>,
     end: End,
@@ -210,7 +218,7 @@ impl<'a> Many<'a> {
             Ok(n) if n > 0 => n as usize,
             _ => return Err(Error::new("ERR numkeys should be greater than 0")),
         };
-        // The end stands behind the keys.
+        // The end is named behind the keys.
         let at = keys.saturating_add(1);
         let end = match args.get(at) {
             Some(word) if is(word, "min") => End::Min,
@@ -231,7 +239,7 @@ impl<'a> Many<'a> {
         Ok(Many { keys: args.to(at).from(1), end, count })
     }
 
-    /// Pops from the first filled key; false if there is none.
+    /// Pops from the first filled key. False if there is none.
     fn pop(&self, cx: &mut Cx<'_, '_>) -> Result<bool, Error> {
         let Some((key, len)) = first_filled(cx.view, self.keys)? else { return Ok(false) };
         let count = self.count.min(len);
@@ -245,10 +253,11 @@ impl<'a> Many<'a> {
     }
 }
 
-/// `ZMPOP numkeys key [key ...] MIN|MAX [COUNT count]`
+/// `ZMPOP numkeys key [key ...] MIN|MAX [COUNT count]`: `[key, members and scores]` of the first filled key,
+/// or a null array. Logged as ZPOPMIN or ZPOPMAX.
 ///
-/// Cost: O(k + m·log n), k = keys, m = members popped. Errors: numkeys, syntax, count, WRONGTYPE. Logged as ZPOPMIN or
-/// ZPOPMAX.
+/// Cost: O(k + m·log n), k = keys, m = members popped, n = members. Errors: bad numkeys, syntax, bad count,
+/// WRONGTYPE of a key in front of the first filled one.
 fn zmpop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if !Many::parse(args.from(1))?.pop(cx)? {
         cx.out.null_array();
@@ -256,7 +265,9 @@ fn zmpop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `BZMPOP timeout numkeys key [key ...] MIN|MAX [COUNT count]`. As above; the time-out is looked at after the rest.
+/// `BZMPOP timeout numkeys key [key ...] MIN|MAX [COUNT count]`: as ZMPOP, or a null array on a time-out.
+///
+/// Cost: as ZMPOP. Errors: as ZMPOP, and a bad time-out, which is checked after the other arguments.
 fn bzmpop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let many = Many::parse(args.from(2))?;
     let timeout = timeout_ms(args.at(1))?;

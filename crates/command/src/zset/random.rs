@@ -22,7 +22,7 @@ pub(crate) static COMMANDS: &[Command] =
             "Answers random members of a sorted set and leaves them there.",
         )];
 
-/// Drawing is paid for at once, writing is streamed.
+/// Steps to draw members. Writing is streamed.
 fn cost(view: &View<'_>, args: Args<'_>) -> usize {
     let len = len_of(view, args.at(1));
     match args.get(2).and_then(stdx::num::parse_i64) {
@@ -31,9 +31,10 @@ fn cost(view: &View<'_>, args: Args<'_>) -> usize {
     }
 }
 
-/// `ZRANDMEMBER key [count [WITHSCORES]]`
+/// `ZRANDMEMBER key [count [WITHSCORES]]`: a random member or null; with a count an array. A negative count
+/// allows repetitions.
 ///
-/// Cost: O(count · log n). Errors: WRONGTYPE, count no integer or too large, syntax.
+/// Cost: O(count · log n), n = members. Errors: count not an integer or out of range, syntax, WRONGTYPE.
 fn zrandmember(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let Some(count) = args.get(2) else { return one(cx, key) };
@@ -82,7 +83,7 @@ fn one(cx: &mut Cx<'_, '_>, key: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Members drawn again and again.
+/// Answers members drawn with repetitions.
 fn repeated(cx: &mut Cx<'_, '_>, key: &[u8], wanted: usize, form: Form) -> Result<(), Error> {
     let seed = cx.random();
     let Some(set) = cx.view.zset(key)?.cloned() else { return Ok(()) };
@@ -97,7 +98,7 @@ fn repeated(cx: &mut Cx<'_, '_>, key: &[u8], wanted: usize, form: Form) -> Resul
     Ok(())
 }
 
-/// Members that are all different.
+/// Answers members that are all different.
 fn different(cx: &mut Cx<'_, '_>, key: &[u8], wanted: usize, len: usize, form: Form) -> Result<(), Error> {
     let ranks = distinct(cx, wanted, len)?.unwrap_or_default();
     let Some(set) = cx.view.zset(key)?.cloned() else { return Ok(()) };

@@ -57,9 +57,9 @@ pub(crate) static COMMANDS: &[Command] =
             .doc(GROUP, "2.8.9", LOG, "Counts the members that lie between two texts."),
     ];
 
-// ----- what is wanted ------------------------------------------------------------------------------------------------
+// ----- what is wanted --------------------------------------------------------------------------------------
 
-/// What a range counts in.
+/// The unit of a range.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     Rank,
@@ -67,7 +67,7 @@ enum By {
     Lex,
 }
 
-/// What a command's name settles; `None`: an option may say.
+/// The settings fixed by a command's name. `None`: an option may set it.
 #[derive(Clone, Copy)]
 struct Fixed {
     by: Option<By>,
@@ -134,7 +134,7 @@ impl<'a> Query<'a> {
         Ok(Query { bounds, reverse, offset, limit, with_scores })
     }
 
-    /// The members that are wanted. O(log n).
+    /// The members of the range. O(log n).
     fn slice(&self, set: &ZSet) -> Slice {
         let len = set.len();
         let ranks = match &self.bounds {
@@ -148,8 +148,8 @@ impl<'a> Query<'a> {
         Slice { ranks, reverse: self.reverse }
     }
 
-    /// What LIMIT leaves of some ranks. A negative offset counts from the other end in a skiplist, and leaves nothing
-    /// of a listpack: so do Redis 8 and Valkey.
+    /// Applies LIMIT to a range of ranks. As in Redis 8 and Valkey, a negative offset counts from the other
+    /// end in a skiplist, and leaves nothing in a listpack.
     fn limited(&self, set: &ZSet, ranks: Range<usize>) -> Range<usize> {
         let len = ranks.len();
         let skip = match usize::try_from(self.offset) {
@@ -168,41 +168,53 @@ impl<'a> Query<'a> {
     }
 }
 
-// ----- answering -----------------------------------------------------------------------------------------------------
+// ----- answering -------------------------------------------------------------------------------------------
 
-/// `ZRANGE key start stop [BYSCORE|BYLEX] [REV] [LIMIT offset count] [WITHSCORES]`
+/// `ZRANGE key start stop [BYSCORE|BYLEX] [REV] [LIMIT offset count] [WITHSCORES]`: the members of a range.
 ///
-/// Cost: O(log n), then what is answered, streamed if it is much. Errors: syntax, bounds, WRONGTYPE.
+/// Cost: O(log n) and the reply, n = members; a long reply is streamed. Errors: syntax, bad bounds,
+/// WRONGTYPE.
 fn zrange(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     range(cx, args, None, None)
 }
 
-/// `ZREVRANGE key start stop [WITHSCORES]`
+/// `ZREVRANGE key start stop [WITHSCORES]`: the members between two ranks, the highest first.
+///
+/// Cost and errors: as ZRANGE.
 fn zrevrange(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     range(cx, args, Some(By::Rank), Some(true))
 }
 
-/// `ZRANGEBYSCORE key min max [WITHSCORES] [LIMIT offset count]`
+/// `ZRANGEBYSCORE key min max [WITHSCORES] [LIMIT offset count]`: the members between two scores.
+///
+/// Cost and errors: as ZRANGE.
 fn zrangebyscore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     range(cx, args, Some(By::Score), Some(false))
 }
 
-/// `ZREVRANGEBYSCORE key max min [WITHSCORES] [LIMIT offset count]`
+/// `ZREVRANGEBYSCORE key max min [WITHSCORES] [LIMIT offset count]`: the members between two scores, the
+/// highest first.
+///
+/// Cost and errors: as ZRANGE.
 fn zrevrangebyscore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     range(cx, args, Some(By::Score), Some(true))
 }
 
-/// `ZRANGEBYLEX key min max [LIMIT offset count]`
+/// `ZRANGEBYLEX key min max [LIMIT offset count]`: the members between two texts.
+///
+/// Cost and errors: as ZRANGE.
 fn zrangebylex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     range(cx, args, Some(By::Lex), Some(false))
 }
 
-/// `ZREVRANGEBYLEX key max min [LIMIT offset count]`
+/// `ZREVRANGEBYLEX key max min [LIMIT offset count]`: the members between two texts, the last first.
+///
+/// Cost and errors: as ZRANGE.
 fn zrevrangebylex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     range(cx, args, Some(By::Lex), Some(true))
 }
 
-/// Members answered.
+/// Number of members in the reply.
 fn reply_steps(view: &View<'_>, args: Args<'_>, by: Option<By>, reverse: Option<bool>) -> usize {
     let Ok(query) = Query::parse(args.from(2), Fixed { by, reverse, store: false }) else { return 0 };
     view.zset(args.at(1)).ok().flatten().map_or(0, |set| query.slice(set).ranks.len())
@@ -225,7 +237,9 @@ fn range(cx: &mut Cx<'_, '_>, args: Args<'_>, by: Option<By>, reverse: Option<bo
     Ok(())
 }
 
-/// `ZCOUNT key min max`. Cost: O(log n). Errors: bounds, WRONGTYPE.
+/// `ZCOUNT key min max`: the number of members between two scores.
+///
+/// Cost: O(log n), n = members. Errors: bad bounds, WRONGTYPE.
 fn zcount(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (min, max) = (score_bound(args.at(2))?, score_bound(args.at(3))?);
     let set = cx.view.zset(args.at(1))?;
@@ -235,7 +249,9 @@ fn zcount(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `ZLEXCOUNT key min max`. Cost: O(log n). Errors: bounds, WRONGTYPE.
+/// `ZLEXCOUNT key min max`: the number of members between two texts.
+///
+/// Cost: O(log n), n = members. Errors: bad bounds, WRONGTYPE.
 fn zlexcount(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (min, max) = (lex_bound(args.at(2))?, lex_bound(args.at(3))?);
     let set = cx.view.zset(args.at(1))?;
@@ -245,7 +261,7 @@ fn zlexcount(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-// ----- storing -------------------------------------------------------------------------------------------------------
+// ----- storing ---------------------------------------------------------------------------------------------
 
 const STORE: Fixed = Fixed { by: None, reverse: None, store: true };
 
@@ -256,9 +272,11 @@ fn store_cost(view: &View<'_>, args: Args<'_>) -> usize {
     if wanted == set.len() { 1 } else { wanted * 5 }
 }
 
-/// `ZRANGESTORE dst src start stop [BYSCORE|BYLEX] [REV] [LIMIT offset count]`
+/// `ZRANGESTORE dst src start stop [BYSCORE|BYLEX] [REV] [LIMIT offset count]`: stores a range and answers
+/// its number of members.
 ///
-/// Cost: O(log n + m), m = members stored; the whole of a large set in O(1). Errors: syntax, bounds, WRONGTYPE of src.
+/// Cost: O(log n + m), n = members, m = members stored; the whole of a large set in O(1). Errors: syntax, bad
+/// bounds, WRONGTYPE of src.
 fn zrangestore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let query = Query::parse(args.from(3), STORE)?;
     let (to, from) = (args.at(1), args.at(2));
@@ -277,7 +295,7 @@ fn zrangestore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Puts a result under a key, or removes the key if the result is empty; answers the number of members.
+/// Puts a result under a key and answers its number of members. An empty result removes the key.
 pub(super) fn store(cx: &mut Cx<'_, '_>, key: &[u8], result: ZSet, event: &'static str) {
     cx.out.int(result.len() as i64);
     if !result.is_empty() {
@@ -292,7 +310,7 @@ pub(super) fn store(cx: &mut Cx<'_, '_>, key: &[u8], result: ZSet, event: &'stat
 mod tests {
     use crate::testing::Db;
 
-    /// Members `a` to `e` with scores 1 to 5.
+    /// Makes members `a` to `e` with scores 1 to 5.
     fn five() -> Db {
         let mut db = Db::new();
         db.check(&[("zadd z 1 a 2 b 3 c 4 d 5 e", "5")]);

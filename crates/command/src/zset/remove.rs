@@ -27,7 +27,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         .doc(GROUP, "2.8.9", LOG_PLUS, "Takes the members between two texts out of a sorted set."),
 ];
 
-/// What is to go.
+/// The range to remove.
 enum Wanted<'a> {
     Rank(i64, i64),
     Score(ScoreBound, ScoreBound),
@@ -35,7 +35,7 @@ enum Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// O(log n).
+    /// The ranks of the range. O(log n).
     fn ranks(&self, set: &ZSet) -> Range<usize> {
         match self {
             Wanted::Rank(start, stop) => crate::options::range(*start, *stop, set.len()),
@@ -64,25 +64,29 @@ fn steps(view: &View<'_>, args: Args<'_>, wanted: Result<Wanted<'_>, Error>) -> 
     }
 }
 
-/// Removing `gone` of `len` neighbours. All of them are one pointer; else each is looked for by name, or each that
-/// stays is put into a new table, whichever are fewer.
+/// Steps to remove `gone` neighbours of `len`. All of them go in one step. Else each removed one is looked up
+/// by name, or each remaining one is put into a new table, whichever are fewer.
 pub(super) fn removal_steps(gone: usize, len: usize) -> usize {
     gone.min(len - gone) * 4
 }
 
-/// `ZREMRANGEBYRANK key start stop`
+/// `ZREMRANGEBYRANK key start stop`: the number of removed members.
 ///
-/// Cost: O(log n + min(m, n - m)), m = members removed. Errors: no integers, WRONGTYPE.
+/// Cost: O(log n + min(m, n - m)), n = members, m = members removed. Errors: not an integer, WRONGTYPE.
 fn zremrangebyrank(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     remove(cx, args, by_rank(args)?, "zremrangebyrank")
 }
 
-/// `ZREMRANGEBYSCORE key min max`. Cost and errors as above.
+/// `ZREMRANGEBYSCORE key min max`: the number of removed members.
+///
+/// Cost: as ZREMRANGEBYRANK. Errors: bad bounds, WRONGTYPE.
 fn zremrangebyscore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     remove(cx, args, by_score(args)?, "zremrangebyscore")
 }
 
-/// `ZREMRANGEBYLEX key min max`. Cost and errors as above.
+/// `ZREMRANGEBYLEX key min max`: the number of removed members.
+///
+/// Cost: as ZREMRANGEBYRANK. Errors: bad bounds, WRONGTYPE.
 fn zremrangebylex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     remove(cx, args, by_lex(args)?, "zremrangebylex")
 }
@@ -94,7 +98,7 @@ fn remove(cx: &mut Cx<'_, '_>, args: Args<'_>, wanted: Wanted<'_>, event: &'stat
     take(cx, key, ranks, event)
 }
 
-/// Removes members by rank and says so; a set without members disappears.
+/// Removes members by rank and reports the change. An empty set is removed.
 pub(super) fn take(
     cx: &mut Cx<'_, '_>,
     key: &[u8],
@@ -189,7 +193,8 @@ mod tests {
         Db::both(|mut db| {
             let words: Vec<String> = (0..4000).flat_map(|i| [i.to_string(), format!("m{i:04}")]).collect();
             let words = ["zadd", "z"].into_iter().map(str::to_owned).chain(words).collect::<Vec<_>>();
-            // Few of many, most of them, and by popping: whatever is done, or is left, is looked at 64 at a time.
+            // Few of many, most of them, and by popping: removed or remaining members are handled 64 at a
+            // time.
             for (line, reply, pieces) in [
                 ("zremrangebyrank z 1 1280", "1280", 20),
                 ("zremrangebyscore z -inf 2719", "2720", 20),

@@ -1,16 +1,16 @@
-//! Payloads for RESTORE made of arbitrary bytes, decoded into values. Called by the short runs of `tests/hostile.rs` and by
-//! `fuzz/`.
+//! Payloads for RESTORE made of arbitrary bytes, decoded into values. The short runs of `tests/hostile.rs`
+//! and `fuzz/` call this.
 
 use command::Error;
 use command::serial::{self, Decoded};
 use rdb::Dialect;
 use value::Value;
 
-/// Of fields' times some have passed then, some have not.
+/// The current time: some fields' times are before it, some after.
 const NOW_MS: u64 = 1_700_000_000_000;
 
-/// Any bytes as a body: they are refused, or the value is sound and comes back from its own payload. The first byte says of
-/// which version they are.
+/// Decodes any bytes as a body. They are refused, or the value is sound and comes back from its own payload.
+/// The first byte selects the version.
 pub fn restore(data: &[u8]) {
     let Some((which, body)) = data.split_first() else { return };
     let mut payload = body.to_vec();
@@ -34,7 +34,7 @@ pub fn restore(data: &[u8]) {
             }
         }
     }
-    // Whoever stops it is told, wherever that is.
+    // A refused charge is returned, wherever it happens.
     for stop_at in [1, charges / 2 + 1, charges] {
         let mut left = stop_at;
         let stopped = serial::decode(&payload, NOW_MS, &mut |_| {

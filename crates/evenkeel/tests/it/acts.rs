@@ -1,6 +1,6 @@
-//! Transactions in which a command acts on its connection or on the server (SUBSCRIBE, CONFIG SET, CLIENT …). Short ones
-//! run under locks, those with a script over an overlay, on their loop or on a thread: all answer alike, and what runs
-//! without locks acts with its commit, once or not at all.
+//! Transactions in which a command acts on its connection or on the server (SUBSCRIBE, CONFIG SET, CLIENT …).
+//! Short ones run under locks; those with a script run over an overlay, on their loop or on a thread. All
+//! answer alike. Acts without locks happen with the commit, once or not at all.
 
 use crate::held::{Hold, PURE, eval, eventually, held_while, laden, others_are_served};
 use crate::support::{Client, Server, encode_line, foreign};
@@ -8,14 +8,14 @@ use std::time::Duration;
 
 const ENDLESS: &str = "while true do end";
 
-/// Queues commands, EXEC not among them.
+/// Queues commands, but not EXEC.
 #[track_caller]
 fn queue(client: &mut Client, lines: &[&str]) {
     client.expect("MULTI", "+OK");
     lines.iter().for_each(|line| client.expect(line, "+QUEUED"));
 }
 
-/// The ways a transaction is run.
+/// The ways a transaction runs.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Way {
     Locked,
@@ -23,7 +23,7 @@ enum Way {
     Thread,
 }
 
-/// Runs commands in every way and on a new connection each; gives the replies, in which a script's answer is left out, and
+/// Runs commands in every way, on a new connection each. Returns the replies, without a script's answer, and
 /// the connection.
 #[track_caller]
 fn in_every_way(
@@ -179,7 +179,7 @@ fn a_transaction_on_a_thread_acts_only_with_its_commit() {
     }
 }
 
-/// What scripts and functions there are may be changed behind the last script: that is no reason to run it under locks.
+/// Changes of scripts and functions behind the last script are no reason to run it under locks.
 #[test]
 fn a_transaction_that_forgets_its_scripts_behind_them_holds_nobody_up() {
     let Some(server) = laden() else { return };
@@ -205,7 +205,8 @@ fn a_transaction_that_forgets_its_scripts_behind_them_holds_nobody_up() {
     }
 }
 
-/// Scripts see what commands before them changed of scripts and functions, nobody else does, and nobody waits for it.
+/// Scripts see the changes of scripts and functions by earlier commands. Other clients do not see them, and
+/// do not wait.
 #[test]
 fn a_transaction_whose_scripts_depend_on_its_changes_holds_nobody_up() {
     let Some(server) = laden() else { return };
@@ -280,7 +281,7 @@ fn a_transaction_that_would_change_functions_is_killed_without_having_changed_th
     other.expect("EXISTS n", ":0");
 }
 
-/// Libraries that others changed meanwhile are a lost race.
+/// Libraries that others changed meanwhile make the transaction lose the race.
 #[test]
 fn a_transaction_sees_the_functions_of_one_moment() {
     let Some(server) = laden() else { return };
@@ -335,7 +336,7 @@ fn a_transaction_that_lost_a_race_acts_once() {
     let replies = held_while(&server, "script-end", client, &encode_line("EXEC"), || {
         other.expect("SET n 1000", "+OK");
     });
-    // A second time it would be there already.
+    // A second run would find it there already.
     assert!(replies.starts_with("[\"lib\", :1001, "), "{replies}");
     assert!(replies.ends_with(", :1400]"), "{replies}");
     other.expect("FCALL f 0", ":7");
@@ -355,7 +356,7 @@ fn a_transaction_whose_watched_keys_were_touched_has_not_acted() {
         other.expect("SET seen 1", "+OK");
         hold.release();
         client.expect_reply("(nil array)");
-        // Who listens may not ask that.
+        // A subscriber may not ask that.
         client.expect("EXISTS n", ":0");
         other.expect("CONFIG GET slowlog-max-len", "[\"slowlog-max-len\", \"128\"]");
         other.expect("PUBSUB NUMSUB news", "[\"news\", :0]");
@@ -413,7 +414,7 @@ fn what_a_client_that_went_asked_for_is_done_and_nothing_of_it_stays() {
     eventually(&mut other, "PUBSUB NUMSUB news", "[\"news\", :0]");
 }
 
-/// An act may take long: what others publish meanwhile is not told before the reply that says they are listened to.
+/// An act may take long: messages published meanwhile come after the reply that confirms the subscription.
 #[test]
 fn messages_do_not_come_before_the_reply_that_announces_them() {
     if foreign() {
@@ -431,7 +432,7 @@ fn messages_do_not_come_before_the_reply_that_announces_them() {
     client.expect_reply("[\"message\", \"news\", \"here\"]");
 }
 
-/// What takes long by itself is not done at a stretch, and not under locks.
+/// An answer that takes long by itself is collected in slices, and not under locks.
 #[test]
 fn long_answers_in_a_transaction_are_collected_elsewhere() {
     let server = Server::start();

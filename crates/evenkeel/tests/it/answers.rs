@@ -1,9 +1,9 @@
-//! What a client is told, and when: beside its replies, in the slow log, in INFO, of the keys it watches.
+//! Everything a client is told, and when: besides its replies, in the slow log, in INFO, about watched keys.
 
 use crate::support::{Client, PATIENCE, Server, foreign};
 use std::time::{Duration, Instant};
 
-/// Waits until an answer has these words.
+/// Waits until a reply contains these words.
 #[track_caller]
 fn eventually_says(client: &mut Client, line: &str, words: &str) {
     let deadline = Instant::now() + PATIENCE;
@@ -21,7 +21,7 @@ fn subscribed(word: &str, name: &str, count: u32) -> String {
     format!("[\"{word}\", \"{name}\", :{count}]")
 }
 
-/// CLIENT REPLY leaves replies out. Confirmations of subscriptions and messages are none.
+/// CLIENT REPLY leaves replies out. Confirmations of subscriptions and messages are not replies.
 #[test]
 fn subscriptions_are_confirmed_though_replies_are_left_out() {
     let server = Server::start();
@@ -71,7 +71,7 @@ fn a_transaction_that_is_not_answered_confirms_its_subscriptions() {
     }
 }
 
-/// More names than are done in one slice.
+/// More names than are handled in one slice.
 #[test]
 fn many_subscriptions_are_confirmed_one_by_one() {
     let server = Server::start();
@@ -96,7 +96,7 @@ fn calls(client: &mut Client, command: &str) -> String {
     figures.map_or_else(String::new, |figures| figures.join(",").replace(&format!("cmdstat_{command}:"), ""))
 }
 
-/// As in Redis 8: what waits for a key is counted, and logged, when that is over.
+/// As in Redis 8: a command that waits for a key is counted and logged when the wait is over.
 #[test]
 fn what_waits_is_in_the_slow_log_when_it_is_over() {
     if foreign() {
@@ -216,7 +216,7 @@ fn an_expired_key_that_comes_with_an_exchange_is_as_absent_as_before() {
         change.iter().for_each(|line| drop(other.call(line)));
         client.expect("MULTI", "+OK");
         client.expect("PING", "+QUEUED");
-        // The database was replaced twice: here nobody knows what was there in between.
+        // The database was replaced twice: its contents in between are not known here.
         if what.ends_with("flushed") {
             client.call("EXEC");
             continue;
@@ -247,7 +247,7 @@ fn a_key_that_comes_alive_with_an_exchange_and_expires_then_was_touched() {
     }
 }
 
-/// What takes long to tell is collected elsewhere, for scripts as well.
+/// Long answers are collected elsewhere, for scripts as well.
 #[test]
 fn scripts_are_told_what_takes_long() {
     if foreign() {
@@ -272,7 +272,7 @@ fn scripts_are_told_what_takes_long() {
     assert!(all.len() > 100 && all.ends_with(", +OK]"));
 }
 
-/// Words that other options take are no options.
+/// Values of other options are not options.
 #[test]
 fn keys_are_told_as_commands_use_them() {
     let server = Server::start();

@@ -1,14 +1,14 @@
-//! Every attacker is held where it is, and everybody else is served: those that `no_wait.rs` does not hold.
+//! Every attacker that `no_wait.rs` does not hold is held where it is, and all others are served.
 //!
-//! What is never long (COPY, LSET, LTRIM, SETBIT at any offset …) cannot be held: its own loop does it, and answers at once
-//! however large the value is.
+//! A command that is never long (COPY, LSET, LTRIM, SETBIT at any offset …) cannot be held: its own loop does
+//! it, and answers at once however large the value is.
 
 use crate::held::{Hold, MANY, eval, eventually, held, held_while, lade, laden, others_are_served};
 use crate::support::{Client, PATIENCE, Server, encode, encode_line, foreign};
 use crate::waits::until;
 use std::time::Instant;
 
-/// The places a long commit is held at.
+/// The points at which a long commit is held.
 const COMMIT: [&str; 2] = ["commit-place", "commit-fold"];
 
 fn words(command: &str, words: impl Iterator<Item = String>) -> Vec<u8> {
@@ -51,7 +51,7 @@ fn long_strings() {
     let mut client = server.client();
     client.expect("SETBIT wide 33554431 1", ":0");
     client.expect("SET text x", "+OK");
-    // What is not stored costs nothing: there must be something.
+    // Missing values cost nothing, so there must be some.
     client.expect("BITOP NOT dense wide", ":4194304");
     for point in ["job-start", "job-end"] {
         assert_eq!(held(&server, point, "BITCOUNT dense"), ":33554431");
@@ -82,7 +82,8 @@ fn very_many_arguments() {
     }
 }
 
-/// While half of a commit is placed nobody sees any of it, while half of it is folded everybody sees all.
+/// While half of a commit is placed it is visible to no client; while half of it is folded all of it is
+/// visible to all.
 #[test]
 fn very_many_keys_at_once() {
     let Some(server) = laden() else { return };
@@ -145,7 +146,7 @@ fn who_writes_to_a_key_of_a_long_commit_goes_first_and_the_commit_follows() {
     client.expect("MGET key:0 key:1 key:2940", "[\"news\", \"new\", \"news\"]");
 }
 
-/// Reads the size of a value: the payload is made by a thread, and sent as it is taken.
+/// Reads the size of a value. A thread makes the payload, and it is sent as it is taken.
 #[test]
 fn the_payload_of_a_long_list() {
     let Some(server) = laden() else { return };
@@ -160,7 +161,8 @@ fn the_payload_of_a_long_list() {
     }
 }
 
-/// What only takes a path through a value is done by its loop, with a bounded part of the budget: it goes to no thread.
+/// A change that only takes a path through a value is done by its loop, with a bounded part of the budget. It
+/// goes to no thread.
 #[test]
 fn changes_within_large_values_go_to_no_thread() {
     if foreign() {
@@ -187,8 +189,8 @@ fn changes_within_large_values_go_to_no_thread() {
     hold.await_victims(0);
 }
 
-/// What a long commit decided is there for everybody, though not in the tables yet: EXEC finds its watched keys touched, in
-/// whichever way it is run.
+/// The decision of a long commit counts for all, even before it is in the tables: EXEC finds its watched keys
+/// touched, whichever way it runs.
 #[test]
 fn watched_keys_are_touched_by_a_commit_that_is_decided() {
     if foreign() {
@@ -213,7 +215,7 @@ fn watched_keys_are_touched_by_a_commit_that_is_decided() {
     ];
     let others = || (0..1_500).flat_map(|i| [format!("other:{i}"), i.to_string()]);
     for (way, queue, commands, watched) in ways {
-        // Some of them are in shards that are folded late.
+        // Some of the keys are in shards that are folded late.
         for k in 0..4 {
             let keys: Vec<String> = (0..watched).map(|i| format!("w{k}:{i}")).collect();
             let mut watcher = server.client();
@@ -239,7 +241,8 @@ fn watched_keys_are_touched_by_a_commit_that_is_decided() {
     }
 }
 
-/// RANDOMKEY gives what is there: no key that a decided commit removed, and one that it made, in the tables or not.
+/// RANDOMKEY returns an existing key: none that a decided commit removed, and perhaps one that it made, in
+/// the tables or not.
 #[test]
 fn a_random_key_is_one_that_is_there_while_a_commit_is_under_way() {
     if foreign() {
@@ -290,7 +293,7 @@ fn long_transactions_while_they_run_and_are_committed() {
     }
 }
 
-/// Removes from a set who is on a list, one by one.
+/// Removes the members of a list of victims from a set, one by one.
 const BLACKLIST: &str = "local n = 0 for _, m in ipairs(redis.call('SMEMBERS', 'victims')) do if \
      redis.call('SISMEMBER', 'other', m) == 1 then n = n + redis.call('SREM', 'victims', m) end end return n";
 
@@ -321,7 +324,8 @@ fn scripts_that_read_and_write_very_many_keys() {
     }
 }
 
-/// FLUSHDB and very many keys, in one script or transaction: nobody sees the database empty, or in part.
+/// FLUSHDB and very many keys, in one script or transaction: no client sees the database empty or partly
+/// filled.
 #[test]
 fn what_empties_a_database_and_fills_it_again() {
     let Some(server) = laden() else { return };
@@ -395,8 +399,8 @@ fn what_empties_a_database_and_fills_it_again() {
     }
 }
 
-/// SWAPDB behind very many keys, in one script or transaction: nobody sees one without the other, and what is still to be written
-/// when others exchange or empty databases goes where its database goes.
+/// SWAPDB behind very many keys, in one script or transaction: no client sees one without the other. If
+/// others swap or empty databases, the rest of the writes follows its database.
 #[test]
 fn what_writes_very_much_and_exchanges_databases() {
     let Some(server) = laden() else { return };
@@ -480,7 +484,7 @@ fn very_many_keys_that_expire_at_the_same_time() {
     client.send(&sets);
     client.skip("+OK\r\n".len() * 5_000);
     client.expect("PEXPIRE hash 1", ":1");
-    // What has expired is gone for everybody, though all of it is still there to be removed.
+    // Expired keys are gone for all clients, although all of them are still to be removed.
     eventually(&mut client, "EXISTS soon:1 soon:4999 hash", ":0");
     let keys: usize = client.call("DBSIZE")[1..].parse().expect("a number");
     assert!(keys > MANY - 5_000 + 4_000, "{keys} keys");
@@ -529,7 +533,8 @@ fn looking_at_very_many_clients() {
 #[test]
 fn very_many_connections_at_once() {
     let Some(server) = laden() else { return };
-    // Nobody waits to be accepted: they are in the listener's queue, and then some are served while others arrive.
+    // Connecting waits for no acceptance: connections are in the listener's queue. Later some are served
+    // while others arrive.
     let connecting = |server: &Server| (0..500).map(|_| server.client()).collect::<Vec<_>>();
     let mut crowd = connecting(&server);
     crowd.iter_mut().for_each(|client| client.send("PING\r\n"));
@@ -539,7 +544,7 @@ fn very_many_connections_at_once() {
     others_are_served(&server);
 }
 
-/// EXISTS and TOUCH of more keys than a loop looks at at once.
+/// EXISTS and TOUCH of more keys than a loop looks at in one go.
 #[test]
 fn very_many_keys_are_counted_as_often_as_they_are_named() {
     if foreign() {
@@ -570,7 +575,7 @@ fn very_many_keys_are_counted_as_often_as_they_are_named() {
     }
 }
 
-/// MSETNX of more keys than a loop sets at once: all or none, beside who sets one of them.
+/// MSETNX of more keys than a loop sets in one go: all or none, beside a client that sets one of them.
 #[test]
 fn very_many_new_keys_are_set_or_none() {
     if foreign() {
@@ -590,12 +595,12 @@ fn very_many_new_keys_are_set_or_none() {
     client.expect("DBSIZE", ":20000");
     client.expect("DEBUG SET-ACTIVE-EXPIRE 0", "+OK");
     client.expect("SET k19999 v PX 1", "+OK");
-    // What has expired is not there.
+    // An expired key does not exist.
     until("it has expired", || client.call("GET k19999") == "(nil)");
     expect(&mut client, 19_999, ":1");
     client.expect("DBSIZE", ":39999");
     client.expect("GET k19999", "\"new\"");
-    // A key that is set while others are covered: before it, or after it.
+    // A key is set while others are covered: before it is covered, or after.
     for point in COMMIT {
         client.expect("FLUSHALL", "+OK");
         other.expect(&format!("DEBUG POINT {point} HOLD 1"), "+OK");
@@ -608,12 +613,12 @@ fn very_many_new_keys_are_set_or_none() {
         client.expect("GET k77", "\"mine\"");
         client.expect("DBSIZE", if decided { ":20000" } else { ":1" });
     }
-    // Words that are no pairs.
+    // An odd number of words.
     client.send(words("MSETNX", (0..20_001).map(|i| i.to_string())));
     client.expect_reply("-ERR wrong number of arguments for 'msetnx' command");
 }
 
-/// Few members, but of many bytes each: hashing and comparing them is what takes long.
+/// Few members of many bytes each: hashing and comparing them takes long.
 #[test]
 fn algebra_of_long_members() {
     let Some(server) = laden() else { return };

@@ -1,5 +1,5 @@
-//! Both ways the event loops can talk to the kernel serve alike. (All other tests run on the default one, or on the one
-//! that EVENKEEL_TEST_IO_BACKEND names.)
+//! Both interfaces of the event loops to the kernel serve alike. (All other tests run on the default one, or
+//! on the one that EVENKEEL_TEST_IO_BACKEND names.)
 
 use crate::support::{Client, Server, encode, encode_line, foreign};
 use std::time::Duration;

@@ -19,11 +19,11 @@ fn words(parts: &[&str], keys: usize, rest: &[&str]) -> Vec<u8> {
 fn those_who_waited_longest_are_served_however_many_they_are() {
     let server = Server::start();
     let mut control = server.client();
-    // More than are served at a stretch.
+    // More clients than are served in one go.
     let mut waiters: Vec<Client> = Vec::new();
     for i in 0..120 {
         let mut client = server.client();
-        // Of another type: nothing for those.
+        // A wrong type: these get nothing.
         client.send(encode_line(if i % 10 == 3 { "BZPOPMIN jobs 0" } else { "BLPOP jobs 0" }));
         waiters.push(client);
         await_blocked(&mut control, i + 1);
@@ -46,7 +46,7 @@ fn those_who_waited_longest_are_served_however_many_they_are() {
     for (score, member) in [(1, "a"), (2, "b")] {
         zsets.remove(0).1.expect_reply(&format!("[\"jobs\", \"{member}\", \"{score}\"]"));
     }
-    // One after the other, and those behind who went.
+    // One after the other, and those behind the clients that left.
     drop(lists.next());
     await_blocked(&mut control, 47);
     for i in 0..5 {
@@ -75,14 +75,14 @@ fn a_client_waits_for_very_many_keys() {
     ] {
         let mut client = server.client();
         client.send(&request);
-        // It is registered before it looks at its keys a second time.
+        // The client is registered before it looks at its keys a second time.
         until("it is blocked", || control.call("CLIENT LIST").contains(" flags=b "));
-        // Another type wakes nobody.
+        // A key of another type wakes no client.
         control.expect("SET k5 x", "+OK");
         control.expect(fill, ":2");
         client.expect_reply(reply);
         control.expect("FLUSHALL", "+OK");
-        // At once, if there is something.
+        // At once, if there is an element.
         control.expect(fill, ":2");
         client.send(&request);
         client.expect_reply(reply);
@@ -112,11 +112,12 @@ fn who_waits_for_what_comes_with_an_exchange_of_databases_is_served_however_many
     }
     await_blocked(&mut control, 100);
     other.expect("SELECT 1", "+OK");
-    // One is of another type, one has more, and one that waits is there in neither.
+    // One key has another type, one has more elements, and one client waits for a key that neither database
+    // has.
     other.expect("SADD jobs:7 m", ":1");
     (0..99).filter(|i| *i != 7).for_each(|i| other.expect(&format!("RPUSH jobs:{i} v{i}"), ":1"));
     other.expect("RPUSH jobs:8 more", ":2");
-    // A second exchange while the first is still gone through, and a third that brings everything back.
+    // A second exchange while the first is still being handled, and a third that brings everything back.
     control.send("SWAPDB 0 1\r\nSWAPDB 1 2\r\nSWAPDB 2 1\r\n");
     (0..3).for_each(|_| control.expect_reply("+OK"));
     for (i, client) in waiters.iter_mut().enumerate().filter(|(i, _)| *i != 7 && *i != 99) {
@@ -132,7 +133,8 @@ fn who_waits_for_what_comes_with_an_exchange_of_databases_is_served_however_many
     waiters[99].expect_reply("[\"jobs:99\", \"b\"]");
 }
 
-/// Who waits with so much sent behind it that no more is read is seen to go all the same: what he waits for is for the living.
+/// The end of a client is noticed although it has sent so much behind its wait that no more is read. Its
+/// elements go to the living.
 #[test]
 fn who_goes_with_much_sent_behind_his_wait_waits_no_more() {
     if foreign() {
@@ -140,7 +142,7 @@ fn who_goes_with_much_sent_behind_his_wait_waits_no_more() {
     }
     let server = Server::start();
     let mut control = server.client();
-    // He may have gone before he comes to wait, too.
+    // It may also leave before it comes to wait.
     for before in [0, 3_000] {
         let mut waiter = server.client();
         waiter.send(encode_line("PING").repeat(before));
@@ -158,7 +160,7 @@ fn who_goes_with_much_sent_behind_his_wait_waits_no_more() {
     }
 }
 
-/// What was answered before such a wait is heard by who still reads.
+/// Replies from before such a wait reach a client that still reads.
 #[test]
 fn who_says_that_nothing_more_comes_hears_what_was_answered_before_his_wait() {
     let server = Server::start();
@@ -171,7 +173,8 @@ fn who_says_that_nothing_more_comes_hears_what_was_answered_before_his_wait() {
     }
 }
 
-/// Registered for half of its keys it is served, called off or gone as if it had them all, and nothing of it is left.
+/// A client registered for half of its keys is served, unblocked or removed as if it had them all, and leaves
+/// nothing behind.
 #[test]
 fn who_is_not_registered_for_all_its_keys_yet_may_be_served_or_leave() {
     if foreign() {
@@ -198,7 +201,7 @@ fn who_is_not_registered_for_all_its_keys_yet_may_be_served_or_leave() {
         control.expect("DBSIZE", ":5");
         control.expect("FLUSHALL", "+OK");
     };
-    // A key it has.
+    // A key it is registered for.
     let (mut client, _) = held(&mut control);
     control.expect("RPUSH k3 v", ":1");
     client.expect_reply("[\"k3\", \"v\"]");
@@ -209,7 +212,7 @@ fn who_is_not_registered_for_all_its_keys_yet_may_be_served_or_leave() {
     control.expect("RPUSH k998 w", ":1");
     client.expect_reply("[\"k998\", \"w\"]");
     nobody_waits(&mut control);
-    // A key it has not: it looks once more when it has.
+    // A key it is not registered for yet: it looks once more when it is.
     let (mut client, _) = held(&mut control);
     control.expect("RPUSH k999 v", ":1");
     control.expect("LLEN k999", ":1");
@@ -226,7 +229,8 @@ fn who_is_not_registered_for_all_its_keys_yet_may_be_served_or_leave() {
     nobody_waits(&mut control);
 }
 
-/// Every element goes to one of many who come, wait for many keys, are served or called off, and come again.
+/// Many clients come, wait for many keys, are served or unblocked, and come again. Every element goes to one
+/// of them.
 #[test]
 fn no_element_is_lost_among_those_who_wait_for_many_keys() {
     const CLIENTS: usize = 6;
@@ -243,7 +247,7 @@ fn no_element_is_lost_among_those_who_wait_for_many_keys() {
         let (mut mine, mut round) = (Vec::new(), n);
         loop {
             round += 1;
-            // Few, some and many of the keys, beginning somewhere.
+            // Few, some or many of the keys, from some key on.
             let keys: Vec<String> =
                 (0..[3, 40, 300][round % 3]).map(|i| format!("k{}", (round * 37 + i) % 300)).collect();
             let all = ["BLPOP"].into_iter().chain(keys.iter().map(String::as_str)).chain(["end", "0"]);
@@ -271,7 +275,7 @@ fn no_element_is_lost_among_those_who_wait_for_many_keys() {
         }
         let mut left = server.client();
         until("all elements are taken", || {
-            // Who waits for few keys may wait for others than are left.
+            // A client that waits for few keys may wait for others than are left.
             ids.iter().for_each(|id| drop(left.call(&format!("CLIENT UNBLOCK {id}"))));
             taken.load(std::sync::atomic::Ordering::Relaxed) == ELEMENTS
         });

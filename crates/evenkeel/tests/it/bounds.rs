@@ -1,16 +1,17 @@
-//! What scripts, transactions and long commands hold beside the data is bounded by `work-max-memory`: who needs more is told so by
-//! that name, nothing of it has happened, nobody's key is evicted for it, and afterwards all of it is given back.
+//! Memory of scripts, transactions and long commands beside the data is bounded by `work-max-memory`. A
+//! command that needs more gets an error with that name and has no effect. No key is evicted for it, and
+//! afterwards all memory is given back.
 
 use crate::held::{await_figure, figure};
 use crate::support::{Client, Server, foreign};
 
-/// What who needs too much is told.
+/// The error of a command that needs too much.
 const FULL: &str = "ERR this command needs more memory than 'work-max-memory' allows";
-/// What may be held in these tests, and is by nobody when they begin.
+/// Work memory in these tests; none of it is in use when they begin.
 const LIMIT: &str = "4mb";
 const MB: usize = 1 << 20;
 
-/// A server whose keys fill its memory nearly, so that whatever is counted as data would evict some of them.
+/// A server whose keys nearly fill its memory: anything counted as data would evict some.
 fn full_server() -> Option<(Server, Client)> {
     if foreign() {
         return None;
@@ -27,13 +28,13 @@ fn full_server() -> Option<(Server, Client)> {
     Some((server, client))
 }
 
-/// All keys are there, and all that was held is given back.
+/// Checks that all keys are there, and that all work memory is given back.
 #[track_caller]
 fn nothing_is_left(client: &mut Client, refused: u64) {
     client.expect("DBSIZE", ":200");
     assert_eq!(figure(client, "evicted_keys"), 0);
     assert!(figure(client, "work_refused") >= refused);
-    // Lua keeps a little garbage until somebody asks for it.
+    // Lua keeps a little garbage until it is collected.
     client.expect("SCRIPT FLUSH", "+OK");
     client.expect("MEMORY PURGE", "+OK");
     await_figure(client, "used_memory_work", |bytes| bytes == 0);
@@ -50,9 +51,9 @@ fn a_script_that_remembers_without_end_is_ended_and_costs_nobody_a_key() {
     let Some((server, mut other)) = full_server() else { return };
     let mut client = server.client();
     let loops = [
-        // Keys that are not there, looked for one by one, and what that answers thrown away.
+        // Missing keys looked up one by one, with the results thrown away.
         "local i = 0 while true do i = i + 1 redis.call('GET', 'none' .. i) end",
-        // To catch the error does not help.
+        // Catching the error does not help.
         "local i = 0 while true do i = i + 1 pcall(redis.call, 'GET', 'none' .. i) end",
         "local i = 0 while true do i = i + 1 redis.pcall('GET', 'none' .. i) end",
         // Values that are written, new ones and one that grows.
@@ -60,14 +61,14 @@ fn a_script_that_remembers_without_end_is_ended_and_costs_nobody_a_key() {
         "while true do redis.call('APPEND', 'one', ('x'):rep(1000)) end",
         "while true do redis.call('RPUSH', 'list', ('x'):rep(1000)) end",
         "local i = 0 while true do i = i + 1 redis.call('HSET', 'hash', i, ('x'):rep(100)) end",
-        // What it tells the outside.
+        // Events of keys.
         "local i = 0 while true do i = i + 1 redis.call('DEL', 'key:0') redis.call('SET', 'key:0', i) end",
     ];
     other.expect("CONFIG SET notify-keyspace-events KA", "+OK");
     for script in loops {
         assert_eq!(eval(&mut client, script), format!("-{FULL}"), "{script}");
     }
-    // Within a transaction too, all of which is dropped then.
+    // Within a transaction too, which is then dropped as a whole.
     client.expect("MULTI", "+OK");
     client.expect("SET done 1", "+QUEUED");
     client.request(&[b"EVAL", loops[0].as_bytes(), b"0"]);
@@ -75,6 +76,23 @@ fn a_script_that_remembers_without_end_is_ended_and_costs_nobody_a_key() {
     let told = client.call("EXEC");
     assert!(told.starts_with("-EXECABORT") && told.contains("work-max-memory"), "{told}");
     nothing_is_left(&mut other, loops.len() as u64);
+}
+
+/// Every request may hold a little whatever the others hold, but those that one MULTI keeps are one piece of work.
+#[test]
+fn a_transaction_of_many_requests_that_are_long_each_is_bounded() {
+    let Some((server, mut other)) = full_server() else { return };
+    other.expect("CONFIG SET work-max-memory 16mb", "+OK");
+    let mut client = server.client();
+    let value = vec![b'x'; 200_000];
+    client.expect("MULTI", "+OK");
+    let mut queue = |i: usize| client.call_bytes(&[b"SET", format!("new:{i}").as_bytes(), &value]);
+    let queued = (0..200).take_while(|i| queue(*i) == "+QUEUED").count();
+    assert!((60..=84).contains(&queued), "{queued} requests of 200 kB are queued");
+    let told = client.call("EXEC");
+    assert!(told.starts_with("-EXECABORT"), "{told}");
+    client.expect("PING", "+PONG");
+    nothing_is_left(&mut other, 1);
 }
 
 #[test]
@@ -85,7 +103,7 @@ fn messages_of_a_script_count_as_its_own() {
     let script = "while true do redis.call('PUBLISH', 'news', ('x'):rep(1000)) end";
     assert_eq!(eval(&mut client, script), format!("-{FULL}"));
     nothing_is_left(&mut other, 1);
-    // Nothing of it was told.
+    // None of its events was sent.
     client.expect("PUBLISH news end", ":1");
     subscriber.expect_reply("[\"message\", \"news\", \"end\"]");
 }
@@ -110,7 +128,7 @@ fn a_count_that_cannot_be_answered_is_refused_before_it_is_begun() {
         "SRANDMEMBER s -3000000",
     ];
     for line in counted {
-        // The others of the transaction are done, as with any command that fails.
+        // The other commands of the transaction are done, as with any command that fails.
         client.expect("MULTI", "+OK");
         client.expect("INCR n", "+QUEUED");
         client.expect(line, "+QUEUED");
@@ -124,7 +142,7 @@ fn a_count_that_cannot_be_answered_is_refused_before_it_is_begun() {
         assert_eq!(told, format!("-{FULL}"), "{line}");
     }
     client.expect("GET n", &format!("\"{}\"", counted.len()));
-    // What fits is answered.
+    // A reply that fits is sent.
     client.expect("MULTI", "+OK");
     client.expect("SRANDMEMBER s -3", "+QUEUED");
     client.expect("EXEC", "[[\"a\", \"a\", \"a\"]]");
@@ -141,7 +159,8 @@ fn replies_of_a_transaction_are_bounded_together() {
     let members: String = (0..1000).map(|i| format!(" {i:0100}")).collect();
     other.expect("DEL key:0", ":1");
     other.expect(&format!("RPUSH key:0{members}"), ":1000");
-    // GET of the same element again and again: none of it is in memory twice, and the reply would be 100 times as long.
+    // GET of the same element again and again: memory holds it once, and the reply would be 100 times as
+    // long.
     let gets = " GET #".repeat(100);
     client.expect("MULTI", "+OK");
     client.expect(&format!("SORT key:0 ALPHA{gets}"), "+QUEUED");
@@ -151,7 +170,7 @@ fn replies_of_a_transaction_are_bounded_together() {
     client.expect(&format!("SORT key:0 ALPHA{gets}"), "+QUEUED");
     client.expect("GET key:1x", "+QUEUED");
     client.expect("EXEC", &format!("[-{FULL}, (nil)]"));
-    // Outside of one as well: nothing of it can be sent before all of it is there.
+    // Outside a transaction as well: nothing can be sent before the whole reply is there.
     client.expect(&format!("SORT key:0 ALPHA{gets}"), &format!("-{FULL}"));
     nothing_is_left(&mut other, 3);
 }
@@ -168,7 +187,7 @@ fn large_values_in_the_reply_of_a_transaction_are_not_copied() {
     control.expect(&format!("CONFIG SET work-max-memory {LIMIT}"), "+OK");
     await_figure(&mut control, "reclaim_pending_bytes", |bytes| bytes == 0);
     let before = server.resident_bytes();
-    // The reply is of the moment of the transaction, whatever becomes of the key before it is read.
+    // The reply is of the moment of the transaction, even if the key changes before it is read.
     client.send(
         "MULTI\r\nGET big\r\nGETRANGE big 1 -1\r\nMGET big none big\r\nAPPEND big w\r\nGET big\r\nEXEC\r\n",
     );
@@ -228,7 +247,7 @@ fn what_is_queued_and_watched_is_bounded_and_shown() {
     assert!(listed(&mut other, &id, "tot-mem") >= idle + 150_000);
     let refused = (1..200).find(|i| client.call(&format!("WATCH{}", watched(i * 150))) == format!("-{FULL}"));
     assert!(refused.is_some_and(|n| n > 10), "{refused:?}");
-    // Nobody knows any more whether they are touched.
+    // Whether the dropped keys were touched is no longer known.
     client.expect("MULTI", "+OK");
     client.expect("SET key:1 v", "+QUEUED");
     client.expect("EXEC", "(nil array)");
@@ -242,13 +261,13 @@ fn what_is_queued_and_watched_is_bounded_and_shown() {
 fn long_commands_that_need_too_much_fail_and_leave_nothing() {
     let Some((server, mut other)) = full_server() else { return };
     let mut client = server.client();
-    // Without the bound of the data, so that there is something to work on.
+    // Without a limit of the data, so that there is something to work on.
     other.expect("CONFIG SET maxmemory 0", "+OK");
     let many: String = (0..60_000).map(|i| format!(" member-{i:08}")).collect();
     other.expect(&format!("SADD set{many}"), ":60000");
     other.expect(&format!("RPUSH list{many}"), ":60000");
     for line in [
-        // A result, keys that are looked for, and a list that is sorted.
+        // A result, keys that are looked up, and a list that is sorted.
         "ZUNIONSTORE into 1 set",
         "SORT list BY weight:*:of-all-of-them ALPHA LIMIT 0 1",
         "SORT list ALPHA STORE into",
@@ -271,7 +290,7 @@ fn a_long_list_of_values_is_bounded_before_it_is_sent() {
     let Some((server, mut other)) = full_server() else { return };
     let mut client = server.client();
     let keys = " key:7".repeat(2000);
-    // It stays within what may be streamed where values are large; these are not.
+    // Large values may be streamed within the limit; these are small.
     client.expect(&format!("MGET{keys}"), &format!("-{FULL}"));
     let keys = " key:7".repeat(200);
     assert!(client.call(&format!("MGET{keys}")).len() > 2_000_000);
@@ -295,7 +314,7 @@ fn while_memory_is_full_what_frees_it_or_reads_can_be_queued() {
         client.expect(line, "+QUEUED");
     }
     client.expect("EXEC", "[\"a\", \"v\", :1, :0]");
-    // What may need more is refused, as outside.
+    // A command that may need more is refused, as outside.
     client.expect("MULTI", "+OK");
     client.expect("GET k", "+QUEUED");
     client.expect("SET k w", OOM);
@@ -304,7 +323,7 @@ fn while_memory_is_full_what_frees_it_or_reads_can_be_queued() {
     client.expect("LLEN l", ":1");
 }
 
-/// What an open connection knows of settings is what they are.
+/// An open connection follows changes of settings.
 #[test]
 fn a_connection_follows_every_setting_that_is_changed_and_changed_back() {
     if foreign() {
@@ -315,7 +334,7 @@ fn a_connection_follows_every_setting_that_is_changed_and_changed_back() {
     let wide = format!("MSET{}", " a b".repeat(10));
     let drawn = "EVAL \"return #redis.call('SRANDMEMBER', 's', '-100000')\" 0";
     let script = "EVAL \"return redis.call('SET', 'k', 1)\" 0";
-    // Directive, the value that matters, and what is said then, on a connection that was there before.
+    // The directive, the value that matters, and the reply under it on a connection that existed before.
     type Case<'a> = (&'a str, &'a str, &'a str);
     let table: &[(&str, &str, &[Case<'_>])] = &[
         (
@@ -356,7 +375,7 @@ fn a_connection_follows_every_setting_that_is_changed_and_changed_back() {
             parts.into_iter().map(|part| client.call(part)).last().expect("a reply")
         };
         for (line, changed, unchanged) in *lines {
-            // Whoever authenticated by there being no password stays in.
+            // A client that needed no password to log in stays logged in.
             let mut here = if *directive == "requirepass" {
                 admin.expect(&format!("CONFIG SET {directive} {value}"), "+OK");
                 server.client()
@@ -402,7 +421,7 @@ fn how_long_a_word_may_be_is_what_the_setting_says_now() {
 fn a_request_that_cannot_be_held_is_refused_at_its_length() {
     let Some((server, mut other)) = full_server() else { return };
     let header = |bytes: usize| format!("*4\r\n$4\r\nEVAL\r\n$8\r\nreturn 1\r\n$1\r\n0\r\n${bytes}\r\n");
-    // Longer than all the memory there may be, and than work may hold where the data leave nothing free.
+    // Longer than all memory, and than work may hold while the data leave nothing free.
     let max = figure(&mut other, "maxmemory") as usize;
     for (bytes, why) in [(400 * MB, "is larger than 'maxmemory'"), (max - MB, "see 'work-max-memory'")] {
         let mut client = server.client();
@@ -411,7 +430,7 @@ fn a_request_that_cannot_be_held_is_refused_at_its_length() {
         assert!(told.starts_with("-OOM ") && told.contains(why), "{told}");
         assert!(client.is_closed_within(crate::support::PATIENCE));
     }
-    // One that waits for others' work to end is read then.
+    // A connection that waits for others' work to end is read from afterwards.
     let held: Vec<Client> = (0..2)
         .map(|_| {
             let mut client = server.client();
@@ -426,7 +445,7 @@ fn a_request_that_cannot_be_held_is_refused_at_its_length() {
     let text = "x".repeat(2 * MB);
     client.request(&[b"ECHO", text.as_bytes()]);
     client.expect_reply(&format!("\"{text}\""));
-    // Small ones are not counted.
+    // Small requests are not counted.
     client.expect("PING", "+PONG");
     other.expect("DBSIZE", ":200");
     assert_eq!(figure(&mut other, "evicted_keys"), 0);
@@ -445,11 +464,11 @@ fn who_waits_for_a_password_needs_none_when_there_is_none_any_more() {
     client.expect("GET k", "-NOAUTH Authentication required.");
     admin.expect("CONFIG SET requirepass \"\"", "+OK");
     client.expect("GET k", "(nil)");
-    // More and longer words than one may send who has not said who he is, in one go.
+    // More and longer words, in one go, than a client may send before it logs in.
     let value = "x".repeat(20_000);
     client.expect(&format!("MSET{}", format!(" k {value}").repeat(20)), "+OK");
     assert!(client.call("HELLO 3").starts_with('{'));
-    // A new password is asked of it, not of whom was let in without one.
+    // The new password is asked of this client, not of one that was let in without one.
     admin.expect("CONFIG SET requirepass other", "+OK");
     client.expect("GET k", "-NOAUTH Authentication required.");
     admin.expect("EXISTS k", ":1");

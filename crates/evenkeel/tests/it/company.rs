@@ -1,6 +1,8 @@
-//! Heavy clients in company: on one CPU, with each other, without replies, without their client, out of memory.
+//! Heavy clients in company: on one CPU, with each other, without replies, without their client, out of
+//! memory.
 //!
-//! Nothing is timed: who has to wait for something held, or for a script that never ends, waits for ever.
+//! Nothing is timed: a client that has to wait for something held, or for a script that never ends, waits for
+//! ever.
 
 use crate::held::{
     Hold, MANY, PURE, READS, WRITES, eval, eventually, held, held_while, lade, laden, others_are_served,
@@ -76,7 +78,8 @@ fn two_heavy_clients_and_a_third_are_held_nowhere_but_where_they_are() {
     }
 }
 
-/// Long writes of every plan, one after the other: what each is answered, and what a look at it afterwards shows.
+/// Long writes of every plan, one after the other: the expected reply of each, and a later look at its
+/// effect.
 fn long_writes() -> Vec<(Vec<u8>, String, &'static str, String)> {
     let pairs: Vec<String> = (0..2000).flat_map(|i| [format!("p{i}"), i.to_string()]).collect();
     let set: Vec<&[u8]> =
@@ -118,7 +121,7 @@ fn a_load_as_of_redis_cli_pipe_is_done_in_order() {
 fn a_load_that_was_received_is_done_though_its_client_went() {
     let Some(server) = laden() else { return };
     let mut other = server.client();
-    // Some reads among it are nobody's business any more.
+    // The results of some reads among it are not needed any more.
     let mut load = Vec::new();
     for (request, ..) in long_writes() {
         load.extend(request);
@@ -183,7 +186,7 @@ fn a_script_out_of_memory_ends_and_no_other_notices() {
         }
         hold.release();
         if script.contains("pcall") {
-            // What it catches, it catches; it can be killed.
+            // An error that the script catches is caught; the script can be killed.
             other.expect(&eval("return 1"), ":1");
             other.expect("SCRIPT KILL", "+OK");
             assert!(client.reply().contains("killed by user"));
@@ -283,7 +286,7 @@ fn very_many_names_are_listened_to_and_left_in_slices() {
     }
     drop(client);
     eventually(&mut other, "PUBSUB CHANNELS", "[]");
-    // What is told of it is no reply, which CLIENT REPLY OFF leaves out.
+    // A message is no reply, so CLIENT REPLY OFF does not leave it out.
     let mut muted = server.client();
     muted.send("CLIENT REPLY OFF\r\n");
     muted.send(with("PSUBSCRIBE"));
@@ -316,7 +319,7 @@ fn very_many_keys_are_watched_and_forgotten_in_slices() {
         client.expect("SET done 1", "+QUEUED");
         client.expect("EXEC", answer);
     }
-    // UNWATCH, and DISCARD, leave nothing.
+    // UNWATCH and DISCARD leave nothing.
     for leaves in ["UNWATCH", "MULTI\r\nDISCARD", "RESET"] {
         client.send(&watch);
         client.expect_reply("+OK");
@@ -345,7 +348,7 @@ fn long_replies_inside_transactions_and_scripts_hold_nobody_up() {
         let reply = held(&server, "script-start", &eval(&script));
         assert!(reply[1..].parse::<usize>().is_ok_and(|n| n >= MANY), "{line}: {reply}");
     }
-    // Nor does what somebody waited for.
+    // Nor does a client that was blocked.
     let (mut waiter, mut client) = (server.client(), server.client());
     waiter.send("BLMPOP 0 1 awaited LEFT COUNT 100000\r\n");
     until_blocked(&mut client);

@@ -4,24 +4,24 @@ use crate::held::{Hold, eventually, figure, others_are_served};
 use crate::support::{Client, Server, encode, foreign};
 use std::time::Duration;
 
-/// A text that a compiler takes long for.
+/// A text that takes long to compile.
 fn branches() -> Vec<u8> {
     format!("local a if a then {}end return 1", "elseif a then a = 1 ".repeat(60_000)).into_bytes()
 }
 
-/// Servers with keys that others use.
+/// A server with keys that others use.
 fn server() -> Option<Server> {
     crate::held::laden()
 }
 
-/// The ways in which a text comes to be compiled by a thread.
+/// The ways in which a thread comes to compile a text.
 fn ways(text: &[u8]) -> Vec<(Vec<u8>, usize)> {
     let line = |words: &[&[u8]]| encode(words);
     let eval = line(&[b"EVAL", text, b"0"]);
     let load = line(&[b"SCRIPT", b"LOAD", text]);
     let within = line(&[b"EVAL", b"return loadstring(ARGV[1])()", b"0", text]);
     let multi = [line(&[b"MULTI"]), eval.clone(), line(&[b"EXEC"])].concat();
-    // What is answered before.
+    // The number of replies that come before.
     vec![(eval, 0), (load, 0), (within, 0), (multi, 2)]
 }
 
@@ -55,7 +55,7 @@ fn a_script_that_takes_too_long_to_compile_is_ended() {
         attacker.send(&bytes);
         (0..before).for_each(|_| drop(attacker.reply()));
         hold.await_victim();
-        // What is held so long has had its millisecond.
+        // A command held this long has had its millisecond.
         std::thread::sleep(Duration::from_millis(5));
         hold.release();
         let told = attacker.reply();

@@ -1,4 +1,4 @@
-//! Who may connect, how long they may stay, and what the server knows about them.
+//! Accepting, closing and moving connections, and the server's knowledge of them.
 
 use crate::support::{Client, Server, encode, encode_line, foreign};
 use crate::waits::until;
@@ -26,8 +26,8 @@ fn more_clients_than_maxclients_are_told_so_and_closed() {
     panic!("the place of a client that left was not given to another: {answer}");
 }
 
-/// Of a crowd's first requests none is lost, overtaken by what its client sends next, or forgotten
-/// when its client leaves; and all who left are gone.
+/// No first request of a crowd is lost, overtaken by its client's next bytes, or forgotten when its client
+/// leaves. All clients that left are gone.
 #[test]
 fn a_crowd_that_comes_asks_and_leaves_at_once_is_answered() {
     const CROWD: usize = 300;
@@ -56,7 +56,7 @@ fn a_crowd_that_comes_asks_and_leaves_at_once_is_answered() {
                 client.expect("PING", "+PONG");
             }
         }
-        // Others leave with what they never read, and after a request nobody waits for.
+        // Others leave with unread replies, and after a request whose reply they do not wait for.
         crowd.iter_mut().skip(1).step_by(2).for_each(|client| client.send(encode_line("INCR left")));
         drop(crowd);
         let left = (CROWD / 2).to_string();
@@ -74,8 +74,8 @@ fn a_crowd_that_comes_asks_and_leaves_at_once_is_answered() {
     }
 }
 
-/// What comes while the loop is away comes at once: those who are gone by then are heard whole, however late, but who waited in a
-/// command takes nothing any more.
+/// Everything that comes while the loop is away comes at once. Clients that left meanwhile are heard whole,
+/// however late, but one that waited in a command takes nothing any more.
 #[test]
 fn many_who_go_at_once_are_heard_whole_and_take_nothing() {
     if foreign() {
@@ -111,8 +111,8 @@ fn many_who_go_at_once_are_heard_whole_and_take_nothing() {
     }
 }
 
-/// Of those who have sent much, most stands behind others' requests: none of it is overtaken by what its client sent later, nor
-/// lost when the client leaves.
+/// Most bytes of clients that have sent much stand behind others' requests. None is overtaken by its client's
+/// later bytes, or lost when the client leaves.
 #[test]
 fn what_stands_behind_others_requests_stays_in_order() {
     if foreign() {
@@ -126,7 +126,7 @@ fn what_stands_behind_others_requests_stays_in_order() {
         let (mut here, mut holder) = (server.client(), server.client());
         let mut many = Vec::new();
         for round in 0..ROUNDS {
-            // Who has sent much before is read from in another way.
+            // A connection that has sent much before is read in another way.
             if round % 4 != 3 {
                 many = (0..MANY).map(|_| server.client()).collect();
                 many.iter_mut().for_each(|client: &mut Client| client.expect("PING", "+PONG"));
@@ -137,7 +137,7 @@ fn what_stands_behind_others_requests_stays_in_order() {
                 for (n, client) in many.iter_mut().enumerate() {
                     scope.spawn(move || {
                         let asked = (0..EACH).flat_map(|i| {
-                            // Words that are longer than what is read at once, too.
+                            // Words longer than what is read at once, too.
                             let long = if i % 400 == 7 { 30_000 } else { i % 90 };
                             encode(&[b"ECHO", format!("{n}:{round}:{i}:{}", "x".repeat(long)).as_bytes()])
                         });
@@ -153,10 +153,10 @@ fn what_stands_behind_others_requests_stays_in_order() {
             });
             holder.expect_reply("+OK");
         }
-        // They leave, and what they had sent is heard.
+        // The clients leave, and what they had sent is heard.
         holder.send(encode_line("DEBUG STALL"));
         for (n, client) in many.iter_mut().enumerate() {
-            // A reply to who has left would end the connection before it is heard whole.
+            // A reply to a client that has left would end the connection before it is heard whole.
             client.send(encode_line("CLIENT REPLY OFF"));
             client.send(encode_line("PING").repeat(5000));
             client.send(encode_line(&format!("INCR done:{n}")));
@@ -173,7 +173,7 @@ fn what_stands_behind_others_requests_stays_in_order() {
 /// Clients that talk at once, each from a thread of its own.
 const CLIENTS: usize = 6;
 
-/// Connections that go from loop to loop all the time lose nothing, repeat nothing, and are found by who looks for them.
+/// Connections that move from loop to loop all the time lose nothing and repeat nothing, and mail finds them.
 #[test]
 fn who_moves_from_loop_to_loop_is_served_like_everybody() {
     const ROUNDS: usize = 150;
@@ -204,7 +204,7 @@ fn who_moves_from_loop_to_loop_is_served_like_everybody() {
     }
 }
 
-/// Requests in pieces, pipelines, transactions, waits and large replies; every reply is the one that is due.
+/// Requests in pieces, pipelines, transactions, waits and large replies; every reply must be the right one.
 fn talk(mut client: Client, n: usize, rounds: usize) {
     let large = vec![b'a' + n as u8; 300_000];
     for round in 0..rounds {
@@ -261,7 +261,7 @@ fn talk(mut client: Client, n: usize, rounds: usize) {
     }
 }
 
-/// What clients that are here ask for goes before the first requests of others, though those came earlier.
+/// Requests of known clients go before the first requests of new ones, even if those came earlier.
 #[test]
 fn a_crowd_that_arrives_waits_for_itself() {
     if foreign() {
@@ -388,7 +388,7 @@ fn paused_writes_wait_and_reads_do_not() {
     client.expect_reply("+OK");
 }
 
-/// Input is taken, refused and taken again while it comes: nothing of it may overtake the rest.
+/// Input is accepted, refused and accepted again while it comes: none of it overtakes the rest.
 #[test]
 fn large_values_in_a_pipeline_are_stored_as_they_were_sent() {
     const VALUES: usize = 40;

@@ -1,4 +1,5 @@
-//! Other programs that fill the machine's cores do not starve long work: what begins then ranks beside them.
+//! Other programs that fill the machine's cores do not starve long work: work that begins then ranks beside
+//! them.
 
 use crate::held::{await_figure, figure};
 use crate::support::{Client, Server};
@@ -58,6 +59,6 @@ fn long_work_that_begins_on_a_crowded_machine_ranks_beside_the_crowd() {
     long(&mut client, 1);
     drop(crowd);
     let script = threads(process).into_iter().find(|(name, _)| name == "script+0");
-    // Whoever started the test may be nicer than that itself.
+    // The test itself may have been started with a nice value.
     assert!(script.as_ref().is_some_and(|(_, nice)| (1..19).contains(nice)), "{script:?}");
 }

@@ -1,4 +1,4 @@
-//! `maxmemory`: who goes when memory is short, and what is refused when nobody can.
+//! `maxmemory`: which keys go when memory is short, and what is refused when none can go.
 
 use crate::held::Hold;
 use crate::support::{Client, PATIENCE, Server, foreign};
@@ -14,8 +14,8 @@ fn field(client: &mut Client, name: &str) -> u64 {
     line.and_then(|line| line.parse().ok()).unwrap_or_else(|| panic!("no number {name} in {text}"))
 }
 
-/// Makes the server name functions it was stalled in. When it does so for the first time, on a busy machine at any moment, it
-/// learns where all are, and that takes a megabyte or two for good.
+/// Makes the server name functions it was stalled in. The first time it learns where all functions are, which
+/// takes a megabyte or two for good; on a busy machine this could happen at any moment.
 fn let_it_learn_names(client: &mut Client) {
     client.expect("DEBUG POINT loop DELAY 20000", "+OK");
     let deadline = Instant::now() + PATIENCE;
@@ -26,7 +26,7 @@ fn let_it_learn_names(client: &mut Client) {
     client.expect("DEBUG POINT loop OFF", "+OK");
 }
 
-/// Lets the server have so much more than it has now.
+/// Sets `maxmemory` to what is used now, 9 MiB at least, and `more` bytes. Returns it.
 pub fn limit(client: &mut Client, policy: &str, more: u64) -> u64 {
     let_it_learn_names(client);
     let limit = field(client, "used_memory").max(9 * MIB) + more;
@@ -40,13 +40,13 @@ fn set(client: &mut Client, key: usize, value: &[u8], expires: bool) -> String {
     client.call_bytes(&[&[b"SET", key.as_bytes(), value], ttl].concat())
 }
 
-/// Waits until no more is used than may be; a part of it is freed a little later.
+/// Waits until no more is used than allowed; some memory is freed a little later.
 #[track_caller]
 pub fn await_below(client: &mut Client, limit: u64) {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let used = field(client, "used_memory");
-        // What half-empty pages take is known to the server as a mean.
+        // The server knows only a mean of what half-empty pages take.
         if used <= limit + limit / 20 {
             return;
         }
@@ -104,7 +104,7 @@ fn what_is_refused_while_nothing_can_be_evicted_is_what_redis_refuses() {
         let server = if mine { Server::start() } else { Server::redis(&[]).unwrap_or_else(Server::start) };
         let (mut a, mut b) = (server.client(), server.client());
         a.expect("MSET a 1 x 1 l 2", "+OK");
-        // Volatile policies have nobody to evict either.
+        // With volatile policies there is no key to evict either.
         for policy in ["noeviction", "volatile-lru", "volatile-ttl"] {
             let short = format!("CONFIG SET maxmemory 100kb maxmemory-policy {policy}");
             let plenty = "CONFIG SET maxmemory 0";
@@ -115,7 +115,8 @@ fn what_is_refused_while_nothing_can_be_evicted_is_what_redis_refuses() {
             a.expect("GET a", "\"1\"");
             a.expect("EXPIRE nothing 1000", ":0");
             a.expect("DEL nothing", ":0");
-            // Redis queues nothing then, for what is queued takes memory; here that is bounded in another way.
+            // Redis queues nothing then, since queued commands take memory; here that is bounded in another
+            // way.
             a.expect("MULTI", "+OK");
             a.expect("SET x 2", OOM);
             a.expect("GET a", if mine { "+QUEUED" } else { OOM });
@@ -155,14 +156,14 @@ fn scripts_are_refused_what_redis_refuses_them() {
         assert!(said.starts_with(OOM) && said.contains("script: "), "{said}");
         assert_eq!(eval("return redis.pcall('set', KEYS[1], 1)", "x"), OOM);
         assert_eq!(eval("return redis.call('get', KEYS[1])", "a"), "\"1\"");
-        // Once it has written it is not stopped half-way.
+        // A script that has written is not stopped half-way.
         assert_eq!(eval("redis.call('del', 'zz') return redis.call('set', KEYS[1], 1)", "x"), "+OK");
         assert_eq!(eval("#!lua\nreturn redis.call('get', KEYS[1])", "a"), OOM);
         assert_eq!(eval("#!lua flags=allow-oom\nreturn redis.call('set', KEYS[1], 1)", "x"), "+OK");
         assert_eq!(eval("#!lua flags=no-writes\nreturn redis.call('get', KEYS[1])", "a"), "\"1\"");
         a.expect("FCALL plain 1 x", OOM);
         a.expect("FCALL bold 1 x", "+OK");
-        // In a transaction the queue is asked for, and then each script.
+        // In a transaction the queue is checked, and then each script.
         b.expect("CONFIG SET maxmemory 0", "+OK");
         a.expect("MULTI", "+OK");
         a.request(&[b"EVAL", b"return redis.call('set', KEYS[1], 1)", b"1", b"x"]);
@@ -194,7 +195,7 @@ fn frequency_and_idleness_are_told_as_the_name_of_the_policy_says() {
     }
 }
 
-/// EXISTS counted as a use, so whoever only asked what was there kept it there.
+/// EXISTS is no use of a key: checking for it does not keep it.
 #[test]
 fn to_ask_about_a_key_is_no_use_of_it() {
     let copy: &[u8] =
@@ -274,7 +275,7 @@ fn large_values_go_as_small_ones_do() {
     }
     await_below(&mut client, limit);
     assert!(field_keys(&mut client) >= 5, "some of them fit");
-    // A value that grows where it is counts as one that comes.
+    // A value that grows in place counts like a new one.
     for i in 0..400 {
         client.call_bytes(&[b"APPEND", b"grows", &[b'y'; 50_000]]);
         client.expect("STRLEN grows", &format!(":{}", 50_000 * (i + 1)));
@@ -342,7 +343,7 @@ fn what_a_snapshot_pins_is_not_evicted_for_once_more() {
     let mut client = server.client();
     limit(&mut client, "allkeys-random", 2 * MIB);
     (0..4000).for_each(|i| drop(set(&mut client, i, &[b'x'; 1000], false)));
-    // A job that is held keeps a snapshot open, which pins what is evicted; writers go on.
+    // A held job keeps a snapshot open, which pins evicted values; writers go on.
     let members: String = (0..20_000).map(|i| format!(" m{i}")).collect();
     client.expect("CONFIG SET maxmemory 0", "+OK");
     client.call(&format!("SADD big{members}"));
@@ -383,7 +384,7 @@ fn bystanders_are_served_while_writers_evict_at_full_rate() {
                 }
             });
         }
-        // Each of these replies comes; how fast is the business of the benchmarks.
+        // Each of these replies comes; the benchmarks measure how fast.
         for i in 0..2000 {
             client.expect(&format!("SET mine {i}"), "+OK");
             client.call("GET mine");
@@ -415,7 +416,7 @@ fn a_client_that_does_not_touch_leaves_keys_as_unused_as_they_were() {
     quiet.expect("GET old", "+QUEUED");
     quiet.expect("EXEC", "[\"v\"]");
     assert!((900..1100).contains(&idle(&mut client)));
-    // Whoever asks for it in so many words touches.
+    // An explicit TOUCH counts as a use.
     quiet.expect("TOUCH old", ":1");
     assert!(idle(&mut client) < 100);
     quiet.expect("CLIENT NO-TOUCH OFF", "+OK");

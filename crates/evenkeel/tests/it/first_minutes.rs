@@ -1,4 +1,4 @@
-//! What somebody meets who starts the server for the first time: `make run`, Ctrl-C, a machine that cannot compile.
+//! The first minutes of a new user: `make run`, Ctrl-C, a machine that cannot compile.
 
 use crate::support::{PATIENCE, Server, encode_line, foreign, free_port, said};
 use std::fs;
@@ -26,11 +26,11 @@ fn program(path: &Path, text: &str) {
 
 fn kill(words: &[&str]) {
     let status = Command::new("kill").args(words).status().expect("kill");
-    // A group that has ended cannot be told more.
+    // A group that has ended gets no signal.
     assert!(status.success() || words[1] == "KILL", "{words:?}");
 }
 
-/// A server with its demonstration, and the folder of that.
+/// A server with its demonstration, and the demonstration's folder.
 fn with_demonstration() -> (Server, PathBuf) {
     let server = Server::start_with(&["--demo", "yes", "--event-loops", "2"]);
     let folder = std::env::temp_dir().join(format!("evenkeel-demo-{}", server.pid()));
@@ -45,7 +45,7 @@ fn signals_that_come_together_end_the_server_in_order() {
     }
     let (mut server, folder) = with_demonstration();
     let pid = server.pid().to_string();
-    // Both wait when it runs again.
+    // Both signals wait when it runs again.
     for name in ["STOP", "INT", "TERM", "CONT"] {
         kill(&["-s", name, &pid]);
     }
@@ -59,7 +59,7 @@ fn a_later_signal_ends_at_once_a_server_that_cannot_end_and_leaves_nothing() {
         return;
     }
     let (mut server, folder) = with_demonstration();
-    // Who comes next is on one loop, all others on the second.
+    // The next client is on one loop, all others on the second.
     server.client().expect("DEBUG POINT accept HOLD 0", "+OK");
     let mut control = server.client();
     control.expect("DEBUG POINT accept HOLD 1000", "+OK");
@@ -80,7 +80,7 @@ fn a_later_signal_ends_at_once_a_server_that_cannot_end_and_leaves_nothing() {
     assert!(!folder.exists(), "{} is left", folder.display());
 }
 
-/// A process that leads its group; all of that ends with a test that fails.
+/// A process that leads its group; the whole group ends when a test fails.
 struct Group(Child);
 
 impl Drop for Group {
@@ -91,7 +91,8 @@ impl Drop for Group {
     }
 }
 
-/// `make run` with a compiler that only says what it was asked for, as in a terminal where somebody types Ctrl-C.
+/// `make run` with a compiler that only prints its arguments, as in a terminal in which the user types
+/// Ctrl-C.
 #[test]
 fn make_run_shows_the_compiler_and_ends_with_its_group_and_leaves_nothing() {
     if foreign() {
@@ -134,11 +135,11 @@ fn make_run_shows_the_compiler_and_ends_with_its_group_and_leaves_nothing() {
     }
     assert!(output().contains("Compiling: build --release -p evenkeel"), "{}", output());
     let group = format!("-{}", make.0.id());
-    // A terminal sends the first to both, and make, when it is ended, hands the second on.
+    // A terminal sends the first to both. When make ends, it passes the second on.
     kill(&["-s", "INT", "--", &group]);
     kill(&["-s", "TERM", "--", &group]);
     make.0.wait().expect("its status");
-    // The server may end behind make.
+    // The server may end after make.
     while demonstrations(&temporary) > 0 || std::net::TcpListener::bind(("127.0.0.1", port)).is_err() {
         assert!(Instant::now() < deadline + PATIENCE, "the folder or the port stays: {}", output());
         std::thread::sleep(Duration::from_millis(5));
@@ -146,7 +147,7 @@ fn make_run_shows_the_compiler_and_ends_with_its_group_and_leaves_nothing() {
     assert!(output().contains("received, shutting down"), "{}", output());
 }
 
-/// Programs of a machine: those of the shell, and these.
+/// The programs of a machine: those of the shell, and these.
 fn machine(programs: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a folder");
     for name in ["sh", "sed", "dirname", "mktemp", "rm"] {

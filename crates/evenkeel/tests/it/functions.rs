@@ -1,4 +1,4 @@
-//! Libraries of functions: how they travel.
+//! Libraries of functions: how they are transferred.
 
 use crate::support::{Client, Server, foreign};
 
@@ -6,8 +6,8 @@ const ONE: &str = "#!lua name=one\\nredis.register_function('f', function() retu
 const TWO: &str = "#!lua name=two\\nredis.register_function('g', function() return 2 end)";
 const OTHER: &str = "#!lua name=other\\nredis.register_function('f', function() return 3 end)";
 
-/// What real servers gave for FUNCTION DUMP, the second library compressed: Redis 8.0, Redis 8.6, which told them in the other
-/// order, and Valkey 9.1.
+/// FUNCTION DUMP of real servers, the second library compressed: Redis 8.0, Redis 8.6 (with another order),
+/// and Valkey 9.1.
 const SMALL: &str = "\\xf5@J#!lua name=mylib\\nredis.register_function('f1', function(k,a) return 1 end)";
 const LARGE: &str = "\\xf5\\xc3@P@\\xb3\\x15#!lua name=biglib\\n-- a\\xe0Z\\x00\\x1e\\nredis.register_function('f2', \
     \\xe0\\x00\\x0e\\x11k,a) return 1 end)";

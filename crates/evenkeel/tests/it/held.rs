@@ -1,4 +1,4 @@
-//! Tools of the tests that hold something heavy where it is, and look whether everybody else is served.
+//! Tools of tests that hold something heavy where it is, and check that all others are served.
 
 use crate::support::{Client, PATIENCE, Server, encode_line, foreign};
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Elements of a large value: far more than a loop does by itself.
 pub const MANY: usize = 20_000;
 
-/// A server with large values of every type, or none if it is not ours to hold.
+/// A server with large values of every type; none if the server under test has no points to hold at.
 pub fn laden() -> Option<Server> {
     if foreign() { None } else { Some(lade(Server::start())) }
 }
@@ -28,7 +28,7 @@ pub fn lade(server: Server) -> Server {
     server
 }
 
-/// Holds whoever comes first to a point; `OFF` when dropped is not needed: servers end with their tests.
+/// Holds the first to come to a point. `OFF` on drop is not needed: servers end with their tests.
 pub struct Hold {
     control: Client,
     point: &'static str,
@@ -39,14 +39,14 @@ impl Hold {
         Hold::some_at(server, point, 1)
     }
 
-    /// Holds so many.
+    /// Holds this many.
     pub fn some_at(server: &Server, point: &'static str, count: usize) -> Hold {
         let mut control = server.client();
         control.expect(&format!("DEBUG POINT {point} HOLD {count}"), "+OK");
         Hold { control, point }
     }
 
-    /// Returns when somebody is held.
+    /// Returns when one is held.
     #[track_caller]
     pub fn await_victim(&mut self) {
         self.await_victims(1);
@@ -66,7 +66,7 @@ impl Hold {
     }
 }
 
-/// Polls until a command answers this: for what happens after a client went.
+/// Repeats a command until its reply is this one: for effects after a client has left.
 #[track_caller]
 pub fn eventually(client: &mut Client, line: &str, reply: &str) {
     let deadline = Instant::now() + PATIENCE;
@@ -88,7 +88,7 @@ pub fn figure(client: &mut Client, name: &str) -> u64 {
     info[at + name.len() + 1..][..digits].parse().expect("a number")
 }
 
-/// Polls until a figure of INFO fits.
+/// Waits until a figure of INFO fits.
 #[track_caller]
 pub fn await_figure(client: &mut Client, name: &str, fits: impl Fn(u64) -> bool) {
     let deadline = Instant::now() + PATIENCE;
@@ -102,7 +102,7 @@ pub fn await_figure(client: &mut Client, name: &str, fits: impl Fn(u64) -> bool)
     }
 }
 
-/// Others do what people do, on keys of their own and on those of the attacker.
+/// Other clients read and write, on keys of their own and on those of the attacker.
 pub fn others_are_served(server: &Server) {
     let mut a = server.client();
     let mut b = server.client();
@@ -137,13 +137,13 @@ pub fn others_are_served(server: &Server) {
     b.expect("SET key:7 7", "+OK");
 }
 
-/// Holds one command at a point; gives its reply after the others were served.
+/// Holds a command at a point; returns its reply after the others were served.
 #[track_caller]
 pub fn held(server: &Server, point: &'static str, line: &str) -> String {
     held_while(server, point, server.client(), &encode_line(line), || others_are_served(server))
 }
 
-/// Holds what an attacker asks for at a point; gives its reply after something else was done.
+/// Holds an attacker's request at a point; returns its reply after `others` ran.
 #[track_caller]
 pub fn held_while(
     server: &Server,

@@ -1,4 +1,5 @@
-//! Clients that do everything at the wrong moment: the server loses nothing, leaks nothing, and mixes nobody's bytes up.
+//! Clients that do everything at the wrong moment: the server loses nothing, leaks nothing, and mixes up no
+//! clients' bytes.
 //!
 //! EVENKEEL_STRESS_SECONDS sets how long each back end is under fire (default: 1).
 
@@ -39,7 +40,8 @@ fn conversation(dice: &mut Dice, name: &str, count: u64) -> (Vec<u8>, Vec<u8>) {
     (requests, replies)
 }
 
-/// Sends in pieces while another thread reads slowly; what comes must be the beginning of what is due. True if all came.
+/// Sends in pieces while another thread reads slowly. The bytes that come must be a prefix of the expected
+/// ones; true if all came.
 fn converse(mut stream: TcpStream, dice: &mut Dice, name: &str) -> bool {
     let count = 1 + dice.below(60);
     let (requests, replies) = conversation(dice, name, count);
@@ -81,7 +83,7 @@ fn converse(mut stream: TcpStream, dice: &mut Dice, name: &str) -> bool {
     reading.join().expect("what came was due")
 }
 
-/// One visit of a client that does not behave; whatever it does, it may be killed meanwhile.
+/// One visit of a client that misbehaves; it may be killed meanwhile.
 fn misbehave(server: std::net::SocketAddr, dice: &mut Dice, name: &str) -> std::io::Result<bool> {
     let mut stream = TcpStream::connect(server)?;
     stream.set_nodelay(true)?;
@@ -131,7 +133,7 @@ fn attacker(
         let mut visits = 0;
         while !over.load(Ordering::Relaxed) {
             visits += 1;
-            // Errors are what a client sees that was killed.
+            // A killed client sees errors.
             let heard = misbehave(server, &mut dice, &format!("{id}/{visits}")).unwrap_or(false);
             whole.fetch_add(heard.into(), Ordering::Relaxed);
         }
@@ -146,7 +148,7 @@ fn survives(backend: &str) {
     if foreign() {
         return;
     }
-    // Who looks for neighbours has descriptors open for a while.
+    // The watch for neighbours has descriptors open for a while.
     let quiet = ["--watch-neighbours", "no"];
     let mut server =
         Server::start_with(&[&["--io-backend", backend, "--maxclients", "500"], &quiet[..]].concat());
@@ -202,7 +204,8 @@ fn hostile_clients_leak_nothing_over_io_uring() {
     survives("io_uring");
 }
 
-/// Some send all and then that they will send no more; over io_uring that was taken for their end while they were not read from.
+/// Some clients send all and then close their sending side. They get all replies, also while they are not
+/// read from.
 #[test]
 fn who_says_that_it_was_all_gets_all_replies() {
     if foreign() {

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 
-/// A server that shows `item:{id}` at /items, for caches good for half a minute; and a client to fill it.
+/// A server that shows `item:{id}` at /items and lets caches keep items for half a minute; and a client to
+/// fill it.
 pub fn shown(args: &[&str]) -> (Server, Client, SocketAddr) {
     let (server, at) = Server::start_http(args);
     let mut client = server.client();
@@ -146,13 +147,13 @@ impl Http {
         self.input.drain(..n).collect()
     }
 
-    /// All that comes until the server ends the connection.
+    /// All bytes that come until the server ends the connection.
     pub fn rest(&mut self) -> Vec<u8> {
         while self.fill() {}
         std::mem::take(&mut self.input)
     }
 
-    /// False at the end.
+    /// Reads more; false at the end.
     pub fn fill(&mut self) -> bool {
         let mut piece = [0; 64 * 1024];
         let n = self.stream.read(&mut piece).expect("bytes, or an end, in time");
@@ -202,7 +203,7 @@ fn items_are_answered_with_what_caches_need() {
         );
 
         http.get("/items/row").expect(200, "{\"name\":\"x\",\"n\":\"5\"}");
-        // No longer than it is good here.
+        // No longer than the item lives here.
         client.expect("EXPIRE item:row 20", ":1");
         let line = http.get("/items/row").header("cache-control").to_owned();
         let max_age: u64 = line.strip_prefix("max-age=").and_then(|n| n.parse().ok()).expect("a number");
@@ -239,12 +240,12 @@ fn an_answer_is_what_the_request_says_it_must_be() {
             ("/items/1", format!("If-None-Match: \"other\"\r\nIf-None-Match: {tag}\r\n"), 304),
             ("/items/1", format!("If-Match: \"other\"\r\nIf-None-Match: {tag}\r\n"), 412),
             ("/items?ids=1", format!("If-Match: {tag}\r\n"), 412),
-            // Without a tag there is none that fits.
+            // Without a tag none fits.
             ("/items/long", format!("If-Match: {tag}\r\n"), 412),
             ("/items/long", "If-Match: *\r\n".into(), 200),
             ("/items/long", format!("If-None-Match: {tag}\r\n"), 200),
             ("/items/long", "If-None-Match: *\r\n".into(), 304),
-            // What is not there is not there, whatever was wanted.
+            // A missing item is missing, whatever the condition.
             ("/items/none", format!("If-Match: {tag}\r\n"), 404),
             ("/items/none", "If-None-Match: *\r\n".into(), 404),
             ("/healthz", "If-None-Match: *\r\n".into(), 200),
@@ -361,7 +362,7 @@ fn connections_are_kept_or_ended_as_asked() {
         assert_eq!(http.response().header("connection"), "keep-alive");
         http.response().expect(200, "{}");
         http.expect_end();
-        // Who ends sending gets the answers to what was sent; /metrics is collected elsewhere.
+        // A client that ends sending still gets its answers; /metrics is collected elsewhere.
         let mut http = Http::to(at);
         http.send("GET /metrics HTTP/1.1\r\nHost: h\r\n\r\nGET /items/1 HTTP/1.1\r\nHost: h\r\n\r\nGET /cut");
         http.stream.shutdown(Shutdown::Write).unwrap();
@@ -508,7 +509,7 @@ fn a_slow_reader_gets_all_and_others_are_served_meanwhile() {
         for _ in 0..50 {
             assert_eq!(other.get("/healthz").status, 200);
         }
-        // What waits for it is bounded: it is not all written into a buffer.
+        // The waiting output is bounded: the reply is not all written into a buffer.
         let list = client.call("CLIENT LIST");
         let waiting = |line: &str| {
             let (_, rest) = line.split_once(" omem=").expect("omem");
@@ -562,7 +563,7 @@ fn a_password_is_asked_for_as_a_token() {
     }
     assert_eq!(http.get("/healthz").status, 200);
     http.ask("GET", "/items/1", "Authorization: bearer secret\r\n").expect(200, "{}");
-    // Each request brings its own.
+    // Each request brings its own password.
     assert_eq!(http.get("/items/1").status, 401);
     assert!(
         client.call("INFO stats").contains("acl_access_denied_auth:43\\r\\n"),
@@ -596,7 +597,7 @@ fn pages_tell_how_the_server_is() {
         let root: serde_json::Value = serde_json::from_slice(&root.body).unwrap();
         assert_eq!(root["name"], "Evenkeel");
         assert_eq!(root["sources"].as_object().unwrap().values().next().unwrap()["item"], "/items/{id}");
-        // Every page that it names is there, and described.
+        // Every page that it names exists, and is described.
         for page in root["pages"].as_object().unwrap().values().map(|page| page.as_str().unwrap()) {
             assert_eq!(http.get(page).status, 200, "{page}");
             assert!(described["paths"][page]["get"].is_object(), "{page}");

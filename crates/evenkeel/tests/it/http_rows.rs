@@ -4,7 +4,7 @@ use crate::http::{Http, on_both};
 use crate::sources::{figure, until_figure};
 use crate::support::{PATIENCE, Server, foreign};
 
-/// A file of SQLite with some rows.
+/// An SQLite file with some rows.
 fn database(dir: &std::path::Path) -> rusqlite::Connection {
     let file = rusqlite::Connection::open(dir.join("shop.db")).expect("a file");
     let table = "CREATE TABLE things (id INTEGER PRIMARY KEY, name TEXT)";
@@ -31,7 +31,7 @@ fn rows_of_a_database_are_read_through() {
         let mut http = Http::to(at);
         let item = http.get("/things/3");
         item.expect(200, "{\"id\":3,\"name\":\"thing 3\"}");
-        // It is kept here because its changes are told here.
+        // The item may be kept here, because its changes are reported here.
         assert_eq!((item.header("cache-control"), item.header("age")), ("no-cache", ""));
         http.get("/hashes/3").expect(200, "{\"id\":\"3\",\"name\":\"thing 3\"}");
         assert_eq!(http.get("/hashes/3").header("cache-control"), "max-age=300");
@@ -39,7 +39,7 @@ fn rows_of_a_database_are_read_through() {
         assert_eq!(http.get("/things/nonumber").status, 404);
         http.get("/things?ids=2,77,x,1")
             .expect(200, "[{\"id\":2,\"name\":\"thing 2\"},null,null,{\"id\":1,\"name\":\"thing 1\"}]");
-        // An id that none of its type can be is the client's mistake, one that only no row has is not.
+        // An id that its type excludes is the client's mistake; an id without a row is not.
         client.expect(
             &format!("EVENKEEL SOURCE ADD n n:{{id}} {url} table things path /numbers id-type integer"),
             "+OK",
@@ -69,7 +69,7 @@ fn rows_of_a_database_are_read_through() {
             http.response().expect(200, "{\"id\":1,\"name\":\"thing 1\"}");
             http.response().expect(200, "{\"status\":\"ok\"}");
         }
-        // What changes is loaded again.
+        // A changed row is loaded again.
         file.execute("UPDATE things SET name = 'new' WHERE id = 3", []).expect("an update");
         file.execute("INSERT INTO things VALUES (11, 'eleven')", []).expect("a row");
         for (path, body) in [
@@ -121,7 +121,7 @@ fn rows_tell_when_they_were_changed() {
             for (lines, status) in [
                 (since(second), 304),
                 (since("Sunday, 06-Nov-94 08:49:39 GMT"), 304),
-                // Another date than the one that was told says nothing: rows may be changed back.
+                // Any date but the reported one says nothing: rows may be changed back.
                 (since("Sun, 06 Nov 1994 08:49:40 GMT"), 200),
                 (since("Sun, 06 Nov 1994 08:49:38 GMT"), 200),
                 (format!("If-Unmodified-Since: {second}\r\n"), 200),
@@ -157,7 +157,7 @@ fn rows_tell_when_they_were_changed() {
             assert_eq!(answer.header("last-modified"), "Sun, 06 Nov 1994 08:49:38 GMT");
             assert_eq!(answer.body.len() > 300_000, status == 200);
         }
-        // What is not known is not told; and nothing was changed at a time that has not come.
+        // An unknown time is not reported, and neither is one in the future.
         for path in ["/t/9", "/t/8"] {
             let unknown = http.ask("GET", path, &since(second));
             assert_eq!((unknown.status, unknown.header("last-modified")), (200, ""), "{path}");
@@ -170,7 +170,7 @@ fn rows_tell_when_they_were_changed() {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
         assert_eq!(http.get("/t/2").header("last-modified"), "Sun, 06 Nov 1994 08:49:40 GMT");
-        // What a client wrote is not the row as of that time.
+        // A value that a client wrote is not the row as of that time.
         client.expect("APPEND t:3 x", ":26");
         client.expect("HSET h:3 name other", ":0");
         client.expect("EXPIRE t:4 1000", ":1");
@@ -183,7 +183,7 @@ fn rows_tell_when_they_were_changed() {
     });
 }
 
-/// A moment as HTTP has it.
+/// A time in the form of HTTP.
 fn date_of(unix_s: u64) -> String {
     let mut date = std::process::Command::new("date");
     date.env("LC_ALL", "C").args(["-u", "-d", &format!("@{unix_s}"), "+%a, %d %b %Y %H:%M:%S GMT"]);
@@ -191,7 +191,7 @@ fn date_of(unix_s: u64) -> String {
     String::from_utf8(told).expect("a text").trim().to_owned()
 }
 
-/// Who had fetched a row between two changes of one second got 304 from then on.
+/// A client that fetched a row between two changes of one second gets the second change, not 304.
 #[test]
 fn a_row_may_change_twice_within_a_second() {
     on_both(|server, mut client, at| {
@@ -221,7 +221,7 @@ fn a_row_may_change_twice_within_a_second() {
         change("first", second);
         until_named(&mut http, "/t/1", "first");
         http.get("/o/1");
-        // Both are too young for their second to be over.
+        // Both rows changed so recently that their second may not be over.
         let first = http.get("/t/1");
         let since = |date: &str| format!("If-Modified-Since: {date}\r\n");
         let date = date_of(second);
@@ -232,7 +232,7 @@ fn a_row_may_change_twice_within_a_second() {
         }
         change("second", second);
         until_named(&mut http, "/t/1", "second");
-        // When the feed has told what came in that second, it says which state this is.
+        // Once the feed has reported that second, the time tells this state from others.
         let started = std::time::Instant::now();
         while http.get("/t/1").header("last-modified").is_empty() {
             assert!(started.elapsed() < PATIENCE, "the date is never told");
@@ -240,7 +240,7 @@ fn a_row_may_change_twice_within_a_second() {
         }
         assert!(now_s() >= second + 2);
         assert_eq!(http.ask("GET", "/t/1", &since(&date)).status, 304);
-        // Without one nobody knows, until it is loaded again.
+        // Without a feed this is unknown until the row is loaded again.
         let other = http.ask("GET", "/o/1", &since(&date));
         assert_eq!((other.status, other.header("last-modified")), (200, ""));
         let started = std::time::Instant::now();
@@ -271,7 +271,7 @@ fn rows_of_pipelined_requests_are_loaded_together() {
             &format!("EVENKEEL SOURCE ADD items t:{{id}} {url} table things path /things pool 1 timeout 60s"),
             "+OK",
         );
-        // The one connection is busy: what is asked for meanwhile comes with the next load.
+        // The one connection is busy: rows requested meanwhile come with the next load.
         client.expect("DEBUG POINT source-ask HOLD 1", "+OK");
         other.request(&[b"GET", b"t:1"]);
         until_figure(&mut client, "loading", "1");
@@ -284,7 +284,7 @@ fn rows_of_pipelined_requests_are_loaded_together() {
                 + &format!("\r\nHEAD /things/9 HTTP/1.1\r\nHost: h\r\n{token}Content-Length: 3\r\n\r\nabc")
                 + &format!("GET /things?ids=10,11,2 HTTP/1.1\r\nHost: h\r\n{token}\r\n"),
         );
-        // 2 to 7, 9, 10 and 11; not 8, for who asks for that shows no password.
+        // 2 to 7, 9, 10 and 11; not 8, since its request shows no password.
         until_figure(&mut client, "queued-ids", "9");
         client.expect("DEBUG POINT source-ask OFF", "+OK");
         for id in 1..=7 {
@@ -293,7 +293,7 @@ fn rows_of_pipelined_requests_are_loaded_together() {
         assert_eq!(http.response().status, 401);
         assert_eq!(http.response_to("HEAD").status, 200);
         assert_eq!(http.response().status, 200);
-        // Two, and another where somebody asked for a row at the moment it arrived.
+        // Two, and another if a row was requested at the moment it arrived.
         assert!(["2", "3"].contains(&&*figure(&mut client, "loads")));
         assert!(["9", "10"].contains(&&*figure(&mut client, "loaded-rows")));
     }
@@ -326,12 +326,12 @@ fn a_database_that_is_not_there_is_told_and_what_is_kept_is_answered() {
         client.expect("EVENKEEL SOURCE PAUSE t", "+OK");
         http.get("/things/3").expect(200, "{\"id\":3,\"name\":\"thing 3\"}");
         assert_eq!(http.get("/things/4").status, 503);
-        // What is cached is answered: it stays among those that are asked.
+        // Cached rows are answered, so this server stays in service.
         http.get("/readyz").expect(200, "{\"status\":\"ready\",\"trouble\":[\"source 't': paused\"]}");
     });
 }
 
-/// One failed miss made it unready, and as then nobody asked it for rows, for ever.
+/// After a failed miss the database's return is noticed although no client asks.
 #[test]
 fn a_database_that_comes_back_is_noticed_without_traffic() {
     for options in ["feed off", ""] {

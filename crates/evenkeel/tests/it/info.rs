@@ -1,9 +1,9 @@
-//! INFO's figures, as monitoring reads them: they live.
+//! INFO's figures, as monitoring reads them: they change with the server.
 
 use crate::support::{Client, PATIENCE, Server};
 use std::time::{Duration, Instant};
 
-/// A field of INFO as a number; what is behind a comma is not read.
+/// A field of INFO as a number; text behind a comma is not read.
 fn field(client: &mut Client, section: &str, name: &str) -> f64 {
     let text = client.call(&format!("INFO {section}"));
     let line = text.split("\\r\\n").find_map(|line| line.strip_prefix(&format!("{name}:")));
@@ -11,7 +11,7 @@ fn field(client: &mut Client, section: &str, name: &str) -> f64 {
     line.parse().unwrap_or_else(|_| panic!("{name} is {line}"))
 }
 
-/// Waits until a field is what it should be: some are measured now and then.
+/// Waits until a field has its expected value: some are measured now and then.
 #[track_caller]
 fn await_field(client: &mut Client, section: &str, name: &str, fits: impl Fn(f64) -> bool) {
     let deadline = Instant::now() + PATIENCE;
@@ -77,7 +77,7 @@ fn scripts_and_libraries_are_counted_with_their_memory() {
 fn what_threads_for_scripts_hold_is_counted() {
     let server = Server::start();
     let mut client = server.client();
-    // An event loop never loads what takes so long.
+    // An event loop never loads a library that takes this long.
     let code = "#!lua name=large\nlocal t = {} for i = 1, 300000 do t[i] = i end \
                 redis.register_function('size', function() return #t end)";
     client.expect(&format!("FUNCTION LOAD \"{code}\""), "\"large\"");
@@ -121,8 +121,8 @@ fn lines_of(client: &mut Client, section: &str) -> Vec<String> {
     text.lines().filter(|line| line.contains(':')).map(String::from).collect()
 }
 
-/// Errors within scripts and transactions are counted as they happen, whoever sees them; an error that a script only
-/// passes on is not counted again.
+/// Errors within scripts and transactions are counted as they happen, even if a script hides them. An error
+/// that a script only passes on is not counted again.
 #[test]
 fn errors_within_scripts_and_transactions_are_counted_by_name() {
     let server = Server::start();
@@ -194,7 +194,7 @@ fn errors_within_long_transactions_are_counted_by_name() {
     );
 }
 
-/// What is counted as it happens shows at once; what a loop adds up when it looks at its clients, soon.
+/// Events are counted at once; the sums that a loop makes over its clients appear soon.
 #[test]
 fn clients_are_counted_as_they_come_and_go() {
     let server = Server::start();
@@ -225,7 +225,7 @@ fn clients_are_counted_as_they_come_and_go() {
     await_field(&mut client, "memory", "mem_clients_normal", |n| n >= 400_000.0);
 }
 
-/// What was just written is in the very next figure, whether or not the allocator has been asked since.
+/// Memory just written is in the very next figure, whether or not the allocator has been asked since.
 #[test]
 fn memory_just_taken_is_in_use_at_once() {
     let server = Server::start();

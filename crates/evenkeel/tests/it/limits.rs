@@ -1,4 +1,4 @@
-//! What is kept for those who read is limited in age and bytes, and who is over a limit is told, by name, which one.
+//! Memory kept for readers is limited in age and bytes, and a client over a limit learns its name.
 
 use crate::held::{await_figure, figure};
 use crate::support::{Client, PATIENCE, Server, encode_line, foreign};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 const MANY: usize = 2000;
 
-/// A server with two large sets, or none if it is not ours.
+/// A server with two large sets; none if the server under test has no points to hold at.
 fn laden() -> Option<Server> {
     if foreign() {
         return None;
@@ -36,7 +36,7 @@ fn long_reads_that_never_end_are_ended() {
     let Some(server) = laden() else { return };
     let mut control = server.client();
     control.expect("CONFIG SET snapshot-max-age 1", "+OK");
-    // A job and KEYS are held, a script runs for ever: each loses its snapshot and is told so.
+    // A job and KEYS are held, a script runs for ever: each loses its snapshot and gets an error.
     for (n, (point, line)) in
         [("job-end", "SDIFF big other"), ("stream", "KEYS *"), ("", "EVAL \"while true do end\" 0")]
             .into_iter()
@@ -107,11 +107,11 @@ fn what_is_kept_for_a_snapshot_is_limited() {
     let mut other = server.client();
     let value = "x".repeat(100_000);
     (0..8).for_each(|i| other.expect(&format!("SET key:{i} {value}"), "+OK"));
-    // They came after the snapshot: nothing is kept of them.
+    // These keys came after the snapshot: nothing is kept of them.
     await_figure(&mut control, "snapshot_retained_bytes", |bytes| bytes > 0 && bytes < 100_000);
     control.expect("DEBUG POINT job-end OFF", "+OK");
     assert!(reader.reply().contains("\"m1\""));
-    // These are there before, and go.
+    // These keys exist before, and go.
     control.expect("DEBUG POINT job-end HOLD 1", "+OK");
     (8..16).for_each(|i| other.expect(&format!("SET key:{i} {value}"), "+OK"));
     reader.send(encode_line("SDIFF big other"));
@@ -139,7 +139,7 @@ fn who_reads_a_removed_value_too_slowly_is_cut_off() {
         (0..32).for_each(|i| other.expect(&format!("RPUSH {key} {i}{value}"), &format!(":{}", i + 1)));
     }
     control.expect("CONFIG SET snapshot-max-retained 40mb", "+OK");
-    // Two read what will be removed, one what stays; none of them reads on.
+    // Two clients read a value that will be removed, one a value that stays; none of them reads on.
     let mut readers: Vec<Client> = ["doomed", "doomed", "shared"]
         .iter()
         .map(|key| {
@@ -165,7 +165,8 @@ fn who_reads_a_removed_value_too_slowly_is_cut_off() {
     patient.expect("PING", "+PONG");
 }
 
-/// Replies that are made whole before they are sent count, and who does not take his is cut off.
+/// Replies that are made whole before they are sent count too. A client that does not read its reply is cut
+/// off.
 #[test]
 fn replies_that_were_made_whole_are_limited_too() {
     if foreign() {
@@ -226,7 +227,7 @@ fn who_comes_after_the_last_snapshot_waits_and_is_told_for_whom() {
         assert!(why.contains("waited-for-snapshot") && why.to_lowercase().contains("sdiff"), "{why}");
     }
     await_figure(&mut control, "snapshots_waiting", |waiting| waiting == 0);
-    // Slow is who was answered late, however short his run was.
+    // A command is slow that was answered late, however short its run was.
     let log = control.call("SLOWLOG WHY -1");
     assert!(log.contains("us for a snapshot") && log.contains("KEYS"), "{log}");
     assert!(control.call("EVENKEEL PHASES").contains("waited-for-snapshot"));
@@ -312,7 +313,7 @@ fn a_subscriber_over_the_soft_limit_is_cut_off_when_its_time_is_up() {
     control.expect("CONFIG SET client-output-buffer-limit \"pubsub 0 1mb 600\"", "+OK");
     assert!(patient.call("SUBSCRIBE news").starts_with('['));
     fill(&server, 1 << 20);
-    // Its time is not up, nothing more is published, and then it is.
+    // Its time is not up, and nothing more is published; then its time is up.
     assert_eq!(figure(&mut control, "client_output_buffer_limit_disconnections"), 0);
     assert!(control.call("CLIENT LIST TYPE pubsub").contains(" obl="));
     assert!(cut.call("SUBSCRIBE nothing").starts_with('['));
@@ -334,7 +335,7 @@ fn a_large_reply_nobody_reads_counts_to_the_normal_limit() {
     reader.send(encode_line("EVAL \"return string.rep('x', 67108864)\" 0"));
     await_figure(&mut control, "client_output_buffer_limit_disconnections", |cut| cut == 1);
     assert!(reader.is_closed_within(PATIENCE));
-    // What streams waits in its value, not in the buffer.
+    // A streamed reply waits in its value, not in the buffer.
     control.expect("SETBIT wide 536870911 1", ":0");
     let mut reader = server.client();
     reader.send("GET wide\r\n");
@@ -360,7 +361,7 @@ fn who_gives_back_more_than_can_be_freed_waits_and_others_do_not() {
     await_figure(&mut control, "reclaim_delays", |delays| delays > 0);
     let pending = figure(&mut control, "reclaim_pending_bytes");
     assert!((4 << 20..7 << 20).contains(&pending), "{pending} bytes wait");
-    // Others write, and remove what is small, and even something large once.
+    // Other clients write, and remove small values, and even a large one once.
     other.expect("SET a 1", "+OK");
     other.expect("INCR a", ":2");
     other.expect("DEL a", ":1");
@@ -380,7 +381,7 @@ fn who_gives_back_more_than_can_be_freed_waits_and_others_do_not() {
     assert!(control.call("EVENKEEL WAITS").contains("\"reclaim\""));
 }
 
-/// What is hashed, compared and shown on a loop has bounds; values and messages have not.
+/// Words that are hashed, compared and shown on a loop are bounded; values and messages are not.
 #[test]
 fn keys_names_and_options_are_not_megabytes() {
     let server = Server::start();

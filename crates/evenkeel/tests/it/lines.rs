@@ -1,4 +1,4 @@
-//! Long writes that lose to each other go one after the other, and nobody else waits for them.
+//! Long writes that lose to each other go one after the other, and no other client waits for them.
 
 use crate::held::{Hold, MANY, await_figure, figure, laden, others_are_served};
 use crate::support::{Client, Server, encode, encode_line};
@@ -8,7 +8,7 @@ fn why(control: &mut Client, client: &mut Client) -> String {
     control.call(&format!("EVENKEEL WHY {}", id.trim_start_matches(':')))
 }
 
-/// Has a client's long write lose a race, and holds its second attempt, which is the first of a line.
+/// Makes a client's long write lose a race, and holds its second attempt, which is the first of a line.
 fn lost_and_held(
     server: &Server,
     client: &mut Client,
@@ -25,7 +25,8 @@ fn lost_and_held(
     second
 }
 
-/// Has three clients insert into the middle of a list, each its own name: the first has lost and is held, the others wait for it.
+/// Three clients insert into the middle of a list, each its own name. The first has lost and is held; the
+/// others wait for it.
 fn three_in_line(server: &Server, [a, b, c]: [&mut Client; 3]) -> Hold {
     let insert = |name: &str| format!("LINSERT list BEFORE e15000 {name}");
     let hold = lost_and_held(server, a, &insert("a"), ("job-end", "job-start"));
@@ -43,7 +44,7 @@ fn who_lost_goes_first_and_the_next_of_its_kind_after_it() {
     let (mut control, mut a, mut b, mut c) =
         (server.client(), server.client(), server.client(), server.client());
     let hold = three_in_line(&server, [&mut a, &mut b, &mut c]);
-    // Who waits holds nothing, and different work on the same key does not stand in line.
+    // A waiting write holds nothing, and other work on the same key does not join the line.
     assert_eq!((figure(&mut control, "snapshots_open"), figure(&mut control, "worker_jobs_running")), (1, 1));
     others_are_served(&server);
     control.expect("LREM list 1 e16000", ":1");
@@ -65,7 +66,7 @@ fn a_client_that_goes_leaves_its_line_to_the_next() {
     let (mut control, mut a, mut b, mut c) =
         (server.client(), server.client(), server.client(), server.client());
     let hold = three_in_line(&server, [&mut a, &mut b, &mut c]);
-    // The first and one that waits: what was received is done nevertheless.
+    // The first and a waiting one leave: commands that were received are done nevertheless.
     drop((a, b));
     await_figure(&mut control, "connected_clients", |clients| clients <= 3);
     hold.release();
@@ -95,7 +96,7 @@ fn scripts_stand_in_the_line_of_their_digest_and_first_key() {
     assert!(why.contains("waited-for-commit") && why.contains("eval"), "{why}");
 }
 
-/// Its length is another by now.
+/// Checks that others are served. The length of the list is not checked: it has changed by now.
 fn others_are_served_but_for_the_list(control: &mut Client) {
     control.expect("SET mine 1", "+OK");
     control.expect("LINDEX list 0", "\"e0\"");
@@ -117,11 +118,11 @@ fn scripts_that_are_killed_leave_their_line() {
     let killed = (a.reply(), b.reply());
     assert!(killed.0.contains("killed by user") && killed.1.contains("killed by user"), "{killed:?}");
     await_figure(&mut control, "writes_in_line", |waiting| waiting == 0);
-    // The line is gone: the next waits for nobody.
+    // The line is gone: the next write waits for none.
     assert!(a.call(&run("c")).starts_with(':'));
 }
 
-/// MSETs of the same keys by many clients, and a value that tells which was the last: all of one MSET, whichever that is.
+/// MSETs of the same keys by many clients. The keys hold the values of one MSET, whichever came last.
 #[test]
 fn bulks_of_the_same_keys_all_end() {
     let Some(server) = laden() else { return };

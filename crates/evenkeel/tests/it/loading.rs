@@ -15,7 +15,7 @@ impl Folder {
     }
 }
 
-/// Runs `evenkeel load FILE --to the server WORDS`; whether it ended well, and everything it said.
+/// Runs `evenkeel load FILE --to the server WORDS`; returns whether it ended well, and all its output.
 fn load(server: &Server, file: &Path, words: &str) -> (bool, String) {
     let to = format!("127.0.0.1:{}", server.addr.port());
     let file = file.display().to_string();
@@ -161,7 +161,7 @@ fn small_values_are_gathered_and_told_apart() {
     client.expect("DEL u:7 u:500", ":2");
     let (well, said) = load(&server, &path, "--key u:{id} --on-error skip");
     assert!(well && said.contains("998 were wrong or refused"), "{said}");
-    // Which of them are told depends on which connection was quicker; the two that are gone are not among them.
+    // The order of the reported ones depends on the connections; the two that are gone are not among them.
     assert!(
         said.contains(": BUSYKEY") && !said.contains("rows.csv:9:") && !said.contains("rows.csv:502:"),
         "{said}"
@@ -189,7 +189,7 @@ fn loading_goes_on_where_it_came_to() {
     client.expect("DEL k:1 k:2 k:3", &format!(":{}", 2 + usize::from(client_has(&server, "k:3"))));
     let (well, said) = load(&server, &path, &options);
     assert!(well, "{said}");
-    // What was refused is not left out, nor what came behind it.
+    // Neither the refused row nor those behind it are left out.
     client.expect("MGET k:2 k:3", "[\"b\", \"c\"]");
     std::fs::write(&path, "id,v\n1,a\n2,b\n3,c\n4,d\n").expect("written");
     let (well, said) = load(&server, &path, &options);
@@ -197,7 +197,7 @@ fn loading_goes_on_where_it_came_to() {
     client.expect("GET k:4", "\"d\"");
 }
 
-/// An interrupted run had sent rows behind the place it noted: that they are there is no mistake.
+/// An interrupted run had sent rows behind its saved place: their existing keys are no error.
 #[test]
 fn rows_that_an_interrupted_run_had_sent_are_no_mistakes() {
     let (server, mut client) = served();
@@ -213,13 +213,13 @@ fn rows_that_an_interrupted_run_had_sent_are_no_mistakes() {
     let (well, said) = load(&server, &path, &options);
     assert!(well && said.contains("1 rows as 1 values") && said.contains("1 were there already"), "{said}");
     client.expect("GET k:3", "\"c\"");
-    // Where that cannot be told it is said beforehand.
+    // Where that cannot be told, the command is refused beforehand.
     let (well, said) =
         load(&server, &path, &format!("--key all --value v --as list --resume {}", resume.display()));
     assert!(!well && said.contains("--existing replace"), "{said}");
 }
 
-/// A row that was refused has somebody else's key, and has it still when loading goes on; so has a row that came later.
+/// A refused row has a foreign key, and still has it when loading goes on; so has a row that came later.
 #[test]
 fn rows_with_keys_of_others_are_told_from_rows_that_an_interrupted_run_had_sent() {
     let (server, mut client) = served();
@@ -246,7 +246,7 @@ fn rows_with_keys_of_others_are_told_from_rows_that_an_interrupted_run_had_sent(
     client.expect("MGET k:1 k:2 k:3 k:4", r#"["a", "b", "c", "taken"]"#);
 }
 
-/// What the file that remembers how far it came cannot be written to: it is told, and nothing is sent before.
+/// When the file of the progress cannot be written, that is reported, and nothing is sent before.
 #[test]
 fn a_disk_that_is_full_is_told() {
     let (server, mut client) = served();
@@ -257,7 +257,7 @@ fn a_disk_that_is_full_is_told() {
     let (well, said) =
         load(&server, &path, &format!("--key k:{{id}} --resume {}/no/state", folder.0.path().display()));
     assert!(!well && said.contains("cannot write") && said.contains("no/state: No such file"), "{said}");
-    // Files may have no bytes at all, and the signal that says so is ignored.
+    // Files may have no bytes at all, and the signal for that is ignored.
     let words = format!(
         "trap '' XFSZ; ulimit -f 0; exec {} load {} --to 127.0.0.1:{} --key k:{{id}} --resume {}/state",
         env!("CARGO_BIN_EXE_evenkeel"),
@@ -271,7 +271,7 @@ fn a_disk_that_is_full_is_told() {
     client.expect("DBSIZE", ":0");
 }
 
-/// A collection too large to be sent at once: nothing of it gets into a value that was there before.
+/// A collection too large to be sent at once: nothing of it gets into a value that existed before.
 #[test]
 fn keys_that_are_to_stay_as_they_are_get_nothing_added() {
     let (server, mut client) = served();
@@ -304,7 +304,8 @@ fn keys_that_are_to_stay_as_they_are_get_nothing_added() {
     }
 }
 
-/// A real Redis takes what is loaded, as payloads and as commands, and gives it back to a copy; both with a password.
+/// A real Redis takes the loaded rows, as payloads and as commands, and gives them back to a copy; both with
+/// a password.
 #[test]
 fn a_real_redis_is_loaded_and_copied_from() {
     if foreign() {
@@ -350,7 +351,7 @@ fn a_real_redis_is_loaded_and_copied_from() {
     target.expect("ZRANGE zset:0 0 0 WITHSCORES", "[\"1998\", \"2.5\"]");
     target.expect("LRANGE list:1 -1 -1", "[\"1999\"]");
     assert!(target.call("TTL hash:1999").len() > 4);
-    // And back, over what is there.
+    // And back, over the existing keys.
     let words = ["copy", "--from", &servers[1], "--to", &servers[0], "--password", "secret", "--existing"];
     let output = run(&[&words[..], &["replace"]].concat());
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
@@ -358,14 +359,14 @@ fn a_real_redis_is_loaded_and_copied_from() {
     client.expect("DBSIZE", ":6008");
 }
 
-/// Keys that go while they are copied, and keys that the source does not give.
+/// Keys that vanish while they are copied, and keys that the source does not give.
 #[test]
 fn a_copy_leaves_out_what_is_gone_and_goes_on_after_what_is_refused() {
     let ((from, mut source), (to, mut target)) = (served(), served());
     if foreign() {
         return;
     }
-    // Expiring within the copy or not at all: none of them may become one that stays.
+    // Expiring within the copy or not at all: none of them may become permanent.
     for i in 0..300 {
         source.expect(&format!("SET brief:{i} x PX {}", 1 + i), "+OK");
     }
@@ -420,7 +421,7 @@ fn keys_are_copied_to_another_server_with_their_times() {
     assert!(copy(&["--existing", "replace"]).0);
 }
 
-/// Redis and Valkey refuse each other's payloads, whatever is in them; a copy takes no notice.
+/// Redis and Valkey refuse each other's payloads, whatever they contain; a copy translates them.
 #[test]
 fn keys_are_copied_between_redis_and_valkey() {
     if foreign() {
@@ -468,7 +469,7 @@ fn keys_are_copied_between_redis_and_valkey() {
     holds(&valkey, ":5");
 }
 
-/// What does not fit is told with its line, and nothing is lost in silence.
+/// Text that does not fit is reported with its line, and nothing is lost in silence.
 #[test]
 fn text_that_cannot_be_right_is_told() {
     let (server, mut client) = served();

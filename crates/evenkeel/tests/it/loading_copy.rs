@@ -1,4 +1,5 @@
-//! `evenkeel copy` that is killed, meets what it cannot copy, or goes other ways than TCP; `evenkeel load` likewise.
+//! `evenkeel copy` that is killed, meets keys it cannot copy, or goes other ways than TCP; `evenkeel load`
+//! likewise.
 
 use crate::support::{Client, PATIENCE, Server, foreign, free_port, run, said};
 use std::io::{Read, Write};
@@ -13,13 +14,13 @@ fn place(server: &Server) -> String {
     format!("127.0.0.1:{}", server.addr.port())
 }
 
-/// Runs a command whose words are separated by spaces: whether it ended well, and what it said.
+/// Runs a command whose words are separated by spaces; returns whether it ended well, and its output.
 fn run_words(words: &str) -> (bool, String) {
     let output = run(&words.split(' ').collect::<Vec<_>>());
     (output.status.success(), said(&output))
 }
 
-/// The way to a server, on which so many bytes may go there.
+/// The way to a server, which lets a limited number of bytes through.
 struct Sluice {
     addr: SocketAddr,
     granted: Arc<AtomicI64>,
@@ -59,7 +60,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, granted: &AtomicI64) {
     let _ = to.shutdown(std::net::Shutdown::Write);
 }
 
-/// Keys that a state file says are through.
+/// The number of copied keys in a state file.
 fn noted(state: &Path) -> u64 {
     let text = std::fs::read(state).unwrap_or_default();
     let found: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
@@ -178,7 +179,7 @@ fn a_copy_starts_over_when_an_end_was_started_anew_and_refuses_what_cannot_be_re
     assert!(!well && text.contains("state/nowhere"), "{text}");
 }
 
-/// A server that keeps nothing has lost what the file says it took: that is no place to go on from.
+/// A restarted server that keeps nothing has lost the rows in the file: loading does not go on there.
 #[test]
 fn rows_are_not_gone_on_with_at_a_server_that_was_started_anew() {
     if foreign() {
@@ -226,7 +227,7 @@ fn a_copy_tells_what_it_copied_and_left_out_by_type() {
         "{text}"
     );
     ours.client().expect("DBSIZE", ":6");
-    // Who has them takes them.
+    // A server that has streams takes them.
     let Some(other) = Server::redis(&[]) else { return };
     let (well, text) = run_words(&format!("copy --from {} --to {}", place(&redis), place(&other)));
     assert!(well && text.contains("1 streams") && !text.contains("refused"), "{text}");

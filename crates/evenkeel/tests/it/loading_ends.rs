@@ -1,4 +1,5 @@
-//! `evenkeel load` and `evenkeel copy` that do not get to their end: stopped by a signal, or by a server that takes nothing.
+//! `evenkeel load` and `evenkeel copy` that do not get to their end: stopped by a signal, or by a server that
+//! takes nothing.
 
 use crate::held::figure;
 use crate::support::{PATIENCE, Server, foreign, said};
@@ -40,7 +41,7 @@ fn until_ended(mut child: Child) -> Output {
     child.wait_with_output().expect("its output")
 }
 
-/// A server that is asked for its version and then takes values, each as `answer` says, by their number.
+/// A server that tells its version and then takes values. `answer` gives the reply for each by its number.
 struct Scripted {
     place: String,
     /// Values answered.
@@ -114,7 +115,7 @@ fn command(input: &mut impl BufRead) -> Option<Vec<Vec<u8>>> {
     (0..words).map(|_| word()).collect()
 }
 
-/// Answers OK, but at this value tells so and waits until it may go on.
+/// Answers OK, but at value `at` sends a notice and waits for permission to go on.
 fn pausing_at(at: usize) -> (impl FnMut(usize) -> String + Send, Receiver<()>, Sender<()>) {
     let (there, arrived) = channel();
     let (go_on, may) = channel::<()>();
@@ -158,7 +159,7 @@ fn a_signal_ends_a_load_in_order() {
     let output = until_ended(child);
     let text = said(&output);
     assert_eq!(output.status.code(), Some(143), "{text}");
-    // What had been sent was waited for, and is what is noted.
+    // The run waited for the replies to all it had sent, and saved that.
     let answered = scripted.answered.load(SeqCst);
     assert!((1000..ROWS).contains(&answered), "{answered}");
     assert!(text.contains("interrupted by SIGTERM"), "{text}");
@@ -197,7 +198,8 @@ fn a_second_signal_ends_a_load_at_once() {
     arrived.recv_timeout(PATIENCE).expect("some rows come");
     signal(&child, "INT");
     signal(&child, "TERM");
-    // The server says nothing more: in order it could not end. If both wait when the process runs again, either is the second.
+    // The server is silent, so the run could not end in order. If both signals wait when the process runs
+    // again, either is the second.
     let output = until_ended(child);
     assert!(matches!(output.status.code(), Some(130 | 143)), "{}", said(&output));
     assert!(!said(&output).contains("interrupted"), "{}", said(&output));
@@ -228,7 +230,7 @@ fn a_signal_ends_a_load_that_waits_for_its_input() {
     assert!(said(&output).contains("interrupted by SIGINT"), "{}", said(&output));
 }
 
-/// A row is a key of its own: these are the words of the commands that load one.
+/// The command's words that load each row as a key of its own.
 const STRINGS: [&str; 6] = ["--key", "k:{line}", "--as", "string", "--value", "line"];
 
 fn load_until_ended(rows: &Path, to: &str, more: &[&str]) -> (Option<i32>, String) {
@@ -263,7 +265,7 @@ fn a_server_that_takes_nothing_ends_a_load_and_is_told() {
         let (code, text) = load_until_ended(&path, &Scripted::new(answer).place, &more);
         assert_eq!(code, Some(1), "{error}: {text}");
         assert!(text.contains(error) && text.contains(advice), "{text}");
-        // Nothing that was not taken counts as done, and what had been taken is no mistake.
+        // Rows that were not taken do not count as done, and taken ones are no error.
         assert!(text.contains("goes on behind line 0"), "{text}");
         let there = |n| if n < 2 { "$-1\r\n" } else { "+OK\r\n" }.to_owned();
         let (code, text) = load_until_ended(
@@ -276,7 +278,7 @@ fn a_server_that_takes_nothing_ends_a_load_and_is_told() {
     }
 }
 
-/// What a real Redis answers is what the one above plays; mended, it gets the rows.
+/// A real Redis gives the answers of the scripted one above; once mended, it gets the rows.
 #[test]
 fn a_real_redis_that_takes_nothing_is_mended_and_loaded() {
     if foreign() {

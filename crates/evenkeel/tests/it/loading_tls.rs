@@ -1,10 +1,10 @@
-//! `evenkeel load` and `evenkeel copy` with servers that want TLS: real ones, as there is none here.
+//! `evenkeel load` and `evenkeel copy` with servers that want TLS: real ones, since Evenkeel has none.
 
 use crate::support::{Server, foreign, free_port, run, said};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use std::path::Path;
 
-/// Writes a root, and certificates for localhost and for a client that come from it; another root besides.
+/// Writes a root, certificates for localhost and for a client that come from it, and another root.
 fn write_certificates(folder: &Path) {
     let write = |name: &str, text: String| std::fs::write(folder.join(name), text).expect("written");
     let root = |name: &str| {
@@ -20,14 +20,14 @@ fn write_certificates(folder: &Path) {
     for (name, host) in [("server", "localhost"), ("client", "client")] {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(vec![host.to_owned()]).expect("a certificate");
-        // OpenSSL takes what has its issuer's name for its own issuer.
+        // OpenSSL takes a certificate with its issuer's name for its own issuer.
         params.distinguished_name.push(DnType::CommonName, host);
         write(&format!("{name}.crt"), params.signed_by(&key, &issuer).expect("signed").pem());
         write(&format!("{name}.key"), key.serialize_pem());
     }
 }
 
-/// A real Redis with a port for TLS; `clients`: whether it asks for certificates of clients.
+/// A real Redis with a port for TLS. `clients`: whether it asks for certificates of clients.
 fn secure(folder: &Path, clients: &str) -> Option<(Server, u16)> {
     let (port, file) = (free_port(), |name: &str| folder.join(name).display().to_string());
     let (cert, key, root, port_text) =
@@ -37,7 +37,7 @@ fn secure(folder: &Path, clients: &str) -> Option<(Server, u16)> {
     Some((Server::redis(&[&words[..], &more].concat())?, port))
 }
 
-/// Runs a command whose words are separated by spaces, `{dir}` for the folder.
+/// Runs a command whose words are separated by spaces, with `{dir}` for the folder.
 fn run_words(folder: &Path, words: &str) -> (bool, String) {
     let words = words.replace("{dir}", &folder.display().to_string());
     let output = run(&words.split(' ').collect::<Vec<_>>());

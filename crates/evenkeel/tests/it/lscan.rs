@@ -1,4 +1,5 @@
-//! LSCAN through sockets: walks of lists that others change, snapshots that are given up, transactions and scripts.
+//! LSCAN through sockets: walks of lists that others change, snapshots that are given up, transactions and
+//! scripts.
 
 use crate::held::{await_figure, figure};
 use crate::support::{Client, PATIENCE, Server, foreign};
@@ -14,7 +15,7 @@ fn elements(range: std::ops::Range<usize>) -> Vec<String> {
     range.map(|i| format!("element:{i}")).collect()
 }
 
-/// A server with long lists, or none if it is not ours.
+/// A server with long lists; none if the server under test has no LSCAN.
 fn laden(keys: &[&str]) -> Option<Server> {
     if foreign() {
         return None;
@@ -70,7 +71,7 @@ fn a_walk_neither_repeats_nor_skips_what_stays() {
             break;
         }
     }
-    // Some that stood at the end went to the front, behind the walker's back.
+    // Some elements at the end went to the front, where the walk had already been.
     let len = seen.len();
     assert!((MANY - 60..MANY).contains(&len), "{len} elements");
     assert_eq!(seen, elements(0..len));
@@ -111,7 +112,7 @@ fn a_snapshot_goes_when_it_is_too_old() {
     }
     await_figure(&mut client, "lscan_lists_kept", |lists| lists == 0);
     assert_eq!(kept(&mut client), (0, 0));
-    // Who starts again gets on.
+    // A client that starts again gets on.
     let (cursor, first) = lscan(&mut client, "l 0 STABLE COUNT 4000");
     assert_eq!([first, rest(&mut client, "l", cursor)].concat(), elements(0..MANY));
 }
@@ -122,12 +123,12 @@ fn snapshots_take_no_more_than_they_may() {
     let mut client = server.client();
     let (a, _) = lscan(&mut client, "a 0 STABLE");
     let (_, bytes) = kept(&mut client);
-    // One has room, and the later one it is.
+    // There is room for one snapshot, and the later one gets it.
     client.expect(&format!("CONFIG SET lscan-max-bytes {}", bytes + bytes / 2), "+OK");
     let (b, _) = lscan(&mut client, "b 0 STABLE");
     client.expect(&format!("LSCAN a {a}"), EXPIRED);
     assert_eq!(rest(&mut client, "b", b).len(), MANY - 10);
-    // Who is told to start again could not get on: the list itself is too large.
+    // A client told to start again could not get on: the list itself is too large.
     client.expect(&format!("CONFIG SET lscan-max-bytes {}", bytes / 2), "+OK");
     for _ in 0..3 {
         client.expect("LSCAN a 0 STABLE", TOO_LARGE);
@@ -177,13 +178,13 @@ fn scripts_walk_lists_however_long_they_run() {
                 repeat local page = redis.call('LSCAN', unpack(words)) \
                 words[2], seen = page[1], seen + #page[2] until page[1] == '0' \
                 for i = 1, tonumber(ARGV[1]) do end return seen";
-    // A loop gives up what takes long, and a thread runs it again from its start.
+    // A loop gives up a long read, and a thread runs it again from its start.
     for words in [&["0"][..], &["0", "STABLE"], &["3000000"], &["3000000", "STABLE"]] {
         let mut all: Vec<&[u8]> = vec![b"EVAL", walk.as_bytes(), b"1", b"l"];
         all.extend(words.iter().map(|word| word.as_bytes()));
         assert_eq!(client.call_bytes(&all), format!(":{MANY}"), "{words:?}");
     }
-    // The same where the cursor came from before, and its walk ends with the first run.
+    // The same with an earlier cursor, whose walk ends with the first run.
     let (cursor, _) = lscan(&mut client, "l 0 STABLE COUNT 1000");
     let end = "local page = redis.call('LSCAN', KEYS[1], ARGV[1], 'COUNT', 100000) \
                for i = 1, 3000000 do end return page[1] .. ' ' .. #page[2]";

@@ -1,8 +1,8 @@
 //! Behaviour through sockets alone, one sentence a test.
 //!
-//! By default the tests start the evenkeel that cargo built. With `EVENKEEL_TEST_SERVER=/usr/bin/redis-server` the same
-//! tests run against a real Redis, which settles what the right behaviour is; those about Evenkeel's own front door
-//! are skipped then ([`support::foreign`]).
+//! By default the tests start the evenkeel that cargo built. With
+//! `EVENKEEL_TEST_SERVER=/usr/bin/redis-server` the same tests run against a real Redis, which settles what
+//! the right behaviour is; those about Evenkeel's own front door are skipped then ([`support::foreign`]).
 //!
 //! A family's tests live in the file of its name: add `mod family;` below.
 

@@ -1,8 +1,8 @@
-//! Messages to many subscribers: in order, whole, to who is there, and nobody else's business.
+//! Messages to many subscribers: in order, whole, to all who are subscribed, and to no others.
 
 use crate::support::{Client, Server, encode, foreign};
 
-/// Subscribers of one channel, more than are served at a stretch.
+/// Subscribers of one channel, more than are served in one go.
 const CROWD: usize = 200;
 
 fn subscribers(server: &Server, channel: &str) -> Vec<Client> {
@@ -98,10 +98,10 @@ fn connections_are_killed_in_slices_and_all_of_them() {
     control.expect("CLIENT KILL 1.2.3.4:5", "-ERR No such client");
 }
 
-/// Patterns that are more than a message passes in one go.
+/// More patterns than a message passes in one go.
 const MANY: usize = 1000;
 
-/// Subscribes to many patterns, all of which match whatever begins with this byte.
+/// Subscribes to many patterns, all of which match every name that begins with this byte.
 fn many_patterns(client: &mut Client, begin: char) {
     let patterns: Vec<String> = (0..MANY).map(|i| format!("[{begin}{i:03}]*")).collect();
     client.send(encode_words("PSUBSCRIBE", &patterns));
@@ -176,7 +176,7 @@ fn who_publishes_more_than_can_be_delivered_waits_and_nobody_else() {
     let id = flooder.call("CLIENT ID");
     let id = id.trim_start_matches(':');
     control.expect("DEBUG POINT publish HOLD 1", "+OK");
-    // Deliveries of 500 are under way then and it is full, 50 more are the flooder's share.
+    // Deliveries of 500 messages are then under way and fill it; 50 more are the flooder's share.
     const MESSAGES: usize = 700;
     flooder.send(encode(&[b"PUBLISH", b"news", b"flood"]).repeat(MESSAGES));
     let flags = |control: &mut Client| control.call(&format!("CLIENT LIST ID {id}"));
@@ -203,7 +203,8 @@ fn who_publishes_more_than_can_be_delivered_waits_and_nobody_else() {
     });
 }
 
-/// What a script did to one key ten thousands of times is told in slices, no faster than it is heard, and before what comes later.
+/// Tens of thousands of changes of one key by a script are reported in slices. They come no faster than they
+/// are read, and before later events.
 #[test]
 fn very_many_events_of_a_key_come_in_their_order_and_hold_nobody_up() {
     if foreign() {
@@ -218,7 +219,7 @@ fn very_many_events_of_a_key_come_in_their_order_and_hold_nobody_up() {
         "for i = 1, {ROUNDS} do redis.call('RPUSH', KEYS[1], i) redis.call('LPOP', KEYS[1]) end return 1"
     );
     assert_eq!(other.call_bytes(&[b"EVAL", script.as_bytes(), b"1", b"many"]), ":1");
-    // As many deliveries as may be under way, of those of all; whoever is there is served, with events or without.
+    // The deliveries of all subscribers together are bounded; clients are served, with events or without.
     let under_way = |control: &mut Client| {
         let info = control.call("INFO evenkeel");
         let rest = info.split_once("messages_under_way:").expect("it is told").1;
@@ -226,7 +227,7 @@ fn very_many_events_of_a_key_come_in_their_order_and_hold_nobody_up() {
     };
     crate::waits::until("it is full", || under_way(&mut control) > 100_000);
     (0..100).for_each(|i| other.expect(&format!("SET k{i} v"), "+OK"));
-    // What is not told yet weighs something too: a sixteenth of a delivery an event.
+    // An event that is not delivered yet counts too: a sixteenth of a delivery.
     assert!(under_way(&mut control) < 120_000);
     control.expect("DEBUG POINT publish OFF", "+OK");
     let mut heard = |event: &str, key: &str| {
@@ -241,7 +242,7 @@ fn very_many_events_of_a_key_come_in_their_order_and_hold_nobody_up() {
     }
     (0..100).for_each(|i| heard("set", &format!("k{i}")));
     assert_eq!(under_way(&mut control), 0);
-    // Nobody listens: there is nothing to do.
+    // Without a listener there is nothing to do.
     watcher.expect("RESET", "+RESET");
     assert_eq!(other.call_bytes(&[b"EVAL", script.as_bytes(), b"1", b"many"]), ":1");
     crate::waits::until("it is over", || under_way(&mut control) == 0);

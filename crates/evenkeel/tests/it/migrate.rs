@@ -77,7 +77,7 @@ fn nobody_waits_for_a_server_that_does_not_answer() {
     let (mut client, mut other) = (server.client(), server.client());
     client.expect("SET k v", "+OK");
     client.request(&[b"MIGRATE", b"127.0.0.1", port.to_string().as_bytes(), b"k", b"0", b"500"]);
-    // It has been asked by now, and says nothing.
+    // The other server has been asked by now, and is silent.
     let (mut asked, _) = silent.accept().expect("a connection");
     let mut first = [0; 1];
     asked.read_exact(&mut first).expect("a request");
@@ -89,7 +89,7 @@ fn nobody_waits_for_a_server_that_does_not_answer() {
     client.expect("GET k", "\"v\"");
 }
 
-/// A server that answers what it is sent with these lines, one after the other, and then goes. It tells what it was sent.
+/// A server that answers with these lines, one after the other, and then closes. Returns what it was sent.
 fn scripted(lines: &'static [&'static str]) -> (u16, std::thread::JoinHandle<String>) {
     let target = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = target.local_addr().expect("its address").port();
@@ -111,7 +111,7 @@ fn scripted(lines: &'static [&'static str]) -> (u16, std::thread::JoinHandle<Str
     (port, told)
 }
 
-/// What happens to the keys of one MIGRATE of which something goes wrong on the way is what a real server does.
+/// When something goes wrong in the middle of MIGRATE, its keys fare as on a real server.
 #[test]
 fn keys_that_were_taken_are_gone_whatever_becomes_of_the_others() {
     const READING: &str = "-IOERR error or timeout reading to target instance";
@@ -121,7 +121,7 @@ fn keys_that_were_taken_are_gone_whatever_becomes_of_the_others() {
         (&["+OK", "+OK", "-BUSYKEY there", "+OK"], BUSY, "[(nil), \"2\", (nil)]"),
         (&["+OK", "-BUSYKEY there", "+OK", "-OTHER"], BUSY, "[\"1\", (nil), \"3\"]"),
         (&["+OK", "+OK"], READING, "[(nil), \"2\", \"3\"]"),
-        // What it objected to says more than that it went.
+        // Its objection counts more than its end.
         (&["+OK", "+OK", "-BUSYKEY there"], BUSY, "[(nil), \"2\", \"3\"]"),
     ];
     for server in [Some(Server::start()), Server::redis(&[])].into_iter().flatten() {
@@ -141,7 +141,7 @@ fn keys_that_were_taken_are_gone_whatever_becomes_of_the_others() {
     }
 }
 
-/// The other server is asked who it is if a value is written differently for some, once and after it let us in.
+/// The other server is asked what it is only if its kind matters for a value: once, and after the login.
 #[test]
 fn fields_that_expire_are_written_for_who_is_there() {
     if foreign() {
@@ -152,14 +152,14 @@ fn fields_that_expire_are_written_for_who_is_there() {
     const READING: &str = "-IOERR error or timeout reading to target instance";
     const NO: &str = "-ERR Target instance replied with error: NO";
     const WRONGPASS: &str = "-ERR Target instance replied with error: WRONGPASS no";
-    // What begins such a payload, for whom.
+    // The beginning of such a payload, by server.
     let (for_redis, for_valkey) = (Some("\r\n\u{18}"), Some("\r\n\u{16}"));
     let cases: [(&[&str], &str, Option<&str>); 8] = [
         (&["+OK", "+OK", VALKEY, "+OK", "+OK", "+OK"], "+OK", for_valkey),
         (&["+OK", "+OK", REDIS, "+OK", "+OK", "+OK"], "+OK", for_redis),
         (&["+OK", "+OK", REDIS, "+OK", "-NO", "+OK"], NO, for_redis),
         (&["+OK", "+OK", "-ERR unknown command", "+OK", "+OK", "+OK"], "+OK", for_redis),
-        // Neither a reply nor the whole of one.
+        // Neither a reply nor a whole one.
         (&["+OK", "+OK", "hello"], READING, None),
         (&["+OK", "+OK", "*1000000000"], READING, None),
         (&["+OK", "+OK"], READING, None),
@@ -192,7 +192,7 @@ fn fields_that_expire_are_written_for_who_is_there() {
         client.expect("EXISTS a h i", left);
         client.expect("FLUSHALL", "+OK");
     }
-    // Nobody is asked for what all read alike.
+    // It is not asked about a value that all read alike.
     client.expect("HSET h f v", ":1");
     let (port, told) = scripted(&["+OK", "+OK"]);
     client.expect(&format!("MIGRATE 127.0.0.1 {port} h 0 5000"), "+OK");

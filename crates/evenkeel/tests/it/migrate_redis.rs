@@ -1,4 +1,4 @@
-//! MIGRATE between Evenkeel and a real Redis, both ways, and between two of the latter to know what is right.
+//! MIGRATE between Evenkeel and a real Redis, both ways, and between two real ones as the reference.
 
 use crate::support::{Client, Server, free_port};
 
@@ -47,7 +47,7 @@ fn add(client: &mut Client, command: &str, n: usize, words: impl Fn(usize) -> St
     }
 }
 
-/// Makes keys of every type and encoding, some of which expire; their names.
+/// Makes keys of every type and encoding, some of which expire; returns their names.
 fn fill(client: &mut Client) -> Vec<String> {
     client
         .expect("MSET int 12345 negative -7 most 9223372036854775807 less 007 embstr words none \"\"", "+OK");
@@ -79,7 +79,7 @@ fn fill(client: &mut Client) -> Vec<String> {
     keys
 }
 
-/// The elements of a reply, `size` and `size` of them together.
+/// The elements of a reply, joined in groups of `size`.
 fn elements(reply: &str, size: usize) -> Vec<String> {
     let inner = reply.strip_prefix('[').and_then(|reply| reply.strip_suffix(']')).expect("a list");
     let words: Vec<&str> = inner.split(", ").collect();
@@ -96,7 +96,7 @@ fn scored(reply: &str) -> Vec<String> {
     elements(reply, 2).into_iter().map(read).collect()
 }
 
-/// What stands at a key: encoding, whether it expires, and all of it, in an order if it has none of its own.
+/// The contents of a key: encoding, whether it expires, and all elements, sorted if they have no order.
 fn contents(client: &mut Client, key: &str) -> Vec<String> {
     let kind = client.call(&format!("TYPE {key}"));
     let mut contents = match &kind[1..] {
@@ -137,7 +137,7 @@ fn values_of_every_type_arrive_as_they_were() {
         for (key, before) in keys.iter().zip(&before) {
             assert!(contents(&mut there, key) == *before, "{key} has changed");
         }
-        // And they are what they would be if they had been made there; a bit set in a string is one of its own.
+        // They have the encodings of keys made there; a string with a set bit has its own.
         let arrived = encodings(&mut there, &keys);
         there.expect("FLUSHALL", "+OK");
         fill(&mut there);
@@ -165,7 +165,7 @@ fn options_do_what_they_say() {
         for none in ["k 3 5000", "\"\" 3 5000 KEYS k l", "\"\" 3 5000", "\"\" 3 5000 COPY KEYS k"] {
             assert_eq!(migrate(&mut here, &to, none), "+NOKEY", "{none}");
         }
-        // Those that can go do.
+        // The keys that can go do go.
         there.expect("SET b taken", "+OK");
         assert_eq!(migrate(&mut here, &to, "\"\" 3 5000 KEYS a none b c"), busy);
         here.expect("EXISTS a b c", ":1");
@@ -173,7 +173,7 @@ fn options_do_what_they_say() {
         let index = "-ERR Target instance replied with error: ERR DB index is out of range";
         assert_eq!(migrate(&mut here, &to, "b 99 5000"), index);
         here.expect("GET b", "\"2\"");
-        // Keys come from the chosen database, and may be named as an option is.
+        // Keys come from the chosen database, and may be named like an option.
         here.expect("SELECT 7", "+OK");
         here.expect("SET copy that", "+OK");
         assert_eq!(migrate(&mut here, &to, "\"\" 3 5000 KEYS copy"), "+OK");
@@ -237,9 +237,9 @@ fn fields_that_expire_arrive_whoever_the_other_server_is() {
     let cases: [(&str, &[&str], &str); 4] = [
         ("redis8-server", PASSWORD, "AUTH secret"),
         ("valkey-server", PASSWORD, "AUTH secret"),
-        // Who may do nothing else may say HELLO.
+        // A user without rights may still send HELLO.
         ("valkey-server", &[], "AUTH2 mover pass"),
-        // Says that it is a Redis.
+        // Claims to be a Redis.
         ("valkey-server", &["--extended-redis-compatibility", "yes"], "REPLACE"),
     ];
     for (program, options, rest) in cases {
@@ -284,7 +284,7 @@ fn fields_that_expire_arrive_whoever_the_other_server_is() {
     }
 }
 
-/// Whatever Redis says to these, this server says too.
+/// Redis' answers to these are this server's answers too.
 #[test]
 fn mistakes_are_told_alike() {
     let Some(redis) = Server::redis(&[]) else { return };

@@ -1,4 +1,4 @@
-//! CLIENT REPLY: what is not answered is done all the same.
+//! CLIENT REPLY: commands without a reply are done all the same.
 
 use crate::support::{PATIENCE, Server, foreign};
 use std::time::{Duration, Instant};

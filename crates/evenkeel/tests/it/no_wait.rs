@@ -1,10 +1,10 @@
-//! The promise, without a clock: a heavy command is held where it is, and everybody else is served nevertheless.
+//! The promise, without a clock: a heavy command is held where it is, and all others are served nevertheless.
 //!
 //! ```text
-//! DEBUG POINT job-end HOLD 1 ─▶ attacker: SUNIONSTORE … ─▶ held ─▶ bystanders: all of their replies come ─▶ OFF ─▶ its reply
+//! DEBUG POINT job-end HOLD 1 ─▶ attacker: SUNIONSTORE … ─▶ held ─▶ bystanders: served ─▶ OFF ─▶ its reply
 //! ```
 //!
-//! No time is measured: a bystander that has to wait for what is held waits for ever, and its test fails.
+//! No time is measured: a bystander that has to wait for a held command waits for ever, and its test fails.
 
 use crate::held::{
     Hold, MANY, PURE, READS, WRITES, await_figure, eval, eventually, figure, held, laden, others_are_served,
@@ -24,8 +24,8 @@ fn a_long_read_on_a_worker_is_nobodys_business() {
     }
 }
 
-/// Sets and sorted sets are read without the locks of their keys, by the loop itself: another loop's clients write them
-/// meanwhile, and the reply is of what they were.
+/// The loop reads sets and sorted sets without the locks of their keys. Another loop's clients write them
+/// meanwhile, and the reply shows their state at the start.
 #[test]
 fn who_reads_sets_against_each_other_holds_no_key() {
     if foreign() {
@@ -74,7 +74,7 @@ fn a_long_write_that_lost_a_race_still_happens_once() {
     let (mut attacker, mut other) = (server.client(), server.client());
     attacker.send("SUNIONSTORE into big other\r\n");
     hold.await_victim();
-    // What it has read is no longer true.
+    // Its input is outdated.
     other.expect("SADD big late", ":1");
     other.expect("SADD into something", ":1");
     hold.release();
@@ -118,7 +118,7 @@ fn a_long_script_is_nobodys_business() {
     }
 }
 
-/// How many runs on threads there have been.
+/// The number of runs on threads so far.
 fn on_threads(client: &mut Client) -> usize {
     let told = client.call("EVENKEEL PHASES");
     let count = told.split("\"ran-on-thread\", [\"count\", :").nth(1).and_then(|rest| rest.split(',').next());
@@ -133,7 +133,7 @@ fn a_script_that_is_short_again_is_run_by_the_loop_again() {
     let before = on_threads(&mut other);
     client.expect(&format!("{script} 3000000"), ":3000000");
     assert_eq!(on_threads(&mut other), before + 1);
-    // The first proves on a thread that it is short; the machine may hold up some of the others.
+    // The first run proves on a thread that it is short; the machine may delay some of the others.
     (0..200).for_each(|_| client.expect(&format!("{script} 1"), ":1"));
     let after = on_threads(&mut other);
     assert!((before + 2..before + 200).contains(&after), "{before} and then {after} runs on threads");
@@ -302,8 +302,8 @@ fn freeing_large_values_is_nobodys_business() {
     }
 }
 
-/// Over io_uring replies stood in the loop's queue while it woke the reclaimer, which took its core: a client that removed
-/// something large was answered a millisecond later, and so was everybody else of that turn.
+/// Replies are sent before the loop wakes the reclaimer, which may take its core. So a client that removed
+/// something large does not wait for it, and neither do the others of that turn.
 #[test]
 fn who_is_answered_does_not_wait_for_the_reclaimer_to_be_woken() {
     if foreign() {
@@ -320,8 +320,8 @@ fn who_is_answered_does_not_wait_for_the_reclaimer_to_be_woken() {
     attacker.expect("EXISTS big", ":0");
 }
 
-/// A write that loses again and again has the writers of its keys wait until it is done. They waited on for what it left to be freed,
-/// however much else was to be freed before that.
+/// A write that loses repeatedly makes the writers of its keys wait until it is done. They do not wait until
+/// its leftovers are freed, or what is to be freed before them.
 #[test]
 fn who_waits_for_a_commit_does_not_wait_for_what_it_leaves() {
     if foreign() {
@@ -357,7 +357,7 @@ fn who_waits_for_a_commit_does_not_wait_for_what_it_leaves() {
             set(&mut control, begins, "OFF");
             await_held(&mut control, ends);
             winner.send(encode_line(write));
-            // Before it has lost so often it is protected for 50 ms at most.
+            // A write that has not lost so often is protected for 50 ms at most.
             if winner.reply_within(Duration::from_millis(500)).is_none() {
                 break;
             }
@@ -374,7 +374,7 @@ fn who_waits_for_a_commit_does_not_wait_for_what_it_leaves() {
     }
 }
 
-/// How many of `zother` and `hash` are there after that command.
+/// How many of `zother` and `hash` exist after that command.
 fn left(line: &str) -> usize {
     if line.starts_with("FLUSHALL") { 0 } else { 2 }
 }
@@ -383,7 +383,7 @@ fn left(line: &str) -> usize {
 fn a_client_that_does_not_read_holds_nobody_up_and_little_memory() {
     let Some(server) = laden() else { return };
     let mut attacker = server.client();
-    // A gigabyte of replies nobody reads.
+    // A gigabyte of unread replies.
     attacker.expect("SETBIT wide 268435455 1", ":0");
     let before = server.resident_bytes();
     attacker.send("GET wide\r\n".repeat(32));
@@ -406,7 +406,7 @@ fn a_long_pipeline_holds_nobody_up() {
         (0..9).for_each(|_| attacker.send("INCR piped\r\n".repeat(10_000)));
         attacker
     });
-    // The rest is sent only as far as the server takes it: it answers, and nobody reads the answers.
+    // The rest is sent only as far as the server takes it: the server answers, and the answers are not read.
     ready.recv().expect("the first part is sent");
     others_are_served(&server);
     let mut attacker = thread.join().expect("all is sent");
@@ -481,7 +481,7 @@ fn a_read_whose_client_went_ends_with_it() {
     }
 }
 
-/// Scripts that say they only read end with their clients, wherever they are.
+/// Scripts that claim only to read end with their clients, wherever they run.
 #[test]
 fn a_script_that_only_reads_ends_with_its_client() {
     if foreign() {
@@ -507,7 +507,7 @@ fn a_script_that_only_reads_ends_with_its_client() {
     }
 }
 
-/// As many long scripts as there may be run at once: none of them keeps another waiting, however long it takes.
+/// As many endless scripts as may run at once: none of them keeps another script waiting.
 #[test]
 fn endless_scripts_keep_no_other_script_waiting() {
     if foreign() {
@@ -523,8 +523,8 @@ fn endless_scripts_keep_no_other_script_waiting() {
         })
         .collect();
     await_figure(&mut other, "scripts_running", |running| running == 60);
-    // A new text, which a thread compiles, and one of some turns of a thread: each comes after one of all the others, and behind the
-    // programs of a machine that is busy.
+    // A new text, which a thread compiles, and one that takes several turns of a thread. Each comes after a
+    // turn of all others, and behind the other programs of a busy machine.
     other.expect(&format!("EVAL \"return 1 --{}\" 0", "x".repeat(3_000)), ":1");
     other.expect(&eval("local n = 0 for i = 1, 200000 do n = n + 1 end return n"), ":200000");
     assert_eq!(figure(&mut other, "scripts_waiting"), 0);

@@ -1,9 +1,9 @@
-//! What runs elsewhere for long still answers from one moment, whatever others do meanwhile.
+//! Long work that runs elsewhere still answers from one moment, whatever other clients do meanwhile.
 
 use crate::support::{Client, PATIENCE, Server, encode_line, foreign};
 use std::time::{Duration, Instant};
 
-/// Sends a command, waits until it is held at a point, lets another client do something, and gives the reply.
+/// Sends a command, waits until it is held at a point, lets another client act, and returns the reply.
 fn meanwhile(server: &Server, point: &str, line: &str, others: impl FnOnce(&mut Client)) -> String {
     let (mut slow, mut control) = (server.client(), server.client());
     control.expect(&format!("DEBUG POINT {point} HOLD 1"), "+OK");
@@ -32,7 +32,8 @@ fn a_script_sees_both_of_two_keys_before_a_change_or_both_after_it() {
     assert!(["[\"1\", \"1\"]", "[\"2\", \"2\"]"].contains(&&*seen), "{seen}");
 }
 
-/// Declared keys are read when the first is asked for: here after one of them was overwritten, and after others changed them.
+/// Declared keys are all read when the first is asked for: here after one of them was overwritten, and after
+/// others changed them.
 #[test]
 fn a_script_that_overwrites_before_it_reads_is_of_one_moment() {
     if foreign() {
@@ -52,7 +53,7 @@ fn a_script_that_overwrites_before_it_reads_is_of_one_moment() {
     server.client().expect("MGET a b none", stands);
 }
 
-/// The linearizability test found this: a FLUSHDB makes snapshots unreadable, which only writes looked at.
+/// A FLUSHDB makes snapshots unreadable; a script that only reads must notice that, too.
 #[test]
 fn a_script_that_reads_beside_a_flush_sees_all_or_nothing() {
     if foreign() {

@@ -1,5 +1,5 @@
-//! A mistake in the program: long work that panics fails alone, and anything else ends the process rather than leave
-//! clients without an answer.
+//! A bug in the program: long work that panics fails alone. Any other panic ends the process rather than
+//! leave clients without an answer.
 
 use crate::held::figure;
 use crate::support::{Client, Server, foreign};
@@ -29,7 +29,7 @@ fn long_work_that_panics_fails_alone() {
         client.expect(line, BROKEN);
         assert_eq!(figure(&mut other, "panics_contained"), n as u64 + 1);
         other.expect("EXISTS result by-script", ":0");
-        // The next one does what it should, on the same connection and thread.
+        // The next one works, on the same connection and thread.
         let reply = client.call(line);
         assert!(reply.starts_with(right), "{line}: {reply}");
         other.expect(&format!("DEBUG POINT {point} OFF"), "+OK");
@@ -66,8 +66,8 @@ fn a_panic_elsewhere_ends_the_process() {
     assert!(said.contains("DEBUG PANIC") && said.contains("panicked: the server ends"), "{said}");
 }
 
-/// A command that panics before it has changed anything fails alone: its connection and everybody else's go on, its locks are free, and
-/// it is counted.
+/// A command that panics before it has changed anything fails alone. Its connection and all others go on, its
+/// locks are free, and it is counted.
 #[test]
 fn a_command_that_only_reads_fails_alone() {
     if foreign() {
@@ -92,7 +92,7 @@ fn a_command_that_only_reads_fails_alone() {
         client.expect("MEMORY USAGE k", BROKEN);
         goes_on(&mut client, &mut other);
 
-        // In the midst of a pipeline: what came before is answered, and so is what comes after.
+        // In the midst of a pipeline: earlier commands are answered, and so are later ones.
         arm(&mut other, "read");
         client.send("SET a 1\r\nGET a\r\nDUMP k\r\nINCR a\r\nPING\r\n");
         for reply in ["+OK", "\"1\"", BROKEN, ":2", "+PONG"] {
@@ -136,7 +136,7 @@ fn a_command_that_only_reads_fails_alone() {
         client.expect_reply("+OK");
         goes_on(&mut client, &mut other);
 
-        // Keys of long work are read by a loop.
+        // A loop reads the keys of long work.
         let many: String = (0..1200).map(|i| format!(" m{i}")).collect();
         let far = "for i = 1, 3e6 do end return redis.call('GET', 'far' .. #KEYS)";
         for line in [format!("SUNIONSTORE result{many}"), format!("EVAL \"{far}\" 0")] {
@@ -147,7 +147,7 @@ fn a_command_that_only_reads_fails_alone() {
         }
         assert_eq!(figure(&mut other, "snapshots_open"), 0);
 
-        // Nobody knows where the next command begins: the connection is closed, with a word.
+        // The begin of the next command is unknown: the connection is closed after an error.
         arm(&mut other, "parse");
         client.send("PING\r\n*1\r\n$4\r\nPI");
         client.expect_reply("+PONG");
@@ -181,7 +181,7 @@ fn a_request_over_http_that_panics_is_answered_and_the_next_one_is_served() {
     });
 }
 
-/// What has begun to change something is in no known state.
+/// A command that has begun to change something leaves an unknown state.
 #[test]
 fn a_panic_in_the_midst_of_a_change_ends_the_process() {
     if foreign() {

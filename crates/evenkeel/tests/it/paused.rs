@@ -1,4 +1,4 @@
-//! CLIENT PAUSE: after its answer nothing changes, not even by what was on its way.
+//! CLIENT PAUSE: after its answer nothing changes, not even by commands already on their way.
 
 use crate::held::{Hold, MANY, WRITES, await_figure, eval, eventually, figure, laden};
 use crate::support::{Client, Server, encode_line};
@@ -12,7 +12,8 @@ fn many(command: &str, element: impl Fn(usize) -> String) -> String {
     format!("{command}{words}")
 }
 
-/// Long writes on their way: where they are held, what they are, what shows that they happened, and their replies.
+/// Long writes on their way: the point that holds them, the command, the command that shows their effect, and
+/// the replies.
 fn writes() -> Vec<(&'static str, String, &'static str, String)> {
     let union = format!(":{}", MANY + MANY / 2);
     vec![
@@ -28,7 +29,7 @@ fn writes() -> Vec<(&'static str, String, &'static str, String)> {
     ]
 }
 
-/// A write that is held at a point until there is a pause, and no longer.
+/// Holds a write at a point until there is a pause, and no longer.
 #[track_caller]
 fn overtaken_by_a_pause(server: &Server, point: &'static str, line: &str, pause: &str) -> Client {
     let (mut admin, mut writer) = (server.client(), server.client());
@@ -48,7 +49,7 @@ fn long_writes_on_their_way_wait_for_the_end_of_a_pause() {
     for (point, line, question, reply) in writes() {
         let mut writer = overtaken_by_a_pause(&server, point, &line, "CLIENT PAUSE 100000 WRITE");
         admin.expect(question, ":0");
-        // Who reads is served, in long reads too.
+        // Reads are served, long ones too.
         admin.expect("SINTERCARD 2 big other", &format!(":{}", MANY / 2));
         assert_eq!(figure(&mut admin, "writes_paused"), 1, "{point}");
         admin.expect("CLIENT UNPAUSE", "+OK");
@@ -62,7 +63,7 @@ fn long_writes_on_their_way_wait_for_the_end_of_a_pause() {
     assert_eq!(figure(&mut admin, "writes_paused"), 0);
 }
 
-/// A short write waits for a pause as well, and is told for what.
+/// A short write waits for a pause as well, and its client can see why.
 #[test]
 fn who_waited_for_a_pause_is_told_so() {
     let Some(server) = laden() else { return };
@@ -78,7 +79,7 @@ fn who_waited_for_a_pause_is_told_so() {
     assert!(admin.call("EVENKEEL WAITS").contains("\"pause\""));
 }
 
-/// What is decided is there for everybody, and its reply comes.
+/// The decision of a write counts for all, and its reply comes.
 #[test]
 fn a_write_that_is_decided_ends_during_a_pause() {
     let Some(server) = laden() else { return };
@@ -115,7 +116,7 @@ fn a_script_held_by_a_pause_can_be_killed() {
     }
 }
 
-/// Keys that expire are gone for who asks, but are removed only when the pause is over.
+/// Expired keys are gone for clients, but are removed only after the pause.
 #[test]
 fn nothing_is_swept_or_evicted_during_a_pause() {
     let Some(server) = laden() else { return };

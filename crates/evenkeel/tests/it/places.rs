@@ -1,4 +1,5 @@
-//! Places for long work: nobody keeps them for ever, however many scripts never end, and whoever waited learns for whom.
+//! Places for long work: no client keeps them for ever, however many scripts never end. A client that waited
+//! learns for which other.
 
 use crate::held::{await_figure, figure};
 use crate::support::{Client, PATIENCE, Server, encode_line, foreign};
@@ -87,10 +88,10 @@ fn scripts_whose_clients_have_gone_end_when_others_wait_and_after_a_time() {
     let (mut control, mut other) = (server.client(), server.client());
     control.expect("CONFIG SET script-orphan-time 0", "+OK");
     let endless = begin(&server, ENDLESS, MANY);
-    // A request whose client goes before it is read is not run.
+    // A request whose client leaves before it is read does not run.
     await_figure(&mut control, "scripts_waiting", |waiting| waiting == MANY as u64 - PLACES);
     drop(endless);
-    // About as many end as others wait for: those that end at one moment free more places than are wanted.
+    // About as many end as others wait for. Scripts that end at one moment free more places than are wanted.
     await_figure(&mut control, "scripts_orphans_ended", |ended| ended >= MANY as u64 - PLACES);
     await_figure(&mut control, "scripts_running", |running| running > 0 && running <= PLACES);
     await_figure(&mut control, "scripts_waiting", |waiting| waiting == 0);
@@ -98,7 +99,7 @@ fn scripts_whose_clients_have_gone_end_when_others_wait_and_after_a_time() {
     assert!(figure(&mut control, "scripts_running") < PLACES);
     control.expect("CONFIG SET script-orphan-time 1", "+OK");
     await_figure(&mut control, "scripts_running", |running| running == 0);
-    // What ends before its time is done.
+    // A script that ends before its orphan time is up has its effect.
     control.expect("CONFIG SET script-orphan-time 60000", "+OK");
     let one = begin(&server, "EVAL \"for i = 1, 100000 do redis.call('INCR', 'done') end\" 0", 1);
     until("the script runs", || {
@@ -112,7 +113,7 @@ fn scripts_whose_clients_have_gone_end_when_others_wait_and_after_a_time() {
     }
 }
 
-/// Nothing of what a killed client had under way is done, be it a script, a command or an EXEC.
+/// No work under way of a killed client is done, be it a script, a command or an EXEC.
 #[test]
 fn work_of_a_client_that_is_killed_ends() {
     if foreign() {
@@ -161,7 +162,7 @@ fn work_of_a_client_that_is_killed_ends() {
     }
 }
 
-/// Who waited for a place is told for whom, also when that one has gone.
+/// A client that waited for a place learns for which other, even if that one has left.
 #[test]
 fn who_waited_for_a_place_learns_for_which_script() {
     if foreign() {

@@ -1,18 +1,18 @@
-//! Tables of SQL databases in a race: what a writer does to them, and who knows what may be found of them.
+//! Tables of SQL databases in a race: a writer's transactions, and the judge of what may be found.
 //!
 //! ```text
-//! step ─► a transaction of one or some changes ─► Log: the states its rows are going to have ─► run ─► counted: so many events
-//!                  │                                                         told and dealt with by now? ◄─ EVENKEEL SOURCE STATS
+//! step ─► a transaction of some changes ─► Log: the coming states of its rows ─► run ─► count of events
+//!                  │                                   reported and handled by now? ◄─ EVENKEEL SOURCE STATS
 //!                  ├─► rolled back: no state is entered, none may be found
-//!                  └─► left open beside those that follow, where the database can do that
+//!                  └─► left open beside the following ones, where the database can do that
 //! ```
 //!
-//! - J1: a reader finds a state that is in the log, and none before one that a read found that had ended before, or that was told
-//!   and dealt with.
-//! - J2: events are told in the order of commits, so their number tells which. Some may never be told, because everything was given
-//!   up instead; then more have happened than are counted, and less is asked of readers than could be. That relies on a source to give
-//!   up what was not recorded before it tells what was recorded later (`changelog.rs`, L6): else what is counted would be taken for
-//!   something that nobody dealt with.
+//! - J1: a reader finds a state that is in the log. The state is none older than one that an earlier,
+//!   finished read found, or that was reported and handled.
+//! - J2: events are reported in the order of commits, so their number tells which. Some are never reported,
+//!   because everything was dropped instead. Then more have happened than are counted, and readers are asked
+//!   less than could be. This relies on a source to drop unrecorded changes before it reports later ones
+//!   (`changelog.rs`, L6). Otherwise the count would include changes that were not handled.
 
 use crate::races::{Found, Judge, ROWS, Rows, Shop};
 use crate::sources::random;
@@ -20,32 +20,34 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A kind of database with a table `(id, n)`, whose rows 1 to ROWS are there with n 0.
+/// A kind of database with a table `(id, n)`, whose rows 1 to ROWS exist with n 0.
 pub trait Engine: Send {
-    /// What follows name and pattern in EVENKEEL SOURCE ADD, up to its options.
+    /// The words after name and pattern in EVENKEEL SOURCE ADD, up to its options.
     fn source(&self) -> String;
     fn table(&self) -> &str;
     /// Runs statements.
     fn run(&mut self, sql: &str);
-    /// Runs statements on another connection, whose transaction stays open while others are committed. False: there can be no such.
+    /// Runs statements on another connection, whose transaction stays open while others commit. False: this
+    /// is not possible.
     fn run_beside(&mut self, _sql: &str) -> bool {
         false
     }
-    /// Empties the table.
+    /// The statements that empty the table.
     fn clear(&self) -> String;
-    /// What only this kind of database does: `alone`, if no transaction is open.
+    /// Actions that only this kind of database knows. `alone`: no transaction is open.
     fn trouble(&mut self, alone: bool, random: &mut u64);
     /// All rows, by id.
     fn rows(&mut self) -> Vec<(u64, u64)>;
 }
 
-/// What a row is: its version, or not there.
+/// The state of a row: its version, or no row.
 type State = Option<u64>;
 
-/// The states of each row in the order of their commits. One is entered before its commit, for a reader may be faster than the writer.
+/// The states of each row in the order of their commits. A state is entered before its commit, because a
+/// reader may be faster than the writer.
 pub struct Log {
     states: Mutex<Vec<Vec<State>>>,
-    /// By row: the first state that may still be found, and the one that was told.
+    /// By row: the oldest state that may still be found, and the reported one.
     oldest: [AtomicUsize; ROWS as usize],
     told: [AtomicUsize; ROWS as usize],
 }
@@ -86,14 +88,14 @@ impl Judge for Log {
     }
 }
 
-/// A transaction: its statements, and what it makes of the rows it touches.
+/// A transaction: its statements, and the resulting states of the rows it touches.
 #[derive(Default)]
 struct Transaction {
     sql: Vec<String>,
     rows: Vec<(u64, State)>,
-    /// How many changes of rows its feed tells.
+    /// Row changes that its feed reports.
     events: u64,
-    /// What it does last is told as no change of a row.
+    /// Its last action is not reported as a change of a row.
     tells_nothing: bool,
 }
 
@@ -117,7 +119,7 @@ pub struct Table<E> {
     options: String,
     states: [State; ROWS as usize],
     version: u64,
-    /// Changes of rows so far, and what is known when how many were told: the newest states.
+    /// Changes of rows so far; `untold` holds the newest states that are known once so many are reported.
     events: u64,
     untold: VecDeque<(u64, Vec<(u64, usize)>)>,
     log: Arc<Log>,
@@ -142,7 +144,7 @@ impl<E: Engine> Table<E> {
         self.open.as_ref().is_some_and(|open| open.touches(id))
     }
 
-    /// What a row is to a transaction.
+    /// The state of a row within a transaction.
     fn state(&self, transaction: &Transaction, id: u64) -> State {
         let own = transaction.rows.iter().find(|(other, _)| *other == id);
         own.map_or(self.states[id as usize - 1], |(_, state)| *state)
@@ -202,7 +204,7 @@ impl<E: Engine> Table<E> {
         }
         run(&mut self.engine);
         self.events += transaction.events;
-        // Of what is no change of a row only the next one tells that it was told.
+        // An action that is no change of a row counts as reported only with the next report.
         self.untold.push_back((self.events + u64::from(transaction.tells_nothing), newest));
     }
 
@@ -211,7 +213,7 @@ impl<E: Engine> Table<E> {
         self.commit(transaction, |engine| engine.run(&sql));
     }
 
-    /// Ends the transaction that is open.
+    /// Ends the open transaction.
     fn close(&mut self, keep: bool) {
         let Some(open) = self.open.take() else { return };
         match keep {
@@ -220,7 +222,7 @@ impl<E: Engine> Table<E> {
         }
     }
 
-    /// What was told and dealt with up to now no later read may be older than.
+    /// Notes that no later read may be older than what was reported and handled up to now.
     fn note_told(&mut self, shop: &mut Shop) {
         let told = shop.figure("changes") - shop.given_up;
         assert!(told <= self.events, "{told} changes of rows were told of {}", self.events);

@@ -1,15 +1,16 @@
-//! Races of writers of a database, its feed, and readers, over many seeds: several side by side in front of one server, each with
-//! rows and a source of its own.
+//! Races of writers of a database, its feed, and readers, over many seeds. Several seeds run side by side in
+//! front of one server, each with rows and a source of its own.
 //!
 //! ```text
-//! lane 1: seed 1 ─► rows, source r1 ─► a writer, two readers ─► quiet: every row is compared ─► source removed ─► seed 5 …
-//! lane 2: seed 2 …                                              weather: loads, installs and removals are delayed, ever anew
+//! lane 1: seed 1 ─► rows, source r1 ─► a writer, two readers ─► quiet: compare rows ─► remove ─► seed 5 …
+//! lane 2: seed 2 …                                   weather: delays loads, installs and removals, ever anew
 //! ```
 //!
-//! The writer changes rows in every way its database knows, lets items be given up, pauses the source and cuts its feed; readers ask
-//! by GET, HGET, HGETALL, MGET, EXISTS and HTTP.
+//! The writer changes rows in every way its database knows, drops cached items, pauses the source and cuts
+//! its feed. Readers ask by GET, HGET, HGETALL, MGET, EXISTS and HTTP.
 //!
-//! EVENKEEL_TEST_RACES seeds from EVENKEEL_TEST_SEED on. A seed fixes what is done, not how the threads meet.
+//! EVENKEEL_TEST_RACES is the number of seeds, EVENKEEL_TEST_SEED the first. A seed fixes what is done, not
+//! how the threads meet.
 
 use crate::http::Http;
 use crate::sources::{figure_of, random};
@@ -24,19 +25,19 @@ use std::time::{Duration, Instant};
 
 /// Ids are 1 to ROWS.
 pub const ROWS: u64 = 12;
-/// What a writer does in a seed.
+/// Steps of a writer in a seed.
 const STEPS: usize = 100;
 const READERS: usize = 2;
 /// Reads that are remembered for the message of a failure.
 const REMEMBERED: usize = 400;
-/// Lines of the server's log that are shown then.
+/// Lines of the server's log in that message.
 const LINES: usize = 80;
 
-/// What a reader finds of a row.
+/// The result of reading a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
     Version(u64),
-    /// It is there.
+    /// The row exists.
     There,
     Nothing,
 }
@@ -46,24 +47,24 @@ impl Found {
         version.map_or(Found::Nothing, Found::Version)
     }
 
-    /// Whether a row of this version, or none, is found as this.
+    /// Whether a row of this version, or no row, reads as this.
     pub fn fits(self, version: Option<u64>) -> bool {
         self == Found::of(version) || self == Found::There && version.is_some()
     }
 }
 
-/// The rows of one seed in their database, which are written beside the server. Each has a version that grows.
+/// The rows of one seed in their database, written beside the server. Each has a version that grows.
 pub trait Rows: Send {
-    /// What follows name and pattern in EVENKEEL SOURCE ADD. A row holds nothing but its version.
+    /// The words after name and pattern in EVENKEEL SOURCE ADD. A row holds nothing but its version.
     fn source(&self) -> String;
-    /// The name of the version.
+    /// The column of the version.
     fn column(&self) -> &'static str;
-    /// Does something to a row, and perhaps to others along with it.
+    /// Changes a row, and perhaps others along with it.
     fn change(&mut self, id: u64, random: &mut u64);
     fn change_all(&mut self, random: &mut u64);
-    /// What only this kind of database does; called at each step.
+    /// Actions that only this kind of database knows; called at each step.
     fn trouble(&mut self, _shop: &mut Shop, _random: &mut u64) {}
-    /// Ends all trouble: the versions rows have in the end, None where there is no row.
+    /// Ends all trouble; returns the final versions of the rows, None where there is no row.
     fn settle(&mut self) -> Vec<Option<u64>>;
     fn judge(&self) -> Arc<dyn Judge>;
     /// The longest pause between two steps: a seed should take much longer than a load.
@@ -72,13 +73,13 @@ pub trait Rows: Send {
     }
 }
 
-/// Who knows what a reader may find.
+/// Knows what a reader may find.
 pub trait Judge: Send + Sync {
-    /// What is known of a row before it is asked for.
+    /// The state known of a row before it is read.
     fn before(&self, id: u64) -> u64;
-    /// Whether who knew `before` may find this.
+    /// Whether a read may find this if `before` was known when it began.
     fn accepts(&self, id: u64, before: u64, found: Found) -> bool;
-    /// What is known of a row, for the message of a failure.
+    /// The state known of a row, for the message of a failure.
     fn describe(&self, id: u64) -> String;
     /// Whether a read may fail.
     fn allows_errors(&self) -> bool {
@@ -90,7 +91,7 @@ pub trait Judge: Send + Sync {
 pub struct Shop {
     pub client: Client,
     pub name: String,
-    /// Rows that were given up by their ids: they count as changes.
+    /// Rows that were dropped by their ids; they count as changes.
     pub given_up: u64,
     paused: bool,
 }
@@ -113,7 +114,7 @@ impl Shop {
     }
 }
 
-/// What happened in all seeds together.
+/// Totals of all seeds.
 #[derive(Default)]
 struct Sums {
     reads: AtomicU64,
@@ -122,7 +123,7 @@ struct Sums {
 
 const FIGURES: [&str; 6] = ["changes", "invalidated", "loads", "refused-fills", "feed-opened", "flushes"];
 
-/// Runs the seeds: `make` makes the rows of one in a lane, and may choose by its random numbers.
+/// Runs the seeds. `make` makes the rows of a seed in a lane, and may choose by its random numbers.
 pub fn run<R: Rows>(usual: u64, lanes: usize, make: impl Fn(usize, u64, &mut u64) -> R + Sync) {
     let number = |name: &str, usual: u64| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
     let first = number("EVENKEEL_TEST_SEED", 1);
@@ -157,7 +158,7 @@ pub fn run<R: Rows>(usual: u64, lanes: usize, make: impl Fn(usize, u64, &mut u64
     assert!(reads >= seeds, "readers hardly read");
 }
 
-/// Delays what may be delayed, for a while each.
+/// Delays, for a while each, whatever can be delayed.
 fn weather(mut client: Client, stop: &AtomicBool, seed: u64) {
     let mut state = seed;
     while !stop.load(Ordering::SeqCst) {
@@ -172,7 +173,7 @@ fn weather(mut client: Client, stop: &AtomicBool, seed: u64) {
     }
 }
 
-/// Of one seed: readers and a writer, and when it is quiet, whether what is kept is what the database has.
+/// Runs one seed: readers and a writer. When all is quiet, compares the cached rows with the database.
 fn race<R: Rows>(
     (server, http): (&Server, SocketAddr),
     mut rows: R,
@@ -185,7 +186,7 @@ fn race<R: Rows>(
     let mut shop = Shop { client: server.client(), name: name.clone(), given_up: 0, paused: false };
     let is_hash = random(state, 3) == 0;
     let form = if is_hash { "hash" } else { "json" };
-    // Known absence, too, is to end by the news of a row.
+    // Known absence, too, must end by the news of a row.
     let absent = if random(state, 3) == 0 { "1s" } else { "1h" };
     shop.order(
         "ADD",
@@ -253,7 +254,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Changes rows one after the other, now and then all of them, and lets items be given up.
+/// Changes rows one after the other, now and then all of them, and drops cached items.
 fn write<R: Rows>(rows: &mut R, shop: &mut Shop, stop: &AtomicBool, state: &mut u64) {
     for _ in 0..STEPS {
         let id = 1 + random(state, ROWS);
@@ -279,7 +280,7 @@ fn write<R: Rows>(rows: &mut R, shop: &mut Shop, stop: &AtomicBool, state: &mut 
     }
 }
 
-/// How rows are asked for.
+/// Ways to read rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     /// GET, or HGET where rows are hashes.
@@ -296,7 +297,7 @@ enum Way {
     List,
 }
 
-/// A read of a row: which way, when, and what was found after what was known.
+/// A read of a row: its way, its time, what was known before it, and its result.
 struct Read {
     way: Way,
     id: u64,
@@ -306,7 +307,7 @@ struct Read {
     before: u64,
 }
 
-/// The last reads of a seed in the order in which they ended, for the message of a failure.
+/// The last reads of a seed, in the order in which they ended, for the message of a failure.
 #[derive(Default)]
 struct Reads(Mutex<VecDeque<Read>>);
 
@@ -319,7 +320,7 @@ impl Reads {
         }
     }
 
-    /// Those of a row, by how long ago they were.
+    /// The reads of a row, with their age.
     fn of(&self, row: u64) -> String {
         let (reads, now) = (self.0.lock().unwrap(), Instant::now());
         let line = |read: &Read| {
@@ -331,7 +332,7 @@ impl Reads {
     }
 }
 
-/// Who reads rows in all ways.
+/// Reads rows in all ways.
 struct Reader<'a> {
     reads: &'a Reads,
     client: Client,
@@ -345,9 +346,9 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// What the server did to a row, for the message of a failure: the last lines of its log.
+    /// The actions of the server on a row, for the message of a failure: the last lines of its log.
     fn told(&self, id: u64) -> String {
-        // Lines are written behind what they tell.
+        // Log lines are written a little after their events.
         std::thread::sleep(Duration::from_millis(200));
         let text = String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned();
         let (key, source) = (format!(" key {}:{id}: ", self.name), format!(" source {}: ", self.name));
@@ -359,7 +360,7 @@ impl Reader<'_> {
         lines[lines.len().saturating_sub(LINES)..].iter().map(|line| format!("\n    {line}")).collect()
     }
 
-    /// Reads until it is to stop, or finds what may not be; how often.
+    /// Reads until told to stop; returns how often. Fails on a result that may not be.
     fn read(mut self, stop: &AtomicBool, mut state: u64) -> u64 {
         let _stops = Stop(stop);
         let mut reads = 0;
@@ -392,7 +393,7 @@ impl Reader<'_> {
         reads
     }
 
-    /// Asks for rows; None if that fails in a way that may be.
+    /// Reads rows; None if that fails in an allowed way.
     fn ask(&mut self, way: Way, ids: &[u64]) -> Option<Vec<Found>> {
         let (name, column) = (&self.name, self.column);
         let list: Vec<String> = ids.iter().map(u64::to_string).collect();
@@ -450,14 +451,14 @@ impl Reader<'_> {
         Some(body.as_array().map_or_else(|| vec![version(&body)], |rows| rows.iter().map(version).collect()))
     }
 
-    /// Whether an error is one that may be.
+    /// Whether an error is allowed.
     fn may_fail(&self, error: &str) -> bool {
-        // A machine that is busy with other things may be slower than the writers, each of eight times.
+        // On a busy machine a load may be overtaken by the writers each of eight times.
         let removed = error.contains("removed each time") || error.contains("removed before it was read");
         self.judge.allows_errors() || error.contains("paused") || removed
     }
 
-    /// Asks until all rows are these.
+    /// Reads until all rows are as expected.
     fn await_rows(&mut self, way: Way, expected: &[Found]) {
         let deadline = Instant::now() + PATIENCE;
         for (id, expected) in (1..).zip(expected) {

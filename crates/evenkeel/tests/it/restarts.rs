@@ -1,8 +1,8 @@
-//! A server started right behind the end of another, at its places.
+//! A server started right after another's end, at its addresses.
 
 use crate::support::{Client, Server, foreign, free_port};
 
-/// A ring that polls a listener keeps it for some time behind the end of its process.
+/// A ring that polls a listener keeps it for some time after the end of its process.
 #[test]
 fn a_server_finds_the_places_of_one_that_has_just_ended() {
     if foreign() {

@@ -1,11 +1,12 @@
-//! Compressed bitmaps through sockets: scripts that filter lists by a blacklist, transactions, long answers, what is long.
+//! Compressed bitmaps through sockets: scripts that filter lists by a blacklist, transactions, long answers,
+//! long commands.
 
 use crate::support::{Client, Server, foreign};
 use std::collections::BTreeSet;
 
 const LISTS: usize = 10;
 
-/// The list's name, its ids.
+/// A list's name and its ids.
 type List = (String, BTreeSet<u64>);
 
 /// The blacklist, and lists of which a few ids are blacklisted, all below 2^32.
@@ -53,7 +54,7 @@ fn run(client: &mut Client, script: &str, keys: &[&str]) -> String {
     client.reply()
 }
 
-/// What people had who had no difference: turn X's bits round in Y, keep what is in both.
+/// The way of servers without a difference: turn X's bits round in Y, keep the bits that both have.
 const BY_XOR: &str = "redis.call('R.BITOP', 'XOR', 'tmp', KEYS[2], KEYS[1]) \
     redis.call('R.BITOP', 'AND', 'tmp', KEYS[2], 'tmp') \
     local ids = redis.call('R.GETINTARRAY', 'tmp') redis.call('DEL', 'tmp') return ids";
@@ -78,7 +79,7 @@ fn scripts_filter_lists_by_a_blacklist() {
             assert_eq!(run(&mut client, script, &["X", key]), answer(ids), "{key}: {script}");
         }
     }
-    // By now the lists themselves are without the blacklisted ids.
+    // By now the lists themselves have no blacklisted ids.
     for (key, ids) in &left {
         client.expect(&format!("R.BITCOUNT {key}"), &format!(":{}", ids.len()));
         client.expect(&format!("R.CONTAINS X {key}"), ":0");

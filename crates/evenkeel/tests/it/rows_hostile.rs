@@ -1,5 +1,6 @@
-//! Every row of the table with words nobody should send, over sockets: alone, in MULTI, by `redis.pcall`, as long work, over HTTP. Each
-//! is answered, and nothing panics. (`command`'s own test of this looks at what a handler touches.)
+//! Every command of the table with senseless words, over sockets: alone, in MULTI, by `redis.pcall`, as long
+//! work, over HTTP. Each is answered, and nothing panics. (`command`'s own test of this checks what a handler
+//! touches.)
 //!
 //! EVENKEEL_HOSTILE_ROUNDS says how often (default: 1).
 
@@ -24,7 +25,7 @@ impl Dice {
     }
 }
 
-/// Rows that are not tried, and why.
+/// Commands that are not tried, and why.
 const LEFT_OUT: &[(&str, &str)] = &[
     ("shutdown", "ends the server"),
     ("debug", "has a panic and stalls for those who ask for them"),
@@ -53,7 +54,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("monitor", "never ends"),
 ];
 
-/// Where a command that waits has its time-out: the first word, or the last.
+/// The place of the time-out of a command that waits: the first word, or the last.
 fn timeout_at(name: &str, words: usize) -> Option<usize> {
     match name {
         "blmpop" | "bzmpop" => Some(1),
@@ -174,7 +175,7 @@ fn ask(client: &mut Client, words: &[Vec<u8>]) -> String {
     client.call_bytes(&words.iter().map(Vec::as_slice).collect::<Vec<_>>())
 }
 
-/// Rows with the number of their words.
+/// Commands with the number of their words.
 fn rows(client: &mut Client) -> Vec<(String, i64)> {
     let names = client.call("COMMAND LIST");
     let names: Vec<&str> = names.split('"').skip(1).step_by(2).collect();
@@ -207,10 +208,10 @@ fn every_row_answers_whatever_it_is_asked() {
         for (name, arity) in &rows {
             fill(&mut client);
             let mut said = Vec::new();
-            // The last two are many words.
+            // The last two ways have many words.
             let ways = if dice.below(4) == 0 { 5 } else { 3 };
             for way in 0..ways {
-                // Long work begins at a thousand words, and so does what is done in slices.
+                // Long work begins at a thousand words, and so does work in slices.
                 let words = call(name, *arity, &mut dice, if way == 3 { 1200 } else { 0 });
                 said.push(
                     words.iter().take(30).map(|word| word.escape_ascii().to_string()).collect::<Vec<_>>(),
@@ -246,7 +247,7 @@ fn every_row_answers_whatever_it_is_asked() {
     client.expect("ECHO there", "\"there\"");
 }
 
-/// Ids nobody should ask for.
+/// Senseless ids.
 fn over_http(at: SocketAddr, dice: &mut Dice, rounds: usize) {
     let mut http = Http::to(at);
     for _ in 0..rounds * 200 {

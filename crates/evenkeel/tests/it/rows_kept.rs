@@ -1,4 +1,5 @@
-//! Rows that are cached: which stay when there is room for some only, how long each is kept, and what is told of them.
+//! Cached rows: which of them stay when there is little room, how long each is kept, and what the statistics
+//! say.
 
 use crate::eviction::{MIB, await_below, limit};
 use crate::sources::{figure, random, until_figure};
@@ -6,7 +7,7 @@ use crate::support::*;
 use rusqlite::Connection;
 use std::time::{Duration, Instant};
 
-/// A server, and a file with the rows 1 to `rows`, of so many bytes each.
+/// A server, and a file with the rows 1 to `rows`, of a given size each.
 struct Shop {
     server: Server,
     client: Client,
@@ -51,7 +52,7 @@ impl Shop {
         (text != "(nil)").then(|| text.trim_matches('"').parse().unwrap())
     }
 
-    /// Asks for many rows at once.
+    /// Reads many rows at once.
     fn read(&mut self, ids: impl Iterator<Item = u32>) {
         let keys: String = ids.map(|id| format!(" item:{id}")).collect();
         let reply = self.client.call(&format!("MGET{keys}"));
@@ -69,10 +70,11 @@ impl Shop {
     }
 }
 
-/// Limits to try: of the source's own, of the whole server, and both, of which one is reached.
+/// Limits to try: the source's own, the whole server's, and both, of which one is reached.
 const LIMITS: [(&str, bool); 3] = [("budget 4mb", false), ("", true), ("budget 1gb", true)];
 
-/// A shop with rows of 1,000 bytes and little room for them; with the limit of the whole, if there is one, which leaves at least `more`.
+/// A shop with rows of 1,000 bytes and little room for them. Also the limit of the whole server, if there is
+/// one, which leaves at least `more`.
 fn limited(rows: u32, (options, whole): (&str, bool), more: u64) -> (Shop, Option<u64>) {
     let mut shop = shop(rows, 1000);
     shop.add(&format!("jitter 0 negative-ttl 1h {options}"));
@@ -82,7 +84,7 @@ fn limited(rows: u32, (options, whole): (&str, bool), more: u64) -> (Shop, Optio
 
 const HOT: u32 = 200;
 
-/// Without a budget of the source's own, what went when the server was full was chosen at random.
+/// Without a budget of the source's own, rows in use stay too.
 #[test]
 fn rows_in_use_stay_whatever_limits_them() {
     if foreign() {
@@ -107,7 +109,8 @@ fn rows_in_use_stay_whatever_limits_them() {
     }
 }
 
-/// Rows and ids without one share the room: whoever asked for very many that do not exist drove out rows, however much they were used.
+/// Rows and ids without a row share the room. Very many requests for missing ids do not drive out rows in
+/// use.
 #[test]
 fn ids_that_do_not_exist_drive_out_no_row_in_use() {
     if foreign() {
@@ -139,7 +142,8 @@ fn ids_that_do_not_exist_drive_out_no_row_in_use() {
     }
 }
 
-/// Ids are asked for evenly: a cache of a part of them hits that part, and one of half or twice the size half or twice of that.
+/// Ids are asked for evenly. A cache of a part of them hits that part; one of half or twice the size hits
+/// half or twice of that.
 #[test]
 fn what_other_sizes_would_hit_is_told_when_it_is_known() {
     if foreign() {
@@ -160,7 +164,8 @@ fn what_other_sizes_would_hit_is_told_when_it_is_known() {
         assert!(little[0].is_some() && little[1..] == [None; 2], "{little:?}");
         let deadline = Instant::now() + 3 * PATIENCE;
         let mut known = 0;
-        // Some more when it is known, for what is known is a mean of all that was asked. It begins anew if the room changes.
+        // Some more once it is known, because the figure is a mean of all requests. It begins anew if the
+        // room changes.
         while known < 300 {
             read_some(&mut shop);
             known = if shop.ratio(names[1]).is_some() { known + 1 } else { 0 };
@@ -193,7 +198,7 @@ fn each_key_that_is_asked_for_is_counted_once() {
     expect(&mut shop, "EXISTS item:1 item:3 item:500", [4, 5, 2, 0]);
     expect(&mut shop, "EVENKEEL ITEMS item:3 item:1", [6, 5, 2, 0]);
     expect(&mut shop, "EVENKEEL ITEMS item:3", [7, 5, 2, 0]);
-    // What no number spells is known to have no row.
+    // A text that spells no number is known to have no row.
     expect(&mut shop, "GET item:abc", [7, 5, 3, 0]);
     expect(&mut shop, "MGET item:abc item:1", [8, 5, 4, 0]);
     assert_eq!(shop.figure("distinct-ids-today"), 4);
@@ -231,7 +236,8 @@ fn what_is_given_out_after_its_time_is_counted() {
     assert_eq!((shop.figure("stale"), shop.figure("errors")), (4, 1));
 }
 
-/// GETEX let any client keep an item beyond its time; and where items past it are kept for an outage, made it past it at once.
+/// GETEX cannot keep an item beyond its time. It does not make an item outdated at once either, where such
+/// items are kept for an outage.
 #[test]
 fn a_reader_may_end_an_item_sooner_but_not_later() {
     for stale in ["", "stale-if-error 1h"] {
@@ -288,12 +294,12 @@ fn what_a_client_writes_is_kept_as_long_as_an_item_at_most() {
             assert!(!reply.starts_with('-'), "{line}: {reply}");
             shop.expect_ttl_s(1, ttl_s);
         }
-        // It is what the client wrote still, not past its time.
+        // It is still what the client wrote, not past its time.
         shop.client.expect("GET item:1", r#""mine""#);
     }
 }
 
-/// What is left of a source in its place does not count for the next.
+/// Leftovers of an earlier source in the same place do not count for the next.
 #[test]
 fn a_source_begins_with_nothing_known() {
     let mut shop = shop(100, 10);

@@ -1,4 +1,5 @@
-//! Memory that scripts take: it is theirs, it has a limit, nobody's keys go for it, and it is given back.
+//! Memory that scripts take: it is counted for them and limited, no key is evicted for it, and it is given
+//! back.
 
 use crate::eviction::{MIB, limit};
 use crate::held::{await_figure, figure};
@@ -41,7 +42,7 @@ fn no_key_goes_for_what_scripts_hold_or_left() {
     let max = limit(&mut client, "allkeys-lru", 6 * MIB);
     let value = "x".repeat(1000);
     (0..1000).for_each(|i| client.expect(&format!("SET key:{i} {value}"), "+OK"));
-    // A quarter of what all may have is for work: not enough for these.
+    // A quarter of all memory is for work: not enough for these.
     for script in [
         "return #('x'):rep(200000000)",
         "local t = {} for i = 1, 1e9 do t[i] = {i} end",
@@ -140,7 +141,7 @@ fn engines_forget_what_is_flushed() {
     assert_eq!(eval(&mut client, "return 1"), ":1");
 }
 
-/// What it replaces waits to be freed, and it does not go on while that is too much.
+/// A script's replaced values wait to be freed; it does not go on while they are too much.
 #[test]
 fn a_script_that_replaces_large_values_waits_for_the_reclaimer() {
     if foreign() {
@@ -156,7 +157,7 @@ fn a_script_that_replaces_large_values_waits_for_the_reclaimer() {
     client.request(&[b"EVAL", script.as_bytes(), b"2", b"a", b"b"]);
     await_figure(&mut control, "reclaim_full", |full| full == 1);
     control.expect("GET c", "(nil)");
-    // It can be ended where it waits; one that went through all of it is not there any more.
+    // It can be ended while it waits; a script that has finished is not there any more.
     control.expect("SCRIPT KILL", "+OK");
     let said = client.reply();
     assert!(said.contains("Script killed by user"), "{said}");

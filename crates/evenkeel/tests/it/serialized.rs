@@ -39,7 +39,7 @@ fn a_long_list_is_written_and_read_aside_while_others_are_served() {
     client.expect("LLEN copy", ":200000");
     client.expect("LRANGE copy 0 3", r#"["0", "word1", "2", "word3"]"#);
     client.expect("LRANGE copy -2 -1", r#"["199998", "word199999"]"#);
-    // A broken one is refused by whoever read it.
+    // A broken payload is refused, whichever thread reads it.
     let mut broken = payload.clone();
     broken[500_000] ^= 1;
     client.request(&[b"RESTORE", b"broken", b"0", &broken]);
@@ -68,7 +68,7 @@ fn values_are_copied_in_transactions_and_scripts() {
     assert_eq!(client.reply(), "-BUSYKEY Target key name already exists.");
 }
 
-/// MRESTORE of so many copies of a payload, with a list of its own behind them.
+/// MRESTORE of `count` copies of a payload, and of a list at the end.
 fn restore_many(client: &mut Client, count: usize, payload: &[u8], last: &[u8]) {
     let (number, keys) =
         ((count + 1).to_string(), (0..count).map(|i| format!("many:{i}")).collect::<Vec<_>>());
@@ -147,7 +147,8 @@ fn strings_are_compressed_unless_told_otherwise() {
     }
 }
 
-/// Collections of long elements: what is written here is read by a real Redis and the other way round, compressed or not.
+/// Collections of long elements: a real Redis reads those written here, and the other way round, compressed
+/// or not.
 #[test]
 fn elements_are_compressed_as_others_read_them() {
     let Some(redis) = Server::redis(&[]) else { return };

@@ -1,4 +1,4 @@
-//! Keys that are rows of a database, here of SQLite in a file.
+//! Keys that are rows of a database, here an SQLite file.
 
 use crate::race_tables::{Engine, Table};
 use crate::races::{self, ROWS};
@@ -60,7 +60,7 @@ pub fn figure_of(client: &mut Client, source: &str, name: &str) -> String {
     rest[..rest.find([',', ']']).unwrap()].trim_start_matches(':').to_owned()
 }
 
-/// Waits until a figure is this one.
+/// Waits until a figure has this value.
 fn await_figure(shop: &Shop, client: &mut Client, name: &str, value: &str) {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -73,7 +73,7 @@ fn await_figure(shop: &Shop, client: &mut Client, name: &str, value: &str) {
     }
 }
 
-/// Asks until the answer is this one.
+/// Repeats a command until its reply is this one.
 pub fn until(client: &mut Client, line: &str, reply: &str) {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -115,7 +115,7 @@ fn rows_are_read_through_by_every_command_that_reads_a_key() {
         client.request(&[b"GET", no_row.as_bytes()]);
         client.expect_reply("(nil)");
     }
-    // What no number spells names no row: the database is not asked.
+    // A text that spells no number names no row: the database is not asked.
     assert_eq!(shop.figure(&mut client, "negative-items"), "3");
     let ttl: i64 = client.call("TTL item:1").trim_start_matches(':').parse().unwrap();
     assert!((77_000..=86_400).contains(&ttl), "{ttl}");
@@ -163,7 +163,7 @@ fn a_row_in_use_that_changes_is_loaded_before_anybody_asks() {
     client.expect("GET item:1", &row(1, 7));
     assert_eq!(shop.figure(&mut client, "misses"), "1");
     assert_eq!(shop.figure(&mut client, "hits"), "1");
-    // What is gone is known to be.
+    // The absence of a removed row is known.
     shop.sql("DELETE FROM items WHERE id = 1");
     await_figure(&shop, &mut client, "negative-items", "1");
     client.expect("GET item:1", "(nil)");
@@ -257,7 +257,7 @@ fn the_sources_of_very_many_keys_are_looked_up_in_slices() {
     assert_eq!(run(&mut client, &words("EXISTS", "item:3")), together("item:3"));
     client.expect("EXEC", "-EXECABORT Transaction discarded because of previous errors.");
     assert_eq!(run(&mut client, &words("UNLINK", "last")), ":30001");
-    // As many as may be named together, all of them rows; and then with a key of database 0 among them.
+    // As many keys as may be named together, all of them rows; then with a key of database 0 among them.
     let mut rows: Vec<Vec<u8>> = (0..9_999).map(|i| format!("item:{}", i % 100 + 1).into_bytes()).collect();
     rows.insert(0, b"EXISTS".to_vec());
     assert_eq!(run(&mut client, &rows), ":9999");
@@ -282,7 +282,7 @@ fn a_write_may_give_up_the_item() {
     client.expect("DEL item:1", "+QUEUED");
     client.expect("EXEC", "[:1]");
     client.expect("GET item:1", &row(1, 7));
-    // It cannot be loaded in the midst of a transaction, and is not said to be none.
+    // A row that cannot be loaded in the midst of a transaction is not reported as missing.
     let busy = "-SOURCEBUSY source 'items': row 'item:1' was removed before it was read";
     let before = shop.figure(&mut client, "errors");
     client.expect("MULTI", "+OK");
@@ -339,7 +339,7 @@ fn transactions_and_scripts_read_rows_they_name() {
     client.expect("SET own 1", "+QUEUED");
     client.expect("MGET item:2 item:300", "+QUEUED");
     client.expect("EXEC", &format!("[{}, +OK, [{}, (nil)]]", row(1, 0), row(2, 0)));
-    // One that is long for what it watches is run elsewhere.
+    // A transaction that watches very many keys runs elsewhere.
     let watched: String = (0..1000).map(|i| format!(" w{i}")).collect();
     client.expect(&format!("WATCH{watched}"), "+OK");
     client.expect("MULTI", "+OK");
@@ -453,7 +453,7 @@ fn a_row_that_changes_while_it_is_loaded_is_loaded_again() {
     client.expect("GET item:1", &row(1, 1));
 }
 
-/// Two servers read one file; that one of them ceases leaves the other its log of changes.
+/// Two servers read one file. When one of them ends, the other keeps its log of changes.
 #[test]
 fn two_servers_in_front_of_one_file_both_follow_it() {
     let shop = shop("");
@@ -479,7 +479,8 @@ fn two_servers_in_front_of_one_file_both_follow_it() {
     }
 }
 
-/// What is loaded is old before it can be kept, each time: who asked for it gets it all the same, and never an older one later.
+/// Each loaded row is outdated before it can be kept. Its waiting clients get it nevertheless, and never an
+/// older one later.
 #[test]
 fn a_row_that_changes_faster_than_it_is_loaded_is_answered() {
     let shop = shop("timeout 2s");
@@ -494,7 +495,7 @@ fn a_row_that_changes_faster_than_it_is_loaded_is_answered() {
                 database.execute("UPDATE items SET n = n + 1 WHERE id = 1", []).unwrap();
             }
         });
-        // What is loaded waits for a while before it is installed, each time.
+        // Each loaded row waits for a while before it is installed.
         let mut holder = shop.server.client();
         let stop = &stop;
         scope.spawn(move || {
@@ -523,7 +524,7 @@ fn a_row_that_changes_faster_than_it_is_loaded_is_answered() {
         assert!(newest > 0);
     });
     assert_ne!(shop.figure(&mut control, "refused-fills"), "0");
-    // Nothing of it stayed that is not true.
+    // Nothing outdated stayed.
     control.expect("DEBUG POINT source-fill OFF", "+OK");
     let n: u64 =
         shop.database.query_row("SELECT n FROM items WHERE id = 1", [], |row| row.get::<_, i64>(0)).unwrap()
@@ -531,7 +532,7 @@ fn a_row_that_changes_faster_than_it_is_loaded_is_answered() {
     until(&mut client, "GET item:1", &row(1, n as u32));
 }
 
-/// The same, step by step, for commands of several keys, of which one changes during each load.
+/// The same, step by step, for commands of several keys, one of which changes during each load.
 #[test]
 fn one_of_several_rows_may_change_faster_than_it_is_loaded() {
     let shop = shop("timeout 60s");
@@ -555,7 +556,7 @@ fn one_of_several_rows_may_change_faster_than_it_is_loaded() {
         }
         waiter.send(encode_line(line));
         for _ in 0..2 {
-            // It has begun, and its row changes before it is read.
+            // The load has begun, and its row changes before it is read.
             until_figure(&mut client, "loading", "1");
             let (changes, loaded) = (number(&mut client, "changes"), number(&mut client, "loaded-rows"));
             n += 1;
@@ -581,7 +582,8 @@ fn one_of_several_rows_may_change_faster_than_it_is_loaded() {
     }
 }
 
-/// An item past its time is older than a row that was lent: it is answered to nobody after that, though nothing can be loaded.
+/// An item past its time is older than a row that was handed over. No client gets it afterwards, although
+/// nothing can be loaded.
 #[test]
 fn nothing_older_is_left_of_a_row_that_was_lent() {
     let shop = shop("timeout 60s ttl 1s jitter 0 stale-if-error 1h");
@@ -597,7 +599,7 @@ fn nothing_older_is_left_of_a_row_that_was_lent() {
         std::thread::sleep(Duration::from_millis(10));
     }
     client.expect("EVENKEEL SOURCE RESUME items", "+OK");
-    // What changes is not removed yet.
+    // Changed items are not removed yet.
     point(&mut client, "source-drop", "HOLD 1000");
     point(&mut client, "source-ask", "HOLD 1");
     waiter.send(encode_line("GET item:1"));
@@ -607,7 +609,7 @@ fn nothing_older_is_left_of_a_row_that_was_lent() {
         point(&mut client, "source-fill", "HOLD 1");
         point(&mut client, "source-ask", "OFF");
         until_figure(&mut client, "loaded-rows", &(loaded + 1).to_string());
-        // It was read, and changes before it is installed.
+        // The row was read, and changes before it is installed.
         shop.sql(&format!("UPDATE items SET n = {n} WHERE id = 1"));
         until_figure(&mut client, "changes", &(changes + 1).to_string());
         point(&mut client, "source-ask", "HOLD 1");
@@ -622,14 +624,15 @@ fn nothing_older_is_left_of_a_row_that_was_lent() {
     until(&mut client, "GET item:1", &row(1, 2));
 }
 
-/// A change feed that cannot be followed tells nothing: what was cached before is loaded again when it is asked for.
+/// A change feed that cannot be followed reports nothing: items cached earlier are loaded again when
+/// requested.
 #[test]
 fn what_was_cached_before_the_feed_was_lost_is_past_its_time() {
     let shop = shop("blind 1s");
     let mut client = shop.server.client();
     client.expect("GET item:1", &row(1, 0));
     client.expect("GET item:200", "(nil)");
-    // Without its log nothing is told, and to make it anew is refused.
+    // Without its log nothing is reported, and making it anew is refused.
     let tables: Vec<String> = {
         let mut names = shop
             .database
@@ -719,7 +722,7 @@ fn sources_are_listed_paused_flushed_and_removed() {
     client.expect("EVENKEEL SOURCE NONE", "-ERR syntax error");
 }
 
-/// What is on its way for a source that ends belongs to no other that gets its place.
+/// Work in flight for a source that ends does not belong to another that takes its place.
 #[test]
 fn a_source_that_takes_anothers_place_shows_nothing_of_it() {
     let shop = shop("timeout 60s");
@@ -797,8 +800,9 @@ pub fn random(state: &mut u64, below: u64) -> u64 {
     (*state >> 33) % below
 }
 
-/// More changes at once than can wait to be removed: the source is given up as a whole, and its feed goes on. Of texts as ids `a` and
-/// `b` are rows with n 0; `one` writes `b`, and `all` writes 5 to all: `a`, then those with very long ids.
+/// More rows change at once than can wait to be removed: the whole source is dropped, and its feed goes on.
+/// Ids are texts; `a` and `b` are rows with n 0. `one` writes `b`; `all` writes 5 to all rows: `a`, then
+/// those with very long ids.
 pub fn floods(add: &str, one: &dyn Fn(u32), all: &dyn Fn()) {
     let server = Server::start();
     let mut client = server.client();
@@ -815,7 +819,7 @@ pub fn floods(add: &str, one: &dyn Fn(u32), all: &dyn Fn()) {
     assert!(!client.call("INFO memory").contains("mem_source_changes:0"));
     client.expect("GET item:b", &row(0));
     all();
-    // Removals are held: it is gone with everything.
+    // Removals are held: the row went with everything.
     until(&mut client, "GET item:a", &row(5));
     assert_eq!(figure(&mut client, "flushes"), "1");
     assert!(figure(&mut client, "last-flush").contains("more rows change at once"));
@@ -832,7 +836,7 @@ pub fn floods(add: &str, one: &dyn Fn(u32), all: &dyn Fn()) {
     );
 }
 
-/// Of the very long ids.
+/// Number of rows with very long ids.
 pub const LONG_IDS: usize = 100;
 pub const LONG_ID: usize = 100_000;
 
@@ -890,7 +894,7 @@ impl Engine for Racing {
     }
 
     fn run(&mut self, sql: &str) {
-        // Who begins by reading cannot wait for others that write.
+        // A transaction that begins by reading cannot wait for other writers.
         self.database.execute_batch(&sql.replace("BEGIN;", "BEGIN IMMEDIATE;")).unwrap();
     }
 
@@ -902,7 +906,7 @@ impl Engine for Racing {
         let name = self.name.clone();
         let log = format!("\"evenkeel_changes_{name}.id\"");
         match random(state, 20) {
-            // What is changed then is told by nobody.
+            // Changes made then are not reported.
             0 => {
                 let kind = ["insert", "update", "delete"][random(state, 3) as usize];
                 self.run(&format!("DROP TRIGGER IF EXISTS \"evenkeel_{kind}_{name}.id\""));
@@ -912,7 +916,7 @@ impl Engine for Racing {
                 self.columns += 1;
                 self.run(&format!("ALTER TABLE {name} ADD COLUMN c{}", self.columns));
             }
-            // In a rollback journal's mode nobody reads meanwhile.
+            // In rollback-journal mode there are no readers meanwhile.
             3 | 4 => {
                 self.run("BEGIN EXCLUSIVE");
                 std::thread::sleep(Duration::from_millis(random(state, 10)));
@@ -940,7 +944,7 @@ pub fn race_options(state: &mut u64) -> String {
 fn no_read_goes_backwards_and_none_stays_behind() {
     let dir = tempfile::tempdir().unwrap();
     races::run(60, 8, |lane, seed, state| {
-        // In one file one table after the other.
+        // One file serves one table after the other.
         let path = dir.path().join(format!("{lane}-{}.db", seed.is_multiple_of(4)));
         Racing::make(path, seed, race_options(state))
     });

@@ -1,10 +1,10 @@
-//! Keys of a source beside all else that names, watches or shows keys: what is no read of a row by its key is refused, and nothing is
-//! shown by KEYS that GET does not find.
+//! Keys of a source and all other commands that name, watch or show keys. Every use but reading a row by its
+//! key is refused, and KEYS shows nothing that GET does not find.
 
 use crate::sources::{figure, row, shop, until, until_figure};
 use crate::support::*;
 
-/// Watches, does something, and tells whether EXEC ran.
+/// Watches, acts, and returns whether EXEC ran.
 fn ran(client: &mut Client, watched: &str, queued: &str, then: impl FnOnce(&mut Client)) -> bool {
     client.expect(&format!("WATCH {watched}"), "+OK");
     then(client);
@@ -19,7 +19,7 @@ fn ran(client: &mut Client, watched: &str, queued: &str, then: impl FnOnce(&mut 
     }
 }
 
-/// How a row changes, and how often that is told.
+/// Changes a row, and waits until that is reported.
 fn told(shop: &crate::sources::Shop, sql: &str) {
     let mut client = shop.server.client();
     let before: u64 = figure(&mut client, "changes").parse().unwrap();
@@ -43,7 +43,7 @@ fn watch_of_a_row_notices_that_it_changes_comes_and_goes() {
             told(&shop, "UPDATE items SET n = 0 WHERE id = 1");
         }
     }
-    // One that nobody had loaded.
+    // A row that was not loaded before.
     assert!(!ran(&mut client, "item:2", "SET own 1", |_| told(&shop, "UPDATE items SET n = 1 WHERE id = 2")));
     // It goes, and comes.
     client.expect("GET item:2", &row(2, 1));
@@ -51,7 +51,7 @@ fn watch_of_a_row_notices_that_it_changes_comes_and_goes() {
     client.expect("GET item:2", "(nil)");
     let comes = "INSERT INTO items VALUES (2, 'item 2', 0)";
     assert!(!ran(&mut client, "item:2", "SET own 1", |_| told(&shop, comes)));
-    // Another row changes, and what it watched is forgotten.
+    // Another row changes, and the watched one is evicted.
     assert!(ran(&mut client, "item:2", "SET own 1", |_| told(&shop, "UPDATE items SET n = 1 WHERE id = 3")));
     client.expect("WATCH item:2", "+OK");
     client.expect("UNWATCH", "+OK");
@@ -62,7 +62,7 @@ fn watch_of_a_row_notices_that_it_changes_comes_and_goes() {
     assert!(!ran(&mut client, "item:1", "SET own 1", goes));
 }
 
-/// Whoever watches when the change is told already and the older row is still there has seen the older row.
+/// A client that watches when the change is reported but the older row is still there has seen the older row.
 #[test]
 fn watch_between_the_news_and_the_removal_notices_the_removal() {
     let shop = shop("timeout 60s");
@@ -81,7 +81,8 @@ fn watch_between_the_news_and_the_removal_notices_the_removal() {
     assert!(ran(&mut client, "item:1", "SET own 1", |_| ()));
 }
 
-/// A row is loaded again before anybody told its change: it is another one all the same. One that was merely loaded again is not.
+/// A row that is loaded again before its change is reported differs all the same. A row that is merely loaded
+/// again does not.
 #[test]
 fn watch_of_a_row_compares_what_is_cached() {
     let shop = shop("timeout 60s feed off");
@@ -141,8 +142,8 @@ fn sort_takes_no_row_for_an_absent_key() {
     client.expect("SORT ids BY nosort GET item:*", "[(nil), (nil), (nil)]");
 }
 
-/// Every command of the server with a row at each place of its words: whatever it writes there is refused, whoever runs it, and
-/// nothing comes of it.
+/// Every command with a row at each place of its words: writes to it are refused, however the command is run,
+/// and have no effect.
 #[test]
 fn no_command_writes_a_row() {
     let shop = shop("");
@@ -154,7 +155,7 @@ fn no_command_writes_a_row() {
     assert!(names.len() > 150, "{}", names.len());
     let mut written = 0;
     for name in names {
-        // They write nothing by themselves, and what a script calls is looked at below.
+        // They write nothing by themselves; commands called by a script are checked below.
         if name.contains('|')
             || ["eval", "fcall"].iter().any(|word| name.starts_with(word))
             || name == "getex"
@@ -199,7 +200,8 @@ fn no_command_writes_a_row() {
     client.expect("GET item:1", &row(1, 0));
 }
 
-/// Keys of another database do not come where rows are, and what was queued for one database is not run on rows of another.
+/// Keys of another database do not come where rows are, and a queue for one database does not run on rows of
+/// another.
 #[test]
 fn other_databases_bring_no_keys_among_the_rows() {
     let shop = shop("");
@@ -234,7 +236,7 @@ fn other_databases_bring_no_keys_among_the_rows() {
     client.expect("EXEC", r#"[+OK, "x", +OK, +OK]"#);
     client.expect("GET item:1", &row(1, 0));
     client.expect("KEYS *", "[]");
-    // What was queued when there was no source is not run on its rows.
+    // A queue from before the source does not run on its rows.
     client.expect("EVENKEEL SOURCE REMOVE items", "+OK");
     client.expect("MULTI", "+OK");
     client.expect("SET item:1 x", "+QUEUED");
@@ -251,7 +253,7 @@ fn other_databases_bring_no_keys_among_the_rows() {
     third.expect("KEYS *", r#"["own"]"#);
 }
 
-/// Keys that were there before the source would be shown by KEYS and not be found by GET.
+/// Keys that existed before the source, which KEYS would show and GET not find, are reported.
 #[test]
 fn keys_that_a_new_source_would_hide_are_told() {
     let shop = shop("");

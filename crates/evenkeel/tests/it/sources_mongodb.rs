@@ -1,4 +1,5 @@
-//! Keys that are documents of a MongoDB: a scripted one that fails at will, and a real one where EVENKEEL_TEST_MONGODB names it.
+//! Keys that are documents of a MongoDB: a scripted one that fails at will, and the real one that
+//! EVENKEEL_TEST_MONGODB names.
 
 use crate::races::{self, Found, Judge, ROWS, Rows, Shop};
 use crate::sources::{figure, floods, random, until, until_figure};
@@ -105,7 +106,7 @@ fn a_stream_that_is_cut_resumes_and_loses_nothing() {
         kill(&mongo);
         put(&mongo, 1, n);
         until_figure(&mut client, "feed", "\"broken\"");
-        // What is cached is answered, and what is not is an error at once.
+        // Cached rows are answered, and others are an error at once.
         client.expect("GET item:2", &row(0));
         let error = client.call("GET item:50");
         assert!(error.starts_with("-SOURCEDOWN ") || error.starts_with("-SOURCESLOW "), "{error}");
@@ -117,8 +118,8 @@ fn a_stream_that_is_cut_resumes_and_loses_nothing() {
     client.expect("GET item:2", &row(0));
 }
 
-/// Several servers in front of one database each follow its changes; one whose place is gone, or that goes, takes nothing from the
-/// others.
+/// Several servers in front of one database each follow its changes. A server that loses its place, or ends,
+/// takes nothing from the others.
 #[test]
 fn two_servers_in_front_of_one_database_both_follow_it() {
     let (_server, mut first, mongo) = scripted("connect-timeout 1s timeout 10s");
@@ -136,7 +137,7 @@ fn two_servers_in_front_of_one_database_both_follow_it() {
     (1..20).for_each(|n| change(n, &mut [&mut first, &mut second]));
     let opened = |client: &mut Client| figure(client, "feed-opened").parse::<u64>().unwrap();
     let before = opened(&mut first) + opened(&mut second);
-    // One of them gets this: which, is chance.
+    // One of them gets this error; which one is chance.
     mongo.fail("getMore", Fault::Error(286, "NonResumableChangeStreamError"));
     (20..40).for_each(|n| change(n, &mut [&mut first, &mut second]));
     let deadline = Instant::now() + PATIENCE;
@@ -182,7 +183,7 @@ fn a_place_that_is_gone_gives_up_everything_and_begins_anew() {
     until_figure(&mut client, "feed", "\"broken\"");
     client.expect("GET item:2", &row(0));
     restart(&mongo);
-    // Nobody tells of this change.
+    // This change is not reported.
     until(&mut client, "GET item:2", &row(5));
     assert_ne!(figure(&mut client, "last-flush"), "\"\"");
 }
@@ -196,7 +197,7 @@ fn a_stream_of_more_changes_than_can_wait_gives_up_everything() {
         mongo.commit();
     };
     ["a", "b"].into_iter().for_each(|id| write(id, 0));
-    // Longer ones name no key.
+    // Longer ids name no key.
     let many = (0..9000).map(|i| Bson::String(format!("{}{i}", "x".repeat(1000))));
     floods(&mongo.url(), &|n| write("b", n), &|| {
         mongo.history(|history| history.write("a".into(), doc! { "n": 5 }));
@@ -213,13 +214,13 @@ struct Scripted {
     late: bool,
 }
 
-/// Numbers that are equal are one id, whatever their type.
+/// Equal numbers are one id, whatever their type.
 fn spelled(id: u64) -> Bson {
     if id.is_multiple_of(2) { Bson::Int64(id as i64) } else { Bson::Double(id as f64) }
 }
 
-/// A read finds what a majority once had, at least as of what was told and dealt with before it was asked for; and where no
-/// member is late, at least what a read found before.
+/// A read finds what a majority once had, at least as of what was reported and handled before the read. Where
+/// no member is late, it finds at least what an earlier read found.
 struct Known {
     mongo: Arc<mongod::Server>,
     /// By row: the number of the oldest write that may be found.
@@ -272,7 +273,7 @@ impl Scripted {
         made
     }
 
-    /// What was told and dealt with up to now no later read may be older than.
+    /// Notes that no later read may be older than what was reported and handled up to now.
     fn note_dealt_with(&self, shop: &mut Shop) {
         let told = self.mongo.state().asked_behind;
         if told.0 == (Timestamp { time: 0, increment: 0 }) || shop.figure("waiting-removals") > 0 {
@@ -313,7 +314,8 @@ impl Rows for Scripted {
         "v"
     }
 
-    /// Writes a document, now and then several in a transaction, of which one may be removed and inserted again, or get another id.
+    /// Writes a document, now and then several in a transaction. One of them may be removed and inserted
+    /// again, or get another id.
     fn change(&mut self, id: u64, state: &mut u64) {
         let other = spelled(1 + random(state, ROWS));
         let (id, kind) = (spelled(id), random(state, 8));
@@ -381,7 +383,7 @@ impl Rows for Scripted {
         self.judge.clone()
     }
 
-    /// A feed that broke is opened again after 50 ms and more.
+    /// A broken feed is opened again after 50 ms and more.
     fn pause_us(&self) -> u64 {
         10_000
     }

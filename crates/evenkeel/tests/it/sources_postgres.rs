@@ -1,4 +1,5 @@
-//! Keys that are rows of a real PostgreSQL, which is changed, stopped, killed and started again beside the server.
+//! Keys that are rows of a real PostgreSQL, which is changed, stopped, killed and restarted beside the
+//! server.
 
 use crate::race_tables::{Engine, Table};
 use crate::races::{self, ROWS};
@@ -51,7 +52,8 @@ fn rows_and_their_changes_are_read_through() {
     until(&mut client, "GET item:2", "(nil)");
 }
 
-/// Several servers in front of one database each follow its changes; one that goes takes nothing from the others.
+/// Several servers in front of one database each follow its changes; one that ends takes nothing from the
+/// others.
 #[test]
 fn two_servers_in_front_of_one_database_both_follow_it() {
     let shop = shop("timeout 60s");
@@ -187,7 +189,7 @@ struct Racing {
     second: postgres::Session,
     url: String,
     name: String,
-    /// A slot of its own, which outlives a connection; else there is none without one.
+    /// A slot of its own, which outlives a connection; None: a temporary one.
     slot: Option<String>,
     columns: u64,
 }
@@ -205,7 +207,7 @@ impl Racing {
         Table::new(Racing { session, second, url, name, slot, columns: 0 }, options)
     }
 
-    /// Ends the connection its feed comes over.
+    /// Ends the connection of its feed.
     fn cut(&mut self) {
         let own = self.slot.clone().unwrap_or_else(|| format!("evenkeel_r{}_.*", &self.name[1..]));
         self.session.run(&format!(
@@ -245,7 +247,7 @@ impl Engine for Racing {
                 self.columns += 1;
                 self.session.run(&format!("ALTER TABLE {name} ADD COLUMN c{} int", self.columns));
             }
-            // Whoever reads waits.
+            // Readers wait.
             2 | 3 if alone => {
                 let seconds = random(state, 10) as f64 / 1000.0;
                 self.session.run(&format!("BEGIN; LOCK TABLE {name}; SELECT pg_sleep({seconds}); COMMIT"));
@@ -264,7 +266,7 @@ impl Engine for Racing {
     }
 }
 
-/// A slot that stays would keep the database's log for ever, and there are so many only.
+/// A slot that stayed would keep the database's log for ever, and their number is limited.
 impl Drop for Racing {
     fn drop(&mut self) {
         let Some(slot) = self.slot.take().filter(|_| !std::thread::panicking()) else { return };

@@ -1,10 +1,10 @@
-//! The front door: command line, configuration files, ports, signals.
+//! Starting the server: command line, configuration files, ports, signals.
 
 use crate::support::{Server, encode_line, foreign, run, said};
 use std::fs;
 use std::time::Duration;
 
-/// Writes a configuration file and starts the server with it, which must fail; answers what it said.
+/// Writes a configuration file and starts the server with it, which must fail; returns the output.
 fn refused_with(config: &str) -> String {
     let dir = tempfile::tempdir().expect("a folder");
     let file = dir.path().join("evenkeel.conf");
@@ -55,7 +55,8 @@ fn a_configuration_file_is_read_and_the_command_line_overrides_it() {
     client.expect("CONFIG GET loglevel", r#"["loglevel", "warning"]"#);
 }
 
-/// Debian's redis.conf: its service starts the server with these words behind it, and makes the folder of the pidfile.
+/// Debian's redis.conf: its service starts the server with these words behind it, and makes the folder of the
+/// pidfile.
 #[test]
 fn a_redis_conf_for_the_background_is_served_in_the_foreground() {
     let dir = tempfile::tempdir().unwrap();

@@ -7,9 +7,9 @@
 //! client.expect("LRANGE l 0 -1", r#"["a", "b"]"#);
 //! ```
 //!
-//! Replies are compared as text, so that a failing test shows all of them: `+OK`, `-ERR ...`, `:1`, `"bulk"` (escaped),
-//! `(nil)` for `$-1`, `(nil array)` for `*-1`, `[...]`, and for RESP3 `(null)`, `{key: value}`, `~[...]`, `>[...]`,
-//! `,1.5`, `#t`, `=txt:...`, `(123`.
+//! Replies are compared as text, so that a failing test shows all of them: `+OK`, `-ERR ...`, `:1`, `"bulk"`
+//! (escaped), `(nil)` for `$-1`, `(nil array)` for `*-1`, `[...]`, and for RESP3 `(null)`, `{key: value}`,
+//! `~[...]`, `>[...]`, `,1.5`, `#t`, `=txt:...`, `(123`.
 
 #![allow(dead_code, reason = "a toolbox: not every tool is used at every time")]
 
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// How long anything may take before a test gives up.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The server under test is somebody else's.
+/// Whether the server under test is another one than Evenkeel.
 pub fn foreign() -> bool {
     std::env::var_os("EVENKEEL_TEST_SERVER").is_some()
 }
@@ -35,20 +35,21 @@ fn binary() -> PathBuf {
     std::env::var_os("EVENKEEL_TEST_SERVER").map_or_else(own, PathBuf::from)
 }
 
-/// The tests run on the event loops' back end named in EVENKEEL_TEST_IO_BACKEND, else on the default one.
+/// The back end of the event loops in the tests: that of EVENKEEL_TEST_IO_BACKEND, else the default.
 fn io_backend() -> Vec<String> {
     let named = std::env::var("EVENKEEL_TEST_IO_BACKEND");
     named.map(|name| vec!["--io-backend".to_owned(), name]).unwrap_or_default()
 }
 
-/// What every server that is started has set with DEBUG POINT: EVENKEEL_TEST_POINT="move DELAY 1" sends all connections from
-/// loop to loop, say, and all tests are to pass nevertheless but those of points.
+/// DEBUG POINT settings of every server. For example, EVENKEEL_TEST_POINT="move DELAY 1" sends all
+/// connections from loop to loop. All tests must still pass, except those of points.
 fn armed() -> String {
     let point = std::env::var("EVENKEEL_TEST_POINT");
     point.map(|point| format!("DEBUG POINT {point}\r\n")).unwrap_or_default()
 }
 
-/// A port that was free a moment ago: another one each time, and none that the system gives to who connects.
+/// A port that was free a moment ago: another one each time, and none that the system gives to outgoing
+/// connections.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let first = std::process::id().wrapping_mul(37);
@@ -62,7 +63,7 @@ pub fn free_port() -> u16 {
     panic!("no port is free");
 }
 
-/// Below those of connections.
+/// Below the ports of outgoing connections.
 const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
 /// Runs the server's binary to its end, for starts that must fail.
@@ -112,7 +113,7 @@ impl Server {
         panic!("the server does not start with {args:?}");
     }
 
-    /// Starts a server that serves HTTP besides, at the address that comes with it.
+    /// Starts a server that also serves HTTP, at the returned address.
     pub fn start_http(args: &[&str]) -> (Server, SocketAddr) {
         for _ in 0..4 {
             let port = free_port();
@@ -142,7 +143,7 @@ impl Server {
         Server::try_start(&binary(), port, args)
     }
 
-    /// A real Redis to talk with; None, and said so, where there is none.
+    /// A real Redis to talk with. None, with a notice, where there is none.
     pub fn redis(args: &[&str]) -> Option<Server> {
         let redis = Path::new("redis-server");
         let found = Command::new(redis).arg("--version").stdout(Stdio::null()).status().is_ok();
@@ -153,7 +154,7 @@ impl Server {
         (0..4).find_map(|_| Server::try_start(redis, free_port(), args))
     }
 
-    /// A server that `make peers` has built; None, and said so, where there is none.
+    /// A server that `make peers` has built. None, with a notice, where there is none.
     pub fn peer(program: &str, args: &[&str]) -> Option<Server> {
         let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
         let peers = std::env::var_os("EVENKEEL_PEERS").map(PathBuf::from);
@@ -193,7 +194,7 @@ impl Server {
                 eprintln!("{}", server.output());
                 return None;
             }
-            // Another process has the port, and may be what answers.
+            // Another process has the port, and may be the one that answers.
             let said = server.output();
             let waits = said.contains("trying again for a moment") && !said.contains("started, process");
             if !waits && let Ok(stream) = TcpStream::connect(server.addr) {
@@ -202,7 +203,7 @@ impl Server {
                 let first = if program == binary() { armed() } else { String::new() };
                 probe.send_if_open(format!("{first}QUIT\r\n"));
                 assert!(probe.is_closed_within(PATIENCE), "QUIT does not close");
-                // Else another process took the port.
+                // Otherwise another process took the port.
                 if probe.input.ends_with(b"+OK\r\n") {
                     return Some(server);
                 }
@@ -212,12 +213,12 @@ impl Server {
         panic!("the server does not answer:\n{}", server.output());
     }
 
-    /// What it wrote to its terminal.
+    /// The output of the server on its terminal.
     pub fn output(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("output")).unwrap_or_default()
     }
 
-    /// Waits until its log has these words: they are written by a thread of their own.
+    /// Waits until its log has these words; a thread of its own writes it.
     #[track_caller]
     pub fn await_words(&self, words: &str) {
         let deadline = Instant::now() + PATIENCE;
@@ -285,7 +286,7 @@ impl Drop for Server {
     }
 }
 
-/// Anything bytes can be sent to and read from with a time limit.
+/// A stream of bytes, read with a time limit.
 trait Stream: Read + Write + Send {
     fn set_timeout(&self, limit: Duration);
     fn end_sending(&self);
@@ -326,12 +327,12 @@ impl Client {
         Client { stream: Box::new(stream), input: Vec::new() }
     }
 
-    /// Bytes as they are.
+    /// Sends bytes as they are.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.stream.write_all(bytes.as_ref()).expect("the server reads");
     }
 
-    /// Bytes, whether the server still reads them or not.
+    /// Sends bytes, whether or not the server still reads them.
     pub fn send_if_open(&mut self, bytes: impl AsRef<[u8]>) {
         let _ = self.stream.write_all(bytes.as_ref());
     }
@@ -340,12 +341,13 @@ impl Client {
         self.stream.end_sending();
     }
 
-    /// A request without waiting for its reply.
+    /// Sends a request without waiting for its reply.
     pub fn request(&mut self, args: &[&[u8]]) {
         self.send(encode(args));
     }
 
-    /// A request written as in redis-cli: words, or quoted texts with `\n`, `\r`, `\t`, `\xHH` and `\"`.
+    /// Sends a request written as in redis-cli and returns its reply: words, or quoted texts with `\n`, `\r`,
+    /// `\t`, `\xHH` and `\"`.
     pub fn call(&mut self, line: &str) -> String {
         self.send(encode_line(line));
         self.reply()
@@ -362,7 +364,7 @@ impl Client {
         assert_eq!(got, reply, "the reply to {line}");
     }
 
-    /// A reply whose elements may come in any order: both sides are sorted by line.
+    /// Compares a reply whose elements may come in any order: both sides are sorted by line.
     #[track_caller]
     pub fn expect_unordered(&mut self, line: &str, elements: &[&str]) {
         let got = self.call(line);

@@ -1,10 +1,10 @@
-//! Scripts with long texts, very many scripts, and libraries that take long to load: whatever they cost is paid on threads, and
-//! they answer as short ones do.
+//! Scripts with long texts, very many scripts, and libraries that take long to load. Their cost is paid on
+//! threads, and they answer as short ones do.
 
 use crate::held::{Hold, eventually, laden, others_are_served};
 use crate::support::{Client, Server, foreign};
 
-/// A script of so many bytes that answers its key, its argument and a number.
+/// A script of `bytes` bytes that returns its key, its argument and a number.
 fn script(bytes: usize, n: usize) -> String {
     let begin = "local x = 1\n";
     let line = "if x == 0 then x = {KEYS[1], 'abc'} end\n";
@@ -46,7 +46,7 @@ fn scripts_of_all_sizes_answer_alike() {
     }
 }
 
-/// A transaction that nobody has seen the scripts of before.
+/// A transaction whose scripts are new to the server.
 #[test]
 fn long_scripts_are_loaded_within_transactions() {
     let server = Server::start();
@@ -110,7 +110,7 @@ fn a_long_text_is_no_work_of_a_loop() {
     others_are_served(&server);
     hold.release();
     client.expect_reply("[\"k\", \"v\", :7, :1]");
-    // Now a loop takes over what came out.
+    // Now a loop takes over the compiled script.
     assert_eq!(eval(&mut other, "EVAL", &text), "[\"k\", \"v\", :7, :2]");
     let endless = format!("{}while true do end", "\n".repeat(5_000));
     client.request(&[b"EVAL", endless.as_bytes(), b"0"]);
@@ -118,7 +118,7 @@ fn a_long_text_is_no_work_of_a_loop() {
     assert!(client.reply().contains("Script killed by user"));
 }
 
-/// As in Redis from 7.4 on: those that came by EVAL alone are forgotten when there are many.
+/// As in Redis from 7.4 on: scripts that came only by EVAL are forgotten when there are many.
 #[test]
 fn of_many_scripts_those_that_were_loaded_stay() {
     let server = Server::start();

@@ -1,12 +1,12 @@
-//! Transactions with something in them whose length nobody knows: scripts, KEYS, many messages. They run over an overlay,
-//! on the loop while they are short; held on their thread they hold nobody up, and can be killed.
+//! Transactions with something of unknown length in them: scripts, KEYS, many messages. They run over an
+//! overlay, on the loop while they are short. Held on their thread they delay no client, and can be killed.
 
 use crate::held::{Hold, MANY, PURE, eval, eventually, held_while, laden, others_are_served};
 use crate::support::{Client, Server, encode_line, foreign};
 
 const ENDLESS: &str = "while true do redis.call('INCR', 'counted') end";
 
-/// Queues commands, EXEC not among them.
+/// Queues commands, but not EXEC.
 #[track_caller]
 fn queue(client: &mut Client, lines: &[&str]) {
     client.expect("MULTI", "+OK");
@@ -129,7 +129,7 @@ fn a_script_in_a_transaction_that_is_not_held_can_be_killed_as_well() {
     }
     let server = Server::start();
     let (mut attacker, mut other) = (server.client(), server.client());
-    // Before it others, so that all of these have a look at the clock.
+    // Other commands come first, so that all of these look at the clock.
     queue(&mut attacker, &["INCR mine", &eval("while true do end")]);
     attacker.send("EXEC\r\n");
     eventually(&mut other, "SCRIPT KILL", "+OK");
@@ -238,7 +238,8 @@ fn a_script_and_a_transaction_with_one_move_and_copy_keys_to_other_databases() {
     }
 }
 
-/// What is slow in a transaction is in the slow log, each command for itself, and EXEC is not: wherever the transaction ran.
+/// The slow commands of a transaction are in the slow log, each for itself, and EXEC is not, wherever the
+/// transaction ran.
 #[test]
 fn the_slow_log_has_the_commands_of_transactions() {
     let own = Server::start();
@@ -269,7 +270,7 @@ fn tells_commands_of_transactions(server: &Server) {
         commands.iter().for_each(|command| client.expect(command, "+QUEUED"));
         client.call("EXEC");
     }
-    // What nobody executes, and what came to nothing, did not run.
+    // Queues that were not executed, or failed, did not run.
     client.expect("MULTI", "+OK");
     client.expect("INCR unseen", "+QUEUED");
     client.expect("DISCARD", "+OK");

@@ -1,7 +1,7 @@
-//! Who made whom wait: a loop is really held up by a known client, and the server must name it.
+//! Which client made which wait: a known client really delays a loop, and the server must name it.
 //!
 //! ```text
-//! DEBUG POINT loop HOLD 1 ─▶ culprit: DEBUG STALL ─▶ its loop is busy ─▶ victim on that loop: GET ─▶ OFF ─▶ WAITS, WHY, SLOWLOG
+//! DEBUG POINT loop HOLD 1 ─▶ culprit: DEBUG STALL ─▶ loop busy ─▶ victim: GET ─▶ OFF ─▶ WAITS, WHY, SLOWLOG
 //! ```
 //!
 //! No time is measured: a stall lasts until the watchdog has seen it.
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 pub fn server() -> (Server, Client) {
     let server =
         Server::start_with(&["--event-loops", "2", "--latency-tracking", "yes", "--slowlog-max-len", "1000"]);
-    // On a busy machine a new client goes to the idler loop, which here may be the one to be held up.
+    // On a busy machine a new client goes to the idler loop, which here may be the one to be stalled.
     server.client().expect("DEBUG POINT accept HOLD 0", "+OK");
     let mut control = server.client();
     control.expect("DEBUG POINT accept OFF", "+OK");
@@ -46,14 +46,14 @@ pub fn until(what: &str, mut fits: impl FnMut() -> bool) {
     }
 }
 
-/// `culprit` keeps its loop busy until the watchdog has seen it; meanwhile `victim` asks for something there.
+/// `culprit` keeps its loop busy until the watchdog has seen it; meanwhile `victim` sends a request there.
 fn stall(control: &mut Client, culprit: &mut Client, victim: &mut Client) {
     control.expect("DEBUG POINT loop HOLD 1", "+OK");
     culprit.send(encode_line("DEBUG STALL"));
     until("the loop is held up", || control.call("DEBUG POINT loop") == ":1");
     victim.send(encode_line("GET key"));
     until("the watchdog sees it", || figure(control, "loop_stalls_now") > 0);
-    // Long enough for the logs, for which the command counts and not the turn of the loop.
+    // Long enough for the logs, which measure the command and not the turn of the loop.
     std::thread::sleep(Duration::from_millis(3));
     control.expect("DEBUG POINT loop OFF", "+OK");
     culprit.expect_reply("+OK");
@@ -119,7 +119,8 @@ fn who_waited_for_a_lock_is_told_whose_it_was() {
     let behind = "\"for\", \"lock\", \"us\", ".to_owned();
     let named = format!("\"behind\", [\"client\", :{culprit_id}, \"addr\", \"127.0.0.1:");
     until("the wait is noted", || {
-        // Who holds the lock goes on by itself, for the loop that waits for it is this one's too; it may do so too early.
+        // The holder of the lock goes on by itself, since this is also the loop that waits for it; it may do
+        // so too early.
         control.expect("DEBUG POINT loop DELAY 60000", "+OK");
         culprit.send(encode_line("DEBUG STALL key"));
         victim.expect("GET key", "(nil)");
@@ -133,7 +134,8 @@ fn who_waited_for_a_lock_is_told_whose_it_was() {
     });
 }
 
-/// A long write whose attempt was in vain is told for whose write: found when it commits, or met while it is placed.
+/// A long write with a vain attempt names the write that caused it, found at its commit or met while it is
+/// placed.
 #[test]
 fn who_made_an_attempt_vain_is_told() {
     if foreign() {
@@ -145,7 +147,7 @@ fn who_made_an_attempt_vain_is_told() {
     let script: &[&[u8]] = &[b"EVAL", read.as_bytes(), b"1", b"hot"];
     let scattered: &[&[u8]] = &[b"EVAL", many.as_bytes(), b"0"];
     let job: &[&[u8]] = &[b"SORT", b"list", b"STORE", b"sorted"];
-    // One of very many keys is covered already when a commit is half placed.
+    // With very many keys, one of them is covered already when a commit is half placed.
     let covered: Vec<String> = (1..=60).map(|i| format!("SET k:{i} theirs")).collect();
     let cases = [
         ("script-end", script, vec!["SET hot theirs".to_owned()], "\"set\""),
@@ -179,7 +181,8 @@ fn who_made_an_attempt_vain_is_told() {
     }
 }
 
-/// The second attempt of a long write has its keys watched and ends at once: whoever wrote them then is named, and no longer who wrote first.
+/// The second attempt of a long write watches its keys and ends at once. Then the client that wrote them is
+/// named, and not the first writer.
 #[test]
 fn who_rang_the_alarm_of_an_attempt_is_told() {
     if foreign() {
@@ -230,14 +233,14 @@ fn the_watchdog_and_the_loops_agree_on_every_culprit() {
     }
     let count = |control: &mut Client, name: &str| figure(control, &format!("loop_stalls_{name}"));
     let names = ["named", "crowd", "os", "unknown"];
-    // On a busy machine another is seen while one counts.
+    // On a busy machine another stall is seen while one counts.
     until("every stall that was seen is judged", || {
         let seen = count(&mut control, "seen");
         seen == names.iter().map(|name| count(&mut control, name)).sum::<u64>()
     });
     assert!(count(&mut control, "named") + count(&mut control, "os") >= 8);
     assert_eq!(count(&mut control, "differing"), 0);
-    // And the next wait may come before one looks.
+    // And the next wait may come before the check.
     until("all is forgotten", || {
         control.call("EVENKEEL WAITS RESET");
         control.call("EVENKEEL WAITS") == "[\"causes\", [], \"culprits\", [], \"latest\", []]"
@@ -250,7 +253,7 @@ fn long_jobs_and_scripts_are_counted_with_the_time_of_their_threads() {
         return;
     }
     let (server, mut control) = server();
-    // Another asks, whose requests may be slow too.
+    // Another client asks, whose requests may be slow too.
     let mut observer = server.client();
     control.expect("CONFIG SET slowlog-log-slower-than 0", "+OK");
     let members: String = (0..20_000).map(|n| format!(" {n}")).collect();
@@ -316,7 +319,7 @@ fn a_stall_shows_the_functions_it_was_in() {
     });
 }
 
-/// Ends a program when it goes.
+/// Ends a program when it is dropped.
 struct Program(std::process::Child);
 
 impl Drop for Program {
@@ -335,7 +338,7 @@ fn who_takes_the_processor_of_a_loop_is_named() {
     if let Err(e) = stdx::sched::Witness::open() {
         return eprintln!("may not look who runs ({e}): nothing was tested");
     }
-    // The server and the other program have one processor for both: what this thread starts stays on it.
+    // The server and the other program share one processor: what this thread starts stays on it.
     let allowed = sched_getaffinity(None).unwrap();
     let mut one = CpuSet::new();
     one.set((0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).unwrap());
@@ -354,7 +357,7 @@ fn who_takes_the_processor_of_a_loop_is_named() {
         control.call("EVENKEEL STALLS 100").contains(&named)
     });
     until("its stalls are counted", || figure(&mut control, "loop_stalls_os_named") > 0);
-    // A line a second at most, and some stalls may be others' fault.
+    // A line a second at most, and some stalls may have other causes.
     until("the log names it", || {
         client.send(&batch);
         (0..2000).for_each(|_| assert!(client.reply().starts_with(':')));

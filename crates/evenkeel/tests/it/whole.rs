@@ -2,7 +2,7 @@
 
 use crate::support::{Client, Server, encode};
 
-/// `count` keys `k0 …` by one MSET.
+/// Makes `count` keys `k0 …` by one MSET.
 fn fill(client: &mut Client, count: usize) {
     let words: Vec<String> = (0..count).flat_map(|i| [format!("k{i}"), i.to_string()]).collect();
     let mut args: Vec<&[u8]> = vec![b"MSET"];
@@ -11,7 +11,7 @@ fn fill(client: &mut Client, count: usize) {
     client.expect_reply("+OK");
 }
 
-/// An empty database is no touch of what was watched in it; that it is not there any more is noticed.
+/// Emptying an empty database touches no watched key; the loss of a watched key is noticed.
 #[test]
 fn who_watches_what_goes_with_its_database_notices() {
     let server = Server::start();
@@ -44,7 +44,7 @@ fn who_watches_what_goes_with_its_database_notices() {
 fn a_script_looks_at_the_whole_keyspace_and_changes_it() {
     let server = Server::start();
     let mut client = server.client();
-    // Few keys are looked at on the loop, many on a thread.
+    // Few keys are handled on the loop, many on a thread.
     for count in [40, 3_000] {
         client.expect("FLUSHALL", "+OK");
         fill(&mut client, count);
@@ -117,7 +117,7 @@ fn commands_of_very_many_words_do_what_short_ones_do() {
     client.send(with(b"DEL"));
     client.expect_reply(":5000");
     client.expect("DBSIZE", ":0");
-    // The last of several values of one key counts; a wrong number of words is told.
+    // The last of several values for one key counts; a wrong number of words is an error.
     let mut args: Vec<&[u8]> = vec![b"MSET"];
     args.extend((0..999).flat_map(|i| [&b"same"[..], if i == 998 { b"last" } else { b"x" }]));
     client.send(encode(&args));
@@ -175,7 +175,7 @@ fn a_watched_key_that_expires_ends_a_transaction_and_one_that_had_does_not() {
         loop {
             client.expect(&format!("SET brief 1 PX {ms}"), "+OK");
             client.expect("WATCH brief", "+OK");
-            // It was there, unless this machine took longer than that.
+            // It existed, unless this machine took longer than that.
             if client.call("EXISTS brief") == ":1" {
                 break;
             }
@@ -193,7 +193,7 @@ fn a_watched_key_that_expires_ends_a_transaction_and_one_that_had_does_not() {
     }
 }
 
-/// An exchange looks up nobody who watches; EXEC compares.
+/// An exchange does not look up watching clients; EXEC compares.
 #[test]
 fn who_watches_a_database_that_is_exchanged_notices() {
     let server = Server::start();

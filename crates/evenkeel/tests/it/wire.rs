@@ -314,7 +314,8 @@ fn a_bulk_length_over_the_limit_is_refused_by_the_configured_limit() {
     }
 }
 
-/// Those in the middle of long words are read from besides the others: some leave, others take their places, the rest come to their end.
+/// Connections in the middle of long words are read besides the others. Some leave, others take their places,
+/// and the rest come to their end.
 #[test]
 fn long_words_arrive_whole_beside_others_that_are_given_up() {
     const CROWD: usize = 120;

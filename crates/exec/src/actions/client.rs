@@ -5,8 +5,8 @@
 
 use super::connection::{USER, is_plain, set_name};
 use super::{Act, PLAIN, Row, help};
+use crate::Flow;
 use crate::Server;
-use crate::call::Flow;
 use crate::mail::Mail;
 use crate::session::{ClientInfo, ReplyMode, flag};
 use command::options::is;
@@ -516,10 +516,10 @@ fn unblock(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         return Err(Error::new("ERR CLIENT UNBLOCK is not allowed in a transaction"));
     }
     let (park, id) = (&act.server.park, u64::try_from(client).unwrap_or(0));
-    let waiter = park.leave(act.server, act.local, id);
+    let waiter = crate::blocking::leave(act.server, act.local, id);
     if waiter.is_none() && park.holds(id) {
         // A writer tries to serve it at this moment. Only when that has ended is it known whether it waits.
-        return Ok(crate::call::retry(act.session, act.local));
+        return Ok(crate::held::retry(act.session, act.local));
     }
     act.out.int(waiter.is_some().into());
     if let Some(waiter) = waiter {

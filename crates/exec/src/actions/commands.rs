@@ -1,13 +1,13 @@
 //! COMMAND and ACL CAT: what the table of commands says, in the forms clients and tools read.
 
 use super::{Act, PLAIN, Row, help};
-use crate::call::Flow;
+use crate::Flow;
 use command::options::is;
 use command::table::{
     Begin, FLAG_NAMES, Find, KeySpec, NO_MANDATORY_KEYS, OW_UPDATE, OptionWords, RO_ACCESS, RW_ACCESS_UPDATE,
     Use,
 };
-use command::{Command, Error, Stream, acl, registry};
+use command::{Command, Error, Stream, acl, facts, registry};
 use resp::{Args, Reply};
 
 pub(super) const ACTIONS: &[Row] = &[
@@ -323,7 +323,7 @@ const BITFIELD_OPTIONS: OptionWords =
 /// What a command whose options decide does with its key.
 fn settled(command: &Command, args: Args<'_>, usage: Use) -> Use {
     // The value SET stores is no option, whatever it says.
-    let first = if command.name == "set" { 3 } else { 2 };
+    let first = if command.is(facts::SETS) { 3 } else { 2 };
     let has = |words: &[&str]| args.iter().skip(first).any(|arg| words.iter().any(|word| is(arg, word)));
     match command.name {
         "set" if has(&["get", "ifeq", "ifne", "ifdeq", "ifdne"]) => RW_ACCESS_UPDATE,

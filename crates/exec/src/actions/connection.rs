@@ -3,7 +3,7 @@
 //! There is one user, `default`. With no `requirepass` any password is right for it, as in Redis.
 
 use super::{Act, PLAIN, Row, aside};
-use crate::call::Flow;
+use crate::Flow;
 use crate::info::REDIS_VERSION;
 use crate::session::{ReplyMode, flag};
 use crate::{Server, Session};
@@ -183,12 +183,7 @@ fn speak(act: &mut Act<'_, '_>, resp3: bool) {
 
 /// The database a word names.
 pub(crate) fn database(server: &Server, word: &[u8]) -> Result<usize, Error> {
-    let number = command::options::int(word)?;
-    if i32::try_from(number).is_err() {
-        return Err(Error::new("ERR value is out of range, value must between -2147483648 and 2147483647"));
-    }
-    let db = usize::try_from(number).ok().filter(|db| *db < server.keyspace.databases());
-    db.ok_or(Error::new("ERR DB index is out of range"))
+    command::keys::database(server.keyspace.databases(), word)
 }
 
 /// `SELECT index`. In a script it holds until the script's end.
@@ -214,7 +209,7 @@ fn reset(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let session = &mut *act.session;
     crate::transaction::leave(act.server, act.local, session);
     if super::leave_next(act.server, act.local, session) {
-        return Ok(crate::call::go_on(session, act.local));
+        return Ok(crate::held::go_on(session, act.local));
     }
     session.select(0);
     session.authenticated = act.server.config.live.requirepass.is_empty();

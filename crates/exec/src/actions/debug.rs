@@ -5,8 +5,8 @@
 
 use super::server::sleep;
 use super::{Act, KEYSPACE, Row, aside, help};
+use crate::Flow;
 use crate::Server;
-use crate::call::Flow;
 use command::{Error, Stream};
 use keyspace::{Keyspace, View};
 use resp::{Args, Reply};
@@ -78,47 +78,43 @@ fn debug(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         (b"digest-value", _) => return digest_value(act, args),
         (b"populate", 3..=5) => return populate(act, args),
         (b"point", 3..=5) => point(act.out, args)?,
-        #[expect(clippy::panic, reason = "what it is for")]
-        (b"panic", 2) => {
-            stdx::panics::changes();
-            panic!("DEBUG PANIC")
-        }
-        (b"stall", 2) => {
-            points::hold_up(Point::Loop);
-            act.out.ok();
-        }
-        // A transaction or script has locks of its own.
-        (b"stall", 3) if act.view.is_none() => {
-            let view = View::locked_one(&act.server.keyspace, args.at(2), act.session.db, act.local.now_ms);
-            points::hold_up(Point::Loop);
-            act.server.after(act.local, view.finish());
-            act.out.ok();
-        }
         (b"object", 3..=4) => object(act, args.at(2))?,
         (b"protocol", 3) => protocol(act.out, args.at(2))?,
         (b"error", 3) => act.out.error(&String::from_utf8_lossy(args.at(2))),
         (b"htstats", 3..=4) => htstats(act, args.at(2))?,
         (b"http-show", _) => http_show(act, args)?,
-        (b"stringmatch-len", 4) => {
-            let len = command::options::int(args.at(2))?.clamp(0, MATCH_MAX);
-            let found = stdx::glob::matches(args.at(3), &vec![b'a'; len as usize], false);
-            act.out.int(found.into());
-        }
-        (b"set-active-expire", 3) => {
-            let on = stdx::num::parse_i64(args.at(2)).unwrap_or(0) != 0;
-            act.server.keyspace.set_active_expire(on);
-            act.out.ok();
-        }
-        (b"log", 3) => {
-            log::warn!("DEBUG LOG: {}", String::from_utf8_lossy(args.at(2)));
-            act.out.ok();
-        }
+        (b"stringmatch-len", 4) => stringmatch(act, args)?,
         (b"quicklist-packed-threshold", 3) | (b"change-repl-id" | b"jmap", 2) => act.out.ok(),
         (b"reload" | b"loadaof" | b"restart" | b"crash-and-recover", _) => {
             return Err(Error::new(
                 "ERR this DEBUG subcommand does not exist in Evenkeel yet: it keeps everything in memory only",
             ));
         }
+        _ => of_server(act, &name, args)?,
+    }
+    Ok(Flow::Done)
+}
+
+/// Subcommands that act on the server as a whole.
+fn of_server(act: &mut Act<'_, '_>, name: &[u8], args: Args<'_>) -> Result<(), Error> {
+    match (name, args.len()) {
+        #[expect(clippy::panic, reason = "what it is for")]
+        (b"panic", 2) => {
+            stdx::panics::changes();
+            panic!("DEBUG PANIC")
+        }
+        (b"stall", 2) => points::hold_up(Point::Loop),
+        // A transaction or script has locks of its own.
+        (b"stall", 3) if act.view.is_none() => {
+            let view = View::locked_one(&act.server.keyspace, args.at(2), act.session.db, act.local.now_ms);
+            points::hold_up(Point::Loop);
+            act.server.after(act.local, view.finish());
+        }
+        (b"set-active-expire", 3) => {
+            let on = stdx::num::parse_i64(args.at(2)).unwrap_or(0) != 0;
+            act.server.keyspace.set_active_expire(on);
+        }
+        (b"log", 3) => log::warn!("DEBUG LOG: {}", String::from_utf8_lossy(args.at(2))),
         _ => {
             let name = String::from_utf8_lossy(args.at(1));
             return Err(format!(
@@ -127,7 +123,16 @@ fn debug(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
             .into());
         }
     }
-    Ok(Flow::Done)
+    act.out.ok();
+    Ok(())
+}
+
+/// `DEBUG STRINGMATCH-LEN length pattern`
+fn stringmatch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let len = command::options::int(args.at(2))?.clamp(0, MATCH_MAX);
+    let found = stdx::glob::matches(args.at(3), &vec![b'a'; len as usize], false);
+    act.out.int(found.into());
+    Ok(())
 }
 
 /// `DEBUG HTTP-SHOW [name pattern url [option value ...]]`

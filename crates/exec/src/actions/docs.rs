@@ -4,7 +4,7 @@
 
 use super::commands::by_full_name;
 use super::{Act, PLAIN, Row};
-use crate::call::Flow;
+use crate::Flow;
 use command::syntax::{self, Arg, Kind};
 use command::{Command, Error, Stream, registry};
 use resp::{Args, Reply};

@@ -1,8 +1,8 @@
 //! EVENKEEL: who made whom wait ([`crate::waits`]). Answers are maps with RESP3, and arrays of names and values with RESP2.
 
 use super::{Act, PLAIN, Row, elsewhere, help};
+use crate::Flow;
 use crate::Server;
-use crate::call::Flow;
 use crate::stats::{Histogram, PHASES};
 use crate::waits::{Culprit, Request, Stall, Sum, Wait, What};
 use command::Error;

@@ -8,8 +8,8 @@
 //! Cost: O(keys), some 0.15 µs each on the loop; memory O(reply), long values not counted.
 
 use crate::session::ClientInfo;
-use crate::values::Open;
 use crate::works::Work;
+use command::values::Open;
 use command::{Command, Error, Held, Stream, write_string};
 use keyspace::{Class, Snapshot};
 use resp::{Args, OwnedArgs, Reply};

@@ -331,7 +331,7 @@ impl Piece for Keys {
             return Step::Over(None);
         }
         if !self.open() {
-            let ticket = self.spent.waits.map_or(0, |queued| queued.ticket());
+            let ticket = self.spent.waits.map_or(0, |queued| queued.ticket);
             return Step::Queued(ticket, self);
         }
         let (client, spent) = (self.info.id, Some(Box::new(self.spent)));

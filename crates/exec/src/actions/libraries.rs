@@ -5,8 +5,8 @@
 //! - L2: libraries are replaced under one lock: of a dump all are accepted, or none.
 
 use super::{Act, PLAIN, Row, aside};
+use crate::Flow;
 use crate::Server;
-use crate::call::Flow;
 use crate::scripts::{Change, Deadline, Libraries, LibraryCode, Quiet};
 use command::options::is;
 use command::{Command, Error};

@@ -15,7 +15,7 @@
 //!   HELLO, which every user may call; who does not know HELLO reads none of them, and says so itself.
 
 use super::{Act, PLAIN, Row};
-use crate::call::Flow;
+use crate::Flow;
 use command::options::{int, is};
 use command::{Cx, Error, registry, serial};
 use keyspace::{Class, Owned};
@@ -112,7 +112,7 @@ fn migrate(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         ));
     }
     let command = registry::find(b"migrate").ok_or(Error::Syntax)?;
-    Ok(crate::aside::start(act.server, act.local, act.session, (command, run, args), act.out))
+    Ok(crate::hand_on::start(act.server, act.local, act.session, (command, run, args), act.out))
 }
 
 /// The part on a worker, over an overlay.

@@ -20,46 +20,11 @@ mod server;
 pub mod sources;
 mod transaction;
 
-use crate::call::Flow;
-use crate::mail::Mail;
-use crate::waits::What;
-use crate::{Local, Server, Session};
-use command::{Command, Error, places};
-use keyspace::View;
-use parking_lot::Mutex;
-use resp::{Args, Reply};
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, LazyLock};
-
-/// What an action works with.
-pub struct Act<'a, 'k> {
-    pub server: &'a Arc<Server>,
-    pub local: &'a mut Local,
-    pub session: &'a mut Session,
-    pub out: &'a mut Reply,
-    /// The view EXEC or a script holds: its locks are held, so nothing may be locked besides.
-    pub view: Option<&'a mut View<'k>>,
-    pub in_script: bool,
-    pub in_multi: bool,
-    /// A transaction's commit is done: no locks are held, and the answer may come in pieces or by mail.
-    pub committed: bool,
-}
-
-impl Act<'_, '_> {
-    /// Whether the whole answer is needed when it returns: locks are held, or a script waits for it.
-    pub(crate) fn is_pressed(&self) -> bool {
-        (self.in_multi || self.in_script) && !self.committed
-    }
-}
-
-/// Performs a command that is no function of the keyspace.
-pub type Action = fn(&mut Act<'_, '_>, Args<'_>) -> Result<Flow, Error>;
-
-/// Name and function; `KEYSPACE` marks those that look at keys themselves, for which EXEC locks everything.
-pub(crate) struct Row(pub &'static str, pub Action, pub bool);
-
-pub(crate) const PLAIN: bool = false;
-pub(crate) const KEYSPACE: bool = true;
+use crate::Flow;
+pub(crate) use crate::act::{Act, Actions, Begin, KEYSPACE, PLAIN, Row};
+pub(crate) use crate::aside::{aside, elsewhere};
+use command::Error;
+use std::sync::LazyLock;
 
 static TOPICS: &[&[Row]] = &[
     client::ACTIONS,
@@ -78,261 +43,19 @@ static TOPICS: &[&[Row]] = &[
     transaction::ACTIONS,
 ];
 
-/// Actions that change what others see, or who is told what: a panic in one of them ends the process (`stdx::panics` X3). What only a
-/// view changes says so itself.
-const CHANGES: &[&str] = &[
-    "auth",
-    "client|kill",
-    "client|pause",
-    "client|unblock",
-    "client|unpause",
-    "config|resetstat",
-    "config|rewrite",
-    "config|set",
-    "evenkeel|source",
-    "function|delete",
-    "function|flush",
-    "function|kill",
-    "function|load",
-    "function|restore",
-    "latency|reset",
-    "memory|purge",
-    "migrate",
-    "psubscribe",
-    "publish",
-    "punsubscribe",
-    "reset",
-    "script|flush",
-    "script|kill",
-    "script|load",
-    "shutdown",
-    "slowlog|reset",
-    "spublish",
-    "ssubscribe",
-    "subscribe",
-    "sunsubscribe",
-    "unsubscribe",
-    "unwatch",
-    "watch",
+/// Functions of the keyspace that a client of its own gets in slices.
+static BEGINS: &[(&str, Begin)] = &[
+    ("keys", |act, args| Some(crate::hand_on::start_keys(act.server, act.local, act.session, args))),
+    ("scan", |act, args| crate::hand_on::start_scan(act.server, act.session, args)),
 ];
 
-/// By the commands' numbers, and whether they are of [`CHANGES`].
-static BY_NUMBER: LazyLock<Vec<Option<(&'static Row, bool)>>> = LazyLock::new(|| {
-    let rows = || TOPICS.iter().flat_map(|topic| topic.iter());
-    let row = |name: &str| rows().find(|row| row.0 == name).map(|row| (row, CHANGES.contains(&name)));
-    places::all().iter().map(|command| row(command.name)).collect()
-});
-
-fn row(command: &'static Command) -> Option<(&'static Row, bool)> {
-    BY_NUMBER.get(places::of(command)).copied().flatten().filter(|(row, _)| row.0 == command.name)
-}
-
-pub(crate) fn perform(
-    act: &mut Act<'_, '_>,
-    command: &'static Command,
-    args: Args<'_>,
-) -> Result<Flow, Error> {
-    match row(command) {
-        Some((row, changes)) => {
-            if changes {
-                stdx::panics::changes();
-            }
-            row.1(act, args)
-        }
-        None => Err(Error::from(format!("ERR '{}' does not exist in Evenkeel yet", command.name))),
-    }
-}
-
-/// Whether an action looks at keys.
-pub(crate) fn needs_keyspace(command: &'static Command) -> bool {
-    row(command).is_some_and(|(row, _)| row.2)
+/// The table, for the server.
+pub(crate) fn table() -> &'static Actions {
+    static TABLE: LazyLock<Actions> = LazyLock::new(|| Actions::of(TOPICS, BEGINS));
+    &TABLE
 }
 
 pub(crate) use pubsub::{leave_all, leave_next, leave_some};
-
-type Collect = Box<dyn FnOnce(&mut Reply) + Send>;
-
-/// What becomes of an answer that is collected elsewhere.
-#[derive(Default)]
-pub(crate) enum Collected {
-    /// It goes to the client by mail.
-    #[default]
-    ByMail,
-    /// The caller of the action has it collected.
-    Wanted,
-    /// How.
-    Found(Collect),
-}
-
-impl Collected {
-    fn is_wanted(&self) -> bool {
-        matches!(self, Collected::Wanted)
-    }
-}
-
-/// Performs an action for a script that waits on its thread: `deliver` gets the answer, at once or from the clerk.
-pub(crate) fn perform_for_script(
-    act: &mut Act<'_, '_>,
-    command: &'static Command,
-    args: Args<'_>,
-    deliver: impl Fn(Vec<u8>) + Clone + Send + 'static,
-) {
-    act.local.collected = Collected::Wanted;
-    stdx::panics::begin();
-    let flow = stdx::panics::contain(|| perform(act, command, args));
-    let flow = flow.unwrap_or_else(|_| Err(Error::new(crate::job::BROKEN)));
-    let collected = std::mem::take(&mut act.local.collected);
-    let mut out = Reply::new(act.out.resp3());
-    let rest: Collect = match (flow, collected) {
-        (Err(error), _) => {
-            out.error(&error.text());
-            return deliver(out.into_bytes());
-        }
-        (Ok(Flow::Parked(_)), Collected::Found(collect)) => collect,
-        (Ok(Flow::Stream(mut stream)), _) => {
-            out.encoded(act.out.as_bytes());
-            Box::new(move |out| while stream.fill(out, usize::MAX) {})
-        }
-        (Ok(Flow::Done | Flow::Close), _) => return deliver(act.out.as_bytes().to_vec()),
-        (Ok(Flow::Parked(_) | Flow::Held(_)), _) => {
-            out.error("ERR This Redis command is not allowed from script");
-            return deliver(out.into_bytes());
-        }
-    };
-    let answer = deliver.clone();
-    let sent = act.server.clerk.send(move || {
-        contained(&mut out, rest);
-        answer(out.into_bytes());
-    });
-    if !sent {
-        deliver(b"-ERR no thread could be started\r\n".to_vec());
-    }
-}
-
-/// Has the clerk collect an answer; the client is parked until it comes. Who cannot wait ([`Act::is_pressed`]) gets it at
-/// once.
-pub(crate) fn elsewhere(
-    act: &mut Act<'_, '_>,
-    collect: impl FnOnce(&mut Reply) + Send + 'static,
-) -> Result<Flow, Error> {
-    if act.is_pressed() {
-        collect(act.out);
-        return Ok(Flow::Done);
-    }
-    if act.local.collected.is_wanted() {
-        act.local.collected = Collected::Found(Box::new(collect));
-        return Ok(Flow::Parked(None));
-    }
-    let (server, loop_id, client) = (act.server.clone(), act.local.id, act.session.id);
-    let mut out = Reply::new(act.out.resp3());
-    stdx::panics::changes();
-    let sent = act.server.clerk.send(move || {
-        contained(&mut out, collect);
-        server.send(loop_id, Mail::Reply { client, bytes: out.into_bytes(), stream: None });
-    });
-    if !sent {
-        return Err(Error::new("ERR no thread could be started"));
-    }
-    Ok(Flow::Parked(None))
-}
-
-/// Collects an answer on a thread that nobody else depends on: a panic is its client's alone.
-fn contained(out: &mut Reply, collect: impl FnOnce(&mut Reply)) {
-    let mark = out.len();
-    if stdx::panics::contain(|| collect(&mut *out)).is_err() {
-        out.truncate(mark);
-        out.error(crate::job::BROKEN);
-    }
-}
-
-/// Threads that collect answers at a time, at most.
-const ASIDES_MAX: usize = 64;
-/// A client that waits for one asks again each millisecond; one that has not asked for so long has gone.
-const ASKS_MS: u64 = 1000;
-
-/// The threads that collect answers, and who waits for one: first come, first served, so that many who ask again and again
-/// keep nobody out. Those who wait are kept by ticket: client, and when it asked last.
-#[derive(Default)]
-struct Asides {
-    running: usize,
-    last_ticket: u64,
-    waiting: BTreeMap<u64, (u64, u64)>,
-    tickets: HashMap<u64, u64>,
-}
-
-static ASIDES: Mutex<Option<Asides>> = Mutex::new(None);
-
-impl Asides {
-    fn with<T>(f: impl FnOnce(&mut Asides) -> T) -> T {
-        f(ASIDES.lock().get_or_insert_default())
-    }
-
-    /// Whether a client may have a thread now; else it waits. Cost: O(threads + log n) for n that wait.
-    fn take(&mut self, client: u64, now_ms: u64) -> bool {
-        let ticket = *self.tickets.entry(client).or_insert_with(|| {
-            self.last_ticket += 1;
-            self.last_ticket
-        });
-        self.waiting.insert(ticket, (client, now_ms));
-        while let Some(first) = self.waiting.first_entry()
-            && now_ms.saturating_sub(first.get().1) > ASKS_MS
-        {
-            self.tickets.remove(&first.remove().0);
-        }
-        let room = ASIDES_MAX.saturating_sub(self.running);
-        let may = self.waiting.keys().take(room).any(|next| *next == ticket);
-        if may {
-            self.waiting.remove(&ticket);
-            self.tickets.remove(&client);
-            self.running += 1;
-        }
-        may
-    }
-}
-
-/// One of the threads, as long as it is.
-struct One;
-
-impl Drop for One {
-    fn drop(&mut self) {
-        Asides::with(|asides| asides.running -= 1);
-    }
-}
-
-/// Collects an answer that may take long on a thread of its own; the client is parked until it comes. Who cannot wait
-/// ([`Act::is_pressed`]) gets it at once. The thread is not demoted: `collect` may take shard locks.
-pub(crate) fn aside(
-    act: &mut Act<'_, '_>,
-    thread: &str,
-    collect: impl FnOnce(&mut Reply) + Send + 'static,
-) -> Result<Flow, Error> {
-    if act.is_pressed() {
-        collect(act.out);
-        return Ok(Flow::Done);
-    }
-    if act.local.collected.is_wanted() {
-        act.local.collected = Collected::Found(Box::new(collect));
-        return Ok(Flow::Parked(None));
-    }
-    let (client, now_ms) = (act.session.id, act.local.now_ms);
-    if !Asides::with(|asides| asides.take(client, now_ms)) {
-        act.session.waits_for_itself(What::Thread, act.local.clock_ns);
-        return Ok(crate::call::retry(act.session, act.local));
-    }
-    let one = One;
-    let (server, loop_id) = (act.server.clone(), act.local.id);
-    let mut out = Reply::new(act.out.resp3());
-    let run = move || {
-        contained(&mut out, collect);
-        drop(one);
-        server.send(loop_id, Mail::Reply { client, bytes: out.into_bytes(), stream: None });
-    };
-    stdx::panics::changes();
-    match std::thread::Builder::new().name(thread.into()).spawn(run) {
-        Ok(_) => Ok(Flow::Parked(None)),
-        Err(e) => Err(format!("ERR no thread could be started: {e}").into()),
-    }
-}
 
 /// Answers a container's HELP: its subcommands and what they do.
 pub(crate) fn help(act: &mut Act<'_, '_>, container: &str, lines: &[&str]) -> Result<Flow, Error> {
@@ -347,22 +70,7 @@ pub(crate) fn help(act: &mut Act<'_, '_>, container: &str, lines: &[&str]) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
-    use command::Run;
-
-    #[test]
-    fn threads_that_collect_answers_go_to_who_came_first() {
-        let mut asides = Asides::default();
-        assert!((0..ASIDES_MAX as u64).all(|client| asides.take(client, 0)));
-        // Two wait, and one that comes in the moment a thread is free is behind them.
-        assert!(!asides.take(100, 1) && !asides.take(101, 1));
-        asides.running -= 1;
-        assert!(!asides.take(0, 2) && !asides.take(101, 2) && asides.take(100, 2));
-        // A client that has gone is passed over, after a while.
-        asides.running -= 1;
-        assert!(!asides.take(0, 900) && !asides.take(0, 1000));
-        assert!(asides.take(0, 3 + ASKS_MS));
-        assert_eq!((asides.running, asides.waiting.len(), asides.tickets.len()), (ASIDES_MAX, 0, 0));
-    }
+    use command::{Command, Run};
 
     #[test]
     fn every_row_that_exec_performs_has_an_action_and_every_action_a_row() {
@@ -373,7 +81,5 @@ mod tests {
         assert!(without.is_empty(), "{without:?}");
         let strangers: Vec<_> = actions.iter().filter(|name| !rows.contains(name)).collect();
         assert!(strangers.is_empty(), "{strangers:?}");
-        let unknown: Vec<_> = CHANGES.iter().filter(|name| !rows.contains(name)).collect();
-        assert!(unknown.is_empty() && CHANGES.is_sorted(), "{unknown:?}");
     }
 }

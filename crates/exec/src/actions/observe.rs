@@ -4,8 +4,8 @@
 //! collect is collected by the clerk.
 
 use super::{Act, PLAIN, Row, aside, elsewhere, help};
+use crate::Flow;
 use crate::Server;
-use crate::call::Flow;
 use crate::info::{Database, Host, Sections, Snapshot, Stats, human};
 use crate::stats::Counter;
 use crate::{latency, slowlog};
@@ -101,7 +101,6 @@ fn info(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 /// Everything the sections show; nothing is waited for. Cost: tens of microseconds, and O(databases + commands used).
 pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
     let live = &server.config.live;
-    let now_ms = stdx::clock::wall_ms();
     let mut s = Snapshot {
         dirty: server.keyspace.stats.dirty.load(Relaxed),
         started_unix_s: server.started_ms / 1000,
@@ -109,6 +108,25 @@ pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
         databases: (0..server.keyspace.databases()).map(|db| database(server, db)).collect(),
         ..Snapshot::default()
     };
+    describe_server(server, &mut s);
+    count_clients(server, &mut s);
+    measure_memory(server, &mut s);
+    if sections.has("cpu") {
+        s.cpu = server.measured.cpu();
+    }
+    if sections.has("commandstats") || sections.has("latencystats") {
+        // Histograms are added up only where percentiles are asked for, least of all on the loop.
+        let percentiles = sections.has("latencystats").then(|| live.percentiles());
+        s.count_commands(&server.stats.registry, &names(), percentiles.as_deref());
+    }
+    s.errors = server.stats.registry.errors();
+    add_own_figures(server, &mut s);
+    s
+}
+
+/// Names, numbers and times of the server itself.
+fn describe_server(server: &Server, s: &mut Snapshot) {
+    let (live, now_ms) = (&server.config.live, stdx::clock::wall_ms());
     s.server.run_id = server.run_id.clone();
     s.server.replication_id = server.run_id.clone();
     s.server.os = HOST.os.clone();
@@ -123,17 +141,10 @@ pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
     s.server.event_loops = server.loops() as u64;
     s.server.messages_under_way = server.pubsub.flood.level() as u64;
     s.server.multiplexing = server.multiplexing.get().copied().unwrap_or_default();
-    count_clients(server, &mut s);
-    measure_memory(server, &mut s);
-    if sections.has("cpu") {
-        s.cpu = server.measured.cpu();
-    }
-    if sections.has("commandstats") || sections.has("latencystats") {
-        // Who asks for the counts alone has no histograms added up, least of all on the loop.
-        let percentiles = sections.has("latencystats").then(|| live.percentiles());
-        s.count_commands(&server.stats.registry, &names(), percentiles.as_deref());
-    }
-    s.errors = server.stats.registry.errors();
+}
+
+/// Figures of what only Evenkeel has. Cost: O(1).
+fn add_own_figures(server: &Server, s: &mut Snapshot) {
     let (waiting, running) = server.work.workers.load();
     let places = server.work.snapshots.usage();
     let (scripts_waiting, scripts_running) = server.scripts.load(places.scripts_waiting);
@@ -179,7 +190,6 @@ pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
     let (lists, bytes) = server.keyspace.cursors.kept();
     s.evenkeel.extend([("lscan_lists_kept", lists as u64), ("lscan_bytes_kept", bytes as u64)]);
     s.evenkeel.extend(server.waits.seen.figures());
-    s
 }
 
 fn names() -> Vec<&'static str> {
@@ -277,7 +287,6 @@ fn write_memory_stats(s: &Snapshot, out: &mut Reply) {
     let dataset = m.used.saturating_sub(m.overhead);
     let since_start = m.used.saturating_sub(m.startup);
     let (peak, a) = (m.peak.max(1), &m.allocator);
-    let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
     let before = [
         ("peak.allocated", m.peak),
         ("total.allocated", m.used),
@@ -316,29 +325,37 @@ fn write_memory_stats(s: &Snapshot, out: &mut Reply) {
     let databases = s.databases.iter().filter(|db| db.keys > 0);
     let pairs = before.len() + databases.clone().count() + numbers.len() + shares.len() + allocator.len();
     out.map(pairs + 2 * fractions.len());
-    let number = |out: &mut Reply, (name, value): &(&str, u64)| {
-        out.bulk(name.as_bytes());
-        out.int(*value as i64);
-    };
-    before.iter().for_each(|pair| number(out, pair));
+    before.iter().for_each(|pair| write_number(out, pair));
     for db in databases {
         out.bulk(format!("db.{}", db.number).as_bytes());
         out.map(2);
-        number(out, &("overhead.hashtable.main", 0));
-        number(out, &("overhead.hashtable.expires", 0));
+        write_number(out, &("overhead.hashtable.main", 0));
+        write_number(out, &("overhead.hashtable.expires", 0));
     }
-    numbers.iter().for_each(|pair| number(out, pair));
+    numbers.iter().for_each(|pair| write_number(out, pair));
     for (name, value) in shares {
         out.bulk(name.as_bytes());
         out.double(value);
     }
-    allocator.iter().for_each(|pair| number(out, pair));
-    for (name, ratio, bytes) in fractions {
-        out.bulk(name.as_bytes());
-        out.double(ratio);
-        out.bulk(format!("{}.bytes", name.trim_end_matches(".ratio")).as_bytes());
-        out.int(bytes);
-    }
+    allocator.iter().for_each(|pair| write_number(out, pair));
+    fractions.iter().for_each(|fraction| write_fraction(out, fraction));
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+fn write_number(out: &mut Reply, (name, value): &(&str, u64)) {
+    out.bulk(name.as_bytes());
+    out.int(*value as i64);
+}
+
+/// Writes a ratio, and the bytes it stands for.
+fn write_fraction(out: &mut Reply, (name, ratio, bytes): &(&str, f64, i64)) {
+    out.bulk(name.as_bytes());
+    out.double(*ratio);
+    out.bulk(format!("{}.bytes", name.trim_end_matches(".ratio")).as_bytes());
+    out.int(*bytes);
 }
 
 /// `MEMORY DOCTOR`: nothing but what the figures say.

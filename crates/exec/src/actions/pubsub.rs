@@ -1,7 +1,7 @@
 //! SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE, their opposites, PUBLISH, SPUBLISH, PUBSUB.
 
 use super::{Act, PLAIN, Row, elsewhere, help};
-use crate::call::Flow;
+use crate::Flow;
 use crate::chores::{Leaving, Publishing};
 use crate::pubsub::{Kind, Shared};
 use crate::session::Subscriptions;
@@ -92,7 +92,7 @@ fn stretch(act: &Act<'_, '_>, from: usize, count: usize) -> (usize, bool) {
 
 fn go_on(act: &mut Act<'_, '_>, done: usize) -> Flow {
     act.session.done = done;
-    crate::call::go_on(act.session, act.local)
+    crate::held::go_on(act.session, act.local)
 }
 
 fn unsubscribe(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, Error> {
@@ -191,10 +191,10 @@ fn publish(act: &mut Act<'_, '_>, args: Args<'_>, shard: bool) -> Result<Flow, E
         Some(words) if !act.is_pressed() => Shared::Word(words.clone(), 2),
         _ => Shared::Own(args.at(2).into()),
     };
-    let sent = match act.server.pubsub.publish(act.server, shard, args.at(1), payload) {
+    let sent = match act.server.pubsub.publish(shard, args.at(1), payload) {
         Ok(sent) => sent,
         Err(mut passing) if act.is_pressed() => loop {
-            if let Some(sent) = act.server.pubsub.pass(act.server, &mut passing) {
+            if let Some(sent) = act.server.pubsub.pass(&mut passing) {
                 break sent;
             }
         },

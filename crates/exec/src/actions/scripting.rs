@@ -1,11 +1,10 @@
 //! EVAL and its kin, SCRIPT, FCALL, FUNCTION.
 
 use super::{Act, KEYSPACE, PLAIN, Row, aside, help};
-use crate::call::Flow;
 use crate::scripts::{
     self, Body, Change, Code, Found, Libraries, LuaState, Quiet, Running, ScriptRun, Short, Started,
 };
-use crate::sources;
+use crate::{Flow, fetching};
 use command::options::{int, is};
 use command::{Command, Error};
 use resp::{Args, Reply};
@@ -124,7 +123,7 @@ fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Erro
     let declared = declared(args)?;
     if act.session.db == 0
         && act.server.sources.any()
-        && let Some(flow) = sources::preload(act, args.from(3).to(declared.min(PRELOADED)).iter())
+        && let Some(flow) = fetching::preload(act, args.from(3).to(declared.min(PRELOADED)).iter())
     {
         return flow;
     }
@@ -146,7 +145,7 @@ fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Erro
     Ok(match scripts::start(act, run, far) {
         Started::Done => Flow::Done,
         Started::Away => Flow::Parked(None),
-        Started::Later => crate::call::wait_for_guard(act.session, act.local),
+        Started::Later => crate::held::wait_for_guard(act.session, act.local),
     })
 }
 
@@ -276,7 +275,7 @@ pub(crate) fn look_at(code: &Code, command: &Command, args: Args<'_>, out: &mut 
 }
 
 fn known(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    let (code, command) = (&act.server.scripts.code, crate::call::resolve(args)?);
+    let (code, command) = (&act.server.scripts.code, command::resolve(args)?);
     if args.len() > LOOKED_FOR {
         let words = act.local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
         let code = code.clone();

@@ -1,7 +1,7 @@
 //! The server's life, its clock, and what there is none of: data on disk, replicas, modules, a cluster.
 
 use super::{Act, PLAIN, Row, help};
-use crate::call::Flow;
+use crate::Flow;
 use crate::info::EVENKEEL_VERSION;
 use crate::session::flag;
 use command::options::{int, is};

@@ -1,10 +1,11 @@
-//! EVENKEEL SOURCE: databases that are read through ([`crate::sources`]).
+//! EVENKEEL SOURCE: databases that are read through ([`crate::rows`]).
 
 use super::{Act, elsewhere};
 use crate::Server;
 use crate::call::Flow;
+use crate::fetching;
 use crate::mail::Mail;
-use crate::sources::Entry;
+use crate::rows::{Entry, figures, hit_ratios};
 use command::options::is;
 use command::{Error, Stream};
 use keyspace::{Class, View};
@@ -12,7 +13,6 @@ use resp::{Args, Reply};
 use source::hub::FeedState;
 use source::{Pattern, Spec};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(super) const HELP: &[&str] = &[
     "SOURCE ADD <name> <key-pattern> <url> [<option> <value> ...]",
@@ -63,7 +63,7 @@ fn add(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let mut out = Reply::new(act.out.resp3());
     let sent = act.server.clerk.send(move || {
         let (name, pattern) = (spec.name.clone(), spec.pattern.clone());
-        let stream: Option<Box<dyn Stream>> = match server.sources.add(&server, spec) {
+        let stream: Option<Box<dyn Stream>> = match server.sources.add(spec) {
             Ok(()) => Some(Box::new(Covered::new(server.clone(), name, pattern, deletes))),
             Err(e) => {
                 out.error(&format!("ERR {}", one_line(&e)));
@@ -116,10 +116,7 @@ impl Covered {
     }
 
     fn tell(&self, view: View<'_>) {
-        let ready = self.server.tell(view.finish());
-        if !ready.is_empty() {
-            self.server.send(0, Mail::Ready(ready));
-        }
+        fetching::tell_from_aside(&self.server, view.finish());
     }
 
     /// Visits some keys; true if those were the last.
@@ -182,7 +179,7 @@ impl Stream for Covered {
 impl Drop for Covered {
     fn drop(&mut self) {
         if !self.done {
-            self.server.sources.take_back(&self.server, self.name.as_bytes());
+            fetching::take_back(&self.server, self.name.as_bytes());
         }
     }
 }
@@ -225,7 +222,7 @@ fn flush(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         entry.source.flush();
     } else if ids.is_empty() {
         entry.source.marks.mark_all();
-        crate::sources::empty(act.server, act.local, &entry);
+        fetching::empty(act.server, act.local, &entry);
     } else {
         // In slices; whoever asks on this loop after that gets fresh rows, others soon do.
         entry.source.give_up(ids.iter());
@@ -238,7 +235,7 @@ fn remove(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if act.in_multi || act.in_script {
         return Err(Error::new("ERR a source cannot be removed in a transaction"));
     }
-    match act.server.sources.remove(act.server, act.local, args.at(3)) {
+    match fetching::remove(act.server, act.local, args.at(3)) {
         true => act.out.ok(),
         false => return entry(act.server, args.at(3)).map(|_| Flow::Done),
     }
@@ -262,88 +259,8 @@ fn stats(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     })
 }
 
-/// What kind of a figure it is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
-    /// It only grows.
-    Counter,
-    Gauge,
-    /// A gauge in microseconds or milliseconds, which its name says, too.
-    Micros,
-    Millis,
-}
-
-/// How often clients found a row, or that there is none, without waiting for the database; and how often they would with half and
-/// twice the items. None: not known.
-pub fn hit_ratios(entry: &Entry) -> [(&'static str, Option<f64>); 3] {
-    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let (hits, misses) = (get(&entry.seen.hits) + get(&entry.seen.negative_hits), get(&entry.seen.misses));
-    let ratio = (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64);
-    // Of a cache that is not full no size can be said to be better.
-    let other = ratio.zip(entry.sizing.difference());
-    let clamped = |ratio: f64| ratio.clamp(0.0, 1.0);
-    [
-        ("hit-ratio", ratio),
-        ("hit-ratio-at-half-budget", other.map(|(ratio, (less, _))| clamped(ratio - less))),
-        ("hit-ratio-at-twice-budget", other.map(|(ratio, (_, more))| clamped(ratio + more))),
-    ]
-}
-
-/// The figures of a source, by name.
-pub fn figures(server: &Server, entry: &Entry) -> Vec<(&'static str, Kind, u64)> {
-    use Kind::*;
-    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let (seen, counters) = (&entry.seen, &entry.source.counters);
-    let (queued, loading) = entry.source.load();
-    let (expired, evicted) = server.keyspace.removed_keys(entry.db);
-    let loads = get(&counters.loads);
-    let (removals, removals_bytes) = entry.queue.waiting();
-    let (today, yesterday) = entry.sizing.distinct_ids();
-    let mean_ttl_ms = (entry.spec().ttl + entry.spec().stale_if_error).as_millis() as u64;
-    let age_ms = match server.keyspace.avg_ttl_ms(entry.db) {
-        0 => 0,
-        left => mean_ttl_ms.saturating_sub(left),
-    };
-    vec![
-        ("items", Gauge, server.keyspace.len(entry.db) as u64),
-        ("negative-items", Gauge, server.keyspace.len(entry.absent_db()) as u64),
-        ("bytes", Gauge, entry.bytes(server)),
-        ("budget-bytes", Gauge, entry.spec().budget),
-        ("hits", Counter, get(&seen.hits)),
-        ("misses", Counter, get(&seen.misses)),
-        ("negative-hits", Counter, get(&seen.negative_hits)),
-        ("stale", Counter, get(&seen.stale)),
-        ("errors", Counter, get(&seen.errors)),
-        ("evicted", Counter, evicted),
-        ("expired", Counter, expired),
-        ("invalidated", Counter, get(&seen.invalidated)),
-        ("refreshed", Counter, get(&seen.refreshed)),
-        ("refused-fills", Counter, get(&seen.refused)),
-        ("loads", Counter, loads),
-        ("loaded-rows", Counter, get(&counters.loaded_rows)),
-        ("absent-rows", Counter, get(&counters.absent_rows)),
-        ("failed-loads", Counter, get(&counters.failures)),
-        ("load-mean-us", Micros, get(&counters.load_us).checked_div(loads).unwrap_or(0)),
-        ("load-max-us", Micros, get(&counters.load_max_us)),
-        ("loading", Gauge, loading as u64),
-        ("queued-ids", Gauge, queued as u64),
-        ("queue-full", Counter, get(&counters.full)),
-        ("changes", Counter, get(&counters.changes)),
-        ("lag-ms", Millis, get(&seen.lag_ms)),
-        ("lag-max-ms", Millis, get(&seen.lag_max_ms)),
-        ("feed-opened", Counter, get(&counters.opened)),
-        ("feed-caught-up-ms", Millis, get(&counters.caught_up_ms)),
-        ("flushes", Counter, get(&counters.lost)),
-        ("waiting-removals", Gauge, removals),
-        ("waiting-removals-bytes", Gauge, removals_bytes),
-        ("age-mean-ms", Millis, age_ms),
-        ("distinct-ids-today", Gauge, today),
-        ("distinct-ids-yesterday", Gauge, yesterday),
-    ]
-}
-
 fn write(server: &Server, entry: &Entry, out: &mut Reply) {
-    let (figures, ratios) = (figures(server, entry), hit_ratios(entry));
+    let (figures, ratios) = (figures(&server.keyspace, entry), hit_ratios(entry));
     out.map(figures.len() + ratios.len() + 4);
     text(out, "state", if entry.source.is_paused() { "paused" } else { "serving" });
     let (feed, trouble) = match entry.source.feed() {

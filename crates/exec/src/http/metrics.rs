@@ -4,8 +4,8 @@
 
 use crate::Server;
 use crate::actions::observe::collect;
-use crate::actions::sources::{Kind, figures, hit_ratios};
 use crate::info::{Sections, Snapshot};
+use crate::rows::{Kind, figures, hit_ratios};
 use crate::stats::{Counter, Histogram, PHASES};
 use std::fmt::{Display, Write as _};
 
@@ -208,7 +208,8 @@ fn sources(server: &Server, page: &mut Page) {
     if list.is_empty() {
         return;
     }
-    let all: Vec<_> = list.iter().map(|entry| (entry.spec().name.as_str(), figures(server, entry))).collect();
+    let all: Vec<_> =
+        list.iter().map(|entry| (entry.spec().name.as_str(), figures(&server.keyspace, entry))).collect();
     let names: Vec<_> = all[0].1.iter().map(|(name, kind, _)| (*name, *kind)).collect();
     for (at, (name, kind)) in names.into_iter().enumerate() {
         let (family, kind_name, unit) = source_family(name, kind);

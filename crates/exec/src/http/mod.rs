@@ -13,7 +13,8 @@ mod openapi;
 mod welcome;
 
 use crate::call::{Flow, execute_row};
-use crate::sources::{self, Entry};
+use crate::fetching;
+use crate::rows::Entry;
 use crate::{Local, Server, Session};
 use arc_swap::ArcSwap;
 use command::{Command, Stream, places};
@@ -188,7 +189,7 @@ pub fn items(
 
 /// Asks for the rows of an EVENKEEL ITEMS that comes after one that waits.
 pub fn ask_ahead(server: &Server, local: &Local, session: &Session, args: Args<'_>) {
-    sources::ask_ahead_for(server, local, session, &ITEMS, args);
+    fetching::ask_ahead_for(server, local, session, &ITEMS, args);
 }
 
 /// Whether a token is the password; true if there is none. A refusal is counted.

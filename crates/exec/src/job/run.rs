@@ -70,7 +70,7 @@ impl Job {
         for call in 0..self.body.len() {
             let (command, args) = self.body.at(call);
             // MSET does not look at what it replaces.
-            if command.name != "mset" {
+            if !command.is(command::facts::REPLACES) {
                 command.each_key(args, &mut |i, _| {
                     let hash = hash_bytes(args.at(i));
                     // If two keys have one hash, the second is missing, and read then.

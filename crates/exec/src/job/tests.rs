@@ -157,7 +157,7 @@ fn a_job_that_finds_nothing_has_its_client_wait() {
     let Mail::Wait(wait) = until_letter(&mut local, |letter| matches!(letter, Mail::Wait(_))) else {
         panic!()
     };
-    let (flow, answer) = crate::park::away::wait(&server, &mut local, &mut session, *wait, None);
+    let (flow, answer) = crate::blocking::wait(&server, &mut local, &mut session, *wait, None);
     let Flow::Parked(Some(left_ms)) = flow else { panic!("it does not wait") };
     assert!((1..=1_000_000).contains(&left_ms) && answer.is_empty() && server.park.holds(1));
     // So much comes that a job takes it, and it does not matter who has more time.
@@ -167,7 +167,7 @@ fn a_job_that_finds_nothing_has_its_client_wait() {
         panic!()
     };
     assert!(!server.park.holds(1));
-    crate::park::away::serve(&server, &mut local, &mut session, &waiter);
+    crate::blocking::give_to_job(&server, &mut local, &mut session, &waiter);
     let (delivery, _) = until_delivered(&server, &mut local, || 0);
     assert!(delivery.bytes.starts_with(b"*2\r\n$1\r\nz\r\n*10000\r\n"), "{:?}", &delivery.bytes[..40]);
     run(&server, &mut local, &mut third, &[b"ZADD", b"z", b"1", b"left"]);

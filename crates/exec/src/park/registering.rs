@@ -1,4 +1,4 @@
-//! Who waits for many keys: it is registered for some at a time, and taken off them so.
+//! A client that waits for many keys is registered for some at a time, and taken off them so.
 //!
 //! ```text
 //! park ──► Registering: some keys in, one look at each (P2) ──all keys──► waits
@@ -6,15 +6,16 @@
 //!              └──────────────► Registering: some keys out ◄───────────────┘
 //! ```
 //!
-//! - W1: whether it still waits `by_client` says; who leaves, leaves that at once. What still stands of it in queues is claimed, and
-//!   passed over.
-//! - W2: it is taken off by whoever ended it, but while it is being registered by who registers it: each key once, and not before
-//!   it was registered.
-//! - W3: a key is looked at when it is registered: what came before is found then, what comes later finds the waiter.
+//! - W1: `by_client` says whether it still waits; a waiter that leaves, leaves that at once. Its rest in
+//!   queues is claimed, and passed over.
+//! - W2: the thread that ends it takes it off its keys; while it is being registered, the loop that registers
+//!   it does. Each key once, and not before it was registered.
+//! - W3: a key is looked at when it is registered: what came before is found then, what comes later finds the
+//!   waiter.
 
-use super::{Found, Park, Waiter, hold, is_filled};
-use crate::mail::Mail;
-use crate::{Local, Server};
+use super::serving::{hold, is_filled};
+use super::{Found, Means, Park, Served, Waiter};
+use keyspace::Keyspace;
 use resp::Reply;
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,6 +26,7 @@ const AT_ONCE: usize = 32;
 
 /// A waiter of many keys on its way in or out.
 pub struct Registering {
+    park: Arc<Park>,
     waiter: Arc<Waiter>,
     /// It is registered for the first so many keys.
     registered: usize,
@@ -32,74 +34,69 @@ pub struct Registering {
 }
 
 impl Registering {
-    pub(crate) fn client(&self) -> u64 {
+    pub fn client(&self) -> u64 {
         self.waiter.client
     }
 
-    pub(crate) fn is_half_in(&self) -> bool {
+    pub fn is_half_in(&self) -> bool {
         !self.leaves && self.registered >= self.waiter.keys.len() / 2
     }
 
-    /// Goes on; false if that was all.
-    pub(crate) fn advance(&mut self, server: &Server, local: &mut Local) -> bool {
-        let (park, keyspace, waiter) = (&server.park, &server.keyspace, &self.waiter);
+    /// Goes on; false if that was all. With the client, if it was served meanwhile.
+    pub fn advance(&mut self, means: &mut Means<'_>) -> (bool, Option<Served>) {
+        let (park, waiter) = (&self.park, &self.waiter);
         if self.leaves {
             let from = self.registered.saturating_sub(AT_ONCE);
-            park.remove(keyspace, waiter, from..self.registered);
+            park.remove(means.keyspace, waiter, from..self.registered);
             self.registered = from;
-            return from > 0;
+            return (from > 0, None);
         }
         let to = waiter.keys.len().min(self.registered + AT_ONCE);
-        let some = self.registered..to;
-        if park.add(keyspace, waiter, some.clone()) {
+        let (some, mut served) = (self.registered..to, None);
+        if park.add(means.keyspace, waiter, some.clone()) {
             self.registered = to;
             let mut out = Reply::new(waiter.resp3);
-            match park.look(server, local, waiter, some, &mut out) {
-                Some(found) => deliver(server, local, waiter, found, out),
-                None if to < waiter.keys.len() => return true,
+            match park.look(means, waiter, some, &mut out) {
+                Some(found) => served = Some(Served::new(waiter, found, out)),
+                None if to < waiter.keys.len() => return (true, None),
                 None => {}
             }
         }
         self.leaves = !park.is_in(waiter, self.registered);
-        self.leaves && self.registered > 0
+        (self.leaves && self.registered > 0, served)
     }
 }
 
-/// Answers a client that was served while it was registered.
-fn deliver(server: &Server, local: &mut Local, waiter: &Arc<Waiter>, found: Found, out: Reply) {
-    let Found::Served(changes, stream) = found else {
-        return server.send(waiter.loop_id, Mail::Serve(waiter.clone()));
-    };
-    let reply = Mail::Reply { client: waiter.client, bytes: out.into_bytes(), stream };
-    server.send(waiter.loop_id, reply);
-    server.after(local, changes);
-}
-
 impl Park {
-    /// Registers a waiter for its keys, of many in slices; what it finds there. O(its keys), at most [`AT_ONCE`].
+    /// Registers a waiter for its keys, of many in slices; what it finds there. O(its keys), at most
+    /// [`AT_ONCE`].
     pub(super) fn register(
-        &self,
-        server: &Server,
-        local: &mut Local,
+        self: &Arc<Self>,
+        means: &mut Means<'_>,
         waiter: &Arc<Waiter>,
         out: &mut Reply,
     ) -> Option<Found> {
         let keys = waiter.keys.len();
         if keys > AT_ONCE {
-            let work = Registering { waiter: waiter.clone(), registered: 0, leaves: false };
-            local.works.push(Box::new(work));
+            self.begin(means, waiter, 0, false);
             return None;
         }
-        let registered = if self.add(&server.keyspace, waiter, 0..keys) { keys } else { 0 };
-        let found = self.look(server, local, waiter, 0..registered, out);
+        let registered = if self.add(means.keyspace, waiter, 0..keys) { keys } else { 0 };
+        let found = self.look(means, waiter, 0..registered, out);
         if !self.is_in(waiter, registered) {
-            self.remove(&server.keyspace, waiter, 0..registered);
+            self.remove(means.keyspace, waiter, 0..registered);
         }
         found
     }
 
+    /// Leaves behind what goes on in slices.
+    fn begin(self: &Arc<Self>, means: &mut Means<'_>, waiter: &Arc<Waiter>, registered: usize, leaves: bool) {
+        let (park, waiter) = (self.clone(), waiter.clone());
+        means.pieces.push(Box::new(Registering { park, waiter, registered, leaves }));
+    }
+
     /// Registers it for some keys, unless it does not wait any more.
-    fn add(&self, keyspace: &keyspace::Keyspace, waiter: &Arc<Waiter>, keys: Range<usize>) -> bool {
+    fn add(&self, keyspace: &Keyspace, waiter: &Arc<Waiter>, keys: Range<usize>) -> bool {
         let keys = &waiter.keys[keys];
         {
             let mut tables = self.tables.lock();
@@ -115,14 +112,14 @@ impl Park {
         true
     }
 
-    /// Says that nobody registers it any more; whether it is registered for all its keys, and waits (W2).
+    /// Says that it is registered no further; whether it is registered for all its keys, and waits (W2).
     fn is_in(&self, waiter: &Arc<Waiter>, registered: usize) -> bool {
         let tables = self.tables.lock();
         waiter.registering.store(false, Ordering::Relaxed);
         registered == waiter.keys.len() && tables.has(waiter)
     }
 
-    fn remove(&self, keyspace: &keyspace::Keyspace, waiter: &Waiter, keys: Range<usize>) {
+    fn remove(&self, keyspace: &Keyspace, waiter: &Waiter, keys: Range<usize>) {
         let keys = &waiter.keys[keys];
         {
             let mut tables = self.tables.lock();
@@ -139,7 +136,7 @@ impl Park {
     }
 
     /// Takes a waiter that is claimed out of everything (W1, W2). O(its keys), at most [`AT_ONCE`].
-    pub(super) fn forget(&self, server: &Server, local: &mut Local, waiter: &Arc<Waiter>) {
+    pub(super) fn forget(self: &Arc<Self>, means: &mut Means<'_>, waiter: &Arc<Waiter>) {
         let registering = {
             let mut tables = self.tables.lock();
             tables.remove(waiter.client);
@@ -150,31 +147,30 @@ impl Park {
             return;
         }
         if keys <= AT_ONCE {
-            return self.remove(&server.keyspace, waiter, 0..keys);
+            return self.remove(means.keyspace, waiter, 0..keys);
         }
-        let work = Registering { waiter: waiter.clone(), registered: keys, leaves: true };
-        local.works.push(Box::new(work));
+        self.begin(means, waiter, keys, true);
     }
 
-    /// Looks at keys it was just registered for (W3); who holds it at this moment looks for it (P5).
+    /// Looks at keys it was just registered for (W3); the thread that holds it at this moment looks instead
+    /// (P5).
     fn look(
-        &self,
-        server: &Server,
-        local: &mut Local,
+        self: &Arc<Self>,
+        means: &mut Means<'_>,
         waiter: &Arc<Waiter>,
         keys: Range<usize>,
         out: &mut Reply,
     ) -> Option<Found> {
         for id in &waiter.keys[keys] {
-            if !is_filled(server, local, waiter, id) {
+            if !is_filled(means, waiter, id) {
                 continue;
             }
             if !waiter.claim.take_or_note() {
                 return None;
             }
-            let found = hold(server, local, waiter, id, out);
+            let found = hold(means, waiter, id, out);
             if found.is_some() {
-                self.forget(server, local, waiter);
+                self.forget(means, waiter);
                 return found;
             }
         }

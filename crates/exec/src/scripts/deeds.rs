@@ -60,7 +60,7 @@ pub(super) fn say(server: &Server, deed: Deed) {
         Deed::Keep(scripts) => server.scripts.code.take_over(scripts),
         Deed::Publish(shard, channel, message) => {
             let message = || crate::pubsub::Shared::Own((&*message).into());
-            server.pubsub.announce(server, shard, &channel, message);
+            server.pubsub.announce(shard, &channel, message);
         }
         // Its transaction does it.
         Deed::Act { .. } => {}
@@ -234,7 +234,7 @@ fn perform_one(
     let out = &mut doing.out;
     let mut act =
         Act { server, local, session, out, view: None, in_script: false, in_multi: true, committed: true };
-    crate::actions::perform(&mut act, command, args).unwrap_or_else(|error| {
+    server.actions.perform(&mut act, command, args).unwrap_or_else(|error| {
         doing.out.truncate(mark);
         doing.out.error(&error.text());
         Flow::Done

@@ -2,8 +2,8 @@
 
 use super::reader::{Reader, load, load_chunk};
 use super::*;
-use crate::sources;
-use command::Room;
+use crate::rows;
+use command::{Room, facts};
 use stdx::budget::Holding;
 
 /// Ground that a script's commands run on.
@@ -156,7 +156,7 @@ impl<'a, 'o> Runner<'a, 'o> {
     /// Leaves a command of a transaction for after the commit: its answer belongs at that place of the reply.
     pub(super) fn later(&mut self, command: &Command, args: resp::Args<'_>, index: usize, at: usize) {
         self.told.deeds.push(Deed::Act { at, index, db: self.db });
-        if command.name == "hello" {
+        if command.is(facts::SPEAKS) {
             self.resp3 = crate::actions::connection::will_speak(self.server, args).unwrap_or(self.resp3);
         }
     }
@@ -291,7 +291,7 @@ impl<'a, 'o> Runner<'a, 'o> {
         handler: command::Handler,
         args: resp::Args<'_>,
     ) -> Result<(), Error> {
-        let Some(entry) = sources::of_call(self.server, self.db, command, args)? else {
+        let Some(entry) = rows::of_call(&self.server.sources, self.db, command, args)? else {
             return self.in_own_db(command, handler, args);
         };
         self.look_for_rows(&entry, command, args)?;
@@ -305,7 +305,7 @@ impl<'a, 'o> Runner<'a, 'o> {
     #[cold]
     fn look_for_rows(
         &mut self,
-        entry: &sources::Entry,
+        entry: &rows::Entry,
         command: &Command,
         args: resp::Args<'_>,
     ) -> Result<(), Error> {
@@ -322,11 +322,11 @@ impl<'a, 'o> Runner<'a, 'o> {
         }
         let overlay = &mut *self.ground.overlay;
         let mut view = View::overlay(&self.server.keyspace, overlay, entry.db, self.run.now_ms);
-        let missing = keys.iter().find(|key| !sources::is_known(entry, &mut view, key));
+        let missing = keys.iter().find(|key| !rows::is_known(entry, &mut view, key));
         view.finish();
         let Some(missing) = missing else { return Ok(()) };
         if !self.in_script || self.run.keys().iter().any(|key| key == *missing) {
-            return Err(sources::removed_before(entry, missing));
+            return Err(rows::removed_before(entry, missing));
         }
         let name = &entry.spec().name;
         Err(format!("ERR a row of source '{name}' that is not cached must be among the script's KEYS").into())
@@ -364,7 +364,7 @@ impl<'a, 'o> Runner<'a, 'o> {
         let overlay = &*self.ground.overlay;
         let (db, mut unknown) = (overlay.physical(self.db), Vec::new());
         // A plain SET does not look at what it replaces.
-        if command.name != "set" || args.len() > 3 {
+        if !command.is_plain_set(args) {
             command.each_key(args, &mut |i, _| {
                 if !overlay.knows(db, args.at(i)) {
                     unknown.push((db, Box::from(args.at(i))));
@@ -372,7 +372,7 @@ impl<'a, 'o> Runner<'a, 'o> {
             });
         }
         // It must be known before the command runs: run again after it changed the overlay, it would find what it did itself.
-        if let Some((db, key)) = sources::target(self.server, command, args) {
+        if let Some((db, key)) = rows::target(&self.server.sources, command, args) {
             let db = overlay.physical(db);
             if !overlay.knows(db, key) {
                 unknown.push((db, key.into()));
@@ -475,7 +475,7 @@ impl<'a, 'o> Runner<'a, 'o> {
     fn action(&mut self, command: &'static Command, args: resp::Args<'_>) -> Result<(), Error> {
         match command.name {
             "publish" | "spublish" => {
-                let shard = command.name == "spublish";
+                let shard = !command.is(facts::PASSES_PATTERNS);
                 let server = self.server;
                 let sent = server.pubsub.matching(shard, args.at(1), &mut || self.interrupt().is_none());
                 let Some(sent) = sent else {
@@ -506,7 +506,7 @@ impl<'a, 'o> Runner<'a, 'o> {
             }
             _ => {}
         }
-        if self.limit.until_ns.is_some() && crate::queue::is_slow_action(command) {
+        if self.limit.until_ns.is_some() && command.is(facts::SLOW_ACTION) {
             // A loop does not wait for an answer that is collected elsewhere; a script's thread does.
             return Err(self.elsewhere());
         }

@@ -18,8 +18,9 @@
 use super::run::{Ground, Limit, Runner, run_script};
 use super::*;
 use crate::actions::{connection, libraries, scripting};
-use crate::queue::{Queue, is_deed, is_script, needs_engine};
+use crate::queue::{Queue, is_deed, needs_engine};
 use crate::session::ClientInfo;
+use command::facts;
 use std::collections::HashSet;
 
 /// See the module.
@@ -234,7 +235,7 @@ impl Transaction {
         host: &mut Quiet<Compiling<'_>>,
     ) -> Result<Order, Error> {
         let (command, args) = self.queue.at(at);
-        if !is_script(command) {
+        if !command.is(facts::SCRIPT) {
             let mut out = Reply::new(resp3);
             match command.name {
                 "script|load" => match lua.find(args.at(2), true, host)? {
@@ -295,10 +296,10 @@ impl Transaction {
         let mut wanted: HashSet<(usize, &[u8])> =
             self.watch.keys.keys().map(|(db, key)| (*db, &**key)).collect();
         for (command, args) in self.queue.iter() {
-            if command.name == "select" {
+            if command.is(facts::SELECTS) {
                 db = connection::database(server, args.at(1)).unwrap_or(db);
             }
-            if command.name != "set" || args.len() > 3 {
+            if !command.is_plain_set(args) {
                 command.each_key(args, &mut |i, _| {
                     wanted.insert((db, args.at(i)));
                 });

@@ -1,8 +1,8 @@
-//! What must hold for any bytes whatsoever. Called by `tests/hostile.rs` and by `fuzz/`.
+//! Checks that must hold for any bytes. `tests/hostile.rs` and `fuzz/` call them.
 
 use http::{Parsed, request};
 
-/// The requests in `bytes`, when they come in pieces of `step` bytes; whether they end in a refusal.
+/// The requests in `bytes`, fed in pieces of `step` bytes, and whether they end in a refusal.
 pub fn requests(bytes: &[u8], step: usize) -> (Vec<String>, bool) {
     let (mut found, mut from, mut looked, mut here) = (Vec::new(), 0, 0, 0);
     loop {
@@ -19,7 +19,7 @@ pub fn requests(bytes: &[u8], step: usize) -> (Vec<String>, bool) {
     }
 }
 
-/// However the bytes come in pieces, they are the same requests; the first byte is the size of the pieces.
+/// The pieces in which bytes come do not change the requests. The first byte is the size of the pieces.
 pub fn stream(data: &[u8]) {
     let Some((step, bytes)) = data.split_first() else { return };
     let step = usize::from(*step).max(1);

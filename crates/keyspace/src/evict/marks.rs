@@ -1,50 +1,52 @@
-//! What eviction knows of a segment's slots: a byte each (`policy.rs`), whether its entry has an expiry, and what was evicted
-//! from there lately.
+//! Eviction's notes on the slots of a segment: a byte each (`policy.rs`), whether the entry has an expiry,
+//! and which keys were evicted lately.
 //!
 //! ```text
 //!   Segment ─► Header ─► Marks   tick │ ghosts │ words: 8 bytes of slots each, then a bit per slot
 //! ```
 //!
-//! - M1: a slot's byte is [`policy::EMPTY`] iff no entry stands there; the byte moves with its entry.
-//! - M2: ages are as of `tick`; who comes in a later tick makes all of the segment older first. So ageing is paid by those who
-//!   use or change a segment, once per tick, and nobody walks over all of them.
-//! - M3: words are loaded and stored whole, relaxed. Whoever holds the shard's lock may do so through a shared reference.
+//! - M1: a slot's byte is [`policy::EMPTY`] iff the slot has no entry. The byte moves with its entry.
+//! - M2: ages are as of `tick`. The first use or change in a later tick ages the whole segment. So a segment
+//!   pays for ageing once per tick in which it is used, and no thread walks over all segments.
+//! - M3: words are loaded and stored whole, relaxed. A holder of the shard's lock may do so through a shared
+//!   reference.
 //!
-//! There are none until eviction is wanted: 1.3 KB for a whole segment then, and up to 2 KB of ghosts from its first eviction on.
+//! Marks exist only once eviction is wanted. They take 1.3 KB for a whole segment, and up to 2 KB for ghosts
+//! from its first eviction on.
 
 use super::policy::{self, EMPTY, Ranks};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Ghosts of a bucket.
 const BUCKET: usize = 8;
-/// Buckets at most: about 1.4 ghosts per entry of a full segment.
+/// Most buckets: about 1.4 ghosts per entry of a full segment.
 const BUCKETS: usize = 128;
-/// No ghost: its frequency would be 15.
+/// The mark of no ghost: its frequency would be 15.
 const NOBODY: u16 = 0xffff;
 
-/// Where the time of a cache stands.
+/// The time of a cache.
 #[derive(Clone, Copy)]
 pub(crate) struct Time {
     pub(crate) tick: u32,
     pub(crate) threshold: policy::Threshold,
 }
 
-/// See the module.
+/// The marks of a segment. See the module.
 pub(crate) struct Marks<W: ?Sized = [AtomicU64]> {
     tick: AtomicU32,
-    /// Words of bytes; those with a bit per slot that says whether its entry expires come behind them.
+    /// How many words hold bytes. The words behind them hold a bit per slot: whether its entry expires.
     bytes: u32,
     ghosts: Vec<[u16; BUCKET]>,
     words: W,
 }
 
-/// Words for so many slots: of bytes, and of bits.
+/// Words for this many slots: of bytes, and of bits.
 const fn words(slots: usize) -> (usize, usize) {
     (slots.div_ceil(8), slots.div_ceil(64))
 }
 
 impl Marks {
-    /// For so many slots, of which none has an entry.
+    /// Marks for this many slots without entries.
     pub(crate) fn new(slots: usize, tick: u32) -> Box<Marks> {
         fn sized<const WORDS: usize>(slots: usize, tick: u32) -> Box<Marks> {
             let (bytes, bits) = words(slots);
@@ -58,7 +60,7 @@ impl Marks {
                 }),
             })
         }
-        // The slots of the forms of a table.
+        // The slots of each form of a table.
         match words(slots).0 {
             0..=2 => sized::<3>(slots, tick),
             3..=8 => sized::<9>(slots, tick),
@@ -83,7 +85,7 @@ impl Marks {
         word.store(word.load(Relaxed) & !(0xff << shift) | u64::from(byte) << shift, Relaxed);
     }
 
-    /// No entry stands there any more.
+    /// Marks a slot as free.
     pub(crate) fn clear(&mut self, slot: usize) {
         self.set(slot, EMPTY);
         self.set_expires(slot, false);
@@ -100,7 +102,7 @@ impl Marks {
         if expires { *word |= bit } else { *word &= !bit }
     }
 
-    /// The entry of a slot was used.
+    /// Notes a use of the entry of a slot.
     #[inline]
     pub(crate) fn used(&self, slot: usize, time: Time) {
         if self.tick.load(Relaxed) != time.tick {
@@ -111,7 +113,7 @@ impl Marks {
         }
     }
 
-    /// M2. Cost: 143 words at most.
+    /// Ages all bytes to the tick of `time` (M2). At most 143 words.
     #[cold]
     pub(crate) fn grow_older(&self, time: Time) {
         let from = self.tick.load(Relaxed);
@@ -128,18 +130,18 @@ impl Marks {
         self.tick.load(Relaxed)
     }
 
-    /// Makes the bytes of this segment and of one it is merged with as of the same tick.
+    /// Ages two segments that are to be merged to the same tick.
     pub(crate) fn align(&self, other: &Marks, threshold: policy::Threshold) {
         let (mine, others) = (self.tick(), other.tick());
-        // Ticks may wrap; the later one is less than half of them ahead.
+        // Ticks may wrap. The later one is less than half of all ticks ahead.
         let later = if mine.wrapping_sub(others) < u32::MAX / 2 { mine } else { others };
         let time = Time { tick: later, threshold };
         self.grow_older(time);
         other.grow_older(time);
     }
 
-    /// Who goes first of the next `want` entries from a slot on (only of those that expire, if so wanted), and how many there
-    /// were. Cost: the words looked at.
+    /// The lowest-ranked of the next `want` entries from a slot on, and how many were looked at. `expiring`:
+    /// only entries with an expiry. O(words visited).
     pub(crate) fn sample(
         &self,
         from: usize,
@@ -173,20 +175,21 @@ impl Marks {
         (seen, best)
     }
 
-    /// The bits of a word's slots.
+    /// The expiry bits of the slots of a word.
     fn expires_of(&self, word: usize) -> u8 {
         (self.words[self.bytes as usize + word / 8].load(Relaxed) >> (word % 8 * 8)) as u8
     }
 
-    /// Slots with an entry (that expires, if so wanted), from one on and around, at most so many.
+    /// At most `want` slots with an entry, from a slot on and around. `expiring`: only entries with an
+    /// expiry.
     pub(crate) fn some(&self, from: usize, want: usize, expiring: bool) -> impl Iterator<Item = usize> + '_ {
-        // Beyond the last slot the bytes say that there is nothing.
+        // Bytes beyond the last slot read as empty.
         let slots = self.words().len() * 8;
         let slots = (from..slots).chain(0..from);
         slots.filter(move |slot| self.byte(*slot) != EMPTY && (!expiring || self.expires(*slot))).take(want)
     }
 
-    /// Remembers what is evicted. `buckets`: how many of them a segment uses, so that there are about two ghosts per entry.
+    /// Remembers an evicted key. `buckets`: how many a segment uses, for about two ghosts per entry.
     pub(crate) fn put_ghost(&mut self, hash: u64, freq: u8, buckets: usize) {
         if self.ghosts.len() < buckets {
             self.ghosts.reserve_exact(buckets - self.ghosts.len());
@@ -198,7 +201,7 @@ impl Marks {
         bucket[0] = print << 4 | u16::from(freq);
     }
 
-    /// Takes a ghost out: how often it had been used.
+    /// Takes a ghost out; returns how often its key had been used.
     pub(crate) fn take_ghost(&mut self, hash: u64, buckets: usize) -> Option<u8> {
         let (at, print) = ghost_place(hash, buckets);
         let bucket = self.ghosts.get_mut(at)?;
@@ -209,20 +212,21 @@ impl Marks {
         Some(freq)
     }
 
-    /// For the halves of a segment: they start with its ghosts, of which each will ask for its own only.
+    /// Copies the ghosts of a segment into a half of it. Each half will ask only for its own.
     pub(crate) fn inherit(&mut self, from: &Marks) {
         self.ghosts.clone_from(&from.ghosts);
     }
 }
 
-/// Buckets of a segment of a cache of so many entries per shard.
+/// Buckets per segment for a cache with this many entries per shard.
 pub(crate) fn buckets(entries_per_shard: usize) -> usize {
     let wanted = (2 * entries_per_shard / BUCKET).max(1);
-    // In powers of two, so that they seldom change.
+    // Powers of two, so that the number seldom changes.
     (wanted.next_power_of_two() / if wanted.is_power_of_two() { 1 } else { 2 }).min(BUCKETS)
 }
 
-/// Bucket and fingerprint, of hash bits that choose neither shard nor directory nor, but for the deepest, line.
+/// Bucket and fingerprint, from hash bits that choose neither shard nor directory nor, except in the deepest
+/// segments, the line.
 fn ghost_place(hash: u64, buckets: usize) -> (usize, u16) {
     let mixed = (hash & 0xffff_ffff).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((mixed >> 52) as usize % buckets, (mixed >> 36) as u16 & 0xfff)
@@ -233,7 +237,7 @@ mod tests {
     use super::*;
     use policy::{CANDIDATES, RANKS};
 
-    /// Slots of the forms of a table.
+    /// The slots of each form of a table.
     const FORMS: [usize; 4] = [9, 63, 279, 1143];
     const TIME: Time = Time { tick: 0, threshold: CANDIDATES[2] };
 
@@ -277,7 +281,8 @@ mod tests {
                         }
                     }
                     last_halved = tick / 56;
-                    // Somebody looks at the segment in every tick: ageing over several is the same but for halving in between.
+                    // The segment is aged in every tick. Ageing over several ticks at once differs only in
+                    // the halving in between.
                     marks.grow_older(Time { tick, ..TIME });
                 }
                 7 => {

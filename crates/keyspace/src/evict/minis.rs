@@ -1,23 +1,23 @@
-//! Five caches of at most 256 keys, one per threshold, that see one and the same small part of all accesses: whichever would
-//! have had the most hits says which threshold the real cache uses.
+//! Five caches of at most 256 keys, one per threshold, that all see the same small part of accesses. The one
+//! with the most hits decides the threshold of the real cache.
 //!
-//! - M1: a key takes part if its hash falls into the first 256/C of all hashes, C being the entries the cache holds. The keys
-//!   are the same for all five, so the comparison is paired.
-//! - M2: LRU is among them: it is the net below the others when the hot set changes.
-//! - M3: a decision needs 5 accesses per entry, and a lead of 0.2 %; then all counts fade by a fifth.
+//! - M1: a key takes part if its hash is among the first 256/C of all hashes, with C entries in the cache.
+//!   The keys are the same for all five, so the comparison is paired.
+//! - M2: LRU is one of the five. It is the fallback when the hot set changes.
+//! - M3: a decision needs 5 accesses per entry and a lead of 0.2 %. Then all counts fade by a fifth.
 //!
-//! Cost of an access: about 400 ns, of which at C = 1M one in 4,000 pays. All five take 20 KB.
+//! Cost of an access: about 400 ns; at C = 1M one access in 4,000 pays it. All five take 20 KB.
 
 use super::policy::{self, CANDIDATES, EMPTY, FIRST, RANKS, TICKS};
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 
-/// Entries of a mini-cache at most.
+/// Most entries of a mini-cache.
 pub(crate) const ENTRIES: usize = 256;
 /// Slots looked at for a victim.
 const SAMPLE: usize = 32;
 
-/// What was evicted lately, and how often it had been used: a queue of so many entries.
+/// A queue of recently evicted keys, with how often each had been used.
 #[derive(Default)]
 pub(crate) struct Ghosts {
     freqs: HashMap<u64, (u8, u64)>,
@@ -26,12 +26,12 @@ pub(crate) struct Ghosts {
 }
 
 impl Ghosts {
-    /// Remembers a key; of more than `capacity` the oldest is forgotten. O(1).
+    /// Remembers a key. Above `capacity` the oldest is forgotten. O(1).
     pub(crate) fn put(&mut self, hash: u64, freq: u8, capacity: usize) {
         self.number += 1;
         self.freqs.insert(hash, (freq, self.number));
         self.queue.push_back((hash, self.number));
-        // Two at a time, so that a queue that must become shorter does.
+        // Two at a time, so that a queue with a lowered capacity shrinks.
         for _ in 0..2 {
             if self.queue.len() <= capacity {
                 break;
@@ -44,7 +44,7 @@ impl Ghosts {
         }
     }
 
-    /// Takes a key out.
+    /// Takes a key out; returns its use count.
     pub(crate) fn take(&mut self, hash: u64) -> Option<u8> {
         self.freqs.remove(&hash).map(|(freq, _)| freq)
     }
@@ -54,7 +54,7 @@ impl Ghosts {
     }
 }
 
-/// The policy with one threshold, over so few keys that everything about it is plain.
+/// The policy with one threshold, over so few keys that it is written plainly.
 struct Mini {
     candidate: usize,
     bytes: [u8; ENTRIES],
@@ -80,7 +80,7 @@ impl Mini {
         }
     }
 
-    /// One access; true if it is a hit.
+    /// Notes one access; true if it is a hit.
     fn access(&mut self, hash: u64, capacity: usize) -> bool {
         if let Some(&at) = self.places.get(&hash) {
             if let Some(byte) = policy::used(self.bytes[at]) {
@@ -118,7 +118,7 @@ impl Mini {
         self.dice = self.dice.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         let start = (self.dice >> 40) as usize;
         for i in 0..ENTRIES {
-            // An odd step visits every slot once, neighbours far apart.
+            // An odd step visits every slot once, with neighbours far apart.
             let at = (start + i * 101) % ENTRIES;
             if self.bytes[at] == EMPTY {
                 continue;
@@ -137,7 +137,7 @@ impl Mini {
     }
 }
 
-/// See the module.
+/// The five mini-caches and their score. See the module.
 pub(crate) struct Minis {
     minis: [Mini; 5],
     hits: [f64; 5],
@@ -159,7 +159,8 @@ impl Default for Minis {
 }
 
 impl Minis {
-    /// One access of a key that takes part (M1), in a cache of `entries`; which candidate is best by now.
+    /// Notes one access to a key that takes part (M1) in a cache of `entries`. Returns the best candidate so
+    /// far.
     pub(crate) fn access(&mut self, hash: u64, entries: usize) -> usize {
         let capacity = entries.clamp(1, ENTRIES);
         for (mini, hits) in self.minis.iter_mut().zip(&mut self.hits) {
@@ -173,7 +174,7 @@ impl Minis {
         self.chosen
     }
 
-    /// M3.
+    /// Chooses the best candidate and fades the counts (M3).
     fn decide(&mut self) {
         self.since = 0;
         let best = (0..5).fold(self.chosen, |best, i| if self.hits[i] > self.hits[best] { i } else { best });
@@ -212,7 +213,7 @@ mod tests {
         assert_ne!(CANDIDATES[chosen], policy::Threshold::Lru);
         let hits: Vec<f64> = minis.hits.to_vec();
         assert!(hits[chosen] > 1.5 * hits[4].max(1.0), "a loop larger than the cache starves LRU: {hits:?}");
-        // Now each key is used once more after 100 others, and never again.
+        // From here each key is used once more after 100 others, and never again.
         for i in 0..60_000u64 {
             minis.access(1_000_000 + i, 200);
             chosen = minis.access(1_000_000 + i.saturating_sub(100), 200);

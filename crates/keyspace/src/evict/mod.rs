@@ -1,31 +1,30 @@
-//! Eviction: which keys go when memory is short, and how that is found out.
+//! Eviction: which keys go when memory is short.
 //!
 //! ```text
-//!   reads, overwrites ──► the slot's byte (marks.rs)          one byte, nothing if it was used this tick already
+//!   reads, overwrites ──► the slot's byte (marks.rs)           one byte, unless used this tick already
 //!                    └──► ring of this thread ─► mini-caches   which threshold would hit most (minis.rs)
 //!   insertions ─────────► time, ghosts
-//!   a writer over the limit, or a loop at rest ─► evict: one victim of a sample of 64 neighbouring slots
+//!   a writer over the limit, or an idle loop ─► evict: one victim of a sample of 64 neighbouring slots
 //! ```
 //!
-//! A [`Budget`] is a set of databases with a policy: all that clients can select share one, each group of hidden ones has its own. The
-//! limit itself, and what counts towards it, is the caller's business.
+//! A [`Budget`] is a set of databases with one policy. The visible databases share one budget; each group of
+//! hidden ones has its own. The caller sets the limit and decides what counts towards it.
 //!
-//! - V1: nothing here costs anything but a branch while eviction is off.
-//! - V2: an eviction holds one shard's lock at a time, for microseconds: nobody waits for it longer than for a GET.
-//! - V3: an evicted key is removed by a write like any other: at an LSN, with pre-images, watchers, sink and notification. What
-//!   a long commit covers stays.
-//! - V4: ghosts remember only what was evicted, or removed because its origin changed, not what was deleted or expired. A cache
-//!   of few entries has one queue of them, for a shard would hold none or one; a larger one has them in its segments.
-//! - V5: time stands still while there is plenty of room. Before the cache is full, as many entries as it will hold then are
-//!   supposed to follow from how full it is: who came first must not be taken for who is not used.
+//! - V1: while eviction is off, all this costs one branch.
+//! - V2: an eviction holds one shard's lock at a time, for microseconds, as a GET does.
+//! - V3: an eviction is a write like any other: it has an LSN, pre-images, watchers, sink and notification.
+//!   Keys that a long commit covers stay.
+//! - V4: ghosts remember keys that were evicted, or removed because their origin changed; not deleted or
+//!   expired ones. A cache of few entries has one queue of ghosts; a larger one has them in its segments.
+//! - V5: time stands still while there is plenty of room. Until the cache is full, its capacity is estimated
+//!   from how full it is, so that the first keys do not look unused.
+//! - V6: a use counts once per tick. If an entry's last use and now lie in the same 16 seconds within one
+//!   tick, its slot byte is not read: a GET would fetch that line for nothing else.
+//! - V7: the databases of a hidden budget compete, half a sample each. Many new entries of one that are not
+//!   used again drive out no used entry of the other.
 //!
-//! - V6: a use counts once per tick. An entry that was used in the same 16 seconds as now, all of which lie in one tick, is not
-//!   looked at: the bytes of slots are a line of memory that a GET does not need otherwise.
-//! - V7: the databases of a hidden budget are compared with each other, half a sample of each: however many entries come to one and
-//!   are not used again, they drive out none of the other that are in use.
-//!
-//! Cost of an eviction: a lock, 64 bytes through a table, a removal: under 1 µs. If the shards hold few entries each, up to
-//! 64 of them are looked at.
+//! Cost of an eviction: a lock, 64 bytes of a table, a removal; under 1 µs. If each shard holds few entries,
+//! up to 64 segments are visited.
 
 mod marks;
 mod minis;
@@ -51,27 +50,27 @@ use stdx::locks::{Bits, Guard};
 /// Entries looked at for one eviction, and segments at most.
 const SAMPLE: usize = 64;
 const SEGMENTS: usize = 64;
-/// Entries looked at for who expires first, at least.
+/// Entries looked at, at least, to find the one that expires first.
 const SOONEST: usize = 16;
-/// Up to so many entries a cache has one queue of ghosts (V4).
+/// A cache of at most this many entries has one queue of ghosts (V4).
 const FEW: usize = 4096;
-/// Parts of its limit from which on a budget's time goes on, and from which on it counts as full.
+/// Shares of its limit: from `SOME` on a budget's time goes on (V5), from `FULL` on it counts as full.
 const SOME: f64 = 0.25;
 const FULL: f64 = 0.9;
-/// Accesses a thread keeps for the mini-caches; more are lost.
+/// Accesses a thread keeps for the mini-caches. Further ones are lost.
 const RING: usize = 512;
 
-/// Which keys are evicted. As Redis's names say, but `Adaptive` stands for both LRU and LFU.
+/// Which keys are evicted. The names are Redis's, but `Adaptive` stands for both LRU and LFU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Policy {
     None,
     Adaptive,
     Random,
-    /// As the others, of keys that expire only.
+    /// As above, among keys with an expiry only.
     VolatileAdaptive,
     VolatileRandom,
-    /// Who expires first.
+    /// The key that expires first.
     VolatileTtl,
 }
 
@@ -90,59 +89,60 @@ impl Policy {
     }
 }
 
-/// What a call of [`Keyspace::evict`] did.
+/// The result of [`Keyspace::evict`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Evicted {
-    /// Removed a key of so many bytes.
+    /// Removed a key of this many bytes.
     Freed(u64),
-    /// Found nobody this time, though there may be somebody.
+    /// Found no victim this time. A further call may find one.
     Missed,
-    /// There is nothing that may be evicted.
+    /// No key may be evicted.
     Nothing,
 }
 
-/// How to look for a victim.
+/// A request for a victim.
 #[derive(Clone, Copy)]
 pub(crate) struct Find<'a> {
-    /// None: not by use.
+    /// Ranks by use; `None`: use does not matter.
     pub(crate) ranks: Option<&'a Ranks>,
-    /// Only who expires.
+    /// Only entries with an expiry.
     pub(crate) expiring: bool,
-    /// Who expires first.
+    /// The entry that expires first.
     pub(crate) soonest: bool,
     /// Entries to look at, and segments at most.
     pub(crate) want: usize,
     pub(crate) segments: usize,
     pub(crate) time: Time,
-    /// From an access byte to ticks without use, for segments without marks.
+    /// Turns an access byte into ticks without use, for segments without marks.
     pub(crate) idle: &'a dyn Fn(u8) -> u8,
 }
 
-/// A victim and its shard; with the lock of that, if it was the last to be looked at.
+/// A victim with its shard, and the shard's lock if it was the last one visited.
 type Seen<'a> = (usize, Found, Option<Guard<'a, Shard>>);
 
-/// A victim: the lowest rank goes first.
+/// A victim. The lowest rank goes first.
 pub(crate) struct Found {
     pub(crate) rank: u64,
     pub(crate) byte: u8,
     pub(crate) key: Box<[u8]>,
 }
 
-/// Databases that share a policy and its time. All fields are relaxed; a lost update loses a moment of a statistic.
+/// Databases that share a policy and its time. All fields are relaxed: a lost update loses a bit of a
+/// statistic.
 pub(crate) struct Budget {
     databases: Range<usize>,
     policy: AtomicU8,
     samples: AtomicUsize,
-    /// Entries it holds when full; 0: it is far from that, and time stands still (V5).
+    /// Entries it holds when full. 0: it is far from full, and time stands still (V5).
     entries: AtomicUsize,
-    /// Time: ticks, and fourteenths of entries towards the next.
+    /// Time: ticks, and below, in `progress`, the way to the next one in fourteenths of entries.
     tick: AtomicU32,
-    /// When the last tick began, as entries note their last use ([`crate::view::access_tick`]).
+    /// When the last tick began, as an access tick ([`crate::view::access_tick`]).
     ticked: AtomicU8,
     progress: AtomicU64,
-    /// Place in [`CANDIDATES`].
+    /// The index in [`CANDIDATES`].
     candidate: AtomicUsize,
-    /// Hashes below it take part in the mini-caches.
+    /// Hashes below this take part in the mini-caches.
     below: AtomicU64,
     minis: Mutex<Option<Box<Minis>>>,
     ghosts: Mutex<Ghosts>,
@@ -182,7 +182,7 @@ impl Budget {
         Time { tick: self.tick.load(Relaxed), threshold: CANDIDATES[candidate] }
     }
 
-    /// Time goes on by one insertion.
+    /// Advances time by one insertion.
     fn insertion(&self, access: u8) {
         let entries = self.entries.load(Relaxed) as u64;
         if entries == 0 {
@@ -201,7 +201,7 @@ impl Budget {
         }
     }
 
-    /// Buckets of ghosts per segment; None: there is one queue.
+    /// Buckets of ghosts per segment. `None`: there is one queue for all.
     fn buckets(&self) -> Option<usize> {
         let entries = self.entries.load(Relaxed);
         (entries > FEW).then(|| marks::buckets(entries / SHARDS))
@@ -212,11 +212,11 @@ impl Budget {
     }
 }
 
-/// All budgets: the first is that of the databases clients can select.
+/// All budgets. The first is that of the visible databases.
 pub(crate) struct Evict {
     on: AtomicBool,
     lfu: AtomicBool,
-    /// Databases clients can select, and hidden ones per budget.
+    /// Visible databases, and hidden ones per budget.
     visible: usize,
     together: usize,
     budgets: Box<[Budget]>,
@@ -240,18 +240,19 @@ impl Evict {
         if db < self.visible { 0 } else { 1 + (db - self.visible) / self.together }
     }
 
-    /// Whether it is known how often the keys of a database are used: not while there is plenty of room (V5).
+    /// Whether uses of a database's keys are counted: not while there is plenty of room (V5).
     pub(crate) fn counts_uses(&self, db: usize) -> bool {
         let budget = &self.budgets[self.number(db)];
         budget.policy().is_adaptive() && budget.entries.load(Relaxed) > 0
     }
 
-    /// An entry was read or overwritten; its last use before that was at `last`, this one is at `now`.
+    /// Notes a read or overwrite of an entry. `last`: the access tick of its previous use; `now`: of this
+    /// one.
     #[inline]
     pub(crate) fn used(&self, db: usize, hash: u64, spot: Spot, last: u8, now: u8) {
         let number = self.number(db);
         let budget = &self.budgets[number];
-        // Used since the tick began: its byte says so already (V6), and is not fetched from memory.
+        // The byte shows a use in this tick already (V6) and need not be fetched.
         if last != now || budget.ticked.load(Relaxed) == now {
             spot.used(budget.time());
         }
@@ -261,7 +262,7 @@ impl Evict {
     /// Puts an access into this thread's ring, if the key takes part in the mini-caches.
     #[inline]
     fn accessed(&self, number: usize, hash: u64) {
-        // Other bits than those that choose shard, segment and line.
+        // Uses other bits than those that choose shard, segment and line.
         let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
         if mixed < self.budgets[number].below.load(Relaxed) {
             keep_access(number, hash);
@@ -281,8 +282,8 @@ fn keep_access(number: usize, hash: u64) {
 }
 
 impl Keyspace {
-    /// Sets which keys of a budget are evicted: 0 for the databases clients can select, `n` for the n-th group of hidden ones.
-    /// `samples`: how many keys at least are looked at for who expires first.
+    /// Sets the policy of a budget: 0 for the visible databases, `n` for the n-th group of hidden ones.
+    /// `samples`: how many keys, at least, are looked at for the one that expires first.
     pub fn set_eviction(&self, budget: usize, policy: Policy, samples: usize) {
         let budgets = &self.evict.budgets;
         budgets[budget].policy.store(policy as u8, Relaxed);
@@ -291,7 +292,7 @@ impl Keyspace {
         self.evict.on.store(on, Relaxed);
     }
 
-    /// Says, now and then, which part of its limit a budget uses (V5). O(databases).
+    /// Tells which share of its limit a budget uses (V5). Call it now and then. O(databases).
     pub fn note_fullness(&self, budget: usize, part: f64) {
         let budget = &self.evict.budgets[budget];
         let held = self.evictable(budget);
@@ -316,13 +317,13 @@ impl Keyspace {
         self.evictable(&self.evict.budgets[budget]) > 0
     }
 
-    /// As [`Keyspace::entry_bytes`], of a budget. O(databases).
+    /// [`Keyspace::entry_bytes`] of a budget. O(databases).
     pub fn budget_bytes(&self, budget: usize) -> (u64, u64) {
         let databases = self.evict.budgets[budget].databases.clone();
         databases.map(|db| self.entry_bytes(db)).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
     }
 
-    /// Whether the policy's name promises to tell how often a key is used, and not for how long it was not.
+    /// Sets whether the policy's name promises use counts, and not idle times.
     pub fn set_lfu(&self, lfu: bool) {
         self.evict.lfu.store(lfu, Relaxed);
     }
@@ -344,8 +345,8 @@ impl Keyspace {
         }
     }
 
-    /// Gives what this thread noted of accesses to the mini-caches, a few at a time; true if some are left. Never waits: if
-    /// another thread is at it, later. Cost: 400 ns each.
+    /// Gives accesses noted by this thread to the mini-caches, a few at a time. True if some are left. Never
+    /// waits: accesses that another thread's work blocks are lost. About 400 ns per access.
     pub fn feed_accesses(&self) -> bool {
         const BATCH: usize = 64;
         ACCESSES.with_borrow_mut(|ring| {
@@ -364,7 +365,7 @@ impl Keyspace {
         })
     }
 
-    /// An entry was put under a new key.
+    /// Notes an entry under a new key.
     pub(crate) fn note_insert(&self, db: usize, hash: u64, spot: Spot, access: u8, shard: &mut Shard) {
         let number = self.evict.number(db);
         let budget = &self.evict.budgets[number];
@@ -382,7 +383,8 @@ impl Keyspace {
         self.evict.accessed(number, hash);
     }
 
-    /// A key that was used so often was removed, but not for want of use: when it comes again that counts as no further use.
+    /// Notes a key that was removed though it is in use, with its use count. Its return counts as no further
+    /// use.
     pub(crate) fn note_return(&self, db: usize, hash: u64, freq: u8, shard: &mut Shard) {
         let budget = &self.evict.budgets[self.evict.number(db)];
         self.remember(budget, db, hash, freq.saturating_sub(1), shard);
@@ -396,7 +398,7 @@ impl Keyspace {
         }
     }
 
-    /// Removes one key of a budget. What must be told of it goes to `told`, after the lock is released.
+    /// Removes one key of a budget. `told` gets what must be told, after the lock is released.
     pub fn evict(&self, budget: usize, now_ms: u64, told: &mut dyn FnMut(Changes)) -> Evicted {
         let budget = &self.evict.budgets[budget];
         let policy = budget.policy();
@@ -425,7 +427,7 @@ impl Keyspace {
             (Some((shard, found, guard)), rival)
                 if rival.as_ref().is_none_or(|(_, _, rival)| found.rank <= rival.rank) =>
             {
-                // The usual case.
+                // The usual case: the lock is still held.
                 if let Some(guard) = guard {
                     return self.evict_found(budget, View::holding(self, guard, db, now_ms), found, told);
                 }
@@ -438,7 +440,7 @@ impl Keyspace {
         self.evict_found(budget, view, found, told)
     }
 
-    /// The least of a sample of a database.
+    /// The lowest-ranked entry of a sample of a database.
     fn search(&self, db: usize, random: u64, mut find: Find<'_>) -> Option<Seen<'_>> {
         let mut best: Option<(usize, Found)> = None;
         for i in 0..SHARDS {
@@ -469,7 +471,7 @@ impl Keyspace {
         others.find(|other| self.evictable_in(budget, *other) > 0)
     }
 
-    /// A database of a budget, in proportion to what it has that may be evicted.
+    /// A random database of a budget, in proportion to its evictable keys.
     fn choose(&self, budget: &Budget, random: u64) -> Option<usize> {
         let all = self.evictable(budget);
         if all == 0 {
@@ -483,7 +485,7 @@ impl Keyspace {
             }
             nth -= here;
         }
-        // Some went meanwhile.
+        // Some keys went meanwhile.
         budget.databases.clone().find(|db| self.evictable_in(budget, *db) > 0)
     }
 

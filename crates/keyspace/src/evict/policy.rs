@@ -1,27 +1,28 @@
-//! The one byte an entry has in the eyes of eviction, and what is done with it.
+//! The byte that eviction keeps per entry, and its rules.
 //!
 //! ```text
 //!   byte:  freq (4 bits, 0–14) │ age (4 bits)      0xff: no entry
 //!
 //!   hit     age ≠ 0 ──► freq + 1, age 0            (age = 0: nothing, so a burst counts once)
 //!   tick    age + 1, up to 15                      (a tick is a fourteenth of the cache in new keys)
-//!   victim  the least of a sample, by a table of 256 ranks that one threshold τ makes
+//!   victim  the lowest of a sample, by a table of 256 ranks that one threshold τ makes
 //! ```
 //!
 //! - E1: time is counted in insertions of new keys, never in accesses or seconds.
-//! - E2: of entries not used for τ ticks, the least used goes, and of equals the *youngest*: that is what resists loops and
-//!   scans. Younger entries are in their grace period: they go after all others, the oldest first.
-//! - E3: without a threshold ([`Threshold::Lru`]) the oldest goes, and of equals the least used. So τ spans a family from
-//!   "frequency with history" to LRU.
+//! - E2: among entries unused for τ ticks the least used one goes; among equals the *youngest*. That resists
+//!   loops and scans. Younger entries are in their grace period: they go after all others, the oldest first.
+//! - E3: without a threshold ([`Threshold::Lru`]) the oldest entry goes; among equals the least used. So τ
+//!   spans a family from "frequency with history" to LRU.
 
-/// No entry stands there.
+/// The byte of a slot without an entry.
 pub(crate) const EMPTY: u8 = 0xff;
-/// The most a frequency counts: 15 with age 15 would be [`EMPTY`].
+/// The highest frequency: 15 with age 15 would be [`EMPTY`].
 const FREQ_MAX: u8 = 14;
 const AGE_MAX: u8 = 15;
 /// Ticks in which as many new keys come as the cache has entries.
 pub(crate) const TICKS: u64 = 14;
-/// Frequencies are halved after so many ticks: four times the cache in new keys.
+/// Frequencies are halved after this many ticks, when four times as many new keys came as the cache has
+/// entries.
 const HALVING: u32 = 4 * TICKS as u32;
 
 const LOW: u64 = 0x0101_0101_0101_0101;
@@ -29,18 +30,18 @@ const LOW: u64 = 0x0101_0101_0101_0101;
 /// When an entry's grace period ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Threshold {
-    /// After so many ticks.
+    /// After this many ticks.
     Ticks(u8),
-    /// There is none: least recently used.
+    /// Never: least recently used.
     Lru,
 }
 
-/// The candidates; the third is where it starts.
+/// The candidate thresholds.
 pub(crate) const CANDIDATES: [Threshold; 5] =
     [Threshold::Ticks(1), Threshold::Ticks(2), Threshold::Ticks(4), Threshold::Ticks(8), Threshold::Lru];
 pub(crate) const FIRST: usize = 2;
 
-/// By byte: who goes first has the lowest rank; 255 is nobody.
+/// Ranks by byte. The lowest rank goes first; 255 is no entry.
 pub(crate) type Ranks = [u8; 256];
 
 /// The ranks of all candidates.
@@ -71,7 +72,7 @@ const fn ranks(threshold: Threshold) -> Ranks {
     ranks
 }
 
-/// Who has less goes first (E2, E3).
+/// The order of eviction: a lower number goes first (E2, E3).
 const fn order(code: u8, threshold: Threshold) -> u16 {
     let (freq, age) = ((code >> 4) as u16, (code & 15) as u16);
     let oldest_first = (15 - age) << 4 | freq;
@@ -82,7 +83,7 @@ const fn order(code: u8, threshold: Threshold) -> u16 {
     }
 }
 
-/// The byte of an entry that was just put, with what its ghost remembered.
+/// The byte of an entry that was just put. `freq`: what its ghost remembered.
 pub(crate) const fn fresh(freq: u8) -> u8 {
     (if freq < FREQ_MAX { freq } else { FREQ_MAX }) << 4
 }
@@ -91,18 +92,18 @@ pub(crate) const fn freq(byte: u8) -> u8 {
     byte >> 4
 }
 
-/// The byte of an entry with this frequency that was not used for so many ticks.
+/// The byte of an entry with this frequency and age in ticks.
 pub(crate) fn byte(freq: u8, age: u8) -> u8 {
     fresh(freq) | age.min(AGE_MAX)
 }
 
-/// After a use; None if nothing changes.
+/// The byte after a use; `None` if it does not change.
 #[inline]
 pub(crate) fn used(byte: u8) -> Option<u8> {
     (byte & AGE_MAX != 0).then(|| fresh(freq(byte) + 1))
 }
 
-/// Eight bytes so many ticks later.
+/// Ages eight bytes by `ticks`.
 #[inline]
 pub(crate) fn older(word: u64, ticks: u32) -> u64 {
     let ages = word & (LOW * 15);
@@ -112,12 +113,12 @@ pub(crate) fn older(word: u64, ticks: u32) -> u64 {
     word & !(LOW * 15) | ages
 }
 
-/// Whether between two ticks the frequencies are halved.
+/// Whether the frequencies are halved between two ticks.
 pub(crate) fn halves(from: u32, to: u32) -> bool {
     from / HALVING != to / HALVING
 }
 
-/// Eight bytes with the frequencies of those halved whose grace period is over.
+/// Halves the frequencies of those of eight bytes whose grace period is over.
 pub(crate) fn halved(word: u64, threshold: Threshold) -> u64 {
     let above = match threshold {
         Threshold::Ticks(ticks) => ticks,
@@ -131,7 +132,7 @@ pub(crate) fn halved(word: u64, threshold: Threshold) -> u64 {
     u64::from_le_bytes(word.to_le_bytes().map(halve))
 }
 
-/// One word of bytes moved from one tick to a later one.
+/// Moves eight bytes from one tick to a later one.
 #[inline]
 pub(crate) fn moved(word: u64, from: u32, to: u32, threshold: Threshold) -> u64 {
     let word = older(word, to.wrapping_sub(from));
@@ -167,7 +168,7 @@ mod tests {
         // (freq, age): past the grace period the least used, of equals the youngest.
         assert!(goes_first(four, (0, 4), (1, 15)));
         assert!(goes_first(four, (2, 5), (2, 9)));
-        // Who is in its grace period goes after all others, the oldest first.
+        // An entry in its grace period goes after all others, the oldest first.
         assert!(goes_first(four, (14, 4), (0, 3)));
         assert!(goes_first(four, (5, 3), (0, 2)));
         assert!(goes_first(Threshold::Lru, (14, 9), (0, 8)));

@@ -1,4 +1,4 @@
-//! Eviction through the keyspace as commands use it: limits hold, the right keys go, and what it is for, hits.
+//! Eviction as commands see it: limits hold, the right keys go, and the hits are as good as they should be.
 
 use crate::*;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -20,7 +20,7 @@ fn hit(keyspace: &Keyspace, key: &str) -> bool {
     there
 }
 
-/// A cache of so many entries: what a client with GET, and SET on a miss, makes of it. Gives the hits.
+/// Replays a trace against a cache of `capacity` entries: GET, and SET on a miss. Returns the hits.
 fn replay(keyspace: &Keyspace, trace: &[u64], capacity: usize) -> usize {
     let mut hits = 0;
     for n in trace {
@@ -54,7 +54,7 @@ fn lru(trace: &[u64], capacity: usize) -> usize {
     hits
 }
 
-/// Keys of a Zipf-like popularity, with scans of keys that never come again in between.
+/// Keys with Zipf-like popularity, and in between scans of keys that never come again.
 fn trace(length: usize, keys: u64, scan: u64) -> Vec<u64> {
     let mut dice = 0x2545_f491_4f6c_dd1du64;
     let mut fresh = 1 << 40;
@@ -153,7 +153,7 @@ fn who_expires_first_goes_among_the_first() {
             sum += keys.map(|n| n.parse::<u64>().unwrap()).sum::<u64>();
         });
     }
-    // At random it would be 1000 each.
+    // A random choice would give 1000.
     assert!(sum / 200 < 400, "mean rank of the evicted: {}", sum / 200);
 }
 
@@ -194,7 +194,7 @@ fn hidden_databases_have_budgets_of_their_own() {
     assert!(keyspace.entry_bytes(2) == (0, 0) && keyspace.entry_bytes(3).0 > 0);
 }
 
-/// Of a budget of two databases one was evicted from in proportion to its entries, whoever used them.
+/// The databases of a budget must not simply be evicted from in proportion to their entries.
 #[test]
 fn a_flood_in_one_database_drives_out_nothing_that_is_used_in_the_other() {
     let keyspace = Keyspace::with_hidden(1, 2, 2);
@@ -222,7 +222,7 @@ fn a_flood_in_one_database_drives_out_nothing_that_is_used_in_the_other() {
     keyspace.check_invariants();
     let left = (0..200).filter(|n| is_there(&format!("row{n}"))).count();
     assert!(left > 190, "{left} of 200 are left");
-    // What is not used any more goes, too.
+    // Keys that are no longer used go, too.
     (40_000..80_000).for_each(|n| fill(2, &format!("absent{n}")));
     assert!(keyspace.len(1) < 150, "{} of 200 are left", keyspace.len(1));
 }
@@ -309,7 +309,7 @@ fn what_is_read_at_a_snapshot_counts_as_used_unless_nobody_is_to_know() {
     }
     keyspace.note_fullness(0, 1.0);
     let (before, now) = (NOW, NOW + 1_600_000);
-    // In another tick each, or a use would be the same one.
+    // Each use lies in another tick; otherwise all would count as one.
     let grow_older = || (0..8).for_each(|n| put(&keyspace, 0, &format!("more{n}"), b"v", None));
     let idle_and_freq = |key: &str| {
         let mut view = View::locked_one(&keyspace, key.as_bytes(), 0, now);

@@ -1,4 +1,5 @@
-//! Commands that set or remove many keys whatever they are (MSET, DEL): their keys stay where they came in.
+//! Bulk commands (MSET, DEL): they set or remove many keys whatever those hold. The keys stay in the
+//! command's words.
 
 use super::FOLDED;
 use crate::Keyspace;
@@ -8,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use stdx::sync::Mutex;
 
-/// Hashes of keys, and their numbers among the words.
+/// Hashes of keys, and the keys' numbers among the words.
 pub(super) type Numbered = Vec<(u64, u32)>;
 
-/// Keys, and what they are to be set to, that stay where they are: the words of a command.
+/// The words of a bulk command: keys, and what to set them to. They stay where they are.
 pub trait Words: Send + Sync {
     /// How many keys there are.
     fn len(&self) -> usize;
@@ -19,35 +20,35 @@ pub trait Words: Send + Sync {
         self.len() == 0
     }
     fn key(&self, i: usize) -> &[u8];
-    /// None: the key is to be removed; then all are.
+    /// The value to set. `None`: the key is to be removed; then all keys are.
     fn value(&self, i: usize) -> Option<&[u8]>;
-    /// Whether nothing is to be set if one of the keys is there.
+    /// Whether nothing may be set if one of the keys exists.
     fn only_new(&self) -> bool {
         false
     }
-    /// Brings keys nearer to the cache, with each of [`FETCHES`] steps after the other. Of each its hash, and its number if that
-    /// is below `len`.
+    /// Fetches keys into the cache, in [`FETCHES`] steps, one call each. `keys`: hash and number of each.
+    /// Ignore a number that is not below `len`.
     fn prefetch(&self, _keys: &[(u64, u32)], _step: usize) {}
 }
 
 /// Steps of [`Words::prefetch`].
 pub(super) const FETCHES: usize = 3;
 
-/// A command that sets or removes many keys.
+/// A bulk under way.
 pub(crate) struct Bulk {
     pub(super) words: Arc<dyn Words>,
     pub(super) db: usize,
-    /// Keys removed that were there when it was decided (I10).
+    /// Removed keys that existed at the decision (I10).
     pub(super) found: AtomicUsize,
     /// The time of its decision.
     pub(super) decided_ms: AtomicU64,
-    /// A key is there that had to be new (I11).
+    /// A key exists that had to be new (I11).
     pub(super) refused: AtomicBool,
-    /// Keys to be counted in tables that were emptied before they were folded.
+    /// Keys to be counted in tables that were emptied before the keys were folded.
     gone: Mutex<Vec<Gone>>,
 }
 
-/// Keys that bulks removed from a table, and have not counted yet, or did when they were folded.
+/// Removed keys of bulks in one table. Folded ones are counted already, the others are not.
 #[derive(Default)]
 pub(crate) struct TakenAway(pub(super) Vec<(Arc<Bulk>, Numbered)>);
 
@@ -57,15 +58,14 @@ impl TakenAway {
     }
 
     /// Has them counted in their table, by who removed them.
-    pub(crate) fn count_in(self, table: Directory) {
-        let table = Arc::new(Mutex::new(table));
+    pub(crate) fn count_in(self, table: &Arc<Mutex<Directory>>) {
         for (bulk, list) in self.0 {
             bulk.gone.lock().push(Gone { list, table: table.clone() });
         }
     }
 }
 
-/// Keys of a bulk and the table they may stand in, which nobody else changes any more.
+/// Keys of a bulk, and the table they may stand in. Nothing else changes that table.
 struct Gone {
     list: Numbered,
     table: Arc<Mutex<Directory>>,
@@ -81,7 +81,7 @@ impl Bulk {
         !self.words.is_empty() && self.words.value(0).is_none()
     }
 
-    /// Counts up to `keys` of those whose tables are gone; true if none is left.
+    /// Counts up to `keys` keys of tables that are gone. True if none is left.
     pub(super) fn count_gone(&self, keyspace: &Keyspace, keys: usize) -> bool {
         let mut gone = self.gone.lock();
         let Some(Gone { list, table }) = gone.last_mut() else { return true };
@@ -102,7 +102,8 @@ impl Bulk {
         gone.is_empty()
     }
 
-    /// Sets a key to what its word says, or removes it. Told of where it was when it happened.
+    /// Sets a key as its word says, or removes it. The event names the database by its number at the time of
+    /// the command.
     pub(super) fn apply(&self, view: &mut View<'_>, key: &[u8], word: usize) {
         match self.words.value(word) {
             Some(value) => {
@@ -120,7 +121,7 @@ impl Bulk {
     }
 }
 
-/// Sorts the keys of one shard by hash; of a key named twice the last counts. O(keys · log keys), a few hundred.
+/// Sorts the keys of one shard by hash. The last of several equal keys counts. O(keys · log keys).
 pub(super) fn order(bulk: &Bulk, list: &mut Numbered) {
     list.sort_unstable();
     // `dedup_by` keeps the first of equals, so the later one is copied over it.

@@ -1,19 +1,21 @@
-//! Very many keys that were read for an overlay: those a script declares, those read along with one it asked for, because
-//! it would wait for each, and those a handler asked for in vain.
+//! Many keys read for an overlay at once: those a script declares, the neighbours of one it asked for, and
+//! those a handler missed.
 //!
 //! ```text
-//!   a loop fills KeyBatches: names and short strings one behind the other ─► Near: what came stays as it came, and an index
+//!   a loop fills KeyBatches: names and short strings back to back ─► Near: the batches and an index
 //!   a handler asks for keys: names alone ─► a loop reads each where it stands ─► Near
 //! ```
 //!
-//! - N1: what came is never moved, and a batch is so small that to grow it takes some microseconds.
-//! - N2: a key that was looked at is marked, and is the only kind that a commit has to check (O7). One that came twice is two
-//!   keys here, of which either may be marked; both say the same. The index knows one of them.
-//! - N3: most keys are looked at in the order in which they came: the one behind the last is tried first, unless that has failed
-//!   time and again: it lies in memory nobody asked for yet. The index is made when it fails.
+//! - N1: a batch that came is never moved. It is so small that growing it takes microseconds.
+//! - N2: a key that was looked at is marked; a commit checks only marked keys (O7). A key that came twice is
+//!   two keys here with the same content. Either may be marked; the index knows one of them.
+//! - N3: most keys are looked at in the order in which they came, so the next one is tried first. After
+//!   [`ASTRAY`] failures in a row it is tried rarely: it lies in cold memory. The index is made at the first
+//!   failure.
+//! - N4: a key with a short name and string is one line of memory.
 //!
-//! Cost: look-up O(1), one look at memory in order if N3 holds; 64 bytes a key, which have room for 31 of its name and its string,
-//! and 16 to 32 in the index.
+//! Cost: a look-up O(1), with one line of memory read if N3 holds. A key takes 64 bytes, with room for 31 of
+//! its name and string, and 16 to 32 in the index.
 
 use super::slots::{Entry, Wide};
 use super::{Owned, Seen};
@@ -24,22 +26,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use value::{Str, StrRef, Value, ValueRef};
 
-/// A longer string is shared, not copied.
+/// Longer strings are shared, not copied.
 const TEXT_MAX: usize = 256;
-/// Keys and bytes of a batch.
+/// A batch with this many keys or bytes takes no more.
 const BATCH_KEYS: usize = 1024;
 const BATCH_BYTES: usize = 64 << 10;
 
-/// How often in a row the next key may be another one than that behind the last; from then on it is tried only so rarely.
+/// After this many keys in a row that were not the next one, the next is tried only every [`TRIED_EVERY`]
+/// look-ups.
 const ASTRAY: u32 = 8;
 const TRIED_EVERY: u32 = 64;
 
-/// Keys as they were at a snapshot, in batches; of the last ones perhaps the names alone.
+/// Keys as they were at a snapshot, in batches. Of the last ones perhaps only the names are known.
 #[derive(Default)]
 pub struct KeyBatches {
     batches: Vec<KeyBatch>,
     len: usize,
-    /// Batches of which all keys are read, and keys of the next that are.
+    /// How many batches are read whole, and how many keys of the next one.
     read: (usize, usize),
 }
 
@@ -52,12 +55,12 @@ impl KeyBatches {
         self.len == 0
     }
 
-    /// Databases and names, in their order.
+    /// Database and name of every key, in order.
     pub fn names(&self) -> impl Iterator<Item = (usize, &[u8])> {
         self.batches.iter().flat_map(|batch| batch.keys.iter().map(|key| (batch.db, batch.name(key))))
     }
 
-    /// Visits all: database, hash, name, and what the key was.
+    /// Visits every key: database, hash, name, and a function that gives what it was.
     pub(super) fn each(&self, mut f: impl FnMut(usize, u64, &[u8], &dyn Fn() -> Option<Owned>)) {
         for batch in &self.batches {
             for key in &batch.keys {
@@ -66,14 +69,14 @@ impl KeyBatches {
         }
     }
 
-    /// A batch of a database that takes one more key.
+    /// A batch of this database with room for one more key. Counts that key.
     pub(crate) fn room(&mut self, db: usize) -> &mut KeyBatch {
         let full = |batch: &KeyBatch| {
             batch.db != db || batch.keys.len() >= BATCH_KEYS || batch.bytes.len() >= BATCH_BYTES
         };
         match self.batches.last() {
             None => self.batches.push(KeyBatch { db, ..KeyBatch::default() }),
-            // Where there were so many keys there are more: it has its room at once.
+            // A batch that follows a full one gets its room at once: many keys mean that more come.
             Some(last) if full(last) => {
                 let (keys, bytes) = (last.keys.len().min(BATCH_KEYS), last.bytes.len());
                 let (bytes, keys) = (Vec::with_capacity(bytes + bytes / 8), Vec::with_capacity(keys));
@@ -86,7 +89,8 @@ impl KeyBatches {
         &mut self.batches[last]
     }
 
-    /// The next keys of which the names alone are known, up to `count` of one batch; None if there are none.
+    /// The next keys with only their names known, at most `count` of one batch. Counts them as read. `None`
+    /// if there are none.
     pub(crate) fn unread(&mut self, count: usize) -> Option<(&mut KeyBatch, std::ops::Range<usize>)> {
         let (mut batch, mut from) = self.read;
         if self.batches.get(batch).is_some_and(|batch| batch.keys.len() == from) {
@@ -98,12 +102,12 @@ impl KeyBatches {
         Some((found, from..to))
     }
 
-    /// About the memory they take, values that are shared left out. O(batches).
+    /// The memory they take, without shared values, estimated. O(batches).
     pub fn bytes(&self) -> usize {
         self.batches.iter().map(KeyBatch::mem_bytes).sum()
     }
 
-    /// Whether no key's name alone is known.
+    /// Whether every key is read, not just named.
     pub fn are_read(&self) -> bool {
         let (batch, keys) = self.read;
         let last = self.batches.len().saturating_sub(1);
@@ -111,60 +115,60 @@ impl KeyBatches {
     }
 }
 
-/// Some keys of a database.
+/// Some keys of one database.
 #[derive(Default)]
 pub(crate) struct KeyBatch {
     pub(crate) db: usize,
-    /// Names and strings for which their keys have no room.
+    /// Names and strings that have no room in their keys.
     bytes: Vec<u8>,
     keys: Vec<Key>,
-    /// Values that are no short strings.
+    /// Values other than short strings.
     values: Vec<Value>,
-    /// Only keys with a hash before it are to be found by the index; the others came before.
+    /// The index finds only keys with a hash below this. The others came in an earlier batch.
     upto: u64,
 }
 
-/// One line of memory, which is all there is to look at of a key whose name and string are short (N4).
+/// A key in one line of memory (N4).
 #[repr(align(64))]
 struct Key {
     hash: u64,
-    /// Or [`NEVER`].
+    /// When the key expires, or [`NEVER`].
     expire_ms: u64,
-    /// Where its name begins in the batch, unless it stands here, and how long it is.
+    /// Where the name begins in the batch, if it is not in `here`; and its length.
     at: u32,
     len: u32,
     held: Held,
     read: AtomicBool,
-    /// Its name if there is room, and behind that its string if there is.
+    /// The name if it fits, and behind it the string if that fits too.
     here: [u8; ROOM],
 }
 
-/// What a shared value takes besides what it shares, about.
+/// About how much a shared value takes, without the shared part.
 const VALUE_BYTES: usize = 2 * size_of::<Value>();
-/// Bytes a key has room for.
+/// Bytes of [`Key::here`].
 const ROOM: usize = 31;
 const NEVER: u64 = u64::MAX;
 const _: () = assert!(size_of::<Key>() == 64);
 
 #[derive(Clone, Copy)]
 enum Held {
-    /// Not read yet, or there was no such key.
+    /// The key is not read yet, or did not exist.
     Absent,
-    /// Where its bytes begin in the batch, unless they stand in the key, how many there are, and whether OBJECT ENCODING must answer
-    /// `raw`.
+    /// A short string: where it begins in the batch if it is not in `here`, its length, and whether OBJECT
+    /// ENCODING must answer `raw`.
     Text(u32, u16, bool),
-    /// Which of the batch's values.
+    /// The number of the value in the batch.
     Value(u32),
 }
 
 impl Key {
-    /// Whether its name stands here.
+    /// Whether the name stands in `here`.
     #[inline]
     fn has_name(&self) -> bool {
         self.len as usize <= ROOM
     }
 
-    /// Whether a string of so many bytes does.
+    /// Whether a string of `len` bytes stands in `here`.
     #[inline]
     fn has_text(&self, len: usize) -> bool {
         self.len as usize + len <= ROOM
@@ -177,7 +181,7 @@ impl Key {
 }
 
 impl KeyBatch {
-    /// With its keys' places in the index.
+    /// Bytes of the batch, with the places of its keys in the index.
     fn mem_bytes(&self) -> usize {
         self.bytes.capacity()
             + self.keys.capacity() * (size_of::<Key>() + 2 * size_of::<Place>())
@@ -194,7 +198,7 @@ impl KeyBatch {
         self.learn_owned(self.keys.len() - 1, owned);
     }
 
-    /// A key that there was not, or that is to be read yet.
+    /// Adds a key that did not exist, or that is to be read later.
     pub(crate) fn push(&mut self, hash: u64, key: &[u8]) {
         let (at, len) = (self.bytes.len() as u32, key.len() as u32);
         let mut here = [0; ROOM];
@@ -206,7 +210,7 @@ impl KeyBatch {
         self.keys.push(Key { hash, expire_ms: NEVER, at, len, held, read, here });
     }
 
-    /// Says what a key was.
+    /// Notes what a key was.
     pub(crate) fn learn_entry(&mut self, i: usize, entry: EntryRef<'_>) {
         self.keys[i].expire_ms = entry.expire_ms().unwrap_or(NEVER);
         match entry.value() {
@@ -217,7 +221,7 @@ impl KeyBatch {
         }
     }
 
-    /// Says what a key was.
+    /// Notes what a key was.
     pub(crate) fn learn_owned(&mut self, i: usize, owned: &Owned) {
         self.keys[i].expire_ms = owned.expire_ms.unwrap_or(NEVER);
         match &owned.value {
@@ -277,21 +281,21 @@ impl KeyBatch {
     }
 }
 
-/// A place in the index. What a key is and a longer name lie apart, in memory that another core may just have written: as the index
-/// says where each is, neither has to be waited for before the other is asked for.
+/// A place in the index. It says where a key and its longer name lie, so that both can be fetched at once
+/// from memory that another core may just have written.
 #[derive(Clone, Copy)]
 struct Place {
     /// Half of the key's hash.
     half: u32,
-    /// Its batch and its place there.
+    /// The number of the batch and of the key in it.
     place: u32,
-    /// Where its name begins in its batch, and how long it is; [`LONG`]: the key itself says so.
+    /// Where the name begins in its batch, and its length. [`LONG`]: ask the key.
     at: u16,
     len: u16,
 }
 
 const LONG: u16 = u16::MAX;
-// A key comes into a batch only if its name begins before this.
+// A key enters a batch only if its name begins before this.
 const _: () = assert!(BATCH_BYTES <= 1 << 16);
 
 impl Entry for Place {
@@ -308,7 +312,7 @@ impl Entry for Place {
     }
 }
 
-/// Bits of a place that say which key of its batch it is.
+/// Bits of a place that number the key in its batch.
 const KEY_BITS: u32 = BATCH_KEYS.ilog2();
 const KEY_MASK: u32 = BATCH_KEYS as u32 - 1;
 
@@ -319,20 +323,20 @@ fn place(batch: usize, key: usize) -> u32 {
 
 #[derive(Default)]
 pub(super) struct Near {
-    /// What came (N1).
+    /// The batches (N1).
     batches: Vec<KeyBatch>,
-    /// How many keys that are.
+    /// Keys in all batches.
     keys: usize,
-    /// Of the first so many batches (N3).
+    /// Index of the first `indexed` batches (N3).
     index: RefCell<Wide<Place>>,
     indexed: Cell<usize>,
-    /// The key that was found last, and the one to be expected then (N3).
+    /// The key that was found last, and the one behind it (N3).
     last: Cell<(u32, u32)>,
-    /// How often in a row it was another one.
+    /// How often in a row the next key was not the one behind the last.
     astray: Cell<u32>,
-    /// Parts of the hash order that were read whole: database and start to end (exclusive).
+    /// Parts of the hash order that were read whole: (database, start), and the end (exclusive).
     ranges: BTreeMap<(usize, u64), u64>,
-    /// How many keys were looked at (N2).
+    /// Keys that were looked at (N2).
     read: Cell<usize>,
 }
 
@@ -342,13 +346,13 @@ impl Near {
         self.keys
     }
 
-    /// Keys that were.
+    /// Keys that were looked at.
     #[inline]
     pub(super) fn read(&self) -> usize {
         self.read.get()
     }
 
-    /// Adds all keys with a hash from `from` to before `to`. O(keys).
+    /// Adds all keys with a hash from `from` to before `to`. O(batches).
     pub(super) fn add_range(&mut self, db: usize, from: u64, to: u64, keys: KeyBatches) {
         let to = to.min(self.end(db, from));
         if self.add(to, keys).is_ok() {
@@ -356,7 +360,8 @@ impl Near {
         }
     }
 
-    /// Adds the keys with a hash before `to`; gives them back if there are too many already. O(batches).
+    /// Adds keys. The index will find those with a hash below `to`. Gives them back if there are too many.
+    /// O(batches).
     pub(super) fn add(&mut self, to: u64, keys: KeyBatches) -> Result<(), KeyBatches> {
         if self.batches.len() + keys.batches.len() > (u32::MAX >> KEY_BITS) as usize {
             return Err(keys);
@@ -368,7 +373,7 @@ impl Near {
         Ok(())
     }
 
-    /// Puts what came since into the index. O(keys).
+    /// Puts the batches that came since into the index. O(keys).
     #[cold]
     fn make_index(&self) {
         let mut index = self.index.borrow_mut();
@@ -376,7 +381,7 @@ impl Near {
         index.reserve(new.iter().map(|batch| batch.keys.len()).sum());
         for (batch, i) in new.iter().zip(self.indexed.get()..) {
             for (key, j) in batch.keys.iter().zip(0..).filter(|(key, _)| key.hash < batch.upto) {
-                // A script may name one key very often: its places would stand in each other's way.
+                // A script may name one key very often. Its places would crowd the index.
                 let name = batch.name(key);
                 if index.find(key.hash, |place| self.is_there(place, batch.db, name)).is_some() {
                     continue;
@@ -388,13 +393,13 @@ impl Near {
         self.indexed.set(self.batches.len());
     }
 
-    /// Where the next part of the hash order begins that was read whole.
+    /// Where the next part of the hash order begins that was read whole; `u64::MAX` if there is none.
     pub(super) fn end(&self, db: usize, hash: u64) -> u64 {
         let next = self.ranges.range((db, hash)..).next();
         next.filter(|((range_db, _), _)| *range_db == db).map_or(u64::MAX, |((_, from), _)| *from)
     }
 
-    /// Whether all keys of a hash stand here.
+    /// Whether all keys with this hash were read.
     pub(super) fn covers(&self, db: usize, hash: u64) -> bool {
         let range = self.ranges.range(..=(db, hash)).next_back();
         range.is_some_and(|((range_db, _), to)| *range_db == db && hash < *to)
@@ -406,7 +411,7 @@ impl Near {
         (batch, &batch.keys[(place & KEY_MASK) as usize])
     }
 
-    /// Whether a key stands at a place, if that is one.
+    /// Whether this key stands at a place. The place need not exist.
     #[inline]
     fn is_at(&self, place: u32, db: usize, name: &[u8]) -> bool {
         let batch = self.batches.get((place >> KEY_BITS) as usize).filter(|batch| batch.db == db);
@@ -414,7 +419,7 @@ impl Near {
         key.is_some_and(|(batch, key)| batch.name(key) == name)
     }
 
-    /// Whether a key stands at a place of the index.
+    /// Whether this key stands at a place of the index.
     #[inline]
     fn is_there(&self, place: &Place, db: usize, name: &[u8]) -> bool {
         if place.len == LONG {
@@ -425,7 +430,7 @@ impl Near {
         len == name.len() && batch.db == db && &batch.bytes[at..at + len] == name
     }
 
-    /// The place behind one.
+    /// The place behind `at`.
     #[inline]
     fn behind(&self, at: u32) -> u32 {
         let batch = (at >> KEY_BITS) as usize;
@@ -465,7 +470,7 @@ impl Near {
         self.find(db, hash, name).is_some()
     }
 
-    /// What a key was that stands here, which counts as read from now on (N2).
+    /// The state of a key, if it is here. Marks it as read (N2).
     #[inline]
     pub(super) fn look_at(&self, db: usize, hash: u64, name: &[u8]) -> Option<Option<Seen<'_>>> {
         let (batch, key) = self.key(self.find(db, hash, name)?);
@@ -476,28 +481,29 @@ impl Near {
         Some(batch.seen(key))
     }
 
-    /// What a key was that stands here; whoever asks keeps it, and this one counts no more as read.
+    /// The state of a key, if it is here. The caller keeps it, so its mark is cleared.
     pub(super) fn take(&mut self, db: usize, hash: u64, name: &[u8]) -> Option<Option<Owned>> {
         let (batch, key) = self.key(self.find(db, hash, name)?);
         self.read.set(self.read.get() - usize::from(key.read.swap(false, Ordering::Relaxed)));
         Some(batch.seen(key).map(Seen::to_owned))
     }
 
-    /// Gives every key that was looked at to `f`, and forgets all. O(keys).
+    /// Gives every key that was looked at to `f`, and forgets all keys. O(keys).
     pub(super) fn drain_read(&mut self, mut f: impl FnMut(usize, u64, &[u8], Option<Owned>)) {
         for batch in std::mem::take(self).batches {
             batch.each(|key| f(batch.db, key.hash, batch.name(key), batch.seen(key).map(Seen::to_owned)));
         }
     }
 
-    /// The hashes of what was looked at. O(keys).
+    /// The hashes of keys that were looked at. O(keys).
     pub(super) fn hashes(&self) -> Vec<u64> {
         let mut hashes = Vec::with_capacity(self.read());
         self.batches.iter().for_each(|batch| batch.each(|key| hashes.push(key.hash)));
         hashes
     }
 
-    /// What a commit has to check, and the earliest expiry of a key that was there at `ran_ms`. O(keys).
+    /// The keys that a commit must check, and the earliest expiry of one that was live at `ran_ms`. O(keys ·
+    /// log keys).
     pub(super) fn into_read(self, ran_ms: u64) -> (ReadKeys, u64) {
         let mut expires_ms = u64::MAX;
         let mut places = vec![Vec::new(); crate::SHARDS];
@@ -524,14 +530,14 @@ impl KeyBatch {
     }
 }
 
-/// Keys that were looked at and not written: hash and place of each by shard, sorted by hash.
+/// Keys that were looked at and not written: hash and place of each, by shard, sorted by hash.
 #[derive(Default)]
 pub(crate) struct ReadKeys {
     pub(crate) names: Arc<Names>,
     pub(crate) places: Vec<Vec<(u64, u32)>>,
 }
 
-/// The names of keys by their places.
+/// The names of keys, by place.
 #[derive(Default)]
 pub(crate) struct Names(Vec<KeyBatch>);
 
@@ -542,7 +548,7 @@ impl Names {
     }
 }
 
-/// What is written of a short string.
+/// The value of a short string.
 pub(super) fn text(bytes: &[u8], raw: bool) -> Value {
     Value::Str(if raw { Str::from_slice_raw(bytes) } else { Str::from_slice(bytes) })
 }
@@ -551,8 +557,8 @@ pub(super) fn text(bytes: &[u8], raw: bool) -> Value {
 mod tests {
     use super::*;
 
-    /// Looked up against their order, so that the index has to tell: also names whose length the index has no room for,
-    /// names that begin alike, and those whose hashes are alike as far as the index knows them.
+    /// Keys are looked up against their order, so that the index must answer. Some names are too long for the
+    /// index, some begin alike, and some hashes agree in the half that the index knows.
     #[test]
     fn the_index_finds_every_name_and_no_other() {
         let name = |i: usize| match i % 7 {
@@ -581,7 +587,7 @@ mod tests {
         }
         assert_eq!(near.read(), 60);
     }
-    /// The index of 50,000 times the same name was made in seconds.
+    /// A key that came many times must not slow the index down.
     #[test]
     fn a_key_that_came_often_has_one_place() {
         let mut near = Near::default();

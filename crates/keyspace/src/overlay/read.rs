@@ -1,4 +1,4 @@
-//! What keys were at a snapshot: one, several, a part of the hash order.
+//! Reading keys as of a snapshot: one, several, or a part of the hash order.
 
 use super::near::KeyBatch;
 use super::{Found, KeyBatches, Visitor};
@@ -12,12 +12,12 @@ use std::ops::Range;
 use stdx::hash::hash_bytes;
 use stdx::locks::{Bits, Guard};
 
-/// Keys whose shards are locked together: as many as a core fetches into its cache at once. With 32 in 256 shards two loops that
-/// read for scripts always met, and so did others' requests: they waited until the one that had the lock had its core again, for up to
-/// 3.7 ms.
+/// Keys whose shards are locked together: as many as a core fetches into its cache at once. With more, loops
+/// that read for scripts meet in the same shards and hold up other clients.
 const AT_ONCE: usize = 8;
 
-/// What a key was at `s`: the first pre-image with a later LSN, else what a commit up to `s` made of it, else the table.
+/// The state of a key at `s`: its first pre-image with a later LSN, else what a commit up to `s` made of it,
+/// else the table.
 pub(crate) fn read_at(
     sequence: &Sequence,
     shard: &Shard,
@@ -44,7 +44,7 @@ impl Keyspace {
         self.shards.lock(shards)
     }
 
-    /// As [`read_at`]; the key counts as used at that time, if one is named.
+    /// As [`read_at`]. The key counts as used at `used_ms`, if given.
     pub(super) fn read_in(
         &self,
         shard: &Shard,
@@ -61,7 +61,7 @@ impl Keyspace {
         read_at(&self.sequence, shard, db, hash, key, s)
     }
 
-    /// The entry of a key as it is now; it counts as used at that time, if one is named.
+    /// The entry of a key as it is now. It counts as used at `used_ms`, if given.
     fn use_entry<'a>(
         &self,
         shard: &'a Shard,
@@ -78,7 +78,7 @@ impl Keyspace {
         Some(entry)
     }
 
-    /// What a key was at an active snapshot's LSN. Takes its shard's lock for one look-up.
+    /// The state of a key at an active snapshot's LSN. Locks its shard for one look-up.
     pub fn read_at(&self, db: usize, key: &[u8], s: Lsn) -> Option<Owned> {
         let hash = hash_bytes(key);
         let shard = shard_of(hash);
@@ -86,9 +86,9 @@ impl Keyspace {
         read_at(&self.sequence, guard.get(shard), db, hash, key, s)
     }
 
-    /// What some keys were at `s`: `keys` by hash, database and name, best sorted by hash; the answers go to `found`, in
-    /// their order. `used_ms`: when that counts as use of them, if it does. Takes each shard's lock once for neighbours.
-    /// Cost: O(keys).
+    /// Reads some keys as of `s`. `keys`: hash, database and name of each, best sorted by hash. Adds the
+    /// results to `found`, in the same order. `used_ms`: when this counts as use of the keys; `None`: it does
+    /// not. Locks a shard once for neighbours in `keys`. O(keys).
     pub fn read_batch<'a>(
         &self,
         s: Lsn,
@@ -114,8 +114,8 @@ impl Keyspace {
         }
     }
 
-    /// What some keys were at `s`, in their order: hash and name. `used_ms`: as for [`Keyspace::read_batch`]. Locks the
-    /// shards of [`AT_ONCE`] of them at a time, and fetches these into the cache together. Cost: O(keys), some 0.1 µs each.
+    /// Reads some keys as of `s` into `found`, in their order. `keys`: hash and name of each. `used_ms`: as
+    /// for [`Keyspace::read_batch`]. Locks and fetches [`AT_ONCE`] keys at a time. O(keys).
     pub fn read_many<'a>(
         &self,
         s: Lsn,
@@ -163,8 +163,8 @@ impl Keyspace {
         }
     }
 
-    /// Reads the next `count` keys at most of which the names alone are known, as they were at `s`; true when all are read.
-    /// Locks the shards of [`AT_ONCE`] of them at a time, and fetches these into the cache together. Cost: O(count), some 0.1 µs each.
+    /// Reads, as of `s`, at most `count` of the keys of which only the names are known; true when all are
+    /// read. Locks and fetches [`AT_ONCE`] keys at a time. O(count).
     pub fn read_asked(&self, s: Lsn, used_ms: Option<u64>, keys: &mut KeyBatches, count: usize) -> bool {
         if let Some((batch, which)) = keys.unread(count) {
             for from in which.clone().step_by(AT_ONCE) {
@@ -199,9 +199,9 @@ impl Keyspace {
         }
     }
 
-    /// Gives values and expiries of some keys at `s` to `f`, in their order, until it says no; returns how many it was given.
-    /// `used_ms`: as for [`Keyspace::read_batch`]. Locks the shards of [`AT_ONCE`] of them at a time, and fetches these into the
-    /// cache together. Cost: O(keys), some 0.1 µs each.
+    /// Gives value and expiry of some keys at `s` to `f`, in their order, until it returns false. Returns how
+    /// many keys `f` got. `used_ms`: as for [`Keyspace::read_batch`]. Locks and fetches [`AT_ONCE`] keys at a
+    /// time, and calls `f` under the locks. O(keys).
     pub fn read_each(
         &self,
         s: Lsn,
@@ -218,7 +218,7 @@ impl Keyspace {
         keys.len()
     }
 
-    /// How many were given until it said no, if it did.
+    /// As `read_each`, with all locks at once. `Some(n)`: `f` returned false at the n-th key.
     fn read_each_together(
         &self,
         s: Lsn,
@@ -253,9 +253,9 @@ impl Keyspace {
         None
     }
 
-    /// The keys around a hash as they were at `s`, about `count` of them, added to `found`; returns the end (exclusive) of the
-    /// part of the hash order from `hash` on that this is all of. Returns `hash` itself, having read nothing, where too much
-    /// is going on. Cost: O(count) under one shard's lock.
+    /// Adds about `count` keys from `hash` on, as of `s`, to `found`. Returns the end (exclusive) of the part
+    /// of the hash order that this covers. Returns `hash`, having read nothing, if the shard has intents or
+    /// more than `count` pre-images. O(count), under one shard's lock.
     pub fn read_near(&self, s: Lsn, db: usize, hash: u64, count: usize, found: &mut KeyBatches) -> u64 {
         let shard_id = shard_of(hash);
         let guard = self.shards.lock_one(shard_id);
@@ -273,7 +273,7 @@ impl Keyspace {
             });
             match next {
                 Some(next) => to = next,
-                // Behind the last line of this shard.
+                // The last line of this shard was visited.
                 None => {
                     to = match shard_id + 1 {
                         crate::SHARDS => u64::MAX,
@@ -293,8 +293,8 @@ impl Keyspace {
         to
     }
 
-    /// Visits the keys of the segment at `position` as they were at the snapshot (expired ones included; filter by
-    /// the entry's expiry), and returns the next position. Cost: O(entries of one segment) under its shard's lock.
+    /// Visits the keys of the segment at `position` as of `s`, and returns the next position. Expired keys
+    /// are included; filter by expiry. O(entries of a segment), under its shard's lock.
     pub fn visit_at(&self, s: Lsn, db: usize, position: u64, f: &mut Visitor<'_>) -> Option<u64> {
         let shard_id = shard_of(position);
         let guard = self.shards.lock_one(shard_id);
@@ -310,7 +310,8 @@ impl Keyspace {
             }
         });
         let end = next.map_or(u64::MAX, |next| next - 1);
-        // What changed or went since stands in the pre-images; their keys belong to this part of the hash order.
+        // Keys that changed or went since stand in the pre-images. They belong to this part of the hash
+        // order.
         if !shard.pre.is_empty() {
             for (key, before) in shard.pre.iter_at(db, s) {
                 let hash = hash_bytes(key);
@@ -320,7 +321,7 @@ impl Keyspace {
                 }
             }
         }
-        // What was committed up to the snapshot and is not in the table yet.
+        // Keys committed up to the snapshot that are not in the table yet.
         for placed in shard.intents.made_by(&self.sequence, s) {
             placed.each_within(db, (position, end), &mut |key, becomes| {
                 if let (Some(owned), None) = (becomes, shard.pre.at(db, key, s)) {

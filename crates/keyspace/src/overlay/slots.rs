@@ -1,58 +1,58 @@
-//! The keys an overlay knows, and a hash table that may become large without ever being copied in one go.
+//! The keys an overlay knows, in a hash table that can become large without ever being copied as a whole.
 //!
 //! ```text
-//!   hash ─► Wide: one table, from 4,096 entries on 256 of them ─► place ─► Slots: chunks of 1,024 that stay where they are
+//!   hash ─► Wide: one table, or 256 from 4,096 entries on ─► place ─► Slots: chunks of 1,024 that never move
 //! ```
 //!
-//! - L1: nothing moves all entries at once: a table of them all that doubles takes memory of their whole size from the system
-//!   and gives as much back, which everybody else's page faults wait for.
-//! - L2: an entry of a table knows half of its hash: one that grows looks at nothing else.
-//! - L3: entries stand one behind the other from where their hash says: a look-up waits for one line of memory, where tables that
-//!   keep bytes of the hashes apart wait for two. (Of a script that reads 100,000 undeclared keys look-ups were 43 % of the time; so,
-//!   and with one line a key (`near.rs` N4), 29 % of less.)
+//! - L1: nothing moves all entries at once. Doubling one large table would take and return its whole size
+//!   from the system, and the page faults would delay other clients.
+//! - L2: an entry of a table holds half of its hash, so growing a table reads nothing else.
+//! - L3: entries stand one behind the other from the place their hash gives. A look-up waits for one line of
+//!   memory; a table with separate hash bytes waits for two.
 //!
-//! Cost: look-up and insertion O(1), the latter up to some 10 µs where one of 256 tables grows.
+//! Cost: look-up and insertion O(1). An insertion takes up to some 10 µs when one of the 256 tables grows.
 
 use super::Cell;
 use crate::intent::Intent;
 use smallvec::SmallVec;
 
 /// A hash table of many parts (L1).
-pub(super) struct Wide<T> {
+pub(crate) struct Wide<T> {
     parts: SmallVec<[Table<T>; 1]>,
     len: usize,
 }
 
 /// An entry of a table.
-pub(super) trait Entry: Copy {
-    /// What stands where there is none.
+pub(crate) trait Entry: Copy {
+    /// Marks a free place.
     const NONE: Self;
 
     fn is_none(&self) -> bool;
 
-    /// Half of its hash (L2).
+    /// Half of the entry's hash (L2).
     fn half(&self) -> u32;
 }
 
-/// Entries of one table; more are spread over [`PARTS`].
+/// Entries in a single table. More are spread over [`PARTS`] tables.
 const TOGETHER: usize = 4096;
 const PARTS: usize = 256;
 const ROOM_MIN: usize = 8;
 
-/// A power of two of places, of which a fourth at least is free (L3).
+/// An open hash table. The number of places is a power of two, and at least a fourth of them is free (L3).
 struct Table<T> {
     entries: Vec<T>,
     len: usize,
 }
 
 impl<T: Entry> Table<T> {
-    /// With room for so many.
+    /// A table with room for `len` entries.
     fn with_room(len: usize) -> Table<T> {
         let places = if len == 0 { 0 } else { (len + len / 3 + 1).next_power_of_two().max(ROOM_MIN) };
         Table { entries: vec![T::NONE; places], len: 0 }
     }
 
-    /// Where entries with this half of a hash are looked for first: its bits all count, for those of one part have some in common.
+    /// Where to look first for entries with this half of a hash. All bits count, because those of one part
+    /// share some.
     #[inline]
     fn first(&self, half: u32) -> usize {
         let mixed = u64::from(half.wrapping_mul(0x9E37_79B9));
@@ -74,7 +74,7 @@ impl<T: Entry> Table<T> {
         }
     }
 
-    /// Adds an entry that is not there.
+    /// Adds an entry that is not in the table.
     #[inline]
     fn insert(&mut self, entry: T) {
         if !self.has_room(1) {
@@ -111,7 +111,7 @@ impl<T: Entry> Default for Wide<T> {
 }
 
 impl<T: Entry> Wide<T> {
-    /// Which part.
+    /// The part for this half of a hash.
     #[inline]
     fn part(&self, half: u32) -> usize {
         if self.parts.len() == 1 { 0 } else { (half >> 16) as usize % PARTS }
@@ -121,16 +121,16 @@ impl<T: Entry> Wide<T> {
         self.len
     }
 
-    /// The entry of a hash for which `same` is true.
+    /// An entry of this hash for which `same` is true.
     #[inline]
-    pub(super) fn find(&self, hash: u64, same: impl FnMut(&T) -> bool) -> Option<&T> {
+    pub(crate) fn find(&self, hash: u64, same: impl FnMut(&T) -> bool) -> Option<&T> {
         let half = hash as u32;
         self.parts[self.part(half)].find(half, same)
     }
 
-    /// Adds an entry that is not there.
+    /// Adds an entry that is not in the table.
     #[inline]
-    pub(super) fn insert(&mut self, entry: T) {
+    pub(crate) fn insert(&mut self, entry: T) {
         if self.len == TOGETHER && self.parts.len() == 1 {
             self.divide(0);
         }
@@ -139,7 +139,7 @@ impl<T: Entry> Wide<T> {
         self.len += 1;
     }
 
-    /// Makes room for so many more.
+    /// Makes room for `more` entries.
     pub(super) fn reserve(&mut self, more: usize) {
         if self.parts.len() == 1 && self.len + more > TOGETHER {
             self.divide(more);
@@ -148,7 +148,7 @@ impl<T: Entry> Wide<T> {
         }
     }
 
-    /// Spreads what is there over many tables, with room for so many more.
+    /// Spreads the entries over many tables, with room for `more` others.
     #[cold]
     fn divide(&mut self, more: usize) {
         let room = (self.len + more) / PARTS * 9 / 8;
@@ -160,7 +160,7 @@ impl<T: Entry> Wide<T> {
     }
 }
 
-/// A key an overlay knows.
+/// A known key with its changes.
 pub(super) struct Slot {
     pub(super) hash: u64,
     pub(super) db: usize,
@@ -168,7 +168,7 @@ pub(super) struct Slot {
     pub(super) cell: Cell,
 }
 
-/// How far ahead of the one that is looked at a slot is asked for, where they are not gone through in their order.
+/// How many slots ahead to prefetch when slots are visited out of order.
 const AHEAD: usize = 8;
 
 impl Slot {
@@ -178,7 +178,7 @@ impl Slot {
     }
 }
 
-/// Half of a slot's hash, and its place.
+/// Half of a slot's hash, and the slot's place.
 #[derive(Clone, Copy)]
 struct Place(u32, u32);
 
@@ -199,7 +199,7 @@ impl Entry for Place {
 /// Slots of a chunk.
 const CHUNK: usize = 1024;
 
-/// All keys an overlay knows, in the order in which it came to know them.
+/// All keys an overlay knows, in the order in which it learned them.
 #[derive(Default)]
 pub(super) struct Slots {
     chunks: Vec<Vec<Slot>>,
@@ -211,7 +211,7 @@ impl Slots {
         self.index.len()
     }
 
-    /// Makes room for so many more keys.
+    /// Makes room for `keys` more keys.
     pub(super) fn reserve(&mut self, keys: usize) {
         self.index.reserve(keys);
         self.chunks.reserve(keys.div_ceil(CHUNK));
@@ -234,7 +234,7 @@ impl Slots {
         self.index.find(hash, same).map(|place| place.1)
     }
 
-    /// A place for a key that has none.
+    /// Adds a key that is not known, and returns its place.
     pub(super) fn push(&mut self, db: usize, hash: u64, key: &[u8]) -> u32 {
         let place = self.len();
         if place.is_multiple_of(CHUNK) && self.chunks.len() == place / CHUNK {
@@ -258,7 +258,7 @@ impl Slots {
         self.chunks.into_iter().flatten()
     }
 
-    /// All of them by shard, each shard's by hash. Cost: O(keys · log keys).
+    /// All keys by shard, each shard's sorted by hash. O(keys · log keys).
     pub(super) fn into_shards(mut self) -> Vec<(usize, Vec<Intent>)> {
         let places = self.iter().zip(0..).map(|(slot, place)| (slot.hash, place));
         let mut order: Vec<(u64, u32)> = places.collect();
@@ -355,7 +355,7 @@ mod tests {
         let (mut wide, mut model, mut dice) = (Wide::<(u64, u32)>::default(), HashMap::new(), 1u64);
         for turn in 0..60_000u32 {
             dice = hash_u64(dice);
-            // Few different hashes at first, so that entries are found again; some share their half.
+            // Few different hashes, so that entries are found again; some share their half.
             let key = (dice >> 20) % 30_000;
             let hash = hash_u64(key >> 1) & !(1 << 63) | key << 63;
             match dice % 2 {

@@ -1,10 +1,10 @@
-//! What a segment and a directory do for eviction: counting bytes, keeping the marks true (G6), and looking for victims.
+//! Eviction's part of segments and directories: counting bytes, keeping marks true (G6), looking for victims.
 
 use super::*;
 use crate::evict::policy::{self, EMPTY};
 use crate::evict::{Find, Found};
 
-/// Bytes of entries: their rooms in pages, and what they own outside.
+/// Bytes of entries: in pages, and outside.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Bytes {
     pub(crate) rooms: i64,
@@ -44,7 +44,8 @@ impl Segment {
         self.header_mut().marks.as_deref_mut()
     }
 
-    /// Makes marks for what stands here already, as far as its last use is known. O(entries), once.
+    /// The marks of the segment. Makes them from the last uses of the entries if there are none. O(entries),
+    /// once.
     fn marked<'a>(self, time: Time, idle: &dyn Fn(u8) -> u8) -> &'a mut Marks {
         if self.marks().is_none() {
             let mut marks = Marks::new(self.slots(), time.tick);
@@ -74,7 +75,7 @@ impl Segment {
         }
     }
 
-    /// Marks like those of another segment, whose entries come here.
+    /// Makes empty marks with the ghosts of another segment, whose entries come here.
     pub(super) fn inherit(self, from: Segment) {
         if let Some(others) = from.marks() {
             let mut marks = Marks::new(self.slots(), others.tick());
@@ -90,7 +91,7 @@ impl Segment {
         }
     }
 
-    /// Before a merge: both have marks as of the same tick, or neither.
+    /// Before a merge: gives both segments marks of the same tick, unless neither has any.
     pub(super) fn align(self, other: Segment) {
         let threshold = policy::CANDIDATES[policy::FIRST];
         match (self.marks(), other.marks()) {
@@ -124,7 +125,7 @@ impl Segment {
 }
 
 impl Spot {
-    /// The entry was used. O(1), but for the first of a tick in its segment.
+    /// Notes a use of the entry. O(1), except for the first one of a tick in its segment.
     #[inline]
     pub(crate) fn used(self, time: Time) {
         if let Some(marks) = self.segment.marks() {
@@ -132,33 +133,33 @@ impl Spot {
         }
     }
 
-    /// Says how often an entry was used, and for how many ticks not.
+    /// Sets how often an entry was used, and its age in ticks.
     pub(crate) fn set_mark(self, byte: u8) {
         if let Some(marks) = self.segment.marks() {
             marks.set(self.place.number(), byte);
         }
     }
 
-    /// How often the entry was used.
+    /// How often the entry was used; `None` if its segment has no marks.
     pub(crate) fn freq(self) -> Option<u8> {
         self.segment.marks().map(|marks| policy::freq(marks.byte(self.place.number())))
     }
 }
 
 impl Directory {
-    /// Bytes of all entries. What a value that is being changed in place gains or loses is not in them until `recount`.
+    /// Bytes of all entries. A change of a value in place counts only after `recount`.
     #[inline]
     pub(crate) fn bytes(&self) -> Bytes {
         self.bytes
     }
 
-    /// An entry's bytes outside were so many; counts what they are now.
+    /// Counts the outside bytes of an entry anew. `before`: the number counted so far.
     #[inline]
     pub(crate) fn recount(&mut self, entry: Raw, before: usize) {
         self.bytes.outside += entry.outside_bytes() as i64 - before as i64;
     }
 
-    /// A new entry came: its mark, with what its ghost remembers if there is one in its segment.
+    /// Marks a new entry, with the use count of its ghost if the segment has one.
     pub(crate) fn note_insert(&mut self, spot: Spot, hash: u64, time: Time, ghosts: Option<usize>) {
         let marks = spot.segment.marked(time, &|_| 0);
         if marks.tick() != time.tick {
@@ -168,15 +169,16 @@ impl Directory {
         marks.set(spot.place.number(), policy::fresh(known.map_or(0, |freq| freq + 1)));
     }
 
-    /// How often an evicted key had been used, for when it comes again.
+    /// Remembers how often an evicted key had been used, for its return.
     pub(crate) fn put_ghost(&mut self, hash: u64, freq: u8, buckets: usize) {
         if let Some(marks) = self.segment(hash).and_then(Segment::marks_mut) {
             marks.put_ghost(hash, freq, buckets);
         }
     }
 
-    /// Looks for a victim near a random place, in further segments until enough entries were seen. Gives the best of them
-    /// and how many entries and segments it looked at. Cost: a quantum's fiftieth, and a walk over a segment without marks.
+    /// Looks for a victim near a random place, in further segments until enough entries were seen. Returns
+    /// how many entries and segments it visited, and the best victim. Makes marks for segments without them,
+    /// O(entries) each.
     pub(crate) fn find_victim(&mut self, random: u64, find: &Find<'_>) -> (usize, usize, Option<Found>) {
         let (mut seen, mut looked, mut best) = (0, 0, None::<Found>);
         if self.places.is_empty() {
@@ -210,7 +212,7 @@ impl Directory {
         (seen, looked, best)
     }
 
-    /// Removes an entry because memory is short.
+    /// Removes an entry for eviction. Returns whether it had an expiry; `None` if there was no entry.
     pub(crate) fn evict(&mut self, hash: u64, key: &[u8]) -> Option<bool> {
         let (segment, place) = self.locate(hash, key)?;
         let entry = segment.at(place);
@@ -219,7 +221,7 @@ impl Directory {
         entry.discard();
         self.shrink(hash, true);
         if self.len == 0 {
-            // A cache of few large values must not pay for a table in every shard it ever had a key in.
+            // A cache of few large values must not keep a table in every shard that ever had a key.
             *self = Directory::default();
         }
         Some(had_expire)
@@ -227,7 +229,7 @@ impl Directory {
 }
 
 impl Segment {
-    /// The best victim of some slots, and how many entries were looked at.
+    /// How many entries of some slots were looked at, and the best victim.
     fn look(self, marks: &Marks, from: usize, find: &Find<'_>, want: usize) -> (usize, Option<Found>) {
         let found = |rank: u64, number: usize| Found {
             rank,
@@ -239,7 +241,7 @@ impl Segment {
                 let (seen, best) = marks.sample(from, want, ranks, find.expiring);
                 (seen, best.map(|(rank, slot)| found(u64::from(rank), slot)))
             }
-            // Who expires first.
+            // The entry that expires first.
             None if find.soonest => {
                 let at = |number: usize| self.at(Place::of(number));
                 let slots: Vec<usize> = marks.some(from, want, find.expiring).collect();
@@ -247,7 +249,7 @@ impl Segment {
                     slots.iter().map(|slot| (at(*slot).expire_ms().unwrap_or(u64::MAX), *slot)).min();
                 (slots.len(), soonest.map(|(at, slot)| found(at, slot)))
             }
-            // Anybody.
+            // Any entry.
             None => match marks.some(from, 1, find.expiring).next() {
                 Some(slot) => (want, Some(found(0, slot))),
                 None => (0, None),

@@ -1,4 +1,4 @@
-//! One segment: a table of lines, and the pages its entries live in. The invariants are those of the module above.
+//! A segment: a table of lines, and the pages with its entries. The invariants are in the module above.
 
 use super::SHARD_BITS;
 use crate::entry::{EntryRef, Raw};
@@ -9,26 +9,27 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use stdx::hash::hash_bytes;
 use stdx::pages::{Block, LARGE, SMALL};
 
-/// Lines of a whole table, and of the little ones (G7): a table of n lines and its header is 64 × (n + 1) bytes.
+/// Lines of a whole table, and of each form (G7). A table of n lines takes 64 × (n + 1) bytes with its
+/// header.
 pub(super) const LINES: u8 = 127;
 pub(super) const FORMS: [u8; 4] = [1, 7, 31, LINES];
 pub(super) const SLOTS: usize = 9;
 pub(super) const PAGE: usize = 4096;
 /// Offset of the first entry in a page, behind the chain pointer.
 const PAGE_START: usize = 8;
-/// Bytes of the smallest page, and of the largest that is not one of the pool's.
+/// The smallest page, and the largest that does not come from the pool, in bytes.
 const LITTLE_MIN: usize = 128;
 const LITTLE_MAX: usize = PAGE / 2;
 
 /// Bytes of little tables and pages, which come from the general allocator.
 static LITTLE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes of tables and pages that the general allocator counts as its own.
+/// Bytes of tables and pages from the general allocator.
 pub(crate) fn little_bytes() -> usize {
     LITTLE_BYTES.load(Ordering::Relaxed)
 }
 
-/// Entries a table of so many lines may hold: seven eighths of its slots (G1).
+/// Most entries in a table of this many lines: seven eighths of its slots (G1).
 pub(super) const fn cap(lines: u8) -> usize {
     lines as usize * SLOTS * 7 / 8
 }
@@ -42,10 +43,10 @@ pub(super) struct Line {
     slots: [[u8; 6]; SLOTS],
 }
 
-/// Begins a table; its lines follow.
+/// The start of a table. The lines follow.
 #[repr(C, align(64))]
 pub(super) struct Header {
-    /// Newest page; each page's first word points to the one before.
+    /// The newest page. The first word of each page points to the one before.
     pages: *mut u8,
     bump: *mut u8,
     bump_end: *mut u8,
@@ -56,16 +57,16 @@ pub(super) struct Header {
     page_count: u16,
     len: u16,
     pub(super) expires: u16,
-    /// The only page is a little one, of two to this power bytes (G3); 0: it is not.
+    /// The only page is a little one of 2^this bytes (G3); 0: it is not.
     little_page: u8,
-    /// Some hash may have fields that expire (G4).
+    /// Whether some hash may have fields that expire (G4).
     pub(super) fields: bool,
-    /// G6. All-zero is none.
+    /// The marks (G6). All zeros are `None`.
     pub(super) marks: Option<Box<Marks>>,
 }
 
 impl Header {
-    /// Pages of the pool, and bytes of a little one.
+    /// Pages from the pool, and bytes of a little page.
     pub(super) fn pages(&self) -> (usize, usize) {
         (usize::from(self.page_count), little_page_bytes(self.little_page))
     }
@@ -98,7 +99,7 @@ impl Line {
     pub(super) fn entry(&self, slot: usize) -> Raw {
         let s = &self.slots[slot];
         let address = u64::from_le_bytes([s[0], s[1], s[2], s[3], s[4], s[5], 0, 0]);
-        // SAFETY: only called for slots whose tag is set (G2), so the address is a living entry's.
+        // SAFETY: only called for slots whose tag is set (G2), so the address is that of a live entry.
         unsafe { Raw::at(NonNull::new_unchecked(address as *mut u8)) }
     }
 
@@ -129,7 +130,7 @@ pub(super) fn prefetch(entry: Raw) {
     let _ = entry;
 }
 
-/// Where an entry stands.
+/// The place of an entry.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub(super) line: usize,
@@ -148,7 +149,7 @@ impl Place {
     }
 }
 
-/// A segment's table; the directory owns it and copies this pointer into several places.
+/// A pointer to a segment's table. The directory owns the table and holds the pointer in several places.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Segment {
     table: NonNull<Header>,
@@ -158,11 +159,11 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// An empty one without pages.
+    /// An empty segment without pages.
     pub(super) fn new(depth: u8, lines: u8) -> Segment {
         let bytes = table_bytes(lines);
         let table = if lines == LINES { LARGE.take() } else { take_little(bytes) };
-        // SAFETY: the block is so many exclusive bytes, aligned to a line; all-zero is an empty table.
+        // SAFETY: the block has this many exclusive bytes, aligned to a line; all zeros are an empty table.
         unsafe { table.as_ptr().write_bytes(0, bytes) };
         let segment = Segment { table: table.cast(), depth, lines };
         segment.header_mut().next_expire = u64::MAX;
@@ -171,7 +172,8 @@ impl Segment {
 
     #[inline]
     pub(super) fn header<'a>(self) -> &'a Header {
-        // SAFETY: the directory frees a table only with its last place; borrows are bounded by the directory's.
+        // SAFETY: the directory frees a table only with its last place; borrows are bounded by the
+        // directory's.
         unsafe { self.table.as_ref() }
     }
 
@@ -184,7 +186,7 @@ impl Segment {
     #[inline]
     pub(super) fn line<'a>(self, line: usize) -> &'a Line {
         debug_assert!(line < usize::from(self.lines));
-        // SAFETY: as for the header, which so many lines follow.
+        // SAFETY: as for the header; the lines follow it.
         unsafe { &*self.table.as_ptr().add(1 + line).cast() }
     }
 
@@ -195,7 +197,7 @@ impl Segment {
         unsafe { &mut *self.table.as_ptr().add(1 + line).cast() }
     }
 
-    /// The line of a hash: order-preserving in the bits behind the directory's.
+    /// The home line of a hash. Keeps the order of the bits behind the directory's.
     #[inline]
     pub(super) fn home(self, hash: u64) -> usize {
         let x = (hash << (SHARD_BITS + u32::from(self.depth))) >> 32;
@@ -245,12 +247,29 @@ impl Segment {
         }
     }
 
+    /// Whether another key has the same hash, as far as the bits of `mask` say: those of the tag and all that choose a line.
+    pub(super) fn has_twin(self, hash: u64, key: &[u8], mask: u64) -> bool {
+        let (tag, first) = (tag(hash), self.home(hash));
+        let mut line = first;
+        loop {
+            let l = self.line(line);
+            let mut same = (0..SLOTS).filter(|slot| l.tags[*slot] == tag).map(|slot| l.entry(slot).key());
+            if same.any(|other| other != key && (hash_bytes(other) ^ hash) & mask == 0) {
+                return true;
+            }
+            line = self.next_line(line);
+            if l.over == 0 || line == first {
+                return false;
+            }
+        }
+    }
+
     #[inline]
     pub(super) fn at(self, place: Place) -> Raw {
         self.line(place.line).entry(place.slot)
     }
 
-    /// Puts an entry that is already written into the first line with room from its home on.
+    /// Links a written entry into the first line with room, from its home on.
     pub(super) fn link(self, hash: u64, entry: Raw) -> Place {
         let mut line = self.home(hash);
         loop {
@@ -283,8 +302,8 @@ impl Segment {
         }
     }
 
-    /// Before `alloc`: sees to it that there is so much room, by compaction if much is dead or the page is a little one (G3).
-    /// It moves the entries, not their places. Cost: O(1), or O(live bytes).
+    /// Prepares `alloc` of this many bytes: compacts if much is dead or the page is a little one (G3).
+    /// Entries move, their places stay. O(1), or O(live bytes).
     #[inline]
     pub(super) fn make_room(self, bytes: usize) {
         let header = self.header();
@@ -301,7 +320,7 @@ impl Segment {
         }
     }
 
-    /// Room for an entry, in a new page of the pool if need be.
+    /// Room for an entry, in a new page if necessary.
     #[inline]
     pub(super) fn alloc(self, bytes: usize) -> Raw {
         let header = self.header_mut();
@@ -320,7 +339,7 @@ impl Segment {
     fn add_page(self) {
         let header = self.header_mut();
         debug_assert!(header.little_page == 0);
-        // What is left of the old page is lost until the next compaction.
+        // The rest of the old page is lost until the next compaction.
         header.dead += (header.bump_end as usize - header.bump as usize) as u32;
         header.page_count += 1;
         self.begin_page(SMALL.take(), PAGE);
@@ -328,7 +347,7 @@ impl Segment {
 
     fn begin_page(self, page: Block, bytes: usize) {
         let (header, page) = (self.header_mut(), page.as_ptr());
-        // SAFETY: the page is ours, so many bytes, aligned.
+        // SAFETY: the page is ours, has this many bytes, and is aligned.
         unsafe { page.cast::<*mut u8>().write(header.pages) };
         header.pages = page;
         header.bump = page.wrapping_add(PAGE_START);
@@ -341,8 +360,8 @@ impl Segment {
         header.dead += bytes as u32;
     }
 
-    /// Moves every entry to fresh pages, in line order, with room for so many bytes more. If that is little, to a page that it
-    /// fills to two thirds. Cost: O(live bytes), at most CAP entries.
+    /// Moves every entry to fresh pages, in line order, with room for `more` bytes. A small segment gets a
+    /// little page that is two thirds full. O(live bytes).
     pub(super) fn compact(self, more: usize) {
         let header = self.header_mut();
         let wanted = PAGE_START + (header.live as usize + more) * 3 / 2;
@@ -364,8 +383,8 @@ impl Segment {
         free_pages(old.0, old.1);
     }
 
-    /// Moves everything into a table of another form, and says which that is (G7). The entries stay where they are; when it
-    /// becomes less they are compacted. Cost: O(entries), at most the [`cap`] of a little table.
+    /// Moves all entries into a table of another form, and returns that (G7). Their bytes stay, unless the
+    /// table shrinks: then they are compacted. O(entries), at most the [`cap`] of a little table.
     pub(super) fn change_form(self, lines: u8) -> Segment {
         let other = Segment::new(self.depth, lines);
         other.inherit(self);
@@ -387,7 +406,7 @@ impl Segment {
         other
     }
 
-    /// Copies an entry's bytes into this segment's pages.
+    /// Copies the bytes of an entry into this segment's pages.
     fn take_over(self, entry: Raw) -> Raw {
         let bytes = entry.room();
         let to = self.alloc(bytes);
@@ -404,14 +423,15 @@ impl Segment {
         }
     }
 
-    /// A field of a hash expires then (G4).
+    /// Notes that a field of a hash expires at `at` (G4).
     pub(super) fn note_field(self, at: u64) {
         let header = self.header_mut();
         header.next_expire = header.next_expire.min(at);
         header.fields = true;
     }
 
-    /// `note_expire`, and if hashes may have `fields` that expire, the soonest of them: asking costs a cache miss.
+    /// As `note_expire`, and notes the soonest field expiry. `fields`: hashes may have such fields; looking
+    /// costs a cache miss.
     fn note_entry(self, entry: Raw, fields: bool) {
         self.note_expire(entry.expire_ms());
         if fields && let Some(at) = EntryRef::new(entry).field_expiry() {
@@ -425,7 +445,7 @@ impl Segment {
         }
     }
 
-    /// Splits by the first hash bit behind the depth. Cost: O(entries), see the module.
+    /// Splits by the first hash bit behind the depth. O(entries).
     pub(super) fn split(self) -> (Segment, Segment) {
         let halves = [Segment::new(self.depth + 1, LINES), Segment::new(self.depth + 1, LINES)];
         let bit = 63 - SHARD_BITS - self.depth as u32;
@@ -442,7 +462,7 @@ impl Segment {
         (halves[0], halves[1])
     }
 
-    /// Moves everything of two buddies into one segment of the depth above.
+    /// Moves the entries of two buddies into one segment of the depth above. O(entries).
     pub(super) fn merge(self, other: Segment) -> Segment {
         let merged = Segment::new(self.depth - 1, LINES);
         self.align(other);
@@ -459,7 +479,7 @@ impl Segment {
         merged
     }
 
-    /// Frees table and pages, not what the entries own.
+    /// Frees table and pages. Memory that the entries own stays.
     pub(super) fn free_table(self) {
         let header = self.header_mut();
         drop(header.marks.take());
@@ -477,7 +497,7 @@ impl Segment {
         table_bytes(self.lines) + pages * PAGE + little
     }
 
-    /// Frees everything. Cost: O(entries).
+    /// Frees everything, entries included. O(entries).
     pub(super) fn drop_all(self) {
         let mut walk = Walk::new(self);
         while let Some((_, entry)) = walk.next() {
@@ -503,7 +523,7 @@ fn take_little(bytes: usize) -> Block {
 }
 
 /// # Safety
-/// `block` is from `take_little` of as many bytes, and nobody uses it any more.
+/// `block` comes from `take_little` of as many bytes, and is not used any more.
 unsafe fn put_little(block: Block, bytes: usize) {
     LITTLE_BYTES.fetch_sub(bytes, Ordering::Relaxed);
     // SAFETY: as promised.
@@ -514,10 +534,10 @@ const fn little_page_bytes(power: u8) -> usize {
     if power == 0 { 0 } else { 1 << power }
 }
 
-/// Frees a chain of pages, or the one little page.
+/// Frees a chain of pages, or one little page.
 fn free_pages(mut page: *mut u8, little: u8) {
     while let Some(block) = NonNull::new(page) {
-        // SAFETY: the chain links pages this segment owned (G3); nothing in them is used any more.
+        // SAFETY: the chain links pages that this segment owned (G3); nothing in them is used any more.
         unsafe {
             page = page.cast::<*mut u8>().read();
             if little > 0 { put_little(block, little_page_bytes(little)) } else { SMALL.put(block) }
@@ -525,7 +545,8 @@ fn free_pages(mut page: *mut u8, little: u8) {
     }
 }
 
-/// Visits every entry once, fetching 16 ahead: the entries are cold, and their latency is the cost of a split.
+/// Visits every entry once and prefetches 16 ahead: the entries are cold, and waiting for them is the cost of
+/// a split.
 pub(super) struct Walk {
     segment: Segment,
     ahead: [Option<(Place, Raw)>; 16],

@@ -39,7 +39,7 @@ fn a_directory_agrees_with_a_plain_map_through_all_its_forms() {
         let (mut directory, mut model) = (Directory::default(), BTreeMap::new());
         let mut time = Time { tick: 0, threshold: crate::evict::policy::CANDIDATES[2] };
         let (mut forms, mut depth) = (BTreeSet::new(), 0);
-        // Keys that stay, and a walk in hash order that must come by each of them while all else changes.
+        // Some keys stay, and a walk in hash order must visit each of them while all else changes.
         let stay = if seed % 2 == 0 { 0 } else { 3 };
         for (i, (hash, key)) in keys.iter().enumerate().take(stay) {
             put(&mut directory, *hash, key, b"", None);
@@ -68,7 +68,7 @@ fn a_directory_agrees_with_a_plain_map_through_all_its_forms() {
                     };
                     assert_eq!(removed, model.remove(&i).map(|(_, expire)| expire.is_some()));
                 }
-                // Who has too many loses any of them.
+                // Above the wanted number any key is removed.
                 if let (true, Some(last)) =
                     (model.len() > wanted.max(stay), model.keys().next_back().copied())
                 {

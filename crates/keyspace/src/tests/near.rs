@@ -1,4 +1,4 @@
-//! Keys read together with their neighbours: what is seen of them, and what a commit then checks.
+//! Keys read together with their neighbours: how an overlay sees them, and what a commit then checks.
 
 use super::*;
 
@@ -71,7 +71,7 @@ fn very_many_keys_are_read_as_one_by_one() {
         );
     }
     assert!(!overlay.has_missing());
-    // What came twice may be marked twice.
+    // A key that came twice may be marked twice.
     assert!((9_000..=9_004).contains(&overlay.len()));
     overlay.adopt_read();
     assert_eq!((overlay.len(), overlay.near_read()), (9_000, 0));
@@ -83,17 +83,17 @@ fn very_many_keys_are_read_as_one_by_one() {
             "{name}"
         );
     }
-    // What was absent and is not any more is a lost race too.
+    // A key that was absent and exists now is a lost race, too.
     let mut view = View::overlay(&keyspace, &mut overlay, 0, 1);
     view.put_string(b"other", b"1", None);
     drop(view);
     assert!(overlay.commit(1).is_err());
 }
 
-/// Reads what is in the shard of key 0, and returns the overlay and the keys it holds without knowing them.
+/// Reads around key 0, and returns the overlay and the names it has without knowing them.
 fn overlay_with_near(keyspace: &Arc<Keyspace>, name: &dyn Fn(u64) -> String) -> (Overlay, Vec<String>) {
     let mut overlay = Overlay::new(Snapshot::open(keyspace).unwrap(), None);
-    // From the beginning of its shard on: key 0 itself may be the last one there.
+    // Starts at the beginning of the shard: key 0 may be its last key.
     let shard = crate::shard_of(stdx::hash::hash_bytes(name(0).as_bytes()));
     let hash = (shard as u64) << (u64::BITS - SHARDS.ilog2());
     let mut near = KeyBatches::default();
@@ -112,7 +112,7 @@ fn what_was_looked_at_near_a_key_is_checked_and_what_was_not_is_not() {
         let view = View::overlay(keyspace, overlay, 0, 1);
         view.string(key.as_bytes()).unwrap().map(|s| String::from_utf8_lossy(&s.to_vec()).into_owned())
     };
-    // What others do meanwhile to the key that was read, and to one that was only there.
+    // Others meanwhile change the key that was read, and one that was only there.
     for (read_changes, written_after) in [(false, false), (true, false), (false, true), (true, true)] {
         let keyspace = Keyspace::new(1);
         (0..20_000).for_each(|i| drop(set(&keyspace, &name(i), &i.to_string(), None, 1)));
@@ -126,7 +126,7 @@ fn what_was_looked_at_near_a_key_is_checked_and_what_was_not_is_not() {
         if written_after {
             view.put_string(near[0].as_bytes(), b"mine", None);
         }
-        // Changed in place: what it was is known without a question.
+        // A change in place: the old value is known without a further read.
         assert!(view.set_expire(near[2].as_bytes(), Some(50_000)));
         drop(view);
         assert!(!overlay.has_missing());
@@ -164,7 +164,7 @@ fn a_flush_takes_what_was_looked_at_near_a_key_with_it() {
     assert_eq!(keyspace.len(0), 0);
 }
 
-/// Asked for in vain, in order and twice, changed by others meanwhile, and looked at in order and out of it.
+/// Keys are missed in order and twice, changed by others meanwhile, and looked at in order and out of order.
 #[test]
 fn what_was_asked_for_in_vain_is_found_in_any_order() {
     let keyspace = Keyspace::new(2);
@@ -181,7 +181,7 @@ fn what_was_asked_for_in_vain_is_found_in_any_order() {
         view.select(1);
         assert_eq!(view.expire_ms(b"elsewhere"), None);
         view.select(0);
-        // What was asked for to be changed is there when the handler runs again.
+        // A missed key that is to be changed is there when the handler runs again.
         assert!(!view.set_expire(b"key 1", Some(50_000)));
         assert!(view.awaits_keys());
         drop(view);
@@ -204,8 +204,8 @@ fn what_was_asked_for_in_vain_is_found_in_any_order() {
     }
 }
 
-/// A long commit that read very many keys: nobody changed them, somebody changed one before it began or meanwhile, one expires,
-/// or somebody changed one of the same shards that it did not read.
+/// A long commit that read very many keys. Either none of them changes, or one changes before or during the
+/// commit, or one expires. Or an unread key in one of their shards changes.
 #[test]
 fn a_long_commit_checks_what_it_read_in_batches() {
     #[derive(PartialEq, Debug)]
@@ -264,7 +264,7 @@ fn a_long_commit_checks_what_it_read_in_batches() {
         assert_eq!(get(&keyspace, &name(1_100), 1).as_deref(), Some(if kept { "mine" } else { "then" }));
         assert_eq!(keyspace.intents.load(Ordering::Relaxed), 0);
         drop(commit);
-        // Nothing of it is left: what was read is written as ever.
+        // Nothing of the commit is left: its keys can be written as usual.
         (0..2_000).for_each(|i| write_one(&keyspace, &name(i), Some("after")));
         keyspace.check_invariants();
     }

@@ -1,4 +1,4 @@
-//! Databases as a whole: emptied, exchanged, and who watches or waits for what is in them.
+//! Whole databases: emptying and exchanging them, with watchers and blocked clients of their keys.
 
 use super::*;
 use std::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ fn watchers_and_waiters_hear_of_touches_of_their_key_only() {
     assert!(set(&keyspace, "queue", "1", None, 1).ready.is_empty());
 }
 
-/// Of thousands who watch a key each is told once, and who stops to watch it has looked through none of the others.
+/// Each of thousands of watchers is told once, and stopping a watch looks through none of the others.
 #[test]
 fn who_has_been_told_of_a_touch_is_kept_no_longer() {
     let keyspace = Keyspace::new(1);
@@ -32,11 +32,11 @@ fn who_has_been_told_of_a_touch_is_kept_no_longer() {
     put_in(&keyspace, 0, "hot", None);
     assert!(gone.iter().all(|mark| !mark.load(Ordering::Relaxed)));
     assert!(stay.iter().all(|mark| mark.load(Ordering::Relaxed)));
-    // They are let go elsewhere.
+    // The reclaimer frees them.
     while watchers.iter().any(|mark| Arc::strong_count(mark) > 1) {
         std::thread::yield_now();
     }
-    // Who began later is told of what comes later; who gives it up once more takes nobody's place.
+    // A later watcher is told of later touches. A second unwatch removes no other watcher.
     let (late, _) = watch(&keyspace, 0, "hot");
     stay.iter().for_each(|mark| keyspace.unwatch(0, b"hot", mark));
     assert!(!late.load(Ordering::Relaxed));
@@ -59,7 +59,7 @@ fn flushing_and_swapping_act_on_whole_databases() {
     keyspace.check_invariants();
 }
 
-/// FLUSHALL passes over databases that never had a key: however one came by its keys, it is emptied.
+/// FLUSHALL skips databases that never had a key, and empties all others, however they got their keys.
 #[test]
 fn a_flush_finds_every_database_that_ever_had_a_key() {
     let keyspace = Keyspace::new(9);
@@ -73,7 +73,7 @@ fn a_flush_finds_every_database_that_ever_had_a_key() {
     view.finish();
     assert!(keyspace.is_empty());
     keyspace.check_invariants();
-    // One behind all that had keys has nothing, and its flush does nothing.
+    // Flushing a database behind all that had keys does nothing.
     let keyspace = Keyspace::new(9);
     set(&keyspace, "kept", "v", None, 1);
     let mut view = View::open(&keyspace, 5, 1);
@@ -82,7 +82,7 @@ fn a_flush_finds_every_database_that_ever_had_a_key() {
     assert_eq!(keyspace.len(0), 1);
 }
 
-/// Watches a key of database 0 and 1, with a mark of its own.
+/// Watches a key of a database, with a mark of its own.
 fn watch(keyspace: &Arc<Keyspace>, db: usize, key: &str) -> (Arc<AtomicBool>, Watched) {
     let mark = Arc::default();
     let mut view = View::locked(keyspace, all(), db, 1);
@@ -115,7 +115,7 @@ fn put_in(keyspace: &Arc<Keyspace>, db: usize, key: &str, expire_ms: Option<u64>
     view.finish();
 }
 
-/// However many watch and wait: an exchange marks nobody and names no key.
+/// However many clients watch and wait, an exchange marks nobody and names no key.
 #[test]
 fn an_exchange_looks_nobody_up() {
     let keyspace = Keyspace::new(2);
@@ -148,14 +148,14 @@ fn who_watches_what_is_exchanged_notices_what_came_and_what_went() {
         assert_eq!(is_touched(&keyspace, 0, "k", &at_0, 1), touched, "{here} {other}");
         assert_eq!(is_touched(&keyspace, 1, "k", &at_1, 1), touched, "{here} {other}");
         assert!(!is_touched(&keyspace, 2, "k", &at_2, 1));
-        // Who begins now has seen it.
+        // A watch that begins now starts from the new state.
         let (at_0, at_1) = (watch(&keyspace, 0, "k"), watch(&keyspace, 1, "k"));
         assert!(!is_touched(&keyspace, 0, "k", &at_0, 1));
         assert!(!is_touched(&keyspace, 1, "k", &at_1, 1));
     }
 }
 
-/// What came with an exchange may be gone again when it is looked for.
+/// A key that came with an exchange may be gone again at EXEC.
 #[test]
 fn what_came_and_went_again_is_noticed() {
     type Way = fn(&Arc<Keyspace>);
@@ -187,7 +187,7 @@ fn what_came_and_went_again_is_noticed() {
         go(&keyspace);
         assert!(is_touched(&keyspace, 0, "k", &watched, 100), "{way}");
     }
-    // What expires where it was is no touch to who did not find it there.
+    // An expiry in the old database is no touch for a watcher that found no key there.
     let keyspace = Keyspace::new(2);
     put_in(&keyspace, 0, "k", Some(50));
     swap(&keyspace);
@@ -198,7 +198,7 @@ fn what_came_and_went_again_is_noticed() {
     assert!(!is_touched(&keyspace, 1, "k", &(mark, then), 100));
 }
 
-/// As absent as before to who did not find one.
+/// For a watcher that found no key, such a key is as absent as before.
 #[test]
 fn a_key_that_had_expired_when_it_came_is_no_touch() {
     for removed in [false, true] {
@@ -223,7 +223,7 @@ fn a_key_that_had_expired_when_it_came_is_no_touch() {
 const DATABASES: usize = 3;
 type Databases = [BTreeMap<String, String>; DATABASES];
 
-/// What is done to several databases.
+/// A step on several databases.
 #[derive(Clone, Debug)]
 enum Act {
     Put(usize, String, String),
@@ -252,7 +252,7 @@ impl Act {
         }
     }
 
-    /// In a view that holds, or may lock, what it needs.
+    /// Runs the step in a view that holds, or may lock, what it needs.
     fn on_view(&self, view: &mut View<'_>) {
         match self {
             Act::Put(db, key, value) => {
@@ -271,7 +271,7 @@ impl Act {
         }
     }
 
-    /// As a short command.
+    /// Runs the step as a short command.
     fn on_keyspace(&self, keyspace: &Keyspace) {
         let mut view = match self {
             Act::Put(db, key, _) | Act::Remove(db, key) => {
@@ -288,7 +288,7 @@ impl Act {
     }
 }
 
-/// All databases, as one command reads them.
+/// Reads all databases as one command.
 fn look_at_all(keyspace: &Keyspace) -> Databases {
     let names: Vec<String> = (0..40).map(|i| format!("k{i}")).collect();
     let mut view = View::locked(keyspace, all(), 0, 1);
@@ -308,7 +308,7 @@ struct Long {
     commit: Commit,
     acts: Vec<Act>,
     reads: Vec<(usize, String, Option<String>)>,
-    /// A DEL, of which so many were there.
+    /// Whether it is a DEL, and how many of its keys existed.
     removes: bool,
     removed: usize,
 }
@@ -345,7 +345,7 @@ fn begin_long(keyspace: &Arc<Keyspace>, dice: &mut Dice, step: u64) -> Long {
     let acts: Vec<Act> = (0..15).map(|i| Act::random(dice, &format!("long {step} {i}"), 8)).collect();
     for act in &acts {
         act.on_view(&mut View::overlay(keyspace, &mut overlay, 0, 1));
-        // A removal asks for what it removes, and is done again.
+        // A removal misses its key first, and is run again.
         if overlay.load_missing() {
             act.on_view(&mut View::overlay(keyspace, &mut overlay, 0, 1));
         }
@@ -353,8 +353,8 @@ fn begin_long(keyspace: &Arc<Keyspace>, dice: &mut Dice, step: u64) -> Long {
     Long { commit: overlay.seal(step, None), acts, reads, removes: false, removed: 0 }
 }
 
-/// Long commits that write, empty and exchange databases, beside short commands that do: whatever is not written yet when tables
-/// are replaced goes with its table.
+/// Long commits that write, empty and exchange databases run beside short commands that do the same. Writes
+/// still to be folded when a table is replaced go with that table.
 #[test]
 fn long_commits_empty_and_exchange_databases_at_one_moment() {
     let (mut committed, mut lost) = (0, 0);
@@ -428,7 +428,7 @@ fn long_commits_empty_and_exchange_databases_at_one_moment() {
     assert!(committed > 500 && lost > 300, "{committed} committed, {lost} lost");
 }
 
-/// What long commits have still to write is not looked at when tables are replaced.
+/// Replacing tables does not look at the keys that long commits still have to write.
 #[test]
 fn replacing_tables_looks_at_nothing_that_is_still_to_be_written() {
     for exchanged in [true, false] {
@@ -456,13 +456,13 @@ fn replacing_tables_looks_at_nothing_that_is_still_to_be_written() {
     }
 }
 
-/// Keys that expire while a DEL of many is being folded were there when it was decided, whoever looks at them meanwhile.
+/// Keys that expire while a DEL is being folded existed at its decision, no matter which reader meets them.
 #[test]
 fn a_long_removal_counts_what_was_there_when_it_was_decided() {
     for way in 0..4 {
         let keyspace = Keyspace::new(1);
         for i in 0..300u64 {
-            // A third expires before, a third after the decision.
+            // A third expires before the decision, a third after it.
             put_in(&keyspace, 0, &format!("k{i}"), [None, Some(5), Some(15)][i as usize % 3]);
         }
         let words = (0..400).map(|i| (format!("k{i}"), None)).collect();
@@ -472,7 +472,7 @@ fn a_long_removal_counts_what_was_there_when_it_was_decided() {
         }
         match way {
             0 => {
-                // It comes to covered keys again and again.
+                // The sweep meets covered keys again and again.
                 let mut sweep = Sweep::default();
                 (0..1000).for_each(|_| _ = sweep.step(&keyspace, 20, drop));
             }

@@ -1,4 +1,4 @@
-//! What a view counts: keys, bytes, uses; and how it removes a key because memory is short.
+//! The view's counts of keys, bytes and uses, and its removals for eviction.
 
 use super::*;
 use crate::segment::{Bytes, Directory, Put};
@@ -27,7 +27,7 @@ impl View<'_> {
         self.keyspace.count(db, keys, expires, bytes);
     }
 
-    /// Weighs the value that was changed in place (W4).
+    /// Counts the bytes of the value that was changed in place (W4).
     #[inline]
     pub(super) fn settle_edit(&mut self) {
         if let Some((shard, db, entry, before)) = self.editing.take() {
@@ -40,8 +40,8 @@ impl View<'_> {
         }
     }
 
-    /// Does something to the directory of a key, and counts what that changes of its bytes, and what it says changed of keys
-    /// and expiries.
+    /// Changes the directory of a key and counts the difference in bytes. `f` returns the differences in keys
+    /// and in keys with an expiry.
     #[inline]
     pub(super) fn change<R>(
         &mut self,
@@ -58,20 +58,20 @@ impl View<'_> {
         Some(result)
     }
 
-    /// For eviction: a key came, or was overwritten, which counts as use.
+    /// For eviction: notes a key that came, or one that was overwritten, which counts as a use.
     #[cold]
     pub(super) fn note_put(&mut self, hash: u64, put: &Put) {
         let Store::Locked(guard) = &mut self.store else { return };
         let tick = access_tick(self.now_ms);
         if put.was_there {
-            // When it was used before is overwritten already.
+            // The time of its last use is overwritten already.
             return self.keyspace.evict.used(self.db, hash, put.spot, !tick, tick);
         }
         self.keyspace.note_insert(self.db, hash, put.spot, tick, guard.get_mut(shard_of(hash)));
     }
 
-    /// Removes a key because memory is short: the bytes of its entry. None if it is not there any more, or a long commit
-    /// relies on it. `expiring`: only if it still expires.
+    /// Evicts a key and returns the bytes of its entry. `None` if it is gone or a long commit relies on it.
+    /// `expiring`: only if it still has an expiry.
     pub(crate) fn evict(&mut self, hash: u64, key: &[u8], expiring: bool) -> Option<u64> {
         let shard = self.shard(shard_of(hash))?;
         let entry = shard.dbs[self.db].find(hash, key)?;
@@ -94,15 +94,16 @@ impl View<'_> {
         self.keyspace.tell_sink(self.changes.lsn, self.db, &[b"DEL", key]);
         let db = self.db;
         if let Some(shard) = self.shard_mut(shard_of(hash)) {
-            // Who waits for the key waits on.
+            // Clients blocked on the key go on waiting.
             shard.interest.touch(db, key);
         }
         self.push_event(self.db, key, Class::Evicted, "evicted");
         Some(bytes as u64)
     }
 
-    /// Removes a key that may come again: how often it was used is known then. Whether it is in use, as far as that can be told:
-    /// used again after it came, or, where uses are not counted, within five minutes. None if there is no such key. O(1).
+    /// Removes a key that may come again, and remembers how often it was used. Returns whether it was in use:
+    /// used again after it came or, if uses are not counted, used within five minutes. `None` if there is no
+    /// such key. O(1).
     pub fn remove_to_return(&mut self, key: &[u8]) -> Option<bool> {
         const IN_USE_S: u64 = 300;
         let (hash, tick) = (hash_bytes(key), access_tick(self.now_ms));
@@ -125,7 +126,8 @@ impl View<'_> {
         Some(in_use)
     }
 
-    /// Seconds since a key was last used, in steps of 16 and up to 70 minutes; None if there is no such key.
+    /// Seconds since a key was last used, in steps of 16 and up to 70 minutes. `None` if there is no such
+    /// key.
     pub fn idle_s(&self, key: &[u8]) -> Option<u64> {
         match &self.store {
             Store::Locked(guard) => {
@@ -136,7 +138,8 @@ impl View<'_> {
         }
     }
 
-    /// Lets a key that was just put count as unused for so many seconds, in steps of 16 and up to 70 minutes. O(1).
+    /// Lets a key that was just put count as unused for `idle_s` seconds, in steps of 16 and up to 70
+    /// minutes. O(1).
     pub fn set_idle(&mut self, key: &[u8], idle_s: u64) {
         let ago = (idle_s / 16).min(u64::from(u8::MAX)) as u8;
         match &mut self.store {
@@ -151,12 +154,12 @@ impl View<'_> {
         }
     }
 
-    /// Whether the policy's name promises to tell how often keys are used ([`View::freq`]).
+    /// Whether the policy's name promises use counts ([`View::freq`]).
     pub fn tells_freq(&self) -> bool {
         self.keyspace.is_lfu()
     }
 
-    /// How often a key was used lately, 0 to 14; None if there is no such key. 0 where nothing is recorded.
+    /// How often a key was used lately, 0 to 14. `None` if there is no such key; 0 if nothing is recorded.
     pub fn freq(&self, key: &[u8]) -> Option<u8> {
         match &self.store {
             Store::Locked(guard) => {
@@ -169,7 +172,7 @@ impl View<'_> {
         }
     }
 
-    /// Lets a key that was just put count as used so often. Nothing where nothing is recorded. O(1).
+    /// Sets how often a key that was just put counts as used. Does nothing if uses are not recorded. O(1).
     pub fn set_freq(&mut self, key: &[u8], freq: u8) {
         let hash = hash_bytes(key);
         if let Store::Locked(guard) = &self.store
@@ -179,7 +182,7 @@ impl View<'_> {
         }
     }
 
-    /// Records that an entry is used, unless nobody is to know.
+    /// Records a use of an entry, unless the view is quiet.
     #[inline]
     pub(super) fn note_use(&self, hash: u64, spot: Spot, entry: EntryRef<'_>) {
         if !self.quiet {
@@ -187,7 +190,7 @@ impl View<'_> {
         }
     }
 
-    /// The entry is about to be changed in place (W4).
+    /// Notes that an entry is about to be changed in place (W4).
     #[inline]
     pub(super) fn edit(&mut self, hash: u64, entry: Raw) {
         if entry.has_handle() {
@@ -197,7 +200,7 @@ impl View<'_> {
 }
 
 impl Keyspace {
-    /// Records that an entry, whose shard is locked, is used. O(1).
+    /// Records a use of an entry whose shard is locked. O(1).
     #[inline]
     pub(crate) fn note_use(&self, db: usize, hash: u64, spot: Spot, entry: EntryRef<'_>, now_ms: u64) {
         let (last, tick) = (entry.access(), access_tick(now_ms));

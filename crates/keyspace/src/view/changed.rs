@@ -1,8 +1,9 @@
-//! When what a key holds was changed last: known of rows of databases, which tell it themselves.
+//! Time of the last change of a key's value. It is known for rows of databases only, which report it
+//! themselves.
 
 use super::*;
 
-/// What a key holds, and its times.
+/// A key's value and its times.
 #[derive(Clone, Copy)]
 pub struct Item<'a> {
     pub value: ValueRef<'a>,
@@ -10,7 +11,7 @@ pub struct Item<'a> {
 }
 
 impl View<'_> {
-    /// The value of a key with its times, in one look-up. An overlay does not know when it was changed.
+    /// The value and times of a key, in one look-up. An overlay does not know the time of change.
     #[inline]
     pub fn item(&self, key: &[u8]) -> Option<Item<'_>> {
         match &self.store {
@@ -27,14 +28,14 @@ impl View<'_> {
         }
     }
 
-    /// Stores what was made for the key, with its times, whatever was there. Whoever stores something else there, or says that it
-    /// changed ([`View::forget_changed`]), takes the time of change away. Not in an overlay. Cost: as [`View::put_string`].
+    /// Stores a payload under the key with its times, and replaces any old value. A later write, or
+    /// [`View::forget_changed`], drops the time of change. Not in an overlay. Cost: as [`View::put_string`].
     pub fn put_with(&mut self, key: &[u8], payload: Payload<'_>, times: Times) {
         debug_assert!(!self.is_overlay());
         self.put_payload(key, payload, times);
     }
 
-    /// Nobody knows any more when what the key holds was changed. O(1).
+    /// Drops the time of the last change of a key. O(1).
     pub fn forget_changed(&mut self, key: &[u8]) {
         let (hash, db) = (self.hash_of(key), self.db);
         if let Store::Locked(guard) = &mut self.store {
@@ -58,7 +59,7 @@ mod tests {
         }
     }
 
-    /// What a key holds, and its times.
+    /// Contents and times of each key.
     type Model = BTreeMap<Vec<u8>, (String, Times)>;
 
     fn text(value: ValueRef<'_>) -> String {

@@ -1,14 +1,14 @@
-//! Reading at length without locks: the values of a command's keys, kept as they were when it had them.
+//! Long reads without locks: a command's values, kept as they were under the locks.
 //!
-//! A value is shared by a clone in O(1), so a loop that reads a large one for some hundred microseconds need not have its shard
-//! locked meanwhile: readers of the same key on other loops would wait for all of it, and not for a look-up.
+//! Cloning shares a value in O(1). So a loop can read a large value for long without holding its shard:
+//! readers of the same key on other loops wait only for a look-up.
 
 use super::*;
 
-/// More keys stay locked: what is kept is looked for one by one.
+/// With more keys than this, the shards stay locked: kept keys are searched one by one.
 const KEPT_MAX: usize = 32;
 
-/// What a view has of keys whose shards are locked no more.
+/// The values of keys whose shards are no longer locked.
 #[derive(Default)]
 pub(super) struct Kept(Vec<(Box<[u8]>, Option<Owned>)>);
 
@@ -23,9 +23,9 @@ impl Kept {
 }
 
 impl View<'_> {
-    /// Gives the locks back and goes on with the values that `keys` have now, which are all the view will be asked for; it must
-    /// not have changed anything, and be asked for values only. Does nothing where it has no locks, or for more than 32
-    /// keys. Cost: O(keys), each O(1).
+    /// Gives the locks back and goes on with the values that `keys` have now. Afterwards the view may be
+    /// asked only for values of `keys`. It must not have changed anything. Does nothing if it has no locks,
+    /// or for more than 32 keys. O(keys).
     pub fn keep_only<'a>(&mut self, keys: impl Iterator<Item = &'a [u8]>) {
         debug_assert!(self.changes.lsn == 0, "a view that wrote");
         if !matches!(self.store, Store::Locked(_)) {
@@ -79,7 +79,7 @@ mod tests {
         view.keep_only(keys.into_iter());
         let before = texts(view.set(b"a").unwrap());
         assert_eq!(before.len(), 600);
-        // Nothing is locked any more, or these would wait for ever.
+        // All locks are released: otherwise these would wait for ever.
         with(&keyspace, 100, |other| assert!(other.set_mut(b"a").unwrap().unwrap().remove(b"member:7")));
         with(&keyspace, 100, |other| assert!(other.remove(b"b")));
         with(&keyspace, 100, |other| other.put_string(b"text", b"another", None));
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!((text.to_vec(), expire_ms), (b"short".to_vec(), Some(5_000)));
         assert_eq!(view.set(b"text").err(), Some(WrongType));
         assert_eq!((view.kind(b"old"), view.kind(b"none")), (None, None));
-        // The expired key went while there were locks, and whoever listens is told.
+        // The expired key was removed under the locks, and listeners are told.
         assert_eq!(view.finish().dirty, 1);
         with(&keyspace, 100, |view| {
             assert_eq!(view.set(b"a").unwrap().map(Set::len), Some(599));

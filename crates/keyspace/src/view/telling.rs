@@ -1,4 +1,5 @@
-//! What a view tells of its writes: how many there were, who may be waiting for a key, keyspace notifications.
+//! The view's account of its writes: modifications, keys that blocked clients may wait for, keyspace
+//! notifications.
 
 use super::*;
 use crate::happened::{Happened, Happening, Run};
@@ -12,34 +13,34 @@ pub struct Event {
     pub key: Box<[u8]>,
 }
 
-/// More events of one key are published in slices.
+/// Keys with more events than this are published in slices.
 const RUN: usize = 16;
 
-/// What a command did, for whoever must hear of it (W2).
+/// The effects of a command that others must hear of (W2).
 #[derive(Default, Debug)]
 pub struct Changes {
     /// The LSN of the write; 0 if nothing was written.
     pub lsn: Lsn,
-    /// How many modifications (Redis's `dirty`).
+    /// Number of modifications (Redis's `dirty`).
     pub dirty: u64,
     pub events: Vec<Event>,
-    /// Those of keys to which much happened.
+    /// Keys with more than [`RUN`] events.
     pub runs: Vec<Run>,
-    /// What somebody may be blocked on and find now.
+    /// Keys and databases where blocked clients may find something now.
     pub ready: Vec<Ready>,
 }
 
-/// Where somebody who is blocked may find something now.
+/// A place where a blocked client may find something now.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Ready {
-    /// A key somebody is blocked on was touched: database and name.
+    /// Database and name of a touched key that a client is blocked on.
     Key(usize, Box<[u8]>),
-    /// All that is in a database: it was exchanged.
+    /// A whole database: it was exchanged.
     Database(usize),
 }
 
 impl Changes {
-    /// Adds what must be told of another view's changes.
+    /// Adds events and ready keys of another view.
     pub fn join(&mut self, other: Changes) {
         self.events.extend(other.events);
         self.runs.extend(other.runs);
@@ -48,13 +49,13 @@ impl Changes {
 }
 
 impl View<'_> {
-    /// Says that the key was modified: marks whoever WATCHes it, wakes whoever waits for it, notifies.
+    /// Reports a modification of the key: marks its watchers, reports it ready to blocked clients, notifies.
     #[inline]
     pub fn changed(&mut self, key: &[u8], class: Class, event: &'static str) {
         self.changed_in(self.db, key, class, event);
     }
 
-    /// `changed`, for listeners to whom the database had another number when it happened.
+    /// As `changed`, for a database that had the number `seen_in` when it happened.
     #[inline]
     pub(crate) fn changed_in(&mut self, seen_in: usize, key: &[u8], class: Class, event: &'static str) {
         if let Store::Overlay(overlay) = &mut self.store {
@@ -67,7 +68,7 @@ impl View<'_> {
         }
     }
 
-    /// `changed` so many times, but for the notifications. Not in an overlay. O(1)
+    /// As `changed`, `times` times and without a notification. Not in an overlay. O(1).
     #[inline]
     pub(crate) fn changed_often(&mut self, key: &[u8], times: u64) {
         self.changes.dirty += times;
@@ -80,7 +81,7 @@ impl View<'_> {
         }
     }
 
-    /// A notification without a modification.
+    /// Publishes a notification without a modification.
     #[inline]
     pub fn notify(&mut self, key: &[u8], class: Class, event: &'static str) {
         self.notify_in(self.db, key, class, event);
@@ -98,7 +99,7 @@ impl View<'_> {
         }
     }
 
-    /// What happened to a key in a script or transaction. O([`RUN`])
+    /// Publishes the events of a key from a script or transaction. O([`RUN`]).
     pub(crate) fn notify_all(&mut self, key: &[u8], happened: Box<Happened>) {
         if happened.len() > RUN {
             return self.changes.runs.push(Run { key: key.into(), happened });
@@ -115,12 +116,12 @@ impl View<'_> {
         }
     }
 
-    /// Counts look-ups that found something.
+    /// Counts look-ups that found a key.
     pub fn count_hits(&self, hits: u64) {
         self.keyspace.count_lookups(hits, 0);
     }
 
-    /// Counts a look-up for `keyspace_hits` and `keyspace_misses`; a miss may be notified.
+    /// Counts a look-up for `keyspace_hits` or `keyspace_misses`. A miss may be notified.
     #[inline]
     pub fn count_lookup(&mut self, key: &[u8], hit: bool) {
         self.keyspace.count_lookup(hit);

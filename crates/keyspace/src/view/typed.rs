@@ -1,4 +1,4 @@
-//! The values of a view to be changed, by type, and the fields of hashes that expire.
+//! Typed access to a view's values for changes, and expiry of hash fields.
 
 use super::*;
 
@@ -35,7 +35,7 @@ impl View<'_> {
         Ok(self.entry_mut(key, Kind::ZSet)?.and_then(EntryMut::zset))
     }
 
-    /// See [`View::ints`].
+    /// The bits to be changed. See [`View::ints`].
     pub fn ints_mut(&mut self, key: &[u8], kind: Kind) -> Result<Option<&mut Ints>, WrongType> {
         if self.is_overlay() {
             let value = self.owned_mut(key, kind)?;
@@ -47,7 +47,8 @@ impl View<'_> {
         Ok(self.entry_mut(key, kind)?.and_then(EntryMut::ints))
     }
 
-    /// The list, made empty if there is none. Whoever asks must add something, or `remove_if_empty` (K4).
+    /// The list of a key, created empty if there is none. The caller must add something, or call
+    /// `remove_if_empty` (K4).
     pub fn list_or_new(&mut self, key: &[u8]) -> Result<&mut List, WrongType> {
         const EMPTY: fn() -> Value = || Value::List(List::new());
         if self.is_overlay() {
@@ -57,7 +58,7 @@ impl View<'_> {
         Ok(self.entry_or_new(key, Kind::List, EMPTY)?.list().expect("of this kind"))
     }
 
-    /// See `list_or_new`.
+    /// The hash of a key. See `list_or_new`.
     pub fn hash_or_new(&mut self, key: &[u8]) -> Result<&mut Hash, WrongType> {
         const EMPTY: fn() -> Value = || Value::Hash(Hash::new());
         if self.is_overlay() {
@@ -67,7 +68,7 @@ impl View<'_> {
         Ok(self.entry_or_new(key, Kind::Hash, EMPTY)?.hash().expect("of this kind"))
     }
 
-    /// See `list_or_new`.
+    /// The set of a key. See `list_or_new`.
     pub fn set_or_new(&mut self, key: &[u8]) -> Result<&mut Set, WrongType> {
         const EMPTY: fn() -> Value = || Value::Set(Set::new());
         if self.is_overlay() {
@@ -77,7 +78,7 @@ impl View<'_> {
         Ok(self.entry_or_new(key, Kind::Set, EMPTY)?.set().expect("of this kind"))
     }
 
-    /// See `list_or_new`.
+    /// The sorted set of a key. See `list_or_new`.
     pub fn zset_or_new(&mut self, key: &[u8]) -> Result<&mut ZSet, WrongType> {
         const EMPTY: fn() -> Value = || Value::ZSet(ZSet::new());
         if self.is_overlay() {
@@ -87,7 +88,7 @@ impl View<'_> {
         Ok(self.entry_or_new(key, Kind::ZSet, EMPTY)?.zset().expect("of this kind"))
     }
 
-    /// The bits, none if there is no such key. It may stay without any.
+    /// The bits of a key, created without any if there is no such key. It may stay so.
     pub fn ints_or_new(&mut self, key: &[u8], kind: Kind) -> Result<&mut Ints, WrongType> {
         let empty: fn() -> Value = match kind {
             Kind::Roaring64 => || Value::Roaring64(Ints::new()),
@@ -97,17 +98,18 @@ impl View<'_> {
         Ok(self.ints_mut(key, kind)?.expect("made above"))
     }
 
-    /// Says that a field of the key's hash was made to expire at `at`, so that the sweep finds it. O(1).
+    /// Reports that a field of the key's hash expires at `at`, so that the sweep finds it. O(1).
     pub fn field_expires(&mut self, key: &[u8], at: u64) {
         let hash = self.hash_of(key);
-        // An overlay says so when it is committed.
+        // An overlay reports it when it commits.
         let Store::Locked(guard) = &mut self.store else { return };
         guard.get_mut(shard_of(hash)).dbs[self.db].field_expires(hash, at);
         self.keyspace.note_fields(self.db);
     }
 
-    /// Removes fields of a hash that have expired: all of `named`, and up to `limit` others; tells each to `f`. If there
-    /// were any, says `hexpired` and gives true. A hash left empty is the caller's to fill or remove. O(removed · log n).
+    /// Removes expired fields of a hash, all of `named` and up to `limit` others, and gives each to `f`. True
+    /// if a field was due; then `hexpired` is notified. The caller must fill or remove a hash that is empty
+    /// now. O(removed · log n).
     pub fn expire_fields<'f>(
         &mut self,
         key: &[u8],

@@ -1,22 +1,22 @@
-//! WATCH: what of a watched key a touch does not tell.
+//! WATCH: changes of a watched key that its mark does not show.
 //!
-//! A touch of the key sets a mark (`shard.rs`). That it expired, or that whole tables were replaced, however many keys of them are
-//! watched, marks nobody: who wants to know compares then with now.
+//! A touch of a key sets its watchers' marks (`shard.rs`). An expiry, or a replacement of whole tables, marks
+//! nobody: EXEC compares the state at WATCH with the state of now.
 //!
-//! - A1: a key that was there and is not there any more was touched, whatever happened.
-//! - A2: of a key that was there, any exchange of its database (SWAPDB) is a touch.
-//! - A3: of a key that was not there, the one exchange since is a touch iff a key came with it that had not expired then: it is
-//!   there now, or was touched since, which includes that it expired after the exchange ([`super::View::drop_expired`]). If tables
-//!   were replaced more than once since, or while long commits had something to write, nobody knows what was there in between, and
-//!   it counts as touched.
+//! - A1: a key that was present and is absent now was touched.
+//! - A2: a key that was present was touched by any exchange of its database (SWAPDB).
+//! - A3: an absent key was touched by a single exchange iff the exchange brought it, not expired at that
+//!   time. Then it is present now, or was touched since; an expiry after the exchange is a touch
+//!   ([`super::View::drop_expired`]). If tables were replaced more than once, or while long commits had
+//!   something to write, the key counts as touched.
 //!
-//! Redis looks all of them up when it exchanges databases. It differs where A3 is more careful: an absent key, and two exchanges
-//! or FLUSHDBs that brought none.
+//! Redis looks up all watched keys when it exchanges databases. This differs where A3 is more careful: an
+//! absent key, after two exchanges or FLUSHDBs that did not bring it.
 
 use super::*;
 use std::sync::atomic::AtomicBool;
 
-/// What a key, and its database, was when somebody began to watch it.
+/// The state of a key and its database when the WATCH began.
 #[derive(Clone, Copy, Debug)]
 pub struct Watched {
     there: bool,
@@ -25,8 +25,8 @@ pub struct Watched {
 }
 
 impl View<'_> {
-    /// Marks `dirty` at every touch of the key, whose shard is held, from now on, in the current database. What is
-    /// committed but not yet in the tables must have been settled, or it would count as a touch that came later.
+    /// Marks `dirty` at each later touch of the key in the current database. Its shard must be locked.
+    /// Commits on the key must be settled first, or folding them would count as a later touch.
     pub fn watch(&mut self, key: &[u8], dirty: &Arc<AtomicBool>) -> Watched {
         let there = self.exists(key);
         let (swaps, replaced) = self.keyspace.replaced(self.db);
@@ -37,7 +37,7 @@ impl View<'_> {
         Watched { there, swaps, replaced }
     }
 
-    /// Whether a key of the current database was touched, since it began to be watched, in a way that marks nobody.
+    /// Whether the key was touched since `then` in a way that marks nobody. Looks at the current database.
     pub fn is_touched_since(&self, key: &[u8], then: Watched) -> bool {
         let (swaps, replaced) = self.keyspace.replaced(self.db);
         match swaps == then.swaps {
@@ -46,7 +46,8 @@ impl View<'_> {
         }
     }
 
-    /// Whether there is such a key that had not expired when the database was exchanged last, though it may have since.
+    /// Whether the key exists and had not expired at the last exchange of the database. It may have expired
+    /// since.
     fn came_along(&self, key: &[u8]) -> bool {
         let at = self.keyspace.exchanged_ms(self.db);
         match &self.store {
@@ -58,8 +59,8 @@ impl View<'_> {
         }
     }
 
-    /// Tells those who watch a key that has expired, at `expired_ms`, if they have to be told: others look for themselves, and one
-    /// that had expired when it was watched, or came with an exchange, does not count.
+    /// Marks watchers of a key that expired at `expired_ms`, if they cannot see it themselves (A1, A3). A key
+    /// that expired before the last exchange does not count.
     pub(super) fn tell_expired(&mut self, hash: u64, key: &[u8], expired_ms: u64) {
         let (db, (swaps, _)) = (self.db, self.keyspace.replaced(self.db));
         if expired_ms <= self.keyspace.exchanged_ms(db) {
@@ -73,18 +74,20 @@ impl View<'_> {
 }
 
 impl Keyspace {
-    /// How often a database was exchanged, and how often its tables were replaced in any way. With the lock of some shard held.
+    /// How often a database was exchanged, and how often its tables were replaced in any way. Needs the lock
+    /// of some shard.
     fn replaced(&self, db: usize) -> (u64, u64) {
         let counts = &self.counts[db];
         (counts.swaps.load(Ordering::Relaxed), counts.replaced.load(Ordering::Relaxed))
     }
 
-    /// When a database was last exchanged (milliseconds since 1970). With the lock of some shard held.
+    /// When a database was last exchanged (milliseconds since 1970). Needs the lock of some shard.
     fn exchanged_ms(&self, db: usize) -> u64 {
         self.counts[db].exchanged_ms.load(Ordering::Relaxed)
     }
 
-    /// Notes that the tables of a database are replaced: by those of another, at that time, if `swaps`. With all locks held.
+    /// Notes that the tables of a database are replaced. `swaps`: the time, if by those of another database.
+    /// Needs all locks.
     pub(super) fn note_replaced(&self, db: usize, swaps: Option<u64>) {
         let counts = &self.counts[db];
         if let Some(now_ms) = swaps {
@@ -92,7 +95,7 @@ impl Keyspace {
         }
         let swaps = swaps.is_some();
         counts.swaps.fetch_add(swaps.into(), Ordering::Relaxed);
-        // What is committed and not in the tables yet came and goes unseen: as if there were another time (A3).
+        // Keys that are committed and not yet in the tables come and go unseen. So this counts twice (A3).
         let unseen = swaps && self.intents.load(Ordering::Relaxed) != 0;
         counts.replaced.fetch_add(1 + u64::from(unseen), Ordering::Relaxed);
     }

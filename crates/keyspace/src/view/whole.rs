@@ -1,28 +1,31 @@
-//! What a view does with the keyspace as a whole: SCAN, RANDOMKEY, FLUSH, SWAPDB.
+//! The view's commands for the whole keyspace: SCAN, RANDOMKEY, FLUSH, SWAPDB.
 
 use super::*;
 use crate::intent::TakenAway;
 use crate::record::Record;
 use crate::segment::Directory;
+use crate::walk::{Given, Replaced};
 use smallvec::SmallVec;
 use std::collections::HashMap;
+use stdx::sync::Mutex;
 
-/// By database and shard.
+/// Keys removed by bulks, by database and shard.
 type Removed = HashMap<(usize, usize), TakenAway>;
 
-/// Shards whose tables are freed by one errand to the reclaimer.
+/// Shards whose tables one errand to the reclaimer frees.
 const FREED_TOGETHER: usize = 16;
-/// Keys of long commits that are folded under one lock of their shard.
+/// Keys of long commits folded per lock of their shard.
 const FOLDED_TOGETHER: usize = 32;
-/// Shards in which RANDOMKEY looks for a key while long commits are under way, when it finds none in the tables.
+/// Shards that RANDOMKEY folds and searches as a last resort while long commits are under way.
 const LAST_SHARDS: usize = 16;
-/// Bytes of a key for which SCAN counts a further one.
+/// SCAN counts a key once more for each of these bytes.
 const SCAN_BYTES: usize = 512;
-/// Shards ahead whose tables are fetched while they are all gone through.
+/// How many shards ahead tables are prefetched in a walk over all.
 const AHEAD: usize = 4;
 
 impl View<'_> {
-    /// True if the view holds all shards, or may lock them. (An overlay shows the whole in chunks.)
+    /// Whether the view holds all shards, or may lock them. An overlay does neither: it shows the whole in
+    /// chunks.
     pub fn is_whole(&self) -> bool {
         match &self.store {
             Store::Locked(guard) => guard.held().is_superset(&Bits::below(SHARDS)),
@@ -31,15 +34,16 @@ impl View<'_> {
         }
     }
 
-    /// True if the handler asked for keys that are not known yet: what it did is dropped, and it is run again when they are. It
-    /// had best ask for all it can name, and return.
+    /// Whether the handler asked for keys that are not known yet. Then its work is dropped, and it runs again
+    /// once they are. It should ask for every key it can name, and return.
     pub fn awaits_keys(&self) -> bool {
         matches!(&self.store, Store::Overlay(overlay) if overlay.has_missing())
     }
 
-    /// One SCAN call: visits about `count` keys from `cursor` on, fewer where they are long, with their types, and returns the
-    /// next cursor, 0 at the end. Every key present from the first call to the last is visited. Expired keys are not. Needs the whole; an
-    /// overlay may have to be given a chunk first (then the handler is run again).
+    /// One SCAN call: visits name and type of about `count` keys from `cursor` on, fewer if they are long.
+    /// Returns the next cursor, 0 at the end. A key that is present from the first call to the last is
+    /// visited; an expired key is not. Needs the whole. An overlay may need a chunk first; then the handler
+    /// runs again.
     pub fn scan(&mut self, cursor: u64, count: usize, f: &mut dyn FnMut(&[u8], Kind)) -> u64 {
         let (db, now_ms) = (self.db, self.now_ms);
         if let Store::Overlay(overlay) = &self.store {
@@ -79,14 +83,14 @@ impl View<'_> {
         let (keyspace, db, now_ms) = (self.keyspace, self.db, self.now_ms);
         scan_lines(cursor, count, |position| {
             if keyspace.intents.load(Ordering::Relaxed) != 0 {
-                // What was committed must be found, in the table or not: it is put there first.
+                // Commits are folded first, so that their keys are found in the table.
                 self.fold_shard(shard_of(position));
             }
             keyspace.scan_line(db, position, now_ms, f)
         })
     }
 
-    /// Puts what was committed in a shard into its table, some at a time. Cost: O(its keys that wait for that).
+    /// Folds the commits of a shard into its table, some keys at a time. O(their keys).
     fn fold_shard(&mut self, shard: usize) {
         let mut all = false;
         while !all {
@@ -96,8 +100,9 @@ impl View<'_> {
         }
     }
 
-    /// The same while long commits are under way: a key of the tables may be removed by one that is decided, and others not be in the
-    /// tables yet. Cost: O(1), up to a hundred looks; where nearly all is being removed or made O(keys of [`LAST_SHARDS`]).
+    /// As `random_key` while long commits are under way: a commit may have removed a key that is in the
+    /// tables, or added one that is not. Usually O(1), up to a hundred tries; O(keys of [`LAST_SHARDS`])
+    /// while nearly all keys come or go.
     fn random_underway(&mut self, random: u64) -> Option<Vec<u8>> {
         let (keyspace, db, now_ms) = (self.keyspace, self.db, self.now_ms);
         for n in 0..100 {
@@ -119,7 +124,8 @@ impl View<'_> {
         })
     }
 
-    /// A random key of the current database that has not expired. Needs the whole.
+    /// A random key of the current database that has not expired. Needs the whole. Gives up after a hundred
+    /// expired keys.
     pub fn random_key(&mut self, random: u64) -> Option<Vec<u8>> {
         if let Store::Overlay(overlay) = &self.store {
             return random_over(overlay, self.db, self.now_ms, random);
@@ -145,7 +151,8 @@ impl View<'_> {
         None
     }
 
-    /// Empties a database (None: all); what was in it is freed elsewhere. Needs the whole. Returns the keys removed.
+    /// Empties a database (`None`: all) and returns how many keys it had. The reclaimer frees them. Needs the
+    /// whole.
     pub fn flush(&mut self, db: Option<usize>) -> usize {
         if let Store::Overlay(overlay) = &mut self.store {
             match db {
@@ -167,11 +174,11 @@ impl View<'_> {
         self.keyspace.underway.end(&self.keyspace.sequence, None);
         self.settle_counts();
         self.begin_write();
-        self.empty(&dbs, None)
+        self.empty(self.changes.lsn, &dbs, None)
     }
 
-    /// Commits what empties databases, then exchanges some, and does that, as one step (I6); None: it was ended before. The view
-    /// has all shards and has done nothing yet.
+    /// Commits, empties databases and then exchanges some, in one step (I6). `None`: the record was ended
+    /// before. The view must hold all shards and have done nothing yet.
     pub(crate) fn decide_and_replace(
         &mut self,
         record: &Arc<Record>,
@@ -179,28 +186,31 @@ impl View<'_> {
         swaps: &[(usize, usize)],
     ) -> Option<Lsn> {
         let n = self.decide_last(record)?;
-        self.empty(dbs, Some(record));
-        swaps.iter().for_each(|(a, b)| self.exchange(*a, *b));
+        self.empty(n, dbs, Some(record));
+        swaps.iter().for_each(|(a, b)| self.exchange(n, *a, *b));
         Some(n)
     }
 
     /// `but`: a commit that means what they are from then on.
-    fn empty(&mut self, dbs: &[usize], but: Option<&Arc<Record>>) -> usize {
+    fn empty(&mut self, lsn: Lsn, dbs: &[usize], but: Option<&Arc<Record>>) -> usize {
         self.settle_counts();
         let mut removed = self.removed_in(dbs);
         self.keyspace.underway.empty(&self.keyspace.sequence, dbs, but);
-        // The others never had a key: who puts one into a database says so before the shard's lock is released (W3).
+        // The other databases never had a key. A view that adds the first one counts it before it releases
+        // the shard's lock (W3).
         let touched = self.keyspace.touched.load(Ordering::Relaxed);
         let Store::Locked(guard) = &mut self.store else { return 0 };
         self.keyspace.generation.fetch_add(1, Ordering::SeqCst);
-        let dbs = dbs.iter().filter(|db| **db < touched);
-        let removed = dbs.map(|db| self.keyspace.flush_db(guard, *db, &mut removed)).sum();
+        let walk = self.keyspace.walk_emptied(lsn);
+        let emptied = dbs.iter().filter(|db| **db < touched);
+        let removed = emptied.map(|db| self.keyspace.flush_db(guard, *db, &mut removed, walk.as_ref())).sum();
+        walk.into_iter().for_each(|walk| walk.empty(self.keyspace, guard, dbs));
         self.changes.dirty += removed as u64;
         removed
     }
 
-    /// What was removed from databases that are about to be emptied, and is still to be counted there (I10). O(databases +
-    /// records · shards)
+    /// Takes keys that bulks removed from databases about to be emptied, to be counted there (I10).
+    /// O(databases + records · shards).
     fn removed_in(&mut self, dbs: &[usize]) -> Removed {
         let keyspace = self.keyspace;
         let mut removed = Removed::default();
@@ -226,8 +236,8 @@ impl View<'_> {
         }
     }
 
-    /// Exchanges two databases. Needs the whole. Nobody who watches or waits for their keys is looked up: the former compare
-    /// (`watched.rs`), for the latter the databases are reported ready.
+    /// Exchanges two databases. Needs the whole. No watcher or blocked client is looked up: watchers compare
+    /// on their own (`watched.rs`), and for blocked clients both databases are reported ready.
     pub fn swap(&mut self, a: usize, b: usize) {
         if let Store::Overlay(overlay) = &mut self.store {
             overlay.swap(a, b, self.keyspace.all_databases());
@@ -242,19 +252,20 @@ impl View<'_> {
         self.keyspace.underway.end(&self.keyspace.sequence, None);
         self.settle_counts();
         self.begin_write();
-        self.exchange(a, b);
+        self.exchange(self.changes.lsn, a, b);
     }
 
-    fn exchange(&mut self, a: usize, b: usize) {
+    fn exchange(&mut self, lsn: Lsn, a: usize, b: usize) {
         let Store::Locked(guard) = &mut self.store else { return };
         self.keyspace.underway.swap(&self.keyspace.sequence, a, b);
+        self.keyspace.walk_swapped(lsn).into_iter().for_each(|walk| walk.swap(a, b));
         self.keyspace.swap_dbs(guard, a, b, self.now_ms);
         self.changes.ready.extend([a, b].map(Ready::Database));
         self.changes.dirty += 1;
     }
 }
 
-/// A key of an overlay behind a random place in the hash order; an overlay may have to be given a chunk first.
+/// A key of an overlay from a random place in the hash order on. The overlay may need a chunk first.
 fn random_over(overlay: &Overlay, db: usize, now_ms: u64, random: u64) -> Option<Vec<u8>> {
     for from in [random, 0] {
         let mut position = from;
@@ -279,7 +290,7 @@ fn random_in<'a>(
     directory: impl Fn(usize) -> &'a crate::segment::Directory,
     random: u64,
 ) -> Option<EntryRef<'a>> {
-    // Choose the shard by its share of the keys, so that a few keys in one shard are not favoured.
+    // Chooses the shard by its share of the keys, so that keys in a small shard are not favoured.
     let total: usize = (0..SHARDS).map(|shard| directory(shard).len()).sum();
     if total == 0 {
         return None;
@@ -295,15 +306,16 @@ fn random_in<'a>(
     None
 }
 
-/// As how many keys one counts: what is to be copied or matched of a long one takes as long as many short ones.
+/// How many keys a name counts as. Copying or matching a long name takes as long as many short ones.
 fn scan_weight(key: &[u8]) -> usize {
     1 + key.len() / SCAN_BYTES
 }
 
-/// Walks lines from a cursor until about `count` keys were visited; `line` visits one and tells the next position in
-/// its shard and how many keys it saw.
+/// Walks lines from a cursor on until about `count` keys were visited. `line` visits one line and returns the
+/// next position in its shard and how many keys it saw.
 fn scan_lines(cursor: u64, count: usize, mut line: impl FnMut(u64) -> (Option<u64>, usize)) -> u64 {
-    // A cursor is a place in hash order; its lowest bit is always 0, so it is halved to stay positive in 64 bits.
+    // A cursor is a place in hash order. Its lowest bit is always 0, so it is halved to stay positive in 64
+    // bits.
     let mut position = cursor << 1;
     let mut visited = 0;
     for _ in 0..count.saturating_mul(10).max(64) {
@@ -323,7 +335,7 @@ fn scan_lines(cursor: u64, count: usize, mut line: impl FnMut(u64) -> (Option<u6
 }
 
 impl Keyspace {
-    /// One SCAN call outside any other command: locks one shard at a time. See [`View::scan`].
+    /// One SCAN call outside a command. Locks one shard at a time. See [`View::scan`].
     pub fn scan(
         &self,
         db: usize,
@@ -354,24 +366,39 @@ impl Keyspace {
         (next, visited)
     }
 
-    /// Who watches its keys is not told, however many they are: an EXEC looks itself (`watched.rs`).
-    /// `removed`: see [`View::removed_in`].
-    fn flush_db(&self, guard: &mut Guard<'_, Shard>, db: usize, removed: &mut Removed) -> usize {
+    /// Empties a database and returns how many keys it had. No watcher is told, however many there are: EXEC
+    /// looks itself (`watched.rs`).
+    /// `removed`: see [`View::removed_in`]. `walk`: whose the tables are next, if it wants them.
+    fn flush_db(
+        &self,
+        guard: &mut Guard<'_, Shard>,
+        db: usize,
+        removed: &mut Removed,
+        walk: Option<&Replaced>,
+    ) -> usize {
         self.note_replaced(db, None);
         let keys = self.len(db);
         if keys == 0 {
-            // It has empty tables (W3), which may stay.
+            // Its tables are empty (W3) and may stay.
             return 0;
         }
+        let known = walk.and_then(|walk| walk.wants(db));
         let mut emptied = Vec::with_capacity(SHARDS);
-        for shard in 0..SHARDS {
-            stdx::cache::prefetch(&guard.get((shard + AHEAD).min(SHARDS - 1)).dbs[db]);
-            let directory = std::mem::take(&mut guard.get_mut(shard).dbs[db]);
-            match removed.remove(&(db, shard)) {
-                Some(removed) => removed.count_in(directory),
-                None if directory.len() > 0 => emptied.push(directory),
-                None => {}
+        for i in 0..SHARDS {
+            stdx::cache::prefetch(&guard.get((i + AHEAD).min(SHARDS - 1)).dbs[db]);
+            let Shard { dbs, walk, .. } = guard.get_mut(i);
+            let directory = std::mem::take(&mut dbs[db]);
+            let walk = walk.as_mut().filter(|walk| known.is_some_and(|known| walk.wants(known)));
+            let removed = removed.remove(&(db, i));
+            if removed.is_none() && (walk.is_none() || directory.len() == 0) {
+                emptied.extend((directory.len() > 0).then_some(directory));
+                continue;
             }
+            let table = Arc::new(Mutex::new(directory));
+            if let (Some(walk), Some(known)) = (walk, known) {
+                walk.give_table(known, Given::new(&table, &self.flushing));
+            }
+            removed.into_iter().for_each(|removed| removed.count_in(&table));
         }
         self.free_later(emptied);
         self.counts[db].keys.store(0, Ordering::Relaxed);
@@ -381,7 +408,7 @@ impl Keyspace {
         keys
     }
 
-    /// Has tables freed elsewhere, some at a time: what is not freed yet is known about as well.
+    /// Has the reclaimer free tables, some at a time, so that the rest stays known as unfreed.
     pub(crate) fn free_later(&self, mut emptied: Vec<Directory>) {
         while !emptied.is_empty() {
             let some = emptied.split_off(emptied.len().saturating_sub(FREED_TOGETHER));
@@ -412,7 +439,7 @@ impl Keyspace {
         b.fields.store(fields, Ordering::Relaxed);
     }
 
-    /// RANDOMKEY outside any other command. Locks one shard at a time.
+    /// RANDOMKEY outside a command. Locks one shard at a time. Gives up after a hundred expired keys.
     pub fn random_key(&self, db: usize, now_ms: u64, random: u64) -> Option<Vec<u8>> {
         if self.len(db) == 0 {
             return None;

@@ -1,17 +1,17 @@
-//! A connection that speaks HTTP: requests become commands, their replies responses.
+//! A connection that speaks HTTP: requests become commands, their replies become responses.
 //!
 //! ```text
-//! input ──► request ──► EVENKEEL ITEMS ──► reply in the desk ──► response in `out`        at once: nearly always
+//! input ──► request ──► EVENKEEL ITEMS ──► reply in the desk ──► response in `out`   at once: nearly always
 //!                            │ worker, stream, database
 //!                            └──► Open ──► its reply, piece by piece ──► `out`
 //! ```
 //!
-//! - P1: a request stays in the input until its command has run; one that is held is parsed again.
-//! - P2: no request is run before the one before it is answered: responses come in order.
-//! - P3: after a refusal the connection says so, stops sending, and drops what comes until the peer has read that
-//!   ([`LINGER_MS`]): closing at once could take the response back.
+//! - P1: a request stays in the input until its command has run; a held one is parsed again.
+//! - P2: no request runs before the one before it is answered: responses come in order.
+//! - P3: after a refusal the connection announces its end, stops sending, and drops input until the peer has
+//!   read the response ([`LINGER_MS`]). Closing at once could destroy the response.
 //!
-//! Cost: no allocation per request on the way everything goes at once.
+//! Cost: a request that is answered at once allocates nothing.
 
 use super::{Conn, Doing, Next, Speech, State, Tools, add_response};
 use crate::socket::Socket;
@@ -27,19 +27,20 @@ use resp::{OwnedArgs, Reply};
 use std::sync::Arc;
 use stdx::panics;
 
-/// A reply of so many bytes is gathered, so that its length and its tag are known; a longer one is sent piece by piece.
+/// Longest reply that is gathered, so that its length and its tag are known; a longer one is sent piece by
+/// piece.
 const WHOLE: usize = 64 * 1024 + 256;
-/// Bytes of a reply translated at a stretch.
+/// Bytes of a reply translated at a time.
 const PART: usize = 16 * 1024;
-/// How long a connection that was refused may take to read why.
+/// How long a refused connection stays for its peer to read why.
 const LINGER_MS: u64 = 2_000;
-/// Requests behind one that waits for a row, and bytes of them, that are looked at for rows they will ask for.
+/// Requests behind one that waits for a row, and their bytes, that are searched for rows they will ask for.
 const AHEAD: usize = 32;
 const AHEAD_BYTES: usize = 16 * 1024;
-/// Buffers of the desk larger than this are given back.
+/// Capacity above which a buffer of the desk is freed.
 const DESK: usize = 256 * 1024;
 
-/// What a loop works with to serve HTTP: one for all its connections.
+/// Scratch buffers to serve HTTP with: one desk for all connections of a loop.
 pub(crate) struct Desk {
     args: OwnedArgs,
     reply: Reply,
@@ -63,26 +64,26 @@ impl Default for Desk {
 }
 
 impl Desk {
-    /// Gives back what a long request made large.
+    /// Frees what a long request made large.
     fn tidy(&mut self) {
         if self.reply.capacity() > DESK {
-            exec::job::discard(self.reply.take());
+            stdx::reclaim::discard(self.reply.take());
         }
         if self.text.capacity() > DESK {
-            exec::job::discard(std::mem::take(&mut self.text));
+            stdx::reclaim::discard(std::mem::take(&mut self.text));
         }
     }
 }
 
 /// The state of a connection that speaks HTTP.
 pub(crate) struct Http {
-    /// Bytes of the head at the input's begin that were searched for its end.
+    /// Bytes at the input's begin that were already searched for the end of the head.
     looked: usize,
     /// Bytes of a body still to be dropped.
     skip: u64,
     /// The request whose reply is on its way, or is being translated.
     open: Option<Box<Open>>,
-    /// When a request was whole, or something was sent, for the last time.
+    /// When a request was last whole, or something was last sent.
     pub(crate) progress_ms: u64,
     linger: Linger,
 }
@@ -90,12 +91,12 @@ pub(crate) struct Http {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Linger {
     No,
-    /// When all is sent.
+    /// Lingers as soon as all is sent.
     Wanted,
     Until(u64),
 }
 
-/// What a response is made of.
+/// The kind of response.
 #[derive(Clone, Copy)]
 enum Ask {
     Item(Life),
@@ -108,18 +109,18 @@ struct Open {
     ask: Ask,
     framing: Framing,
     condition: KeptCondition,
-    /// The line of the access log without its status.
+    /// The line for the access log, without its status.
     line: Option<String>,
     /// Whether its reply has come.
     replied: bool,
-    /// The reply, or its begin, and how much of it is translated.
+    /// The reply, or its begin; `at` is how much of it is translated.
     reply: Vec<u8>,
     at: usize,
-    /// What is under way of the response.
+    /// State of the response's body, once its head is written.
     body: Option<Body>,
 }
 
-/// What became of a request.
+/// Result of serving a request.
 enum Went {
     Answered(u16),
     Open(Box<Open>),
@@ -127,7 +128,7 @@ enum Went {
     Closed,
 }
 
-/// What a path is.
+/// The page that a path names.
 enum Page<'a> {
     Welcome,
     Health,
@@ -150,7 +151,7 @@ impl<'a> Page<'a> {
     }
 }
 
-/// What is written to a peer that is not let in.
+/// Makes the response to a peer that is not let in.
 pub(crate) fn refusal(status: u16, detail: &str, now_ms: u64) -> Vec<u8> {
     let mut out = Vec::new();
     response::problem(status, Framing::LAST, Today::default().at(now_ms), detail, &mut out);
@@ -158,7 +159,7 @@ pub(crate) fn refusal(status: u16, detail: &str, now_ms: u64) -> Vec<u8> {
 }
 
 impl Conn {
-    /// A connection that speaks HTTP. Who asks is checked with each request.
+    /// Makes a connection that speaks HTTP. The password is checked with each request.
     pub(crate) fn http(socket: Socket, mut session: Session, server: &Server, now_ms: u64) -> Conn {
         (session.authenticated, session.resp3) = (true, true);
         session.info.resp.store(3, std::sync::atomic::Ordering::Relaxed);
@@ -178,7 +179,7 @@ impl Conn {
         matches!(self.speech, Speech::Http(_))
     }
 
-    /// Since when it neither sent a whole request nor took anything, in milliseconds since 1970.
+    /// When it last sent a whole request or took bytes, in milliseconds since 1970; None: it speaks RESP.
     pub(crate) fn http_idle_since_ms(&self) -> Option<u64> {
         match &self.speech {
             Speech::Http(http) => Some(http.progress_ms),
@@ -191,7 +192,7 @@ impl Conn {
         matches!(&self.speech, Speech::Http(http) if http.open.as_ref().is_some_and(|open| open.replied))
     }
 
-    /// Runs the next request of the input; false if there is none to run now.
+    /// Runs the next request of the input; false if none can run now.
     pub(super) fn run_request(
         &mut self,
         server: &Arc<Server>,
@@ -233,7 +234,7 @@ impl Conn {
         }
     }
 
-    /// Answers a request that panicked. `parsed`: it stands at `start`.
+    /// Answers a request that panicked. `parsed`: the request stands at `start`.
     pub(super) fn recover_request(
         &mut self,
         server: &Arc<Server>,
@@ -281,7 +282,7 @@ impl Conn {
         desk.tidy();
         if let Went::Held(until) = went {
             self.state = State::Held(until); // P1
-            if self.session.loading.is_some() && request.keep {
+            if self.session.rows.loading.is_some() && request.keep {
                 self.ask_ahead(server, local, desk, after_body(behind, request.body));
             }
             return;
@@ -349,7 +350,8 @@ impl Conn {
         self.follow(server, local, desk, request, ask, flow)
     }
 
-    /// Asks for the rows of the requests behind one that waits for its own: they are loaded together. Cost: O([`AHEAD_BYTES`]).
+    /// Asks for the rows of the requests behind one that waits for its own, so that they are loaded together.
+    /// Cost: O([`AHEAD_BYTES`]).
     #[cold]
     fn ask_ahead(&self, server: &Server, local: &Local, desk: &mut Desk, input: &[u8]) {
         let shown = server.http.shown();
@@ -374,7 +376,7 @@ impl Conn {
         }
     }
 
-    /// What comes after the command of a request has run, or has begun to.
+    /// Makes the response once the command of a request has run, or has begun to.
     fn follow(
         &mut self,
         server: &Server,
@@ -445,7 +447,7 @@ impl Conn {
         Went::Answered(200)
     }
 
-    /// The reply of the open request has come.
+    /// Notes the reply to the open request.
     pub(super) fn replied(&mut self, reply: Vec<u8>) {
         if let Some(open) = self.as_http().and_then(|http| http.open.as_mut()) {
             (open.reply, open.replied) = (reply, true);
@@ -471,16 +473,16 @@ impl Conn {
                     self.end_with(false);
                 }
                 self.answered(server, local, status, open.line.take(), String::new);
-                exec::job::discard(open.reply);
+                stdx::reclaim::discard(open.reply);
             }
             Err(Broken) => {
-                log::error!("a reply for HTTP client {} was not understood", self.session.id);
+                log::error!("HTTP client {} is closed: its reply is malformed", self.session.id);
                 (self.stream, self.session.closing) = (None, true); // H3
             }
         }
     }
 
-    /// Writes the head of a response, or all of it: then its status comes back.
+    /// Writes the head of a response; or all of it, and returns its status.
     fn begin_body(&mut self, open: &mut Open, local: &Local, desk: &mut Desk) -> Result<Option<u16>, Broken> {
         let date = desk.today.at(local.now_ms);
         let condition = open.condition.get();
@@ -533,7 +535,7 @@ impl Conn {
             (Ask::Items, None) => (Body::Json { json: Json::list(), chunked }, None),
             _ => return Err(Broken),
         };
-        // Without a length, and to a client that knows no chunks, the end of the connection is the end of the body.
+        // With no length and no chunks (HTTP/1.0), the end of the connection is the end of the body.
         open.framing.keep &= len.is_some() || chunked;
         let framing = open.framing;
         self.write(|out| response::streamed(framing, date, content_type, &freshness, len, out));
@@ -575,13 +577,13 @@ impl Conn {
         ended
     }
 
-    /// Lets a response be appended to what is to be sent.
+    /// Lets `write` append a response to the output.
     fn write<T>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         let mut out = Taken::of(&mut self.out);
         write(&mut out.bytes)
     }
 
-    /// A request is answered: counts it, and writes the access log.
+    /// Counts an answered request and writes the access log.
     fn answered(
         &self,
         server: &Server,
@@ -597,7 +599,7 @@ impl Conn {
         }
     }
 
-    // ----- the end ---------------------------------------------------------------------------------------------------
+    // ----- the end -----------------------------------------------------------------------------------------
 
     fn end_with(&mut self, gently: bool) {
         if gently {
@@ -606,7 +608,7 @@ impl Conn {
         self.session.closing = true;
     }
 
-    /// Nothing more is run; what was written is read by the peer before the connection is closed (P3).
+    /// Runs nothing more, but lets the peer read what was written before the connection closes (P3).
     fn close_gently(&mut self) {
         self.session.closing = true;
         if let Some(http) = self.as_http() {
@@ -614,7 +616,8 @@ impl Conn {
         }
     }
 
-    /// Everything is sent. Whether the connection stays for a while, and until when if that is new.
+    /// Decides, when everything is sent, whether the connection stays for a while; and until when, if that is
+    /// new.
     pub(crate) fn linger(&mut self, now_ms: u64) -> (bool, Option<u64>) {
         if self.ended {
             return (false, None);
@@ -639,17 +642,17 @@ impl Conn {
         matches!(&self.speech, Speech::Http(http) if matches!(http.linger, Linger::Until(at) if at <= now_ms))
     }
 
-    /// What is large of its open request is freed elsewhere.
+    /// Drops the open request; a large reply is freed on another thread.
     pub(super) fn drop_open(&mut self) {
         if let Some(open) = self.as_http().and_then(|http| http.open.take())
             && open.reply.len() >= exec::job::MANY_BYTES
         {
-            exec::job::discard(open.reply);
+            stdx::reclaim::discard(open.reply);
         }
     }
 }
 
-/// The bytes that are to be sent, while more are appended; they go back also by a panic.
+/// The output buffer, borrowed to append to. It goes back on drop, also after a panic.
 struct Taken<'a> {
     home: &'a mut Reply,
     bytes: Vec<u8>,
@@ -669,7 +672,7 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// What follows a body of so many bytes; nothing if not all of it is there.
+/// The bytes after a body of `body` bytes; nothing if the body is not whole.
 fn after_body(input: &[u8], body: u64) -> &[u8] {
     usize::try_from(body).ok().and_then(|body| input.get(body..)).unwrap_or_default()
 }
@@ -682,7 +685,8 @@ fn line_of(request: &Request<'_>) -> String {
     }
 }
 
-/// Puts the words of the command for some keys on the desk. Cost: O(target).
+/// Puts the words of the command for the request's keys on the desk. Errors: an id is not allowed. Cost:
+/// O(target).
 fn name_keys(
     found: &Found<'_>,
     request: &Request<'_>,
@@ -717,7 +721,7 @@ fn name_keys(
     }
 }
 
-/// How a reply begins; None: it is not what was asked for, it is a list, or its begin is not whole.
+/// Reads how a reply begins. None: it is not what was asked for, is a list, or its begin is not whole.
 fn begin(ask: Ask, reply: &[u8]) -> Option<Begin<'_>> {
     match ask {
         Ask::Item(_) => reply::begin(reply),
@@ -726,7 +730,7 @@ fn begin(ask: Ask, reply: &[u8]) -> Option<Begin<'_>> {
     }
 }
 
-/// Writes the response for a reply that is there as a whole; gives its status. Cost: O(reply).
+/// Writes the response for a whole reply; returns its status. Cost: O(reply).
 fn whole(
     ask: Ask,
     framing: Framing,
@@ -773,6 +777,6 @@ fn whole(
         }
         _ => {}
     }
-    response::problem(500, framing, date, "the reply of the server was not understood", out);
+    response::problem(500, framing, date, "internal error: the reply to this request is malformed", out);
     500
 }

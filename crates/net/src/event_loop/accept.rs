@@ -1,6 +1,5 @@
-//! Connections that come and go: accepting them, checking who it is, giving them to a loop, closing them.
-//!
-//! Both happen in slices: accepting one and closing one cost the kernel some microseconds each.
+//! Accepts, checks, places and closes connections. All happens in slices: accepting or closing one costs the
+//! kernel some microseconds.
 
 use super::{CHORE_NS, EventLoop};
 use crate::conn::{self, Conn};
@@ -14,21 +13,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use stdx::points::{self, Point};
 
-/// Bytes of a first request that are read at once; the rest is received like everybody's.
+/// Bytes of a first request that are read at once; the rest is received as usual.
 const FIRST_BYTES: usize = 16 * 1024;
 
-/// Somebody who connected.
+/// A client that has just connected.
 struct Newcomer {
     socket: Socket,
     address: String,
     here: String,
-    /// On this machine.
+    /// The client is on this machine.
     near: bool,
     http: bool,
 }
 
 impl EventLoop {
-    /// Accepts a slice of those who wait.
+    /// Accepts a slice of the clients that wait.
     pub(super) fn accept<T: Transport>(&mut self, io: &mut T) {
         if self.accepting.contains(&true) {
             self.prepare_listeners();
@@ -49,7 +48,7 @@ impl EventLoop {
         }
     }
 
-    /// Sets on the listeners what connections inherit from them, unless it is as configured.
+    /// Sets on the listeners what connections inherit, if the configuration has changed.
     fn prepare_listeners(&mut self) {
         let keepalive_s = self.server.config.live.tcp_keepalive_s.get() as u64;
         if self.prepared != Some(keepalive_s) {
@@ -59,7 +58,7 @@ impl EventLoop {
         }
     }
 
-    /// Serves the first requests of some who came lately.
+    /// Serves the first requests of some new connections.
     pub(super) fn greet_some<T: Transport>(&mut self, io: &mut T) {
         if !self.calling {
             return;
@@ -79,7 +78,7 @@ impl EventLoop {
         self.first_words = room;
     }
 
-    /// Somebody on the porch has said something, or left.
+    /// Serves a connection on the porch that has sent something or ended.
     fn greet<T: Transport>(&mut self, io: &mut T, slot: usize, room: &mut Vec<u8>) {
         let Some(conn) = self.conns[slot].as_mut().filter(|conn| conn.outside) else { return };
         room.clear();
@@ -181,7 +180,7 @@ impl EventLoop {
             self.conns.len() - 1
         });
         if self.porch.add(slot, &conn.socket).and_then(|()| io.add(slot, &conn.socket)).is_err() {
-            exec::clients::goodbye(&self.server, &mut self.local, &mut conn.session);
+            exec::parting::goodbye(&self.server, &mut self.local, &mut conn.session);
             return self.free.push(slot);
         }
         self.by_id.insert(conn.session.id, slot);
@@ -189,13 +188,13 @@ impl EventLoop {
         self.conns[slot] = Some(conn);
     }
 
-    /// The peer is gone. What it had sent whole is run all the same.
+    /// Notes that the peer is gone. Commands that it sent whole still run.
     pub(super) fn lose(&mut self, slot: usize) {
         let stays = self.conns[slot].as_mut().is_some_and(|conn| !conn.doomed && conn.orphan());
         if stays { self.queue(slot) } else { self.doom(slot) }
     }
 
-    /// Has a connection closed soon. It is not served any more.
+    /// Schedules a connection to be closed. It is not served any more.
     pub(super) fn doom(&mut self, slot: usize) {
         if let Some(conn) = self.conns[slot].as_mut()
             && !std::mem::replace(&mut conn.doomed, true)
@@ -205,12 +204,12 @@ impl EventLoop {
         }
     }
 
-    /// A slot is used again when everything in the queues that may be about it has been looked at.
+    /// Frees a slot once all queued events that may be about it are served.
     pub(super) fn rest<T: Transport>(&mut self, io: &mut T, slot: usize) {
         self.sort_in(io, Event::Free(slot));
     }
 
-    /// Closes some of those that are to be closed: each costs the kernel some microseconds.
+    /// Closes some of the connections that are to be closed: each costs the kernel some microseconds.
     pub(super) fn close_some<T: Transport>(&mut self, io: &mut T) {
         if self.closing.is_empty() {
             return;
@@ -221,7 +220,7 @@ impl EventLoop {
             self.https -= usize::from(conn.is_http());
             self.by_id.remove(&conn.session.id);
             self.timers.forget(conn.session.id);
-            exec::clients::goodbye(&self.server, &mut self.local, &mut conn.session);
+            exec::parting::goodbye(&self.server, &mut self.local, &mut conn.session);
             self.told -= conn.told;
             if io.remove(slot, conn.dismiss(&self.server)) {
                 self.rest(io, slot);

@@ -1,4 +1,4 @@
-//! What a loop does by the clock: deadlines, expiry, what is looked at ten times a second.
+//! The work a loop does by the clock: deadlines, expiry, and checks ten times a second.
 
 use super::{CHORE_NS, CRON_MS, EventLoop, LOOKS, State, WEIGHING_MS, thread_cpu_ns};
 use exec::waits::Part;
@@ -30,7 +30,7 @@ impl EventLoop {
         }
     }
 
-    /// Looks at some of the connections, when all have to be looked at.
+    /// Visits some connections, when all have to be visited.
     pub(super) fn look_around(&mut self) {
         if let Some(from) = self.releasing {
             self.releasing = self.look_at(from, Self::release);
@@ -46,21 +46,21 @@ impl EventLoop {
         }
     }
 
-    /// Adds up what is in the buffers.
+    /// Adds up what is in a connection's buffers.
     fn weigh(&mut self, slot: usize) {
         if let Some(conn) = &self.conns[slot] {
             conn.weigh(&mut self.buffered);
         }
     }
 
-    /// Visits some connections from a slot on; where to go on.
+    /// Visits some connections from slot `from` on; returns where to go on.
     fn look_at(&mut self, from: usize, look: fn(&mut EventLoop, usize)) -> Option<usize> {
         let to = self.conns.len().min(from + LOOKS);
         (from..to).for_each(|slot| look(self, slot));
         (to < self.conns.len()).then_some(to)
     }
 
-    /// Runs again what CLIENT PAUSE held, if it ended.
+    /// Runs a held command again: CLIENT PAUSE may have ended.
     fn release(&mut self, slot: usize) {
         if let Some(conn) = self.conns[slot].as_mut()
             && matches!(conn.state, State::Held(_))
@@ -70,7 +70,7 @@ impl EventLoop {
         }
     }
 
-    /// A parked client's deadline has come, or a held one may run again.
+    /// Handles a deadline: a parked client's time is up, or a held command may run again.
     fn time_out(&mut self, client: u64) {
         let Some(&slot) = self.by_id.get(&client) else { return };
         let Some(conn) = self.conns[slot].as_mut() else { return };
@@ -80,9 +80,10 @@ impl EventLoop {
                 self.queue(slot);
             }
             State::Parked(Some(at)) if at <= self.local.now_ms => {
-                match self.server.park.leave(&self.server, &mut self.local, client) {
+                match exec::blocking::leave(&self.server, &mut self.local, client) {
                     Some(waiter) => self.deliver(client, waiter.null(), None, None),
-                    // Somebody is serving it at this moment; its reply is on the way, or it goes on waiting.
+                    // Another loop is serving it at this moment: its reply is on the way, or it goes on
+                    // waiting.
                     None => self.timers.set(client, self.local.now_ms + 1),
                 }
             }
@@ -119,7 +120,7 @@ impl EventLoop {
     }
 
     fn cron(&mut self) {
-        // The first loop sweeps; one is enough, and two would only meet at the same shards.
+        // Only the first loop sweeps: two would meet at the same shards.
         self.sweeping |= self.local.id == 0;
         // Time in the kernel counts: most of a short request's work is there.
         let cpu_ns = thread_cpu_ns();
@@ -146,12 +147,12 @@ impl EventLoop {
         self.look_at_streams();
         if self.local.id == 0 {
             self.server.keyspace.cursors.prune(self.local.now_ms);
-            exec::sources::cron(&self.server);
+            exec::fetching::cron(&self.server);
             exec::drive::tend(&self.server, self.local.clock_ns / 1_000_000, self.local.now_ms);
         }
         exec::drive::end_useless(&self.server, &mut self.local);
         exec::drive::retry_waiting(&self.server, &mut self.local);
         exec::drive::resume(&self.server, &mut self.local);
-        exec::clients::cron(&self.server, &mut self.local);
+        exec::housekeeping::cron(&self.server, &mut self.local);
     }
 }

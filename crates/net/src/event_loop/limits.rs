@@ -1,8 +1,9 @@
-//! Clients that do not read: what waits for them, and what their replies keep alive, is limited.
+//! Limits for clients that do not read: on the output that waits for them, and on what their replies keep
+//! alive.
 //!
-//! Looked at ten times a second, some connections at a time: those over the soft `client-output-buffer-limit` are cut off
-//! when their time is up even if nothing else happens to them; what replies that are being streamed keep alive is told to
-//! `exec::snapshots`, which knows the limits. And those who say nothing for longer than `timeout` are closed.
+//! Some connections are checked ten times a second. A connection over its soft `client-output-buffer-limit`
+//! is cut off when its time is up, even if nothing else happens to it. What streamed replies keep alive is
+//! reported to `exec::snapshots`, which knows the limits. Clients idle for longer than `timeout` are closed.
 
 use super::{EventLoop, LOOKS, State};
 use exec::snapshots::Streamed;
@@ -10,7 +11,7 @@ use exec::stats::Counter;
 use std::sync::atomic::Ordering;
 
 impl EventLoop {
-    /// Cuts a client off that does not read; true if it is.
+    /// Closes a client that exceeds its output limit; true if it does.
     pub(super) fn exceeds_output_limit(&mut self, slot: usize) -> bool {
         let Some(conn) = self.conns[slot].as_mut() else { return false };
         if !conn.exceeds_output_limit(&self.server, self.local.now_ms) {
@@ -29,7 +30,7 @@ impl EventLoop {
         true
     }
 
-    /// Looks at some of the connections that are over their soft limit.
+    /// Checks some of the connections that are over their soft limit.
     pub(super) fn look_at_limited(&mut self) {
         for _ in 0..self.limited.len().min(LOOKS) {
             let Some(client) = self.limited.pop_front() else { return };
@@ -45,7 +46,7 @@ impl EventLoop {
         }
     }
 
-    /// Looks at some of the long requests that are on their way.
+    /// Checks some of the long requests that are on their way.
     pub(super) fn look_at_hauls(&mut self) {
         for _ in 0..self.hauling.len().min(LOOKS) {
             let Some(client) = self.hauling.pop_front() else { return };
@@ -64,7 +65,7 @@ impl EventLoop {
         }
     }
 
-    /// Looks at some of the replies that are being streamed; at the end of each round tells what they keep alive.
+    /// Visits some of the streamed replies; reports at the end of each round what they keep alive.
     pub(super) fn look_at_streams(&mut self) {
         for _ in 0..LOOKS {
             let Some(client) = self.streaming.get(self.streams_at).copied() else {

@@ -1,34 +1,37 @@
-//! Messages to subscribers: written into the buffers of all before they are sent to any.
+//! Messages to subscribers: written into all their buffers before any is sent.
 //!
 //! ```text
 //! Mail::Publish ─► publishing ─in slices─► each subscriber's buffer ─► notified ─a few per turn─► its socket
 //! ```
 //!
-//! - M1: one message after the other, so that each subscriber gets them in the order they were published.
-//! - M2: to send costs many times what it costs to write, however much is sent. So while there is something to be written
-//!   few are sent to, and each send takes along what came meanwhile.
-//! - M3: what is written and not sent is bounded ([`TOLD_MAX`]); publishers wait for what is not written (`exec::flood`).
+//! - M1: messages are written one after the other, so that each subscriber gets them in the order they were
+//!   published.
+//! - M2: a send costs many times what a write costs, whatever its size. So while messages are to be written,
+//!   few connections are sent to, and each send takes along what came meanwhile.
+//! - M3: bytes written and not sent are bounded ([`TOLD_MAX`]). For messages not written yet, publishers wait
+//!   (`exec::flood`).
 
 use super::{CHORE_NS, EventLoop};
 use crate::transport::Transport;
 use exec::pubsub::FanOut;
 use stdx::points::{self, Point};
 
-/// Connections that have nothing but messages to be sent, per turn: a send takes some microseconds.
+/// Connections with nothing but messages that are sent to per turn; a send takes some microseconds.
 const TELLS: usize = 16;
-/// The same while there are messages to be written for them: a send costs so much more than a message that the more of them
-/// it takes along the better.
+/// The same while messages are to be written. A send costs so much more than a message that it should take
+/// many along.
 const TELLS_MEANWHILE: usize = 2;
-/// Bytes of messages written for connections but not sent yet, above which no more are written.
+/// Bytes of messages written but not sent, above which no more are written.
 const TOLD_MAX: usize = 16 * 1024 * 1024;
-/// Subscribers a message is written for between two looks at the clock, and bytes of messages: some 10 µs.
+/// Subscribers a message is written for between two looks at the clock, and the bytes written meanwhile: some
+/// 10 µs.
 const TOLD_AT_ONCE: usize = 32;
 const BYTES_AT_ONCE: usize = 16 * 1024;
-/// A message for so few subscribers is sent with this turn's replies, not in line behind those for many.
+/// Subscribers up to which a message is sent with this turn's replies, not in line behind messages for many.
 const FEW: usize = 8;
 
 impl EventLoop {
-    /// Writes messages into their subscribers' buffers.
+    /// Writes messages into their subscribers' buffers, for one chore's time.
     pub(super) fn publish_some(&mut self) {
         let until = self.local.lap() + CHORE_NS;
         while let Some(mut fan_out) = self.publishing.pop_front() {
@@ -69,7 +72,7 @@ impl EventLoop {
         }
     }
 
-    /// Sends messages of some connections.
+    /// Sends the messages of some connections.
     pub(super) fn send_messages<T: Transport>(&mut self, io: &mut T) {
         let until = self.local.lap() + CHORE_NS;
         let more_to_come = !self.publishing.is_empty() && self.told < TOLD_MAX;

@@ -1,24 +1,25 @@
-//! Connections that go to another loop: off one that is full, while others are not and the machine has cores to spare; and together
-//! onto one loop that could do the work of two, while the machine has none.
+//! Moving connections between loops. A full loop gives connections away while another is not full and the
+//! machine has idle cores. Two loops whose work fits one are joined while it has none.
 //!
 //! ```text
-//! cron: full for long, another is not, cores are idle ──► picks ◄── no core is idle for long, two have one's work
-//! served, picked ─► input off ─► nothing of it is under way ─► packed ─mail─► the other loop's porch ─► served there
+//! cron: full for long, another is not, cores are idle ──► picks ◄── no core idle for long, two fit one
+//! served, picked ─► input off ─► nothing under way ─► packed ─mail─► the other loop's porch ─► served there
 //!                      └─► it waits for something, or is not quiet for long: it stays
 //! ```
 //!
-//! - G1: it goes when the transport is still: what came is served, what it was answered is sent. Bytes that come meanwhile
-//!   stay in its socket. So they keep their order.
-//! - G2: who has something to say to it looks for its loop (`ClientInfo::loop_id`), and may be a moment late or early: a loop passes on
-//!   what can reach a client that waits for nothing ([`Mail::Kill`]), and who is known and nowhere else is on the way to it. So the
-//!   loop is noted before the connection is sent there: after it, the next loop may have noted another already.
-//! - G3: one that waits for others (BLPOP), subscribed, or runs elsewhere stays: others know its loop.
+//! - G1: a connection moves when its transport is still: its bytes are served, its replies are sent. Bytes
+//!   that come meanwhile stay in its socket, so they keep their order.
+//! - G2: a sender of mail finds the client's loop in `ClientInfo::loop_id`, and may be a moment late or
+//!   early. A loop passes on mail that can reach a client that waits for nothing ([`Mail::Kill`]); a known
+//!   client that is on no loop is on its way. So `loop_id` is set before the connection is sent: later, the
+//!   next loop may have set it already.
+//! - G3: a connection that waits for others (BLPOP), is subscribed, or has work elsewhere stays: others know
+//!   its loop.
+//! - G4: a loop sends away at most [`PICKS`] connections per decision, in slices.
+//! - G5: two loops are joined only while other programs want the machine's cores and the joining loop is not
+//!   always at work. A loop that always shares its core gets more of the machine as two.
 //!
-//! - G5: two loops come together only while the machine's other programs want its cores, and neither of both is always at work: a loop that
-//!   has to share its core with others all the time gets more of the machine as two.
-//! - G4: a loop sends away at most [`PICKS`] in half a second, in slices.
-//!
-//! Cost: a comparison per request; a connection that moves some ten system calls.
+//! Cost: a comparison per request; some ten system calls for a connection that moves.
 
 use super::{CHORE_NS, EventLoop};
 use crate::transport::Transport;
@@ -28,25 +29,26 @@ use exec::waits::Part;
 use std::sync::atomic::Ordering;
 use stdx::points::{self, Point};
 
-/// Windows, of a tenth of a second each, that a loop is full before it gives connections away: the last second, of which it is known
-/// how busy the cores were, is one of these then.
+/// Windows of a tenth of a second that a loop is full before it gives connections away. The last second, for
+/// which the use of the cores is known, is then among them.
 const FULL_WINDOWS: u32 = 20;
-/// Idle cores, in thousandths, from which on it does: with 0.45 of two left by a load generator beside the server, moving made a request cost half
-/// as much again, and a third less got done.
+/// Idle cores needed for that, in thousandths. With fewer, for example beside a load generator, moving makes
+/// requests dearer.
 const SPARE_MILLI: u64 = 700;
-/// Windows after which two loops' connections come together.
+/// Windows after which the connections of two loops are joined.
 const TOGETHER_WINDOWS: u32 = 20;
-/// Idle cores up to which they do, in thousandths.
+/// Most idle cores for that, in thousandths.
 const NO_MILLI: u64 = 300;
-/// How much of the time a loop runs, or waits for a core, at most if it is not always at work; in thousandths.
+/// Share of the time that a loop runs or waits for a core above which it counts as always at work, in
+/// thousandths.
 const NOT_ALWAYS: u64 = 850;
-/// Connections picked at once (G4).
+/// Most connections picked at once (G4).
 const PICKS: usize = 64;
-/// Windows for which who has moved stays.
+/// Windows for which a connection that has moved stays.
 const SETTLES: u64 = 50;
 
 pub(super) struct Moves {
-    /// Those this process may use, in thousandths.
+    /// Cores this process may use, in thousandths.
     cores_milli: u64,
     /// Tenths of seconds since 1970.
     window: u64,
@@ -54,16 +56,17 @@ pub(super) struct Moves {
     served: usize,
     /// Windows in a row at whose end the loop was full.
     full: u32,
-    /// So many of those that are served in this window go to that loop.
+    /// Connections served in this window that still have to go to loop `to`.
     picks: usize,
     to: usize,
-    /// None is to stay of those that are served.
+    /// Every connection served is to go; otherwise the first one served stays.
     all: bool,
     /// Windows in which another loop could do all the work.
     apart: u32,
-    /// Time this thread waited for a core, ever, by the last window.
+    /// Total time this thread had waited for a core by the last window.
     delayed_ns: u64,
-    /// Those that are to go, and whether one of them can in the next turn: nothing else may wake the loop for it.
+    /// Connections that are to go. `soon`: one may be able to in the next turn, and nothing else may wake the
+    /// loop for it.
     slots: Vec<usize>,
     pub(super) soon: bool,
 }
@@ -87,8 +90,8 @@ impl Default for Moves {
 }
 
 impl Moves {
-    /// A window is over: has the loop been full for long, and are cores idle? `surplus`: how many could go, and where to; `busy`: so many
-    /// thousandths of a core were busy in the last second.
+    /// Decides at the end of a window whether connections go: the loop was full for long and cores are idle.
+    /// `surplus` is where to and how many; `busy` is the busy cores of the last second, in thousandths.
     fn decide(&mut self, surplus: Option<(usize, usize)>, busy: Option<u64>) {
         self.picks = 0;
         let (Some((to, picks)), Some(busy)) = (surplus, busy) else {
@@ -105,11 +108,11 @@ impl Moves {
         }
     }
 
-    /// A window is over in which nothing was to go: has another loop been able to do all the work for long, and is no core idle?
-    /// `companion`: that loop; `busy` as above.
+    /// Decides at the end of a window, if [`Moves::decide`] picked none, whether all connections go to
+    /// `companion`. That loop was able to do all the work for long, and no core is idle. `busy`: as above.
     fn decide_together(&mut self, companion: Option<usize>, busy: Option<u64>) {
         let (Some(to), Some(busy)) = (companion, busy) else {
-            // One window is not much of a reason.
+            // A single window is not much of a reason to begin anew.
             self.apart /= 2;
             return;
         };
@@ -125,7 +128,7 @@ impl Moves {
 }
 
 impl EventLoop {
-    /// Ten times a second: whether connections are to go, and how many.
+    /// Decides, ten times a second, whether connections are to go, and how many.
     pub(super) fn consider_moving(&mut self) {
         let served = std::mem::take(&mut self.moves.served);
         self.moves.window = self.local.now_ms / super::CRON_MS;
@@ -143,7 +146,7 @@ impl EventLoop {
         self.moves.decide_together(companion, busy);
     }
 
-    /// A connection was served; it may be one of those that go.
+    /// Notes that a connection was served, and picks it if it is to go.
     #[inline]
     pub(super) fn note_served(&mut self, slot: usize) {
         if points::is_armed(Point::Move) {
@@ -153,7 +156,7 @@ impl EventLoop {
         let Some(conn) = self.conns[slot].as_mut().filter(|conn| conn.served != moves.window) else { return };
         conn.served = moves.window;
         moves.served += 1;
-        // One stays, usually: if it is all there is to do, it would be too much for another loop as well.
+        // One usually stays: if it is all there is to do, it would be too much for another loop as well.
         if moves.picks > 0 && (moves.served > 1 || moves.all) && conn.settled <= moves.window {
             moves.picks -= 1;
             let to = moves.to;
@@ -179,7 +182,7 @@ impl EventLoop {
         }
     }
 
-    /// Sends away those of whom nothing is under way any more.
+    /// Sends away the picked connections of which nothing is under way any more.
     pub(super) fn move_some<T: Transport>(&mut self, io: &mut T) {
         self.moves.soon = false;
         if self.moves.slots.is_empty() {
@@ -208,7 +211,7 @@ impl EventLoop {
                 self.moves.slots.push(slot);
             }
         }
-        // Those there was no time for come in the next turn.
+        // Connections that there was no time for come in the next turn.
         self.moves.soon |= rest.len() > 0;
         self.moves.slots.extend(rest);
         self.local.leave(&self.server, Part::Move, 0, mark);
@@ -228,16 +231,17 @@ impl EventLoop {
         self.server.send(to, Mail::Adopt(Box::new(conn)));
     }
 
-    /// A client is to be closed that has gone to another loop, is on its way to this one, or has left.
+    /// Passes on the closing of a client that has gone to another loop, is on its way to this one, or has
+    /// left.
     pub(super) fn pass_on_kill(&self, client: u64) {
         if let Some(info) = self.server.clients.get(client) {
-            // To this loop itself if it is not there yet: it comes with the mail (G2).
+            // A client on its way to this loop comes with the mail, and this letter behind it (G2).
             self.server.send(info.loop_id.load(Ordering::Acquire) as usize, Mail::Kill { client });
         }
     }
 }
 
-/// How long this thread has waited for a core, ever, in nanoseconds.
+/// Total time this thread has waited for a core, in nanoseconds; 0 if the system does not tell.
 fn delayed_ns() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     text.split(' ').nth(1).and_then(|ns| ns.parse().ok()).unwrap_or(0)
@@ -267,12 +271,13 @@ mod tests {
             assert!((1..FULL_WINDOWS).all(|_| look(full, Some(3300)).0 == 0));
             assert_eq!(look(full, Some(3300)), (7, 2));
         }
-        // What was picked for one window is not for the next; one in which it is not full begins the count anew.
+        // Picks of one window are not those of the next; a window in which the loop is not full begins the
+        // count anew.
         assert_eq!(look(full, Some(1000)).0, 0);
         assert_eq!(look(None, None).0, 0);
         assert!((1..FULL_WINDOWS).all(|_| look(full, Some(1000)).0 == 0));
         assert_eq!(look(Some((1, 1000)), Some(1000)), (PICKS, 1));
-        // No core is idle, or nobody knows.
+        // No core is idle, or it is not known.
         assert!((0..FULL_WINDOWS).all(|_| look(full, Some(3301)).0 == 0));
         assert!((0..2 * FULL_WINDOWS).all(|_| look(full, None).0 == 0));
     }
@@ -289,12 +294,12 @@ mod tests {
             assert!((1..TOGETHER_WINDOWS).all(|_| look(Some(3), Some(1700)).0 == 0));
             assert_eq!(look(Some(3), Some(1700)), (PICKS, 3, true));
         }
-        // A window in which one could not do it all takes half of the count away.
+        // A window in which one loop could not do it all takes half of the count away.
         assert!((2..TOGETHER_WINDOWS).all(|_| look(Some(3), Some(2000)).0 == 0));
         assert_eq!(look(None, None).0, 0);
         assert!((1..TOGETHER_WINDOWS / 2 + 1).all(|_| look(Some(3), Some(2000)).0 == 0));
         assert_eq!(look(Some(3), Some(2000)).0, PICKS);
-        // A core is idle, or nobody knows.
+        // A core is idle, or it is not known.
         assert!((0..2 * TOGETHER_WINDOWS).all(|_| look(Some(3), Some(1699)).0 == 0));
         assert!((0..2 * TOGETHER_WINDOWS).all(|_| look(Some(3), None).0 == 0));
     }
@@ -302,7 +307,7 @@ mod tests {
     #[test]
     fn the_machine_tells_its_cores_and_how_long_a_thread_waited() {
         assert!(cores() >= 1);
-        // It may never have waited, but not for longer than the machine runs.
+        // The thread may never have waited, and not for longer than the machine runs.
         assert!(delayed_ns() < 1 << 60);
     }
 }

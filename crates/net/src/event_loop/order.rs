@@ -1,30 +1,31 @@
-//! What came, in the order in which it is served: others' requests go before the rest of what one connection has sent, and
-//! before those who go when many go at once.
+//! The order in which events are served. Others' requests go before the rest of what one connection sent, and
+//! before endings when many connections end at once.
 //!
 //! ```text
-//! events:  requests, in the order they came ─────────► served first, FRESH at a time
-//! arrears: further bytes of who has sent much ───────► a chore, once the events told before are served
-//! endings: who goes, when many do ───────────────────► another, likewise
-//! bulky:   who is in the middle of a large request ──► a chore: a piece is read, and who has more stands last
+//! events:  requests, in the order they came ───────────────► served first, FRESH at a time
+//! arrears: further bytes of a connection that sent much ───► a chore, after the events that came before them
+//! endings: connections that end, when there are many ──────► at the end of a turn, likewise
+//! bulky:   connections in the middle of a large request ───► a chore: one piece is read, the rest goes last
 //! ```
 //!
-//! - R1: what is told of a connection is served in the order it was told: whatever comes behind its arrears joins them.
-//! - R2: a slot is free for another connection only behind all that was told of the one before.
+//! - R1: the events of a connection are served in the order they came: events behind its arrears join them.
+//! - R2: a slot is free for another connection only behind all events of the one before.
 //!
-//! Arrears hold at most the transport's receive buffers (128 a loop) and a few events per connection; `bulky` one place per connection.
+//! Arrears hold at most the transport's receive buffers (128 a loop) and a few events per connection. `bulky`
+//! holds one entry per connection.
 
 use super::{CHORE_NS, EventLoop};
 use crate::transport::{Event, Transport};
 use std::sync::atomic::Ordering;
 
-/// Events that wait to be served from which on those of connections that end are served after the others.
+/// Waiting events from which on endings are served after the others.
 const ENDINGS: usize = 16;
-/// So many buffers of bytes from one connection that wait to be served are among what others asked; further ones come behind it.
+/// Buffers of one connection's bytes that may wait among others' requests; further ones come behind.
 const AMONG: u32 = 2;
 
 impl EventLoop {
-    /// Who sends much has many buffers filled at once, ten of them 128: others' requests do not stand behind more than [`AMONG`] of
-    /// each. What is told of a connection stays in order.
+    /// Queues received bytes. A connection that sends much fills many buffers at once, so others' requests
+    /// stand behind at most [`AMONG`] of them. The events of one connection stay in order.
     pub(super) fn sort_bytes(&mut self, slot: usize, event: Event) {
         match self.conns[slot].as_mut() {
             Some(conn) if conn.arrears > 0 || conn.queued || conn.holds_much() || conn.among >= AMONG => {
@@ -45,7 +46,7 @@ impl EventLoop {
         self.arrears.push_back((self.taken + self.events.len() as u64, event));
     }
 
-    /// Takes in bytes that came behind others, for one chore's time.
+    /// Serves arrears for one chore's time.
     pub(super) fn serve_arrears<T: Transport>(&mut self, io: &mut T) {
         if self.arrears.is_empty() {
             return;
@@ -65,8 +66,9 @@ impl EventLoop {
         }
     }
 
-    /// Where many go at once, others' requests come first: each ending costs its connection and its slot some microseconds. Endings
-    /// keep their order, and come after what was told before them. Who waits in a command takes nothing from now on.
+    /// Queues an ending. When many events wait, it goes behind others' requests: an ending costs some
+    /// microseconds. Endings stay in order, behind the events that came before them. A blocked command of an
+    /// ending connection is cancelled at once.
     pub(super) fn sort_in<T: Transport>(&mut self, io: &mut T, event: Event) {
         let goes = match event {
             Event::Ended(slot) | Event::Broken(slot) | Event::Half(slot) | Event::Last(slot) => Some(slot),
@@ -90,7 +92,7 @@ impl EventLoop {
         self.endings.push_back((self.taken + self.events.len() as u64, event));
     }
 
-    /// Hears of those who go, for one chore's time.
+    /// Serves endings for one chore's time.
     pub(super) fn hear_endings<T: Transport>(&mut self, io: &mut T) {
         if self.endings.is_empty() {
             return;
@@ -99,7 +101,7 @@ impl EventLoop {
         while self.endings.front().is_some_and(|(after, _)| *after <= self.taken) {
             let Some((_, event)) = self.endings.pop_front() else { return };
             match event {
-                // What is left of the slot's connection comes first.
+                // The arrears may contain bytes of the slot's former connection.
                 Event::Free(_) if !self.arrears.is_empty() => self.arrears.push_back((self.taken, event)),
                 event => self.serve(io, event),
             }
@@ -126,14 +128,17 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    /// Connections whose bytes are here, as one that says that there are more as long as there are.
+    /// A transport whose connections have their bytes in memory. It reports a connection for as long as bytes
+    /// are left.
     #[derive(Default)]
     struct Script {
         sent: Vec<Vec<u8>>,
         news: Vec<Event>,
-        /// Who was read from, and who was answered.
+        /// The slots that were read from; `answered` are those that were sent to.
         read: Vec<usize>,
         answered: Vec<usize>,
+        /// Bytes that were sent, and to which slot.
+        said: Vec<(usize, Vec<u8>)>,
         scratch: Vec<u8>,
     }
 
@@ -170,8 +175,9 @@ mod tests {
             event.slot().is_some_and(|slot| !self.sent[slot].is_empty()).then_some(event)
         }
 
-        fn send(&mut self, slot: usize, _: &mut Socket, bytes: Vec<u8>, _: usize) -> io::Result<Sent> {
+        fn send(&mut self, slot: usize, _: &mut Socket, bytes: Vec<u8>, from: usize) -> io::Result<Sent> {
             self.answered.push(slot);
+            self.said.push((slot, bytes[from..].to_vec()));
             Ok(Sent::Done(bytes))
         }
 
@@ -211,7 +217,7 @@ mod tests {
         }
     }
 
-    /// However many are in the middle of sending large requests, who asks for something is served before what they send next.
+    /// However many clients are sending large requests, a small request is served before their next bytes.
     #[test]
     fn requests_go_before_the_rest_of_large_ones() {
         const LARGE: usize = 10;
@@ -241,11 +247,101 @@ mod tests {
             event_loop.do_chores(&mut io);
             event_loop.write_all(&mut io);
             read += io.read.iter().filter(|slot| **slot != LARGE).count();
-            // Not each in its turn: whom the system takes the processor from in the middle of a PING has had his time.
+            // Not every answer comes in its own turn: if the processor is taken away in the middle of a PING,
+            // its time is used up.
             answered += io.answered.iter().filter(|slot| **slot == LARGE).count();
             io.read.clear();
             io.answered.clear();
         }
         assert!(asked == 20 && answered == 20 && read > LARGE * 20, "{asked} {answered} {read}");
+    }
+
+    /// Two clients of one loop, and what each was told since it was last asked.
+    struct Pair {
+        event_loop: EventLoop,
+        io: Script,
+    }
+
+    impl Pair {
+        fn new() -> Pair {
+            let server = Server::start(Arc::default(), 1).unwrap();
+            let porch = Porch::new().unwrap();
+            let mut event_loop = EventLoop::new(0, server, Listeners::default(), Load::new(1), porch);
+            let mut io = Script { sent: vec![Vec::new(); 2], ..Script::default() };
+            (0..2).for_each(|_| event_loop.connect(&mut io));
+            Pair { event_loop, io }
+        }
+
+        fn turn(&mut self) {
+            self.event_loop.turn_until_chores(&mut self.io);
+            self.event_loop.do_chores(&mut self.io);
+            self.event_loop.write_all(&mut self.io);
+        }
+
+        fn ask(&mut self, slot: usize, words: &str) {
+            self.io.sent[slot] = format!("{words}\r\n").into_bytes();
+            self.io.news.push(Event::Readable(slot));
+            (0..10).for_each(|_| self.turn());
+        }
+
+        fn last(&self) -> u64 {
+            self.event_loop.server.keyspace.last_lsn()
+        }
+
+        fn set_durable(&mut self, lsn: u64) {
+            self.event_loop.server.set_durable(lsn);
+            (0..10).for_each(|_| self.turn());
+        }
+
+        fn said(&mut self, slot: usize) -> String {
+            let said =
+                self.io.said.extract_if(.., |(to, _)| *to == slot).flat_map(|(_, bytes)| bytes).collect();
+            String::from_utf8(said).unwrap()
+        }
+    }
+
+    #[test]
+    fn replies_wait_in_order_until_what_they_tell_of_is_durable() {
+        let mut pair = Pair::new();
+        pair.set_durable(pair.last());
+        pair.ask(0, "PING\r\nGET k");
+        assert_eq!(pair.said(0), "+PONG\r\n$-1\r\n");
+        pair.ask(0, "SET k 1\r\nPING");
+        let first = pair.last();
+        pair.ask(0, "PING\r\nINCR k");
+        pair.ask(1, "GET k");
+        assert_eq!((&*pair.said(0), &*pair.said(1)), ("", "$1\r\n2\r\n"));
+        pair.set_durable(first);
+        assert_eq!(pair.said(0), "+OK\r\n+PONG\r\n");
+        pair.set_durable(u64::MAX);
+        assert_eq!(pair.said(0), "+PONG\r\n:2\r\n");
+        pair.ask(0, "INCR k");
+        assert_eq!(pair.said(0), ":3\r\n");
+    }
+
+    #[test]
+    fn a_reply_waits_whichever_way_it_takes() {
+        let many = format!("MSET{}", " key value".repeat(500));
+        let scripts = "EVAL \"return redis.call('incr', 'n')\" 0";
+        for words in ["MULTI\r\nSET k 1\r\nEXEC", scripts, &*many, "BLPOP list 0"] {
+            let mut pair = Pair::new();
+            let before = pair.last();
+            pair.set_durable(before);
+            pair.ask(0, words);
+            pair.ask(1, "RPUSH list x");
+            for _ in 0..1000 {
+                pair.turn();
+                if pair.last() > before + 1
+                    && pair.event_loop.conns[0].as_ref().is_some_and(|conn| conn.pending_out() > 0)
+                {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            (0..10).for_each(|_| pair.turn());
+            assert_eq!((&*pair.said(0), &*pair.said(1)), ("", ""), "{words:.30}");
+            pair.set_durable(pair.last());
+            assert!(!pair.said(0).is_empty() && pair.said(1) == ":1\r\n", "{words:.30}");
+        }
     }
 }

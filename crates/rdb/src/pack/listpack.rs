@@ -4,8 +4,8 @@
 //! bytes in all, u32 │ elements, u16 (65535: count them) │ element … │ 0xff
 //! element: encoding and data │ their length, 7 bits a byte, to be read backwards
 //!
-//! 0nnnnnnn  0 to 127            110nnnnn + 1   13 bits, signed         f1 f2 f3 f4   + 2, 3, 4, 8 bytes, signed
-//! 10llllll  text of l bytes     1110llll + 1   text of l bytes         f0            text, its length in 4 bytes
+//! 0nnnnnnn  0 to 127         110nnnnn + 1   13 bits, signed      f1 f2 f3 f4   + 2, 3, 4, 8 bytes, signed
+//! 10llllll  text of l bytes  1110llll + 1   text of l bytes      f0            text, its length in 4 bytes
 //! ```
 
 use super::int;
@@ -32,7 +32,7 @@ impl<'a> Listpack<'a> {
         Ok(Listpack { rest, announced, seen: 0 })
     }
 
-    /// How many elements it says it has; 65,535 stands for more.
+    /// The number of elements that it announces; 65,535 stands for more.
     pub(crate) fn announced(&self) -> usize {
         usize::from(self.announced)
     }
@@ -45,7 +45,7 @@ impl<'a> Listpack<'a> {
             0x80..0xc0 => text(rest, usize::from(first & 0x3f)),
             0xc0..0xe0 => {
                 let bits = u16::from(first & 0x1f) << 8 | u16::from(rest.byte()?);
-                // 13 bits with a sign, moved up and down again.
+                // 13 bits with a sign: shifted up, and down again.
                 Ok(Item::Int(i64::from((bits << 3) as i16 >> 3)))
             }
             0xe0..0xf0 => {
@@ -90,7 +90,7 @@ impl<'a> Iterator for Listpack<'a> {
     }
 }
 
-/// How the length of an element is written behind it: highest bits first, all bytes but the first marked.
+/// The length of an element as written behind it: highest bits first, all bytes but the first marked.
 fn back_len(len: usize) -> ([u8; 5], usize) {
     let bytes = match len {
         0..=127 => 1,

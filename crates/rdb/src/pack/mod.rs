@@ -1,7 +1,7 @@
 //! Small collections as one string: listpacks, ziplists, intsets, zipmaps.
 //!
-//! All are read front to back by iterators that check what they pass: after an error, or when an iterator was left before
-//! its end, what came out of it must be thrown away (D1).
+//! Iterators read them from front to back and check what they pass. After an error, or if an iterator stops
+//! early, everything it gave must be thrown away (D1).
 
 mod intset;
 mod listpack;
@@ -19,6 +19,6 @@ use crate::{Malformed, Reader};
 fn int<const N: usize>(reader: &mut Reader<'_>) -> Result<i64, Malformed> {
     let mut wide = [0; 8];
     wide[8 - N..].copy_from_slice(&reader.array::<N>()?);
-    // The sign comes down from the highest byte.
+    // The shift brings the sign down from the highest byte.
     Ok(i64::from_le_bytes(wide) >> (64 - 8 * N))
 }

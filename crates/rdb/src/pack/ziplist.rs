@@ -1,11 +1,11 @@
 //! Ziplists, the forerunners of listpacks (until Redis 6.2).
 //!
 //! ```text
-//! bytes in all, u32 │ where the last element begins, u32 │ elements, u16 (65535: count them) │ element … │ 0xff
+//! bytes in all, u32 │ start of the last element, u32 │ elements, u16 (65535: count them) │ element … │ 0xff
 //! element: length of the one before (1 byte, or 0xfe and 4) │ encoding and data
 //!
 //! 00llllll  text of l bytes      01llllll + 1  text          10______ + 4   text, lengths big-endian
-//! c0 d0 e0  + 2, 4, 8 bytes, signed                          f0 + 3, fe + 1 bytes, signed         f1 to fd   0 to 12
+//! c0 d0 e0  + 2, 4, 8 bytes, signed                          f0 + 3, fe + 1 bytes, signed f1 to fd   0 to 12
 //! ```
 
 use super::int;
@@ -23,7 +23,7 @@ pub(crate) struct Ziplist<'a> {
     last_at: usize,
     announced: u16,
     seen: usize,
-    /// Where the element before began, and its length.
+    /// Start and length of the element before.
     before_at: usize,
     before_len: usize,
 }

@@ -1,5 +1,5 @@
-//! Payloads read from arbitrary bytes, into a sink that counts and compares. Called by the short runs of
-//! `tests/hostile.rs` and by `fuzz/`.
+//! Reads arbitrary bytes as payloads, into a sink that counts and compares. `tests/hostile.rs` and `fuzz/`
+//! call this.
 
 #![allow(dead_code, reason = "every user takes its part")]
 
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 type Bytes = Vec<u8>;
 
-/// The dullest value.
+/// A value in the simplest form.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Model {
     #[default]
@@ -25,12 +25,12 @@ pub enum Model {
 #[derive(Default)]
 pub struct Collect {
     pub model: Model,
-    /// Elements that came without `work` having been said, and the most there ever were.
+    /// Elements since the last call of `work`, and the most there ever were.
     pub untold: usize,
     pub most_untold: usize,
-    /// Bytes of all that came.
+    /// Bytes received in all.
     pub bytes: usize,
-    /// Stop at this call of `work`.
+    /// Stops at this call of `work`.
     pub stop_at: Option<usize>,
     pub works: usize,
 }
@@ -109,7 +109,7 @@ impl Sink for Collect {
     }
 }
 
-/// What a payload decodes to.
+/// Decodes a payload.
 pub fn read(payload: &[u8]) -> Option<Model> {
     let (body, version) = rdb::open(payload)?;
     let mut sink = Collect::default();
@@ -141,15 +141,15 @@ pub fn write(model: &Model, dialect: Dialect) -> Option<Bytes> {
     }
 }
 
-/// Any bytes as a body: they are refused or decoded, in memory in proportion to them, and what was decoded is the same
-/// after it was written and read again. The first byte says of which version they are.
+/// Any bytes as a body: they are refused or decoded, in memory proportional to them, and the value survives
+/// writing and reading again. The first byte chooses the version.
 pub fn body(data: &[u8]) {
     let Some((which, body)) = data.split_first() else { return };
     let version = [12, 80, 15, 81][usize::from(which & 3)];
     let _ = rdb::estimate(body);
     let mut sink = Collect::default();
     let outcome = rdb::decode(body, version, &mut sink);
-    // LZF makes at most 264 bytes of three, and no element of a pack has more than 20 digits for two bytes.
+    // LZF makes at most 264 bytes of three, and an element of a pack has at most 20 digits for two bytes.
     assert!(sink.bytes <= (body.len() + 1) * 88 * 11, "{} bytes of {}", sink.bytes, body.len());
     assert!(sink.most_untold <= 64);
     assert_ne!(outcome, Err(Failure::Stopped(())));
@@ -168,7 +168,7 @@ pub fn body(data: &[u8]) {
     let _ = rdb::decode(body, version, &mut stopped);
 }
 
-/// What is translated is the same, and is translated once.
+/// A translated payload has the same value, and is not translated again.
 fn translated(payload: &[u8], model: &Model) {
     for to in [Dialect::Redis, Dialect::Valkey] {
         if let Some(other) = rdb::translate(payload, to) {
@@ -184,5 +184,32 @@ pub fn payload(data: &[u8]) {
     let _ = rdb::translate(data, Dialect::Valkey);
     if let Some((opened, version)) = rdb::open(data) {
         body(&[&[u8::from(version >= 80)], opened].concat());
+    }
+}
+
+/// Any bytes behind a header, as a file: its parts are read or refused, in memory for what is there, and objects decode or not.
+pub fn file(data: &[u8]) {
+    use rdb::file::{FileReader, Part, Summed};
+    for header in [&b"REDIS0012"[..], b"VALKEY080", b"REDIS0003"] {
+        let file = [header, data].concat();
+        let mut reader = FileReader::new(Summed::new(&file[..]), true).expect("a header");
+        let mut from = header.len() as u64;
+        loop {
+            let version = reader.format().version;
+            match reader.next_part() {
+                Ok(Part::End { .. }) => break,
+                Ok(Part::Entry(head)) => {
+                    assert!(head.from == from && head.object.len() < file.len());
+                    let _ = rdb::decode(head.object, version, &mut Collect::default());
+                }
+                Ok(_) => {}
+                Err(damage) => {
+                    assert!(damage.from == from && damage.from <= damage.offset);
+                    assert!(damage.offset <= file.len() as u64);
+                    break;
+                }
+            }
+            from = reader.offset();
+        }
     }
 }

@@ -1,10 +1,10 @@
-//! Writes what servers of all ages wrote, as plainly as possible: the model the decoder is tested against.
+//! Writes the forms of all servers' ages, as plainly as possible: the model for testing the decoder.
 
 #![allow(dead_code, reason = "every user takes its part")]
 
 use rdb::{put_len, put_string};
 
-/// A number if the text is a canonical one.
+/// The number, if the text is a canonical one.
 fn number(text: &[u8]) -> Option<i64> {
     let number: i64 = std::str::from_utf8(text).ok()?.parse().ok()?;
     (number.to_string().as_bytes() == text).then_some(number)
@@ -57,7 +57,7 @@ pub fn listpack(elements: &[Vec<u8>]) -> Vec<u8> {
             back.push((len & 0x7f) as u8);
             len >>= 7;
         }
-        // The mark is on all but the first byte, which stands last here.
+        // The mark is on all bytes but the first, which stands last here.
         back.iter_mut().for_each(|byte| *byte &= 0x7f);
         let marked = back.len() - 1;
         back[..marked].iter_mut().for_each(|byte| *byte |= 0x80);
@@ -194,7 +194,7 @@ pub fn put_packed(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend(packed);
 }
 
-/// A type and one string, packed or as it is.
+/// A type and one string, packed or unchanged.
 pub fn blob(kind: u8, bytes: &[u8], packed: bool) -> Vec<u8> {
     let mut out = vec![kind];
     if packed {
@@ -205,7 +205,7 @@ pub fn blob(kind: u8, bytes: &[u8], packed: bool) -> Vec<u8> {
     out
 }
 
-/// A type, a number and what follows.
+/// A type, a number and the rest.
 pub fn counted(kind: u8, count: usize, rest: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = vec![kind];
     put_len(&mut out, count as u64);

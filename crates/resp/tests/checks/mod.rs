@@ -1,10 +1,10 @@
-//! What must hold for any bytes whatsoever. Called by the short runs of `tests/hostile.rs` and by `fuzz/`.
+//! Checks that must hold for any bytes. `tests/hostile.rs` and `fuzz/` call them.
 
 use resp::{
     Batch, Frame, FrameEnd, Limits, OwnedArgs, Parsed, Parser, ProtocolError, Reply, Stop, read_frame,
 };
 
-/// Everything a stream says: its commands (empty ones left out), and how it ends.
+/// The contents of a stream: its commands without the empty ones, and how it ends.
 #[derive(Debug, PartialEq)]
 pub struct Said {
     pub commands: Vec<OwnedArgs>,
@@ -13,7 +13,7 @@ pub struct Said {
     pub used: usize,
 }
 
-/// Feed `stream` to the parser in pieces that end at `cuts`, as a connection would.
+/// Feeds `stream` to the parser in pieces that end at `cuts`, as a connection would.
 pub fn said(mut parser: Parser, stream: &[u8], cuts: impl IntoIterator<Item = usize>) -> Said {
     let mut said = Said { commands: Vec::new(), error: None, used: 0 };
     for end in cuts.into_iter().chain([stream.len()]) {
@@ -41,8 +41,8 @@ pub fn said(mut parser: Parser, stream: &[u8], cuts: impl IntoIterator<Item = us
     said
 }
 
-/// Queries: cuts change nothing, batches hold the same commands, and a command encoded again is the same command.
-/// The first two bytes decide limits and cuts.
+/// Queries: cuts change nothing, batches hold the same commands, and an encoded command reads as the same
+/// one. The first two bytes choose limits and cuts.
 #[allow(dead_code)]
 pub fn query(data: &[u8]) {
     let [first, second, stream @ ..] = data else { return };
@@ -78,7 +78,7 @@ pub fn query(data: &[u8]) {
     }
 }
 
-/// All commands of a stream, `max` at a time, and what came after them.
+/// All commands of a stream, `max` at a time, and the reason for the end.
 pub fn batches(mut parser: Parser, stream: &[u8], max: usize) -> (Vec<OwnedArgs>, Stop) {
     let (mut batch, mut commands, mut pos) = (Batch::new(), Vec::new(), 0);
     loop {
@@ -93,7 +93,7 @@ pub fn batches(mut parser: Parser, stream: &[u8], max: usize) -> (Vec<OwnedArgs>
     }
 }
 
-/// Replies: what is read takes bytes that were there, both readers agree where it ends, and writing it twice
+/// Replies: a reply consists of bytes that were there, both readers agree on its end, and writing it twice
 /// gives the same bytes.
 #[allow(dead_code)]
 pub fn frame(data: &[u8]) {

@@ -1,4 +1,4 @@
-//! For tests: counts what the calling thread allocates.
+//! For tests: counts the allocations of the calling thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -20,7 +20,7 @@ fn add(bytes: isize) {
     });
 }
 
-// SAFETY: all is left to the system's allocator.
+// SAFETY: everything is left to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         add(layout.size() as isize);
@@ -35,7 +35,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // The new one is there before the old one goes.
+        // The new block exists before the old one goes.
         add(size as isize);
         add(-(layout.size() as isize));
         // SAFETY: as the caller says.
@@ -43,7 +43,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// The most that this thread held more than now while `f` ran, and what it held more behind it.
+/// Runs `f`. Returns its result, the peak of memory that this thread held above the current level, and what
+/// it holds above it afterwards.
 pub(crate) fn peak_of<R>(f: impl FnOnce() -> R) -> (R, usize, isize) {
     let before = NOW.get();
     PEAK.set(before);

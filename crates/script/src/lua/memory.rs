@@ -1,15 +1,17 @@
-//! Memory of one state: Lua's heap, and what Rust code holds for its scripts beside it.
+//! Memory of one state: Lua's heap, and memory that Rust code holds for its scripts.
 //!
 //! ```text
 //!   allocator ──────┐                     ┌─► limit (`lua-memory-limit`)
 //!   Buffer, Held ───┴─► total ─► ceiling? ┴─► share of the budget (`work-max-memory`)
 //! ```
 //!
-//! - M1: up to the ceiling nobody is asked: a comparison for each allocation.
-//! - M2: garbage counts. It cannot be collected within the allocator, so code that is about to make something large asks before, where
-//!   Lua may collect. Small blocks go over the ceiling by [`SLACK`] at most; the hook collects soon after.
-//! - M3: near the limit the garbage is collected each time the total is half as much again as what was left the last time.
-//! - M4: what a state has when it is set up is not counted against the budget.
+//! - M1: up to the ceiling an allocation costs one comparison.
+//! - M2: garbage counts. The allocator cannot collect it, so code that is about to make something large asks
+//!   before, where Lua may collect. Small blocks exceed the ceiling by at most [`SLACK`]; the hook collects
+//!   soon after.
+//! - M3: near the limit garbage is collected each time the total is half as much again as the last collection
+//!   left.
+//! - M4: memory of a freshly set up state does not count against the budget.
 
 use std::cell::Cell;
 use std::ffi::CStr;
@@ -23,40 +25,40 @@ use crate::session::Session;
 
 /// Blocks and buffers below this are small.
 pub(crate) const SMALL: usize = 64 << 10;
-/// What small blocks may take above the ceiling (M2).
+/// How much small blocks may take above the ceiling (M2).
 const SLACK: usize = 1 << 20;
-/// The share is asked for so much at a time.
+/// How much is asked from the share at a time.
 const STEP: usize = 32 << 10;
 
-/// What a script is told.
+/// The error texts for scripts.
 pub(super) const TOO_LARGE: &CStr = c"not enough memory";
 pub(super) const LIMITED: &CStr = c"not enough memory: the script needs more than 'lua-memory-limit' allows";
 pub(super) const WORK: &CStr = c"this command needs more memory than 'work-max-memory' allows";
 
-/// Whether an error says that there is no memory.
+/// Whether an error text says that there is no memory.
 pub(crate) fn is_refusal(message: &str) -> bool {
     [TOO_LARGE, LIMITED, WORK].iter().any(|text| text.to_bytes() == message.as_bytes())
 }
 
-/// See the module.
+/// The memory accounts of a state. See the module.
 pub(crate) struct Memory {
     used: Cell<usize>,
     beside: Cell<usize>,
-    /// Up to here nobody is asked (M1).
+    /// Allocations below this total ask nobody (M1).
     ceiling: Cell<usize>,
     /// 0: no limit.
     limit: Cell<usize>,
-    /// Up to here the share was asked.
+    /// The total that the share has granted.
     granted: Cell<usize>,
-    /// Here garbage is collected (M3).
+    /// The total at which garbage is collected (M3).
     collect_at: Cell<usize>,
-    /// More is held than may be, or it is time to collect.
+    /// The total exceeds its limit, or it is time to collect.
     short: Cell<bool>,
     refusal: Cell<&'static CStr>,
-    /// M4.
+    /// Bytes of the fresh state (M4).
     base: Cell<usize>,
     share: Cell<Option<Share>>,
-    /// Limits all shares together.
+    /// The limit on all shares together.
     budget: Cell<Option<Arc<Budget>>>,
 }
 
@@ -98,7 +100,7 @@ impl Memory {
         self.beside.set(self.beside.get() + bytes);
     }
 
-    /// Bytes that Rust code held and has given up.
+    /// Subtracts bytes that Rust code held and has freed.
     fn let_go(&self, bytes: usize) {
         self.beside.set(self.beside.get() - bytes);
         if bytes > 0 {
@@ -119,7 +121,7 @@ impl Memory {
         self.watch(0);
     }
 
-    /// The allocator wants so many bytes more. False: they may not be had (outside of sections).
+    /// Whether the allocator may take `bytes` more, outside of sections.
     #[inline]
     pub(super) fn may_grow(&self, bytes: usize) -> bool {
         self.total() + bytes <= self.ceiling.get() || self.may_pass(bytes)
@@ -138,7 +140,7 @@ impl Memory {
         bytes < SMALL && self.total() + bytes <= bound.saturating_add(SLACK)
     }
 
-    /// Whether so many bytes more may be had where nothing can be collected.
+    /// Whether `bytes` more may be had where nothing can be collected.
     fn grants(&self, bytes: usize) -> bool {
         let total = self.total().saturating_add(bytes);
         if total > self.collect_at.get() {
@@ -147,14 +149,14 @@ impl Memory {
         self.grant(total)
     }
 
-    /// Whether so many bytes more may be had, and it is not time for a collection.
+    /// Whether `bytes` more may be had, and it is not time for a collection.
     #[inline]
     pub(super) fn fits(&self, bytes: usize) -> bool {
         let total = self.total().saturating_add(bytes);
         total <= self.ceiling.get() || (total <= self.collect_at.get() && self.grant(total))
     }
 
-    /// Asks the limit and the share for so much in all.
+    /// Asks the limit and the share for `total` bytes.
     fn grant(&self, total: usize) -> bool {
         if self.limit.get() != 0 && total > self.limit.get() {
             self.refuse(LIMITED);
@@ -179,7 +181,7 @@ impl Memory {
         granted
     }
 
-    /// Garbage was collected: takes stock, and says whether so many bytes more may be had.
+    /// Takes stock after a collection. Returns whether `bytes` more may be had.
     pub(super) fn collected(&self, bytes: usize) -> bool {
         self.short.set(false);
         let live = self.total();
@@ -188,7 +190,7 @@ impl Memory {
         self.grant(live.saturating_add(bytes))
     }
 
-    /// Gives back to the share what was taken and is not used.
+    /// Gives unused bytes back to the share.
     pub(super) fn give_back(&self) {
         if self.granted.get() != usize::MAX && self.granted.get() > self.total().saturating_add(4 * STEP) {
             self.ask(self.total());
@@ -196,7 +198,7 @@ impl Memory {
         }
     }
 
-    /// Garbage is to be collected at so many bytes, or at three quarters of what may be had, if that is more (M3).
+    /// Sets the next collection to `at` bytes, or to three quarters of the limit if that is more (M3).
     fn watch(&self, at: usize) {
         let budget = self.budget.take();
         let work = budget.as_ref().map_or(0, |budget| budget.limit() as usize);
@@ -211,7 +213,7 @@ impl Memory {
         self.ceiling.set(limit.min(self.granted.get()).min(self.collect_at.get()));
     }
 
-    /// Whether garbage is to be collected, and the script to fail if that is of no use.
+    /// Whether garbage must be collected, and the script must fail if that does not help.
     #[inline]
     pub(super) fn is_short(&self) -> bool {
         self.short.get()
@@ -239,20 +241,20 @@ impl Drop for Held<'_> {
     }
 }
 
-/// A buffer of the session that is used again and again.
+/// A buffer of the session that is reused.
 #[derive(Default)]
 pub(crate) struct Reused {
     bytes: Cell<Vec<u8>>,
-    /// What of it counts.
+    /// How many of its bytes are counted.
     held: Cell<usize>,
 }
 
-/// A buffer larger than this is freed after use. Smaller ones are worth keeping: growing one afresh costs more in page
-/// faults than filling it.
+/// Larger buffers are freed after use. Keeping a smaller one is worth it: growing a new one costs more in
+/// page faults than filling it.
 const KEPT_BYTES_MAX: usize = 2 << 20;
 
 impl Reused {
-    /// How much is in it.
+    /// How many bytes are in it.
     pub(crate) fn len(&self) -> usize {
         let bytes = self.bytes.take();
         let len = bytes.len();
@@ -260,14 +262,14 @@ impl Reused {
         len
     }
 
-    /// Drops what is behind `len`.
+    /// Drops the bytes behind `len`.
     pub(crate) fn cut(&self, len: usize) {
         let mut bytes = self.bytes.take();
         bytes.truncate(len);
         self.bytes.set(bytes);
     }
 
-    /// Frees it if it is larger than that.
+    /// Frees it if it is larger than `bytes`.
     pub(crate) fn trim(&self, bytes: usize) {
         let kept = self.bytes.take();
         if kept.capacity() <= bytes {
@@ -276,7 +278,8 @@ impl Reused {
     }
 }
 
-/// A buffer that grows for a script: what it takes counts as the script's. Goes back to its place, empty.
+/// A buffer that grows for a script and counts as the script's memory. When dropped it returns to its place,
+/// empty.
 pub(crate) struct Buffer<'a> {
     bytes: Vec<u8>,
     held: usize,
@@ -301,7 +304,7 @@ impl DerefMut for Buffer<'_> {
 }
 
 impl Buffer<'_> {
-    /// Makes room for so many bytes more, or raises.
+    /// Makes room for `more` bytes, or raises.
     #[inline]
     pub(crate) fn fit(&mut self, s: &mut State<'_>, more: usize) -> Result<(), Raise> {
         if self.bytes.capacity() - self.bytes.len() >= more { Ok(()) } else { self.grow(s, more) }
@@ -312,7 +315,7 @@ impl Buffer<'_> {
         if self.try_grow(more) {
             return Ok(());
         }
-        // While it is copied there are two of it.
+        // During the copy there are two buffers.
         s.room(self.bytes.len().saturating_add(more))?;
         if self.try_grow(more) { Ok(()) } else { s.raise_short() }
     }
@@ -336,20 +339,20 @@ impl Buffer<'_> {
         true
     }
 
-    /// Counts what it takes now: it was filled by somebody who does not ask.
+    /// Counts the bytes it takes now, after it was filled without asking.
     pub(crate) fn count(&mut self) {
         let held = if self.bytes.capacity() < SMALL { 0 } else { self.bytes.capacity() };
         self.memory.hold(held);
         self.memory.let_go(std::mem::replace(&mut self.held, held));
     }
 
-    /// What is in it, which does not count any more.
+    /// The contents, which no longer count.
     pub(crate) fn into_inner(mut self) -> Vec<u8> {
         self.place = None;
         std::mem::take(&mut self.bytes)
     }
 
-    /// Leaves it in its place as it is: who takes it next goes on with it.
+    /// Puts it back into its place with its contents, for the next user.
     pub(crate) fn leave(mut self) {
         if let Some(place) = self.place.take() {
             place.held.set(std::mem::take(&mut self.held));
@@ -372,14 +375,14 @@ impl Drop for Buffer<'_> {
 }
 
 impl<'a> State<'a> {
-    /// A run begins.
+    /// Begins a run.
     pub(crate) fn begin(&mut self) {
-        // What gsubs left behind that an error ended.
+        // Drops the output of gsubs that an error ended.
         drop(self.buffer(|session| &session.pattern));
         self.session().begin();
     }
 
-    /// Whether more is held than may be.
+    /// Whether the total exceeds its limit.
     pub(crate) fn is_short(&self) -> bool {
         self.shared().memory.is_short()
     }
@@ -391,14 +394,15 @@ impl<'a> State<'a> {
         Buffer { bytes, held, memory: &self.shared().memory, place: Some(place) }
     }
 
-    /// Somebody's buffer, which counts while it is filled for a script.
+    /// Wraps a foreign buffer, which counts while it is filled for a script.
     pub(crate) fn borrow_buffer(&self, bytes: Vec<u8>) -> Buffer<'a> {
         let mut buffer = Buffer { bytes, held: 0, memory: &self.shared().memory, place: None };
         buffer.count();
         buffer
     }
 
-    /// Asks for memory for so many bytes that are made now, garbage being collected if need be. Raises if there is none.
+    /// Asks for memory for `bytes` bytes that are about to be made. Collects garbage if necessary, and raises
+    /// if there is no room.
     #[inline]
     pub(crate) fn room(&mut self, bytes: usize) -> Result<(), Raise> {
         if bytes < SMALL || self.shared().memory.fits(bytes) { Ok(()) } else { self.find_room(bytes) }
@@ -415,7 +419,7 @@ impl<'a> State<'a> {
         if held { Ok(()) } else { self.raise_short() }
     }
 
-    /// Whether there is room for so many bytes, as [`room`](State::room) finds it.
+    /// Whether [`room`](State::room) finds room for `bytes` bytes.
     pub(crate) fn has_room(&mut self, bytes: usize) -> bool {
         let found = self.room(bytes).is_ok();
         if !found {
@@ -424,7 +428,7 @@ impl<'a> State<'a> {
         found
     }
 
-    /// Holds so many bytes for as long as the answer lives, as [`room`](State::room) would.
+    /// Counts `bytes` bytes as held until the result is dropped. Asks as [`room`](State::room) does.
     pub(crate) fn hold(&mut self, bytes: usize) -> Result<Held<'a>, Raise> {
         self.room(bytes)?;
         let bytes = if bytes < SMALL { 0 } else { bytes };
@@ -438,7 +442,7 @@ impl<'a> State<'a> {
         if self.shared().memory.is_short() { self.find_room(0) } else { Ok(()) }
     }
 
-    /// Raises why there was no memory.
+    /// Raises the reason of the last refusal.
     pub(crate) fn raise_short<T>(&mut self) -> Result<T, Raise> {
         let text = self.shared().memory.refusal();
         self.raise(text.to_bytes())

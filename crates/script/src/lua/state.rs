@@ -1,5 +1,5 @@
-//! A Lua frame as Rust sees it: values on the stack, tables, functions, errors. Every call of the C API that may raise goes
-//! through a section (see the module above), so that no Rust frame is ever jumped over.
+//! A Lua frame as Rust sees it: values on the stack, tables, functions, errors. All calls of the C API that
+//! may raise go through a section (see the module above), so that no Rust frame is jumped over.
 
 use super::*;
 use smallvec::SmallVec;
@@ -7,33 +7,34 @@ use smallvec::SmallVec;
 unsafe extern "C-unwind" {
     /// How many results the caller of the running function wants; -1: all (`build.rs`).
     fn evenkeel_wanted(l: *mut lua_State) -> c_int;
-    /// Puts so many strings into the table from `first` on, [`STRINGS`] at most; needs room for one value.
+    /// Puts `n` strings, [`STRINGS`] at most, into the table from index `first` on. Needs room for one value.
     fn evenkeel_setstrings(l: *mut lua_State, table: c_int, first: c_int, pieces: *const Piece, n: c_int);
 }
 
-/// Strings made at a time.
+/// Most strings made at a time.
 pub(crate) const STRINGS: usize = 16;
 
-/// Bytes, as C sees them.
+/// A byte string, as C sees it.
 #[repr(C)]
 struct Piece {
     at: *const u8,
     len: usize,
 }
 
-/// Elements between two questions to the host, and bytes that count as one.
+/// Elements between two questions to the host, and bytes that count as one element.
 const TICKS: usize = 1024;
 const BYTES_PER_TICK: usize = 64;
 const _: () = assert!(TICKS.is_power_of_two());
 
-/// A Lua frame as Rust sees it: the arguments at 1.., what is pushed above them. Negative indices count from the top.
+/// A Lua frame as Rust sees it. Arguments stand at 1.., pushed values above them. Negative indices count from
+/// the top.
 pub(crate) struct State<'a> {
     pub(super) l: *mut lua_State,
     shared: &'a Shared,
     pub(super) top: c_int,
     /// The stack has room up to here.
     room: c_int,
-    /// A slot seen to hold a table, and not touched since; 0 for none.
+    /// A slot known to hold a table since the last change of the stack; 0: none.
     known_table: Cell<c_int>,
     _not_send: PhantomData<*mut ()>,
 }
@@ -62,39 +63,40 @@ impl<'a> State<'a> {
         self.shared
     }
 
-    /// Calls the host. Fails when the script must stop (or when there is no host: the state is being set up).
+    /// Calls the host. Fails if the script must stop, or if there is no host because the state is being set
+    /// up.
     pub(crate) fn host<R>(&mut self, f: impl FnOnce(&mut dyn Host) -> R) -> Result<R, Raise> {
         self.host_borrowed(f).ok_or(Raise).or_else(|_| self.raise("no host"))
     }
 
-    /// As [`State::host`] for callers that hold borrowed strings.
+    /// As [`State::host`], for callers that hold borrowed strings.
     pub(crate) fn host_borrowed<R>(&self, f: impl FnOnce(&mut dyn Host) -> R) -> Option<R> {
         self.shared.host(f)
     }
 
-    /// For loops over much data: asks now and then whether the script may go on.
+    /// For loops over much data: counts one element, and asks now and then whether the script may go on.
     #[inline]
     pub(crate) fn tick(&mut self) -> Result<(), Raise> {
         self.ticks(1)
     }
 
-    /// The same for so many elements' worth of work.
+    /// As [`State::tick`], for the work of `count` elements.
     #[inline]
     pub(crate) fn ticks(&mut self, count: u32) -> Result<(), Raise> {
-        // Of all calls of a script together: many short ones take as long as a long one.
+        // Counts across all calls of a script: many short ones take as long as a long one.
         let before = self.shared.ticks.get();
         let after = before.wrapping_add(count);
         self.shared.ticks.set(after);
         if (before ^ after) as usize >= TICKS { self.check_stop() } else { Ok(()) }
     }
 
-    /// The same for an element of so many bytes: a long one counts as several.
+    /// As [`State::tick`], for an element of `bytes` bytes. A long one counts as several.
     #[inline]
     pub(crate) fn tick_bytes(&mut self, bytes: usize) -> Result<(), Raise> {
         self.ticks(1 + (bytes / BYTES_PER_TICK).min(TICKS) as u32)
     }
 
-    /// Asks whether the script may go on, and looks whether it has taken more memory than it may.
+    /// Asks whether the script may go on, and checks its memory.
     pub(crate) fn check_stop(&mut self) -> Result<(), Raise> {
         if self.shared.stop.get().is_none() {
             self.shared.ask(|host| host.interrupt());
@@ -115,7 +117,7 @@ impl<'a> State<'a> {
         self.shared.stop.get().is_some()
     }
 
-    /// As [`State::check_stop`], while strings of the state are borrowed.
+    /// As [`State::check_stop`], while strings of the state are borrowed. Does not check memory.
     pub(crate) fn may_go_on(&self) -> bool {
         if self.shared.stop.get().is_none() {
             self.shared.ask(|host| host.interrupt());
@@ -123,7 +125,7 @@ impl<'a> State<'a> {
         self.shared.stop.get().is_none()
     }
 
-    /// Announces work that cannot be interrupted, of about so many bytes.
+    /// Announces work of about `bytes` bytes that cannot be interrupted.
     pub(crate) fn heavy(&mut self, bytes: usize) -> Result<(), Raise> {
         if bytes < crate::HEAVY_BYTES {
             return Ok(());
@@ -138,13 +140,13 @@ impl<'a> State<'a> {
         self.top
     }
 
-    /// Whether whoever called the running function does anything with what it returns.
+    /// Whether the caller of the running function uses its results.
     pub(crate) fn is_heard(&self) -> bool {
         // SAFETY: a live state, in a function that Lua called; only reads.
         unsafe { evenkeel_wanted(self.l) != 0 }
     }
 
-    /// Makes room for `n` more values. Fails at 8000 in one frame.
+    /// Makes room for `n` more values. False at 8000 in one frame.
     pub(crate) fn reserve(&mut self, n: c_int) -> bool {
         if self.top + n <= self.room {
             return true;
@@ -187,7 +189,7 @@ impl<'a> State<'a> {
         slot
     }
 
-    /// The slot of a table; panics when there is none.
+    /// The slot of a table. Panics if the value is no table.
     #[inline]
     fn table(&self, index: c_int) -> c_int {
         let slot = self.slot(index);
@@ -206,7 +208,7 @@ impl<'a> State<'a> {
         unsafe { ffi::lua_settop(self.l, self.top) };
     }
 
-    /// Cuts or fills with nil.
+    /// Cuts the stack, or fills it with nil.
     pub(crate) fn set_top(&mut self, top: c_int) {
         assert!(top >= 0 && (top <= self.top || self.reserve(top - self.top)));
         self.top = top;
@@ -215,7 +217,7 @@ impl<'a> State<'a> {
         unsafe { ffi::lua_settop(self.l, top) };
     }
 
-    /// Moves the top value to `index`, shifting what is above.
+    /// Moves the top value to `index` and shifts the values above.
     pub(crate) fn insert(&mut self, index: c_int) {
         let slot = self.slot(index);
         assert!(slot <= self.top);
@@ -260,14 +262,14 @@ impl<'a> State<'a> {
         unsafe { ffi::lua_toboolean(self.l, self.slot(index)) != 0 }
     }
 
-    /// The number, a string's number, or 0.
+    /// The number, the number that a string reads as, or 0.
     #[inline]
     pub(crate) fn number(&self, index: c_int) -> f64 {
         // SAFETY: as `type_of`; does not convert in place.
         unsafe { ffi::lua_tonumber(self.l, self.slot(index)) }
     }
 
-    /// A number, or a string that reads as one.
+    /// Whether it is a number, or a string that reads as one.
     pub(crate) fn is_number(&self, index: c_int) -> bool {
         // SAFETY: as `type_of`.
         unsafe { ffi::lua_isnumber(self.l, self.slot(index)) != 0 }
@@ -288,7 +290,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// What is at `index`, without asking twice.
+    /// The value at `index`, with one look at its type.
     #[inline]
     pub(crate) fn view(&self, index: c_int) -> View<'_> {
         let slot = self.slot(index);
@@ -306,7 +308,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// The string at `index`, a number there being turned into one; `None` for anything else.
+    /// The string at `index`. A number there is turned into one; `None` for anything else.
     pub(crate) fn text(&mut self, index: c_int) -> Option<&[u8]> {
         let slot = self.slot(index);
         // SAFETY: converts numbers in place; L6.
@@ -317,7 +319,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// The bytes of a string or a border of a table; 0 for anything but those (and userdata).
+    /// The bytes of a string, or a border of a table; 0 for anything else.
     pub(crate) fn len(&self, index: c_int) -> usize {
         match self.type_of(index) {
             // SAFETY: a string or a table at a valid index.
@@ -382,7 +384,7 @@ impl<'a> State<'a> {
         unsafe { ffi::lua_pushvalue(self.l, slot) };
     }
 
-    /// Pushes what `keep` returned `reference` for.
+    /// Pushes the value that `keep` returned `reference` for.
     #[inline]
     pub(crate) fn push_ref(&mut self, reference: Ref) {
         self.grow();
@@ -394,7 +396,8 @@ impl<'a> State<'a> {
     pub(crate) fn keep(&mut self) -> Ref {
         assert!(self.top >= 1);
         self.shrink(1);
-        // SAFETY: one value there; luaL_ref uses raw access only and needs two slots of its own, from LUA_MINSTACK.
+        // SAFETY: one value there; luaL_ref uses raw access only and needs two slots of its own, from
+        // LUA_MINSTACK.
         Ref(unsafe { ffi::luaL_ref(self.l, ffi::LUA_REGISTRYINDEX) })
     }
 
@@ -404,7 +407,7 @@ impl<'a> State<'a> {
         unsafe { ffi::luaL_unref(self.l, ffi::LUA_REGISTRYINDEX, reference.0) };
     }
 
-    /// Pushes a function, with the top `upvalues` values taken as its upvalues.
+    /// Pushes a function. Takes the top `upvalues` values as its upvalues.
     pub(crate) fn push_native(&mut self, function: NativeFn, upvalues: c_int) {
         assert!((0..=self.top).contains(&upvalues) && upvalues < 200);
         if upvalues == 0 {
@@ -416,15 +419,15 @@ impl<'a> State<'a> {
         unsafe { ffi::lua_pushcclosure(self.l, function.0, upvalues) };
     }
 
-    /// Replaces the function on top by one that does not return from a stopped script (L5).
+    /// Wraps the function on top so that it does not return from a stopped script (L5).
     pub(crate) fn guard_function(&mut self) {
         assert!(self.top >= 1);
         // SAFETY: one value there.
         unsafe { ffi::lua_pushcclosure(self.l, guarded, 1) };
     }
 
-    /// Replaces the function on top by one that sees through read-only tables given as its first argument, and if
-    /// `announce`, tells the host before it works on something long.
+    /// Wraps the function on top so that it sees the real table behind a read-only first argument.
+    /// `announce`: it tells the host before it works on something long.
     pub(crate) fn through_function(&mut self, announce: bool) {
         assert!(self.top >= 1);
         self.push_bool(announce);
@@ -504,7 +507,7 @@ impl<'a> State<'a> {
         unsafe { ffi::lua_rawgeti_(self.l, slot, n) };
     }
 
-    /// Pops value and key into the table. The key is neither nil nor NaN: else nothing is set.
+    /// Pops value and key into the table. Sets nothing if the key is nil or NaN.
     #[inline]
     pub(crate) fn raw_set(&mut self, table: c_int) {
         let slot = self.table(table);
@@ -536,7 +539,7 @@ impl<'a> State<'a> {
         unsafe { ffi::lua_rawseti_(self.l, slot, n) };
     }
 
-    /// `table[first]` and the next ones become strings; see [`STRINGS`].
+    /// Sets `table[first]` and the following to strings; at most [`STRINGS`].
     pub(crate) fn set_strings(&mut self, table: c_int, first: c_int, strings: &[&[u8]]) {
         let slot = self.table(table);
         self.grow();
@@ -563,15 +566,15 @@ impl<'a> State<'a> {
         self.type_of(-1)
     }
 
-    /// Replaces the key on top by the next key and its value; pops it and says false at the end. The key must be one
-    /// that this table gave (or nil), and the table unchanged since.
+    /// Replaces the key on top by the next key and its value. At the end pops it and returns false. The key
+    /// must be nil or come from this table, and the table must be unchanged since.
     #[inline]
     pub(crate) fn next(&mut self, table: c_int) -> bool {
         let slot = self.table(table);
         assert!(slot < self.top);
         self.grow();
-        // SAFETY: a table, a key on top, room. A key that is not there would raise: see the contract; the callers
-        // traverse tables that no Lua code can touch meanwhile.
+        // SAFETY: a table, a key on top, room. A key that is not there would raise: see the contract; the
+        // callers traverse tables that no Lua code can touch meanwhile.
         let more = unsafe { ffi::lua_next(self.l, slot) != 0 };
         if !more {
             self.shrink(2);
@@ -579,7 +582,7 @@ impl<'a> State<'a> {
         more
     }
 
-    /// Pushes the metatable, if there is one.
+    /// Pushes the metatable; false if there is none.
     #[inline]
     pub(crate) fn push_metatable(&mut self, index: c_int) -> bool {
         let slot = self.slot(index);
@@ -601,7 +604,7 @@ impl<'a> State<'a> {
         unsafe { ffi::lua_setmetatable(self.l, slot) };
     }
 
-    /// Pops a table and makes it the one that functions loaded from now on have as their globals.
+    /// Pops a table and makes it the globals of functions loaded from now on.
     pub(crate) fn set_globals(&mut self) {
         assert!(self.type_of(-1) == Type::Table);
         self.shrink(1);
@@ -615,7 +618,8 @@ impl<'a> State<'a> {
         unsafe { ffi::lua_pushvalue(self.l, ffi::LUA_GLOBALSINDEX) };
     }
 
-    /// Pushes an empty table that shows `index`'s table and refuses writes with the function on top, which it pops.
+    /// Pops the function on top, and pushes an empty table that shows the table at `index` and refuses writes
+    /// with that function.
     pub(crate) fn push_proxy(&mut self, index: c_int) {
         let slot = self.table(index);
         self.push_table(0, 0);
@@ -634,7 +638,7 @@ impl<'a> State<'a> {
         self.remove(-2);
     }
 
-    /// Makes a proxy show another table, which it pops.
+    /// Makes a proxy show the table on top, and pops that.
     pub(crate) fn redirect_proxy(&mut self, index: c_int) {
         let slot = self.table(index);
         assert!(self.push_metatable(slot));
@@ -643,7 +647,7 @@ impl<'a> State<'a> {
         self.pop(2);
     }
 
-    /// If the value is a read-only table: the table behind it.
+    /// The real table, if the value is a read-only one.
     #[inline]
     pub(crate) fn behind_proxy(&mut self, index: c_int) -> Option<Ref> {
         if !self.push_metatable(index) {
@@ -663,14 +667,14 @@ impl<'a> State<'a> {
         Err(Raise)
     }
 
-    /// As [`State::raise`], after the place in the script that called this function ("user_script:1: ").
+    /// As [`State::raise`], with the place in the script of the call in front ("user_script:1: ").
     pub(crate) fn raise_here<T>(&mut self, text: impl AsRef<[u8]>) -> Result<T, Raise> {
         let mut message = self.place(1);
         message.extend_from_slice(text.as_ref());
         self.raise(message)
     }
 
-    /// A failing function gives up what it had pushed when the stack is full.
+    /// Makes room for an error value. If the stack is full, drops what the function had pushed.
     fn force_room(&mut self) {
         if !self.reserve(2) {
             let top = self.top.min(1);
@@ -678,7 +682,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// `bad argument #n to 'f' (what)`.
+    /// Raises `bad argument #n to 'f' (what)`.
     pub(crate) fn raise_arg<T>(&mut self, n: c_int, what: &str) -> Result<T, Raise> {
         let (name, method) = self.called_as();
         let text = match (method, n) {
@@ -698,12 +702,12 @@ impl<'a> State<'a> {
         if self.is_number(n) { Ok(self.number(n)) } else { self.raise_type(n, "number") }
     }
 
-    /// A number cut to an integer as C does on x86: what does not fit is the smallest.
+    /// A number cut to an integer as C does on x86: a number that does not fit gives the smallest.
     pub(crate) fn arg_int(&mut self, n: c_int) -> Result<i64, Raise> {
         self.arg_number(n).map(crate::text::cut)
     }
 
-    /// Checks for a string (a number is made one); `bytes(n)` then gives it.
+    /// Checks for a string, and turns a number into one. `bytes(n)` then gives it.
     pub(crate) fn arg_text(&mut self, n: c_int) -> Result<(), Raise> {
         if self.text(n).is_some() { Ok(()) } else { self.raise_type(n, "string") }
     }
@@ -712,7 +716,7 @@ impl<'a> State<'a> {
         if self.type_of(n) == Type::Table { Ok(()) } else { self.raise_type(n, "table") }
     }
 
-    /// "chunk:line: " of the function `level` above, or nothing.
+    /// "chunk:line: " of the function `level` levels up, or nothing.
     pub(crate) fn place(&mut self, level: c_int) -> Vec<u8> {
         match self.frame(level) {
             Some(frame) if frame.line > 0 => {
@@ -724,10 +728,11 @@ impl<'a> State<'a> {
         }
     }
 
-    /// The function at `level`: 0 is the running one.
+    /// The function at `level`; 0 is the running one.
     pub(crate) fn frame(&mut self, level: c_int) -> Option<Frame> {
         assert!(level >= 0);
-        // SAFETY: lua_Debug is plain data; getinfo with "Sl" fills it and pushes nothing; its strings are copied at once.
+        // SAFETY: lua_Debug is plain data; getinfo with "Sl" fills it and pushes nothing; its strings are
+        // copied at once.
         unsafe {
             let mut ar: ffi::lua_Debug = std::mem::zeroed();
             if ffi::lua_getstack(self.l, level, &mut ar) == 0 {
@@ -762,7 +767,7 @@ impl<'a> State<'a> {
 
     // ---- code
 
-    /// Compiles text (never precompiled code, L8) and pushes the function; on failure pushes the message.
+    /// Compiles text, never precompiled code (L8), and pushes the function. On failure pushes the message.
     pub(crate) fn load(&mut self, code: &[u8], chunk_name: &std::ffi::CStr) -> Result<(), Failure> {
         self.grow();
         let shielded;
@@ -775,12 +780,12 @@ impl<'a> State<'a> {
         self.read_code(code, PIECE, chunk_name)
     }
 
-    /// Has Lua read code, in pieces of so many bytes: between two of them it may be ended.
+    /// Has Lua read code in pieces of `piece` bytes. Between two of them it can be ended.
     fn read_code(&mut self, code: &[u8], piece: usize, chunk_name: &std::ffi::CStr) -> Result<(), Failure> {
         let mut pieces = Pieces { at: code.as_ptr(), left: code.len(), piece };
         self.shared.section.set(false);
-        // SAFETY: the caller made room; lua_load is itself a protected call, so nothing jumps past it, and returns with one
-        // value pushed. `pieces` and the code live until then.
+        // SAFETY: the caller made room; lua_load is itself a protected call, so nothing jumps past it, and
+        // returns with one value pushed. `pieces` and the code live until then.
         let status =
             unsafe { ffi::lua_load(self.l, next_piece, (&raw mut pieces).cast(), chunk_name.as_ptr()) };
         self.shared.section.set(true);
@@ -788,23 +793,24 @@ impl<'a> State<'a> {
         failure(status)
     }
 
-    /// Continues a panic of the host that ended a compilation.
+    /// Resumes a panic of the host that ended a compilation.
     pub(crate) fn resume_panic(&mut self) {
         if let Some(panic) = self.shared.panic.take() {
             resume_unwind(panic);
         }
     }
 
-    /// The function on top as Lua dumps it; None if it is none of Lua's. Cost: O(bytes).
+    /// A dump of the function on top; `None` if it is no Lua function. O(bytes).
     pub(crate) fn dump(&mut self) -> Option<Vec<u8>> {
         let mut code: Vec<u8> = Vec::new();
-        // SAFETY: a function of Lua or of C is on top. The writer gets the vector that lives until after the call; lua_dump
-        // raises no errors, as it makes nothing in Lua.
+        // SAFETY: a function of Lua or of C is on top. The writer gets the vector that lives until after the
+        // call; lua_dump raises no errors, as it makes nothing in Lua.
         let status = unsafe { ffi::lua_dump_(self.l, write_dump, (&raw mut code).cast()) };
         (status == 0).then_some(code)
     }
 
-    /// Takes over what [`State::dump`] made in this process (L8) and pushes the function; on failure pushes the message.
+    /// Loads a dump that [`State::dump`] made in this process (L8) and pushes the function. On failure pushes
+    /// the message.
     pub(crate) fn load_dumped(&mut self, code: &[u8], chunk_name: &std::ffi::CStr) -> Result<(), Failure> {
         self.grow();
         self.shared.undumping.set(true);
@@ -813,10 +819,10 @@ impl<'a> State<'a> {
         result
     }
 
-    /// Calls the function below the top `args` values, with all values but `results` of what it returns dropped; on
-    /// failure pushes the error value. `handler` is the slot of an error handler.
+    /// Calls the function below the top `args` values and keeps `results` of its results. On failure pushes
+    /// the error value. `handler` is the slot of an error handler.
     ///
-    /// Continues a panic of the host.
+    /// Resumes a panic of the host.
     pub(crate) fn protected(
         &mut self,
         args: c_int,
@@ -843,7 +849,7 @@ impl<'a> State<'a> {
         failure(status)
     }
 
-    /// Opens one of Lua's own libraries: runs protected, leaves nothing on the stack.
+    /// Opens one of Lua's own libraries in protected mode. Leaves nothing on the stack.
     pub(crate) fn open(&mut self, library: Standard) {
         let open = match library {
             Standard::Base => ffi::luaopen_base,
@@ -865,40 +871,40 @@ impl<'a> State<'a> {
         assert!(opened.is_ok(), "a fresh state opens its libraries");
     }
 
-    /// Does something while the collector rests.
+    /// Runs `f` with the collector stopped.
     pub(crate) fn uncollected(&mut self, f: impl FnOnce(&mut Self)) {
         self.raw_gc(ffi::LUA_GCSTOP, 0);
         f(self);
         self.raw_gc(ffi::LUA_GCRESTART, 0);
     }
 
-    /// Runs the collector as `collectgarbage(what, n)` does, with `count` in KB.
+    /// Calls the collector as `collectgarbage(what, n)` does. `data` is in KB.
     pub(crate) fn raw_gc(&mut self, what: c_int, data: c_int) -> c_int {
         // SAFETY: in a section; unknown requests answer -1.
         unsafe { ffi::lua_gc(self.l, what, data) }
     }
 }
 
-/// Bytes of a text that the compiler is given at a time.
+/// Bytes of a text that the compiler gets at a time.
 const PIECE: usize = 1024;
-/// What a byte counts that is part of nothing but a comment.
+/// Work counted for each byte read, for text that is only comments.
 const READ: usize = 4;
 
-/// What is left of a text that is being compiled.
+/// The rest of a text that is being compiled.
 struct Pieces {
     at: *const u8,
     left: usize,
     piece: usize,
 }
 
-/// Gives the compiler the next piece, none at the end.
+/// Gives the compiler the next piece, or none at the end.
 unsafe extern "C-unwind" fn next_piece(
     l: *mut lua_State,
     data: *mut c_void,
     size: *mut usize,
 ) -> *const c_char {
-    // SAFETY: `read_code` passed the `Pieces`, which nobody else uses meanwhile, and its text lives. Nothing is owned when the
-    // hook raises (L3).
+    // SAFETY: `read_code` passed the `Pieces`, which nobody else uses meanwhile, and its text lives. Nothing
+    // is owned when the hook raises (L3).
     unsafe {
         let pieces = data.cast::<Pieces>();
         let given = (*pieces).left.min((*pieces).piece);
@@ -913,14 +919,15 @@ unsafe extern "C-unwind" fn next_piece(
     }
 }
 
-/// Appends a piece of what Lua dumps to the vector `data`.
+/// Appends a piece of a dump to the vector `data`.
 unsafe extern "C-unwind" fn write_dump(
     _: *mut lua_State,
     piece: *const c_void,
     bytes: usize,
     data: *mut c_void,
 ) -> c_int {
-    // SAFETY: `dump` passed the vector, which nobody else uses meanwhile; Lua passes so many bytes.
+    // SAFETY: `dump` passed the vector, which nothing else uses meanwhile; Lua passes as many bytes as it
+    // says.
     unsafe { (*data.cast::<Vec<u8>>()).extend_from_slice(std::slice::from_raw_parts(piece.cast(), bytes)) };
     0
 }

@@ -1,4 +1,4 @@
-//! What hostile scripts take: memory, and work without a question.
+//! Bounds on hostile scripts: their memory, and their work between two questions.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::{Engine, Limits, Sha};
 
 const MB: usize = 1 << 20;
 
-/// Scripts that want more than there is, in one go or bit by bit.
+/// Scripts that want more memory than there is, at once or bit by bit.
 const GREEDY: &[&str] = &[
     "return (('a'):rep(1e6):gsub('a', ('b'):rep(100)))",
     "return (('a'):rep(1e6):gsub('a+', '%0%0%0%0%0%0%0%0%0%0%0%0%0%0%0%0%0%0%0%0%0%0%0%0%0%0%0%0'))",
@@ -60,8 +60,8 @@ const GREEDY: &[&str] = &[
     "redis.log(redis.LOG_WARNING, unpack(many))",
 ];
 
-/// The most that a refused script may have held above the limit: the slack, and what no script has made. (A table that grows has its
-/// old places for a moment, beside.)
+/// The most that a refused script may have held above the limit: the slack, and memory that no script makes.
+/// A growing table briefly has its old places as well.
 const BESIDE: usize = 2 * MB;
 
 #[test]
@@ -102,7 +102,7 @@ fn no_script_holds_more_than_its_limit_and_is_told_which_it_was() {
             if !refused && !fits && !reply.contains("stack overflow") {
                 wrong.push(format!("{script}: {reply}"));
             }
-            // And who comes next has all of it.
+            // The next script has all of the memory.
             engine.tidy();
             while !engine.collect_step(100) {}
             let after = eval(&mut engine, &mut host, "return #('x'):rep(2e6)", &[], &[]);
@@ -137,7 +137,7 @@ fn what_a_script_catches_names_the_directive_too() {
             let reply = eval(&mut engine, &mut Map::default(), script, &[], &[]);
             assert!(reply.starts_with('$') && reply.contains(told), "{script}: {reply}");
         }
-        // Uncaught.
+        // Without a `pcall`.
         let reply =
             eval(&mut engine, &mut Map::default(), "local s = 'x' while true do s = s .. s end", &[], &[]);
         assert!(reply.starts_with("-ERR ") && reply.contains(told) && reply.contains(" script: "), "{reply}");
@@ -156,7 +156,7 @@ fn arguments_ask_before_they_are_copied() {
     let (reply, peak, _) = peak_of(|| eval(&mut engine, &mut host, script, &[], &[&large]));
     assert_eq!(reply, refused);
     assert!(peak < MB && host.calls == 0, "{peak}");
-    // Many short ones take more than their bytes.
+    // Many short strings take more than their bytes.
     let many = vec![b"x".as_slice(); 100_000];
     assert_eq!(eval(&mut engine, &mut host, script, &[], &many), refused);
     assert_eq!(eval(&mut engine, &mut host, script, &[], &[&large[..1000]]), ":1000\r\n");
@@ -175,12 +175,12 @@ fn garbage_of_a_script_that_has_ended_is_given_back() {
     let script = "local t = {} for i = 1, 20 do t[i] = ('x'):rep(1e6) .. i end return #t";
     assert_eq!(eval(&mut engine, &mut host, script, &[], &[]), ":20\r\n");
     assert!(engine.is_littered() && budget.used() > 20_000_000, "{}", budget.used());
-    // At once, with what was compiled.
+    // At once, together with compiled scripts.
     engine.tidy();
     assert!(engine.memory_used() <= empty && !engine.is_littered());
     assert_eq!(budget.used(), 0);
     assert!(!engine.has(&Sha::of(script.as_bytes())));
-    // Or in steps, which spare what is compiled.
+    // Or in steps, which keep compiled scripts.
     assert_eq!(eval(&mut engine, &mut host, script, &[], &[]), ":20\r\n");
     let mut steps = 0;
     while !engine.collect_step(1) {
@@ -190,7 +190,7 @@ fn garbage_of_a_script_that_has_ended_is_given_back() {
     assert!(engine.memory_used() < empty + MB, "{} {empty}", engine.memory_used());
     assert!(budget.used() < 2 * MB as u64, "{}", budget.used());
     assert!(engine.has(&Sha::of(script.as_bytes())));
-    // Little is left where it is.
+    // A little garbage is left alone.
     assert_eq!(eval(&mut engine, &mut host, "return #('x'):rep(1e5)", &[], &[]), ":100000\r\n");
     engine.tidy();
     assert!(engine.has(&Sha::of(script.as_bytes())));
@@ -216,7 +216,7 @@ fn garbage_of_functions_is_collected_and_their_upvalues_stay() {
     }
 }
 
-/// What is set up, what is done again and again, how many bytes are looked at or copied in all, about.
+/// Setup, repeated work, and about how many bytes are read or copied in all.
 const LABOUR: &[(&str, &str, usize)] = &[
     ("local a, b = ('a'):rep(80), '[' .. ('b'):rep(50000) .. ']'", "local x = a:find(b)", 4_000_000),
     ("local a, b = ('a'):rep(80), '[' .. ('b'):rep(50000) .. ']*x'", "local x = a:match(b)", 4_000_000),
@@ -330,7 +330,7 @@ const LABOUR: &[(&str, &str, usize)] = &[
     ("", "for i = 1, 20 do collectgarbage('step') end", 1_000_000),
 ];
 
-/// Bytes that may be looked at without a question, in the mean.
+/// Bytes that may be read per question, on average.
 const UNASKED: usize = 256 << 10;
 
 #[test]
@@ -352,7 +352,7 @@ fn whatever_looks_at_bytes_asks_in_proportion_and_can_be_ended() {
             wrong.push(format!("{script}: {} questions, not {least}", asked - idle));
             continue;
         }
-        // Whichever question is answered with an end is the last.
+        // Any question that is answered with a stop is the last.
         let patience = idle + (asked - idle) / 2;
         let (reply, asked) = run(&script, Some(patience));
         if (reply.as_str(), asked) != ("stopped: Killed", patience + 1) {

@@ -1,13 +1,13 @@
-//! The compiler: it can be ended, its work grows with the text and not with its square, and what it makes is right.
+//! The compiler: it can be ended, its work grows linearly with the text, and its code is right.
 
 use super::{Map, eval, once};
 use crate::{Engine, Limits};
 
-/// Texts of some size, and what makes each of them long for a compiler.
+/// Texts of some size, each named after the part that makes it slow to compile.
 fn texts(n: usize) -> Vec<(&'static str, String)> {
     let many = |piece: &str, n: usize| piece.repeat(n);
     let nested = |n: usize| {
-        // Names of all locals of all functions around are looked through for each name.
+        // For each name, the locals of all enclosing functions are searched.
         let locals = |f: usize| (0..n.min(150)).map(|i| format!("l{f}_{i}")).collect::<Vec<_>>().join(",");
         let around = n.min(60);
         let heads: String =
@@ -57,7 +57,7 @@ fn a_compilation_can_be_ended() {
         let (made, asked) = compile(&text, Some(5));
         let error = made.expect_err(what);
         assert!(error.contains("script stopped") && asked == 6, "{what}: {asked} {error}");
-        // What is loaded within a script is ended as the script is.
+        // A compilation within a script ends as the script does.
         let mut host = Map { patience: Some(all / 2), ..Map::default() };
         let script = "return loadstring(ARGV[1]) and 1";
         let reply = eval(&mut Engine::new(Limits::default()), &mut host, script, &[], &[text.as_bytes()]);
@@ -70,7 +70,7 @@ fn a_compilation_can_be_ended() {
     }
 }
 
-/// What the compiler holds is found by the collector, also when the host has it end.
+/// The collector finds everything the compiler holds, also when the host ends it.
 #[test]
 fn texts_of_any_form_compile_or_are_refused() {
     let (n, every): (usize, &[u32]) = if cfg!(lua_collects) { (20, &[7]) } else { (60, &[1, 7, 1000]) };
@@ -89,7 +89,7 @@ fn texts_of_any_form_compile_or_are_refused() {
     }
 }
 
-/// Counted in questions: a text of twice the length is asked about twice as often.
+/// A text of twice the length takes twice as many questions.
 #[test]
 fn compiling_grows_with_the_text() {
     for ((what, short), (_, long)) in texts(10_000).into_iter().zip(texts(40_000)) {
@@ -98,7 +98,7 @@ fn compiling_grows_with_the_text() {
     }
 }
 
-/// What somebody has compiled is taken over for as long as the host lets it.
+/// Taking over a compiled script lasts only as long as the host lets it.
 #[test]
 fn taking_over_a_compiled_script_can_be_ended() {
     let text = (0..20_000).map(|i| format!("f{i}='{i}' ")).collect::<String>();
@@ -142,7 +142,7 @@ fn a_compilation_that_needs_too_much_memory_is_refused() {
     assert_eq!(eval(&mut engine, &mut Map::default(), "return 5", &[], &[]), ":5\r\n");
 }
 
-/// Long brackets, with all that may stand between them.
+/// Long brackets around everything that may stand in them.
 #[test]
 fn long_brackets_are_read_as_ever() {
     for (text, expected) in [
@@ -172,7 +172,7 @@ fn long_brackets_are_read_as_ever() {
     }
 }
 
-/// A condition, and what it is for some values of its variables.
+/// A condition, to be evaluated for values of its variables.
 enum Condition {
     Variable(usize),
     Constant(bool),
@@ -225,7 +225,7 @@ impl Condition {
     }
 }
 
-/// Conditions of any form as values, in branches, in loops with breaks: jumps lead where they should.
+/// Jumps lead to the right place: conditions of any form as values, in branches, and in loops with breaks.
 #[test]
 fn jumps_of_conditions_lead_where_they_should() {
     let mut seed = 17;
@@ -265,7 +265,7 @@ fn jumps_of_conditions_lead_where_they_should() {
         let reply = eval(&mut engine, &mut Map::default(), &script, &[], &[]);
         assert_eq!(reply, format!("${}\r\n{expected}\r\n", expected.len()), "{script}");
     }
-    // Long ones, whose lists are joined from both sides.
+    // Long conditions, whose lists are joined from both sides.
     let chain = (1..=3000).map(|i| format!("elseif a == {i} then r = {i} ")).collect::<String>();
     let script = format!(
         "local out = 0 for a = 0, 3001 do local r = 0 if a == -1 then {chain} end out = out + r end return out"

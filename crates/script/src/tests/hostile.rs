@@ -1,10 +1,10 @@
-//! Numbers at the edges of what a C int holds, through every function that a script can call; what scripts share; and loops
-//! within one call that end when they are told to.
+//! Hostile scripts: numbers at the edges of a C int through every function, changes to shared state, and
+//! loops within one call.
 
 use super::{Map, eval, once};
 use crate::{Engine, Limits};
 
-/// With a collection wherever memory may be taken, some things are done on a smaller scale (`make lua-sanitize`).
+/// With a collection at every allocation, some tests run on a smaller scale (`make lua-sanitize`).
 const COLLECTS: bool = cfg!(lua_collects);
 
 /// Numbers that become ints, and some near a limit of the interpreter.
@@ -12,7 +12,7 @@ const EDGES: &str =
     "local edges = {-2147483648, -2147483647, -1, 0, 1, 2, 7999, 8000, 2147483646, 2147483647, 2147483648,
     4294967296, 1e15, -9223372036854775808, 9223372036854775808, 1e308, 0.5, 1/0, -1/0, 0/0} ";
 
-/// What stands before the numbers.
+/// Arguments before the numbers.
 const BEFORE: [&str; 12] = [
     "",
     "{}",
@@ -34,7 +34,7 @@ const FUNCTIONS: [&str; 2] = [
     "string table math coroutine bit struct cmsgpack cjson redis os",
 ];
 
-/// All functions there are, by the names scripts call them.
+/// All functions, by the names that scripts use.
 fn functions() -> Vec<String> {
     let mut names: Vec<String> = FUNCTIONS[0].split_whitespace().map(str::to_owned).collect();
     for library in FUNCTIONS[1].split_whitespace() {
@@ -49,7 +49,7 @@ fn functions() -> Vec<String> {
     names
 }
 
-/// The process lives, and what comes out is a result or an error; and the engine is as good as before.
+/// The process survives, each call gives a result or an error, and the engine works as before.
 #[test]
 fn numbers_at_the_edges_give_a_result_or_an_error() {
     let mut engine = Engine::new(Limits { memory_bytes: 64 << 20, hook_every: 1000, ..Limits::default() });
@@ -58,7 +58,7 @@ fn numbers_at_the_edges_give_a_result_or_an_error() {
         for before in BEFORE {
             let comma = if before.is_empty() || before.ends_with(", ") { "" } else { "," };
             let step = if COLLECTS { 7 } else { 1 };
-            // A few of all triples: their sums are what wraps.
+            // A few of all triples: their sums wrap.
             let script = format!(
                 "{EDGES} local pcall, f = pcall, {function}
                  for i = 1, #edges, {step} do
@@ -83,7 +83,7 @@ fn numbers_at_the_edges_give_a_result_or_an_error() {
         }
         assert_eq!(eval(&mut engine, &mut Map::default(), "return ('x'):rep(3)", &[], &[]), "$3\r\nxxx\r\n");
     }
-    // Moving two thousand million elements takes its time.
+    // Moving two thousand million elements takes long.
     ended.dedup();
     assert!(ended.iter().all(|name| name == "table.insert"), "{ended:?}");
 }
@@ -122,7 +122,7 @@ fn spans_that_an_int_does_not_hold_are_refused() {
     }
 }
 
-/// As C's `%x` and `%d` on x86, which is what scripts of Redis have seen.
+/// As C's `%x` and `%d` on x86, which scripts know from Redis.
 #[test]
 fn numbers_that_no_integer_holds_are_written_as_ever() {
     for (format, number, expected) in [
@@ -153,7 +153,7 @@ fn numbers_that_no_integer_holds_are_written_as_ever() {
     }
 }
 
-/// What a script may reach of other scripts': metatables of values that all share, and the tables of the libraries.
+/// State that scripts share: metatables of shared values, and the tables of the libraries.
 #[test]
 fn no_script_changes_what_others_share() {
     let values = [
@@ -257,7 +257,7 @@ fn no_script_changes_what_others_share() {
     }
 }
 
-/// Loops within one instruction: the host is asked, and what it says counts.
+/// Loops within one instruction ask the host and obey it.
 #[test]
 fn loops_within_one_call_can_be_ended() {
     let numbers = "local t = {} for i = 1, 200000 do t[i] = (i * 7919) % 200003 end ";
@@ -294,10 +294,10 @@ fn loops_within_one_call_can_be_ended() {
     }
 }
 
-/// Keys that all have one hash: a look at each of them is long, and counts so.
+/// Keys that share one hash: each look-up is long, and counts so.
 #[test]
 fn long_chains_of_keys_count() {
-    // The hash of a number is the sum of its halves; these differ in both by as much.
+    // The hash of a number is the sum of its halves. In these keys one half grows as the other shrinks.
     let keys = "local k, bytes = {}, string.char
         for i = 1, 3000 do
           local low, high = i, 0x40000000 - i
@@ -314,11 +314,11 @@ fn long_chains_of_keys_count() {
     let (none, few, many) =
         (asked(""), asked("for i = 1, 3000 do t[i] = i end"), asked("for i = 1, 3000 do t[k[i]] = i end"));
     assert!(few < none + 10, "{none} {few}");
-    // 3,000 keys, 1,500 looks each on average.
+    // 3,000 keys, 1,500 comparisons each on average.
     assert!(many > none + 500, "{none} {many}");
 }
 
-/// A table that has every power of two as a key pretends to be longer than it can be.
+/// A table with every power of two as a key appears longer than it can be.
 #[test]
 fn the_length_of_a_table_with_all_powers_of_two_is_found_soon() {
     let script =

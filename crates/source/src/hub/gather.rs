@@ -6,24 +6,25 @@
 //!          few: at once                many: `gather` after the one before, or when [`ENOUGH`] wait
 //! ```
 //!
-//! A load costs the database, the kernel and the driver more than its rows do: one at a time, a tenth of 80,000 requests a second
-//! took half of all processor time.
+//! A load costs the database, the kernel and the driver more than its rows do. So many misses at once are
+//! loaded together.
 //!
-//! - A1: a miss waits for others only if as many are to be expected as make a load of [`EXPECTED`]; at most `gather`.
+//! - A1: a miss waits for others only if at least [`EXPECTED`] ids are expected within `gather`, and at most
+//!   for `gather`.
 
 use std::time::{Duration, Instant};
 
-/// So many ids do not wait for more.
+/// Ids that do not wait for more.
 pub(super) const ENOUGH: usize = 16;
-/// So many ids have to be expected within the time.
+/// Ids that must be expected within `gather` for a miss to wait.
 const EXPECTED: f64 = 2.0;
-/// How far back the rate of misses is looked at.
+/// How far back the rate of misses is averaged.
 const MEMORY: Duration = Duration::from_millis(20);
 
-/// How fast rows are missed.
+/// The rate of misses.
 pub(super) struct Pace {
     gather: Duration,
-    /// When a load began last.
+    /// When the last load began.
     last: Instant,
     per_second: f64,
 }
@@ -33,7 +34,7 @@ impl Pace {
         Pace { gather, last: now, per_second: 0.0 }
     }
 
-    /// A load of so many ids begins.
+    /// Notes that a load of `ids` ids begins.
     pub(super) fn began(&mut self, ids: usize, now: Instant) {
         let past = now.duration_since(self.last).as_secs_f64().max(1e-6);
         let weight = 1.0 - (-past / MEMORY.as_secs_f64()).exp();
@@ -41,7 +42,7 @@ impl Pace {
         self.last = now;
     }
 
-    /// How long the ids that wait are to wait for more.
+    /// How long the waiting ids should wait for more.
     pub(super) fn wait(&self, waiting: usize, now: Instant) -> Duration {
         let few = self.per_second * self.gather.as_secs_f64() < EXPECTED;
         if waiting == 0 || waiting >= ENOUGH || few {
@@ -57,7 +58,7 @@ mod tests {
 
     const GATHER: Duration = Duration::from_micros(500);
 
-    /// After a second of loads of so many ids, so many microseconds apart.
+    /// A pace after a second of loads of `ids` ids, `every_us` microseconds apart.
     fn paced(ids: usize, every_us: u64) -> (Pace, Instant) {
         let mut now = Instant::now();
         let mut pace = Pace::new(GATHER, now);
@@ -72,7 +73,7 @@ mod tests {
     fn few_misses_do_not_wait() {
         let (pace, now) = paced(1, 1000);
         assert_eq!(pace.wait(1, now + Duration::from_micros(1)), Duration::ZERO);
-        // Nor the first of all, nor those after a pause.
+        // Nor do the first of all, or those after a pause.
         assert_eq!(Pace::new(GATHER, now).wait(1, now), Duration::ZERO);
         let (mut pace, now) = paced(7, 500);
         pace.began(1, now + Duration::from_secs(1));

@@ -1,8 +1,8 @@
-//! A timer that knows microseconds, for tasks of the runtime: its own know milliseconds.
+//! A timer for tasks with microseconds; the runtime's own has milliseconds.
 
 use std::time::Duration;
 
-/// A timer that knows microseconds: those of the runtime know milliseconds.
+/// A timer with a resolution of microseconds; one nap at a time.
 pub(super) struct Nap {
     #[cfg(target_os = "linux")]
     timer: Option<tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>>,
@@ -17,7 +17,7 @@ fn registered(timer: std::os::fd::OwnedFd) -> Option<tokio::io::unix::AsyncFd<st
 
 #[cfg(target_os = "linux")]
 impl Nap {
-    /// On the runtime.
+    /// Makes a timer; must be called on the runtime.
     pub(super) fn new() -> Nap {
         use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
@@ -26,7 +26,7 @@ impl Nap {
         Nap { timer }
     }
 
-    /// Waits so long; dropped before, nothing is left of it.
+    /// Waits for `time`. Dropping the future early leaves nothing behind.
     pub(super) async fn take(&self, time: Duration) {
         use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
         let Some(timer) = &self.timer else { return tokio::time::sleep(time).await };
@@ -36,7 +36,7 @@ impl Nap {
         if timerfd_settime(timer.get_ref(), TimerfdTimerFlags::empty(), &spec).is_err() {
             return tokio::time::sleep(time).await;
         }
-        // Set anew it is not ready, but it may have been noted as ready before.
+        // Setting the timer clears it, but the runtime may still have it noted as ready.
         while let Ok(mut guard) = timer.readable().await {
             let rang = guard.try_io(|timer| Ok(rustix::io::read(timer.get_ref(), &mut [0; 8])?));
             if rang.is_ok() {

@@ -1,4 +1,4 @@
-//! The hub with a database that does what a test says.
+//! The hub with a scripted database.
 
 use super::*;
 use crate::{Body, Task};
@@ -68,7 +68,7 @@ fn ticket(client: u64) -> Option<Ticket> {
     Some(Ticket { loop_id: 0, client })
 }
 
-/// Waits for as many ids as were asked for.
+/// Waits until `ids` ids are answered.
 fn collect(told: &Receiver<Loaded>, ids: usize) -> (Vec<Asked>, Vec<Failure>) {
     let (mut asked, mut failures) = (Vec::new(), Vec::new());
     while asked.len() < ids {
@@ -161,7 +161,7 @@ fn many_misses_are_gathered_until_there_are_enough() {
         (Duration::ZERO, Ok(ids.iter().map(row).collect()))
     };
     let mut spec = Spec::parse("s s:{id} x: pool 4".split(' ')).unwrap();
-    // As good as for ever: so the first load makes many of what comes.
+    // Practically for ever, so that the first load makes many of the following ids.
     spec.gather = Duration::from_secs(3600);
     let (_hub, source, told) = start_with(spec, Scripted { load: Box::new(load), feed: None });
     source.want(b"first", ticket(1)).unwrap();
@@ -176,13 +176,13 @@ fn many_misses_are_gathered_until_there_are_enough() {
         collect(&told, ENOUGH);
     }
     assert_eq!(*lock(&loads), [1, ENOUGH, ENOUGH, ENOUGH]);
-    // Who waits for more is not forgotten when the source ends.
+    // A client that waits for further ids is answered when the source ends.
     source.want(b"last", ticket(1)).unwrap();
     source.remove();
     assert_eq!(collect(&told, 1).1.len(), 1);
 }
 
-/// After the load that found the database down nobody asked for a row, and so it was down for good.
+/// After a load found the database down, its return is noticed although no client asks for a row.
 #[test]
 fn that_a_database_answers_again_is_noticed_by_who_asks_for_its_state() {
     let (down, loads) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
@@ -226,7 +226,7 @@ fn a_feed_that_opens_again_says_that_the_database_is_there() {
     assert!(source.trouble().is_some() && !source.has_been_ready());
 }
 
-/// A row that is there and cannot be read is an error for who asks for it, and for nobody else.
+/// A row that cannot be read is an error for its own clients only.
 #[test]
 fn a_row_that_cannot_be_read_is_not_taken_for_none() {
     let load = |ids: &[Id]| {

@@ -1,15 +1,16 @@
-//! What a document becomes: one JSON object, or columns and their text.
+//! The body of a document: one JSON object, or columns and their text.
 //!
 //! ```text
-//! string                    "text"                            ObjectId      "5f2b0c3e9d1a4b5c6d7e8f90"
-//! int, long, double         42  4.5  (4.0 is 4)               date          "2026-01-31T12:00:00.5Z"
-//! NaN, ±Infinity            "NaN" "Infinity" "-Infinity"      UUID          "0d1f9a52-7c3b-4e6a-9f10-2b3c4d5e6f70"
-//! decimal                   "19.90", digits as they are       other binary  its bytes, as "00ff"
-//! bool, null                true  null                        timestamp     "2026-01-31T12:00:00Z"
-//! document, array           {…} […]                           regex, code   "/a+/i"  "return 1"
+//! string                    "text"                       ObjectId      "5f2b0c3e9d1a4b5c6d7e8f90"
+//! int, long, double         42  4.5  (4.0 is 4)          date          "2026-01-31T12:00:00.5Z"
+//! NaN, ±Infinity            "NaN" "Infinity" "-Infinity" UUID         "0d1f9a52-7c3b-4e6a-9f10-2b3c4d5e6f70"
+//! decimal                   "19.90", digits as they are  other binary  its bytes, as "00ff"
+//! bool, null                true  null                   timestamp     "2026-01-31T12:00:00Z"
+//! document, array           {…} […]                      regex, code   "/a+/i"  "return 1"
 //! ```
 //!
-//! As a hash: the same text without quotes, other binary as it is; documents and arrays are JSON; null is left out.
+//! As a hash: the same text without quotes, other binary as it is; documents and arrays are JSON; null is
+//! left out.
 //!
 //! Cost: one pass over the document's bytes.
 
@@ -20,13 +21,13 @@ use ::mongodb::bson::{
     DateTime, RawArray, RawBinaryRef, RawBsonRef, RawDocument, Uuid, error::Error as Malformed,
 };
 
-/// MongoDB nests no deeper than 100; what claims to is cut off there, not followed.
+/// Deepest nesting that is followed; deeper parts become null. MongoDB itself allows 100.
 const DEPTH: usize = 200;
 
-/// The years 0 to 9999.
+/// Milliseconds of the years 0 to 9999.
 const FOUR_DIGITS: std::ops::Range<i64> = -62_167_219_200_000..253_402_300_800_000;
 
-/// A document without its fields in `hidden`.
+/// Makes the body of a document without its fields in `hidden`. Errors: malformed BSON.
 pub(super) fn body(document: &RawDocument, form: Form, hidden: &[String]) -> Result<Body, Malformed> {
     match form {
         Form::Json => {
@@ -61,7 +62,8 @@ fn fields(document: &RawDocument, hidden: &[String]) -> Result<Body, Malformed> 
     Ok(Body::Fields(fields))
 }
 
-/// When a document was changed last, if that field tells it: a date, a timestamp, or an integer in seconds or milliseconds.
+/// When a document was last changed, if that field tells: a date, a timestamp, or a number of seconds or
+/// milliseconds.
 pub(super) fn modified_ms(document: &RawDocument, field: &str) -> Option<u64> {
     let ms = match document.get(field).ok()?? {
         RawBsonRef::DateTime(time) => time.timestamp_millis(),
@@ -74,7 +76,7 @@ pub(super) fn modified_ms(document: &RawDocument, field: &str) -> Option<u64> {
     u64::try_from(ms).ok()
 }
 
-/// Seconds reach the year 5138 before they are taken for milliseconds.
+/// Takes small numbers for seconds; those reach the year 5138.
 fn milliseconds(n: i64) -> i64 {
     if n > 100_000_000_000 { n } else { n.saturating_mul(1000) }
 }
@@ -116,7 +118,7 @@ fn scalar(value: RawBsonRef<'_>) -> Scalar<'_> {
     }
 }
 
-/// As JavaScript writes it, except for what is no number.
+/// As JavaScript writes it, but NaN and infinities are text.
 fn double(n: f64) -> Scalar<'static> {
     match whole(n) {
         Some(n) => Scalar::Bare(n.to_string()),
@@ -126,7 +128,7 @@ fn double(n: f64) -> Scalar<'static> {
     }
 }
 
-/// Milliseconds since 1970 where the year has not four digits.
+/// RFC 3339 text, or milliseconds since 1970 if the year has not four digits.
 fn date(time: DateTime) -> Scalar<'static> {
     let ms = time.timestamp_millis();
     match time.try_to_rfc3339_string() {

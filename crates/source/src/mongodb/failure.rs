@@ -1,28 +1,29 @@
-//! What MongoDB's errors mean for a source.
+//! Classifies MongoDB's errors.
 
 use crate::Failure;
 use ::mongodb::error::{Error, ErrorKind};
 
-/// The feed's place in the history is gone: 280 ChangeStreamFatalError, 286 ChangeStreamHistoryLost, 40585 and 260 (the resume
-/// token is not found, or is none), 136 CappedPositionLost, 10334 BSONObjectTooLarge (an event that can never be sent).
+/// Codes after which the feed's place in the history is gone. 280 ChangeStreamFatalError, 286
+/// ChangeStreamHistoryLost, 136 CappedPositionLost; 40585 and 260: the resume token is not found, or is none;
+/// 10334 BSONObjectTooLarge: an event that can never be sent.
 const GONE: &[i32] = &[280, 286, 40585, 260, 136, 10334];
 
-/// An election, a shutdown, a move of data between shards, a load limit: later it will work.
+/// Codes of passing troubles: an election, a shutdown, a move of data between shards, a load limit.
 const PASSING: &[i32] = &[
     6, 7, 43, 63, 89, 91, 133, 134, 136, 150, 189, 202, 211, 234, 237, 246, 391, 462, 9001, 10058, 10107,
     11600, 11601, 11602, 13388, 13435, 13436,
 ];
 
-/// 50 MaxTimeMSExpired, 262 ExceededTimeLimit, 24 LockTimeout.
+/// Codes for slowness: 50 MaxTimeMSExpired, 262 ExceededTimeLimit, 24 LockTimeout.
 const SLOW: &[i32] = &[50, 262, 24];
 
-/// Unauthorized.
+/// Code Unauthorized.
 const NO_RIGHT: i32 = 13;
 
-/// `$changeStream` on a server that is no member of a replica set.
+/// Code of `$changeStream` on a server that is no member of a replica set.
 const NO_REPLICA_SET: i32 = 40573;
 
-/// What an error of a load means. `namespace` is `database.collection`.
+/// Classifies an error of a load. `namespace` is `database.collection`.
 pub(super) fn of_load(error: &Error, namespace: &str) -> Failure {
     match &*error.kind {
         ErrorKind::Command(command) if SLOW.contains(&command.code) => Failure::Slow,
@@ -36,7 +37,7 @@ pub(super) fn of_load(error: &Error, namespace: &str) -> Failure {
     }
 }
 
-/// What an error of the change stream means. `resumed`: it was to go on where it broke off.
+/// Classifies an error of the change stream. `resumed`: the stream was to go on where it broke off.
 pub(super) fn of_feed(error: &Error, namespace: &str, resumed: bool) -> Failure {
     let ErrorKind::Command(command) = &*error.kind else { return of_connection(error) };
     match command.code {
@@ -54,7 +55,7 @@ pub(super) fn of_feed(error: &Error, namespace: &str, resumed: bool) -> Failure 
              'read' does ({})",
             command.message
         )),
-        // An error that is not known: were the place kept, it might come again for ever.
+        // An unknown error: with the place kept, it might repeat for ever.
         _ if resumed => Failure::Lost(command.to_string()),
         _ => Failure::Refused(command.to_string()),
     }
@@ -71,8 +72,9 @@ fn of_connection(error: &Error) -> Failure {
     }
 }
 
-/// The driver found no server to ask. Its text describes all it knows of; the first one's trouble is what a reader needs. A login
-/// that failed is told so only to whom it failed first; all others find no server.
+/// Classifies the error that the driver found no server to ask. Its text lists every server; the trouble of
+/// the first is what a reader needs. Only the first load gets a failed login as such; all others find no
+/// server.
 fn of_selection(message: &str) -> Failure {
     let trouble = message.split_once("Error: Kind: ").and_then(|(_, rest)| rest.split_once(", labels:"));
     match trouble {

@@ -1,4 +1,4 @@
-//! The change stream: opened before the first load, at the place where it broke off, or anew.
+//! The change stream: opened before the first load, where it broke off or anew.
 
 use super::{Mongo, failure, id};
 use crate::{Change, Failure, Feed, Since};
@@ -11,13 +11,14 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::time::Duration;
 
-/// How long the server waits for a change before it says that there is none: the pace of `caught_up`.
+/// How long the server waits for a change before it reports that there is none; this is the pace of
+/// `caught_up`.
 const AWAIT: Duration = Duration::from_secs(1);
 
-/// Events of a batch at most: all of it is told at a stretch.
+/// Most events of a batch; a batch is reported in one go.
 const BATCH: u32 = 1000;
 
-/// How often the patience with a silent server is doubled at most; it may have a long history to look through.
+/// Most doublings of the patience with a silent server, which may have a long history to search.
 const MAX_DOUBLINGS: u32 = 6;
 
 impl Mongo {
@@ -40,8 +41,8 @@ impl Mongo {
         }
     }
 
-    /// A stream of all changes after a moment that each later load sees (M1). The server's own choice of a moment is not told,
-    /// and can be later than what a majority has.
+    /// Opens a stream of all changes after a moment that each later load sees (M1). The server's own choice
+    /// of a moment is not known, and can be later than what a majority has.
     async fn open_anew(&self) -> Result<RawBatchCursor, Error> {
         let client = self.client().await?;
         let mut session = client.start_session().await?;
@@ -68,7 +69,8 @@ impl Mongo {
         self.collection(client).aggregate(pipeline).max_await_time(AWAIT).batch_size(BATCH).batch().await
     }
 
-    /// Gives up on a server that says nothing, so that a half-open connection is noticed; each time it was in vain, later.
+    /// Gives up on a silent server, so that a half-open connection is noticed. The patience doubles with each
+    /// silence in a row.
     async fn patiently<T>(
         &self,
         work: impl Future<Output = Result<T, Error>>,
@@ -91,7 +93,7 @@ impl Mongo {
         failure
     }
 
-    /// Tells a reply of the server. Errors: its place is lost, or its collection is gone.
+    /// Reports a reply of the server. Errors: its place is lost, or its collection is gone.
     fn tell(&self, reply: &RawDocument, feed: &dyn Feed) -> Result<(), Failure> {
         let batch =
             self.read(reply).map_err(|e| self.broken(Failure::Lost(format!("malformed event: {e}"))))?;
@@ -155,10 +157,10 @@ impl Mongo {
     }
 }
 
-/// What a reply of the server tells.
+/// The contents of a reply of the server.
 #[derive(Default)]
 struct Batch {
-    /// It came with the opening of the stream.
+    /// The reply came with the opening of the stream.
     first: bool,
     changes: Vec<Change>,
     told: Option<Timestamp>,

@@ -1,15 +1,16 @@
-//! How a document's `_id` is spelled in a key, and what an id from a key may be in the collection (D3).
+//! The spelling of a document's `_id` in a key, and the values that an id from a key may have in the
+//! collection (D3).
 //!
 //! ```text
-//! key                                    looked for                                     spelled
-//! 42                                     the number 42, and with `auto` the text "42"   42, 42.0 and NumberLong(42): 42
-//! 5f2b…24 hex digits, lower case         ObjectId, and with `auto` the text             as it stands
-//! 0d1f…-… lower case, with hyphens       UUID (subtype 4), and with `auto` the text     as it stands
-//! anything else                          the text                                       as it stands
+//! key                              looked for                                     spelled
+//! 42                               the number 42, and with `auto` the text "42"   42, 42.0, NumberLong(42)
+//! 5f2b…24 hex digits, lower case   ObjectId, and with `auto` the text             as it stands
+//! 0d1f…-… lower case, with hyphens UUID (subtype 4), and with `auto` the text     as it stands
+//! anything else                    the text                                       as it stands
 //! ```
 //!
-//! With `auto` two documents can have one spelling, a number and a text for instance. The key then is the one that is no text;
-//! news of either gives up what is kept under it.
+//! With `auto` two documents can have one spelling, for instance a number and a text. Then the key is that of
+//! the document whose `_id` is no text. News of either drops what is kept under the key.
 //!
 //! An `_id` of another kind (a document, a date, 4.5) has no spelling: no key reaches it.
 
@@ -18,7 +19,7 @@ use ::mongodb::bson::oid::ObjectId;
 use ::mongodb::bson::spec::BinarySubtype;
 use ::mongodb::bson::{Bson, RawBsonRef, Uuid};
 
-/// Longer ids name no document.
+/// Longest id; longer ones name no document.
 const MAX_BYTES: usize = 1024;
 
 /// Whether text is an id in its one spelling.
@@ -26,7 +27,7 @@ pub(super) fn accepts(id_type: IdType, id: &[u8]) -> bool {
     !values(id_type, id).is_empty()
 }
 
-/// What an id may be in the collection, the preferred first.
+/// The values an id may have in the collection, the preferred one first; none: it is no id.
 pub(super) fn values(id_type: IdType, id: &[u8]) -> Vec<Bson> {
     let Some(text) = Some(id).filter(|id| id.len() <= MAX_BYTES).and_then(|id| std::str::from_utf8(id).ok())
     else {
@@ -59,7 +60,8 @@ fn uuid(text: &str) -> Option<Bson> {
     (id.to_string() == text).then_some(Bson::Binary(id.into()))
 }
 
-/// The spelling of an `_id`, and whether it is one that a text of the same spelling stands behind.
+/// The spelling of an `_id`, and whether it comes before a text of the same spelling. None: it has no
+/// spelling.
 pub(super) fn spelled(id_type: IdType, value: RawBsonRef) -> Option<(Id, bool)> {
     let (kind, text) = match value {
         RawBsonRef::Int32(n) => (IdType::Integer, n.to_string()),
@@ -76,7 +78,7 @@ pub(super) fn spelled(id_type: IdType, value: RawBsonRef) -> Option<(Id, bool)> 
     fits.then(|| (text.into_bytes().into(), kind != IdType::Text))
 }
 
-/// A double that is an integer.
+/// The integer a double stands for, if it is one.
 pub(super) fn whole(n: f64) -> Option<i64> {
     const TWO_TO_63: f64 = 9_223_372_036_854_775_808.0;
     (n.fract() == 0.0 && (-TWO_TO_63..TWO_TO_63).contains(&n)).then_some(n as i64)
@@ -115,7 +117,7 @@ mod tests {
         assert_eq!(found(UUID)[0], Bson::Binary(Uuid::parse_str(UUID).unwrap().into()));
     }
 
-    /// Whatever an id is looked for as is spelled as that id; and what is spelled is looked for.
+    /// Every value that an id is looked for as is spelled as that id.
     #[test]
     fn looking_for_and_spelling_agree() {
         let types = [IdType::Auto, IdType::Integer, IdType::Text, IdType::Uuid, IdType::ObjectId];

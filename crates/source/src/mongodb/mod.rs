@@ -2,21 +2,22 @@
 //!
 //! ```text
 //! load:    find { _id: { $in: [ … ] } }, readConcern majority afterClusterTime `told` ──► documents ──► rows
-//! follow:  aggregate [ $changeStream { startAfter: token }, $project ] ──► getMore … ──► told, token ──► Feed
+//! follow:  aggregate [ $changeStream { startAfter: token }, $project ] ─► getMore … ─► told, token ─► Feed
 //! ```
 //!
-//! - M1: `told` is at least the cluster time of every change the feed was told, and of the feed's start where that was anew; it is
-//!   raised before the feed is told. A load reads what a majority has, at `told` or later: D1. Without the majority a load could
-//!   see a change that is rolled back later, of which nobody tells.
-//! - M2: `token` is the place behind what the feed was told; it is moved afterwards. So a stream that starts there misses nothing,
-//!   and may tell something twice. Where the server no longer knows the place it is forgotten, and the next stream starts anew
-//!   with [`Since::Unknown`]: D2.
-//! - M3: a document is found and told by the same spelling of its `_id` ([`id`]), and by no other: D3.
+//! - M1: `told` is at least the cluster time of every reported change, and of the feed's start if that was
+//!   anew. It is raised before the feed is told. A load reads what a majority has, at `told` or later: D1.
+//!   Without the majority a load could see a change that is rolled back later, and no event reports that.
+//! - M2: `token` is the place behind the last reported event; it is moved after the report. So a stream that
+//!   starts there misses nothing, and may repeat something. If the server no longer knows the place, it is
+//!   forgotten, and the next stream starts anew with [`Since::Unknown`]: D2.
+//! - M3: a document is found and reported by the same spelling of its `_id` ([`id`]), and by no other: D3.
 //!
-//! The driver's own resuming of change streams is not used: here each broken connection ends the stream, and whoever calls
-//! `follow` again decides when.
+//! The driver's own resuming of change streams is not used: a broken connection ends the stream, and the
+//! caller of `follow` decides when to begin again.
 //!
-//! Cost: a load is one round trip; the feed is one connection with a waiting `getMore`, and no document travels on it.
+//! Cost: a load is one round trip. The feed is one connection with a waiting `getMore`, and no document
+//! travels on it.
 
 mod body;
 mod failure;
@@ -42,7 +43,7 @@ struct Mongo {
     address: ConnectionString,
     database: String,
     collection: String,
-    /// Made when it is first needed: the name of a cluster may have to be looked up.
+    /// Made when first needed: the name of a cluster may have to be looked up.
     client: OnceCell<Client>,
     id_type: IdType,
     projection: Option<Document>,
@@ -56,14 +57,14 @@ struct Mongo {
     place: Mutex<Place>,
 }
 
-/// Where the feed is.
+/// How far the feed has come.
 #[derive(Default)]
 struct Place {
-    /// M1.
+    /// See M1.
     told: Option<Timestamp>,
-    /// M2.
+    /// See M2.
     token: Option<RawDocumentBuf>,
-    /// How often in a row the feed was given up because nothing came.
+    /// How often in a row the feed was given up for silence.
     silences: u32,
 }
 
@@ -113,16 +114,16 @@ impl Mongo {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reaches nothing but the name service, and that only for `mongodb+srv`.
+    /// The client, made with the first call. Asks only the name service, and that only for `mongodb+srv`.
     async fn client(&self) -> Result<&Client, Error> {
         self.client
             .get_or_try_init(|| async {
                 let mut options = ClientOptions::parse(self.address.clone()).await?;
                 options.app_name.get_or_insert_with(|| "evenkeel".into());
                 options.connect_timeout = Some(self.connect_timeout);
-                // Within a load's time, so that it ends with the reason and not as slow.
+                // Shorter than a load's time, so that the load ends with the reason and not as slow.
                 options.server_selection_timeout = Some(self.connect_timeout.min(self.timeout * 3 / 4));
-                // One for the feed, one for what ends cursors.
+                // One more for the feed, and one for the commands that end cursors.
                 options.max_pool_size = Some(self.pool + 2);
                 Client::with_options(options)
             })
@@ -158,8 +159,8 @@ impl Mongo {
         Ok(found.rows.into_values().map(|(row, _)| row).collect())
     }
 
-    /// Keeps a document if its `_id` is spelled as one of the ids: one can be found by another spelling, such as a text in a
-    /// collection whose collation ignores case (M3).
+    /// Keeps a document if its `_id` is spelled as one of the ids. A collection whose collation ignores case
+    /// may find others (M3).
     fn take(&self, document: &RawDocument, found: &mut Found) -> Result<(), Malformed> {
         let Some((id, preferred)) = document.get("_id")?.and_then(|value| id::spelled(self.id_type, value))
         else {
@@ -172,7 +173,7 @@ impl Mongo {
         let body = body::body(document, self.form, &self.hidden);
         let (body, outcome) = match body {
             Ok(body) => (body, Ok(())),
-            // It is there: whoever asks for it is told, and not that there is none.
+            // The row exists: a client that asks for it gets an error, not an absence.
             Err(e) => (Body::Unreadable(format!("the document cannot be read: {e}")), Err(e)),
         };
         found.rows.insert(id.clone(), (Row { id, body, modified_ms }, preferred));
@@ -180,7 +181,7 @@ impl Mongo {
     }
 }
 
-/// Rows of a load, and whether they come before others of the same spelling.
+/// The rows of a load; `true`: the row comes before others of the same spelling.
 struct Found<'a> {
     asked: HashSet<&'a [u8]>,
     rows: HashMap<Id, (Row, bool)>,

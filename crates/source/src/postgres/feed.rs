@@ -1,18 +1,21 @@
 //! The feed of PostgreSQL: publication, slot, stream.
 //!
 //! ```text
-//! connect twice ─► check the table ─► publication, made if there is none ─► slot ─► START_REPLICATION ─► opened ─► told …
+//! connect twice ─► check the table ─► publication (or make it) ─► slot ─► START_REPLICATION ─► opened ─► …
 //! ```
 //!
-//! - R1: a temporary slot begins at its making, so what was before is unknown. A named slot is resumed if it goes on where this
-//!   process stopped; after a restart of the process, where nothing is kept, it goes on at the present.
-//! - R2: transactions whose commit lies before the beginning are not told, yet some may still be unseen then (told.rs). So before
-//!   `opened` those in progress are waited for, a moment; and if one ended later without having been told, everything is given up.
-//! - R3: the position of the log that is asked for twice a second tells when nothing is left to be told; together with it comes
-//!   whatever must stay the same ([`Table::identity_sql`]). If that differs the feed begins anew.
-//! - R4: silence ends the feed, on both connections after a few times `connect-timeout`: the stream is asked for a sign of life with
-//!   every heartbeat. Decoding something large takes longer than that; so each time it was in vain the stream is waited for twice as
-//!   long, until it has got behind what the log had then.
+//! - R1: a temporary slot begins when it is made, so earlier changes are unknown. A named slot is resumed at
+//!   the place where this process stopped. After a restart of the process, where nothing is kept, it goes on
+//!   at the present.
+//! - R2: transactions that committed before the beginning are not reported, yet some may still be unseen then
+//!   (told.rs). So transactions in progress are waited for, briefly, before `opened`. If one ends later
+//!   without having been reported, everything is dropped.
+//! - R3: the position of the log is read twice a second; when the stream has reached it, nothing is left to
+//!   report. The same query reads whatever must stay the same ([`Table::identity_sql`]). If that differs, the
+//!   feed begins anew.
+//! - R4: silence ends the feed, on both connections, after a few times `connect-timeout`; every heartbeat
+//!   asks the stream for a sign of life. Decoding something large takes longer than that. So after each
+//!   failure the patience doubles, until the stream has passed the log's position of that time.
 
 use super::link::{Link, Streamed};
 use super::pgoutput::{self, Message, Relation};
@@ -26,24 +29,24 @@ use tokio_postgres::{Client, Statement};
 
 /// Time between two heartbeats.
 const BEAT: Duration = Duration::from_millis(500);
-/// How often the patience with a silent stream is doubled at most.
+/// Most doublings of the patience with a silent stream.
 const MAX_DOUBLINGS: u32 = 4;
 /// How long transactions in progress are waited for: by the database while it makes a slot, and by R2.
 const SLOT: Duration = Duration::from_secs(60);
 const SETTLE: Duration = Duration::from_secs(1);
-/// Changes told at once.
+/// Changes reported at once.
 const PIECE: usize = 1000;
 
 /// Where the feed stopped.
 #[derive(Default)]
 pub(super) struct Place {
-    /// Which database that was, and which history of it.
+    /// Identity of the database and of its history.
     system: Option<String>,
-    /// Everything before this was told. Of a named slot only.
+    /// Everything before this was reported. Only of a named slot.
     position: Option<u64>,
-    /// Transactions before it that may not be visible yet: nothing more is told of them.
+    /// Transactions before it that may not be visible yet and will not be reported.
     unsettled: Vec<u64>,
-    /// How often in a row the stream was given up because nothing came (R4), and how far the log was by then.
+    /// How often in a row the stream was given up for silence (R4), and how far the log was then.
     pub(super) silences: u32,
     silent_at: u64,
 }
@@ -70,7 +73,8 @@ pub(super) async fn follow(driver: &Postgres, feed: &dyn Feed) -> Failure {
         Ok(opened) => opened,
         Err(failure) => return failure,
     };
-    // So that the first loads need not wait for connections, each within the time for a load.
+    // Loads get their connections now: the first ones would otherwise wait for them, within the time for a
+    // load.
     for _ in 0..driver.pool.len() {
         if driver.session().await.is_err() {
             break;
@@ -81,7 +85,7 @@ pub(super) async fn follow(driver: &Postgres, feed: &dyn Feed) -> Failure {
         Ok(never) => match never {},
         Err(failure) => failure,
     };
-    // What the stream itself complains of it may complain of again: then it goes on at the present.
+    // The stream may repeat its complaint at this position, so the next one begins at the present.
     if !matches!(failure, Failure::Down(_)) {
         place(driver).position = None;
     }
@@ -95,18 +99,18 @@ struct Follower<'a> {
     link: Link,
     watch: Arc<Watch>,
     identity: String,
-    /// What the last message of the table's columns said.
+    /// The last message about the table's columns.
     relation: Option<Relation>,
-    /// Where the ids are in a row, and the transaction that is being told.
+    /// Index of the id in a row, and the transaction that is being reported.
     id_at: usize,
     transaction: Option<(u32, Option<u64>)>,
     changes: Vec<Change>,
-    /// Everything before this was told, and the log was seen to be as far as this.
+    /// Everything before `reached` was reported; `newest` is the furthest position of the log seen.
     reached: u64,
     newest: u64,
-    /// Of R2: in progress at the beginning and not told since.
+    /// R2: transactions in progress at the beginning that were not reported since.
     unsettled: Vec<u64>,
-    /// Read at the last heartbeat; told when the stream got as far.
+    /// The oldest heartbeat that the stream has not caught up with.
     awaited: Option<Beat>,
 }
 
@@ -127,7 +131,7 @@ impl<'a> Follower<'a> {
             Some(position) => (place(driver).unsettled.clone(), position),
             None => {
                 let (position, unsettled) = within(limit * 5, "beginning", watch.settle()).await?;
-                // A temporary slot begins where it was made, which is before this.
+                // A temporary slot begins where it was made, which is earlier.
                 (unsettled, if driver.spec.slot.is_some() { position } else { 0 })
             }
         };
@@ -160,7 +164,7 @@ impl<'a> Follower<'a> {
     async fn run(&mut self) -> Result<std::convert::Infallible, Failure> {
         let limit = self.driver.spec.connect_timeout * 5;
         let patience = limit.max(4 * BEAT) * (1 << place(self.driver).silences.min(MAX_DOUBLINGS));
-        // Beats and not time: who was stopped himself has heard nothing either.
+        // Counts beats, not time: a process that was itself stopped has heard nothing either.
         let mut unanswered = 0;
         let mut beats = tokio::time::interval(BEAT);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -175,7 +179,7 @@ impl<'a> Follower<'a> {
                             let data = data.to_vec();
                             self.take(&data)?;
                             taken += 1;
-                            // A long transaction is not to keep the loads of all sources waiting.
+                            // A long transaction must not delay the loads of all sources.
                             if taken.is_multiple_of(PIECE) {
                                 tokio::task::yield_now().await;
                             }
@@ -207,7 +211,7 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// The stream is given up (R4).
+    /// Gives the stream up for silence (R4).
     fn silent(&self) -> Failure {
         let mut place = place(self.driver);
         place.silences += 1;
@@ -227,7 +231,7 @@ impl<'a> Follower<'a> {
         Ok(())
     }
 
-    /// Everything before a position was told.
+    /// Notes that everything before a position was reported.
     fn reach(&mut self, end: u64) {
         self.reached = self.reached.max(end);
         let mut place = self::place(self.driver);
@@ -236,7 +240,7 @@ impl<'a> Follower<'a> {
         }
         if self.driver.spec.slot.is_some() {
             place.position = Some(self.reached);
-            // Of another opening there may be as many.
+            // Another opening may have left as many.
             if place.unsettled != self.unsettled {
                 place.unsettled.clone_from(&self.unsettled);
             }
@@ -253,7 +257,7 @@ impl<'a> Follower<'a> {
     }
 
     fn take(&mut self, data: &[u8]) -> Result<(), Failure> {
-        let garbled = || Failure::Down("the change feed sent something that is not understood".into());
+        let garbled = || Failure::Down("the change feed sent an unexpected message".into());
         match pgoutput::read(data).ok_or_else(garbled)? {
             Message::Begin { xid, committed_ms } => {
                 self.unsettled.retain(|other| *other as u32 != xid);
@@ -292,7 +296,7 @@ impl<'a> Follower<'a> {
         Ok(())
     }
 
-    /// A row changed: the ids it has and had.
+    /// Records a changed row: the ids it has and had.
     fn change(&mut self, row: &[Option<&[u8]>], old: Option<&[Option<&[u8]>]>) -> Result<(), Failure> {
         let id = |row: &[Option<&[u8]>]| row.get(self.id_at).copied().flatten().map(<[u8]>::to_vec);
         let (now, before) = (id(row), old.and_then(id));
@@ -328,7 +332,7 @@ impl<'a> Follower<'a> {
 }
 
 impl Postgres {
-    /// Forgets what is of another database: one that was restored, or a standby that took over.
+    /// Forgets what belongs to another database: one that was restored, or a standby that took over.
     fn note_system(&self, identified: &[Vec<Option<String>>]) {
         let row = identified.first().map_or(&[][..], |row| &row[..row.len().min(2)]);
         let system = Some(row.iter().flatten().cloned().collect::<Vec<_>>().join(" "));
@@ -340,7 +344,7 @@ impl Postgres {
     }
 }
 
-/// Adds what to do when the user must not replicate.
+/// Adds what to do if the user must not replicate.
 fn with_right(driver: &Postgres, failure: Failure) -> Failure {
     match failure {
         Failure::Refused(why) if why.contains("walsender") || why.contains("WAL sender") => {
@@ -351,7 +355,7 @@ fn with_right(driver: &Postgres, failure: Failure) -> Failure {
     }
 }
 
-/// What is asked at each heartbeat.
+/// The query of each heartbeat, and its connection.
 struct Watch {
     client: Client,
     beat: Statement,
@@ -379,15 +383,15 @@ impl Watch {
     async fn beat(&self) -> Result<Beat, Failure> {
         let row = self.client.query_one(&self.beat, &[]).await.map_err(failure)?;
         let snapshot = Snapshot::parse(value(&row, 1)?);
-        let snapshot = snapshot.ok_or_else(|| Failure::Down("the database named no snapshot".into()))?;
+        let snapshot = snapshot.ok_or_else(|| Failure::Down("the database returned no snapshot".into()))?;
         Ok(Beat { position: value::<i64>(&row, 0)? as u64, snapshot, identity: value(&row, 2)? })
     }
 
-    /// A position, and which transactions were in progress after it and still are (R2).
+    /// Returns a position, and the transactions in progress after it that still are (R2).
     async fn settle(&self) -> Result<(u64, Vec<u64>), Failure> {
         let began = Instant::now();
         let position = self.beat().await?.position;
-        // A snapshot leaves out those in progress that are newer than the newest that ended: so one is made that ends.
+        // A snapshot leaves out transactions newer than the newest that ended, so this makes one that ends.
         self.client.query_one("SELECT txid_current()", &[]).await.map_err(failure)?;
         let mut unsettled = self.beat().await?.snapshot.in_progress;
         while !unsettled.is_empty() && began.elapsed() < SETTLE {
@@ -402,19 +406,19 @@ impl Watch {
 /// The publication's name.
 fn publication(spec: &Spec) -> String {
     let mut name = spec.publication.clone().unwrap_or_else(|| format!("evenkeel_{}", spec.name));
-    // The database would cut it, too.
+    // The database would cut it too.
     while name.len() > 63 {
         name.pop();
     }
     name
 }
 
-/// Text in a command of the replication protocol, which knows no backslashes.
+/// Quotes text for a command of the replication protocol, which knows no backslashes.
 fn literal_plain(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
-/// Makes sure that a publication tells all changes of the table.
+/// Makes sure that a publication reports all changes of the table.
 async fn publish(client: &Client, table: &Table, name: &str) -> Result<(), Failure> {
     let (sql_name, of) = (quoted(name), table.sql_name());
     let root = if table.is_partitioned { " WITH (publish_via_partition_root = true)" } else { "" };
@@ -450,7 +454,7 @@ async fn publish(client: &Client, table: &Table, name: &str) -> Result<(), Failu
     }
 }
 
-/// Runs what makes the publication right; if that is not allowed, says that it has to be.
+/// Runs a statement that makes the publication right. If that is not allowed, the error says what to run.
 async fn alter(client: &Client, sql: &str) -> Result<(), Failure> {
     match client.batch_execute(sql).await {
         // Another server was faster.
@@ -463,7 +467,7 @@ async fn alter(client: &Client, sql: &str) -> Result<(), Failure> {
     }
 }
 
-/// The slot, and from where on it is resumed, if it is (R1).
+/// Finds or makes the slot; returns its name, and the position it is resumed at, if it is (R1).
 async fn slot(driver: &Postgres, link: &mut Link) -> Result<(String, Option<u64>), Failure> {
     let limit = driver.spec.connect_timeout;
     let Some(name) = &driver.spec.slot else {
@@ -498,7 +502,7 @@ async fn slot(driver: &Postgres, link: &mut Link) -> Result<(String, Option<u64>
         make_slot(link, name, "").await?;
         return Ok((name.clone(), None));
     };
-    // One that was made anew by somebody else has missed what lies between.
+    // A slot that was made anew by another server or user has missed what lies between.
     let position = place(driver).position.filter(|position| confirmed <= *position);
     Ok((name.clone(), position))
 }
@@ -506,7 +510,7 @@ async fn slot(driver: &Postgres, link: &mut Link) -> Result<(String, Option<u64>
 async fn make_slot(link: &mut Link, name: &str, kind: &str) -> Result<(), Failure> {
     let make = format!("CREATE_REPLICATION_SLOT {}{kind} LOGICAL pgoutput NOEXPORT_SNAPSHOT", quoted(name));
     let made = timeout(SLOT, link.query(&make)).await;
-    let waits = "the database makes no replication slot while transactions that were begun before have not ended \
+    let waits = "the database makes no replication slot until all older transactions have ended \
                  (pg_stat_activity shows them)";
     made.unwrap_or_else(|_| Err(Failure::Down(waits.into()))).map(|_| ())
 }

@@ -5,7 +5,7 @@
 //! connect ─► startup, password ─► query … ─► stream ─► next, status, next …
 //! ```
 //!
-//! Waits of any length are the caller's to end; `next` may be dropped at any time without losing anything.
+//! The caller limits waits. `next` may be dropped at any time without losing anything.
 
 use super::pgoutput::{Bytes, EPOCH_US};
 use super::tls::Tls;
@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
-/// Bytes of a message at most: more than a row can have.
+/// Longest message, more than a row can have.
 const LONGEST: usize = 1 << 31;
 
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -26,16 +26,16 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 pub(super) struct Link {
     stream: Box<dyn Stream>,
-    /// Read, and not yet given out from `at` on.
+    /// Bytes that were read; those from `at` on are not given out yet.
     buffer: Vec<u8>,
     at: usize,
 }
 
-/// What a stream brings.
+/// A message of a stream.
 pub(super) enum Streamed<'a> {
     /// A message of the plugin.
     Data(&'a [u8]),
-    /// Everything before this position was sent.
+    /// Everything before position `end` was sent; `asks`: the server wants an answer.
     Alive { end: u64, asks: bool },
 }
 
@@ -47,7 +47,7 @@ fn down(why: impl ToString) -> Failure {
 }
 
 fn garbled() -> Failure {
-    down("the database sent something that is not understood")
+    down("the database sent an unexpected message")
 }
 
 impl Link {
@@ -96,9 +96,7 @@ impl Link {
                 }
                 10 => {
                     if !body.0.split(|b| *b == 0).any(|name| name == SCRAM_SHA_256.as_bytes()) {
-                        return Err(refused(
-                            "the database wants a way of authentication that is not supported",
-                        ));
+                        return Err(refused("the database asks for an unsupported way of authentication"));
                     }
                     let begun = ScramSha256::new(password_of(config)?, ChannelBinding::unsupported());
                     let length = (begun.message().len() as u32).to_be_bytes();
@@ -116,12 +114,12 @@ impl Link {
                     let begun = scram.as_mut().ok_or_else(garbled)?;
                     begun.finish(body.0).map_err(|e| refused(&e.to_string()))?;
                 }
-                _ => return Err(refused("the database wants a way of authentication that is not supported")),
+                _ => return Err(refused("the database asks for an unsupported way of authentication")),
             }
         }
     }
 
-    /// The answer to a command of the replication protocol.
+    /// Runs a command of the replication protocol and returns its rows.
     pub async fn query(&mut self, text: &str) -> Result<Rows, Failure> {
         self.write(Some(b'Q'), &[text.as_bytes(), b"\0"].concat()).await?;
         self.until_ready().await
@@ -138,7 +136,7 @@ impl Link {
         }
     }
 
-    /// Starts a stream; from then on only `next` and `status`.
+    /// Starts a stream; from then on only `next` and `status` may be called.
     pub async fn stream(&mut self, text: &str) -> Result<(), Failure> {
         self.write(Some(b'Q'), &[text.as_bytes(), b"\0"].concat()).await?;
         while self.message().await?.0 != b'W' {}
@@ -171,7 +169,7 @@ impl Link {
         })
     }
 
-    /// Says that everything before a position is done with; asks for a sign of life.
+    /// Reports that everything before a position is done with; `ask`: wants a sign of life.
     pub async fn status(&mut self, done: u64, ask: bool) -> Result<(), Failure> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_micros() as i64);
         let done = done.to_be_bytes();
@@ -183,11 +181,11 @@ impl Link {
         let length = (body.len() as u32 + 4).to_be_bytes();
         let message = [kind.as_slice(), &length, body].concat();
         self.stream.write_all(&message).await.map_err(down)?;
-        // What is encrypted may still be kept back.
+        // The TLS layer may still hold bytes back.
         self.stream.flush().await.map_err(down)
     }
 
-    /// The next message that is no error.
+    /// The next message; an error message is an error.
     async fn message(&mut self) -> Result<(u8, Vec<u8>), Failure> {
         let (kind, body) = self.frame().await?;
         match kind {
@@ -196,7 +194,7 @@ impl Link {
         }
     }
 
-    /// Kind and place in the buffer of the next message. It is taken when it is complete, and not before.
+    /// The kind of the next message and its range in the buffer. It is taken only when it is complete.
     async fn frame(&mut self) -> Result<(u8, std::ops::Range<usize>), Failure> {
         loop {
             let mut head = Bytes(&self.buffer[self.at..]);
@@ -240,7 +238,7 @@ async fn open_stream(config: &Config, tls: &Tls) -> Result<Box<dyn Stream>, Fail
         (None, None) => return Err(Failure::Refused("the url names no host".into())),
     };
     let _ = stream.set_nodelay(true);
-    // A peer that is gone acknowledges no sign of life; one that is busy does.
+    // A peer that is gone does not acknowledge bytes; a busy one does.
     let _ = socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(Duration::from_secs(10)));
     tls.wrap(stream, &host).await
 }
@@ -255,7 +253,7 @@ fn row(body: &[u8]) -> Option<Vec<Option<String>>> {
     (0..count).map(|_| value(&mut body)).collect()
 }
 
-/// What an error message says.
+/// Reads an error message.
 fn error(body: &[u8]) -> Failure {
     let (mut body, mut code, mut text) = (Bytes(body), String::new(), String::new());
     while let Some((kind, value)) =

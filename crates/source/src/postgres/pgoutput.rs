@@ -1,10 +1,11 @@
-//! What PostgreSQL's plugin `pgoutput` sends, version 1: <https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html>
+//! Messages of PostgreSQL's plugin `pgoutput`, version 1:
+//! <https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html>
 //!
 //! ```text
-//! Begin(xid) Relation? Insert | Update | Delete | Truncate … Commit        one transaction after the other, once committed
+//! Begin(xid) Relation? Insert | Update | Delete | Truncate … Commit  whole transactions, one after the other
 //! ```
 //!
-//! Nothing here believes a length: what does not fit is an error.
+//! No length is trusted: a message that does not fit it is an error.
 
 /// Microseconds from 1970 to 2000, where the database's clock begins.
 pub(super) const EPOCH_US: i64 = 946_684_800_000_000;
@@ -53,7 +54,7 @@ pub(super) struct Column {
 /// Values by column; None: null, or not sent because it is stored apart and did not change.
 pub(super) type Tuple<'a> = Vec<Option<&'a [u8]>>;
 
-/// Reads one message. None: it is malformed.
+/// Reads one message; None: it is malformed.
 pub(super) fn read(bytes: &[u8]) -> Option<Message<'_>> {
     let mut rest = Bytes(bytes);
     Some(match rest.u8()? {
@@ -124,7 +125,7 @@ impl<'a> Bytes<'a> {
         Some(u64::from_be_bytes(self.take(8)?.try_into().ok()?))
     }
 
-    /// Text that ends with a zero byte.
+    /// Reads text that ends with a zero byte.
     pub fn text(&mut self) -> Option<String> {
         let end = self.0.iter().position(|b| *b == 0)?;
         let text = String::from_utf8_lossy(self.take(end)?).into_owned();

@@ -1,12 +1,12 @@
-//! What the database says of a source's table, and the statement that loads from it.
+//! The database's description of a source's table, and the statement that loads from it.
 
 use super::{failure, literal, quoted, value};
 use crate::{Failure, Form, IdType, Spec};
 use tokio_postgres::Client;
 
-/// The oldest version whose publications can name schemas.
+/// Oldest version whose publications can name schemas.
 const SCHEMA_PUBLICATIONS: i32 = 150_000;
-/// The oldest version whose snapshots have 64-bit numbers under the newer name.
+/// Oldest version whose snapshots have 64-bit numbers under the newer name.
 const NEWER_SNAPSHOTS: i32 = 130_000;
 
 /// A table as it is now.
@@ -20,13 +20,13 @@ pub(super) struct Table {
     version: i32,
     id_sql_type: &'static str,
     modified: Option<Time>,
-    /// r: table, d: primary key, i: an index, f: whole rows, n: nothing.
+    /// Replica identity: d: primary key, i: an index, f: whole rows, n: nothing.
     identity: i8,
-    /// Whether the ids are part of the primary key, and of the index of the replica identity.
+    /// Whether the ids are part of the primary key; the next field: of the index of the replica identity.
     in_primary_key: bool,
     in_identity: bool,
     is_logged: bool,
-    /// A partition of it whose changes cannot be followed: it is not logged, or is another server's.
+    /// A partition whose changes cannot be followed: it is not logged, or belongs to another server.
     unfit_partition: Option<String>,
     pub wal_level: String,
 }
@@ -53,13 +53,14 @@ const COLUMNS: &str = "\
     FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid \
     WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
 
-/// Of the indexes with a column: whether some is unique for it alone, and whether it is in the key and in the replica identity.
+/// Properties of the indexes with a column: whether one is unique for it alone, whether it is in the primary
+/// key, and whether in the replica identity.
 const INDEXES: &str = "\
     SELECT coalesce(bool_or(indisunique AND indisvalid AND indpred IS NULL AND indnatts = 1), false), \
         coalesce(bool_or(indisprimary AND indimmediate), false), coalesce(bool_or(indisreplident), false) \
     FROM pg_index WHERE indrelid = $1 AND $2::int2 = ANY(indkey)";
 
-/// The first partition whose changes are in no log of this server.
+/// Finds the first partition whose changes are in no log of this server.
 const UNFIT: &str = "\
     SELECT min(t.relid::regclass::text) FROM pg_partition_tree($1::oid) t JOIN pg_class c ON c.oid = t.relid \
     WHERE c.relpersistence <> 'p' OR c.relkind NOT IN ('r', 'p')";
@@ -136,7 +137,7 @@ impl Table {
         format!("{}.{}", quoted(&self.schema), quoted(&self.name))
     }
 
-    /// The expression for the snapshot of the statement it stands in.
+    /// The SQL for the snapshot of the statement it stands in.
     pub fn snapshot(&self) -> &'static str {
         if self.version >= NEWER_SNAPSHOTS {
             "pg_current_snapshot()::text"
@@ -145,7 +146,8 @@ impl Table {
         }
     }
 
-    /// The first row is the snapshot; then id, body and time of each row. (A name alone would be a column, if there is one.)
+    /// The statement of a load. Its first row is the snapshot; the others are id, body and time of each row.
+    /// `t.*` and not `t`, which could be a column.
     pub fn select(&self, spec: &Spec) -> String {
         let id = format!("t.{}", quoted(spec.id.as_deref().unwrap_or("id")));
         let row = match &spec.columns {
@@ -174,7 +176,7 @@ impl Table {
         )
     }
 
-    /// Whether updates and deletes of it can be followed; if not, why, and what to do.
+    /// Checks that updates and deletes can be followed. Errors: why not, and what to do.
     pub fn check_feed(&self, spec: &Spec) -> Result<(), Failure> {
         let (table, id) = (self.sql_name(), spec.id.as_deref().unwrap_or("id"));
         if self.wal_level != "logical" {
@@ -207,10 +209,11 @@ impl Table {
         }
     }
 
-    /// A query whose answer changes with whatever makes rows other ones without a change that is told: another table under the
-    /// name or a table that is not logged any more, other columns, other indexes, other policies, another schema (which a publication
-    /// may be for), another publication; of a partitioned table other partitions, or one that was emptied by itself, for that is
-    /// told of the whole only. O(partitions) there.
+    /// The SQL for a text that differs after any change of rows that the stream does not report. It covers
+    /// another table under the name, an unlogged table, other columns, indexes or policies. It also covers
+    /// another schema, which a publication may be for, and another publication. Of a partitioned table it
+    /// covers the partitions and their files, since the stream reports only a TRUNCATE of the whole. Cost:
+    /// O(partitions) there.
     pub fn identity_sql(&self, spec: &Spec, publication: &str) -> String {
         let (asked, publication) = (literal(&spec.table), literal(publication));
         let partitions = match self.is_partitioned {
@@ -246,7 +249,7 @@ impl Table {
 }
 
 impl Time {
-    /// Small integers are seconds.
+    /// The SQL for the time in milliseconds; small integers are seconds.
     fn milliseconds(self, column: &str) -> String {
         match self {
             Time::Stamp => {
@@ -267,7 +270,7 @@ fn time(type_id: u32, name: String) -> Result<Time, Failure> {
     }
 }
 
-/// What the ids are, and how an array of their texts is made one of their type.
+/// The type of the ids, and the cast from an array of their texts to one of that type.
 fn id_type(spec: &Spec, id: &str, type_id: u32, name: String) -> Result<(IdType, &'static str), Failure> {
     let found = match type_id {
         20 | 21 | 23 => (IdType::Integer, "::int8[]"),
@@ -282,6 +285,6 @@ fn id_type(spec: &Spec, id: &str, type_id: u32, name: String) -> Result<(IdType,
     match spec.id_type {
         IdType::Auto => Ok(found),
         asked if asked == found.0 => Ok(found),
-        _ => refused(format!("column '{id}' is of type {name}, which is not its id-type: leave that out")),
+        _ => refused(format!("column '{id}' is of type {name}, which contradicts id-type: leave that out")),
     }
 }

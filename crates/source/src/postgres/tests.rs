@@ -4,7 +4,7 @@ use crate::testing::{Told, *};
 use rustix::process::Signal;
 use support::postgres::{Server, shared};
 
-/// A table of a test's own on a server, and a connection to change it with.
+/// A table for one test on a server, and a connection to change it with.
 struct Shop {
     server: Arc<Server>,
     table: String,
@@ -19,7 +19,7 @@ async fn client(server: &Server) -> Client {
 }
 
 impl Shop {
-    /// With these columns.
+    /// Makes the table with these columns.
     async fn new(server: Arc<Server>, table: &str, columns: &str) -> Shop {
         let client = Arc::new(client(&server).await);
         client.batch_execute(&format!("CREATE TABLE {table} ({columns})")).await.unwrap();
@@ -227,7 +227,7 @@ async fn every_change_is_told() {
     assert_eq!(load(&database, &["1", "3", "9", "10"]).await, []);
     feed.until_heartbeat().await;
     assert!(feed.times().iter().all(|ms| *ms > 1_700_000_000_000));
-    // More than is told at once, and more than is remembered of a transaction.
+    // More changes than are reported at once, and more ids than are remembered of a transaction.
     shop.run("INSERT INTO @ (id) SELECT generate_series(101, 3100)").await;
     feed.until("3000 changes", |told| told.len() == 3004).await;
     feed.forget();
@@ -266,7 +266,8 @@ async fn another_table_is_not_the_same() {
     assert_eq!(load(&database, &["2"]).await.len(), 1);
 }
 
-/// What leaves a publication FOR ALL TABLES, or is seen with other eyes, without a word in the stream.
+/// Some changes take a table out of a publication FOR ALL TABLES, or change which rows are visible, without a
+/// message in the stream.
 #[tokio::test]
 async fn a_table_that_is_not_followed_any_more_ends_what_is_cached() {
     let shop = Shop::new(shared(), "silent", "id int PRIMARY KEY, other int NOT NULL UNIQUE").await;
@@ -307,7 +308,7 @@ async fn a_table_that_is_not_followed_any_more_ends_what_is_cached() {
     shop.run("DROP PUBLICATION of_all; DROP SCHEMA elsewhere").await;
 }
 
-/// A partition that is not logged, or is another server's, tells nothing of its rows.
+/// A partition that is not logged, or belongs to another server, reports nothing of its rows.
 #[tokio::test]
 async fn a_partition_that_is_not_logged_is_named() {
     let shop = Shop::new(shared(), "halflogged", "id int PRIMARY KEY) PARTITION BY RANGE (id").await;
@@ -336,7 +337,7 @@ async fn partitions_are_told_as_their_table() {
     assert_eq!(load(&database, &["1"]).await[0].1, r#"{"id":1,"v":1}"#);
 }
 
-/// What happens to partitions as such is not in the stream of changes; the next heartbeat tells that everything may be another.
+/// Changes to partitions as such are not in the stream; the next heartbeat reports that all rows may differ.
 #[tokio::test]
 async fn partitions_that_come_go_or_are_emptied_end_what_is_cached() {
     let shop =
@@ -365,7 +366,7 @@ async fn partitions_that_come_go_or_are_emptied_end_what_is_cached() {
     assert_eq!(load(&database, &["250"]).await.len(), 1);
 }
 
-/// A publication of whole schemas that loses that of the table goes silent.
+/// A publication of whole schemas falls silent when it loses the table's schema.
 #[tokio::test]
 async fn a_publication_that_loses_its_schema_is_noticed() {
     let shop = Shop::new(shared(), "inschema", "id int PRIMARY KEY").await;
@@ -409,7 +410,7 @@ async fn a_named_slot_is_resumed() {
     feed.until_changed(&["2"]).await;
     assert!(!feed.all().contains(&Told::Changed("1".into())));
     end(following).await;
-    // Another process keeps nothing, so it need not hear of what was.
+    // Another process keeps nothing, so it need not hear of earlier changes.
     shop.run("INSERT INTO @ VALUES (3)").await;
     let other = shop.open("slot resumed_slot");
     let (other_feed, following) = follow(&other).await;
@@ -417,7 +418,7 @@ async fn a_named_slot_is_resumed() {
     other_feed.until_changed(&["4"]).await;
     assert_eq!(other_feed.all(), [Told::Opened(Since::Unknown), Told::Changed("4".into())]);
     end(following).await;
-    // A slot that somebody dropped, or made anew, has missed something.
+    // A slot that was dropped, or made anew, has missed something.
     shop.run("SELECT pg_drop_replication_slot('resumed_slot')").await;
     shop.run("INSERT INTO @ VALUES (5)").await;
     shop.run("SELECT pg_create_logical_replication_slot('resumed_slot', 'pgoutput')").await;
@@ -454,7 +455,7 @@ async fn a_slot_that_was_invalidated_is_made_anew() {
     feed.until_changed(&["1", "-1"]).await;
 }
 
-/// Whatever answers under the address: an error, and no panic.
+/// Any answer under the address leads to an error, and not to a panic.
 #[tokio::test]
 async fn what_speaks_another_language_is_no_database() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -494,7 +495,7 @@ async fn what_speaks_another_language_is_no_database() {
     }
 }
 
-/// A commit that waits for a synchronous standby is decoded and told, but no other session sees it.
+/// A commit that waits for a synchronous standby is decoded and reported, but no other session sees it.
 #[tokio::test]
 async fn what_was_told_is_loaded_although_it_is_not_visible_yet() {
     let shop = Shop::new(Arc::new(Server::start()), "early", "id int PRIMARY KEY, v int").await;
@@ -534,7 +535,7 @@ async fn what_was_told_is_loaded_although_it_is_not_visible_yet() {
     assert!(loading.await.unwrap().contains(&told));
 }
 
-/// The same with a transaction that is merely said to have been told.
+/// The same with a transaction that is merely claimed to have been reported.
 #[tokio::test]
 async fn a_transaction_that_stays_invisible_makes_a_load_slow() {
     let shop = Shop::new(Arc::new(Server::start()), "unseen", "id int PRIMARY KEY, v int").await;
@@ -552,7 +553,7 @@ async fn a_transaction_that_stays_invisible_makes_a_load_slow() {
     assert!(driver.told.now().is_empty());
 }
 
-/// A transaction that was in progress when the feed was opened, and is not told, may have been committed before.
+/// A transaction in progress when the feed opened, and not reported, may have committed earlier.
 #[tokio::test]
 async fn what_was_in_progress_at_the_beginning_is_settled() {
     let shop = Shop::new(Arc::new(Server::start()), "begun", "id int PRIMARY KEY, v int").await;
@@ -568,7 +569,7 @@ async fn what_was_in_progress_at_the_beginning_is_settled() {
     feed.until_lost().await;
 }
 
-/// Waits until nobody follows by the slot.
+/// Waits until the slot has no follower.
 async fn until_free(shop: &Shop, slot: &str) {
     let free = format!("SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{slot}' AND active");
     while shop.client.query_one(&free, &[]).await.unwrap().get::<_, i64>(0) > 0 {
@@ -596,7 +597,8 @@ async fn cut(
     following
 }
 
-/// What is still to be settled is so after a cut, too; and it is of the last opening, though an earlier one had as much.
+/// Transactions that are still unsettled stay so after a cut. They belong to the last opening, even if an
+/// earlier one had as many.
 #[tokio::test]
 async fn what_was_in_progress_at_the_beginning_is_settled_after_a_cut() {
     let shop = Shop::new(Arc::new(Server::start()), "cutoff", "id int PRIMARY KEY, v int").await;
@@ -605,7 +607,8 @@ async fn what_was_in_progress_at_the_beginning_is_settled_after_a_cut() {
     let (feed, mut following) = follow(&database).await;
     let mut open: Option<Client> = None;
     for column in ["a", "b"] {
-        // What ends the feed for good has it begin anew at the present. What was in progress the last time ends unseen.
+        // An error that ends the feed for good makes it begin at the present. The earlier transactions in
+        // progress end unseen.
         shop.run(&format!("ALTER TABLE @ ADD COLUMN {column} int")).await;
         assert!(matches!(following.failure().await, Failure::Lost(_)));
         until_free(&shop, slot).await;
@@ -627,7 +630,7 @@ async fn what_was_in_progress_at_the_beginning_is_settled_after_a_cut() {
     feed.until_lost().await;
 }
 
-/// What is committed while the feed is cut is told when it is resumed, and then there is nothing to be settled.
+/// Commits while the feed is cut are reported when it resumes, and then nothing is unsettled.
 #[tokio::test]
 async fn what_was_in_progress_when_the_feed_was_cut_is_told() {
     let shop = Shop::new(Arc::new(Server::start()), "across", "id int PRIMARY KEY, v int").await;
@@ -655,7 +658,7 @@ async fn what_was_in_progress_when_the_feed_was_cut_is_told() {
     assert!(load(&database, &["1", "2"]).await.iter().all(|(_, row)| row.contains("\"v\":1")));
 }
 
-/// While it stops the database waits for answers of those who follow.
+/// While it stops, the database waits for answers of its followers.
 async fn stop(server: &Arc<Server>, signal: Signal) {
     let server = server.clone();
     tokio::task::spawn_blocking(move || server.stop(signal)).await.unwrap();
@@ -690,15 +693,15 @@ async fn a_database_that_dies_is_down_until_it_is_back() {
     }
 }
 
-/// What a line that broke swallows.
+/// The messages that a broken line swallows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Swallows {
     Everything,
-    /// What the database says on connections for replication; all else goes its way.
+    /// The database's messages on replication connections; all others pass.
     Feeds,
 }
 
-/// Passes bytes on to a port; what comes over connections made before the count was raised is swallowed.
+/// Passes bytes on to a port. Bytes over connections made before the count was raised are swallowed.
 async fn proxy(to: u16, swallows: Swallows) -> (u16, Arc<std::sync::atomic::AtomicUsize>) {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -735,7 +738,7 @@ async fn proxy(to: u16, swallows: Swallows) -> (u16, Arc<std::sync::atomic::Atom
     (port, broken)
 }
 
-/// A line that swallows everything: the connection behind it is given up after one load, and not when the system notices.
+/// A line that swallows everything: its connection is given up after one load, not when the system notices.
 #[tokio::test]
 async fn a_connection_that_swallows_everything_is_given_up() {
     let shop = Shop::new(shared(), "swallowed", "id int PRIMARY KEY").await;
@@ -750,7 +753,7 @@ async fn a_connection_that_swallows_everything_is_given_up() {
     assert_eq!(load(&database, &["1"]).await.len(), 1);
 }
 
-/// The database goes on, and hears all that is said to it; only what its feed says does not arrive.
+/// The database goes on and hears everything; only its feed's messages do not arrive.
 #[tokio::test]
 async fn a_feed_that_says_nothing_is_given_up() {
     let shop = Shop::new(shared(), "mute", "id int PRIMARY KEY, v int").await;

@@ -1,16 +1,16 @@
-//! TLS to PostgreSQL, by the words of libpq: `sslmode`, `sslrootcert`, `sslcert` and `sslkey` in the url.
+//! TLS to PostgreSQL, with the words of libpq in the url: `sslmode`, `sslrootcert`, `sslcert` and `sslkey`.
 //! <https://www.postgresql.org/docs/current/libpq-ssl.html>
 //!
-//! | sslmode | TLS | who the server is |
+//! | sslmode | TLS | the server's certificate |
 //! |---|---|---|
 //! | `disable` | no | |
-//! | `prefer`, the default | if the server has it | not looked at |
-//! | `require` | yes | not looked at; with `sslrootcert` as `verify-ca` |
-//! | `verify-ca` | yes | its certificate comes from one of the roots |
-//! | `verify-full` | yes | and is for the host of the url |
+//! | `prefer`, the default | if the server has it | not checked |
+//! | `require` | yes | not checked; with `sslrootcert` as `verify-ca` |
+//! | `verify-ca` | yes | comes from one of the roots |
+//! | `verify-full` | yes | comes from one of the roots, and is for the host of the url |
 //!
-//! Roots are the certificates in the file `sslrootcert`, or the system's (`system`, or where there is none). Over a unix socket there is no
-//! TLS, as in libpq.
+//! Roots are the certificates in the file `sslrootcert`, or the system's if that is missing or `system`. Over
+//! a unix socket there is no TLS, as in libpq.
 
 use super::link::Stream;
 use crate::Failure;
@@ -33,13 +33,13 @@ use tokio_rustls::rustls::{
 /// The message that asks for TLS.
 const REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 
-/// How a source's connections are made.
+/// TLS settings of a source's connections.
 pub(super) struct Tls {
     pub mode: SslMode,
     config: Option<Arc<ClientConfig>>,
 }
 
-/// What a url says of it.
+/// The words about TLS in a url.
 #[derive(Default)]
 struct Words {
     mode: Option<String>,
@@ -49,7 +49,7 @@ struct Words {
 }
 
 impl Words {
-    /// Takes them out of a url; gives what is left of it.
+    /// Takes the words out of a url; returns the rest of it first.
     fn split(url: &str) -> Result<(String, Words), String> {
         let mut words = Words::default();
         let Some((left, query)) = url.split_once('?') else { return Ok((url.to_owned(), words)) };
@@ -75,7 +75,8 @@ impl Words {
 }
 
 impl Tls {
-    /// Reads a url; gives what is left of it. Reads the files it names. Errors: unknown modes, files that are missing or wrong.
+    /// Reads a url and the files it names; returns the rest of the url first. Errors: an unknown mode, files
+    /// that are missing or wrong.
     pub fn of(url: &str) -> Result<(String, Tls), String> {
         let (url, words) = Words::split(url)?;
         let provider = Arc::new(crypto::ring::default_provider());
@@ -123,8 +124,8 @@ impl Tls {
         self.config.as_ref().map(|config| MakeRustlsConnect::new((**config).clone()))
     }
 
-    /// Begins TLS on a connection that was just made, if that is wanted and can be. Errors: it is required and the server has none;
-    /// its certificate is refused.
+    /// Begins TLS on a fresh connection, unless it is off or the server has none and `prefer` allows that.
+    /// Errors: TLS is required and the server has none; a certificate is refused.
     pub async fn wrap(&self, mut stream: TcpStream, host: &str) -> Result<Box<dyn Stream>, Failure> {
         let Some(config) = &self.config else { return Ok(Box::new(stream)) };
         let down = |e: std::io::Error| match format!("TLS: {e}") {
@@ -132,12 +133,12 @@ impl Tls {
             text => Failure::Down(text),
         };
         stream.write_all(&REQUEST).await.map_err(down)?;
-        // One byte and no more: what came behind it unasked would not be encrypted.
+        // Reads one byte and no more: further bytes would not be encrypted.
         match stream.read_u8().await.map_err(down)? {
             b'S' => {}
             b'N' if self.mode == SslMode::Prefer => return Ok(Box::new(stream)),
             b'N' => return Err(Failure::Refused("the database does not support TLS".into())),
-            _ => return Err(Failure::Down("the database sent something that is not understood".into())),
+            _ => return Err(Failure::Down("the database sent an unexpected message".into())),
         }
         let name = ServerName::try_from(host.to_owned());
         let name = name.map_err(|_| Failure::Refused(format!("'{host}' is no name of a server")))?;
@@ -152,7 +153,7 @@ fn certificates(file: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     if found.is_empty() { Err("there is no certificate in it".into()) } else { Ok(found) }
 }
 
-/// Checks certificates against those of a file, or the system's.
+/// Makes a verifier of certificates against those of a file, or the system's.
 fn verifier(file: Option<&str>, provider: &Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>, String> {
     let mut roots = RootCertStore::empty();
     match file {
@@ -173,11 +174,11 @@ fn verifier(file: Option<&str>, provider: &Arc<CryptoProvider>) -> Result<Arc<We
     built.map_err(|e| e.to_string())
 }
 
-/// Takes more than a name and a chain that fit.
+/// A verifier that accepts more than a matching name and chain.
 #[derive(Debug)]
 struct Lenient {
-    /// Certificates have to come from these roots, whatever name they are for. None: any certificate will do, the connection is
-    /// encrypted and with whom is not known.
+    /// Certificates must come from these roots, whatever name they are for. None: any certificate is
+    /// accepted; the connection is encrypted, but the peer is unknown.
     roots: Option<Arc<WebPkiServerVerifier>>,
     provider: Arc<CryptoProvider>,
 }
@@ -192,7 +193,7 @@ impl ServerCertVerifier for Lenient {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let Some(roots) = &self.roots else { return Ok(ServerCertVerified::assertion()) };
-        // The name is looked at last.
+        // The name is checked last, so a wrong name alone means that the chain is right.
         match roots.verify_server_cert(cert, chain, name, ocsp, now) {
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },

@@ -1,19 +1,21 @@
-//! Which transactions were told lately, and whether a snapshot sees them.
+//! Recently reported transactions, and whether a snapshot sees them.
 //!
 //! ```text
-//! COMMIT: the record is written ─► it may be decoded, sent and told ─► its backend leaves the list of those in progress
-//!                                                      └──────── between: a load does not see it yet ────────┘
+//! COMMIT: record written ─► it may be decoded, sent and reported ─► its backend leaves the list
+//!                                           └─── between: a load does not see it yet ───┘
 //! ```
 //!
-//! A commit counts for readers when its backend leaves that list, a little after its record was written, and much later if it waits
-//! for a synchronous standby. So the feed may tell a change that a load begun afterwards still misses. Therefore:
+//! Readers see a commit when its backend leaves the list of transactions in progress. This is a little after
+//! its record was written, and much later if it waits for a synchronous standby. So the feed may report a
+//! change that a load begun afterwards still misses. Therefore:
 //!
-//! - T1: a transaction is in the list before its changes are told.
-//! - T2: a load takes the list when it begins, and reads the rows and the snapshot they were read in with one statement. If one of
-//!   those transactions touched an id of the load and the snapshot does not see it, the load reads again.
-//! - T3: what some snapshot saw every later one sees: it leaves the list.
+//! - T1: a transaction is in the list here before its changes are reported.
+//! - T2: a load takes the list when it begins, and reads rows and snapshot with one statement. If a listed
+//!   transaction touched an id of the load and the snapshot does not see it, the load reads again.
+//! - T3: a transaction that some snapshot saw is seen by every later one, so it leaves the list.
 //!
-//! Cost: an entry per told transaction, however long it is, until the next load or heartbeat. A load copies pointers.
+//! Cost: an entry per reported transaction, however long it is, until the next load or heartbeat. A load
+//! copies pointers.
 
 use crate::{Change, Id};
 use std::sync::{Arc, Mutex};
@@ -23,7 +25,7 @@ const IDS: usize = 64;
 
 pub(super) struct Entry {
     xid: u32,
-    /// None: any.
+    /// None: it may have touched any row.
     ids: Option<Box<[Id]>>,
 }
 
@@ -37,24 +39,24 @@ impl Entry {
 pub(super) struct Told(Mutex<Vec<Arc<Entry>>>);
 
 impl Told {
-    /// These changes are going to be told (T1); none: all rows.
+    /// Adds changes that are about to be reported (T1); no changes: all rows.
     pub fn add(&self, xid: u32, changes: &[Change]) {
         let few = (1..=IDS).contains(&changes.len());
         let ids = few.then(|| changes.iter().map(|change| change.id.clone()).collect());
         let mut list = self.list();
-        // A long one is told in many pieces.
+        // A long transaction is reported in many pieces.
         let known = list.last().is_some_and(|last| last.xid == xid && last.ids.is_none());
         if !known {
             list.push(Arc::new(Entry { xid, ids }));
         }
     }
 
-    /// What was told up to now (T2).
+    /// All transactions reported up to now and not seen since (T2).
     pub fn now(&self) -> Vec<Arc<Entry>> {
         self.list().clone()
     }
 
-    /// Forgets what a snapshot sees (T3).
+    /// Forgets the transactions that a snapshot sees (T3).
     pub fn seen(&self, snapshot: &Snapshot) {
         self.list().retain(|entry| !snapshot.sees(entry.xid));
     }
@@ -69,7 +71,8 @@ impl Told {
     }
 }
 
-/// What a statement sees: everything before `xmin`, nothing from `xmax` on, and in between all but those in progress.
+/// The transactions a statement sees: all before `xmin`, none from `xmax` on, and in between all but those in
+/// progress.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Snapshot {
     xmin: u64,
@@ -78,7 +81,7 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads `xmin:xmax:xid,xid…`.
+    /// Reads `xmin:xmax:xid,xid…`; None: malformed.
     pub fn parse(text: &str) -> Option<Snapshot> {
         let mut parts = text.splitn(3, ':');
         let (xmin, xmax, list) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?, parts.next()?);
@@ -87,7 +90,8 @@ impl Snapshot {
         Some(Snapshot { xmin, xmax, in_progress })
     }
 
-    /// Whether a transaction that was told is seen. The feed has the lower half of its number: it is the one nearest to here.
+    /// Whether a reported transaction is seen. The feed knows only the lower half of its number; the nearest
+    /// full number is taken.
     pub fn sees(&self, xid: u32) -> bool {
         let distance = xid.wrapping_sub(self.xmax as u32) as i32;
         self.has_ended(self.xmax.saturating_add_signed(distance.into()))
@@ -97,7 +101,7 @@ impl Snapshot {
         xid < self.xmin || (xid < self.xmax && !self.in_progress.contains(&xid))
     }
 
-    /// Whether everything is seen that those who were told touched these ids did.
+    /// Whether every reported transaction that touched these ids is seen.
     pub fn sees_all(&self, told: &[Arc<Entry>], ids: &[Id]) -> bool {
         told.iter().all(|entry| self.sees(entry.xid) || !entry.touched(ids))
     }

@@ -1,24 +1,28 @@
-//! The feed of a table in SQLite: triggers write the ids that change into a table, a thread reads them.
+//! The feed of a table in SQLite: triggers write the ids of changed rows into a table, and a thread reads
+//! them.
 //!
 //! ```text
-//! writer, any process: UPDATE products … ─► trigger ─► "evenkeel_changes_products.id": seq, id, at    (one transaction)
-//! thread: every POLL: PRAGMA data_version ─ moved ─► entries after `seq` ─► Feed::changed
+//! writer, any process: UPDATE products … ─► trigger ─► "evenkeel_changes_products.id": seq, id, at
+//! thread, every POLL: PRAGMA data_version ─ moved ─► entries after `seq` ─► Feed::changed
 //! ```
 //!
-//! - L1: an entry is committed with its change; entries have consecutive numbers and the newest is never removed. So whoever
-//!   finds the number after its own has missed nothing, and whoever does not gives everything up.
-//! - L2: whoever makes the triggers (anew) writes an entry without an id, which means that any row may have changed. So all servers
-//!   in front of one file learn of the time in which there were none.
-//! - L3: entries are removed when they are older than KEPT_MS or more than KEPT. A server that is further behind finds a gap (L1).
-//! - L4: what changes rows without triggers changes the schema: another table under the name, a column added. Then everything is
-//!   given up.
-//! - L5: REPLACE removes rows that stand in its way without running their delete triggers; another unique index is the way to that.
-//!   For each such index the entries are written before. Unique indexes over expressions are not covered.
-//! - L6: what was not recorded is given up before anything later is told: entries are read together with the schema, in which a
-//!   trigger that is gone shows.
+//! - L1: an entry is committed with its change. Entries have consecutive numbers, and the newest is never
+//!   removed. A server that finds the next number has missed nothing; one that does not drops everything.
+//! - L2: a server that makes the triggers writes an entry without an id, which means that any row may have
+//!   changed. So all servers of a file learn of the time without triggers.
+//! - L3: entries are removed when they are older than KEPT_MS or more than KEPT. A server that is further
+//!   behind finds a gap (L1).
+//! - L4: rows that change without triggers do so by a change of the schema: another table under the name, an
+//!   added column. Then everything is dropped.
+//! - L5: REPLACE removes conflicting rows without running their delete triggers; other unique indexes cause
+//!   such conflicts. For each such index a trigger writes the entries first. Unique indexes over expressions
+//!   are not covered.
+//! - L6: unrecorded changes lead to dropping everything before anything later is reported. Entries are read
+//!   together with the schema, in which a missing trigger shows.
 //!
-//! Cost: to a writer one entry per changed row. A poll reads a number in shared memory (WAL) or in the file's first page, whatever the
-//! size of the database: 500 times a second that is 1 to 2 % of a core. So a change is told after 1 ms on average.
+//! Cost for a writer: one entry per changed row. A poll reads a number in shared memory (WAL) or in the
+//! file's first page, whatever the size of the database. Polling takes 1 to 2 % of a core, and a change is
+//! reported after half a POLL on average.
 
 use super::{IndexColumn, Plan, Shared, Table, connect, failure, quoted, spelled};
 use crate::{Change, Failure, Feed, Since};
@@ -30,7 +34,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 const POLL: Duration = Duration::from_millis(2);
-/// Time between two heartbeats, two looks at the file, and two times of tidying up.
+/// Time between two heartbeats, two checks of the file, and two removals of old entries.
 const BEAT: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_secs(1);
 const TIDY: Duration = Duration::from_secs(10);
@@ -40,7 +44,7 @@ const KEPT: i64 = 1_000_000;
 /// Entries read, or removed, in one transaction.
 const SLICE: i64 = 1000;
 
-/// How far the changelog was told, and of what.
+/// How far the changelog was reported, and the file and table it belongs to.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Position {
     seq: i64,
@@ -48,7 +52,7 @@ pub(super) struct Position {
     table: String,
 }
 
-/// Device and number of a file.
+/// Device and inode number of a file.
 type File = (u64, u64);
 
 pub(super) enum Event {
@@ -60,7 +64,8 @@ pub(super) enum Event {
 
 type Events = mpsc::Sender<(Event, Option<Position>)>;
 
-/// Runs the thread and passes on what it finds; the position moves when a change was told.
+/// Runs the thread and passes on its events; the position moves when a change was reported. Returns why it
+/// ended.
 pub(super) async fn follow(
     shared: &Arc<Shared>,
     position: &Mutex<Option<Position>>,
@@ -142,13 +147,13 @@ impl<'a> Follower<'a> {
         Ok(follower)
     }
 
-    /// Returns when nobody listens any more.
+    /// Polls until the receiver of the events is gone. Errors: why the feed cannot go on.
     fn run(&mut self) -> Result<(), Failure> {
         let (mut beat, mut look, mut tidy) = (Instant::now(), Instant::now(), Instant::now());
         while !self.events.is_closed() {
             std::thread::sleep(POLL);
             match self.poll() {
-                // A writer holds the file: nothing new can be read, by nobody.
+                // A writer holds the file, so there is nothing new to read.
                 Err(Failure::Slow) => continue,
                 polled => polled?,
             }
@@ -178,12 +183,12 @@ impl<'a> Follower<'a> {
             return Ok(());
         }
         self.read()?;
-        // Only now: whatever was committed after the number was read moves it again.
+        // Only now: a commit after the number was read moves it again.
         self.data_version = now;
         Ok(())
     }
 
-    /// The schema is not what it was: makes sure that changes are recorded.
+    /// Handles a changed schema: makes sure that changes are recorded.
     fn alter(&mut self, schema: i64) -> Result<(), Failure> {
         let table = self.set_up().inspect_err(|failure| {
             if let Failure::Refused(_) = failure {
@@ -194,12 +199,12 @@ impl<'a> Follower<'a> {
             self.position.table = table;
             self.tell(Event::Lost("the table was altered"));
         }
-        // The one from before: what was altered since is looked at again, and so is what was made here.
+        // The version read before, so that a later change of the schema, or the one made here, is noticed.
         self.schema_version = schema;
         Ok(())
     }
 
-    /// Tells the entries after the last one (L6).
+    /// Reports the entries after the last one (L6).
     pub(super) fn read(&mut self) -> Result<(), Failure> {
         loop {
             let (entries, schema) = self.entries()?;
@@ -210,7 +215,7 @@ impl<'a> Follower<'a> {
             let Some(newest) = entries.last().map(|entry| entry.seq) else { break };
             let expected = self.position.seq + 1;
             let whole = entries[0].seq == expected && newest - expected + 1 == entries.len() as i64;
-            // Before the position moves: where that fails, the gap is found again.
+            // The position has not moved yet: if this fails, the gap is found again.
             if !whole {
                 return self.start_over("entries of the changelog were missed");
             }
@@ -224,12 +229,12 @@ impl<'a> Follower<'a> {
             }
         }
         match self.ends()? {
-            (_, last) if last < self.position.seq => self.start_over("the changelog begins anew"),
+            (_, last) if last < self.position.seq => self.start_over("the changelog was emptied"),
             _ => Ok(()),
         }
     }
 
-    /// The next entries, and the schema as it was when the last of them was written.
+    /// The next entries, and the schema's version at the time of that read.
     fn entries(&self) -> Result<(Vec<Entry>, i64), Failure> {
         let _one_moment = self.connection.unchecked_transaction().map_err(failure)?;
         let sql = format!("SELECT seq, id, at FROM {} WHERE seq > ?1 ORDER BY seq LIMIT {SLICE}", self.log);
@@ -246,7 +251,7 @@ impl<'a> Follower<'a> {
         Ok((entries, version(&self.connection, "schema_version")?))
     }
 
-    /// Entries with an id after this one.
+    /// Number of entries with an id after this one.
     fn named_since(&self, seq: i64) -> Result<i64, Failure> {
         let sql = format!("SELECT count(id) FROM {} WHERE seq > ?1", self.log);
         self.connection.query_row(&sql, [seq], |row| row.get(0)).map_err(failure)
@@ -258,7 +263,7 @@ impl<'a> Follower<'a> {
         Ok(())
     }
 
-    /// The numbers of the oldest entry and of the newest.
+    /// The numbers of the oldest and of the newest entry.
     fn ends(&self) -> Result<(i64, i64), Failure> {
         let sql = format!("SELECT (SELECT min(seq) FROM {0}), (SELECT max(seq) FROM {0})", self.log);
         let mut statement = self.connection.prepare_cached(&sql).map_err(failure)?;
@@ -268,7 +273,7 @@ impl<'a> Follower<'a> {
         Ok((first.unwrap_or(0), last.unwrap_or(0)))
     }
 
-    /// Makes changelog and triggers, unless they are there. Returns what the table is.
+    /// Makes changelog and triggers, unless they are there. Returns the identity of the table.
     fn set_up(&self) -> Result<String, Failure> {
         let plan = &self.shared.plan;
         let table = Table::inspect(&self.connection, plan)?;
@@ -299,7 +304,7 @@ impl<'a> Follower<'a> {
         Ok(!log.is_empty() && triggers.iter().all(|trigger| found.contains(trigger)))
     }
 
-    /// In one transaction, so that no change falls between two triggers.
+    /// Makes all triggers in one transaction, so that no change falls between two of them.
     fn make(&self, triggers: &[(String, String)]) -> rusqlite::Result<()> {
         let mut sql = String::from("BEGIN IMMEDIATE;\n");
         let log = &self.log;
@@ -308,7 +313,7 @@ impl<'a> Follower<'a> {
             sql += &format!("DROP TRIGGER IF EXISTS {};\n", quoted(&name(&self.shared.plan, kind)));
         }
         triggers.iter().for_each(|(_, trigger)| sql += &format!("{trigger};\n"));
-        // Numbers of a new changelog begin above those that any earlier one can have had (L1, L2).
+        // A new changelog begins above the numbers that any earlier one can have had (L1, L2).
         sql += &format!(
             "INSERT INTO {log} (seq, at) SELECT max({NOW} * 1000, coalesce(max(seq), 0) + 1), {NOW} FROM {log};\n"
         );
@@ -318,7 +323,7 @@ impl<'a> Follower<'a> {
         })
     }
 
-    /// Whether the file is still the one under its path.
+    /// Checks that the file is still the one under its path.
     fn look(&self) -> Result<(), Failure> {
         let now = file(&self.shared.plan);
         if now.as_ref() == Ok(&self.position.file) {
@@ -328,7 +333,7 @@ impl<'a> Follower<'a> {
         now.and(Err(Failure::Lost("there is another file under the path".into())))
     }
 
-    /// Removes old entries (L3), a few at a time, and none while somebody writes.
+    /// Removes old entries (L3), a few at a time, and none while another connection writes.
     pub(super) fn tidy(&self) {
         let _ = self.connection.busy_timeout(Duration::ZERO);
         for _ in 0..KEPT / SLICE {
@@ -340,7 +345,7 @@ impl<'a> Follower<'a> {
         let _ = self.connection.busy_timeout(self.shared.plan.connect_timeout);
     }
 
-    /// Whether a slice of entries could be removed.
+    /// Removes a slice of entries; whether there was one to remove.
     fn remove_slice(&self) -> Result<bool, Failure> {
         let (first, last) = self.ends()?;
         let upto = (first + SLICE - 1).min(last - 1);
@@ -362,17 +367,17 @@ struct Entry {
     change: Option<Change>,
 }
 
-/// Milliseconds since 1970, in any version of SQLite that may run the triggers.
+/// Milliseconds since 1970, in SQL that any version of SQLite can run.
 const NOW: &str = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)";
 
 const KINDS: [&str; 5] = ["insert", "update", "delete", "before_insert", "before_update"];
 
-/// The name of something that is made for a source: of a table and its column of ids.
+/// The name of a trigger or of the changelog, made of the table and its id column.
 fn name(plan: &Plan, kind: &str) -> String {
     format!("evenkeel_{kind}_{}.{}", plan.table, plan.id)
 }
 
-/// The triggers, by name.
+/// The triggers: their names and their SQL.
 fn triggers(plan: &Plan, table: &Table) -> Vec<(String, String)> {
     let (log, on, id) = (quoted(&name(plan, "changes")), quoted(&plan.table), quoted(&plan.id));
     let trigger = |kind: &str, when: &str, body: &str| {

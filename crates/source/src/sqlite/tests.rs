@@ -91,6 +91,8 @@ async fn an_id_names_a_row_by_one_spelling() {
 async fn what_is_missing_is_named() {
     let shop = Fixture::new(ITEMS);
     shop.run("CREATE VIEW seen AS SELECT * FROM items; CREATE TABLE \"odd \"\"name\" (k TEXT, v)");
+    // An index of some rows lets others have the same id.
+    shop.run("CREATE UNIQUE INDEX some ON items (price) WHERE price > 0");
     let asked = ids(&["1"]);
     for (options, text) in [
         ("table nothing", "there is no table 'nothing'"),
@@ -98,6 +100,7 @@ async fn what_is_missing_is_named() {
         ("columns id,size", "has no column 'size' (it has id, v, price"),
         ("modified changed", "has no column 'changed'"),
         ("id v", "has no unique index"),
+        ("id price", "has no unique index"),
     ] {
         let database = shop.open(options);
         for why in [database.load(&asked).await.unwrap_err(), database.follow(&Recorder::default()).await] {
@@ -157,7 +160,7 @@ async fn what_replace_removes_is_told() {
     assert_eq!(load(&database, &["1", "2", "4"]).await, []);
 }
 
-/// An index may compare in another way than its column does.
+/// An index may compare otherwise than its column does.
 #[tokio::test]
 async fn what_replace_removes_by_an_index_of_another_collation_is_told() {
     let shop = Fixture::new(
@@ -172,7 +175,7 @@ async fn what_replace_removes_by_an_index_of_another_collation_is_told() {
     feed.until_changed(&["1", "5"]).await;
     assert_eq!(load(&database, &["1"]).await, []);
     feed.forget();
-    // Not in the way: only as the column compares.
+    // No conflict: only the column would compare them as equal.
     shop.run("REPLACE INTO items VALUES (6, 'six', 'B')");
     feed.until_changed(&["6"]).await;
     assert_eq!(load(&database, &["2"]).await.len(), 1);
@@ -194,11 +197,11 @@ async fn a_feed_is_resumed() {
     feed.until_changed(&["2"]).await;
     drop(again);
     feed.forget();
-    // What another server removed before it was read here is missed.
+    // Entries that another server removed before they were read here are missed.
     shop.run("INSERT INTO items (id) VALUES (3), (4), (5); DELETE FROM \"evenkeel_changes_items.id\" WHERE coalesce(id, 0) < 5");
     let again = Following::start(&database, &feed);
     assert_eq!(feed.until_opened().await, Since::Unknown);
-    // The same while it is being followed.
+    // The same while the feed follows.
     shop.run("BEGIN; INSERT INTO items (id) VALUES (6), (7); DELETE FROM \"evenkeel_changes_items.id\" WHERE id = 6; COMMIT");
     feed.until_lost().await;
     feed.forget();
@@ -293,7 +296,7 @@ fn a_statement_that_takes_too_long_is_given_up() {
 async fn an_unwritable_file_is_followed_if_it_has_triggers() {
     let shop = Fixture::new(ITEMS);
     let shared = Shared::new(&shop.spec("")).unwrap();
-    // The superuser may write to every file: here it is the connection that may not.
+    // The superuser may write to every file, so here the connection may not.
     let connection = || write(&shop.path(), "PRAGMA query_only = 1");
     let begin = || on_a_thread(&shared, connection(), |_| ());
     assert!(matches!(begin(), Err(Failure::Refused(why)) if why.contains("Let the server write to")));
@@ -301,7 +304,7 @@ async fn an_unwritable_file_is_followed_if_it_has_triggers() {
     assert_eq!(begin(), Ok(()));
 }
 
-/// Begins to follow, and does something with what follows.
+/// Begins to follow, and hands the follower to a function.
 fn on_a_thread(
     shared: &Shared,
     connection: Connection,
@@ -314,9 +317,8 @@ fn on_a_thread(
     std::thread::scope(|scope| scope.spawn(begun).join().unwrap())
 }
 
-/// A trigger is gone, a change is recorded by nobody, a later one by another trigger: whoever hears of the later one has given up what
-/// was kept from before. When the schema was looked at before the entries were read, a cached row could be older than a change that
-/// was told and dealt with, once in thousands of runs of a test that counts what is told.
+/// One trigger is gone, so a change is not recorded; a later change is recorded by another trigger.
+/// Everything kept is dropped before the later change is reported (L6).
 #[test]
 fn what_nobody_recorded_is_given_up_before_anything_later_is_told() {
     let shop = Fixture::new(ITEMS);
@@ -357,7 +359,7 @@ async fn old_entries_are_removed_but_never_the_newest() {
     tidy();
     assert_eq!(count(), 3501, "entries are too young");
     shop.run(&format!("UPDATE {log} SET at = at - 3600000 WHERE seq < (SELECT max(seq) - 600 FROM {log})"));
-    // Nothing is removed while somebody writes, as the follower that was dropped may still do.
+    // Nothing is removed while another connection writes, as the dropped follower may still do.
     let tidy_until = |fits: &dyn Fn(i64) -> bool| {
         let deadline = Instant::now() + PATIENCE;
         while !fits(count()) {
@@ -371,7 +373,7 @@ async fn old_entries_are_removed_but_never_the_newest() {
     tidy_until(&|count| count == 1);
 }
 
-/// Triggers that go while the follower looks at others that went are made again as well.
+/// Triggers that vanish while the follower checks on others are made again too.
 #[tokio::test]
 async fn triggers_that_go_while_the_schema_is_looked_at_are_noticed() {
     let shop = Fixture::new(ITEMS);
@@ -381,7 +383,7 @@ async fn triggers_that_go_while_the_schema_is_looked_at_are_noticed() {
     let mut dice = Dice::new(1);
     for _ in 0..200 {
         feed.forget();
-        // Something else has it look, for some time from some time on.
+        // Another change of the schema makes it check, for some time from some time on.
         shop.run("CREATE TABLE other (x); DROP TABLE other");
         let wait_us = dice.below(4000);
         let began = Instant::now();

@@ -1,4 +1,4 @@
-//! What the driver makes of a server that fails, at every step.
+//! The driver in front of a server that fails, at every step.
 
 use crate::site::{followed, load, open, texts};
 use crate::watch::{Event, Follower, Watch};
@@ -69,7 +69,7 @@ async fn a_server_that_is_not_there() {
     assert!(matches!(feed, Failure::Down(_)) && matches!(load, Failure::Down(_)), "{feed:?} {load:?}");
 }
 
-/// A load reads what a majority has, at the time of what was told or later.
+/// A load reads what a majority has, at the time of the last report or later.
 #[tokio::test]
 async fn a_load_asks_for_what_was_told() {
     let server = Server::start(1).await;
@@ -85,7 +85,7 @@ async fn a_load_asks_for_what_was_told() {
     assert_eq!(asked().get_timestamp("afterClusterTime").unwrap(), server.state().history.committed_time());
 }
 
-/// What happened while the server was away is told when it is back.
+/// Changes while the server was away are reported when it is back.
 #[tokio::test]
 async fn a_server_that_is_restarted() {
     let server = Server::start(1).await;
@@ -122,7 +122,7 @@ async fn a_place_that_is_gone() {
     assert!(!watch.events().contains(&Event::Opened(Since::Resumed)));
 }
 
-/// Errors by which a server says that the place is gone, when the stream goes on and when it is opened; and one nobody knows.
+/// Errors that mean a lost place, while the stream goes on and when it is opened; and an unknown error.
 #[tokio::test]
 async fn errors_that_end_a_stream_for_good() {
     for (code, label) in [
@@ -175,8 +175,8 @@ async fn errors_that_pass() {
     }
 }
 
-/// Each command once cut off before, after, within, and never answered: the feed comes back and tells what happened meanwhile, or
-/// says that it does not know; loads come back.
+/// Each command is once cut off before, after and within, and once never answered. The feed comes back and
+/// reports what happened meanwhile, or that it does not know; loads come back.
 #[tokio::test]
 async fn a_cut_at_every_step() {
     let mut running = tokio::task::JoinSet::new();
@@ -218,7 +218,7 @@ async fn loaded(database: &Arc<dyn Database>, id: i32) {
     panic!("loads do not come back");
 }
 
-/// Connections stay open and nothing is answered: loads end, the feed notices, and both come back.
+/// Connections stay open without answers: loads end, the feed notices, and both come back.
 #[tokio::test]
 async fn connections_that_are_half_open() {
     let server = Server::start(1).await;
@@ -239,7 +239,7 @@ async fn loaded_none(database: &Arc<dyn Database>) {
     assert!(load(database, &["1"]).await.unwrap().is_empty());
 }
 
-/// A load that is slow does not keep others back, and says that it was slow.
+/// A slow load does not delay others, and is reported as slow.
 #[tokio::test]
 async fn a_slow_load() {
     let server = Server::start(1).await;
@@ -258,7 +258,7 @@ async fn a_slow_load() {
     assert_eq!(load(&database, &["1"]).await, Err(Failure::Slow));
 }
 
-/// A collection gets another name, and there are events behind it already.
+/// A collection is renamed while later events are already there.
 #[tokio::test]
 async fn a_collection_that_is_renamed() {
     let server = Server::start(1).await;
@@ -277,7 +277,7 @@ async fn a_collection_that_is_renamed() {
     assert!(events.contains(&Event::Opened(Since::Resumed)));
 }
 
-/// Nothing is left behind at the server by a feed that is given up.
+/// A feed that is given up leaves nothing behind at the server.
 #[tokio::test]
 async fn cursors_are_closed() {
     let server = Server::start(1).await;
@@ -294,7 +294,7 @@ async fn cursors_are_closed() {
     panic!("the cursor is still open");
 }
 
-/// What was written before the feed opened, and is not with a majority yet, is seen by loads: nobody will tell of it.
+/// Loads see what was written before the feed opened and is not with a majority yet: no event will report it.
 #[tokio::test]
 async fn what_was_written_just_before_the_feed() {
     let server = Server::start(1).await;
@@ -306,7 +306,7 @@ async fn what_was_written_just_before_the_feed() {
     assert_eq!(loading.await.unwrap().unwrap().len(), 1);
 }
 
-/// What is written while the feed is being opened, and is with a majority only later, is told: loads may not have seen it.
+/// A write while the feed opens, with a majority only later, is reported: loads may not have seen it.
 #[tokio::test]
 async fn what_is_written_while_the_feed_is_opened() {
     let server = Server::start(1).await;

@@ -1,4 +1,4 @@
-//! The MongoDB driver against a scripted server, and against a real one where EVENKEEL_TEST_MONGODB names it.
+//! The MongoDB driver against a scripted server, and against the real one that EVENKEEL_TEST_MONGODB names.
 
 mod faults;
 mod race;
@@ -44,7 +44,7 @@ async fn documents_become_rows() {
     }
 }
 
-/// Many more than one reply of a server holds by itself.
+/// Many more documents than one reply of a server holds by itself.
 #[tokio::test]
 async fn a_load_can_be_large() {
     for site in Site::all(2).await {
@@ -58,7 +58,8 @@ async fn a_load_can_be_large() {
     }
 }
 
-/// The key of a spelling that two documents have is the one that is no text, until that is removed; news of both name it.
+/// A spelling that two documents have is the key of the one that is no text, until that is removed. Changes
+/// of both are reported under it.
 #[tokio::test]
 async fn a_spelling_that_two_documents_have() {
     for site in Site::all(3).await {

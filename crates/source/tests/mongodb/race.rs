@@ -1,9 +1,10 @@
 //! Writers, a feed and loads at once, with delays and failures at every step, over many seeds.
 //!
-//! A cache keeps rows by the rule of this crate: only if no change of their id was told since their load began. Then
+//! A cache keeps rows by the rule of this crate: only if no change of their id was reported since their load
+//! began. Then
 //!
-//! - a load that begins after a change was told contains it (D1), and nothing that was taken back;
-//! - when all is quiet, what is still kept is what the database has (D1, D2, D3).
+//! - a load that begins after a change was reported contains it (D1), and nothing that was rolled back;
+//! - when all is quiet, the rows still kept are those of the database (D1, D2, D3).
 
 use crate::site::open;
 use mongod::Server;
@@ -17,7 +18,7 @@ use std::time::Duration;
 use support::rng::Rng;
 
 const IDS: i64 = 6;
-/// Written when all else is over: whoever was told of it was told of everything.
+/// Written when all else is over: after its report everything is reported.
 const LAST: i64 = 1000;
 
 /// A cache of versions; None: there is no such row.
@@ -27,7 +28,7 @@ struct Kept {
     all: u64,
     marks: HashMap<Id, u64>,
     rows: HashMap<Id, Option<i64>>,
-    /// The newest version that was told.
+    /// The newest reported version.
     told: HashMap<Id, i64>,
     opened: bool,
     unknown: usize,
@@ -66,7 +67,7 @@ impl Feed for Cache {
             let position = kept.position;
             kept.marks.insert(change.id.clone(), position);
             kept.rows.remove(&change.id);
-            // The scripted server tells the version where a real one tells the time.
+            // The scripted server puts the version where a real one puts the time.
             let version = change.committed_ms.unwrap() as i64;
             let told = kept.told.entry(change.id.clone()).or_default();
             *told = version.max(*told);
@@ -108,7 +109,7 @@ impl Run {
         for _ in 0..80 {
             pause(&mut rng, 3000).await;
             let id = rng.integer(0, IDS - 1);
-            // Numbers that are equal are one id, whatever their type.
+            // Equal numbers are one id, whatever their type.
             let id = [Bson::Int32(id as i32), Bson::Int64(id), Bson::Double(id as f64)][rng.below(3)].clone();
             self.server.history(|history| match rng.below(100) {
                 0 => history.clear(Op::Drop),
@@ -120,7 +121,7 @@ impl Run {
         }
     }
 
-    /// A majority follows what is written, and now and then there is a failover.
+    /// Commits writes with a majority, and now and then a failover.
     async fn commit(&self) {
         let mut rng = Rng::new(self.seed, 3);
         while !self.is_over() {
@@ -138,7 +139,7 @@ impl Run {
     async fn follow(&self) {
         let mut rng = Rng::new(self.seed, 4);
         while !self.is_over() {
-            // Now and then whoever follows gives up in between.
+            // Now and then the follower gives up in between.
             let patience = Duration::from_millis(if rng.percent(20) { rng.below(60) as u64 } else { 60_000 });
             let _ = tokio::time::timeout(patience, self.database.follow(&self.cache)).await;
             pause(&mut rng, 4000).await;
@@ -186,7 +187,7 @@ impl Run {
         true
     }
 
-    /// Ends the writing, waits until all is told, and compares what is kept.
+    /// Ends the writing, waits until all is reported, and compares what is kept.
     async fn settle(&self) {
         self.server.state().chaos = 0;
         let told = async {

@@ -6,10 +6,10 @@ use crate::watch::{Follower, Watch};
 use source::{Body, Database, Row, Since, Spec};
 use std::sync::Arc;
 
-/// What these tests do with a site.
+/// Actions of these tests on a site.
 pub trait Driven {
     fn open(&self, options: &str) -> Arc<dyn Database>;
-    /// A driver whose feed is open.
+    /// Makes a driver whose feed is open.
     async fn followed(&self, options: &str) -> (Arc<dyn Database>, Arc<Watch>, Follower);
 }
 
@@ -31,7 +31,7 @@ pub async fn followed(database: Arc<dyn Database>) -> (Arc<dyn Database>, Arc<Wa
 }
 
 pub fn spec(url: &str, options: &str) -> Spec {
-    // A busy machine is not slow in this sense.
+    // A busy machine does not count as slow.
     let words = format!("items item:{{id}} {url} timeout 10s {options}");
     Spec::parse(words.split_whitespace()).unwrap()
 }

@@ -1,4 +1,4 @@
-//! Who is told of changes in these tests, and who follows.
+//! The receiver of changes in these tests, and the task that follows.
 
 use source::{Change, Database, Failure, Feed, Since};
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ pub enum Event {
     Failed(Failure),
 }
 
-/// Everything that was told.
+/// Everything that was reported.
 #[derive(Default)]
 pub struct Watch {
     events: Mutex<Vec<Event>>,
@@ -36,7 +36,7 @@ impl Watch {
         self.events.lock().unwrap().clear();
     }
 
-    /// Waits until something holds of what was told.
+    /// Waits until the reports satisfy a condition.
     pub async fn until(&self, what: &str, holds: impl Fn(&[Event]) -> bool) {
         let waiting = async {
             loop {
@@ -87,7 +87,7 @@ impl Feed for Watch {
     }
 }
 
-/// Follows, and follows again when that failed, until it is dropped.
+/// Follows until dropped, again after each failure.
 pub struct Follower(JoinHandle<()>);
 
 impl Follower {

@@ -1,10 +1,10 @@
-//! What must hold for any text whatsoever. Called by the short runs of `tests/hostile.rs` and by `fuzz/`.
+//! Checks that must hold for any text. `tests/hostile.rs` and `fuzz/` call them.
 
 use stdx::glob;
 use stdx::long_double::LongDouble;
 use stdx::num::{format_f64, parse_f64, parse_i64, parse_u64};
 
-/// Numbers: what is taken prints back, and the integers and doubles taken agree with each other.
+/// Numbers: accepted text prints back, and the integers and doubles agree with each other.
 pub fn num(text: &[u8]) {
     let int = parse_i64(text);
     if let Some(value) = int {
@@ -26,7 +26,7 @@ pub fn num(text: &[u8]) {
         let mut shown = Vec::new();
         value.format(&mut shown);
         assert!(double.is_none() || double.is_some_and(f64::is_finite) == value.is_finite());
-        // What was printed reads back as itself up to the decimals that are printed.
+        // A printed number reads back as itself, up to the printed decimals.
         let again = LongDouble::parse(&shown).expect("own text");
         let mut shown_again = Vec::new();
         again.format(&mut shown_again);
@@ -36,7 +36,7 @@ pub fn num(text: &[u8]) {
     }
 }
 
-/// Globs: an early stop and the definition agree. The first byte says where the pattern ends.
+/// Globs: the early stop and the definition agree. The first byte says where the pattern ends.
 pub fn glob(data: &[u8]) {
     let [head, rest @ ..] = data else { return };
     let (pattern, text) = rest.split_at(usize::from(head & 0x7f).min(rest.len()));
@@ -50,7 +50,7 @@ pub fn glob(data: &[u8]) {
     assert!(glob::matches(&escaped, text, nocase));
 }
 
-/// Try every share a star could take, cutting the pattern at its stars.
+/// Tries every share that a star could take, cutting the pattern at its stars.
 fn by_definition(pattern: &[u8], text: &[u8], nocase: bool) -> bool {
     let Some(star) = first_star(pattern) else {
         return glob::matches(pattern, text, nocase) || (pattern.is_empty() && text.is_empty());
@@ -62,7 +62,7 @@ fn by_definition(pattern: &[u8], text: &[u8], nocase: bool) -> bool {
     })
 }
 
-/// The first star that stands for itself neither in a class nor escaped.
+/// The first star that is neither in a class nor escaped.
 fn first_star(pattern: &[u8]) -> Option<usize> {
     let mut i = 0;
     while i < pattern.len() {

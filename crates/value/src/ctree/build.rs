@@ -1,4 +1,4 @@
-//! Building a tree from entries in order: full leaves, full nodes, O(1) per entry.
+//! Builds a tree from entries in order: full leaves, full nodes, O(1) per entry.
 
 use super::leaf::{Item, Leaf};
 use super::node::{Inner, Node, Slot};
@@ -40,7 +40,7 @@ impl<K: Kind> Builder<K> {
             height += 1;
             let (nodes, groups) = (level.len(), level.len().div_ceil(FANOUT));
             let mut rest = level.into_iter();
-            // The groups are equally large, but for one child.
+            // The groups are equally large, give or take one child.
             level = (0..groups)
                 .map(|g| (g + 1) * nodes / groups - g * nodes / groups)
                 .map(|size| Slot::of(Node::from_inner(Inner::new(height, rest.by_ref().take(size)))))

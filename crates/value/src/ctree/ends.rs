@@ -1,17 +1,18 @@
 //! The ends of a tree, reached without a descent.
 //!
-//! A queue changes nothing but its two ends, and going down to them three times for every element (to find, to test,
-//! to change) is most of what that costs. So a root remembers the inner nodes above its first and its last leaf:
+//! A queue changes only its two ends. Descending to them three times for every element (to find, to test, to
+//! change) would be most of the cost. So a root remembers the inner nodes above its first and its last leaf:
 //!
 //! ```text
 //! root ── back finger: ─────────┬──────────────┐
 //!   └─► inner (height 2) ──► inner (height 1) ──► leaf
 //! ```
 //!
-//! - E1: a finger names all inner nodes of its end's path, from height 1 up, or nothing. The nodes live as long as the
-//!   root does, and `Node::root_mut`, through which everything else changes what lies below a root, clears both.
-//! - E2: a change by a finger first finds the root, the nodes and the leaf to have one owner each, just as a descent
-//!   would; if not, the descent does it, and copies. Reading needs no such test.
+//! - E1: a finger names all inner nodes of its end's path, from height 1 up, or nothing. The nodes live as
+//!   long as the root. `Node::root_mut`, through which all other changes below a root go, clears both
+//!   fingers.
+//! - E2: a change by a finger first checks that the root, the nodes and the leaf have one owner each, as a
+//!   descent would. If not, the descent does the change, and copies. Reading needs no such check.
 //! - E3: a change by a finger leaves at least one entry in the leaf and never splits or merges.
 //!
 //! Cost: O(height), with independent loads instead of a chain of them.
@@ -50,7 +51,7 @@ impl<K: Kind> Fingers<K> {
     }
 }
 
-/// Above a leaf at the end: the child that leads there.
+/// The child that leads to the end.
 #[inline]
 fn toward<K: Kind>(inner: &Inner<K>, end: End) -> usize {
     match end {
@@ -92,8 +93,9 @@ impl<K: Kind> Root<K> {
         unshared && self.end_leaf(end).is_some_and(Leaf::is_unique)
     }
 
-    /// Changes the leaf at an end; `f` gets the leaf and the index of its outer entry. Entries and weight of all nodes
-    /// above grow by what is given. Only after `owns_end`, and never if digests would change.
+    /// Changes the leaf at an end. `f` gets the leaf and the index of its outer entry. The entries and weight
+    /// of all nodes above grow by the given amounts. Only after `owns_end`, and never if digests would
+    /// change.
     #[inline]
     fn change_end(&mut self, end: End, count: i64, weight: i64, f: impl FnOnce(&mut Leaf, usize)) {
         debug_assert!(self.owns_end(end) && size_of::<(K::Main, K::Rest)>() == 0);
@@ -170,8 +172,8 @@ impl<K: Kind> Tree<K> {
         self.point();
     }
 
-    /// Removes the entry at an end of a tree without digests; false if it is empty. Amortised O(1) in queues, else
-    /// O(log n).
+    /// Removes the entry at an end of a tree without digests. False if it is empty. Amortised O(1) in queues,
+    /// else O(log n).
     pub fn pop_end(&mut self, end: End) -> bool {
         const { assert!(size_of::<(K::Main, K::Rest)>() == 0) };
         if let Some(root) = self.unshared_root()
@@ -199,7 +201,7 @@ impl<K: Kind> Tree<K> {
     }
 }
 
-/// Whether a leaf that loses an entry needs no attention: small ones get it every eighth time (T4).
+/// Whether a leaf that loses an entry needs no attention. Small ones get it every eighth time (T4).
 #[inline]
 fn stays(leaf: &Leaf) -> bool {
     leaf.len() > 1 && (leaf.used() > LEAF_MAX / 4 || !leaf.len().is_multiple_of(8))

@@ -1,4 +1,4 @@
-//! Cutting trees in two and joining them, both along one path. O(log n).
+//! Cuts trees in two and joins them, both along one path. O(log n).
 
 use super::Kind;
 use super::node::{Inner, Node, Slot};

@@ -7,14 +7,17 @@
 //!   slot i = tag << 12 | position of e(i); e(i) ends where e(i+1) starts, the last one at `end`
 //! ```
 //!
-//! So any entry is found without scanning, two bytes per entry buy that, entries can be added at both ends without
-//! moving any data, and an insertion in the middle moves the shorter side if there is room for it.
+//! Any entry is found without scanning, for two bytes each. Entries can be added at both ends without moving
+//! data. An insertion in the middle moves the shorter side if there is room for it.
 //!
-//! - L1: positions ascend with the index, `start = position of e(0) <= … <= end <= cap - 2·len`, `cap < 4096`.
-//! - L2: an entry whose tag has [`BIG`] ends in an 8-byte pointer that owns one count of a [`Blob`]; `bigs` counts them.
+//! - L1: positions ascend with the index, `start = position of e(0) <= … <= end <= cap - 2·len`, `cap <
+//!   4096`.
+//! - L2: an entry whose tag has [`BIG`] ends in an 8-byte pointer that owns one count of a [`Blob`]; `bigs`
+//!   counts them.
 //! - L3: everything but the count changes only while there is exactly one owner.
 //!
-//! Cost: reading an entry two loads; insert and remove a memmove of at most 4 KB, usually one of half a leaf.
+//! Cost: reading an entry takes two loads; insert and remove a memmove of at most 4 KB, usually one of half a
+//! leaf.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::mem::{ManuallyDrop, size_of};
@@ -77,7 +80,8 @@ impl<'a> Entry<'a> {
     pub fn big(&self) -> (&'a [u8], &'a [u8]) {
         assert!(self.is_big());
         let (head, pointer) = self.bytes.split_at(self.bytes.len() - 8);
-        // SAFETY: the entry owns a count of this blob (L2) and is borrowed for 'a, so the blob lives that long.
+        // SAFETY: the entry owns a count of this blob (L2) and is borrowed for 'a, so the blob lives that
+        // long.
         let bytes = unsafe {
             let blob = ManuallyDrop::new(read_blob(pointer.as_ptr()));
             std::slice::from_raw_parts(blob.as_ptr(), blob.len())
@@ -93,7 +97,7 @@ pub struct Item<'a> {
     pub tag: u8,
     pub head: &'a [u8],
     pub tail: &'a [u8],
-    /// What its kind will say that the entry weighs.
+    /// The weight that its kind will give the entry.
     pub weight: u64,
 }
 
@@ -103,7 +107,7 @@ impl Item<'_> {
         self.tail.len() > crate::elem::INLINE_MAX
     }
 
-    /// Bytes it takes inside a leaf, slot included.
+    /// Bytes it takes inside a leaf, with its slot.
     #[inline]
     pub fn space(&self) -> usize {
         2 + self.head.len() + if self.is_big() { 8 } else { self.tail.len() }
@@ -115,7 +119,7 @@ impl Item<'_> {
     }
 
     /// # Safety
-    /// `to` has room for `space() - 2` bytes that nobody else uses. The written entry owns its blob.
+    /// `to` has room for `space() - 2` bytes, used only here. The written entry owns its blob.
     #[inline]
     unsafe fn write(&self, to: *mut u8) {
         // SAFETY: promised by the caller.
@@ -133,7 +137,8 @@ impl Item<'_> {
 }
 
 /// # Safety
-/// `at` points to the eight bytes of a big entry's pointer; the result takes over (or must not drop) its count.
+/// `at` points to the eight bytes of a big entry's pointer; the result takes over (or must not drop) its
+/// count.
 unsafe fn read_blob(at: *const u8) -> Blob {
     // SAFETY: the eight bytes were written by `Item::write` or copied from there.
     unsafe {
@@ -165,12 +170,12 @@ impl Leaf {
         }
     }
 
-    /// An empty leaf like `with_space`, whose room for data lies in front: for entries of about `bytes` bytes that come
-    /// one before the other.
+    /// An empty leaf like `with_space`, with its room for data in front: for entries of about `bytes` bytes,
+    /// each added in front of the last.
     pub fn with_room_in_front(space: usize, bytes: usize) -> Leaf {
         let mut leaf = Leaf::with_space(space);
         let head = leaf.head_mut();
-        // Each entry takes two bytes of the rest for its slot; the first one is written behind the middle so made.
+        // Each entry takes two bytes of the rest for its slot. The first one is written behind this middle.
         let front = (head.cap as usize - bytes - 2) * bytes / (bytes + 2);
         (head.start, head.end) = (front as u16, front as u16);
         leaf
@@ -278,7 +283,8 @@ impl Leaf {
         (0..self.len()).map(|i| self.entry(i))
     }
 
-    /// Whether a leaf of at most `max` bytes of entries and slots and [`MAX_LEN`] entries can take `space` more.
+    /// Whether `space` more fits into a leaf of at most `max` bytes of entries and slots, and [`MAX_LEN`]
+    /// entries.
     #[inline]
     pub fn fits(&self, space: usize, max: usize) -> bool {
         self.used() + space <= max && self.len() < MAX_LEN
@@ -332,7 +338,8 @@ impl Leaf {
     fn retain_bigs(&mut self, range: Range<usize>) {
         let mut bigs = 0;
         for entry in range.map(|i| self.entry(i)).filter(Entry::is_big) {
-            // SAFETY: the original of the entry owns a count, so the blob lives; neither handle is dropped here.
+            // SAFETY: the original of the entry owns a count, so the blob lives; neither handle is dropped
+            // here.
             unsafe {
                 let blob = ManuallyDrop::new(read_blob(entry.bytes.as_ptr().add(entry.bytes.len() - 8)));
                 std::mem::forget(Blob::clone(&blob));
@@ -375,8 +382,9 @@ impl Leaf {
         let left = can_go_left(self) && (i < len - i || self.gap() < bytes + 2);
         let (start, at, end) = (self.head().start as usize, self.position(i), self.head().end as usize);
         let data = self.data();
-        // SAFETY: sole owner (L3); there is room for `bytes` left of `start` or right of `end` as just ensured, and
-        // for one more slot below the last one. Moves stay between `start - bytes` and `end + bytes`.
+        // SAFETY: sole owner (L3); there is room for `bytes` left of `start` or right of `end` as just
+        // ensured, and for one more slot below the last one. Moves stay between `start - bytes` and `end +
+        // bytes`.
         unsafe {
             let slots = self.slot_at(len).add(1);
             let place = if left {
@@ -417,7 +425,7 @@ impl Leaf {
         // SAFETY: sole owner (L3); data move only within [start, end), slots only within the slots.
         unsafe {
             let slots = self.slot_at(len - 1);
-            let below = len - range.end; // slots of the entries behind the range lie first
+            let below = len - range.end; // slots of the entries behind the range come first
             if left {
                 copy(data.add(start), data.add(start + bytes), from - start);
                 shift(std::slice::from_raw_parts_mut(slots.add(below + k), range.start), bytes as u16);
@@ -451,7 +459,8 @@ impl Leaf {
         }
         assert!(self.is_unique());
         self.release_bigs(i..i + 1);
-        // SAFETY: sole owner (L3), the entry's bytes are exactly as many as the item's; its blob has been released.
+        // SAFETY: sole owner (L3), the entry's bytes are exactly as many as the item's; its blob has been
+        // released.
         unsafe {
             self.slot_at(i).write(from as u16 | (item.tag() as u16) << 12);
             item.write(self.data().add(from));
@@ -459,15 +468,16 @@ impl Leaf {
         self.head_mut().bigs += u16::from(item.is_big());
     }
 
-    /// Gives back room that is not needed. Sole owner.
+    /// Gives back unused room. Sole owner.
     pub fn shrink(&mut self) {
         if cap_for(self.used()) < self.head().cap as usize {
             self.regrow(0, 0, 16);
         }
     }
 
-    /// Moves to an allocation with room for `extra` bytes and, in larger leaves, one `slack`th of all more; in front of the data if `front > 0` is the
-    /// size of one entry that comes there. Compacts in place if much lies unused in front and not too much in all.
+    /// Moves to an allocation with room for `extra` bytes and, in larger leaves, one `slack`th of all more.
+    /// The room is in front of the data if `front > 0`, which is then the size of one entry to come there.
+    /// Compacts in place if much is unused in front and not too much in all.
     fn regrow(&mut self, extra: usize, front: usize, slack: usize) {
         let (used, len) = (self.used(), self.len());
         let bytes = used - 2 * len;
@@ -491,10 +501,10 @@ impl Leaf {
         let mut new = Leaf::with_space(roomy.min(MAX_CAP));
         let new_cap = new.head().cap as usize;
         let free = new_cap - used;
-        // Slots of the entries to come take their part of the room.
+        // Slots of the entries to come take part of the room.
         let at = if front > 0 { ((free - 2) * front / (front + 2)).max(front) } else { 0 };
-        // SAFETY: the new leaf is ours and as large as data and slots together; the blobs move with their entries,
-        // so the old leaf is freed without releasing them.
+        // SAFETY: the new leaf is ours and as large as data and slots together; the blobs move with their
+        // entries, so the old leaf is freed without releasing them.
         unsafe {
             copy_nonoverlapping(self.data().add(start), new.data().add(at), bytes);
             let slots = new.data().add(new_cap - 2 * len).cast::<u16>();
@@ -510,7 +520,7 @@ impl Leaf {
         *self = new;
     }
 
-    /// The index that halves the bytes: entries below it take about as many as those from it on. `0 < i < len`.
+    /// The index that halves the bytes, `0 < i < len`.
     pub fn middle(&self) -> usize {
         let (start, end) = (self.head().start as usize, self.head().end as usize);
         let half = |i: usize| self.position(i) - start + 2 * i;

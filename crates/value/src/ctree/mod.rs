@@ -1,4 +1,4 @@
-//! The counted tree: a copy-on-write B+-tree by position, the shape of everything that has an order.
+//! The counted tree: a copy-on-write B+-tree by position, for all ordered values.
 //!
 //! ```text
 //! handle (8 bytes) ─┬─ null                       empty
@@ -8,20 +8,22 @@
 //!                                                   └─► leaf  leaf  leaf …
 //! ```
 //!
-//! Positions find entries by the counts; [`Tree::seek`] finds the first entry that fails a monotone test, mostly by
-//! the digests alone. What an entry means, how much it weighs and what its digest is, a [`Kind`] says.
+//! Counts find an entry by its position. [`Tree::seek`] finds the first entry that fails a monotone test,
+//! mostly by the digests alone. A [`Kind`] defines the meaning, weight and digest of an entry.
 //!
 //! - T1: leaves of a root are all at height 0, and the height of a child is one less than its parent's.
 //! - T2: `counts`, `weights`, `mains` and `rests` of an inner node describe its children exactly.
-//! - T3: no node inside a root is empty; a root's node is an inner node with at least two children, or, if the kind is
-//!   [`Kind::COUNTED_FROM`], a leaf: a root once made stays until the tree is empty, for it knows the base.
-//! - T4: of two neighbours at least one is not small (a quarter full), unless together they are too large to merge
-//!   well; it is restored around a node that shrinks, so it holds often enough to keep the height logarithmic, and
-//!   is not checked.
-//! - T5: a node with one owner, reached through nodes with one owner each, is changed in place; others are copied.
+//! - T3: no node inside a root is empty. A root's node is an inner node with at least two children, or, for
+//!   [`Kind::COUNTED_FROM`], a leaf. Such a root knows the base and stays until the tree is empty.
+//! - T4: of two neighbours at least one is not small (a quarter full), unless together they are too large to
+//!   merge well. This is restored around a node that shrinks, so it keeps the height logarithmic, and is not
+//!   checked.
+//! - T5: a node with one owner, reached through nodes with one owner each, is changed in place; others are
+//!   copied.
 //!
-//! Costs, n = entries: clone O(1); get, insert, remove, seek O(log n); split and concat O(log n); a step of an
-//! iterator O(1); at the ends of trees without digests push and pop are amortised O(1), see [`ends`]. Dropping a large tree is left to the reclaimer.
+//! Costs, n = entries: clone O(1); get, insert, remove, seek O(log n); split and concat O(log n); a step of
+//! an iterator O(1). Push and pop at the ends of trees without digests are amortised O(1), see [`ends`]. A
+//! large tree is dropped by the reclaimer.
 
 mod build;
 mod ends;
@@ -45,47 +47,47 @@ pub const LEAF_MAX: usize = 2032;
 
 /// Children of an inner node.
 ///
-/// One less than a power of two: so a node with its header just fits a size class of the allocator.
+/// One less than a power of two, so that a node with its header just fits a size class of the allocator.
 pub const FANOUT: usize = 31;
 
-/// No tree gets higher: nodes are split when full, so before it did, more leaves would have been filled than memory
-/// holds.
+/// Height that no tree exceeds. Nodes are split when full, so a higher tree would need more full leaves than
+/// memory holds.
 pub const MAX_HEIGHT: usize = 12;
 
 /// Bits of a child's index in a [`Path`].
 const CHILD_BITS: usize = 5;
 const _: () = assert!(FANOUT <= 1 << CHILD_BITS && MAX_HEIGHT * CHILD_BITS <= 64);
 
-/// What the entries of a tree are.
+/// A kind of entries.
 pub trait Kind: 'static {
-    /// Whether positions count from a base that moves with the first entry, so that they stay what they were when entries
-    /// come and go at the ends: see [`Tree::base`].
+    /// Whether positions count from a base that moves with the first entry. They then stay the same when
+    /// entries come and go at the ends: see [`Tree::base`].
     const COUNTED_FROM: bool = false;
 
     /// The first part of an entry's digest, found without branches among those of a node's children.
     type Main: Copy + Default + PartialEq + Send + Sync;
-    /// The second part, looked at where first parts tie.
+    /// The second part, compared where first parts are equal.
     type Rest: Copy + Default + PartialEq + Send + Sync;
 
-    /// The digest of an entry, which decides most comparisons; see [`Probe`].
+    /// The digest of an entry, which decides most comparisons. See [`Probe`].
     fn digest(entry: Entry<'_>) -> (Self::Main, Self::Rest);
 
-    /// Bytes to account for the entry: what the [`Item`] said that it was made of.
+    /// Bytes to account for the entry: the weight of its [`Item`].
     fn weight(entry: Entry<'_>) -> u64;
 }
 
 /// A test that holds for the entries in front of some place in a tree and fails from there on.
 pub trait Probe<K: Kind> {
-    /// Whether entries with this first part of the digest surely lie before the place.
+    /// Whether entries with this first part of the digest are surely before the place.
     fn main_before(&self, main: K::Main) -> bool;
 
-    /// Whether the first part does not tell.
+    /// Whether the first part does not decide.
     fn main_ties(&self, main: K::Main) -> bool;
 
-    /// What the second part tells, if it does, of an entry whose first part ties.
+    /// Whether an entry is before the place by its second part, if that decides. Its first part does not.
     fn rest_before(&self, rest: K::Rest) -> Option<bool>;
 
-    /// Whether `entry` lies before the place.
+    /// Whether `entry` is before the place.
     fn before(&self, entry: Entry<'_>) -> bool;
 }
 
@@ -129,7 +131,7 @@ pub struct Tree<K: Kind> {
     node: Option<Node<K>>,
 }
 
-/// The handle, looked at.
+/// The decoded handle.
 enum Form<'a, K: Kind> {
     Empty,
     Leaf(&'a Leaf),
@@ -178,7 +180,7 @@ impl<K: Kind> Tree<K> {
         self.node.is_none()
     }
 
-    /// The only leaf, of a tree that has one.
+    /// The only leaf of a tree that has just one.
     pub fn as_leaf(&self) -> Option<&Leaf> {
         match self.form() {
             Form::Leaf(leaf) => Some(leaf),
@@ -195,7 +197,7 @@ impl<K: Kind> Tree<K> {
         }
     }
 
-    /// What this handle keeps alive, with whoever else has one. Cost: as `mem_bytes`, and O(height).
+    /// The root and memory that this handle keeps alive. Cost: as `mem_bytes`, and O(height).
     pub fn held(&self) -> Option<crate::Held> {
         let (root, owners) = self.node.as_ref()?.owners();
         let bytes = match self.form() {
@@ -240,8 +242,8 @@ impl<K: Kind> Tree<K> {
         }
     }
 
-    /// What the position of the first entry is called: it falls with each entry added in front and rises with each one
-    /// taken away there. Trees of one leaf that never had more, and kinds without it, answer 0.
+    /// The name of the first entry's position. It falls with each entry added in front and rises with each
+    /// one removed there. Trees that never had more than one leaf, and kinds without a base, give 0.
     pub fn base(&self) -> i64 {
         match self.form() {
             Form::Root(root) => root.base,
@@ -257,7 +259,7 @@ impl<K: Kind> Tree<K> {
         }
     }
 
-    /// Gives the tree its base again after it was taken apart, and a root for it if it must.
+    /// Restores the base of a tree that was taken apart, and makes a root for it if needed.
     fn keep_base(&mut self, base: Option<i64>) {
         let Some(base) = base.filter(|_| !self.is_empty()) else { return };
         if self.as_leaf().is_some() {
@@ -355,7 +357,7 @@ impl<K: Kind> Tree<K> {
         }
         let fits = self.leaf_at(path).fits(item.space(), LEAF_MAX);
         let root = self.node.as_mut().expect("planted").root_mut();
-        // The first entry of a leaf may change digests above, unless they are nothing at all.
+        // The first entry of a leaf may change digests above, unless digests are empty.
         if fits && (path.index > 0 || size_of::<(K::Main, K::Rest)>() == 0) {
             root.insert_fitting(path, item);
         } else {
@@ -363,7 +365,7 @@ impl<K: Kind> Tree<K> {
         }
     }
 
-    /// Puts a root above a single leaf, which is about to be split.
+    /// Puts a root above a single leaf that is about to be split.
     fn plant(&mut self) {
         let flags = self.flags();
         if let Some(leaf) = self.node.take() {
@@ -409,7 +411,7 @@ impl<K: Kind> Tree<K> {
         }
     }
 
-    /// Removes up to `count` entries behind a place that lie in one leaf; returns how many. O(log n).
+    /// Removes up to `count` entries behind a place, within one leaf, and returns their number. O(log n).
     pub fn remove(&mut self, path: &Path, count: usize) -> usize {
         if path.rank >= self.len() || count == 0 {
             return 0;
@@ -439,7 +441,7 @@ impl<K: Kind> Tree<K> {
         count
     }
 
-    /// Removes a range, which exists. O(log n); what is freed is freed by the reclaimer if it is much.
+    /// Removes a range, which exists. O(log n); a large part is freed by the reclaimer.
     pub fn remove_range(&mut self, range: Range<usize>) {
         assert!(range.start <= range.end && range.end <= self.len());
         if range.len() <= 8 {
@@ -512,7 +514,7 @@ impl<K: Kind> Tree<K> {
         Iter::new(self, i.min(self.len()))
     }
 
-    /// Entries from `i` on towards the first one; nothing if there is no entry `i`.
+    /// Entries from `i` on towards the first one. Empty if there is no entry `i`.
     pub fn iter_rev_from(&self, i: usize) -> RevIter<'_, K> {
         RevIter::new(self, i)
     }

@@ -1,7 +1,8 @@
-//! Nodes: leaves, inner nodes and roots behind one kind of pointer, told apart by the byte behind the count.
+//! Nodes: leaves, inner nodes and roots behind one kind of pointer, distinguished by the byte behind the
+//! count.
 //!
-//! - N1: every node starts with `count: u32, height: u8`; height 0 is a leaf, 1 to 16 an inner node, 255 a root. A
-//!   `Node` owns one count of what it points to. Only the handle of a tree points to a root.
+//! - N1: every node starts with `count: u32, height: u8`; height 0 is a leaf, 1 to 16 an inner node, 255 a
+//!   root. A `Node` owns one count of its target. Only the handle of a tree points to a root.
 //! - N2: a node changes only through the `_mut` functions, which copy it first unless there is one owner.
 
 use std::marker::PhantomData;
@@ -19,17 +20,17 @@ const ROOT: u8 = 255;
 const DEFER_LEN: u64 = 1000;
 const DEFER_WEIGHT: u64 = 64 << 10;
 
-/// From this weight on, a new leaf at an end gets all the room a leaf may have.
+/// Weight above which a new leaf at an end gets all the room a leaf may have.
 const LARGE: u64 = 16 * LEAF_MAX as u64;
 
-/// Where an insertion is, seen from the whole tree.
+/// The position of an insertion in the whole tree.
 #[derive(Clone, Copy)]
 struct Edge {
-    /// Nothing lies left of here.
+    /// Nothing is left of here.
     first: bool,
-    /// Nothing lies right of here.
+    /// Nothing is right of here.
     last: bool,
-    /// Bytes a new leaf at an end should have for entries and slots.
+    /// Bytes for entries and slots in a new leaf at an end.
     room: usize,
 }
 
@@ -51,7 +52,7 @@ unsafe impl<K: Kind> Send for Node<K> {}
 // SAFETY: as above.
 unsafe impl<K: Kind> Sync for Node<K> {}
 
-/// Up to [`FANOUT`] children and what is known of them, slot by slot (T2).
+/// Up to [`FANOUT`] children and their facts, slot by slot (T2).
 #[repr(C)]
 pub(super) struct Inner<K: Kind> {
     count: Count,
@@ -78,7 +79,7 @@ pub(super) struct Root<K: Kind> {
     pub fingers: Fingers<K>,
 }
 
-/// A node with what its parent knows of it.
+/// A node with the facts its parent keeps.
 pub(super) struct Slot<K: Kind> {
     pub node: Node<K>,
     pub count: u64,
@@ -136,7 +137,7 @@ impl<K: Kind> Node<K> {
         self.common().height
     }
 
-    /// Asks for the lines of a leaf, which a binary search would find missing one after the other.
+    /// Prefetches the lines of a leaf, which a binary search would miss one after the other.
     #[inline]
     pub fn prefetch(&self) {
         self.prefetch_lines(LEAF_MAX.div_ceil(64));
@@ -175,7 +176,7 @@ impl<K: Kind> Node<K> {
         unsafe { self.at.cast().as_ref() }
     }
 
-    /// The leaf, of one owner; a copy gets room for `extra` bytes.
+    /// The leaf, with one owner. A copy gets room for `extra` bytes.
     #[inline]
     pub fn leaf_mut(&mut self, extra: usize) -> &mut Leaf {
         assert!(self.height() == 0);
@@ -185,7 +186,7 @@ impl<K: Kind> Node<K> {
         leaf
     }
 
-    /// The inner node, of one owner.
+    /// The inner node, with one owner.
     #[inline]
     pub fn inner_mut(&mut self) -> &mut Inner<K> {
         if !self.common().count.unique() {
@@ -196,7 +197,7 @@ impl<K: Kind> Node<K> {
         unsafe { self.at.cast().as_mut() }
     }
 
-    /// The root, of one owner, about to be changed: its fingers are cleared.
+    /// The root, with one owner, about to be changed: its fingers are cleared.
     #[inline]
     pub fn root_mut(&mut self) -> &mut Root<K> {
         if !self.common().count.unique() {
@@ -211,17 +212,17 @@ impl<K: Kind> Node<K> {
         root
     }
 
-    /// Its address, and how many own it.
+    /// Its address and its number of owners.
     pub fn owners(&self) -> (usize, usize) {
         (self.at.addr().get(), self.common().count.owners())
     }
 
-    /// About how many of the bytes of an inner node and everything below it its owner alone has.
+    /// An estimate of the bytes of an inner node and everything below it that only its owner has.
     pub fn alone_bytes(&self, bytes: usize) -> usize {
         if self.common().count.unique() { alone::bytes(self, bytes) } else { 0 }
     }
 
-    /// The root, if this is one without other owners. What lies below must stay where it is.
+    /// The root, if this is one without other owners. Nodes below it must not move.
     #[inline]
     pub fn unshared_root(&mut self) -> Option<&mut Root<K>> {
         if self.height() != ROOT || !self.common().count.unique() {
@@ -286,7 +287,7 @@ impl<K: Kind> Node<K> {
         }
     }
 
-    /// Whether two neighbours of one height are better one node.
+    /// Whether two neighbours of one height should be one node.
     pub fn should_merge(&self, next: &Self) -> bool {
         if !self.is_small() && !next.is_small() {
             return false;
@@ -312,7 +313,7 @@ impl<K: Kind> Node<K> {
         }
     }
 
-    /// Inserts below; a node split off on the right is returned.
+    /// Inserts below. Returns a node split off on the right.
     fn insert(&mut self, path: &Path, item: &Item<'_>, edge: Edge) -> Option<Slot<K>> {
         let height = self.height();
         if height == 0 {
@@ -345,7 +346,7 @@ impl<K: Kind> Node<K> {
             leaf.insert(i, *item);
             return None;
         }
-        // At the ends leaves stay full, elsewhere they are halved.
+        // At the ends leaves stay full; elsewhere they are halved.
         if edge.first && i == 0 {
             let mut fresh = Leaf::with_room_in_front(edge.room.max(item.space()), item.space() - 2);
             fresh.insert(0, *item);
@@ -417,7 +418,7 @@ impl<K: Kind> Node<K> {
         (old, new)
     }
 
-    /// Checks T1 to T3 below; returns what a parent should know: entries, weight, digest.
+    /// Checks T1 to T3 below, and returns the facts for the parent: entries, weight, digest.
     pub fn check_invariants(&self) -> (u64, u64, (K::Main, K::Rest)) {
         if self.height() == 0 {
             self.leaf().check_invariants();
@@ -468,7 +469,7 @@ impl<K: Kind> Inner<K> {
     }
 
     fn copy(&self) -> Self {
-        // Counts lie in as many cold lines as there are children, and an atomic operation on one lets nothing overlap.
+        // Counts are in as many cold lines as there are children, and atomic operations do not overlap.
         (0..self.len()).for_each(|i| self.child(i).prefetch_lines(1));
         let children = self.children.clone();
         Inner { count: Count::one(), children, ..*self }
@@ -495,8 +496,8 @@ impl<K: Kind> Inner<K> {
         self.children[i].as_mut().expect("a child below len")
     }
 
-    /// The child with entry `i` of `total` in all, and the number of entries before that child. The last child for
-    /// `i = total`.
+    /// The child with entry `i` of `total`, and the number of entries before that child. For `i = total`: the
+    /// last child.
     #[inline]
     pub fn find(&self, i: usize, total: usize) -> (usize, usize) {
         if i > total / 2 {
@@ -530,11 +531,12 @@ impl<K: Kind> Inner<K> {
         self.counts[..child].iter().sum::<u64>() as usize
     }
 
-    /// The last child whose first entry passes the test, or child 0: there or at its end the test starts to fail.
+    /// The last child whose first entry passes the test, or child 0. The test starts to fail in it or at its
+    /// end.
     #[inline]
     pub fn seek(&self, probe: &impl Probe<K>) -> usize {
         let mains = &self.mains[1..self.len()];
-        // Counting reads the whole array without waiting for one load to know the next.
+        // Counting reads the whole array; no load waits for another.
         let mut low = 1 + mains.iter().map(|&main| usize::from(probe.main_before(main))).sum::<usize>();
         let mut high = low + mains.iter().map(|&main| usize::from(probe.main_ties(main))).sum::<usize>();
         while low < high {
@@ -592,7 +594,8 @@ impl<K: Kind> Inner<K> {
         slot
     }
 
-    /// Inserts; a full node is split, and the right part returned. At the end of a tree the left part stays full.
+    /// Inserts. A full node is split, and the right part returned. At the end of a tree the left part stays
+    /// full.
     pub fn insert_or_split(&mut self, at: usize, slot: Slot<K>, last: bool) -> Option<Slot<K>> {
         if self.len() < FANOUT {
             self.insert(at, slot);
@@ -631,7 +634,7 @@ impl<K: Kind> Inner<K> {
         self.weights[at] += right.weight;
     }
 
-    /// Adds a tree that is lower than this node, on the right. Returns what is split off.
+    /// Adds a lower tree on the right. Returns the part split off.
     pub fn push_right(&mut self, other: Slot<K>) -> Option<Slot<K>> {
         let last = self.len() - 1;
         if other.height() + 1 < self.height {
@@ -648,7 +651,7 @@ impl<K: Kind> Inner<K> {
         self.insert_or_split(last + 1, other, false)
     }
 
-    /// Adds a tree that is lower than this node, on the left. Returns what is split off, on the right.
+    /// Adds a lower tree on the left. Returns the part split off, on the right.
     pub fn push_left(&mut self, other: Slot<K>) -> Option<Slot<K>> {
         let digest = other.digest;
         let split = if other.height() + 1 < self.height {
@@ -690,7 +693,7 @@ impl<K: Kind> Root<K> {
         Slot { node: self.node.clone(), count: self.len, weight: self.weight, digest }
     }
 
-    /// Inserts where nothing has to be split and no digest changes.
+    /// Inserts where no node splits and no digest changes.
     #[inline]
     pub fn insert_fitting(&mut self, path: &Path, item: Item<'_>) {
         self.base = self.base.wrapping_sub(i64::from(path.rank == 0));
@@ -708,7 +711,7 @@ impl<K: Kind> Root<K> {
     }
 
     pub fn insert(&mut self, path: &Path, item: &Item<'_>) {
-        // One more leaf of full size is nothing to a large tree, and saves growing it step by step.
+        // One more full-size leaf costs a large tree nothing, and saves growing it step by step.
         let room = if self.weight > LARGE { LEAF_MAX } else { LEAF_MAX / 4 };
         let split = self.node.insert(path, item, Edge { first: true, last: true, room });
         self.base = self.base.wrapping_sub(i64::from(path.rank == 0));

@@ -120,11 +120,11 @@ fn a_hash_begun_for_many_is_the_one_made_field_by_field() {
             })
             .collect();
         let entry = |(field, value, expire_at): &'_ (Vec<u8>, Vec<u8>, u64)| -> Entry<'static> {
-            // Leaked: a test's few bytes.
+            // Leaked: a few bytes of a test.
             Entry { field: field.clone().leak(), value: value.clone().leak(), expire_at: *expire_at }
         };
         let bytes: usize = entries.iter().map(|(field, value, _)| field.len() + value.len()).sum();
-        // What was announced may be true, too little, too much, or without any sense.
+        // The announced numbers may be true, too small, too large, or nonsense.
         let fields = [count as usize, 0, count as usize / 2, usize::MAX][rng.below(4) as usize];
         let bytes = [bytes + entries.len() * 2, 0, bytes / 2, usize::MAX][rng.below(4) as usize];
         let (mut whole, mut single) = (Hash::begun(entry(&entries[0]), fields, bytes), Hash::new());

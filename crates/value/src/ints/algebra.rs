@@ -1,4 +1,4 @@
-//! Two sets of integers combined: both trees walked together, slot by slot.
+//! Two sets of integers combined: both trees are walked together, slot by slot.
 //!
 //! ```text
 //! nothing, Full, the same node    known without looking: the result shares it
@@ -8,9 +8,9 @@
 //! chunk against chunk             arrays probe, bitmaps and runs are combined word by word
 //! ```
 //!
-//! So the plan follows the density of each region, and what only one side has is shared with the result.
-//! A long run is bounded by its caller: `pause` is called with an amount of work (about that of so many look-ups) for
-//! every pair of leaves, and breaks the run off by `Break`.
+//! So the plan follows the density of each region, and the result shares the parts that only one side has.
+//! The caller limits a long run. For every pair of leaves, `pause` is called with an amount of work (about as
+//! many look-ups). `Break` ends the run.
 
 use super::node::{Branch, CHUNK, Leaf, Node, View};
 use super::range::complement;
@@ -24,9 +24,9 @@ use std::ops::ControlFlow::{self, Continue};
 /// Called with an amount of work done; `Break` ends the run.
 pub type Pause<'p> = &'p mut dyn FnMut(usize) -> ControlFlow<()>;
 
-/// Work of two chunks that are combined, in look-ups.
+/// Work to combine two chunks, in look-ups.
 const CHUNK_WORK: usize = 64;
-/// The same of two leaves of bins.
+/// Work to combine two leaves of bins, in look-ups.
 const BINS_WORK: usize = 128;
 
 impl Ints {
@@ -37,7 +37,7 @@ impl Ints {
         (!walk.stopped).then_some(Ints { root })
     }
 
-    /// How many elements both have. O(parts that differ). None if `pause` broke off.
+    /// Number of common elements. O(parts that differ). None if `pause` broke off.
     pub fn count_common(&self, other: &Ints, pause: Pause<'_>) -> Option<u128> {
         if self.root.is_full() {
             return Some(other.len());
@@ -63,7 +63,8 @@ impl Ints {
         Some(self.count_common(other, pause)? == self.len())
     }
 
-    /// What both have as a part of what either has; None for two empty sets. Outer None if `pause` broke off.
+    /// The size of the intersection divided by that of the union. Inner None for two empty sets, outer None
+    /// if `pause` broke off.
     pub fn jaccard(&self, other: &Ints, pause: Pause<'_>) -> Option<Option<f64>> {
         let common = self.count_common(other, pause)?;
         let either = self.len() + other.len() - common;
@@ -92,7 +93,7 @@ impl Walk<'_> {
         self.stopped = self.stopped || (self.pause)(amount).is_break();
     }
 
-    /// Both nodes of the slot of `span` bits at `base`.
+    /// Combines both nodes of the slot of `span` bits at `base`.
     fn combine(&mut self, a: &Node, b: &Node, base: u64, span: u32) -> Node {
         if self.stopped {
             return Node::EMPTY;
@@ -136,13 +137,13 @@ impl Walk<'_> {
         }
     }
 
-    /// What a node has not. The work is that of all its chunks.
+    /// The numbers of a slot that a node has not. The work is that of all its chunks.
     fn turned(&mut self, node: &Node, base: u64, span: u32) -> Node {
         let View::Branch(branch) = node.view() else {
             self.work(CHUNK_WORK);
             return complement(node, base, span);
         };
-        // In steps of a branch, so that a long one can be broken off.
+        // One step per branch, so that a long one can be broken off.
         let mut turned = Branch::new(branch.shift, branch.prefix);
         for slot in 0..16 {
             if self.stopped {
@@ -160,7 +161,7 @@ impl Walk<'_> {
         if branch.span() == span {
             return inside;
         }
-        // Everything of the slot beside the branch, and what is left of the branch.
+        // Everything of the slot beside the branch, and the rest of the branch.
         let mut around = Node::FULL;
         let last = super::last_of(branch.prefix, branch.span());
         super::range::clear(&mut around, base, span, branch.prefix, last);
@@ -168,7 +169,7 @@ impl Walk<'_> {
         Walk { op: Op::Or, pause: self.pause, stopped: false }.combine(&around, &inside, base, span)
     }
 
-    /// A sparse leaf against anything that is neither empty nor full.
+    /// A sparse leaf combined with a node that is neither empty nor full.
     fn few_and(&mut self, a: &Node, b: &Node, base: u64, span: u32) -> Node {
         match self.op {
             Op::And => self.kept(a, b, true, base, span),
@@ -177,7 +178,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Anything that is neither empty nor full against a sparse leaf.
+    /// A node that is neither empty nor full, combined with a sparse leaf.
     fn and_few(&mut self, a: &Node, b: &Node, base: u64, span: u32) -> Node {
         match self.op {
             Op::And => self.kept(b, a, true, base, span),
@@ -185,7 +186,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Those of a few numbers that the other node has, or has not.
+    /// The numbers of a sparse leaf that the other node has, or has not.
     fn kept(&mut self, few: &Node, other: &Node, want: bool, base: u64, span: u32) -> Node {
         let numbers = few_of(few);
         self.work(numbers.len());
@@ -199,7 +200,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A node with a few numbers added, turned round, or removed.
+    /// A node with a few numbers added, inverted, or removed.
     fn added(&mut self, node: &Node, few: &Node, span: u32) -> Node {
         let numbers: Few = few_of(few);
         self.work(numbers.len() * 4);
@@ -215,7 +216,7 @@ impl Walk<'_> {
         node
     }
 
-    /// Two branches of the same slots; `a` is the first of them.
+    /// Combines two branches of the same slots. `a` is the first of them.
     fn slots(&mut self, x: &Branch, y: &Branch, a: &Node, span: u32) -> Node {
         let mut branch = Branch::new(x.shift, x.prefix);
         let mut unchanged = true;
@@ -232,7 +233,7 @@ impl Walk<'_> {
         settled(branch, span)
     }
 
-    /// Two nodes, branches or chunks, of which one lies in one slot of the other, or both beside each other.
+    /// Combines two nodes, branches or chunks. One is within a slot of the other, or they are side by side.
     fn nested(&mut self, a: &Node, b: &Node, span: u32) -> Node {
         let ((a_base, a_span), (b_base, b_span)) = (extent(a), extent(b));
         match (a.view(), b.view()) {
@@ -265,7 +266,8 @@ impl Walk<'_> {
         }
     }
 
-    /// How many numbers both nodes of a slot of `span` bits have; not both full if that is all.
+    /// The number of elements that both nodes of a slot of `span` bits have. Not both are full if that is all
+    /// numbers.
     fn count(&mut self, a: &Node, b: &Node, span: u32) -> u64 {
         if self.stopped {
             return 0;
@@ -326,7 +328,7 @@ impl Walk<'_> {
     }
 }
 
-/// Those of a few numbers whose bits are set.
+/// The numbers whose bits are set, from a few.
 fn chosen(numbers: &[u64], bits: u128) -> Few {
     let mut chosen = Few::new();
     let _ = each_one(bits, |i| {
@@ -336,14 +338,14 @@ fn chosen(numbers: &[u64], bits: u128) -> Few {
     chosen
 }
 
-/// A new branch in order.
+/// A new branch, brought into order.
 fn settled(branch: Branch, span: u32) -> Node {
     let mut node = Node::from_branch(branch);
     settle(&mut node, span);
     node
 }
 
-/// What is left of a branch with nothing but one child.
+/// The rest of a branch with only one child.
 fn alone(wide: &Branch, slot: usize, child: Node, span: u32) -> Node {
     placed(child, wide.base(slot), wide.shift, span)
 }

@@ -1,18 +1,20 @@
-//! Sixteen chunks in one leaf: a slot of 2^20 numbers while its chunks have few of them each.
+//! Sixteen chunks in one leaf: a slot of 2^20 numbers with few numbers in each chunk.
 //!
 //! ```text
-//! [ends: 16][lows ...]     where each chunk's numbers end; the low 16 bits of all numbers, chunk by chunk
+//! [ends: 16][lows ...]     end of each chunk's numbers; the low 16 bits of all numbers, chunk by chunk
 //! ```
 //!
-//! A million random 32-bit numbers are 15 to a chunk. As arrays of their own those would have a head each and a branch
-//! above, and all of them would outgrow one size of block and then the next in step, which leaves the allocator with
-//! pages that are mostly holes. Here 244 of them are 536 bytes.
+//! A million random 32-bit numbers are 15 to a chunk. Separate arrays would need a head each and a branch
+//! above. They would also outgrow one size of block after the other in step, and leave the allocator with
+//! pages full of holes. One leaf with 244 numbers takes 536 bytes.
 //!
 //! - B1: the ends ascend, the last is the number of lows; the lows of each chunk ascend.
-//! - B2: no fewer than [`FEW`] numbers, and no more than [`most`], which differs from slot to slot so that an evenly
-//!   filled set does not take all its leaves apart at once. A branch of arrays becomes one of these at [`AT_MOST`] numbers.
+//! - B2: a leaf has at least [`FEW`] and at most [`most`] numbers. The maximum differs from slot to slot, so
+//!   that an evenly filled set does not split all its leaves at once. A branch of arrays becomes such a leaf
+//!   at [`AT_MOST`] numbers.
 //!
-//! Costs: look-ups O(log of a chunk's numbers); a change moves 2 KB at most; combining two O(numbers), with 4 KB of stack.
+//! Costs: look-ups O(log of a chunk's numbers); a change moves 2 KB at most; combining two O(numbers), with 4
+//! KB of stack.
 
 use super::node::{Branch, CHUNK, Content, Leaf, Low, Node, View};
 use super::{FEW, Few, Op, base_of, build};
@@ -20,9 +22,9 @@ use smallvec::SmallVec;
 
 /// Bits of the slot of such a leaf.
 pub(super) const SPAN: u32 = CHUNK + 4;
-/// A branch of arrays with so few numbers becomes one leaf when it is put in order.
+/// Numbers up to which a branch of arrays becomes one leaf when it is put in order.
 pub(super) const AT_MOST: u64 = 256;
-/// Most numbers of any.
+/// Most numbers of any such leaf.
 const MOST: usize = 1023;
 /// Words before the lows.
 pub(super) const ENDS: usize = 16;
@@ -70,7 +72,7 @@ impl<'a> Bins<'a> {
         super::search::contains(self.bin(bin_of(x)), Low(x as u16))
     }
 
-    /// How many are smaller than a number of the slot.
+    /// Number of elements smaller than a number of the slot.
     #[inline]
     pub(super) fn rank(&self, x: u64) -> usize {
         let bin = bin_of(x);
@@ -84,7 +86,8 @@ impl<'a> Bins<'a> {
         Some((bin as u64) << CHUNK | u64::from(low.0))
     }
 
-    /// The chunks with their distances from the base, from that of a number on; of its chunk only what is not below it.
+    /// The chunks and their distances from the base, from the chunk of a number on. Of that chunk only
+    /// numbers not below it.
     #[inline]
     pub(super) fn chunks_from(self, x: u64) -> impl Iterator<Item = (u64, &'a [Low])> {
         let first = bin_of(x);
@@ -102,7 +105,7 @@ impl<'a> Bins<'a> {
         }
     }
 
-    /// How many of the chunks have numbers.
+    /// Number of chunks that are not empty.
     pub(super) fn chunks(&self) -> u64 {
         (0..ENDS).filter(|&bin| !self.bin(bin).is_empty()).count() as u64
     }
@@ -114,7 +117,7 @@ impl<'a> Bins<'a> {
     }
 }
 
-/// The leaf of a node that has such a leaf.
+/// The bins of a node that has such a leaf.
 #[inline]
 fn bins_of(node: &Node) -> Bins<'_> {
     match node.view() {
@@ -129,7 +132,7 @@ fn of_leaf(leaf: Leaf<'_>) -> Bins<'_> {
     bins
 }
 
-/// A leaf of ascending numbers of one slot, FEW or more.
+/// A leaf of ascending numbers of one slot, at least FEW.
 pub(super) fn from_numbers(numbers: &[u64]) -> Node {
     let mut words: Words = SmallVec::from_elem(Low(0), ENDS);
     for &x in numbers {
@@ -140,12 +143,12 @@ pub(super) fn from_numbers(numbers: &[u64]) -> Node {
     Node::leaf(base_of(numbers[0], SPAN), SPAN, &words)
 }
 
-/// Makes ends of the counts of all chunks.
+/// Turns the counts of all chunks into ends.
 fn sum_up(words: &mut [Low]) {
     (1..ENDS).for_each(|bin| words[bin].0 += words[bin - 1].0);
 }
 
-/// Adds a number of the slot that is absent, where there is room for it (B2).
+/// Adds an absent number of the slot. There must be room (B2).
 #[inline]
 pub(super) fn insert(node: &mut Node, x: u64) {
     let at = ENDS + bins_of(node).rank(x);
@@ -153,7 +156,7 @@ pub(super) fn insert(node: &mut Node, x: u64) {
     count(node, bin_of(x), 1);
 }
 
-/// Removes a number that is there.
+/// Removes a present number.
 #[inline]
 pub(super) fn remove(node: &mut Node, x: u64) {
     let at = ENDS + bins_of(node).rank(x);
@@ -161,7 +164,7 @@ pub(super) fn remove(node: &mut Node, x: u64) {
     count(node, bin_of(x), u16::MAX);
 }
 
-/// Adds to the ends from that of a chunk on.
+/// Adds to the ends from a chunk on.
 #[inline]
 fn count(node: &mut Node, bin: usize, by: u16) {
     let Some(ends) = node.items_mut::<Low>().and_then(|words| words.first_chunk_mut::<ENDS>()) else {
@@ -172,7 +175,7 @@ fn count(node: &mut Node, bin: usize, by: u16) {
     }
 }
 
-/// The same numbers as a branch of arrays, or as an array alone if they are of one chunk.
+/// The same numbers as a branch of arrays, or as one array if they are in one chunk.
 pub(super) fn opened(leaf: Leaf<'_>) -> Node {
     let bins = of_leaf(leaf);
     let mut branch = Branch::new(CHUNK, leaf.base());
@@ -239,7 +242,7 @@ pub(super) fn combine(op: Op, a: Leaf<'_>, b: Leaf<'_>, span: u32) -> Node {
     }
 }
 
-/// Writes the lows of two chunks combined; returns how many. Without a branch that depends on them.
+/// Writes the combined lows of two chunks and returns their number. It has no branch that depends on them.
 #[inline]
 fn merge(op: Op, a: &[Low], b: &[Low], out: &mut [Low]) -> usize {
     let (only_a, both, only_b) = match op {
@@ -264,7 +267,7 @@ fn merge(op: Op, a: &[Low], b: &[Low], out: &mut [Low]) -> usize {
     len
 }
 
-/// How many numbers two leaves of one slot have in common.
+/// Number of elements that two leaves of one slot have in common.
 pub(super) fn count_and(a: Leaf<'_>, b: Leaf<'_>) -> u64 {
     let (x, y) = (of_leaf(a), of_leaf(b));
     (0..ENDS).map(|bin| common(x.bin(bin), y.bin(bin))).sum()

@@ -1,21 +1,21 @@
-//! Chunks: 65,536 numbers as an array, as runs, or as a bitmap, whichever is small.
+//! Chunks: 65,536 numbers as an array, as runs, or as a bitmap, whichever is smallest.
 //!
-//! - H1: an array has at most [`ARRAY_MAX`] items, runs are at most [`RUNS_MAX`]; no chunk is empty or full (the node is
-//!   [`Node::EMPTY`] or [`Node::FULL`] then).
-//! - H2: hysteresis: an array becomes a bitmap when it overflows, a bitmap an array below [`BITMAP_MIN`]; an array is
-//!   looked at for runs each time it has doubled, and runs are chosen only where they take half or less.
+//! - H1: an array has at most [`ARRAY_MAX`] items, runs are at most [`RUNS_MAX`]. No chunk is empty or full
+//!   (the node is then [`Node::EMPTY`] or [`Node::FULL`]).
+//! - H2: hysteresis: an array becomes a bitmap when it overflows, a bitmap an array below [`BITMAP_MIN`]. An
+//!   array is checked for runs each time it has doubled. Runs are chosen only where they take half or less.
 //!
-//! Costs: look-ups O(log) in arrays and runs, O(1) in bitmaps; a change moves at most 8 KB; combining two chunks touches at
-//! most 24 KB.
+//! Costs: look-ups O(log) in arrays and runs, O(1) in bitmaps; a change moves at most 8 KB; combining two
+//! chunks touches at most 24 KB.
 
 use super::node::{ARRAY_MAX, CHUNK, Content, Leaf, Node, Run, View};
 use super::words::{self, NONE, Op, Words};
 
 /// Most runs of a chunk.
 const RUNS_MAX: usize = 512;
-/// A bitmap with fewer bits becomes something else.
+/// Bits below which a bitmap changes its form.
 const BITMAP_MIN: u32 = 3072;
-/// Arrays of fewer items are not looked at for runs.
+/// Items below which an array is not checked for runs.
 const RUNS_FROM: usize = 64;
 const WHOLE: u32 = 1 << CHUNK;
 
@@ -76,7 +76,7 @@ fn expanded(leaf: Leaf<'_>) -> Words {
     bits
 }
 
-/// The smallest form of a chunk, found by looking at all of it.
+/// The smallest form of a chunk. Reads all of it.
 pub(super) fn optimized(leaf: Leaf<'_>) -> Node {
     encode(leaf.base(), &expanded(leaf))
 }
@@ -142,12 +142,12 @@ fn looks_like_runs(items: &[u16]) -> bool {
     runs * 8 <= items.len() * 2
 }
 
-/// True, now and then, if runs have become no better than an array (H2).
+/// Whether runs have become no better than an array (H2). Checked only now and then.
 fn scattered(runs: &[Run], leaf: Leaf<'_>) -> bool {
     runs.len().is_power_of_two() && runs.len() >= 16 && leaf.len() < runs.len() as u64 * 2
 }
 
-/// The runs that a number joins or extends, and what becomes of them.
+/// The runs that a number joins or extends, and the resulting run.
 fn extended(runs: &[Run], low: u16) -> Option<(std::ops::Range<usize>, Run)> {
     let after = runs.partition_point(|run| run.first < low);
     let before = runs[..after].last().filter(|run| u32::from(run.last) + 1 == u32::from(low));
@@ -206,7 +206,7 @@ pub(super) fn all_but(base: u64, first: u16, last: u16) -> Node {
     Node::leaf(base, CHUNK, &runs)
 }
 
-/// The numbers from `first` to `last`, not all there are.
+/// The numbers from `first` to `last`, which are not the whole chunk.
 pub(super) fn range(base: u64, first: u16, last: u16) -> Node {
     if last - first < 4 {
         let items: Vec<u16> = (first..=last).collect();
@@ -222,7 +222,7 @@ pub(super) fn with_range(op: Op, leaf: Leaf<'_>, first: u16, last: u16) -> Node 
     encode(leaf.base(), &bits)
 }
 
-/// Two chunks of the same numbers combined.
+/// Combines two chunks of the same range of numbers.
 pub(super) fn combine(op: Op, a: Leaf<'_>, b: Leaf<'_>) -> Node {
     let base = a.base();
     match (a.content(), b.content(), op) {
@@ -262,7 +262,7 @@ pub(super) fn combine(op: Op, a: Leaf<'_>, b: Leaf<'_>) -> Node {
     }
 }
 
-/// Two arrays in one: with what both have (`common`), or without.
+/// Merges two arrays, with their common items (`common`) or without.
 fn merged(base: u64, a: &[u16], b: &[u16], common: bool) -> Node {
     match a.len() + b.len() {
         0..=128 => merged_in::<128>(base, a, b, common),
@@ -288,9 +288,9 @@ fn merged_in<const MAX: usize>(base: u64, a: &[u16], b: &[u16], common: bool) ->
     Node::leaf(base, CHUNK, &items[..len])
 }
 
-/// The items of an array that are kept; the array itself if all are.
+/// The kept items of an array; the array itself if all are kept.
 fn filtered(array: Leaf<'_>, items: &[u16], keep: impl Fn(u16) -> bool) -> Node {
-    // Clearing room for the longest array would cost more than most arrays do.
+    // Clearing room for the longest array costs more than most arrays take.
     match items.len() {
         0..=128 => filtered_in::<128>(array, items, keep),
         129..=1024 => filtered_in::<1024>(array, items, keep),
@@ -308,7 +308,7 @@ fn filtered_in<const MAX: usize>(array: Leaf<'_>, items: &[u16], keep: impl Fn(u
     if len == items.len() { array.share() } else { Node::leaf(array.base(), CHUNK, &kept[..len]) }
 }
 
-/// How many numbers two chunks have in common.
+/// Number of elements that two chunks have in common.
 pub(super) fn count_and(a: Leaf<'_>, b: Leaf<'_>) -> u64 {
     match (a.content(), b.content()) {
         (Content::Bitmap(a, _), Content::Bitmap(b, _)) => u64::from(words::count_and(a, b)),
@@ -321,7 +321,7 @@ pub(super) fn count_and(a: Leaf<'_>, b: Leaf<'_>) -> u64 {
     }
 }
 
-/// How many numbers are smaller.
+/// Number of smaller elements.
 pub(super) fn rank(leaf: Leaf<'_>, low: u16) -> u64 {
     match leaf.content() {
         Content::Array(items) => items.partition_point(|&item| item < low) as u64,
@@ -334,7 +334,7 @@ pub(super) fn rank(leaf: Leaf<'_>, low: u16) -> u64 {
     }
 }
 
-/// The number with that many smaller ones.
+/// The element with that many smaller ones.
 pub(super) fn nth(leaf: Leaf<'_>, rank: u64) -> Option<u16> {
     match leaf.content() {
         Content::Array(items) => items.get(rank as usize).copied(),

@@ -1,7 +1,7 @@
 //! The elements of a set of integers in ascending order.
 //!
-//! An iterator takes them from the tree in pieces of [`PIECE`], and finds its way down anew for each piece: that costs
-//! less than a nanosecond per element and needs no path to be kept.
+//! An iterator fetches them in pieces of [`PIECE`], and descends anew for each piece. That costs little per
+//! element, and no path needs to be kept.
 
 use super::Ints;
 use super::node::{ALL, Content, Leaf, Node, Run, View};
@@ -14,7 +14,7 @@ pub const PIECE: usize = 128;
 #[derive(Clone)]
 pub struct Iter<'a> {
     ints: &'a Ints,
-    /// Where the next piece begins, if there may be one.
+    /// Start of the next piece, if there may be one.
     from: Option<u64>,
     piece: Piece,
     next: usize,
@@ -28,7 +28,7 @@ struct Piece {
 }
 
 impl Piece {
-    /// Takes a number; false if there is no room for another.
+    /// Adds a number. False if there is no room for another.
     #[inline]
     fn push(&mut self, x: u64) -> bool {
         self.numbers[self.len] = x;
@@ -76,8 +76,8 @@ impl Iter<'_> {
         self.piece.len > 0
     }
 
-    /// The next elements in a row, at least one and at most [`PIECE`]; none at the end. For callers that work on many at
-    /// once.
+    /// The next elements, at least one and at most [`PIECE`]; none at the end. For callers that work on many
+    /// at once.
     pub fn piece(&mut self) -> &[u64] {
         if self.next == self.piece.len && !self.fetch() {
             return &[];
@@ -88,8 +88,9 @@ impl Iter<'_> {
 }
 
 impl Iter<'_> {
-    /// Which of up to 128 ascending numbers come in what is left, as bits; what is below the last of them is passed. For
-    /// sets that are gone through side by side. O(numbers + elements passed), without a branch that depends on them.
+    /// Finds which of up to 128 ascending numbers are among the remaining elements, as bits. Elements below
+    /// the last number are skipped. For sets walked side by side. O(numbers + elements skipped), without a
+    /// branch that depends on them.
     pub fn meet(&mut self, numbers: &[u64]) -> u128 {
         let mut found = 0;
         for (half, numbers) in numbers.chunks(64).enumerate() {
@@ -128,7 +129,7 @@ impl Iterator for Iter<'_> {
     }
 }
 
-/// Puts elements from `from` on into the piece; true if the node has no more of them.
+/// Puts elements from `from` on into the piece. True if the node has no more.
 fn fill(node: &Node, base: u64, span: u32, from: u64, piece: &mut Piece) -> bool {
     match node.view() {
         View::Empty => true,

@@ -1,7 +1,8 @@
-//! Looking into a set of integers: membership, order statistics, neighbours.
+//! Look-ups in a set of integers: membership, order statistics, neighbours.
 //!
-//! Many numbers are looked up at once: all their leaves are found and asked from memory before the first is searched, so
-//! that cache misses overlap; and where the numbers ascend, each begins at the branch where the one before it ended.
+//! Many numbers are looked up at once. All their leaves are found and prefetched before the first is
+//! searched, so that cache misses overlap. Where the numbers ascend, each look-up begins at the last branch
+//! of the one before.
 
 use super::bins::SPAN;
 use super::node::{ALL, Branch, CHUNK, Content, Leaf, Node, View};
@@ -40,7 +41,7 @@ pub(super) fn leaf_contains(leaf: Leaf<'_>, x: u64) -> bool {
     }
 }
 
-/// Which of up to 128 numbers with a bit in `alive` are below the node, as bits.
+/// Finds which of up to 128 numbers with a bit in `alive` are below the node, as bits.
 pub(super) fn contains_each(node: &Node, numbers: &[u64], alive: u128) -> u128 {
     let mut near = None;
     let mut half = |i: usize, alive: u64| {
@@ -53,7 +54,7 @@ pub(super) fn contains_each(node: &Node, numbers: &[u64], alive: u128) -> u128 {
 /// Numbers whose leaves are found before any is searched.
 const HALF: usize = 64;
 
-/// `contains_each` for up to 64 numbers. `near` is the last branch of the way to the number before.
+/// As [`contains_each`], for up to 64 numbers. `near` is the last branch on the way to the number before.
 #[inline]
 fn contains_some<'a>(root: &'a Node, numbers: &[u64], alive: u64, near: &mut Option<&'a Branch>) -> u64 {
     let mut leaves = [None; HALF];
@@ -94,7 +95,7 @@ fn contains_some<'a>(root: &'a Node, numbers: &[u64], alive: u64, near: &mut Opt
     found
 }
 
-/// The elements of a leaf of few.
+/// Collects the elements of a leaf of few.
 pub(super) fn put_few(leaf: Leaf<'_>, few: &mut Few) {
     let base = leaf.base();
     match leaf.content() {
@@ -105,7 +106,7 @@ pub(super) fn put_few(leaf: Leaf<'_>, few: &mut Few) {
     }
 }
 
-/// Calls `f` for every element of a node that is not full and holds nothing full, ascending.
+/// Calls `f` for every element, ascending, of a node that is not full and contains nothing full.
 pub(super) fn each(node: &Node, f: &mut dyn FnMut(u64)) {
     match node.view() {
         View::Empty => {}
@@ -129,7 +130,7 @@ fn each_of(leaf: Leaf<'_>, f: &mut dyn FnMut(u64)) {
     }
 }
 
-/// How many elements of the node, in a slot that begins at `base`, are below `x`.
+/// Number of elements of the node, in a slot that begins at `base`, below `x`.
 fn rank(node: &Node, base: u64, x: u64) -> u64 {
     let (mut node, mut base, mut below) = (node, base, 0);
     loop {
@@ -237,17 +238,18 @@ fn after(base: u64, span: u32, last: u64) -> Option<u64> {
 }
 
 impl Ints {
-    /// Which of up to 128 numbers with a bit in `alive` are elements, as bits. Fastest if they ascend: see the module.
+    /// Finds which of up to 128 numbers with a bit in `alive` are elements, as bits. Fastest if they ascend:
+    /// see the module.
     pub fn contains_each(&self, numbers: &[u64], alive: u128) -> u128 {
         contains_each(&self.root, numbers, alive)
     }
 
-    /// How many elements are below a number. O(d + a leaf).
+    /// Number of elements below a number. O(d + a leaf).
     pub fn rank(&self, x: u64) -> u64 {
         rank(&self.root, 0, x)
     }
 
-    /// How many elements are in a range, both ends included. O(d + a leaf).
+    /// Number of elements in a range, both ends included. O(d + a leaf).
     pub fn count_range(&self, first: u64, last: u64) -> u128 {
         if first > last {
             return 0;
@@ -302,12 +304,12 @@ impl Ints {
         }
     }
 
-    /// The first element from a number on: the place of the first 1. O(d + a leaf).
+    /// The first element from a number on: the position of the first 1. O(d + a leaf).
     pub fn next(&self, from: u64) -> Option<u64> {
         next(&self.root, 0, ALL, from)
     }
 
-    /// The elements as ranges of numbers in a row, both ends included, ascending. Each O(16 d + a leaf).
+    /// The elements as runs of consecutive numbers, both ends included, ascending. Each O(16 d + a leaf).
     pub fn runs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let mut from = Some(0);
         std::iter::from_fn(move || {
@@ -318,7 +320,7 @@ impl Ints {
         })
     }
 
-    /// The first number from `from` on that is no element: the place of the first 0. O(16 d + a leaf).
+    /// The first number from `from` on that is not an element: the position of the first 0. O(16 d + a leaf).
     pub fn next_absent(&self, from: u64) -> Option<u64> {
         next_absent(&self.root, 0, ALL, from)
     }

@@ -4,25 +4,26 @@
 //! Ints ─► Branch, 16 slots of 2^28 ─► Branch, 16 of 2^16 ─► chunk of 65,536: array, runs, or bitmap
 //!                    │                        ├───────────► Full: all numbers of the slot, no memory
 //!                    │                        └───────────► nothing
-//!                    ├► Bins: sixteen chunks with few numbers each, in one leaf
+//!                    ├─► Bins: sixteen chunks with few numbers each, in one leaf
 //!                    └► Sparse: up to some hundred numbers of a wide slot, 4 or 8 bytes each
 //! ```
 //!
-//! The numbers are unsigned 64-bit ones; [`signed`] maps the elements of sets onto them in their order. Levels without a
-//! choice are skipped, so that the depth follows the numbers and not the width of the type. There is no conversion of a
-//! whole set ever: what becomes dense changes its form chunk by chunk, by the insertion that makes it so.
+//! The numbers are unsigned 64-bit ones; [`signed`] maps the elements of sets onto them, in order. Levels
+//! without a choice are skipped, so the depth follows the numbers, not the width of the type. A whole set is
+//! never converted: a region that becomes dense changes form chunk by chunk, by the insertion that makes it
+//! so.
 //!
-//! - I1: a slot of a branch holds numbers of its range only. A branch lies inside the slot it stands in, as does a leaf;
-//!   both may be narrower.
-//! - I2: a branch has two children or more, or one that is Full; sixteen Full children are one Full slot.
-//! - I3: a sparse leaf has at most [`limit`] numbers; the limit differs from slot to slot so that the leaves of an evenly
-//!   filled set do not outgrow one size of block all at once. A branch with fewer than [`FEW`] becomes a sparse leaf.
+//! - I1: a slot of a branch holds only numbers of its range. A branch or leaf is inside its slot, and may be
+//!   narrower.
+//! - I2: a branch has at least two children, or one that is Full; sixteen Full children are one Full slot.
+//! - I3: a sparse leaf has at most [`limit`] numbers. The limit differs from slot to slot, so that the leaves
+//!   of an evenly filled set do not grow all at once. A branch with fewer than [`FEW`] becomes a sparse leaf.
 //! - I4: counts and bytes of every branch are exact after each change.
 //!
-//! Costs, depth d at most 13 and about log16 of the number of leaves: look-up, insertion, removal, rank and nth
-//! O(d + a leaf), a leaf being at most 8 KB; ranges O(16 d) whatever their width; combining two sets O(parts that
-//! differ and are not wholly absent or full); clone O(1); the first change under a clone copies d branches of 280 bytes
-//! and a leaf. Dropping what is large is left to `stdx::reclaim`.
+//! Costs, depth d at most 13 and about log16 of the number of leaves: look-up, insertion, removal, rank and
+//! nth O(d + a leaf), a leaf being at most 8 KB. Ranges O(16 d), whatever their width; combining two sets
+//! O(parts that differ and are not wholly absent or full). Clone O(1); the first change under a clone copies
+//! d branches of 280 bytes and a leaf. A large set is dropped by `stdx::reclaim`.
 
 mod algebra;
 mod bins;
@@ -48,13 +49,13 @@ pub struct Ints {
     root: Node,
 }
 
-/// What a set is made of: how many containers of each kind, and how many elements they hold.
+/// The containers of a set: how many of each kind, and their numbers of elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     pub branches: u64,
     pub sparse: u64,
     pub sparse_elements: u64,
-    /// Chunks of 65,536 numbers that the elements of sparse leaves lie in.
+    /// Chunks of 65,536 numbers with elements of sparse leaves.
     pub sparse_chunks: u64,
     pub arrays: u64,
     pub array_elements: u64,
@@ -69,7 +70,7 @@ pub struct Statistics {
     pub full_elements: u128,
 }
 
-/// Branches with fewer elements become sparse leaves.
+/// Elements below which a branch becomes a sparse leaf.
 const FEW: u64 = 24;
 /// Most elements of any sparse leaf.
 const LIMIT_MAX: usize = 127;
@@ -77,7 +78,7 @@ const LIMIT_MAX: usize = 127;
 /// The elements of a sparse leaf and one more.
 type Few = SmallVec<[u64; LIMIT_MAX + 1]>;
 
-/// Most elements of a sparse leaf for a slot (I3): 64 to 127, or 32 to 63 where two bytes an element will do for more.
+/// Most elements of a sparse leaf for a slot (I3): 64 to 127, or 32 to 63 where bins can hold more.
 #[inline]
 fn limit(base: u64, span: u32) -> usize {
     let limit = LIMIT_MAX / 2 + 1 + (stdx::hash::hash_u64(base ^ u64::from(span)) >> 58) as usize;
@@ -102,7 +103,7 @@ fn last_of(base: u64, span: u32) -> u64 {
     base | (u64::MAX >> (ALL - span))
 }
 
-/// The shift of the branch that tells two numbers apart, of different chunks.
+/// The shift of the branch that separates two numbers of different chunks.
 #[inline]
 fn shift_between(a: u64, b: u64) -> u32 {
     (63 - (a ^ b).leading_zeros()) & !3
@@ -115,7 +116,7 @@ impl Ints {
         Ints { root: Node::EMPTY }
     }
 
-    /// Every number there is.
+    /// The set of all numbers.
     pub const fn all() -> Ints {
         Ints { root: Node::FULL }
     }
@@ -132,7 +133,7 @@ impl Ints {
         self.root.is_empty()
     }
 
-    /// What this handle keeps alive; None if that is nothing.
+    /// The root and memory that this handle keeps alive. None if it keeps nothing.
     pub fn held(&self) -> Option<crate::Held> {
         self.root.held()
     }
@@ -155,7 +156,7 @@ impl Ints {
         look::contains(&self.root, x)
     }
 
-    /// Adds a number; true if it is new. Nothing is copied if it is not.
+    /// Adds a number. True if it is new; otherwise nothing is copied.
     #[inline]
     pub fn insert(&mut self, x: u64) -> bool {
         if self.contains(x) {
@@ -165,7 +166,7 @@ impl Ints {
         true
     }
 
-    /// Removes a number; false if it is not there.
+    /// Removes a number. False if it is absent.
     #[inline]
     pub fn remove(&mut self, x: u64) -> bool {
         if !self.contains(x) {
@@ -175,7 +176,7 @@ impl Ints {
         true
     }
 
-    /// Adds the number if it is absent, removes it if it is there. True if it is there now.
+    /// Adds the number if it is absent, else removes it. True if it is present now.
     pub fn toggle(&mut self, x: u64) -> bool {
         if self.remove(x) {
             return false;
@@ -189,8 +190,8 @@ impl Ints {
         *self = Ints::new();
     }
 
-    /// Brings every chunk into its smallest form. O(n), by `pause` as in the algebra; false if that broke off, and what
-    /// has been done until then stays.
+    /// Brings every chunk into its smallest form. O(n), with `pause` as in the algebra. False if `pause`
+    /// broke off; the work done so far stays.
     pub fn optimize(&mut self, pause: Pause<'_>) -> bool {
         optimize(&mut self.root, pause)
     }
@@ -245,7 +246,7 @@ impl std::fmt::Debug for Ints {
 
 const _: () = assert!(size_of::<Ints>() == 8);
 
-// ----- changes of one number -----------------------------------------------------------------------------------------
+// ----- changes of one number -------------------------------------------------------------------------------
 
 /// Adds a number that is absent below a slot of `span` bits.
 fn insert_new(node: &mut Node, span: u32, x: u64) {
@@ -313,7 +314,7 @@ fn insert_sparse(node: &mut Node, base: u64, own_span: u32, span: u32, x: u64) {
     }
 }
 
-/// Makes a leaf with few elements anew, for its whole slot and with one more.
+/// Rebuilds a leaf of few elements for its whole slot, with one more.
 #[cold]
 fn add_to_few(node: &mut Node, span: u32, x: u64) {
     let mut few = few_of(node);
@@ -344,7 +345,7 @@ fn beside(node: &mut Node, x: u64) {
     *node = Node::from_branch(branch);
 }
 
-/// Where a node that is neither empty nor full begins, and how many bits it spans.
+/// The start and span of a node that is neither empty nor full.
 fn extent(node: &Node) -> (u64, u32) {
     match node.view() {
         View::Branch(branch) => (branch.prefix, branch.span()),
@@ -358,7 +359,7 @@ fn single(span: u32, x: u64) -> Node {
     build(&[x], span, base_of(x, span))
 }
 
-/// The node for some ascending numbers of a slot, no more than a leaf and one.
+/// The node for some ascending numbers of a slot, at most a leaf and one.
 fn build(numbers: &[u64], span: u32, base: u64) -> Node {
     let [first, .., last] = *numbers else {
         return numbers.first().map_or(Node::EMPTY, |_| sparse_or_array(numbers, span, base));
@@ -400,7 +401,7 @@ fn sparse_or_array(numbers: &[u64], span: u32, base: u64) -> Node {
     }
 }
 
-/// Removes a number that is there below a slot of `span` bits.
+/// Removes a present number below a slot of `span` bits.
 fn remove_present(node: &mut Node, span: u32, x: u64) {
     if node.is_full() {
         if span == CHUNK {
@@ -413,7 +414,7 @@ fn remove_present(node: &mut Node, span: u32, x: u64) {
         let (slot, shift) = (branch.slot(x), branch.shift);
         let was_full = branch.child[slot].is_full();
         branch.change_by(slot, -1, |child| remove_present(child, shift, x));
-        // A full child may stand alone, another not (I2).
+        // A full child may be alone, another may not (I2).
         let len = branch.len();
         if was_full || branch.child[slot].is_empty() || len < FEW || len == bins::AT_MOST && shift == CHUNK {
             settle(node, span);
@@ -447,8 +448,8 @@ fn divided(span: u32, within: u64) -> Node {
     Node::from_branch(branch)
 }
 
-/// A node that stands for the `own_span` bits around a number, for a slot of `span` bits. What is full says by its slot
-/// alone how wide it is, so it gets one of its own.
+/// A node for the `own_span` bits around a number, in a slot of `span` bits. The width of a full node is that
+/// of its slot, so it gets a slot of its own.
 fn placed(node: Node, within: u64, own_span: u32, span: u32) -> Node {
     if !node.is_full() || own_span == span {
         return node;
@@ -480,7 +481,7 @@ fn settle(node: &mut Node, span: u32) {
     }
 }
 
-// ----- as a whole ----------------------------------------------------------------------------------------------------
+// ----- as a whole ------------------------------------------------------------------------------------------
 
 fn optimize(node: &mut Node, pause: Pause<'_>) -> bool {
     if let View::Leaf(leaf) = node.view() {
@@ -530,7 +531,7 @@ fn add_statistics(node: &Node, span: u32, statistics: &mut Statistics) {
     }
 }
 
-/// How many chunks some ascending numbers lie in.
+/// Number of chunks that contain some ascending numbers.
 fn chunks(numbers: impl Iterator<Item = u64>) -> u64 {
     let (mut chunks, mut last) = (0, None);
     for chunk in numbers.map(|x| x >> CHUNK) {

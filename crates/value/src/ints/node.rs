@@ -1,4 +1,4 @@
-//! The nodes of a set of integers: one word each, counted, with their unsafe parts kept in here.
+//! The nodes of a set of integers: one word each, counted. All the unsafe code is here.
 //!
 //! ```text
 //! word   null                nothing
@@ -13,7 +13,8 @@
 //!        Sparse   u32 or u64          any wider slot with few elements
 //! ```
 //!
-//! - N1: a `Node` owns one count of its block. Blocks with one owner are changed in place, shared ones copied first.
+//! - N1: a `Node` owns one count of its block. Blocks with one owner are changed in place, shared ones copied
+//!   first.
 //! - N2: `items <= room`, and that many items lie behind the head; a block is as large as its room says.
 //! - N3: the last owner of a branch with more than [`DEFER_BYTES`] below it leaves it to the reclaimer.
 
@@ -42,7 +43,7 @@ pub(super) struct Node {
 const FULL: usize = 2;
 const LEAF: usize = 1;
 
-/// What a node is.
+/// The form of a node.
 pub(super) enum View<'a> {
     Empty,
     Full,
@@ -68,7 +69,7 @@ struct Head {
     count: Count,
     items: u16,
     room: u16,
-    /// The first number of the slot; its low bits, which are zeros, hold span and kind.
+    /// The first number of the slot. Its low bits, which are zeros, hold span and kind.
     base: u64,
 }
 
@@ -82,7 +83,7 @@ pub(super) struct Leaf<'a> {
     life: PhantomData<&'a Node>,
 }
 
-/// Numbers one after the other, both ends included.
+/// Consecutive numbers, both ends included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub(super) struct Run {
@@ -90,7 +91,7 @@ pub(super) struct Run {
     pub(super) last: u16,
 }
 
-/// The low bits of a number in a leaf of bins, or where the numbers of one of its chunks end.
+/// The low bits of a number in a leaf of bins, or the end of one of its chunks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(transparent)]
 pub(super) struct Low(pub(super) u16);
@@ -114,7 +115,7 @@ const SPARSE4: u8 = 3;
 const SPARSE8: u8 = 4;
 const BINS: u8 = 5;
 
-/// What leaves are made of.
+/// A type of item in a leaf.
 ///
 /// # Safety
 /// Plain data without padding, aligned to at most 8; `KIND` belongs to this type alone.
@@ -193,7 +194,7 @@ impl Node {
         Node { raw: Box::into_raw(Box::new(branch)).cast() }
     }
 
-    /// The branch for changing it, copied first if it is shared; None for everything else.
+    /// The branch for changing it, copied first if it is shared. None for other nodes.
     #[inline]
     pub(super) fn branch_mut(&mut self) -> Option<&mut Branch> {
         let View::Branch(branch) = self.view() else { return None };
@@ -204,7 +205,7 @@ impl Node {
         Some(unsafe { &mut *self.raw.cast::<Branch>() })
     }
 
-    /// A leaf of these items, which must ascend; empty if there are none.
+    /// A leaf of these items, which must ascend. Empty if there are none.
     pub(super) fn leaf<T: Item>(base: u64, span: u32, items: &[T]) -> Node {
         if items.is_empty() {
             return Node::EMPTY;
@@ -228,7 +229,7 @@ impl Node {
         Node { raw: head.cast::<u8>().as_ptr().map_addr(|addr| addr | LEAF) }
     }
 
-    /// A chunk of words, `count` of whose bits are set: more than none, less than all.
+    /// A chunk of words with `count` bits set: neither none nor all.
     pub(super) fn bitmap(base: u64, words: &Words, count: u32) -> Node {
         debug_assert!((1..1 << CHUNK).contains(&count));
         let block = Box::into_raw(Box::new(*words));
@@ -238,7 +239,7 @@ impl Node {
         Node { raw: head.cast::<u8>().as_ptr().map_addr(|addr| addr | LEAF) }
     }
 
-    /// The words of a bitmap and the place of their count, for changing them; copied first if shared.
+    /// The words of a bitmap and their count, for changing them; copied first if shared.
     pub(super) fn words_mut(&mut self) -> Option<(&mut Words, &mut u16)> {
         let View::Leaf(leaf) = self.view() else { return None };
         let Content::Bitmap(words, count) = leaf.content() else { return None };
@@ -253,8 +254,8 @@ impl Node {
         }
     }
 
-    /// Puts `with` in the place of a range of a leaf's items. The leaf must hold items of this type; it becomes empty with
-    /// its last item.
+    /// Replaces a range of a leaf's items by `with`. The leaf must hold items of this type. It becomes empty
+    /// with its last item.
     pub(super) fn splice<T: Item>(&mut self, range: Range<usize>, with: &[T]) {
         let Some(head) = self.head() else { unreachable!("a leaf") };
         let leaf = Leaf { head, life: PhantomData };
@@ -281,21 +282,22 @@ impl Node {
         }
     }
 
-    /// The items of a leaf with one owner; None for everything else.
+    /// The items of a leaf with one owner. None for other nodes.
     pub(super) fn items_mut<T: Item>(&mut self) -> Option<&mut [T]> {
         let head = self.head()?;
         let leaf = Leaf { head, life: PhantomData };
         if leaf.kind() != T::KIND || !leaf.is_unique() {
             return None;
         }
-        // SAFETY: items of this type lie behind the head (N2) of a leaf with one owner, which is borrowed mutably (N1).
+        // SAFETY: items of this type lie behind the head (N2) of a leaf with one owner, which is borrowed
+        // mutably (N1).
         unsafe {
             let at = head.cast::<u8>().add(HEAD).cast::<T>();
             Some(std::slice::from_raw_parts_mut(at.as_ptr(), leaf.head().items as usize))
         }
     }
 
-    /// Elements; `span` is that of the slot, at most 60 if the node may be full.
+    /// Number of elements. `span` is that of the slot, at most 60 if the node may be full.
     #[inline]
     pub(super) fn len(&self, span: u32) -> u64 {
         match self.view() {
@@ -306,7 +308,7 @@ impl Node {
         }
     }
 
-    /// What somebody who has the node keeps alive. O(height).
+    /// The memory that an owner of the node keeps alive. O(height).
     pub(super) fn held(&self) -> Option<crate::Held> {
         let (owners, bytes) = match self.view() {
             View::Empty | View::Full => return None,
@@ -371,10 +373,10 @@ impl<'a> Below for &'a Branch {
     }
 }
 
-/// A branch nobody owns any more.
+/// A branch without owners.
 struct Orphan(*mut Branch);
 
-// SAFETY: nobody else knows it; what it owns is Send.
+// SAFETY: this is the only pointer to it, and its contents are Send.
 unsafe impl Send for Orphan {}
 
 impl Orphan {
@@ -382,7 +384,8 @@ impl Orphan {
     fn free_somewhere(self, bytes: usize) {
         match bytes > DEFER_BYTES {
             true => {
-                // SAFETY: made by `Box` in `from_branch`; nobody else knows it, and it is freed only below.
+                // SAFETY: made by `Box` in `from_branch`; this is the only pointer, and it is freed only
+                // below.
                 let alone = alone::bytes(unsafe { &*self.0 }, bytes);
                 stdx::reclaim::defer_version(bytes, alone, move || self.free());
             }
@@ -428,8 +431,8 @@ fn allocate(base: u64, span: u32, kind: u8, items: usize, room: usize, size: usi
     }
 }
 
-/// How many items a block with room for at least `items` has, so that nothing of the allocator's block is wasted: the
-/// usual classes, sixteens up to 128 and four per doubling above.
+/// Items in a block with room for at least `items`, so that none of the allocator's block is wasted. The size
+/// classes are the usual ones: sixteens up to 128, four per doubling above.
 fn room_for<T>(items: usize) -> usize {
     let size = HEAD + items * size_of::<T>();
     let step = if size <= 128 { 16 } else { 1 << ((size - 1).ilog2() - 2) };
@@ -453,13 +456,13 @@ impl<'a> Leaf<'a> {
         self.head().count.unique()
     }
 
-    /// Bits of the slot the leaf is made for; the slot it stands in may be wider.
+    /// Bits of the slot the leaf was made for. Its actual slot may be wider.
     #[inline]
     pub(super) fn span(&self) -> u32 {
         (self.head().base >> 8) as u8 as u32
     }
 
-    /// Another handle of the leaf.
+    /// Adds a handle of the leaf.
     pub(super) fn share(&self) -> Node {
         self.head().count.retain();
         Node { raw: self.head.cast::<u8>().as_ptr().map_addr(|addr| addr | LEAF) }
@@ -472,7 +475,7 @@ impl<'a> Leaf<'a> {
         (0..128).step_by(64).for_each(|line| crate::trie::prefetch(start.wrapping_add(line)));
     }
 
-    /// `prefetch` for looking a number up among `len` of a leaf that may be one of bins.
+    /// As `prefetch`, for a look-up of a number among `len` of a leaf that may be one of bins.
     #[inline]
     pub(super) fn prefetch_bins(&self, x: u64, len: u64) {
         const SLOT: u64 = 1 << super::bins::SPAN;
@@ -498,7 +501,7 @@ impl<'a> Leaf<'a> {
         self.kind() == BINS
     }
 
-    /// True for a leaf of numbers as such.
+    /// True for a leaf of whole numbers.
     #[inline]
     pub(super) fn is_sparse(&self) -> bool {
         matches!(self.kind(), SPARSE4 | SPARSE8)
@@ -653,7 +656,7 @@ impl Branch {
         self.child[slot] = child;
     }
 
-    /// Changes the child of a slot and counts anew what it holds.
+    /// Changes the child of a slot and counts its contents anew.
     pub(super) fn change<R>(&mut self, slot: usize, f: impl FnOnce(&mut Node) -> R) -> R {
         let child = &mut self.child[slot];
         self.bytes -= child.bytes();
@@ -663,7 +666,7 @@ impl Branch {
         result
     }
 
-    /// `change` where it is known by how many elements the child grows.
+    /// As `change`, where the growth of the child is known.
     #[inline]
     pub(super) fn change_by(&mut self, slot: usize, grows: i64, f: impl FnOnce(&mut Node)) {
         let child = &mut self.child[slot];

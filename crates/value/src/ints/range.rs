@@ -1,7 +1,7 @@
-//! Ranges of any width: set, cleared or turned round, by whole slots where they are covered.
+//! Ranges of any width: set, cleared or inverted, by whole slots where they are covered.
 //!
-//! A range takes apart at most the two slots at its ends on each level; everything between them becomes Full or nothing.
-//! Only turning a range round visits what lies in it.
+//! A range splits at most the two slots at its ends on each level. Everything between them becomes Full or
+//! nothing. Only an inversion visits the contents of the range.
 
 use super::node::{Branch, CHUNK, Node, View};
 use super::words::Op;
@@ -10,7 +10,7 @@ use super::{
     remove_present, settle, shift_between,
 };
 
-/// What happens to a range.
+/// The change to a range.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Do {
     Set,
@@ -19,7 +19,7 @@ enum Do {
 }
 
 impl Do {
-    /// As an operation between a set and the range.
+    /// The equivalent operation between a set and the range.
     fn op(self) -> Op {
         match self {
             Do::Set => Op::Or,
@@ -30,17 +30,17 @@ impl Do {
 }
 
 impl Ints {
-    /// Adds all numbers from `first` to `last`, both included. O(16 d); what was there is freed.
+    /// Adds all numbers from `first` to `last`, both included. O(16 d); replaced containers are freed.
     pub fn insert_range(&mut self, first: u64, last: u64) {
         self.range(Do::Set, first, last);
     }
 
-    /// Removes all numbers from `first` to `last`, both included. O(16 d); what was there is freed.
+    /// Removes all numbers from `first` to `last`, both included. O(16 d); removed containers are freed.
     pub fn remove_range(&mut self, first: u64, last: u64) {
         self.range(Do::Clear, first, last);
     }
 
-    /// Removes what is there from `first` to `last`, both included, and adds the rest. O(16 d + containers in the range).
+    /// Inverts the numbers from `first` to `last`, both included. O(16 d + containers in the range).
     pub fn flip_range(&mut self, first: u64, last: u64) {
         self.range(Do::Flip, first, last);
     }
@@ -52,7 +52,7 @@ impl Ints {
     }
 }
 
-/// Everything in the slot of `span` bits at `base` that the node has not.
+/// The numbers in the slot of `span` bits at `base` that the node has not.
 pub(super) fn complement(node: &Node, base: u64, span: u32) -> Node {
     let mut node = node.clone();
     range(&mut node, base, span, base, last_of(base, span), Do::Flip);
@@ -64,7 +64,8 @@ pub(super) fn clear(node: &mut Node, base: u64, span: u32, first: u64, last: u64
     range(node, base, span, first, last, Do::Clear);
 }
 
-/// Does it to the numbers from `first` to `last` of the slot of `span` bits at `base`, in which they lie.
+/// Applies a change to the numbers from `first` to `last`, which are within the slot of `span` bits at
+/// `base`.
 fn range(node: &mut Node, base: u64, span: u32, first: u64, last: u64, what: Do) {
     let whole = first == base && last == last_of(base, span);
     match (node.view(), what) {
@@ -122,7 +123,7 @@ fn filled(base: u64, span: u32, first: u64, last: u64) -> Node {
     node
 }
 
-/// Does it inside a branch, which covers the range.
+/// Applies a change inside a branch, which covers the range.
 fn in_branch(node: &mut Node, span: u32, first: u64, last: u64, what: Do) {
     let Some(branch) = node.branch_mut() else { unreachable!("a branch") };
     let shift = branch.shift;
@@ -134,12 +135,12 @@ fn in_branch(node: &mut Node, span: u32, first: u64, last: u64, what: Do) {
     settle(node, span);
 }
 
-/// Does it to a range that reaches beyond the branch or chunk in the slot.
+/// Applies a change to a range that reaches beyond the branch or chunk in the slot.
 fn wider(node: &mut Node, base: u64, span: u32, first: u64, last: u64, what: Do) {
     let (own_base, own_span) = extent(node);
     let own_last = last_of(own_base, own_span);
     if what == Do::Clear {
-        // Only what is there can go.
+        // Only present numbers can be removed.
         if first <= own_last && last >= own_base {
             let (from, to) = (first.max(own_base), last.min(own_last));
             match from == own_base && to == own_last {
@@ -157,7 +158,7 @@ fn wider(node: &mut Node, base: u64, span: u32, first: u64, last: u64, what: Do)
     in_branch(node, span, first, last, what);
 }
 
-/// Does it to a slot with few numbers: the range as if alone, then those numbers again.
+/// Applies a change to a slot with few numbers: first the range alone, then those numbers again.
 fn sparse(node: &mut Node, base: u64, span: u32, first: u64, last: u64, what: Do) {
     let few = few_of(node);
     let inside = |x: &u64| (first..=last).contains(x);

@@ -1,4 +1,4 @@
-//! Looking a number up in a short ascending slice.
+//! Looks up a number in a short ascending slice.
 
 /// Items compared at once at the end of a search.
 const WINDOW: usize = 32;
@@ -13,8 +13,8 @@ impl Number for super::node::Low {}
 impl Number for u32 {}
 impl Number for u64 {}
 
-/// True if the slice has the number. O(log n), without a branch that depends on what the slice holds: the numbers of a
-/// large set are in no order a processor could guess.
+/// True if the slice has the number. O(log n), without a branch that depends on the contents: a processor
+/// cannot predict the numbers of a large set.
 #[inline]
 pub(super) fn contains<T: Number>(items: &[T], item: T) -> bool {
     match items.len() {
@@ -25,7 +25,7 @@ pub(super) fn contains<T: Number>(items: &[T], item: T) -> bool {
     }
 }
 
-/// `contains` for items that are spread about evenly over all numbers of 16 bits: looks where the number should be.
+/// As `contains`, for items spread evenly over all 16-bit numbers: looks where the number should be.
 #[inline]
 pub(super) fn contains_low(items: &[u16], low: u16) -> bool {
     if items.len() <= GUESSED {
@@ -39,15 +39,15 @@ pub(super) fn contains_low(items: &[u16], low: u16) -> bool {
     }
 }
 
-/// For slices of 4 to 8 items: the first and the last four of them.
+/// Searches slices of 4 to 8 items: the first and the last four of them.
 #[inline]
 fn both_ends<T: Number>(items: &[T], item: T) -> bool {
     let (Some(first), Some(last)) = (items.first_chunk::<4>(), items.last_chunk::<4>()) else { return false };
     has(first, item) | has(last, item)
 }
 
-/// For slices of 8 to 32 items: four windows of eight, which overlap in short ones. One way for all these lengths: the next
-/// leaf's could not be guessed.
+/// Searches slices of 8 to 32 items: four windows of eight, which overlap in short ones. All these lengths
+/// share one path, as the next leaf's length cannot be predicted.
 #[inline]
 fn four_windows<T: Number>(items: &[T], item: T) -> bool {
     let last = items.len() - 8;
@@ -68,7 +68,7 @@ fn in_window<T: Number>(items: &[T], item: T) -> bool {
     items[from..].first_chunk::<WINDOW>().is_some_and(|window| has(window, item))
 }
 
-/// Compared as a whole, which the compiler does many at once.
+/// Compares all items, which the compiler vectorizes.
 #[inline]
 fn has<T: Number, const N: usize>(items: &[T; N], item: T) -> bool {
     items.iter().fold(false, |found, &other| found | (other == item))

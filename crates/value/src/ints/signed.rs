@@ -1,6 +1,6 @@
-//! Signed integers as unsigned ones in the same order: the sign bit turned round.
+//! Signed integers as unsigned ones in the same order: the sign bit is inverted.
 
-/// The number a signed integer is kept as.
+/// The key of a signed integer.
 #[inline]
 pub const fn key(n: i64) -> u64 {
     n as u64 ^ 1 << 63

@@ -5,7 +5,7 @@ use crate::testing::{Rng, rounds};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow::{Break, Continue};
 
-/// Numbers at which membership changes; a number is an element if an odd count of them is not above it.
+/// Numbers at which membership changes. A number is an element if an odd count of them is not above it.
 #[derive(Clone, Default)]
 struct Model {
     edges: BTreeSet<u128>,
@@ -343,7 +343,7 @@ fn many_scattered_numbers_are_found_and_combined_as_in_a_list() {
 fn what_loses_nothing_is_shared_whole() {
     let mut rng = Rng::new(10);
     for bits in [64, 32, 21] {
-        // Even numbers less odd ones.
+        // Even numbers minus odd ones.
         let even: Ints = (0..rounds(30_000)).map(|_| rng.next() >> (64 - bits) & !1).collect();
         let odd: Ints = (0..rounds(30_000)).map(|_| rng.next() >> (64 - bits) | 1).collect();
         assert!(even.combine(Op::AndNot, &odd, &mut |_| Continue(())).unwrap().ptr_eq(&even));

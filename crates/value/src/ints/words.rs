@@ -9,16 +9,16 @@ pub(super) type Words = [u64; 1024];
 
 pub(super) const NONE: Words = [0; 1024];
 
-/// How two sets are combined.
+/// The operation between two sets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
-    /// What both have.
+    /// Elements of both.
     And,
-    /// What either has.
+    /// Elements of either.
     Or,
-    /// What exactly one has.
+    /// Elements of exactly one.
     Xor,
-    /// What the first has and the second has not.
+    /// Elements of the first that the second has not.
     AndNot,
 }
 
@@ -103,7 +103,7 @@ mod wide {
     }
 }
 
-/// Combines two bitmaps into `out`; returns how many bits are set.
+/// Combines two bitmaps into `out` and returns the number of set bits.
 pub(super) fn combine(op: Op, a: &Words, b: &Words, out: &mut Words) -> u32 {
     #[cfg(target_arch = "x86_64")]
     if wide::here() {
@@ -245,7 +245,7 @@ pub(super) fn each(words: &Words, mut f: impl FnMut(u16)) {
     }
 }
 
-/// The places of the bits that are set, ascending.
+/// The positions of the set bits, ascending.
 #[inline]
 pub fn ones(bits: u64) -> impl Iterator<Item = usize> {
     let mut left = bits;
@@ -256,14 +256,14 @@ pub fn ones(bits: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The same for more of them.
+/// Calls `f` for the position of each set bit, ascending.
 #[inline]
 pub fn each_one<B>(bits: u128, mut f: impl FnMut(usize) -> ControlFlow<B>) -> ControlFlow<B> {
     ones(bits as u64).try_for_each(&mut f)?;
     ones((bits >> 64) as u64).try_for_each(|at| f(64 + at))
 }
 
-/// That many bits, up to 128, from the lowest on.
+/// The lowest `count` bits set, up to 128.
 #[inline]
 pub fn all_of(count: usize) -> u128 {
     if count == 0 { 0 } else { u128::MAX >> (128 - count) }

@@ -187,7 +187,8 @@ fn a_list_becomes_a_quicklist_over_8_kb_and_goes_back_under_4_kb() {
     let mut one = List::new();
     one.push_back(&[b'x'; 9000]);
     assert_eq!(one.encoding(), Enc::QuickList);
-    // Those of one command are looked at once, before the first of them: without what the listpack adds to each.
+    // All elements of one command are checked at once, before the first, without the listpack's overhead for
+    // each.
     let all = [&b"x"[..]; 3000];
     let (mut one, mut two, mut three) = (List::new(), List::new(), List::new());
     one.push_each_back(all.into_iter());
@@ -214,7 +215,8 @@ fn a_queue_of_constant_length_keeps_its_shape() {
     assert!(after.0 <= before.0 + 2 && after.2 <= before.2 * 3 / 2, "{before:?} {after:?}");
 }
 
-/// Ends are changed without a descent as long as nothing is shared; so clone, go on with either, and let the other go.
+/// Ends are changed without a descent while nothing is shared. So clone, go on with either, and drop the
+/// other.
 #[test]
 fn queues_whose_clones_come_and_go_behave_like_a_deque() {
     use crate::testing::{Rng, rounds};
@@ -291,7 +293,7 @@ fn queues_whose_clones_come_and_go_behave_like_a_deque() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What LSCAN relies on: the name of an element is its base and its index.
+    /// LSCAN relies on this: the name of an element is its base plus its index.
     #[test]
     fn what_comes_and_goes_at_the_ends_changes_no_elements_name(
         steps in prop::collection::vec((0u8..6, 1usize..2000, any::<bool>()), 1..40),
@@ -339,7 +341,7 @@ proptest! {
                 prop_assert_eq!(old.base(), *base);
             }
         }
-        // A long element in place of a short one, the only one of all.
+        // A long element replaces a short one, the only one in the list.
         list.remove_range(1..list.len());
         let base = list.base();
         list.set(0, &[b'x'; 2100]);

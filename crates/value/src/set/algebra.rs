@@ -1,22 +1,23 @@
 //! Set algebra: SINTER, SUNION, SDIFF and their relatives.
 //!
-//! Integers of large sets and everything else are two questions with two answers ([`super`], S2).
+//! Integers of large sets and everything else are computed separately ([`super`], S2).
 //!
-//! **Everything else**, and small sets: one set is iterated and its elements are looked up in the others, the hash computed
-//! once per element, in batches of 32: first all leaves are found and asked from memory, then searched, so cache misses
-//! overlap. Two tries that share nodes are walked together instead ([`crate::trie`]'s `walk`), which skips what both share.
+//! **Everything else**, and small sets: one set is iterated and its elements are looked up in the others. The
+//! hash is computed once per element. Look-ups go in batches of 32: all leaves are found and prefetched, then
+//! searched, so cache misses overlap. Two tries that share nodes are walked together instead
+//! ([`crate::trie`]'s `walk`), which skips shared parts.
 //!
-//! **Integers**: where a set takes less than [`DENSE_BYTES`] per integer, trees are combined container by container and
-//! the result is iterated ([`crate::ints`]); else its integers are looked up in the others as they come, ascending, which
-//! needs no memory: in a much larger set many at once, in others by going through both side by side. Answers that are
-//! kept or stored are always trees: they share what they can.
+//! **Integers**: where a set takes less than [`DENSE_BYTES`] per integer, trees are combined container by
+//! container and the result is iterated ([`crate::ints`]). Otherwise its integers are looked up in the
+//! others, ascending, which needs no memory. In a much larger set many are looked up at once; otherwise both
+//! sets are walked. Answers that are kept or stored are always trees, which share with the sources.
 //!
-//! A long run is bounded by its caller: `pause` is called with the number of elements looked at since the last time,
-//! about every 64, and breaks the run off by `Break`; so does the callback for the elements. A worker uses `pause` to
-//! yield, an event loop to give up and hand the command to a worker.
+//! The caller limits a long run. `pause` is called about every 64 elements, with the number since the last
+//! call, and `Break` ends the run; the callback for the elements can end it too. A worker yields in `pause`.
+//! An event loop gives up and hands the command to a worker.
 //!
-//! Results that are stored begin as an O(1) clone of the set they resemble most, and share its nodes.
-//! Results that are streamed are kept as an [`Answer`].
+//! A stored result begins as an O(1) clone of the set most like it, and shares its nodes. A streamed result
+//! is kept as an [`Answer`].
 
 use super::{Members, Set};
 use crate::elem::Elem;
@@ -31,17 +32,17 @@ pub type Pause<'p> = &'p mut dyn FnMut(usize) -> ControlFlow<()>;
 /// Receives elements; `Break` ends the run.
 pub type Each<'a, 'f> = &'f mut dyn FnMut(Elem<'a>) -> ControlFlow<()>;
 
-/// Receives elements, integers many at once.
+/// Receives elements, many integers at once.
 pub trait Taker<'a> {
     fn take(&mut self, elem: Elem<'a>) -> ControlFlow<()>;
 
-    /// Some integers, at most [`ints::PIECE`].
+    /// Receives some integers, at most [`ints::PIECE`].
     fn take_ints(&mut self, ints: &[i64]) -> ControlFlow<()> {
         ints.iter().try_for_each(|&n| self.take(Elem::Int(n)))
     }
 }
 
-/// Takes one after the other.
+/// Passes elements on one by one.
 struct Single<'a, 'f>(Each<'a, 'f>);
 
 impl<'a> Taker<'a> for Single<'a, '_> {
@@ -52,13 +53,14 @@ impl<'a> Taker<'a> for Single<'a, '_> {
 
 const BATCH: usize = 32;
 
-/// Integers that take fewer bytes each lie so densely that whole containers are combined.
+/// Bytes per integer below which integers are dense, so that whole containers are combined.
 const DENSE_BYTES: usize = 1;
 
-/// Integers that are looked up, in order and many at once, in the time of one look-up of an element.
+/// Integers looked up in order, many at once, in the time of one look-up of an element.
 const INTS_PER_STEP: usize = 3;
 
-/// How many look-ups of single elements it takes to look all elements of a set up in each of the others, about. O(others).
+/// About the number of single look-ups that it takes to look all elements of a set up in each of the others.
+/// O(others).
 pub fn work<'a>(set: &Set, others: impl Iterator<Item = &'a Set>) -> usize {
     let mut sets = 1;
     let mut ordered = true;
@@ -71,7 +73,7 @@ pub fn work<'a>(set: &Set, others: impl Iterator<Item = &'a Set>) -> usize {
     (ints_work + (set.len() - ints)) * sets
 }
 
-/// True if integers are looked up in it many at once.
+/// True if many integers are looked up in it at once.
 fn is_ordered(set: &Set) -> bool {
     set.ints().is_some() || set.is_empty()
 }
@@ -81,7 +83,7 @@ pub fn inter<'a>(sets: &[&'a Set], pause: Pause<'_>, f: Each<'a, '_>) -> Control
     inter_to(sets, pause, &mut Single(f))
 }
 
-/// The same for a taker.
+/// As [`inter`], for a taker.
 pub fn inter_to<'a>(sets: &[&'a Set], pause: Pause<'_>, to: &mut dyn Taker<'a>) -> ControlFlow<()> {
     let mut by_len = sets.to_vec();
     by_len.sort_by_key(|set| set.len());
@@ -94,7 +96,7 @@ pub fn diff<'a>(first: &'a Set, others: &[&'a Set], pause: Pause<'_>, f: Each<'a
     diff_to(first, others, pause, &mut Single(f))
 }
 
-/// The same for a taker.
+/// As [`diff`], for a taker.
 pub fn diff_to<'a>(
     first: &'a Set,
     others: &[&'a Set],
@@ -126,7 +128,7 @@ fn select<'a>(
     }
 }
 
-/// The same for the integers of a large set.
+/// As [`select`], for the integers of a large set.
 fn select_ints(
     ints: &Ints,
     others: &[&Set],
@@ -156,7 +158,7 @@ fn select_ints(
         }
         let (mut ints, mut len) = ([0; ints::PIECE], 0);
         for (i, &key) in keys.iter().enumerate() {
-            // The next one takes the place of one that is not wanted.
+            // The next one overwrites an unwanted one.
             ints[len] = signed::value(key);
             len += (alive >> i & 1) as usize;
         }
@@ -165,15 +167,15 @@ fn select_ints(
     }
 }
 
-/// How ascending integers are looked up in a set.
+/// The way ascending integers are looked up in a set.
 enum Lookup<'a> {
     /// One by one.
     Probe(&'a Set),
-    /// The set's own are gone through side by side with them.
+    /// Both are walked side by side.
     Beside(Box<ints::Iter<'a>>),
 }
 
-/// How many times as many integers a set may have and still be gone through.
+/// How many times as many integers a set may have and still be walked.
 const BESIDE_MAX: u128 = 4;
 
 impl<'a> Lookup<'a> {
@@ -186,7 +188,7 @@ impl<'a> Lookup<'a> {
         }
     }
 
-    /// Which of the integers with a bit in `alive` the set has, and perhaps others.
+    /// The integers with a bit in `alive` that the set has, and perhaps others.
     fn find(&mut self, keys: &[u64], alive: u128) -> u128 {
         match self {
             Lookup::Probe(set) => look_up_keys(set, keys, alive),
@@ -195,12 +197,12 @@ impl<'a> Lookup<'a> {
     }
 }
 
-/// True if whole containers are better combined than numbers looked up.
+/// True if it is better to combine whole containers than to look numbers up.
 fn is_dense(ints: &Ints) -> bool {
     ((ints.mem_bytes() / DENSE_BYTES) as u128) < ints.len()
 }
 
-/// Which of the integers with a bit in `alive` the set has.
+/// The integers with a bit in `alive` that the set has.
 fn look_up_keys(set: &Set, keys: &[u64], alive: u128) -> u128 {
     if let Some(ints) = set.ints() {
         return ints.contains_each(keys, alive);
@@ -221,7 +223,7 @@ fn look_up_keys(set: &Set, keys: &[u64], alive: u128) -> u128 {
 fn combined(ints: &Ints, others: &[&Set], want: bool, pause: Pause<'_>) -> Option<Ints> {
     let mut kept = ints.clone();
     for other in others {
-        // A small one's integers are made a tree for this.
+        // The integers of a small set are made a tree for this.
         let few = if other.ints().is_some() { 0 } else { other.len() };
         if pause(1 + few * 4) == Break(()) {
             return None;
@@ -267,11 +269,11 @@ fn take_keys<'a, T: Taker<'a> + ?Sized>(keys: &[u64], to: &mut T) -> ControlFlow
     to.take_ints(&ints[..keys.len()])
 }
 
-/// More sets than this are joined into a new one instead of looked through for each element.
+/// Number of sets above which they are joined into a new one, instead of searched for each element.
 pub const MANY: usize = 8;
 
-/// True if there are so many others that to take away what each of them has is less work than to look for each element of `first`
-/// in all of them. O(others)
+/// True if removing the elements of all others is less work than looking each element of `first` up in all.
+/// O(others).
 pub fn are_many(first: &Set, others: &[&Set]) -> bool {
     let total: usize = others.iter().map(|set| set.len()).sum();
     others.len() > MANY && total < first.len().saturating_mul(others.len() / 2)
@@ -282,7 +284,7 @@ pub fn union<'a>(sets: &[&'a Set], pause: Pause<'_>, f: Each<'a, '_>) -> Control
     union_to(sets, pause, &mut Single(f))
 }
 
-/// The same for a taker.
+/// As [`union`], for a taker.
 pub fn union_to<'a>(sets: &[&'a Set], pause: Pause<'_>, to: &mut dyn Taker<'a>) -> ControlFlow<()> {
     for (i, set) in sets.iter().enumerate() {
         select(set, &sets[..i], false, pause, to)?;
@@ -290,8 +292,8 @@ pub fn union_to<'a>(sets: &[&'a Set], pause: Pause<'_>, to: &mut dyn Taker<'a>) 
     Continue(())
 }
 
-/// The elements of a set that a long command answers: integers as a tree that shares containers with the set, of
-/// everything else one bit per element. At most n/8 bytes beside what is shared.
+/// The elements of a set that a long command answers. Integers are a tree that shares containers with the
+/// set, everything else is one bit per element. At most n/8 bytes beside the shared part.
 pub struct Answer {
     set: Set,
     ints: Ints,
@@ -321,7 +323,7 @@ fn answer(first: &Set, others: &[&Set], want: bool, pause: Pause<'_>) -> Option<
 }
 
 impl Answer {
-    /// Number of elements, those that have been taken included.
+    /// Number of elements, with those already taken.
     pub fn len(&self) -> usize {
         self.ints.len() as usize + self.ranks.len()
     }
@@ -336,8 +338,8 @@ impl Answer {
         self.set.held()
     }
 
-    /// Gives a taker the elements that have not been taken, until it breaks off; integers that were given together have
-    /// been taken together. False if all have been taken.
+    /// Gives a taker the remaining elements, until it breaks off. Integers given together are taken together.
+    /// False if nothing is left.
     pub fn take(&mut self, to: &mut dyn for<'a> Taker<'a>) -> bool {
         if let Some(from) = self.next_key {
             let mut iter = self.ints.iter_from(from);
@@ -361,14 +363,15 @@ impl Answer {
     }
 }
 
-/// How many elements all sets have. O(smallest · sets), less where integers are dense. None if `pause` broke off.
+/// The number of elements that all sets have. O(smallest · sets), less where integers are dense. None if
+/// `pause` broke off.
 pub fn inter_len(sets: &[&Set], pause: Pause<'_>) -> Option<usize> {
     let mut by_len = sets.to_vec();
     by_len.sort_by_key(|set| set.len());
     let Some((&first, others)) = by_len.split_first() else { return Some(0) };
     let mut count = 0;
     if let Some(ints) = first.ints() {
-        // The last of them need only be counted.
+        // The last set need only be counted.
         count = match others.split_last() {
             Some((last, others)) => {
                 combined(ints, others, true, pause)?.count_common(&ints_of(last), pause)? as usize
@@ -414,7 +417,8 @@ impl Ranks {
         self.words.get(rank / 64).is_some_and(|word| word >> (rank % 64) & 1 == 1)
     }
 
-    /// The elements of those ranks with their ranks, beginning at a rank. `set` is the set they were made of.
+    /// The elements of those ranks with their ranks, from a rank on. `set` is the set that the ranks were
+    /// made from.
     fn elements<'a>(&'a self, set: &'a Set, from: usize) -> impl Iterator<Item = (usize, Elem<'a>)> {
         (from..).zip(set.members.iter_from(from)).filter(|&(rank, _)| self.contains(rank))
     }
@@ -433,14 +437,15 @@ impl Set {
         with_others(ints, first, others, true, pause)
     }
 
-    /// The elements that any set has, as a new set that shares the nodes of the largest. O(elements of the others · log).
+    /// The elements that any set has, as a new set that shares the nodes of the largest. O(elements of the
+    /// others · log).
     pub fn union(sets: &[&Set], pause: Pause<'_>) -> Option<Set> {
         let largest = (0..sets.len()).max_by_key(|&i| sets[i].len());
         let Some(largest) = largest else { return Some(Set::new()) };
         let mut result = sets[largest].clone();
         for (_, set) in sets.iter().enumerate().filter(|&(i, _)| i != largest) {
             let joint = match (result.ints(), set.ints()) {
-                // A walk through both would look at all there is for a few.
+                // A walk through both would read everything for a few.
                 (Some(own), Some(ints)) if ints.len() > own.len() / 8 => {
                     Some(own.combine(Op::Or, ints, pause)?)
                 }
@@ -460,8 +465,8 @@ impl Set {
         Some(result)
     }
 
-    /// The elements of `first` that none of the others has, as a new set that shares the nodes of `first`. O(of each of the others
-    /// its elements, or what is left of the first, whichever is less · log).
+    /// The elements of `first` that none of the others has, as a new set that shares the nodes of `first`.
+    /// For each other set O(k · log), k = its elements or the rest of the first, whichever are fewer.
     pub fn remainder(first: &Set, others: &[&Set], pause: Pause<'_>) -> Option<Set> {
         let mut rest = first.clone();
         for set in others {
@@ -480,7 +485,7 @@ impl Set {
         Some(rest)
     }
 
-    /// Removes the elements of another. O(its elements · log)
+    /// Removes the elements of another. O(its elements · log).
     fn take_away(&mut self, other: &Set, pause: Pause<'_>) -> ControlFlow<()> {
         other.iter().try_for_each(|elem| {
             self.remove_elem(elem, elem.hash());
@@ -488,7 +493,7 @@ impl Set {
         })
     }
 
-    /// The same. O(own elements · log)
+    /// Removes the elements of another. O(own elements · log).
     fn keep_what_lacks(&mut self, other: &Set, pause: Pause<'_>) -> ControlFlow<()> {
         let has = |elem: &Elem<'_>| other.contains_elem(*elem, elem.hash());
         let mut common = false;
@@ -513,8 +518,8 @@ impl Set {
         Continue(())
     }
 
-    /// The elements of `first` that none of the others has, as a new set. If the others are smaller it shares the nodes of
-    /// `first`: O(others · log), else O(first · others).
+    /// The elements of `first` that none of the others has, as a new set. If the others are smaller it shares
+    /// the nodes of `first`: O(others · log), else O(first · others).
     pub fn difference(first: &Set, others: &[&Set], pause: Pause<'_>) -> Option<Set> {
         if are_many(first, others) {
             return Set::remainder(first, others, pause);
@@ -538,7 +543,8 @@ impl Set {
     }
 }
 
-/// A new set of some integers and of what else `first` has in common with the others, or has not.
+/// A new set of some integers and of the other elements that `first` shares with the others, or does not
+/// share.
 fn with_others(ints: Ints, first: &Set, others: &[&Set], want: bool, pause: Pause<'_>) -> Option<Set> {
     let (mut rest, mut few) = (Trie::new(), Set::new());
     let large = first.ints().is_some();
@@ -573,8 +579,8 @@ fn walk_two<'a>(a: &'a Set, b: &'a Set, want: bool, pause: Pause<'_>, f: Each<'a
     }
 }
 
-/// Calls `each` for all elements of `first` that are not among its `ints`, in their order, with rank and answer: whether
-/// all others have it (`want`), or none has (`!want`).
+/// Calls `each` for all elements of `first` outside its `ints`, in order, with the rank and the answer. The
+/// answer: all others have it (`want`), or none has (`!want`).
 fn batches<'a>(
     first: &'a Set,
     others: &[&Set],
@@ -614,7 +620,7 @@ fn fill<'a>(elements: &mut Iter<'a, Members>, batch: &mut [(Elem<'a>, u64); BATC
     len
 }
 
-/// Which of the elements with a bit in `alive` the set has.
+/// The elements with a bit in `alive` that the set has.
 fn look_up(set: &Set, batch: &[(Elem<'_>, u64)], alive: u32) -> u32 {
     let (mut found, mut alive) = (0, alive);
     if let Some(ints) = set.ints() {

@@ -7,8 +7,9 @@
 //! code   2^49 steps of 2^14 values below -2^50, each value of -2^50..2^50, 2^49 steps of 2^14 values above
 //! ```
 //!
-//! A cursor is the first place not visited yet, so an element that is present from the first step to the last is visited
-//! by the step that passes it, whatever comes, goes or changes its form. A step of 2^14 values is visited at once.
+//! A cursor is the first place not visited yet. So an element present from the first step to the last is
+//! visited by the step that passes it. Other elements may come, go or change form. A step of 2^14 values is
+//! visited at once.
 
 use super::Set;
 use crate::elem::Elem;
@@ -16,10 +17,10 @@ use crate::ints::{Ints, signed};
 
 /// Cursors from here on are codes of integers.
 const INTEGERS: u64 = 1 << 52;
-/// Values up to this far from zero have codes of their own.
+/// Distance from zero up to which each value has its own code.
 const EXACT: i64 = 1 << 50;
 const STEP: u32 = 14;
-/// Codes below those of single values.
+/// Number of codes below those of single values.
 const LOW: u64 = (1 << 49) - (1 << 36);
 const SINGLE: u64 = 2 << 50;
 
@@ -32,7 +33,7 @@ fn code(n: i64) -> u64 {
     }
 }
 
-/// The first integer of a step; for codes that are none, the last integer there is.
+/// The first integer of a step. For invalid codes, the largest integer.
 fn first(code: u64) -> i64 {
     match code {
         ..LOW => i64::MIN.wrapping_add((code << STEP) as i64),

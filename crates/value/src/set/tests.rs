@@ -8,7 +8,7 @@ use std::ops::ControlFlow::{self, Break, Continue};
 
 type Model = BTreeSet<Vec<u8>>;
 
-/// Elements of one of several sorts, so that leaves of every width and mixtures appear.
+/// Elements of one of several sorts, so that leaves of every width and mixtures occur.
 fn element(rng: &mut Rng, sort: u64, range: u64) -> Vec<u8> {
     match sort {
         0 => rng.below(range).to_string().into_bytes(),
@@ -58,7 +58,7 @@ fn a_set_agrees_with_the_model_through_all_its_forms() {
         let mut clones: Vec<(Set, Model)> = Vec::new();
         let mut growing = true;
         for _ in 0..3000 {
-            // Now and then something of another sort, which changes the width of a leaf of integers.
+            // Now and then an element of another sort changes the width of a leaf of integers.
             let sort = if rng.below(300) == 0 { 4 } else { sort };
             let text = element(&mut rng, sort, range);
             match rng.below(20) {
@@ -160,7 +160,7 @@ fn algebra_agrees_with_the_model_for_sets_of_any_size_and_kinship() {
     }
 }
 
-/// What is done with thousands of small sets is counted in their elements, not in pairs of them.
+/// The work on thousands of small sets grows with their elements, not with pairs of them.
 #[test]
 fn very_many_sets_are_no_more_work_than_their_elements() {
     let number = |i: u64| i.to_string().into_bytes();

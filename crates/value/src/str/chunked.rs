@@ -5,13 +5,13 @@
 //!                              └► nothing: 32 · 4088 zeros
 //! ```
 //!
-//! - C1: chunk `i` holds the bytes from `i * CHUNK` on; at height h there is room for 32^h chunks; what `len`
-//!   has beyond that room is zeros. Chunks behind `len` are absent.
+//! - C1: chunk `i` holds the bytes from `i * CHUNK` on. At height h there is room for 32^h chunks; the part
+//!   of `len` beyond that room is zeros. Chunks behind `len` are absent.
 //! - C2: bytes of the last chunk behind `len` are zeros, so that growing needs no clearing.
 //! - C3: a branch has at least one child.
 //!
-//! Costs, n = bytes touched, height at most 6: reading and writing O(height + n); a clone is one count, and the first
-//! write to a chunk under a clone copies it and its branches, about 6 KB.
+//! Costs, n = bytes touched, height at most 6: reading and writing O(height + n); a clone is one count. The
+//! first write to a chunk under a clone copies it and its branches, about 6 KB.
 
 use crate::alone::{self, Below};
 use crate::arc::Arc;
@@ -21,7 +21,7 @@ pub(super) const CHUNK: usize = 4088;
 
 const FANOUT: usize = 32;
 
-/// Strings with more chunks are freed by the reclaimer.
+/// Chunks above which a string is freed by the reclaimer.
 const DEFER_CHUNKS: usize = 16;
 
 #[derive(Clone)]
@@ -68,12 +68,12 @@ impl Chunked {
         size_of::<Chunked>() + self.chunks * (CHUNK + 8) + branches * 640
     }
 
-    /// About what of it other versions do not share.
+    /// An estimate of the bytes that other versions do not share.
     pub(super) fn alone_bytes(&self) -> usize {
         self.root.as_ref().map_or(0, |sub| sub.alone_bytes(self.mem_bytes()))
     }
 
-    /// What lies at `at < len` and after it: bytes up to the end of a chunk, or that many zeros or more.
+    /// The run at `at < len`: bytes up to the end of a chunk, or at least that many zeros.
     pub(super) fn run_at(&self, at: usize) -> Result<&[u8], usize> {
         let (index, offset) = (at / CHUNK, at % CHUNK);
         let (mut sub, mut height) = (&self.root, self.height);
@@ -95,7 +95,7 @@ impl Chunked {
         }
     }
 
-    /// Sets the length; what is cut off is forgotten, what is added is zeros.
+    /// Sets the length. Bytes cut off are lost; bytes added are zeros.
     pub(super) fn resize(&mut self, len: usize) {
         if len < self.len {
             let (keep, rest) = (len.div_ceil(CHUNK), len % CHUNK);
@@ -122,7 +122,7 @@ impl Chunked {
         }
     }
 
-    /// Chunk `index`, of one owner, made if absent.
+    /// Chunk `index`, with one owner, made if absent.
     pub(super) fn chunk_mut(&mut self, index: usize) -> &mut [u8; CHUNK] {
         while index >= FANOUT.pow(self.height) {
             self.height += 1;
@@ -169,7 +169,7 @@ fn digit(index: usize, height: u32) -> usize {
     index / FANOUT.pow(height) % FANOUT
 }
 
-/// Drops the chunks from number `keep` on; returns how many.
+/// Drops the chunks from number `keep` on and returns their number.
 fn prune(sub: &mut Option<Sub>, height: u32, keep: usize) -> usize {
     let span = FANOUT.pow(height);
     if keep >= span {
@@ -224,13 +224,13 @@ impl Sub {
         }
     }
 
-    /// About how many of its bytes its owner alone has.
+    /// An estimate of the bytes that only its owner has.
     fn alone_bytes(&self, bytes: usize) -> usize {
         if self.is_unique() { alone::bytes(self, bytes) } else { 0 }
     }
 }
 
-/// All children weigh the same, as if all were as full.
+/// All children have the same weight, as if all were as full.
 impl<'a> Below for &'a Sub {
     fn each_child(self, told: &mut dyn FnMut(u64, bool, Option<&'a Sub>)) {
         let Sub::Branch(branch) = self else { return };

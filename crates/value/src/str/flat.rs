@@ -64,7 +64,7 @@ impl Flat {
 
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: the first `len` bytes are initialised (F1) and nobody changes them while shared (F2).
+        // SAFETY: the first `len` bytes are initialised (F1) and do not change while shared (F2).
         unsafe { std::slice::from_raw_parts(self.data(), self.len()) }
     }
 
@@ -103,7 +103,8 @@ impl Flat {
         } else if need > self.head().cap {
             let size = size_class(HEAD + grown(need));
             let old = layout(self.head().cap);
-            // SAFETY: allocated with `old`, `size` is larger and not zero; sole owner, so the buffer may move.
+            // SAFETY: allocated with `old`, `size` is larger and not zero; sole owner, so the buffer may
+            // move.
             unsafe {
                 let moved = realloc(self.0.as_ptr().cast(), old, size).cast::<Head>();
                 let Some(moved) = NonNull::new(moved) else { handle_alloc_error(layout(size - HEAD)) };
@@ -186,7 +187,7 @@ fn layout(capacity: usize) -> Layout {
     Layout::from_size_align(HEAD + capacity, 8).expect("a buffer is smaller than the address space")
 }
 
-/// Room to ask for when a buffer that must hold `need` bytes is likely to grow on.
+/// Room to allocate for a buffer that must hold `need` bytes and will probably grow.
 fn grown(need: usize) -> usize {
     need + (need / 4).min(1 << 20)
 }

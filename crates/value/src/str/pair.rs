@@ -1,14 +1,14 @@
-//! A string in two blocks, where one would leave much of its size class empty: 2 to 16 KB that are set as a whole.
+//! A string in two blocks, where one block would be much too large: 2 to 16 KB that are set as a whole.
 //!
 //! ```text
 //! [ count u32 | first u32 | second u64 | pointer ─┐ | bytes ... ]      a size class, filled
 //!                                                 └► [ bytes ... ]     a much smaller one
 //! ```
 //!
-//! The allocator has four sizes per doubling, so a string alone wastes up to a fifth of its block, and half of that on
-//! average. The rest of one that first fills a smaller block is short, and sizes are close together there.
+//! The allocator has four sizes per doubling, so a single block wastes up to a fifth of its bytes, and half
+//! of that on average. A pair first fills a smaller block. The rest is short, where sizes are close together.
 //!
-//! - P1: nothing changes while anybody owns it: a string that is edited becomes a flat one first.
+//! - P1: the bytes never change: a string that is edited becomes a flat one first.
 //! - P2: the first block has `HEAD + first` bytes, the second `second`, at least one; all are initialised.
 //!
 //! Cost beside a flat string: another allocation, another copy. 6,758 bytes take 6,784 instead of 7,168.
@@ -22,7 +22,7 @@ use super::FLAT_MAX;
 use crate::arc::Count;
 use crate::ctree::size_class;
 
-/// Shorter ones would save little.
+/// Length below which a pair would save little.
 const LEAST: usize = 2 << 10;
 /// The part of a block that must be saved.
 const WORTH: usize = 32;
@@ -37,7 +37,7 @@ struct Head {
 
 const HEAD: usize = size_of::<Head>();
 
-/// An owner. Clone: one atomic increment.
+/// An owner of a pair. Clone: one atomic increment.
 #[repr(transparent)]
 pub(crate) struct Pair(NonNull<Head>);
 
@@ -46,19 +46,19 @@ unsafe impl Send for Pair {}
 // SAFETY: as above.
 unsafe impl Sync for Pair {}
 
-/// A borrowed one.
+/// A borrowed pair.
 #[derive(Clone, Copy)]
 pub struct PairRef<'a> {
     head: NonNull<Head>,
     of: PhantomData<&'a Pair>,
 }
 
-// SAFETY: a shared reference to what is Sync.
+// SAFETY: a shared reference to a Sync type.
 unsafe impl Send for PairRef<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for PairRef<'_> {}
 
-/// How many bytes of a string go into its first block; None: it is better off in one.
+/// Bytes of a string that go into its first block. None: one block is better.
 fn split(len: usize) -> Option<usize> {
     if !(LEAST..=FLAT_MAX).contains(&len) {
         return None;
@@ -75,7 +75,7 @@ impl Pair {
         let (first, second) = bytes.split_at(split(bytes.len())?);
         let rest = allocate(second_layout(second.len()));
         let head = allocate(first_layout(first.len())).cast::<Head>();
-        // SAFETY: two fresh blocks, as large as what is written into them (P2).
+        // SAFETY: two fresh blocks, as large as the bytes written into them (P2).
         unsafe {
             let (count, first_len) = (Count::one(), first.len() as u32);
             head.write(Head { count, first: first_len, second: second.len(), rest });
@@ -136,14 +136,14 @@ impl<'a> PairRef<'a> {
         }
     }
 
-    /// What lies at `at < len` and after it, up to the end of a block.
+    /// The bytes at `at < len` and behind it, up to the end of a block.
     #[inline]
     pub(super) fn run_at(self, at: usize) -> &'a [u8] {
         let (first, second) = self.parts();
         if at < first.len() { &first[at..] } else { &second[at - first.len()..] }
     }
 
-    /// Another owner. O(1).
+    /// Adds an owner. O(1).
     pub(super) fn to_owner(self) -> Pair {
         self.head().count.retain();
         Pair(self.head)
@@ -165,7 +165,7 @@ impl Drop for Pair {
     }
 }
 
-/// Where the bytes of the first block are.
+/// The bytes of the first block.
 fn data(head: NonNull<Head>) -> *mut u8 {
     // SAFETY: the first block begins with a head and goes on behind it (P2).
     unsafe { head.as_ptr().cast::<u8>().add(HEAD) }

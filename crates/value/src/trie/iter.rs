@@ -1,4 +1,4 @@
-//! Going through a trie: in its order, from a rank, or by SCAN's cursor.
+//! Walks through a trie: in its order, from a rank, or by SCAN's cursor.
 
 use super::Trie;
 use super::kind::EntryKind;
@@ -6,7 +6,7 @@ use super::leaf::Leaf;
 use super::node::{Inner, Node, View};
 use std::marker::PhantomData;
 
-/// Entries in the trie's order (T2). A few ns per entry; the next leaves are fetched ahead.
+/// Entries in the trie's order (T2). The next leaves are fetched ahead.
 pub struct Iter<'a, K: EntryKind> {
     /// Inner nodes above the current leaf, each with the slot after the current run.
     above: [Option<(&'a Inner<K>, u8)>; 16],
@@ -92,13 +92,13 @@ impl<'a, K: EntryKind> Iter<'a, K> {
     }
 }
 
-/// The next leaf will be wanted when this one is done: several cache lines at once, which the processor overlaps.
+/// Prefetches the next leaf: several cache lines at once, so that the loads overlap.
 #[inline]
 fn fetch_ahead<K: EntryKind>(inner: &Inner<K>, slot: usize) {
     inner.child(slot).prefetch();
 }
 
-/// The run with the entry of that rank, which becomes relative to it.
+/// The run with the entry of that rank. The rank becomes relative to the run.
 fn run_of_rank<K: EntryKind>(inner: &Inner<K>, rank: &mut usize) -> (usize, usize) {
     for (start, end) in inner.runs() {
         let count = inner.count(start);
@@ -154,7 +154,7 @@ impl<K: EntryKind> Trie<K> {
         unsafe { nth(self.root(), rank) }
     }
 
-    /// One step of SCAN; see [`scan`].
+    /// One step of SCAN. See [`scan`].
     pub fn scan(&self, cursor: u64, count: usize, f: &mut dyn FnMut(K::Entry<'_>)) -> u64 {
         match self.root() {
             Some(root) => scan(root, cursor, count, f),
@@ -182,14 +182,15 @@ pub(crate) unsafe fn nth<'a, K: EntryKind>(root: Option<Node<K>>, rank: usize) -
     }
 }
 
-/// Cursors are the upper 52 bits of a hash: exact even for clients that keep numbers as doubles.
+/// Cursors are the upper 52 bits of a hash, exact even for clients that keep numbers as doubles.
 const CURSOR_SHIFT: u32 = 12;
 
-/// One step of SCAN: calls `f` for about `count` entries from the cursor on and returns the next cursor, 0 at the end.
+/// One step of SCAN: calls `f` for about `count` entries from the cursor on and returns the next cursor, 0 at
+/// the end.
 ///
-/// The cursor is the first hash not visited yet, so it does not matter how the tree grows, splits or merges between two
-/// steps: an entry present throughout is visited by the step that passes its hash. It may be visited twice only if its
-/// whole collection was flat in between. Cost: O(log n + count), counting up to 64 hashes computed per step.
+/// The cursor is the first hash not visited yet. The tree may grow, split or merge between two steps: an
+/// entry present throughout is visited by the step that passes its hash. It is visited twice only if its
+/// whole collection was flat in between. Cost: O(log n + count), with up to 64 hashes computed per step.
 pub(crate) fn scan<K: EntryKind>(
     root: Node<K>,
     cursor: u64,
@@ -227,14 +228,15 @@ fn mask(bits: u32) -> u64 {
     u64::MAX.checked_shr(bits).unwrap_or(0)
 }
 
-/// How much of a leaf's range of hashes to visit, as a mask: all, or the 1/2^k that holds about `count` entries.
+/// The part of a leaf's hash range to visit, as a mask: all, or the 1/2^k that holds about `count` entries.
 fn window(len: usize, count: usize, bits: u32) -> u64 {
-    // With nothing left to visit the loop only goes on because a cursor could not say where it stands: leaf by leaf.
+    // With nothing left to visit, the loop goes on only until a cursor can express the position: leaf by
+    // leaf.
     let parts = len.checked_div(count).unwrap_or(1).max(1).ilog2();
     mask(bits + parts)
 }
 
-/// The leaf that a hash leads to, the first hash it covers, and how many upper bits all hashes in it share.
+/// The leaf that a hash leads to, its first hash, and the number of upper bits its hashes share.
 fn leaf_of<K: EntryKind>(root: Node<K>, hash: u64) -> (Leaf<K>, u64, u32) {
     let (mut node, mut bits) = (root, 0);
     let mut depth = 0;

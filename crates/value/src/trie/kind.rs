@@ -1,27 +1,28 @@
-//! What a trie's entries are: how they are packed, hashed and compared.
+//! Kinds of trie entries: how they are packed, hashed and compared.
 
 use super::{Leaf, Trie};
 use crate::cell;
 use crate::place;
 
-/// How the entries of one kind of trie lie in leaves.
+/// The form of one kind of entries in leaves.
 ///
-/// A leaf has a *width*: 0 means that entries have their own lengths and are found through an array of offsets; else
-/// all entries are integers of that many bytes. Kinds without integers leave the width functions alone.
+/// A leaf has a *width*. With width 0, entries have their own lengths and are found through an array of
+/// offsets. Otherwise all entries are integers of that many bytes. Kinds without integers keep the default
+/// width functions.
 ///
-/// - K1: `size` is what `write` writes and what `extent` reads back, at most [`MAX_ENTRY`] bytes.
+/// - K1: `size` is the number of bytes that `write` writes and `extent` reads back, at most [`MAX_ENTRY`].
 /// - K2: the hash depends on the key alone, and keys are equal exactly if `matches` says so.
 /// - K3: an entry written with width > 0 owns nothing outside the leaf.
 pub trait EntryKind: Sized + 'static {
-    /// What an entry is found by.
+    /// The key of an entry.
     type Key<'a>: Copy;
-    /// What is stored and what iterators yield.
+    /// The stored entry, which iterators yield.
     type Entry<'a>: Copy;
-    /// Per child of an inner node: when something below expires first. `()` for kinds without expiry.
+    /// Per child of an inner node, the time of the first expiry below. `()` for kinds without expiry.
     type Times: Times;
-    /// What a collection keeps beside its trie: the integers of a set. `()` for kinds without.
+    /// Data that a collection keeps beside its trie: the integers of a set. `()` for kinds without.
     type Beside: Beside<Self>;
-    /// False if an entry is nothing but its key, so that inserting it again changes nothing.
+    /// False if an entry is only its key, so that inserting it again changes nothing.
     const REPLACES: bool = true;
 
     fn key<'a>(entry: Self::Entry<'a>) -> Self::Key<'a>;
@@ -33,8 +34,7 @@ pub trait EntryKind: Sized + 'static {
         0
     }
 
-    /// Where the entry goes in a flat leaf of fixed width that keeps its entries in order: true if `other` comes
-    /// before `entry`.
+    /// Whether `other` comes before `entry` in a flat leaf of fixed width, which keeps its entries in order.
     #[inline]
     fn before(_other: Self::Entry<'_>, _entry: Self::Entry<'_>) -> bool {
         true
@@ -69,7 +69,7 @@ pub trait EntryKind: Sized + 'static {
     /// An entry of this kind and width 0 lies at `at` and is not read afterwards.
     unsafe fn release(at: *const u8);
 
-    /// When the entry expires, or [`NEVER`].
+    /// The time of the entry's expiry, or [`NEVER`].
     ///
     /// # Safety
     /// An entry of this kind and width 0 lies at `at`.
@@ -83,14 +83,14 @@ pub trait EntryKind: Sized + 'static {
 pub trait Beside<K: EntryKind>: Clone + Default + 'static {
     /// Splits the entries of a flat leaf, which is taken over, between the two.
     fn divide(leaf: Leaf<K>) -> (Trie<K>, Self);
-    /// Adds the entry if it is of the kind that is kept here: whether it is new.
+    /// Adds the entry if it belongs here. Some: whether it is new.
     fn offer(&mut self, entry: K::Entry<'_>) -> Option<bool>;
     fn len(&self) -> usize;
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
     fn mem_bytes(&self) -> usize;
-    /// About what of that other versions do not share.
+    /// An estimate of the bytes that other versions do not share.
     fn alone_bytes(&self) -> usize;
     fn check_invariants(&self);
 }
@@ -122,10 +122,10 @@ impl<K: EntryKind> Beside<K> for () {
     fn check_invariants(&self) {}
 }
 
-/// The time of what does not expire.
+/// The time of entries that do not expire.
 pub const NEVER: u64 = u64::MAX;
 
-/// More than any entry takes in a leaf.
+/// More bytes than any entry takes in a leaf.
 pub(crate) const MAX_ENTRY: usize = 2 * (crate::elem::INLINE_MAX + 2) + cell::EXPIRY_LEN;
 
 /// The times of an inner node's sixteen children.
@@ -154,7 +154,7 @@ impl Times for () {
     }
 }
 
-/// Sixteen times. Slots that are not the first of their child's run say [`NEVER`].
+/// Sixteen times. Slots that are not the first of their child's run hold [`NEVER`].
 #[derive(Clone, Copy)]
 pub struct Sixteen([u64; 16]);
 
@@ -195,7 +195,7 @@ pub struct Scores;
 const WORD: u8 = 1;
 const SIX: u8 = 2;
 const LONG: u8 = 0xC0;
-/// Members of more bytes are cells.
+/// Bytes above which a member is a cell.
 const SHORT_MAX: usize = 63;
 
 /// The shortest form that keeps every bit of the score.

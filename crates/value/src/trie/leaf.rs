@@ -5,19 +5,20 @@
 //! width w:  [head 16][tags: slots × 1][entries: slots × w]
 //! ```
 //!
-//! A tag is the low byte of the entry's hash. A look-up compares sixteen tags at once and then the few entries whose
-//! tag agrees. `remove` keeps the order of the others, so a flat value (one leaf) lists its entries as they came; tries,
-//! whose order means nothing, use `swap_remove`.
+//! A tag is the low byte of the entry's hash. A look-up compares sixteen tags at once, and then the few
+//! entries whose tags agree. `remove` keeps the order of the others, so a flat value (one leaf) lists its
+//! entries in order of insertion. Tries have no such order and use `swap_remove`.
 //!
-//! - L1: `len <= slots`; `offsets[i]` is where entry i begins, counted from the block's start; entries do not overlap
-//!   and lie below `end <= size`; `dead` bytes below `end` belong to no entry.
+//! - L1: `len <= slots`; `offsets[i]` is the start of entry i, counted from the block's start. Entries do not
+//!   overlap and are below `end <= size`; `dead` bytes below `end` belong to no entry.
 //! - L2: width > 0 only for integers, and then nothing is owned outside the leaf and `dead` is 0.
-//! - L3: the block is at least 32 bytes and the tags can be read in steps of sixteen, or 64 at once if there are more
-//!   than 32: every byte below `16 + 64·⌈slots/64⌉` that is inside the block was written once.
-//! - L4: flag `OWNS` is set if any entry owns a Blob, `EXPIRES` if any has an expiry (they may stay set too long).
+//! - L3: the block is at least 32 bytes, and tags can be read in steps of sixteen, or 64 at once if there are
+//!   more than 32. So every byte below `16 + 64·⌈slots/64⌉` inside the block has been written.
+//! - L4: flag `OWNS` is set if any entry owns a Blob, `EXPIRES` if any has an expiry (they may stay set too
+//!   long).
 //!
-//! Cost: every function is O(len) at worst, with len bounded by the callers to a few kilobytes.
-//! A `Leaf` is a bare handle: its holder answers for the count, there is no `Drop`.
+//! Cost: every function is O(len) at worst; the callers limit len to a few kilobytes. A `Leaf` is a bare
+//! handle without `Drop`: its holder is responsible for the count.
 
 use super::LEAF_BYTES;
 use super::kind::{EntryKind, MAX_ENTRY, NEVER};
@@ -45,7 +46,7 @@ const OWNS: u8 = 1;
 const EXPIRES: u8 = 2;
 /// The upper four flag bits belong to the owner of a flat value.
 const USER_SHIFT: u8 = 4;
-/// What no leaf outgrows: only thousands of keys with the same 64-bit hash could make one so large.
+/// Size above all leaves: only thousands of keys with the same 64-bit hash could reach it.
 const SIZE_MAX: usize = 60_000;
 const _: () = assert!(2 * (LEAF_BYTES + MAX_ENTRY) < SIZE_MAX);
 
@@ -76,7 +77,8 @@ impl<K: EntryKind> Leaf<K> {
         let (size, slots) = plan(width, slots, bytes);
         assert!(size <= SIZE_MAX, "thousands of keys share one 64-bit hash");
         let layout = Self::layout(size);
-        // SAFETY: size >= 32, and L3: tags and what a tag search may read beyond them are zeroed inside the block.
+        // SAFETY: size >= 32, and L3: tags and what a tag search may read beyond them are zeroed inside the
+        // block.
         unsafe {
             let Some(block) = NonNull::new(alloc(layout)) else { handle_alloc_error(layout) };
             let end = HEAD + slots * if width == 0 { 3 } else { 1 };
@@ -130,7 +132,7 @@ impl<K: EntryKind> Leaf<K> {
         unsafe { self.tags().add(self.head().slots as usize).cast() }
     }
 
-    /// Where entry `i` lies.
+    /// The address of entry `i`.
     #[inline]
     fn at(&self, i: usize) -> *mut u8 {
         let head = self.head();
@@ -231,8 +233,9 @@ impl<K: EntryKind> Leaf<K> {
         let mut base = 0;
         loop {
             let left = len - base;
-            // SAFETY: L3: an entry takes at least four bytes with its tag, so sixteen tags lie in any block, 32 if there are
-            // more than 16 entries, 64 if there are more than 32. Few cases, so that the processor guesses them right.
+            // SAFETY: L3: an entry takes at least four bytes with its tag. So any block has sixteen tags, 32
+            // with more than 16 entries, 64 with more than 32. Few cases, so that the processor predicts
+            // them.
             let hits = unsafe {
                 let tags = self.tags().add(base);
                 match left {
@@ -252,7 +255,7 @@ impl<K: EntryKind> Leaf<K> {
         }
     }
 
-    /// The first of the entries from `base` on with a bit in `hits` that has the key.
+    /// The first entry with the key, among those from `base` on with a bit in `hits`.
     #[inline]
     fn first_match(&self, base: usize, mut hits: u64, key: K::Key<'_>) -> Option<usize> {
         while hits != 0 {
@@ -288,7 +291,7 @@ impl<K: EntryKind> Leaf<K> {
         (0..self.len()).map(|i| unsafe { K::expiry(self.at(i)) }).fold(NEVER, u64::min)
     }
 
-    /// When entry `i` expires.
+    /// The time of entry `i`'s expiry.
     #[inline]
     pub(crate) fn expiry(&self, i: usize) -> u64 {
         if self.head().flags & EXPIRES == 0 {
@@ -317,7 +320,7 @@ impl<K: EntryKind> Leaf<K> {
         unsafe { K::heap(self.at(i)) }
     }
 
-    /// Owners there are, at this moment.
+    /// Number of owners at this moment.
     pub fn owners(&self) -> usize {
         self.head().count.owners()
     }
@@ -329,11 +332,11 @@ impl<K: EntryKind> Leaf<K> {
         }
     }
 
-    /// Frees the block; the entries' Blobs too, unless they live on elsewhere.
+    /// Frees the block, and the entries' Blobs if `with_entries`.
     fn free(self, with_entries: bool) {
         if with_entries && self.head().flags & OWNS != 0 {
             for i in 0..self.len() {
-                // SAFETY: L1; nobody reads the leaf any more.
+                // SAFETY: L1; the leaf is not read any more.
                 unsafe { K::release(self.at(i)) };
             }
         }
@@ -341,8 +344,8 @@ impl<K: EntryKind> Leaf<K> {
         unsafe { dealloc(self.start(), Self::layout(self.size())) };
     }
 
-    /// Ends this handle after all its entries' bytes were copied elsewhere: their counts move along if this was the
-    /// only handle, and are doubled else.
+    /// Ends this handle after all its entries' bytes were copied elsewhere. Their counts move along if this
+    /// was the only handle; otherwise they are doubled.
     fn end_after_copy(self) {
         if self.unique() {
             return self.free(false);
@@ -356,12 +359,12 @@ impl<K: EntryKind> Leaf<K> {
         self.release();
     }
 
-    /// Appends a copy of another leaf's entry, bytes with whatever count they own.
+    /// Appends a copy of another leaf's entry: its bytes, with the count they own.
     fn push_copy(&mut self, from: &Leaf<K>, i: usize) {
         let (len, width) = (self.len(), self.width());
         debug_assert!(len < self.head().slots as usize);
-        // SAFETY: the builder reserved the room. Equal widths are copied as bytes; else the source is an integer
-        // leaf, whose entries own nothing (L2) and are written anew.
+        // SAFETY: the builder reserved the room. Equal widths are copied as bytes; else the source is an
+        // integer leaf, whose entries own nothing (L2) and are written anew.
         unsafe {
             *self.tags().add(len) = from.tag(i);
             if width == 0 {
@@ -401,7 +404,8 @@ impl<K: EntryKind> Leaf<K> {
         }
     }
 
-    /// Replaces this leaf by an unshared one of that width with room for `slots` more entries of `bytes` bytes.
+    /// Replaces this leaf by an unshared one of that width with room for `slots` more entries of `bytes`
+    /// bytes.
     fn rebuild(&mut self, width: u8, slots: usize, bytes: usize) {
         let old = *self;
         let live = match width == old.width() {
@@ -419,11 +423,11 @@ impl<K: EntryKind> Leaf<K> {
         *self = new;
     }
 
-    /// Copies a leaf of the same width without dead bytes into this empty one, in three strokes.
+    /// Copies a leaf of the same width without dead bytes into this empty one, in three copies.
     fn copy_all(&mut self, from: &Leaf<K>) {
         let (len, live) = (from.len(), from.live());
-        // SAFETY: the room was reserved; the two blocks are different. Offsets move by the difference of the places
-        // where the entries begin.
+        // SAFETY: the room was reserved; the two blocks are different. Offsets move by the difference of the
+        // places where the entries begin.
         unsafe {
             self.tags().copy_from_nonoverlapping(from.tags(), len);
             if self.width() == 0 {
@@ -450,8 +454,8 @@ impl<K: EntryKind> Leaf<K> {
         }
     }
 
-    /// Inserts an entry before index `i`; its key is not in the leaf. The handle changes if the leaf has to grow or
-    /// was shared.
+    /// Inserts an entry before index `i`. Its key is not in the leaf. The handle changes if the leaf has to
+    /// grow or was shared.
     pub(crate) fn insert(&mut self, i: usize, entry: K::Entry<'_>, tag: u8) {
         let width = self.joint_width(entry);
         let size = K::size(entry, width);
@@ -540,7 +544,7 @@ impl<K: EntryKind> Leaf<K> {
         self.lessen();
     }
 
-    /// Gives up what entry `i` owns and, in leaves without width, its bytes.
+    /// Releases the Blobs of entry `i` and, in leaves without width, its bytes.
     #[inline]
     fn give_up(&mut self, i: usize) {
         debug_assert!(i < self.len());
@@ -558,7 +562,7 @@ impl<K: EntryKind> Leaf<K> {
         }
     }
 
-    /// One entry less; a leaf with much more room than it needs gets a smaller block.
+    /// Counts one entry less. A leaf with much more room than it needs gets a smaller block.
     #[inline]
     fn lessen(&mut self) {
         self.head_mut().len -= 1;
@@ -568,7 +572,7 @@ impl<K: EntryKind> Leaf<K> {
         }
     }
 
-    /// Gives the bytes of entry `i` up.
+    /// Marks the bytes of entry `i` as dead.
     fn bury(&mut self, i: usize, size: usize) {
         // SAFETY: L1.
         let offset = unsafe { *self.offsets().add(i) };
@@ -579,12 +583,13 @@ impl<K: EntryKind> Leaf<K> {
         }
     }
 
-    /// Writes an entry with the same key over entry `i`. The handle changes if the leaf has to grow or was shared.
+    /// Writes an entry with the same key over entry `i`. The handle changes if the leaf has to grow or was
+    /// shared.
     pub(crate) fn replace(&mut self, i: usize, entry: K::Entry<'_>) {
         debug_assert!(self.joint_width(entry) == self.width());
         self.own();
         if self.head().flags & OWNS != 0 {
-            // SAFETY: L1; the bytes are overwritten or buried before anybody reads them.
+            // SAFETY: L1; the bytes are overwritten or buried before the next read.
             unsafe { K::release(self.at(i)) };
         }
         let width = self.width();
@@ -607,7 +612,7 @@ impl<K: EntryKind> Leaf<K> {
         }
     }
 
-    /// The bytes of entry `i` as they lie in the leaf (width 0).
+    /// The stored bytes of entry `i` (width 0).
     pub(crate) fn raw(&self, i: usize) -> &[u8] {
         debug_assert!(i < self.len() && self.width() == 0);
         // SAFETY: L1.
@@ -691,7 +696,7 @@ impl<K: EntryKind> Leaf<K> {
         *self = sorted;
     }
 
-    /// Where a new entry goes: the end, or in leaves of fixed width its place in the kind's order.
+    /// The index for a new entry: the end, or in leaves of fixed width its position in the kind's order.
     pub(crate) fn place_in_order(&self, entry: K::Entry<'_>) -> usize {
         if self.width() == 0 || K::width(entry) == 0 {
             return self.len();
@@ -742,7 +747,8 @@ fn needed(width: u8, slots: usize, bytes: usize) -> usize {
     }
 }
 
-/// Size of the block for `slots` entries of `bytes` bytes, and how many slots fit when the rest is divided alike.
+/// Size of the block for `slots` entries of `bytes` bytes, and the number of slots that fit if the rest is
+/// divided alike.
 fn plan(width: u8, slots: usize, bytes: usize) -> (usize, usize) {
     let needed = needed(width, slots, bytes);
     let size = size_class(needed.max(32));

@@ -5,23 +5,23 @@
 //!                        └────────────────────► Leaf covering 1, 2, 4 or 8 slots
 //! ```
 //!
-//! For users in this crate (`K` says how entries are packed, hashed and compared, see [`EntryKind`]):
-//! `get insert remove iter iter_from(rank) nth(rank) scan len mem_bytes`, each with a `_hashed` form where the hash is
-//! known. [`Scores`] is the kind for member → score: keys `&[u8]`, entries `(&[u8], f64)`. `Trie` is 24 bytes, its
-//! `clone` one count: keep it inside a shared root of your own.
+//! An [`EntryKind`] `K` defines how entries are packed, hashed and compared. `get insert remove iter
+//! iter_from(rank) nth(rank) scan len mem_bytes` each have a `_hashed` form for known hashes. [`Scores`] is
+//! the kind for member → score: keys `&[u8]`, entries `(&[u8], f64)`. A `Trie` is 24 bytes, and its `clone`
+//! one count: keep it inside a shared root of your own.
 //!
-//! The hash of an entry is its [`crate::place`], bent so that leaves of all lengths are there at any time.
+//! The hash of an entry is its [`crate::place`], bent so that leaves of all lengths exist at any time.
 //!
-//! - T1: an entry lies where its hash leads. Leaves hold at most [`LEAF_ENTRIES`] entries and [`LEAF_BYTES`] bytes
-//!   plus one entry, unless the 64 bits of the hash are used up.
-//! - T2: the order of iteration is by leaf in hash order, inside a leaf arbitrary but fixed; the rank of an entry is its
-//!   place in that order. An unchanged trie keeps it.
-//! - T3: `bytes` is what the nodes and the Blobs of this version occupy, whoever shares them.
+//! - T1: an entry is where its hash leads. Leaves hold at most [`LEAF_ENTRIES`] entries and [`LEAF_BYTES`]
+//!   bytes plus one entry, unless the 64 bits of the hash are used up.
+//! - T2: the order of iteration is by leaf in hash order, and arbitrary but fixed inside a leaf. The rank of
+//!   an entry is its position in that order. An unchanged trie keeps it.
+//! - T3: `bytes` counts the nodes and the Blobs of this version, shared or not.
 //! - T4: every count and time on the path is exact after each change.
 //!
-//! Costs: get, insert, remove O(log16 n) with one or two cache misses in the leaf; clone O(1); the first change under a
-//! clone copies the path, at most 16 nodes of ~200 bytes and one leaf; dropping the last handle of more than
-//! [`DEFER_ENTRIES`] entries or [`DEFER_BYTES`] bytes is left to `stdx::reclaim`.
+//! Costs: get, insert, remove O(log16 n) with one or two cache misses in the leaf; clone O(1). The first
+//! change under a clone copies the path, at most 16 nodes of ~200 bytes and one leaf. The last handle of more
+//! than [`DEFER_ENTRIES`] entries or [`DEFER_BYTES`] bytes is dropped by `stdx::reclaim`.
 
 mod iter;
 mod kind;
@@ -45,10 +45,10 @@ use std::marker::PhantomData;
 pub const LEAF_ENTRIES: usize = 64;
 /// Bytes of the entries of a leaf inside a trie.
 pub const LEAF_BYTES: usize = 4096;
-/// Siblings of no more entries and bytes together are merged.
+/// Entries and bytes up to which siblings are merged.
 const MERGE_ENTRIES: usize = LEAF_ENTRIES / 2;
 const MERGE_BYTES: usize = LEAF_BYTES / 2;
-/// What is larger is freed by the reclaimer.
+/// Entries and bytes above which a trie is freed by the reclaimer.
 pub const DEFER_ENTRIES: usize = 1000;
 pub const DEFER_BYTES: usize = 64 << 10;
 
@@ -60,7 +60,8 @@ pub struct Trie<K: EntryKind> {
     owns: PhantomData<fn(K)>,
 }
 
-// SAFETY: shared nodes are only read; counts are atomic; entries are bytes and Blobs, which are Send and Sync.
+// SAFETY: shared nodes are only read; counts are atomic; entries are bytes and Blobs, which are Send and
+// Sync.
 unsafe impl<K: EntryKind> Send for Trie<K> {}
 // SAFETY: as above.
 unsafe impl<K: EntryKind> Sync for Trie<K> {}
@@ -146,7 +147,7 @@ impl<K: EntryKind> Trie<K> {
         self.bytes
     }
 
-    /// About what of it other versions do not share. O(height).
+    /// An estimate of the bytes that other versions do not share. O(height).
     pub(crate) fn alone_bytes(&self) -> usize {
         match self.root {
             Some(root) if !root.unique() => 0,
@@ -161,7 +162,7 @@ impl<K: EntryKind> Trie<K> {
         self.root
     }
 
-    /// When the first entry expires, or [`NEVER`]. O(1).
+    /// The time of the first expiry, or [`NEVER`]. O(1).
     pub fn soonest(&self) -> u64 {
         self.root.map_or(NEVER, Node::soonest)
     }
@@ -226,7 +227,8 @@ impl<K: EntryKind> Trie<K> {
         self.put_leaf(&mut path, hash, old, leaf, (NEVER, now));
     }
 
-    /// Changes entry `i` of the leaf the hash leads to; `f` returns by how many bytes the entry's Blobs grew.
+    /// Changes entry `i` of the leaf that the hash leads to. `f` returns the growth of the entry's Blobs in
+    /// bytes.
     pub(crate) fn change(&mut self, hash: u64, i: usize, f: impl FnOnce(&mut Leaf<K>) -> isize) {
         let Some(root) = self.root else { unreachable!("not called on empty tries") };
         let (path, leaf) = Path::to(root, hash);
@@ -303,7 +305,7 @@ impl<K: EntryKind> Trie<K> {
         }
     }
 
-    /// Hangs a node below the path's last inner node, in the place of what is there.
+    /// Replaces the child of the path's last inner node.
     #[inline]
     fn set_node(&mut self, path: &mut Path<K>, hash: u64, node: Node<K>) {
         match path.depth {
@@ -312,8 +314,8 @@ impl<K: EntryKind> Trie<K> {
         }
     }
 
-    /// Puts a changed leaf back: splits it if it is too large (T1), and corrects the times above (T4). `times` are those
-    /// of the changed entry, before and after.
+    /// Puts a changed leaf back: splits it if it is too large (T1), and corrects the times above (T4).
+    /// `times` are those of the changed entry, before and after.
     #[inline]
     fn put_leaf(&mut self, path: &mut Path<K>, hash: u64, old: Leaf<K>, leaf: Leaf<K>, times: (u64, u64)) {
         let divided = too_large(leaf);
@@ -339,7 +341,8 @@ impl<K: EntryKind> Trie<K> {
         self.settle_run(path.inner(last), last, start, end, leaf);
     }
 
-    /// Hangs a leaf into the run `start..end` of a node at level `depth`, as several leaves if it is too large.
+    /// Hangs a leaf into the run `start..end` of a node at level `depth`, as several leaves if it is too
+    /// large.
     fn settle_run(&mut self, inner: &mut Inner<K>, depth: usize, start: usize, end: usize, leaf: Leaf<K>) {
         if !too_large(leaf) {
             return inner.set_run(start, end, Node::from_leaf(leaf), leaf.len());
@@ -377,8 +380,8 @@ impl<K: EntryKind> Trie<K> {
         (zero, one)
     }
 
-    /// After a removal: merges the leaf with its sibling while both are small, and takes inner nodes with one child
-    /// out. Then corrects the times (T4).
+    /// Finishes a removal: merges the leaf with its sibling while both are small, removes inner nodes with
+    /// one child, and corrects the times (T4).
     fn merge_up(&mut self, path: &mut Path<K>, hash: u64, mut leaf: Leaf<K>, was: u64) {
         let mut merged = false;
         while let Some(last) = path.depth.checked_sub(1) {
@@ -387,7 +390,7 @@ impl<K: EntryKind> Trie<K> {
             let (start, end) = inner.run(slot);
             let span = end - start;
             if span == 16 {
-                // The node has one child, the leaf: it takes the node's place.
+                // The node has one child, the leaf, which replaces it.
                 let Some(shell) = path.nodes[last] else { unreachable!("inside the path") };
                 shell.free_shell();
                 self.bytes -= Inner::<K>::SIZE;
@@ -456,13 +459,13 @@ impl<K: EntryKind> Drop for Trie<K> {
             return root.free_inner();
         }
         let orphan = Orphan(root);
-        // SAFETY: nobody else knows the root, which is freed only below.
+        // SAFETY: this is the only pointer to the root, which is freed only below.
         let alone = alone::bytes(unsafe { root.inner() }, self.bytes);
         stdx::reclaim::defer_version(self.bytes, alone, move || orphan.free());
     }
 }
 
-/// An inner node that nobody owns any more, on its way to the reclaimer.
+/// An inner node without owners, on its way to the reclaimer.
 struct Orphan<K>(Node<K>);
 
 // SAFETY: the only one to know the node; its children are Send as the trie is.
@@ -475,7 +478,7 @@ impl<K: EntryKind> Orphan<K> {
 }
 
 impl<K: EntryKind> Path<K> {
-    /// The path to the leaf of a hash; its nodes may be shared until `Trie::own` has seen it.
+    /// The path to the leaf of a hash. Its nodes may be shared until `Trie::own` has unshared them.
     #[inline]
     fn to(root: Node<K>, hash: u64) -> (Path<K>, Leaf<K>) {
         let mut path = Path { nodes: [None; 16], depth: 0 };
@@ -513,8 +516,8 @@ fn too_large<K: EntryKind>(leaf: Leaf<K>) -> bool {
     leaf.len() > 1 && (leaf.len() > LEAF_ENTRIES || leaf.live() > LEAF_BYTES)
 }
 
-/// Carries a changed expiry up to the root (T4). `moved` says that entries moved between leaves, so the deepest node's
-/// times were made anew.
+/// Carries a changed expiry up to the root (T4). `moved`: entries moved between leaves, so the deepest node's
+/// times are new.
 fn correct_times<K: EntryKind>(path: &mut Path<K>, hash: u64, (was, now): (u64, u64), moved: bool) {
     if was == now && !moved {
         return;
@@ -529,11 +532,11 @@ fn correct_times<K: EntryKind>(path: &mut Path<K>, hash: u64, (was, now): (u64, 
         let time = match () {
             () if moved => child.soonest(),
             () if now <= noted => now,
-            // The entry was not the soonest, so the child's soonest is what it was.
+            // The entry was not the soonest, so the child's soonest time stays.
             () if was > noted => return,
             () => child.soonest(),
         };
-        // The deepest node's own time is news in any case if entries moved.
+        // If entries moved, the deepest node's own time is new in any case.
         let news = inner.set_time(slot, time) || moved && deepest;
         if !news {
             return;
@@ -549,7 +552,7 @@ fn collect<K: EntryKind>(node: Node<K>, leaves: &mut Vec<Leaf<K>>) {
     }
 }
 
-/// Checks a node that covers the hashes whose upper `bits` bits are those of `prefix`; returns its entries.
+/// Checks a node for the hashes with `prefix` as their upper `bits` bits, and returns its entries.
 fn check<K: EntryKind>(node: Node<K>, depth: usize, bits: u32, prefix: u64, bytes: &mut usize) -> usize {
     // SAFETY: the caller borrows the tree.
     match unsafe { node.view() } {

@@ -1,9 +1,9 @@
 //! Nodes: a leaf, or an inner node with sixteen slots.
 //!
-//! A child of an inner node covers a *run* of slots: 1, 2, 4, 8 or all 16, aligned to its length. Every slot of a run
-//! holds the child's pointer, so a look-up indexes by the next four bits of the hash and nothing else. A full leaf
-//! gives half of its run to a new sibling, so leaves stay half full or better, as in extendible hashing; only a leaf
-//! that covers a single slot turns into an inner node of the next level.
+//! A child of an inner node covers a *run* of slots: 1, 2, 4, 8 or all 16, aligned to its length. Every slot
+//! of a run holds the child's pointer, so a look-up only indexes by the next four bits of the hash. A full
+//! leaf gives half of its run to a new sibling, so leaves stay at least half full, as in extendible hashing.
+//! Only a leaf that covers a single slot turns into an inner node of the next level.
 //!
 //! ```text
 //! slot      0 1 2 3 4 5 6 7 8 9 a b c d e f
@@ -22,7 +22,7 @@ use crate::arc::Count;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-/// A bare handle of a leaf (lowest bit set) or an inner node. Its holder answers for the count.
+/// A bare handle of a leaf (lowest bit set) or an inner node. Its holder is responsible for the count.
 pub(crate) struct Node<K> {
     raw: NonNull<u8>,
     kind: PhantomData<fn(K)>,
@@ -53,7 +53,7 @@ pub(crate) struct Inner<K: EntryKind> {
     times: K::Times,
 }
 
-/// What a node is.
+/// The form of a node.
 pub(crate) enum View<'a, K: EntryKind> {
     Leaf(Leaf<K>),
     Inner(&'a Inner<K>),
@@ -126,7 +126,7 @@ impl<K: EntryKind> Node<K> {
         }
     }
 
-    /// Gives one count back. If it was the last, `big` decides what happens to the subtree.
+    /// Gives one count back. If it was the last, `big` decides how the subtree is freed.
     pub(crate) fn release(self) {
         // SAFETY: the holder gives its count up.
         match unsafe { self.view() } {
@@ -149,14 +149,14 @@ impl<K: EntryKind> Node<K> {
         }
     }
 
-    /// Frees an inner node that nobody owns any more and releases its children.
+    /// Frees an inner node without owners and releases its children.
     pub(crate) fn free_inner(self) {
         // SAFETY: made by `from_inner`; the last count is gone.
         let inner = unsafe { Box::from_raw(self.raw.cast::<Inner<K>>().as_ptr()) };
         inner.runs().for_each(|(start, _)| inner.child[start].release());
     }
 
-    /// Frees an inner node that one owner has, without its child: the child's count moves to the caller.
+    /// Frees an inner node with one owner, without its child: the child's count moves to the caller.
     pub(crate) fn free_shell(self) {
         debug_assert!(self.unique());
         // SAFETY: made by `from_inner`; the caller is the last owner.
@@ -172,7 +172,7 @@ impl<K: EntryKind> Node<K> {
         }
     }
 
-    /// When something below expires first.
+    /// The time of the first expiry below.
     pub(crate) fn soonest(self) -> u64 {
         // SAFETY: the holder keeps the node alive.
         match unsafe { self.view() } {
@@ -256,7 +256,7 @@ impl<K: EntryKind> Inner<K> {
         self.counts[start] = self.counts[start].wrapping_add_signed(delta);
     }
 
-    /// Gives the run `start..end` to one child, whatever runs were there.
+    /// Gives the run `start..end` to one child, replacing all runs there.
     pub(crate) fn set_run(&mut self, start: usize, end: usize, child: Node<K>, len: usize) {
         debug_assert!((end - start).is_power_of_two() && start.is_multiple_of(end - start));
         for slot in start..end {
@@ -272,14 +272,14 @@ impl<K: EntryKind> Inner<K> {
         }
     }
 
-    /// Puts another node in the place of the slot's child.
+    /// Replaces the slot's child.
     #[inline]
     pub(crate) fn set_child(&mut self, slot: usize, child: Node<K>) {
         let (start, end) = self.run(slot);
         self.child[start..end].fill(child);
     }
 
-    /// Notes when the slot's child expires first. False if that is no news.
+    /// Sets the time of the first expiry in the slot's child. False if it does not change.
     #[inline]
     pub(crate) fn set_time(&mut self, slot: usize, time: u64) -> bool {
         let (start, _) = self.run(slot);
@@ -290,7 +290,7 @@ impl<K: EntryKind> Inner<K> {
 
     /// A copy with counts of its own on the children.
     pub(crate) fn copy(&self) -> Node<K> {
-        // Counts lie in as many cold lines as there are children, and an atomic operation on one lets nothing overlap.
+        // Counts are in as many cold lines as there are children, and atomic operations do not overlap.
         self.runs().for_each(|(start, _)| super::tags::prefetch(self.child[start].raw.as_ptr()));
         self.runs().for_each(|(start, _)| self.child[start].retain());
         Node::from_inner(Box::new(Inner {
@@ -318,7 +318,7 @@ impl<K: EntryKind> Inner<K> {
     }
 }
 
-/// Children weigh their entries.
+/// The weight of a child is its number of entries.
 impl<'a, K: EntryKind> Below for &'a Inner<K> {
     fn each_child(self, told: &mut dyn FnMut(u64, bool, Option<&'a Inner<K>>)) {
         for (start, _) in self.runs() {

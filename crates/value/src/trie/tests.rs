@@ -1,5 +1,5 @@
-//! Tries against `BTreeMap`, with clones taken at random moments and compared later, and with hashes so bad that the
-//! trie has to use all of their bits.
+//! Tries against `BTreeMap`, with clones taken at random moments and compared later, and with bad hashes that
+//! make the trie use all their bits.
 
 use super::kind::{EntryKind, Scores};
 use super::*;

@@ -1,9 +1,9 @@
-//! Two tries walked together: which entries of one have their key in the other?
+//! Two tries walked together, to find the entries of one whose key is in the other.
 //!
-//! Both are ordered by the same hash, so a subtree of one meets exactly one subtree of the other; where both name the
-//! same node (a clone that was changed elsewhere), the answer for all its entries is known without looking.
-//! Cost: O(smaller parts that differ · log) for common entries, O(n) for entries of the first that are not in the second
-//! (each is reported, after all).
+//! Both are ordered by the same hash, so a subtree of one meets exactly one subtree of the other. Where both
+//! have the same node (a clone that was changed elsewhere), the answer for all its entries is known without a
+//! look. Cost: O(smaller parts that differ · log) for common entries. O(n) for entries of the first that are
+//! not in the second, as each is reported.
 
 use super::find;
 use super::iter::Iter;
@@ -12,7 +12,7 @@ use super::node::{Inner, Node, View};
 use std::ops::ControlFlow::{self, Continue};
 
 /// Calls `f` for the entries of `a` whose key is in `b` (`want`) or is not (`!want`), in no particular order.
-/// `f` may break off; so may `pause`, which is called about every 64 entries looked at.
+/// `f` may end the walk. So may `pause`, which is called about every 64 entries.
 ///
 /// # Safety
 /// Both trees live unchanged for `'a`.
@@ -71,7 +71,7 @@ impl<'a, K: EntryKind> Walk<'_, 'a, K> {
             if child == other && b.run(start) == (start, end) {
                 self.nodes(child, other, depth + 1)?;
             } else if child.leaf().is_some() && end - start > 1 {
-                // A leaf over several slots, against whatever is there: look its entries up.
+                // A leaf over several slots, against any node: look its entries up.
                 self.probe_below(child, b, depth)?;
             } else if b.run(start) == (start, end) {
                 self.nodes(child, other, depth + 1)?;
@@ -113,7 +113,7 @@ impl<'a, K: EntryKind> Walk<'_, 'a, K> {
         (self.pause)(a.len())
     }
 
-    /// The entries of `many` whose keys are in the leaf `few`: found from the few.
+    /// The entries of `many` whose keys are in the leaf `few`, found from the few.
     fn few_in_many(&mut self, few: Node<K>, many: Node<K>, depth: usize) -> ControlFlow<()> {
         // SAFETY: `walk`'s.
         for entry in unsafe { Iter::from_rank(Some(few), 0) } {

@@ -1,4 +1,4 @@
-//! Bounds of ranges: they become ranks, so that every range is a range of ranks.
+//! Bounds of ranges. They become ranks, so that every range is a range of ranks.
 
 use super::entry::{Prefix, Scored, decode, member, prefix};
 use crate::ctree::{Entry, Probe, Tree};
@@ -21,9 +21,9 @@ pub enum LexBound<'a> {
     Excl(&'a [u8]),
 }
 
-/// What [`super::ZSet::rank_lower`] takes.
+/// A bound for [`super::ZSet::rank_lower`].
 pub trait Bound: Copy + sealed::Sealed {
-    /// The bound that lets in exactly what this one keeps out, from the other side.
+    /// The bound that admits exactly what this one excludes, from the other side.
     fn flipped(self) -> Self;
 }
 

@@ -1,11 +1,11 @@
-//! How members and scores lie in the tree, and how a place among them is found.
+//! The form of members and scores in the tree, and the search for a place among them.
 
 use crate::arc::Blob;
 use crate::ctree::{Entry, Item, Kind, Probe};
 use crate::elem::INLINE_MAX;
 use crate::list::{short_int, short_len};
 
-/// Integers of more bytes are written as they are.
+/// Bytes above which an integer score is written as a float.
 const INT_MAX: usize = 6;
 
 /// The kind of a sorted set's tree.
@@ -35,7 +35,8 @@ fn weight(score: usize, member: usize) -> u64 {
     (2 + score + if member > INLINE_MAX { 8 + Blob::alloc_size(member) } else { member }) as u64
 }
 
-/// The first sixteen bytes, padded with zeros: unequal prefixes order as their members do, equal ones say nothing.
+/// The first sixteen bytes, padded with zeros. Unequal prefixes order as their members do; equal ones do not
+/// decide.
 pub(super) type Prefix = [u64; 2];
 
 #[inline]
@@ -102,7 +103,7 @@ impl<'a> At<'a> {
         At { member, score, prefix: prefix(member) }
     }
 
-    /// Whether the place lies in front of the entry (member, score).
+    /// Whether the place is in front of the entry (member, score).
     #[inline]
     pub fn precedes(&self, (member, score): (&[u8], f64)) -> bool {
         self.score < score || (self.score == score && self.member < member)

@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The dullest sorted set: scores by member, sorted when asked.
+/// The plainest sorted set: scores by member, sorted when asked.
 type Model = BTreeMap<Vec<u8>, f64>;
 
 fn sorted(model: &Model) -> Vec<(Vec<u8>, f64)> {

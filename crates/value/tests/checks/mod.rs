@@ -1,9 +1,10 @@
-//! Operations read from arbitrary bytes, done to a value and to a dull model, with clones kept aside: both must
-//! agree all the way, and a clone must not change. Called by the short runs of `tests/hostile.rs` and by `fuzz/`.
+//! Operations read from arbitrary bytes, done to a value and to a plain model, with clones kept aside. Both
+//! must agree all the way, and a clone must not change. The short runs of `tests/hostile.rs` and `fuzz/` call
+//! this.
 //!
-//! A stream is a sequence of operations: one byte that says which of [`SLOTS`] values it is for and whether it clones,
-//! one byte that says what to do, and what that needs. Elements are made from a sort and a number, so
-//! that the same element comes up again and every way of storing one is met.
+//! A stream is a sequence of operations. The first byte selects one of [`SLOTS`] values and whether it is
+//! cloned, the second the operation, and its arguments follow. Elements are made from a sort and a number, so
+//! that the same element recurs and every form of storage occurs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -12,13 +13,13 @@ use value::{Hash, LexBound, List, ScoreBound, Set, Str, ZSet};
 
 /// Values alive at a time.
 const SLOTS: usize = 3;
-/// Size at which values are not made larger.
+/// Size above which values are not made larger.
 const ELEMENTS_MAX: usize = 6_000;
 const STRING_MAX: usize = 300_000;
 /// Operations between comparisons of everything.
 const COMPARE_EVERY: usize = 100;
 
-/// The decisions that are left.
+/// The remaining decisions.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -77,13 +78,13 @@ fn element(sort: u8, number: usize) -> Vec<u8> {
 trait Subject: Clone + Default {
     type Model: Clone + Default + Debug;
 
-    /// Do one operation to both, and compare the answers.
+    /// Does one operation to both, and compares the answers.
     fn act(&mut self, model: &mut Self::Model, input: &mut Input<'_>);
 
-    /// Do something with another value.
+    /// Combines the value with another one.
     fn meet(&mut self, _model: &mut Self::Model, _other: &Self, _other_model: &Self::Model) {}
 
-    /// Compare everything, and check the invariants.
+    /// Compares everything, and checks the invariants.
     fn compare(&self, model: &Self::Model);
 }
 
@@ -185,11 +186,11 @@ impl Subject for Set {
     fn meet(&mut self, model: &mut Self::Model, other: &Set, other_model: &Self::Model) {
         let texts = |set: &Set| set.iter().map(|elem| elem.to_vec()).collect::<BTreeSet<_>>();
         let pause = &mut |_| Continue(());
-        let both = Set::intersection(&[self, other], pause).expect("nobody broke off");
+        let both = Set::intersection(&[self, other], pause).expect("pause never breaks off");
         assert_eq!(texts(&both), model.intersection(other_model).cloned().collect());
-        let either = Set::union(&[self, other], pause).expect("nobody broke off");
+        let either = Set::union(&[self, other], pause).expect("pause never breaks off");
         assert_eq!(texts(&either), model.union(other_model).cloned().collect());
-        let rest = Set::difference(self, &[other], pause).expect("nobody broke off");
+        let rest = Set::difference(self, &[other], pause).expect("pause never breaks off");
         [&both, &either, &rest].iter().for_each(|set| set.check_invariants());
         *model = model.difference(other_model).cloned().collect();
         *self = rest;
@@ -206,7 +207,7 @@ impl Subject for Set {
     }
 }
 
-/// Elements that are there from the first step to the last are seen, whatever else comes and goes.
+/// Elements present from the first step to the last are seen, even if others come and go.
 fn scan_while_changing(set: &mut Set, model: &mut BTreeSet<Vec<u8>>, input: &mut Input<'_>) {
     let mut lasting = model.clone();
     let mut seen = BTreeSet::new();
@@ -388,7 +389,7 @@ impl Subject for List {
                 }
             }
             9 => {
-                // Cut it and put it together the other way round.
+                // Cuts it and joins the parts the other way round.
                 let i = at(input, model).min(model.len());
                 let mut right = self.split_off(i);
                 right.check_invariants();
@@ -533,7 +534,7 @@ impl Subject for Str {
     type Model = Vec<u8>;
 
     fn act(&mut self, model: &mut Self::Model, input: &mut Input<'_>) {
-        // Positions near the ends of flat strings and chunks as well as anywhere.
+        // Positions near the ends of flat strings and chunks, and anywhere.
         let place = |input: &mut Input<'_>| match input.byte() % 4 {
             0 => input.number() % 64,
             1 => input.number(),

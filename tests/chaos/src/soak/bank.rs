@@ -1,5 +1,5 @@
-//! Money moves between accounts by scripts short and long and by WATCH and EXEC; both databases it may be in are swapped and
-//! flushed. *All accounts are there, and their sum is what it was; or none is.*
+//! Money moves between accounts by short and long scripts and by WATCH and EXEC. Both databases that may hold
+//! it are swapped and flushed. *All accounts exist, and their sum is unchanged; or none exists.*
 
 use super::{Stage, ask, number, pipeline, rest, tell, words};
 use support::rng::Rng;
@@ -22,7 +22,7 @@ const SUM: &str = "local n, sum = 0, 0 for i = 0, tonumber(ARGV[1]) - 1 do local
 pub fn teller(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
     let (mut conn, mut done) = (stage.conn(DB)?, 0);
     while stage.on() {
-        // Somebody may have emptied it.
+        // A flush may have emptied it.
         if done % 20 == 0 {
             ask(&mut conn, &["EVAL", OPEN, "0", &ACCOUNTS.to_string(), &EACH.to_string()])?;
         }
@@ -98,7 +98,7 @@ pub fn auditor(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
     Ok(done)
 }
 
-/// How many accounts there are, and their sum.
+/// The number of accounts, and their sum.
 fn counted(items: &[Frame]) -> (usize, i64) {
     let held: Vec<i64> = items.iter().filter_map(number).collect();
     (held.len(), held.iter().sum())

@@ -44,7 +44,8 @@ pub fn publisher(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
     Ok(nr)
 }
 
-/// *Messages of one publisher on one channel come in its order.* Subscribers come and go, some without reading.
+/// *Messages of one publisher on one channel come in its order.* Subscribers come and go, some without
+/// reading.
 pub fn subscriber(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
     let mut heard = 0;
     while stage.on() {
@@ -74,7 +75,7 @@ pub fn subscriber(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
             }
             let Some(frame) = conn.read_within(Duration::from_millis(20)) else { continue };
             match &frame {
-                // The limit of what may wait for a subscriber: on a slow machine it is met.
+                // The limit of a subscriber's output buffer, which a slow machine reaches.
                 Frame::Gone("connection closed") => break,
                 Frame::Gone(why) => return Err(format!("a subscriber's connection: {why}")),
                 Frame::Error(_) => return Err(format!("a subscriber was told {frame}")),
@@ -112,12 +113,12 @@ fn message(frame: &Frame) -> Option<(Vec<u8>, Vec<u8>)> {
     }
 }
 
-/// Asks for megabytes and does not read them, or only some.
+/// Asks for megabytes and reads none of them, or only some.
 pub fn stopped_reader(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
     let mut done = 0;
     while stage.on() {
         let mut conn = stage.conn(DB)?;
-        // One that is larger than a limit of the moment is refused before it is read, and its connection closed.
+        // A value above a current limit is refused before it is read, and its connection closed.
         if ask(&mut conn, &[&b"SET"[..], b"large", &vec![b'l'; 1 << 20], b"EX", b"100"])?.is_none() {
             continue;
         }
@@ -200,7 +201,7 @@ pub fn passers_by(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
     Ok(done)
 }
 
-/// *An item is answered as itself, or it is said why not.*
+/// *An item is answered as itself, or the reply says why not.*
 pub fn http(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
     let mut done = 0;
     while stage.on() {

@@ -1,4 +1,4 @@
-//! Keys that are written, read, popped, gone through, and that expire or are flushed.
+//! Keys that are written, read, popped and walked, and that expire or are flushed.
 
 use super::{Stage, ask, bank, number, pipeline, rest, tell, words};
 use std::collections::HashSet;
@@ -13,7 +13,7 @@ const STAMPS_DB: usize = 5;
 const QUEUE_DB: usize = 6;
 const OWN_DB: usize = 15;
 
-/// *What one connection has written it reads, unless all was flushed meanwhile.*
+/// *A connection reads its own writes, unless a flush came in between.*
 pub fn own_writes(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
     let (mut conn, mut done) = (stage.conn(OWN_DB)?, 0);
     let (mut nr, mut reader) = (0, stage.conn(OWN_DB)?);
@@ -28,7 +28,7 @@ pub fn own_writes(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
                 let replies = pipeline(&mut conn, &[set.to_vec(), words(&format!("GET {key}"))])?;
                 (replies[0].is_some(), replies[1].clone())
             }
-            // Another connection sees it, too: it was acknowledged.
+            // Another connection sees it too, as it was acknowledged.
             1 => {
                 (ask(&mut conn, &["SET", &key, &value])?.is_some(), tell(&mut reader, &format!("GET {key}"))?)
             }
@@ -56,7 +56,7 @@ pub fn counter(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
     let (mut conn, mut done) = (stage.conn(OWN_DB)?, 0);
     let (mut last, mut flushes) = (0, stage.flushes());
     while stage.on() {
-        // Counted before the answer: a flush that begins later has not undone it.
+        // The flushes are counted before the reply: a later one has not undone it.
         let now = stage.flushes();
         let Some(reply) = tell(&mut conn, "INCR count")? else { continue };
         let n = number(&reply).unwrap_or(-1);
@@ -73,7 +73,7 @@ pub fn counter(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
 
 const STAMPED: usize = 1500;
 
-/// EXECs long and short.
+/// Long and short EXECs.
 pub fn stamper(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
     let (mut conn, mut nr) = (stage.conn(STAMPS_DB)?, 0);
     while stage.on() {
@@ -81,7 +81,7 @@ pub fn stamper(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
         let mut requests = vec![words("MULTI")];
         requests.extend((0..STAMPED).map(|i| words(&format!("SET st:{i} {nr}"))));
         if rng.percent(30) {
-            // Not only plain SETs: another plan.
+            // Commands other than SET, for another plan.
             requests.push(words("EVAL return(1) 0"));
         }
         requests.push(words("EXEC"));
@@ -128,7 +128,7 @@ pub fn producer(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
         nr += n;
         ask(&mut conn, &line)?;
         ask(&mut conn, &["ZADD", "zq", &nr.to_string(), &nr.to_string()])?;
-        // Nothing may pile up while nobody pops.
+        // The queue must not grow while no consumer pops.
         if rng.percent(3) {
             tell(&mut conn, "DEL q0 q1 q2 zq")?;
         }
@@ -137,7 +137,7 @@ pub fn producer(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
     Ok(nr)
 }
 
-/// *No item is popped twice by one client.* Some leave while they wait.
+/// *A client pops no item twice.* Some consumers leave while they wait.
 pub fn consumer(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
     let (mut conn, mut seen) = (stage.conn(QUEUE_DB)?, HashSet::new());
     while stage.on() {
@@ -169,7 +169,7 @@ pub fn consumer(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
     Ok(seen.len())
 }
 
-/// *SCAN finds every key that is there all the while.*
+/// *SCAN finds every key that exists all the time.*
 pub fn scanner(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
     const KEYS: usize = 400;
     let (mut conn, mut done) = (stage.conn(SCAN_DB)?, 0);

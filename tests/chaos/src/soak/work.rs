@@ -1,4 +1,4 @@
-//! Long work: jobs, scripts that end and that do not, functions; and what is set or held up meanwhile.
+//! Long work: jobs, scripts that end and that do not, functions; with settings and pauses meanwhile.
 
 use super::{Stage, ask, pipeline, rest, tell, words};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use support::wire::{Frame, encode};
 
 const DB: usize = 1;
 
-/// Commands that take long, of every plan.
+/// Long commands of every plan.
 pub fn jobs(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
     let (mut conn, mut done) = (stage.conn(DB)?, 0);
     while stage.on() {
@@ -47,7 +47,7 @@ pub fn jobs(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
                 };
                 tell(&mut conn, &line)?;
                 if rng.percent(20) {
-                    // Others must be able to go when memory is short.
+                    // Short times to live, so that eviction can remove them when memory is short.
                     for key in ["sum", "zsum", "sorted", "copy"] {
                         tell(&mut conn, &format!("PEXPIRE {key} 1000"))?;
                     }
@@ -89,10 +89,10 @@ const ENDLESS: &[&str] = &[
     "while true do string.rep('x', 1000) end",
 ];
 
-/// Scripts without an end, and all ways of being rid of them: SCRIPT KILL, CLIENT KILL, a connection that closes.
+/// Scripts without an end, and all ways to end them: SCRIPT KILL, CLIENT KILL, a connection that closes.
 pub fn endless(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
     let (mut control, mut done) = (stage.conn(DB)?, 0);
-    // The last ones are left by clients that go: nothing but that ends them (S3).
+    // The last clients leave while their scripts run, and nothing else ends those scripts (S3).
     let mut last = 6;
     while stage.on() || last > 0 {
         let way = if stage.on() { rng.below(3) } else { 1 + last % 2 };
@@ -103,7 +103,7 @@ pub fn endless(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
         let mut bytes = Vec::new();
         let text = *rng.pick(ENDLESS);
         match rng.below(4) {
-            // In a transaction, which is as endless.
+            // A transaction, which is as endless.
             0 => {
                 encode(&words("MULTI"), &mut bytes);
                 encode(&[b"EVAL".to_vec(), text.into(), b"0".to_vec()], &mut bytes);
@@ -116,7 +116,7 @@ pub fn endless(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
         match way {
             0 => {
                 tell(&mut control, "SCRIPT KILL")?;
-                // It may not have begun: then it is asked again.
+                // The script may not have begun; then the kill is repeated.
                 let mut ended = None;
                 for _ in 0..600 {
                     ended = conn.read_within(Duration::from_millis(100));
@@ -152,7 +152,7 @@ fn number_of(frame: &Frame) -> Option<i64> {
     super::number(frame)
 }
 
-/// Libraries that come, are called, dumped, restored and go.
+/// Libraries that are loaded, called, dumped, restored and deleted.
 pub fn functions(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
     let (mut conn, mut done) = (stage.conn(DB)?, 0);
     while stage.on() {
@@ -217,7 +217,7 @@ pub fn settings(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
         let (name, values) = *rng.pick(SETTINGS);
         ask(&mut conn, &["CONFIG", "SET", name, *rng.pick(values)])?;
         rest(rng, 100);
-        // Mostly as it was, or memory would be short all the time.
+        // Mostly the original value, or memory would be short all the time.
         if rng.percent(80) {
             ask(&mut conn, &["CONFIG", "SET", name, values[values.len() - 1]])?;
         }

@@ -1,7 +1,7 @@
 use crate::testing::{Db, Over, render};
 use resp::Frame;
 
-/// What DUMP gives.
+/// The payload of DUMP.
 fn payload(db: &mut Db, key: &str) -> Vec<u8> {
     match db.call(&["DUMP", key]) {
         Frame::Bulk(bytes) => bytes.to_vec(),
@@ -66,7 +66,7 @@ fn every_type_comes_back() {
         }
         db.check(READ);
         for (key, encoding) in "snezlimrhxowv".chars().zip(encodings) {
-            // What APPEND and its kin left behind is a whole string again.
+            // A string changed by APPEND and its kin is one whole string again.
             let encoding = if key == 'z' { r#""raw""#.to_owned() } else { encoding };
             assert_eq!(db.line(&format!("object encoding {key}")), encoding, "{key}");
         }
@@ -98,7 +98,7 @@ fn large_values_come_back() {
             db.call(all);
         }
         db.call(&["set", "s", &"long ".repeat(60_000)]);
-        // One that hardly gets shorter.
+        // A text that hardly gets shorter.
         let digits: String = (0..30_000u64).map(|i| (i * i * 2_654_435_761).to_string()).collect();
         db.call(&["set", "d", &digits]);
         let questions = [
@@ -163,7 +163,7 @@ fn mistakes_are_told_in_the_order_of_redis() {
             (r#"restore p 0 """#, wrong),
             ("restore p 0", "-ERR wrong number of arguments for 'restore' command"),
         ]);
-        // An unknown type, a set with a member twice, half a list: sealed, but of no meaning.
+        // An unknown type, a set with a repeated member, half a list: sealed, but meaningless.
         for body in [&b"\x63"[..], b"\x02\x02\x01a\x01a", b"\x01\x02\x01a", b"\x01\x00", b""] {
             let mut sealed = body.to_vec();
             rdb::seal(&mut sealed, 10);
@@ -176,7 +176,7 @@ fn mistakes_are_told_in_the_order_of_redis() {
     });
 }
 
-/// What other servers have and this one has not is told by its name, if the payload is sound.
+/// A type that other servers have and this one has not is named in the error, if the payload is sound.
 #[test]
 fn what_is_not_supported_is_named() {
     let module = |name, version| rdb::module_body(name, version, b"data");
@@ -206,7 +206,7 @@ fn what_is_not_supported_is_named() {
             let wrong = "-ERR DUMP payload version or checksum are wrong";
             assert_eq!(restore(&mut db, "p", "0", &sealed, &[]), wrong);
         }
-        // Of a module that is known the string is none.
+        // For a known module, the string is not valid data.
         let mut sealed = module(b"reroaring", 1);
         rdb::seal(&mut sealed, 12);
         assert_eq!(restore(&mut db, "p", "0", &sealed, &[]), "-ERR Bad data format");
@@ -214,7 +214,7 @@ fn what_is_not_supported_is_named() {
     });
 }
 
-/// Redis writes its newest version into every payload, also of what is written as it always was.
+/// Redis writes its newest version into every payload, even if the form has not changed.
 #[test]
 fn values_of_servers_that_came_later_are_restored() {
     Db::both(|mut db| {
@@ -244,7 +244,7 @@ fn a_restored_key_expires_when_it_should() {
         assert_eq!(restore(&mut db, "c", "0", &bytes, &["ABSTTL"]), "OK");
         assert_eq!(db.line("pexpiretime c"), "-1");
         db.events();
-        // The time has passed: no key, and who was there is gone.
+        // The time has passed: no key is made, and the old one is removed.
         assert_eq!(restore(&mut db, "d", "1699999999999", &bytes, &["ABSTTL"]), "OK");
         assert_eq!(db.events(), [""; 0]);
         assert_eq!(restore(&mut db, "a", "1", &bytes, &["ABSTTL", "REPLACE"]), "OK");
@@ -278,13 +278,13 @@ fn idle_time_is_kept() {
         db.line("set k v");
         let bytes = payload(&mut db, "k");
         assert_eq!(restore(&mut db, "i", "0", &bytes, &["IDLETIME", "1600"]), "OK");
-        // Over an overlay a key has no idle time to be seen.
+        // Over an overlay a key has no visible idle time.
         let mut db = db.over(Over::Locks);
         db.check(&[("object idletime i", "1600"), ("get i", r#""v""#), ("object idletime i", "0")]);
     });
 }
 
-/// MRESTORE with these keys, times to live and payloads.
+/// Runs MRESTORE with these keys, times to live and payloads.
 fn mrestore(db: &mut Db, keys: &[(&str, &str, &[u8])], options: &[&str]) -> String {
     let count = keys.len().to_string();
     let mut words: Vec<&[u8]> = vec![b"MRESTORE", count.as_bytes()];
@@ -310,7 +310,7 @@ fn many_are_restored_as_each_would_be() {
         assert_eq!(db.events(), told.collect::<Vec<_>>());
         db.check(READ);
         assert!(db.effect_lines().is_empty());
-        // Each for itself, and of a key that comes twice the later one where keys are replaced.
+        // Each key for itself. Of a repeated key the later one stays, if keys are replaced.
         let (s, n) = (&payloads[0][..], &payloads[1][..]);
         let mixed =
             [("a", "0", s), ("a", "0", n), ("b", "x", n), ("c", "-1", n), ("d", "0", b"junk"), ("q", "5", n)];
@@ -370,7 +370,7 @@ fn many_are_refused_as_a_whole_for_wrong_options() {
     });
 }
 
-/// Fields that have expired since are left out; a hash of nothing else is no key.
+/// Fields that have expired since are left out. A hash with only such fields makes no key.
 #[test]
 fn expired_fields_are_not_restored() {
     Db::both(|mut db| {
@@ -396,7 +396,7 @@ fn what_is_long_is_told_before() {
     db.call(&push);
     assert!(db.cost(&["dump", "l"]) >= 5_000);
     assert_eq!(db.cost(&["dump", "none"]), 0);
-    // Where the estimate was wrong the budget ends the run, and nothing has happened.
+    // Where the estimate was wrong, the budget ends the run, and nothing has happened.
     let bytes = payload(&mut db, "l");
     assert!(db.cost(&[&b"mrestore"[..], b"2", b"a", b"0", &bytes, b"b", b"0", &bytes]) >= 10_000);
     db.steps = 1_000;
@@ -427,7 +427,7 @@ fn elements_are_compressed_where_they_get_shorter_and_charged_for() {
             db.call(&all);
             let bytes = payload(&mut db, key);
             assert!(bytes.len() < 500 * 150 * words, "{key}: {}", bytes.len());
-            // 450 bytes each, of which eight are compressed in a step.
+            // 450 bytes each; a step compresses eight bytes.
             assert!(db.looks > 500 * 450 / 8 / 130 && db.most <= 512, "{key}: {} {}", db.looks, db.most);
             assert!(db.cost(&["dump", key]) > 500 * 450 / 8, "{key}");
             assert_eq!(restore(&mut db, "copy", "0", &bytes, &["REPLACE"]), "OK");

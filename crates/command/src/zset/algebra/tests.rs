@@ -135,7 +135,7 @@ fn a_large_copy_shares_and_large_results_stream() {
     assert!(db.line("zunion 2 z s").starts_with("-ERR internal"), "the work is charged");
 }
 
-/// Sets as maps, the plainest way.
+/// Sets as maps, computed in the plainest way.
 type Model = BTreeMap<String, f64>;
 
 fn shown(model: &Model) -> String {

@@ -5,7 +5,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustix::process::Signal;
 use support::postgres::Server;
 
-/// Who signs certificates.
+/// An authority that signs certificates.
 struct Authority {
     pem: String,
     issuer: Issuer<'static, KeyPair>,
@@ -20,7 +20,7 @@ impl Authority {
         Authority { pem, issuer: Issuer::new(params, key) }
     }
 
-    /// A certificate and its key.
+    /// Makes a certificate and its key.
     fn sign(&self, host: &str, name: &str) -> (String, String) {
         let mut params = CertificateParams::new(vec![host.into()]).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
@@ -29,7 +29,8 @@ impl Authority {
     }
 }
 
-/// A server with TLS, whose certificate is for localhost, with a table of one row; lines of `pg_hba.conf` for it.
+/// Starts a server with TLS, a certificate for localhost and a table of one row. `access`: its lines of
+/// `pg_hba.conf`.
 fn secure(authority: &Authority, access: &str) -> Server {
     let server = Server::start();
     server.sql("CREATE TABLE items (id int PRIMARY KEY, v int); INSERT INTO items VALUES (1, 10)").unwrap();
@@ -53,7 +54,7 @@ fn open(server: &Server, host: &str, query: &str) -> Arc<dyn Database> {
     crate::open(&Spec::parse(text.split(' ')).unwrap()).unwrap()
 }
 
-/// Loads a row and follows the feed; whether these connections are encrypted.
+/// Loads a row and follows the feed; returns whether these connections are encrypted.
 async fn is_encrypted(server: &Server, database: &Arc<dyn Database>) -> [String; 2] {
     assert_eq!(load(database, &["1"]).await.len(), 1);
     let feed = Arc::new(Recorder::default());
@@ -160,7 +161,7 @@ fn modes_and_files_that_are_wrong_are_told() {
     let empty = tempfile::NamedTempFile::new().unwrap();
     let empty = empty.path().display();
     assert!(complaint(&format!("sslmode=require&sslrootcert={empty}")).contains("no certificate in it"));
-    // What roots the system has is its own affair.
+    // The system's roots are not known here.
     let system = complaint("sslmode=verify-full&sslrootcert=system");
     assert!(system.is_empty() || system.contains("no root certificates"), "{system}");
     let mode = |query: &str| Tls::of(&format!("postgres://h/d{query}")).unwrap().1.mode;

@@ -1,0 +1,111 @@
+//! The parts a command is performed with, and the table of actions: of all that is no function of the
+//! keyspace.
+//!
+//! The table is handed to the server when it starts, so that whoever runs commands needs to know none of the
+//! actions.
+
+use crate::{Flow, Local, Server, Session};
+use command::{Command, Error, facts, places};
+use keyspace::View;
+use resp::{Args, Reply};
+use std::sync::Arc;
+
+/// The parts a command is performed with.
+pub struct Act<'a, 'k> {
+    pub server: &'a Arc<Server>,
+    pub local: &'a mut Local,
+    pub session: &'a mut Session,
+    pub out: &'a mut Reply,
+    /// The view EXEC or a script holds: its locks are held, so nothing may be locked besides.
+    pub view: Option<&'a mut View<'k>>,
+    pub in_script: bool,
+    pub in_multi: bool,
+    /// A transaction's commit is done: no locks are held, and the answer may come in pieces or by mail.
+    pub committed: bool,
+}
+
+impl<'a> Act<'a, '_> {
+    /// For a command that a client sent, outside of transactions and scripts.
+    #[inline]
+    pub(crate) fn of_client(
+        server: &'a Arc<Server>,
+        local: &'a mut Local,
+        session: &'a mut Session,
+        out: &'a mut Reply,
+    ) -> Self {
+        Act { server, local, session, out, view: None, in_script: false, in_multi: false, committed: false }
+    }
+
+    /// Whether the whole answer is needed when it returns: locks are held, or a script waits for it.
+    pub(crate) fn is_pressed(&self) -> bool {
+        (self.in_multi || self.in_script) && !self.committed
+    }
+}
+
+/// Performs a command that is no function of the keyspace.
+pub type Action = fn(&mut Act<'_, '_>, Args<'_>) -> Result<Flow, Error>;
+
+/// Name and function; `KEYSPACE` marks those that look at keys themselves, for which EXEC locks everything.
+pub(crate) struct Row(pub &'static str, pub Action, pub bool);
+
+pub(crate) const PLAIN: bool = false;
+pub(crate) const KEYSPACE: bool = true;
+
+/// Begins a function of the keyspace for a client of its own, which gets the reply in slices. None: it runs
+/// as it stands.
+pub type Begin = fn(&mut Act<'_, '_>, Args<'_>) -> Option<Flow>;
+
+/// All actions, by their commands' numbers.
+pub struct Actions {
+    rows: Vec<Option<&'static Row>>,
+    begins: Vec<Option<Begin>>,
+}
+
+impl Actions {
+    /// Cost: O(commands · rows), once.
+    pub(crate) fn of(topics: &[&'static [Row]], begins: &[(&str, Begin)]) -> Actions {
+        let row = |name: &str| topics.iter().flat_map(|topic| topic.iter()).find(|row| row.0 == name);
+        let begin = |name: &str| begins.iter().find(|(of, _)| *of == name).map(|(_, begin)| *begin);
+        Actions {
+            rows: places::all().iter().map(|command| row(command.name)).collect(),
+            begins: places::all().iter().map(|command| begin(command.name)).collect(),
+        }
+    }
+
+    fn row(&self, command: &'static Command) -> Option<&'static Row> {
+        self.rows.get(places::of(command)).copied().flatten().filter(|row| row.0 == command.name)
+    }
+
+    /// Performs a command that is no function of the keyspace.
+    pub(crate) fn perform(
+        &self,
+        act: &mut Act<'_, '_>,
+        command: &'static Command,
+        args: Args<'_>,
+    ) -> Result<Flow, Error> {
+        match self.row(command) {
+            Some(row) => {
+                if command.is(facts::CHANGES) {
+                    stdx::panics::changes();
+                }
+                row.1(act, args)
+            }
+            None => Err(Error::from(format!("ERR '{}' does not exist in Evenkeel yet", command.name))),
+        }
+    }
+
+    /// Begins a function of the keyspace in slices, if it is one of those and that long.
+    pub(crate) fn begin(
+        &self,
+        act: &mut Act<'_, '_>,
+        command: &'static Command,
+        args: Args<'_>,
+    ) -> Option<Flow> {
+        self.begins.get(places::of(command)).copied().flatten().and_then(|begin| begin(act, args))
+    }
+
+    /// Whether an action looks at keys.
+    pub(crate) fn needs_keyspace(&self, command: &'static Command) -> bool {
+        self.row(command).is_some_and(|row| row.2)
+    }
+}

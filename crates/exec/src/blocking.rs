@@ -1,0 +1,170 @@
+//! Commands that wait for keys, as the server uses the park: the parts of server, loop and session that
+//! `park` asks for, and what becomes of what it gives back. Changes are told first, replies are delivered
+//! then (X3).
+//!
+//! A command that waits and has much to do is a job's work, like any other command:
+//!
+//! ```text
+//! waiting ──served with much──► Mail::Serve, to its loop ──► job ──► reply
+//!    ▲                                                        │ there is nothing any more
+//!    └────────────────────────── Mail::Wait ◄─────────────────┘
+//! ```
+//!
+//! - A1: a job that finds nothing answers nothing: its client goes on waiting for what is left of its time.
+//! - A2: it waits as a newcomer does: registered first, it looks once more (park P2). While its job ran it
+//!   was in no line, so others may have been served before it.
+
+use crate::mail::Mail;
+use crate::park::{Means, Newcomer, Parked, Registering, Served, Serving, Waiter};
+use crate::piece::Wait;
+use crate::session::flag;
+use crate::{Local, Server, Session, hand_on};
+use command::{Block, Command, Flow, Run};
+use keyspace::{Changes, Ready};
+use resp::{Args, Reply};
+use std::sync::Arc;
+
+/// The parts of a loop that the park uses.
+fn means<'a>(server: &'a Server, local: &mut Local) -> Means<'a> {
+    let (now_ms, seed) = (local.now_ms, local.random());
+    Means { keyspace: &server.keyspace, now_ms, seed, late: Vec::new(), pieces: Vec::new() }
+}
+
+/// Tells what the park left behind for its loop, and has the rest go on in slices.
+fn leave_behind(server: &Server, local: &mut Local, means: Means<'_>) {
+    put_off(server, local, means.late);
+    means.pieces.into_iter().for_each(|piece| local.works.push(piece));
+}
+
+/// Tells changes whose waiters are served with this loop's next mail.
+fn put_off(server: &Server, local: &Local, late: Vec<Changes>) {
+    for changes in late {
+        let ready = server.tell(changes);
+        if !ready.is_empty() {
+            server.send(local.id, Mail::Ready(ready));
+        }
+    }
+}
+
+/// Parks a client on the keys of its command.
+pub(crate) fn park(
+    server: &Arc<Server>,
+    local: &mut Local,
+    session: &mut Session,
+    command: &'static Command,
+    args: Args<'_>,
+    block: Block,
+    out: &mut Reply,
+) -> Flow {
+    // Writers see it there.
+    stdx::panics::changes();
+    let (client, loop_id, db, gone) = (session.id, local.id, session.db, session.cancel.clone());
+    let newcomer = Newcomer { client, loop_id, db, gone };
+    let mut means = means(server, local);
+    let parked = server.park.park(&mut means, newcomer, (command, args.to_owned()), block, out);
+    leave_behind(server, local, means);
+    match parked {
+        Parked::Waiting => {
+            session.set_flag(flag::BLOCKED, true);
+            Flow::Parked(block.timeout_ms)
+        }
+        Parked::Served(changes, stream) => {
+            server.after(local, changes);
+            stream.map_or(Flow::Done, Flow::Stream)
+        }
+        Parked::Long => match command.run {
+            Run::Write(handler) | Run::Read(handler) => {
+                hand_on::start(server, local, session, (command, handler, args), out)
+            }
+            _ => Flow::Done,
+        },
+    }
+}
+
+/// Serves the clients that wait for keys that were just touched, and those that wait for what that touches
+/// (park P4).
+pub fn serve(server: &Server, local: &mut Local, ready: Vec<Ready>) {
+    let (mut means, mut serving) = (means(server, local), Serving::new(ready));
+    while let Some(served) = server.park.serve(&mut means, &mut serving) {
+        put_off(server, local, std::mem::take(&mut means.late));
+        serving.add(deliver(server, served));
+    }
+    leave_behind(server, local, means);
+    let rest = serving.rest();
+    if !rest.is_empty() {
+        server.send(local.id, Mail::Ready(rest));
+    }
+}
+
+/// Tells what serving a client did, and answers it or hands it to its loop; what others may be served with
+/// now.
+fn deliver(server: &Server, served: Served) -> Vec<Ready> {
+    match served {
+        Served::Reply { waiter, changes, bytes, stream } => {
+            let ready = server.tell(changes);
+            server.send(waiter.loop_id, Mail::Reply { client: waiter.client, bytes, stream });
+            ready
+        }
+        Served::Long(waiter) => {
+            server.send(waiter.loop_id, Mail::Serve(waiter));
+            Vec::new()
+        }
+    }
+}
+
+/// Registers a client for some more keys, or takes it off some; false if that was all.
+pub(crate) fn advance(server: &Server, local: &mut Local, registering: &mut Registering) -> bool {
+    let mut means = means(server, local);
+    let (is_left, served) = registering.advance(&mut means);
+    leave_behind(server, local, means);
+    let ready = served.map_or_else(Vec::new, |served| deliver(server, served));
+    if !ready.is_empty() {
+        serve(server, local, ready);
+    }
+    is_left
+}
+
+/// Takes a client out that waits, for another reason than data. None if it was served already, or is being
+/// served.
+pub fn leave(server: &Server, local: &mut Local, client: u64) -> Option<Arc<Waiter>> {
+    let mut means = means(server, local);
+    let waiter = server.park.leave(&mut means, client);
+    leave_behind(server, local, means);
+    waiter
+}
+
+/// Has a job serve a client that was taken out of the park because it has much to do. Cost: O(words).
+pub fn give_to_job(server: &Arc<Server>, local: &mut Local, session: &mut Session, waiter: &Waiter) {
+    session.set_flag(flag::BLOCKED, false);
+    if let Some(away) = &mut session.away {
+        away.goes_to_job(local.clock_ns);
+    }
+    hand_on::serve(server, local, session, waiter);
+}
+
+/// Has a client wait whose job found nothing (A1): what became of that, and what it is answered if it has not
+/// to wait. `until_ms`: when its time is up, if it waited before.
+pub fn wait(
+    server: &Arc<Server>,
+    local: &mut Local,
+    session: &mut Session,
+    wait: Wait,
+    until_ms: Option<u64>,
+) -> (Flow, Vec<u8>) {
+    crate::waited::waits_on(server, local, session, wait.spent);
+    let elapsed_ms = stdx::clock::mono_ns().saturating_sub(wait.since_ns) / 1_000_000;
+    let left = |ms: u64| match until_ms {
+        Some(until) => until.saturating_sub(local.now_ms),
+        None => ms.saturating_sub(elapsed_ms),
+    };
+    // The time of one that is up comes with the next look at the clock.
+    let timeout_ms = wait.block.timeout_ms.map(|ms| left(ms).max(1));
+    let (block, mut out) = (Block { timeout_ms, ..wait.block }, Reply::new(session.resp3));
+    let flow = park(server, local, session, wait.command, wait.args.args(), block, &mut out);
+    if let Flow::Parked(_) = flow {
+        let is_job = std::mem::take(&mut local.away);
+        session.away.iter_mut().for_each(|away| away.is_job = is_job);
+        return (Flow::Parked(timeout_ms), Vec::new());
+    }
+    (flow, out.into_bytes())
+}

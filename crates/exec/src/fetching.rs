@@ -1,0 +1,235 @@
+//! Rows of sources, as the server uses them: the parts of server, loop and session that `rows` asks for, and
+//! what becomes of what it gives back. Changes are told first, letters are delivered then (X3).
+
+use crate::actions::Act;
+use crate::http::Http;
+use crate::mail::{Mail, Mailbox};
+use crate::memory::{self, Memory};
+use crate::queue::Queue;
+use crate::rows::{
+    self, Asker, Dropping, Entry, Fetched, Fill, House, Letter, News, Plan, Stop, TransactionRows,
+};
+use crate::session::flag;
+use crate::{Local, Server, Session};
+use command::{Command, Error, Flow};
+use keyspace::{Changes, Keyspace, View};
+use resp::{Args, Reply};
+use std::sync::Arc;
+
+/// The server as its rows see it.
+pub(crate) struct Around {
+    pub(crate) keyspace: Arc<Keyspace>,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) http: Arc<Http>,
+    pub(crate) loops: Arc<[Mailbox]>,
+}
+
+impl House for Around {
+    fn post(&self, loop_id: usize, letter: Letter) {
+        self.loops[loop_id].send(Mail::Source(letter));
+    }
+
+    fn limit(&self, number: usize, bytes: u64) {
+        self.memory.limit_source(&self.keyspace, number, bytes);
+    }
+
+    fn show(&self, sources: &[Arc<Entry>]) {
+        self.http.show(sources);
+    }
+}
+
+/// Looks at how full the sources' caches are; now and then.
+pub fn cron(server: &Server) {
+    server.sources.note_sizes(|number| memory::fullness(server, number));
+}
+
+/// A loop takes a letter.
+pub fn receive(server: &Server, local: &mut Local, letter: Letter) {
+    match letter {
+        Letter::Fill(fill) => local.works.push(fill),
+        Letter::Drop(dropping) => local.works.push(dropping),
+        Letter::Flush(place) => {
+            let mut told = Vec::new();
+            server.sources.flush(place, local.now_ms, &mut told);
+            tell(server, local, told);
+        }
+        Letter::Arrived(clients, arrival) => {
+            local.arrived.extend(clients.into_iter().map(|client| (client, arrival.clone())));
+        }
+    }
+}
+
+/// Installs some rows; true if there are more.
+pub(crate) fn fill(server: &Server, local: &mut Local, fill: &mut Fill, count: usize) -> bool {
+    let mut news = News::default();
+    let is_left = fill.advance(&server.sources, local.now_ms, count, &mut news);
+    if news.grows {
+        server.memory.stir();
+    }
+    tell(server, local, news.told);
+    for (loop_id, letter) in news.letters {
+        match loop_id == local.id {
+            true => receive(server, local, letter),
+            false => server.send(loop_id, Mail::Source(letter)),
+        }
+    }
+    is_left
+}
+
+/// Removes some items; true if there are more.
+pub(crate) fn drop_items(server: &Server, local: &mut Local, dropping: &mut Dropping, count: usize) -> bool {
+    let mut told = Vec::new();
+    let is_left = dropping.advance(&server.sources, local.now_ms, count, &mut told);
+    tell(server, local, told);
+    is_left
+}
+
+/// Removes all items of a source: O(1) under all locks, what was there is freed elsewhere.
+pub(crate) fn empty(server: &Server, local: &mut Local, entry: &Entry) {
+    let mut told = Vec::new();
+    rows::empty(&server.keyspace, entry, local.now_ms, &mut told);
+    tell(server, local, told);
+}
+
+/// Ends a source; false if there is none of that name.
+pub(crate) fn remove(server: &Server, local: &mut Local, name: &[u8]) -> bool {
+    let mut told = Vec::new();
+    let was_there = server.sources.remove(name, local.now_ms, &mut told);
+    tell(server, local, told);
+    was_there
+}
+
+/// The same where only the server is at hand. Not on a demoted thread: it takes locks.
+pub(crate) fn take_back(server: &Server, name: &[u8]) {
+    let mut told = Vec::new();
+    server.sources.remove(name, stdx::clock::wall_ms(), &mut told);
+    told.into_iter().for_each(|changes| tell_from_aside(server, changes));
+}
+
+/// Tells changes where no loop is at hand: the first loop serves the waiters.
+pub(crate) fn tell_from_aside(server: &Server, changes: Changes) {
+    let ready = server.tell(changes);
+    if !ready.is_empty() {
+        server.send(0, Mail::Ready(ready));
+    }
+}
+
+fn tell(server: &Server, local: &mut Local, told: Vec<Changes>) {
+    told.into_iter().for_each(|changes| server.after(local, changes));
+}
+
+/// The client whose command asks for rows.
+#[inline]
+fn asker(local: &Local, session: &Session) -> Asker {
+    Asker { client: session.id, loop_id: local.id, now_ms: local.now_ms, clock_ns: local.clock_ns }
+}
+
+/// How a client goes on whose command cannot run now.
+fn stopped(session: &Session, stop: Stop) -> Result<Flow, Error> {
+    match stop {
+        Stop::Held(until_ms) => Ok(hold(session, until_ms)),
+        Stop::Refused(error) => Err(error),
+    }
+}
+
+fn hold(session: &Session, until_ms: u64) -> Flow {
+    session.set_flag(flag::BLOCKED, true);
+    Flow::Held(until_ms)
+}
+
+/// How a command is run that may name keys of sources ([`rows::plan`]).
+pub(crate) fn plan(server: &Server, session: &mut Session, command: &Command, args: Args<'_>) -> Plan {
+    // Within a transaction SELECT holds for what is behind it.
+    let db = session.multi.as_ref().and_then(|multi| multi.selected).unwrap_or(session.db);
+    rows::plan(&server.sources, &mut session.rows, db, command, args)
+}
+
+/// Runs a command of several keys, some of them rows, or goes on with it.
+pub(crate) fn fetch(
+    server: &Server,
+    local: &mut Local,
+    session: &mut Session,
+    command: &Command,
+    args: Args<'_>,
+    out: &mut Reply,
+) -> Flow {
+    let (asker, mut told) = (asker(local, session), Vec::new());
+    let fetched = rows::fetch(&server.sources, asker, &mut session.rows, (command, args), out, &mut told);
+    tell(server, local, told);
+    match fetched {
+        Ok(Fetched::Done) => Flow::Done,
+        Ok(Fetched::Stream(stream)) => Flow::Stream(stream),
+        Ok(Fetched::Held(until_ms)) => hold(session, until_ms),
+        Err(error) => {
+            out.error(&error.text());
+            Flow::Done
+        }
+    }
+}
+
+/// Looks whether the rows a command names are there, in a view that holds their shards. None: it may run;
+/// else how its client goes on, or the error it gets.
+#[inline]
+pub(crate) fn look(
+    local: &Local,
+    session: &mut Session,
+    entry: &Entry,
+    view: &mut View<'_>,
+    command: &Command,
+    args: Args<'_>,
+) -> Option<Result<Flow, Error>> {
+    let stop = rows::look(asker(local, session), &mut session.rows, entry, view, command, args)?;
+    Some(stopped(session, stop))
+}
+
+/// The same of the rows a transaction names.
+pub(crate) fn look_at(
+    local: &Local,
+    session: &mut Session,
+    named: &mut TransactionRows<'_>,
+    view: &mut View<'_>,
+) -> Option<Result<Flow, Error>> {
+    let stop = named.look(asker(local, session), &mut session.rows, view)?;
+    Some(stopped(session, stop))
+}
+
+/// Sees to it that the rows a transaction or script names are there before it runs ([`rows::preload`]).
+pub(crate) fn preload<'a>(
+    act: &mut Act<'_, '_>,
+    keys: impl Iterator<Item = &'a [u8]>,
+) -> Option<Result<Flow, Error>> {
+    let asker = asker(act.local, act.session);
+    let stop = rows::preload(&act.server.sources, asker, &mut act.session.rows, keys)?;
+    Some(stopped(act.session, stop))
+}
+
+/// Keys of the commands of a transaction.
+pub(crate) fn keys_of(queue: &Queue) -> Vec<&[u8]> {
+    let mut keys = Vec::new();
+    for (command, args) in queue.iter() {
+        command.each_key(args, &mut |i, _| keys.push(args.at(i)));
+    }
+    keys
+}
+
+/// Asks for the rows of a command that will be run after one that waits, so that they come along. Cost: as
+/// looking at its keys.
+#[cold]
+pub fn ask_ahead(server: &Server, local: &Local, session: &Session, args: Args<'_>) {
+    if let Ok(command) = command::resolve(args) {
+        ask_ahead_for(server, local, session, command, args);
+    }
+}
+
+/// The same where the command's row is known.
+pub(crate) fn ask_ahead_for(
+    server: &Server,
+    local: &Local,
+    session: &Session,
+    command: &Command,
+    args: Args<'_>,
+) {
+    if session.db == 0 {
+        rows::ask_ahead(&server.sources, local.now_ms, command, args);
+    }
+}

@@ -1,0 +1,209 @@
+//! Reasons against running a command now: one function for each, in the one order that [`admit`] writes down.
+//!
+//! A gate answers and runs nothing; `call` does what it says. Cost: some loads and comparisons, unless
+//! something is wrong.
+
+use crate::act::Act;
+use crate::fetching;
+use crate::held;
+use crate::memory;
+use crate::memory::Verdict;
+use crate::rows::{self, Plan};
+use crate::session::flag;
+use crate::waits::What;
+use command::table;
+use command::{Command, Error, facts};
+use resp::Args;
+use std::sync::atomic::Ordering;
+
+/// A command may run, and this is known of it.
+pub(crate) struct Admitted {
+    pub plan: Plan,
+    /// More waits to be freed than may.
+    pub is_full: bool,
+    /// Very many messages are under way: since when (`pubsub::flood`); 0: they are not.
+    pub flooded: u64,
+}
+
+/// Why a command does not run now.
+pub(crate) enum Stop {
+    Refused(Error),
+    /// And the client's transaction is discarded.
+    Aborted(Error),
+    /// It is run again at that time (milliseconds since 1970).
+    Held(u64),
+    /// It becomes part of the client's transaction.
+    Queued,
+}
+
+/// Asks all gates.
+#[inline]
+pub(crate) fn admit(
+    act: &mut Act<'_, '_>,
+    command: &'static Command,
+    args: Args<'_>,
+) -> Result<Admitted, Stop> {
+    login(act, command)?;
+    mode(act, command)?;
+    let plan = route(act, command, args)?;
+    memory(act, command)?;
+    queued(act, command, args, &plan)?;
+    let plan = fit(plan)?;
+    pause(act, command)?;
+    let is_full = litter(act, command)?;
+    let flooded = flood(act, command)?;
+    Ok(Admitted { plan, is_full, flooded })
+}
+
+/// The client has to log in first.
+#[inline]
+fn login(act: &Act<'_, '_>, command: &Command) -> Result<(), Stop> {
+    if act.session.authenticated || command.has(table::NO_AUTH) || act.session.is_let_in(act.server) {
+        return Ok(());
+    }
+    Err(Stop::Refused(Error::new("NOAUTH Authentication required.")))
+}
+
+/// The client has subscribed, and its protocol tells messages from replies by what it may send.
+#[inline]
+fn mode(act: &Act<'_, '_>, command: &Command) -> Result<(), Stop> {
+    if !act.session.in_pubsub_mode() || command.is(facts::WHILE_SUBSCRIBED) {
+        return Ok(());
+    }
+    Err(Stop::Refused(Error::from(format!(
+        "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this \
+         context",
+        command.name
+    ))))
+}
+
+/// Where its keys are. A command of very many keys is looked at in several turns.
+#[inline]
+fn route(act: &mut Act<'_, '_>, command: &Command, args: Args<'_>) -> Result<Plan, Stop> {
+    if !act.server.sources.any() {
+        return Ok(Plan::Own);
+    }
+    match fetching::plan(act.server, act.session, command, args) {
+        Plan::Later => Err(held(act, act.local.now_ms)),
+        plan => Ok(plan),
+    }
+}
+
+/// Memory is limited, and short.
+#[inline]
+fn memory(act: &mut Act<'_, '_>, command: &Command) -> Result<(), Stop> {
+    if !act.server.memory.is_limited() {
+        return Ok(());
+    }
+    ration(act, command)
+}
+
+#[cold]
+fn ration(act: &mut Act<'_, '_>, command: &Command) -> Result<(), Stop> {
+    act.session.short = false;
+    let denied = memory::is_denied(act.session, command);
+    if !denied && !command.may_write() {
+        return Ok(());
+    }
+    let queued = act.session.multi.is_some() && !command.is(facts::RUNS_QUEUE);
+    match memory::admit(act.server, act.local, act.session) {
+        Verdict::Wait if !queued => {
+            act.session.waits_for_itself(What::Reclaim, act.local.clock_ns);
+            return Err(held(act, act.local.now_ms));
+        }
+        Verdict::Short => act.session.short = true,
+        Verdict::Run | Verdict::Wait => {}
+    }
+    if !act.session.short || !denied {
+        return Ok(());
+    }
+    if command.is(facts::RUNS_QUEUE) {
+        let error = Error::from(format!("EXECABORT Transaction discarded because of: {}", memory::OOM));
+        return Err(Stop::Aborted(error));
+    }
+    Err(Stop::Refused(Error::new(memory::OOM)))
+}
+
+/// The client is within MULTI.
+#[inline]
+fn queued(act: &mut Act<'_, '_>, command: &Command, args: Args<'_>, plan: &Plan) -> Result<(), Stop> {
+    let Some(multi) = &mut act.session.multi else { return Ok(()) };
+    if command.is(facts::INSIDE_MULTI) {
+        return Ok(());
+    }
+    if let Some(error) = rows::unfit_for_queue(plan, args) {
+        return Err(Stop::Refused(error));
+    }
+    multi.sources |= !matches!(plan, Plan::Own);
+    if command.has(table::NO_MULTI) {
+        return Err(Stop::Refused(Error::new("ERR Command not allowed inside a transaction")));
+    }
+    Err(Stop::Queued)
+}
+
+/// Its keys are of a source that does not allow it.
+#[inline]
+fn fit(plan: Plan) -> Result<Plan, Stop> {
+    match plan {
+        Plan::Refused(error) => Err(Stop::Refused(error)),
+        plan => Ok(plan),
+    }
+}
+
+/// CLIENT PAUSE.
+#[inline]
+fn pause(act: &mut Act<'_, '_>, command: &Command) -> Result<(), Stop> {
+    let pause = &act.server.work.pause;
+    let queued_writes = || act.session.multi.as_ref().is_some_and(|multi| multi.queue.has_writes());
+    if pause.is_on() && pause.holds(command, queued_writes, act.local.now_ms) {
+        return Err(Stop::Held(held::for_pause(pause, act.session, act.local.clock_ns)));
+    }
+    Ok(())
+}
+
+/// More waits to be freed than may, its client has added to that, and now wants to write again. Gives whether
+/// more waits than may.
+#[inline]
+fn litter(act: &mut Act<'_, '_>, command: &Command) -> Result<bool, Stop> {
+    let is_full = stdx::reclaim::is_full();
+    if is_full && command.may_write() && act.session.littered == stdx::reclaim::fullness() {
+        return Err(wait_for_reclaim(act));
+    }
+    Ok(is_full)
+}
+
+#[cold]
+fn wait_for_reclaim(act: &Act<'_, '_>) -> Stop {
+    if act.session.waits_for_itself(What::Reclaim, act.local.clock_ns) {
+        act.server.stats.reclaim_delays.fetch_add(1, Ordering::Relaxed);
+    }
+    held(act, act.local.now_ms + 2)
+}
+
+/// Very many messages are under way, many of them the client's own, and it would add to them. Gives since
+/// when they are.
+#[inline]
+fn flood(act: &mut Act<'_, '_>, command: &Command) -> Result<u64, Stop> {
+    let flooded = act.server.pubsub.flood.full();
+    if flooded > 0 && act.session.published.is_too_much(flooded) && tells(command) {
+        return Err(wait_for_messages(act));
+    }
+    Ok(flooded)
+}
+
+#[cold]
+fn wait_for_messages(act: &Act<'_, '_>) -> Stop {
+    act.session.waits_for_itself(What::Messages, act.local.clock_ns);
+    held(act, act.local.now_ms + 1)
+}
+
+/// Whether messages may come of a command: those it publishes, and what its writes tell.
+pub(crate) fn tells(command: &Command) -> bool {
+    command.may_write() || command.is(facts::PUBLISHES)
+}
+
+/// It is run again at that time.
+fn held(act: &Act<'_, '_>, until_ms: u64) -> Stop {
+    act.session.set_flag(flag::BLOCKED, true);
+    Stop::Held(until_ms)
+}

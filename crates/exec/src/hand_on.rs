@@ -1,0 +1,168 @@
+//! Commands that do not run here and now: they become a job, a bulk, or a walk.
+
+use crate::act::Act;
+use crate::actions::gather::{Gather, Reader};
+use crate::actions::keys::{Keys, Scan, long_scan};
+use crate::attempt::Attempt;
+use crate::bulk::{self, BulkJob};
+use crate::job::{Body, Call, Client, Job, MANY_WORDS};
+use crate::mail::Mail;
+use crate::park::Waiter;
+use crate::piece::{Piece, Who};
+use crate::queue::Queue;
+use crate::scripts::Outside;
+use crate::session::ReplyMode;
+use crate::{Flow, Local, Server, Session, drive};
+use command::{Command, Error, Handler, Run};
+use resp::{Args, OwnedArgs, Reply};
+use std::sync::Arc;
+
+/// A client as its job knows it.
+fn client(local: &mut Local, session: &Session, resp3: bool) -> Client {
+    Client {
+        loop_id: local.id,
+        info: session.info.clone(),
+        gone: session.cancel.clone(),
+        db: session.db,
+        resp3,
+        may_stream: session.reply_mode == ReplyMode::On,
+        now_ms: local.now_ms,
+        used_ms: session.uses_at(local.now_ms),
+        random: local.random(),
+    }
+}
+
+/// Its client waits for what goes on elsewhere.
+fn away(server: &Arc<Server>, local: &mut Local, piece: Box<dyn Piece>) -> Flow {
+    local.away = true;
+    drive::begin(server, local, piece);
+    Flow::Parked(None)
+}
+
+/// Sends a command to a worker. Its words come from the connection if they are many, else they are copied.
+pub(crate) fn start(
+    server: &Arc<Server>,
+    local: &mut Local,
+    session: &mut Session,
+    (command, handler, args): (&'static Command, Handler, Args<'_>),
+    out: &mut Reply,
+) -> Flow {
+    let args = local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
+    let few = args.len() < MANY_WORDS;
+    let client = client(local, session, out.resp3());
+    let body = Body::One(Call { command, handler, args });
+    let job = Job::new(client, body, server.memory.work.clone(), few);
+    away(server, local, job)
+}
+
+/// Has a job serve a client that waited for its keys. Cost: O(words).
+pub(crate) fn serve(server: &Arc<Server>, local: &mut Local, session: &Session, waiter: &Waiter) {
+    let (Run::Write(handler) | Run::Read(handler)) = waiter.command.run else { return };
+    let args = Arc::new(waiter.args.args().to_owned());
+    let client = client(local, session, waiter.resp3);
+    let body = Body::One(Call { command: waiter.command, handler, args });
+    drive::begin(server, local, Job::new(client, body, server.memory.work.clone(), true));
+}
+
+/// Sends the queue of an EXEC to a worker, or has it committed as a bulk. Cost: O(1).
+pub(crate) fn start_exec(
+    server: &Arc<Server>,
+    local: &mut Local,
+    session: &mut Session,
+    queue: Queue,
+    out: &mut Reply,
+) -> Flow {
+    if bulk::is_bulk(session.watch.len(), &queue) {
+        return begin_bulk(server, local, session, bulk::of_exec(queue), out);
+    }
+    let watch = std::mem::take(&mut session.watch);
+    let slower_us = server.config.live.slowlog_slower_us.get();
+    let client = client(local, session, out.resp3());
+    away(server, local, Job::of_exec(client, queue, watch, server.memory.work.clone(), slower_us))
+}
+
+/// Runs a command of many words as a bulk if it is of that kind.
+pub(crate) fn start_bulk(
+    server: &Arc<Server>,
+    local: &mut Local,
+    session: &Session,
+    command: &Command,
+    args: Args<'_>,
+    out: &mut Reply,
+) -> Option<Flow> {
+    let answer = bulk::answer(command, args)?;
+    let words = local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
+    Some(begin_bulk(server, local, session, (answer.words(words), answer), out))
+}
+
+fn begin_bulk(
+    server: &Arc<Server>,
+    local: &mut Local,
+    session: &Session,
+    what: (bulk::BulkWords, bulk::Answer),
+    out: &mut Reply,
+) -> Flow {
+    let who = Who { client: session.id, command: what.0.command(), loop_id: local.id };
+    let (info, gone) = (session.info.clone(), session.cancel.clone());
+    let attempt = Attempt::new(who, info, Some(gone), server.memory.work.clone());
+    match BulkJob::new(attempt, session.db, what, out.resp3()) {
+        Ok(job) => away(server, local, job),
+        Err(_) => {
+            out.error(&Error::work_memory().text());
+            Flow::Done
+        }
+    }
+}
+
+/// `KEYS pattern`: its reply streams as soon as there is a snapshot.
+pub(crate) fn start_keys(server: &Arc<Server>, local: &mut Local, session: &Session, args: Args<'_>) -> Flow {
+    let client = (session.info.clone(), session.cancel.clone(), local.id);
+    let mut keys = Keys::new(&server.work, client, session.db, args.at(1), session.resp3);
+    if keys.open() {
+        return Flow::Stream(keys);
+    }
+    stdx::panics::changes();
+    away(server, local, keys)
+}
+
+/// A long SCAN; None if it is none.
+pub(crate) fn start_scan(server: &Arc<Server>, session: &Session, args: Args<'_>) -> Option<Flow> {
+    let (cursor, count) = long_scan(args)?;
+    let (its, keyspace) = (server.clone(), server.keyspace.clone());
+    let tell = Box::new(move |changes| {
+        let ready = its.tell(changes);
+        if !ready.is_empty() {
+            its.send(0, Mail::Ready(ready));
+        }
+    });
+    let words: (OwnedArgs, u64, usize) = (args.to_owned(), cursor, count);
+    Some(Flow::Stream(Scan::new(keyspace, tell, session.db, session.resp3, words)))
+}
+
+/// A command of many words that only looks at its keys; None if it is another.
+pub(crate) fn start_gather(
+    server: &Arc<Server>,
+    session: &Session,
+    command: &Command,
+    args: Args<'_>,
+    incoming: Option<&Arc<OwnedArgs>>,
+) -> Option<Flow> {
+    let (info, gone, uses) = (&session.info, &session.cancel, !session.no_touch);
+    let reader = Reader { info, gone, db: session.db, resp3: session.resp3, uses };
+    Some(Flow::Stream(Gather::start(&server.work, reader, command, args, incoming)?))
+}
+
+impl Outside for Act<'_, '_> {
+    fn perform(
+        &mut self,
+        command: &'static Command,
+        args: Args<'_>,
+        in_script: bool,
+        out: &mut Reply,
+    ) -> Result<(), Error> {
+        let Act { server, local, session, .. } = self;
+        let mut act =
+            Act { server, local, session, out, view: None, in_script, in_multi: true, committed: false };
+        server.actions.perform(&mut act, command, args).map(|_| ())
+    }
+}

@@ -1,0 +1,54 @@
+//! A command that cannot run at this moment: its client is held, and runs it again.
+
+use crate::pause::Pause;
+use crate::session::flag;
+use crate::waits::What;
+use crate::{Flow, Local, Server, Session};
+use command::Command;
+use resp::Args;
+
+/// Whether a long commit is protected against writers of this command's keys.
+#[cold]
+pub(crate) fn is_guarded(server: &Server, local: &Local, command: &Command, args: Args<'_>) -> bool {
+    let mut keys = Vec::new();
+    command.each_key(args, &mut |i, _| keys.push(args.at(i)));
+    note_guard(local, server.keyspace.guarded(keys.into_iter(), local.now_ms))
+}
+
+/// Notes for whom a client is about to be held; true if for anybody.
+pub(crate) fn note_guard(local: &Local, guarded: Option<keyspace::Guarded>) -> bool {
+    if let Some(guarded) = guarded {
+        local.guard.set(guarded.client);
+    }
+    guarded.is_some()
+}
+
+/// The command is run again in a moment.
+pub(crate) fn wait_for_guard(session: &Session, local: &Local) -> Flow {
+    session.set_flag(flag::BLOCKED, true);
+    if session.guarded.get().is_none() {
+        session.guarded.set(Some((local.guard.get(), local.clock_ns)));
+    }
+    Flow::Held(local.now_ms + 1)
+}
+
+/// Lets a command wait for the end of CLIENT PAUSE: when that is.
+pub(crate) fn for_pause(pause: &Pause, session: &mut Session, now_ns: u64) -> u64 {
+    session.set_flag(flag::BLOCKED, true);
+    session.postponed.get_or_insert_with(|| pause.postpone());
+    session.waits_for_itself(What::Pause, now_ns);
+    pause.until_ms()
+}
+
+/// The command is run again in a moment: what it depends on is being done by another loop now.
+pub(crate) fn retry(session: &Session, local: &Local) -> Flow {
+    session.set_flag(flag::BLOCKED, true);
+    Flow::Held(local.now_ms + 1)
+}
+
+/// The command has done a slice of its work, and is run again in this loop's next turn (`Session::done` says
+/// where).
+pub(crate) fn go_on(session: &Session, local: &Local) -> Flow {
+    session.set_flag(flag::BLOCKED, true);
+    Flow::Held(local.now_ms)
+}

@@ -1,0 +1,34 @@
+//! Each loop's chores, ten times a second.
+
+use crate::stats::Counter;
+use crate::{Local, Server};
+use std::sync::Arc;
+
+/// A loop's share of the housekeeping, ten times a second.
+pub fn cron(server: &Arc<Server>, local: &mut Local) {
+    let leaving = std::mem::take(&mut local.leaving);
+    for client in leaving {
+        if crate::blocking::leave(server, local, client).is_none() && server.park.holds(client) {
+            local.leaving.push(client);
+        }
+    }
+    server.work.pause.goes_on(local.now_ms);
+    if let Some(lua) = &mut local.lua {
+        lua.heed();
+        let (scripts, functions) = lua.bytes();
+        local.recorder.set(Counter::LuaBytes, scripts as u64);
+        local.recorder.set(Counter::LuaFunctionBytes, functions as u64);
+    }
+    if local.id == 0 {
+        let orphan_ms = server.config.live.script_orphan_ms.size() as u64;
+        server.work.lines.tend(local.clock_ns);
+        server.scripts.end_orphans(local.clock_ns / 1_000_000, orphan_ms);
+        // The allocator asks its arenas one by one, and whoever holds one may not be running.
+        let (errand, now_ms) = (server.clone(), local.now_ms);
+        server.clerk.send(move || {
+            let speeds = errand.stats.sample(now_ms, crate::memory::look(&errand, now_ms));
+            errand.measured.note_speeds(speeds);
+            errand.measured.sample(now_ms, &errand.crowd);
+        });
+    }
+}

@@ -1,0 +1,108 @@
+//! The state all loops share: the keyspace, and everything around it.
+
+use crate::act::Actions;
+use crate::mail::{Mail, Mailbox};
+use crate::{http, info, memory, park, pubsub, rows, scripts, works};
+use config::Config;
+use keyspace::Keyspace;
+use observe::Observe;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// The state all loops share.
+pub struct Server {
+    pub keyspace: Arc<Keyspace>,
+    pub config: Arc<Config>,
+    /// What happened, and who waited for whom.
+    pub observe: Arc<Observe>,
+    pub pubsub: pubsub::PubSub,
+    pub park: Arc<park::Park>,
+    /// The state that long work shares: threads, snapshots, lines, CLIENT PAUSE.
+    pub work: Arc<works::Work>,
+    /// Memory in use, and what is evicted.
+    pub memory: Arc<memory::Memory>,
+    /// Memory of the machine.
+    pub memory_bytes: u64,
+    pub scripts: scripts::Scripts,
+    /// Functions for the commands that are none of the keyspace.
+    pub actions: &'static Actions,
+    /// Databases that are read through.
+    pub sources: Arc<rows::Rows>,
+    pub started_ms: u64,
+    pub run_id: String,
+    pub(crate) loops: Arc<[Mailbox]>,
+    pub(crate) shutdown: AtomicBool,
+    /// Effects up to this LSN survive; `Lsn::MAX`: whatever is visible does.
+    pub(crate) durable: AtomicU64,
+    /// Patterns of what is shown over HTTP.
+    pub http: Arc<http::Http>,
+    /// The program around the server, for what only that can do; set once, before anybody is served.
+    pub(crate) program: OnceLock<Box<dyn Program>>,
+    /// The transport of the loops, for INFO; set once by the code that starts them.
+    pub multiplexing: OnceLock<&'static str>,
+}
+
+/// Services that commands need of the program the server runs in.
+pub trait Program: Send + Sync {
+    /// The allocator's figures now. Costs microseconds.
+    fn allocator(&self) -> info::Allocator;
+    /// All that the allocator tells about itself, for people. May take long.
+    fn allocator_report(&self) -> String;
+    /// SHUTDOWN: ends the process in order. Returns at once.
+    fn stop(&self);
+}
+
+impl Server {
+    /// Tells it the program it runs in, before the loops start: what memory the program has counts from its
+    /// first command on.
+    pub fn run_in(&self, program: Box<dyn Program>) {
+        if self.program.set(program).is_ok() {
+            let now_ms = stdx::clock::wall_ms();
+            memory::look(self, now_ms);
+            self.measured.sample(now_ms, &self.crowd);
+        }
+    }
+
+    pub fn loops(&self) -> usize {
+        self.loops.len()
+    }
+
+    /// How many of the cores this process may use were busy in the last second, in thousandths of a core;
+    /// None: not known.
+    pub fn busy_milli(&self) -> Option<u64> {
+        self.crowd.busy_milli(stdx::clock::mono_ns())
+    }
+
+    pub fn mailbox(&self, loop_id: usize) -> &Mailbox {
+        &self.loops[loop_id]
+    }
+
+    pub fn send(&self, loop_id: usize, mail: Mail) {
+        self.loops[loop_id].send(mail);
+    }
+
+    /// Asks every loop to end.
+    pub fn shut_down(&self) {
+        if !self.shutdown.swap(true, Ordering::AcqRel) {
+            self.loops.iter().for_each(|mailbox| mailbox.send(Mail::Shutdown));
+        }
+    }
+
+    /// The allocator's figures; zero if nobody provides them.
+    pub fn allocator(&self) -> info::Allocator {
+        self.program.get().map(|program| program.allocator()).unwrap_or_default()
+    }
+
+    pub fn is_shutting_down(&self) -> bool {
+        self.shutdown.load(Ordering::Acquire)
+    }
+}
+
+impl std::ops::Deref for Server {
+    type Target = Observe;
+
+    #[inline]
+    fn deref(&self) -> &Observe {
+        &self.observe
+    }
+}

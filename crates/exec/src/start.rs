@@ -1,0 +1,105 @@
+//! How a server begins: its parts are made, wired and told of each other.
+
+use crate::mail::Mailbox;
+use crate::{Server, actions, fetching, http, info, memory, piece, pubsub, rows, scripts, waits, works};
+use command::registry::{self, Names};
+use config::Config;
+use keyspace::{Keyspace, Lsn};
+use observe::{ClientInfo, Holders, Observe};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock, Weak};
+
+/// Applies `rename-command`.
+fn rename_commands(config: &Config) -> std::io::Result<()> {
+    if config.renames().is_empty() {
+        return Ok(());
+    }
+    let mut names = Names::usual();
+    for (from, to) in config.renames() {
+        names.rename(from, to).map_err(std::io::Error::other)?;
+    }
+    match registry::rename(names) {
+        true => Ok(()),
+        false => Err(std::io::Error::other("commands were looked up before rename-command was applied")),
+    }
+}
+
+/// Lets the keyspace collect only the events somebody wants.
+struct NotifyObserver(Arc<Keyspace>);
+
+impl config::Observer for NotifyObserver {
+    fn changed(&self, directive: &config::Directive, live: &config::Live) {
+        if directive.name == "notify-keyspace-events" {
+            self.0.set_notify(pubsub::wanted_classes(live.notify.get() as u32));
+        }
+    }
+}
+
+/// Knows the clients that hold places for long work.
+struct PlaceHolders(Weak<Server>);
+
+impl Holders for PlaceHolders {
+    fn whose(&self, client: u64) -> Option<(Option<Arc<ClientInfo>>, Vec<Vec<u8>>)> {
+        let known = self.0.upgrade()?.work.snapshots.whose(client)?;
+        Some((known.info, known.words))
+    }
+}
+
+impl Server {
+    /// Starts workers and reclaimer; the loops are `net`'s, one per mailbox.
+    pub fn start(config: Arc<Config>, loops: usize) -> std::io::Result<Arc<Server>> {
+        rename_commands(&config)?;
+        let keyspace =
+            Keyspace::with_hidden(config.live.databases.size(), rows::MAX * rows::DATABASES, rows::DATABASES);
+        let mailboxes: Arc<[Mailbox]> = (0..loops).map(|_| Mailbox::new()).collect::<Result<_, _>>()?;
+        keyspace.set_notify(pubsub::wanted_classes(config.live.notify.get() as u32));
+        config.observe(Box::new(NotifyObserver(keyspace.clone())));
+        stdx::reclaim::start();
+        stdx::pages::start_keeper();
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let boxes = mailboxes.clone();
+        let post = move |loop_id: usize, letter: pubsub::Letter| boxes[loop_id].send(letter.into());
+        let pubsub = pubsub::PubSub::new(config.clone(), keyspace.clone(), Box::new(post));
+        let boxes = mailboxes.clone();
+        let post: piece::Post = Arc::new(move |to, letter| boxes[to].send(letter.into()));
+        let turns = stdx::turns::Turns::new(cores);
+        let observe = Arc::new(Observe::new(config.clone(), loops));
+        let random = |salt| stdx::hash::hash_u64(stdx::clock::wall_ns() ^ salt);
+        let (memory, http) = (Arc::new(memory::Memory::new(rows::MAX)), Arc::<http::Http>::default());
+        let work =
+            works::Work::start(keyspace.clone(), turns, observe.crowd.clone(), memory.work.clone(), post);
+        let around = fetching::Around {
+            keyspace: keyspace.clone(),
+            memory: memory.clone(),
+            http: http.clone(),
+            loops: mailboxes.clone(),
+        };
+        let sources = rows::Rows::new(keyspace.clone(), loops, Box::new(around));
+        let server = Arc::new(Server {
+            keyspace,
+            config,
+            observe,
+            pubsub,
+            park: Arc::default(),
+            work,
+            memory,
+            memory_bytes: info::machine_bytes(),
+            scripts: scripts::Scripts::default(),
+            actions: actions::table(),
+            sources,
+            started_ms: stdx::clock::wall_ms(),
+            run_id: format!("{:016x}{:016x}{:08x}", random(1), random(2), random(3) as u32),
+            loops: mailboxes,
+            shutdown: AtomicBool::new(false),
+            durable: AtomicU64::new(Lsn::MAX),
+            http,
+            program: OnceLock::new(),
+            multiplexing: OnceLock::new(),
+        });
+        server.scripts.take_from(&server.memory.work);
+        server.observe.set_holders(Box::new(PlaceHolders(Arc::downgrade(&server))));
+        actions::config::follow(&server);
+        waits::watchdog::start(&server.observe)?;
+        Ok(server)
+    }
+}

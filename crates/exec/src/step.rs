@@ -1,0 +1,57 @@
+//! One command among others that run together: of a transaction, or of a script in a whole view.
+
+use crate::Flow;
+use crate::act::Act;
+use command::{Budget, Caller, Command, Cx, Room, Run, facts};
+use keyspace::View;
+use resp::Args;
+use stdx::budget::Holding;
+
+/// Runs a command on a view somebody else holds: a step of EXEC or of a script in a whole view.
+pub(crate) fn step(
+    act: &mut Act<'_, '_>,
+    view: &mut View<'_>,
+    command: &'static Command,
+    args: Args<'_>,
+) -> Option<Flow> {
+    let mark = act.out.len();
+    let result = match command.run {
+        Run::Read(handler) | Run::Write(handler) | Run::Whole(handler) => {
+            // The command before it may have looked without using.
+            view.set_quiet(act.session.no_touch && !command.is(facts::TOUCHES));
+            let caller = Caller { in_script: act.in_script, client_id: act.session.id, ..Caller::default() };
+            // A command that is estimated to be long is not run here; this is the bound where an estimate is
+            // wrong.
+            let mut holding = Holding::default();
+            let room = Room::new(&act.server.memory.work, &mut holding, 0);
+            let budget = Budget::unlimited(None).within(room, mark);
+            let mut cx = Cx::new(view, act.out, caller, budget, act.local.random());
+            let result = handler(&mut cx, args);
+            let effects = std::mem::take(&mut cx.effects);
+            act.server.log_effect(command, args, &effects, view);
+            result.map(|()| None)
+        }
+        Run::Exec => {
+            let mut inner = Act {
+                server: act.server,
+                local: act.local,
+                session: act.session,
+                out: act.out,
+                view: Some(view),
+                in_script: act.in_script,
+                in_multi: true,
+                committed: false,
+            };
+            inner.server.actions.perform(&mut inner, command, args).map(Some)
+        }
+        Run::Container => Err(command.arity_error()),
+    };
+    match result {
+        Ok(flow) => flow,
+        Err(error) => {
+            act.out.truncate(mark);
+            act.out.error(&error.text());
+            None
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! What the sink is told of keys that expired, and when: before whatever follows from their absence.
+
+use super::*;
+
+/// A keyspace with a sink, keys that expire at 1000, and one that does not.
+fn world() -> (Arc<Keyspace>, Told) {
+    let (keyspace, told) = (Keyspace::new(2), Told::default());
+    keyspace.set_sink(Box::new(Sink(told.clone())));
+    for key in ["old", "older"] {
+        set(&keyspace, key, "v", Some(1000), 1);
+    }
+    set(&keyspace, "stays", "v", None, 1);
+    (keyspace, told)
+}
+
+fn words(told: &Told) -> Vec<String> {
+    told.lock().unwrap().iter().map(|(_, _, words)| words.join(" ")).collect()
+}
+
+/// As the server does it: the effect is told with the locks held.
+fn tell(keyspace: &Keyspace, lsn: Lsn, words: &[&[u8]]) {
+    keyspace.tell_sink(lsn, 0, words);
+}
+
+#[test]
+fn a_fold_tells_nothing_for_its_commit_has_told() {
+    for removes in [false, true] {
+        let (keyspace, told) = world();
+        let (name, all) = (if removes { "DEL" } else { "SET" }, keyspace.clone());
+        let announce: Announce = Box::new(move |n| {
+            ["old", "older"].iter().for_each(|key| tell(&all, n, &[name.as_bytes(), key.as_bytes()]))
+        });
+        let mut commit = if removes {
+            let given = ["old", "older"].map(|key| (key.to_string(), None)).to_vec();
+            Commit::bulk(&keyspace, 0, Arc::new(Given(given)), 1, Some(announce))
+        } else {
+            let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap(), None);
+            let mut view = View::overlay(&keyspace, &mut overlay, 0, 2000);
+            for key in ["old", "older"] {
+                view.put_string(key.as_bytes(), b"new", None);
+            }
+            view.finish();
+            overlay.seal(1, Some(announce))
+        };
+        while commit.advance(2000, 1, &mut Vec::new()) == Progress::More {}
+        let told = words(&told);
+        assert_eq!(told, ["old", "older"].map(|key| format!("{name} {key}")));
+        assert_eq!(keyspace.len(0), if removes { 1 } else { 3 });
+    }
+}
+
+#[test]
+fn expired_keys_that_a_command_read_are_told_before_its_effect() {
+    let (keyspace, told) = world();
+    let mut view = View::locked(&keyspace, all(), 0, 2000);
+    assert!(!view.exists(b"old") && !view.exists(b"older") && !view.exists(b"old") && view.exists(b"stays"));
+    view.put_string(b"sum", b"v", None);
+    view.changed(b"sum", Class::String, "sunionstore");
+    tell(&keyspace, view.changes().lsn, &[b"SUNIONSTORE", b"sum"]);
+    // A later command of the same EXEC comes across another one, and one once more.
+    view.put_string(b"soon", b"v", Some(1500));
+    assert!(!view.exists(b"soon") && !view.exists(b"old"));
+    view.put_string(b"old", b"again", None);
+    tell(&keyspace, view.changes().lsn, &[b"SET", b"old"]);
+    let changes = view.finish();
+    let expected = ["DEL old", "DEL older", "SUNIONSTORE sum", "DEL soon", "SET old"];
+    assert_eq!(words(&told), expected);
+    assert!(told.lock().unwrap().iter().all(|(lsn, ..)| *lsn == changes.lsn));
+    assert_eq!(get(&keyspace, "old", 2000), Some("again".into()));
+    assert_eq!(keyspace.len(0), 3);
+    keyspace.check_invariants();
+}
+
+#[test]
+fn expired_keys_that_a_script_read_are_told_before_its_effects() {
+    for (sealed, edits) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (keyspace, told) = world();
+        let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap(), None);
+        overlay.load(0, [&b"old"[..]]);
+        let mut read = KeyBatches::default();
+        keyspace.read_near(overlay.snapshot().lsn(), 0, stdx::hash::hash_bytes(b"older"), 1, &mut read);
+        let hash = stdx::hash::hash_bytes(b"older");
+        overlay.insert_near(0, hash, hash + 1, read);
+        for _ in 0..2 {
+            let mut view = View::overlay(&keyspace, &mut overlay, 0, 2000);
+            if edits {
+                assert!(!view.set_expire(b"old", None) && view.take(b"older").is_none());
+            }
+            assert!(!view.exists(b"old") && !view.exists(b"older"));
+            view.put_string(b"sum", b"v", Some(1900));
+            assert!(!view.exists(b"sum"));
+            view.put_string(b"sum", b"v", None);
+            view.finish();
+            assert!(!overlay.load_missing());
+        }
+        let kept = overlay.bytes();
+        assert!(kept >= 8 + 64, "{kept}");
+        let lsn = if sealed {
+            let all = keyspace.clone();
+            let announce: Announce = Box::new(move |n| tell(&all, n, &[b"SET", b"sum"]));
+            let mut commit = overlay.seal(1, Some(announce));
+            loop {
+                match commit.advance(2000, 1, &mut Vec::new()) {
+                    Progress::More => {}
+                    Progress::Committed(n) => break n,
+                    Progress::Lost => panic!("nobody was in its way"),
+                }
+            }
+        } else {
+            let changes = overlay.commit(2000).unwrap();
+            tell(&keyspace, changes.lsn, &[b"SET", b"sum"]);
+            assert_eq!(keyspace.len(0), 2);
+            changes.lsn
+        };
+        assert!(told.lock().unwrap().iter().all(|(at, ..)| *at == lsn));
+        let mut told = words(&told);
+        assert_eq!(told.pop(), Some("SET sum".to_string()));
+        told.sort();
+        assert_eq!(told, ["DEL old", "DEL older"], "{sealed} {edits}");
+    }
+}
+
+#[test]
+fn a_script_that_runs_again_has_read_nothing() {
+    let (keyspace, told) = world();
+    let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap(), None);
+    overlay.load(0, [&b"old"[..]]);
+    assert!(!View::overlay(&keyspace, &mut overlay, 0, 2000).exists(b"old"));
+    overlay.reset();
+    View::overlay(&keyspace, &mut overlay, 0, 2000).put_string(b"sum", b"v", None);
+    overlay.commit(2000).unwrap();
+    assert!(words(&told).is_empty());
+}

@@ -1,0 +1,277 @@
+//! Records every command that ran or was refused: counters, run times, SLOWLOG, LATENCY.
+//!
+//! Counters belong to the loop that ran the command ([`stats`](crate::stats)). The logs are shared, and
+//! touched only when something was slow.
+
+use crate::TurnLog;
+use crate::client::ClientInfo;
+use crate::latency::Events;
+use crate::slowlog::{self, Entry, Slowlog};
+use crate::stats::{Counter, Rates, Recorder, Registry, Speeds};
+use crate::tally::Slow;
+use crate::waits::Request;
+use command::places;
+use command::table::{self, Command};
+use config::Live;
+use parking_lot::Mutex;
+use resp::Args;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counters and logs of one server.
+pub struct Calls {
+    /// Commands held back because their client had removed more than may wait to be freed.
+    pub reclaim_delays: AtomicU64,
+    pub registry: Arc<Registry>,
+    pub slowlog: Slowlog,
+    pub events: Events,
+    rates: Mutex<Rates>,
+    /// The most memory ever in use, and the memory in use at the start, in bytes.
+    pub peak_bytes: AtomicU64,
+    pub startup_bytes: AtomicU64,
+}
+
+/// One command's run.
+pub struct Ran<'a> {
+    pub command: &'static Command,
+    /// The command's place in the command table.
+    pub number: usize,
+    pub ns: u64,
+    pub args: Args<'a>,
+    /// The part of the reply that was written at once.
+    pub reply: &'a [u8],
+    /// Where the time went, if the command was long.
+    pub spent: Option<&'a Request>,
+}
+
+/// One command whose work was done away from its loop, and is over.
+pub struct Finished<'a> {
+    pub command: &'static Command,
+    /// Run time, on the loop and on a thread together.
+    pub ns: u64,
+    /// The time SLOWLOG judges it by: with all waits, or the run time alone if the command blocks on keys.
+    pub slow_ns: u64,
+    pub words: Vec<Vec<u8>>,
+    /// The error it answered.
+    pub failed: Option<&'a [u8]>,
+    pub request: &'a Request,
+    /// The command waited for keys, and its work was done on loops.
+    pub on_loop: bool,
+}
+
+/// The words of a command as logs show them: shortened, and without passwords.
+pub fn words(command: &Command, args: Args<'_>) -> Vec<Vec<u8>> {
+    slowlog::shortened(args, |at| is_secret(command, args, at))
+}
+
+impl Calls {
+    pub fn new() -> Calls {
+        Calls {
+            reclaim_delays: AtomicU64::new(0),
+            registry: Registry::new(places::all().len()),
+            slowlog: Slowlog::default(),
+            events: Events::default(),
+            rates: Mutex::default(),
+            peak_bytes: AtomicU64::new(0),
+            startup_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Creates the counters of one more loop.
+    pub fn recorder(&self) -> Recorder {
+        self.registry.recorder()
+    }
+
+    /// Records a command that ran on its loop.
+    #[inline]
+    pub fn called(&self, log: &TurnLog, live: &Live, info: &ClientInfo, ran: Ran<'_>) {
+        let failed = ran.reply.first() == Some(&b'-');
+        log.recorder.command(ran.number, ran.ns, failed, live.latency_tracking.get());
+        if failed {
+            log.recorder.error(&ran.reply[1..]);
+        }
+        // A client that was served late was slow, however short its command.
+        let late_ns = log.turn.late.as_ref().map_or(0, |late| late.ns);
+        let waited_ns = late_ns + ran.spent.map_or(0, Request::held_ns);
+        let slower_us = live.slowlog_slower_us.get();
+        if slower_us >= 0 && (ran.ns + waited_ns) / 1000 >= slower_us as u64 {
+            self.log_slow(log, live, info, &ran, waited_ns, late_ns);
+        }
+        self.add_event(log, live, ran.command, ran.ns);
+    }
+
+    /// Records a command that ran away from its loop and is done.
+    pub fn finished(&self, log: &TurnLog, live: &Live, info: &ClientInfo, ran: Finished<'_>) {
+        let (place, timed) = (places::of(ran.command), live.latency_tracking.get());
+        match ran.on_loop {
+            true => log.recorder.command(place, ran.ns, ran.failed.is_some(), timed),
+            false => log.recorder.finished(place, ran.ns, ran.failed.is_some(), timed),
+        }
+        if let Some(text) = ran.failed {
+            log.recorder.error(text);
+        }
+        let slower_us = live.slowlog_slower_us.get();
+        let slow = slower_us >= 0 && ran.slow_ns / 1000 >= slower_us as u64;
+        if slow && !ran.command.has(table::SKIP_SLOWLOG) {
+            self.add_slow(log, live, info, ran.slow_ns, ran.words, ran.request);
+        }
+        self.add_event(log, live, ran.command, ran.ns);
+    }
+
+    fn add_event(&self, log: &TurnLog, live: &Live, command: &Command, ns: u64) {
+        let threshold_ms = live.latency_threshold_ms.get();
+        if threshold_ms > 0 && ns / 1_000_000 >= threshold_ms as u64 {
+            let kind = if command.has(table::FAST) { "fast-command" } else { "command" };
+            self.events.add(kind, log.now_ms / 1000, ns / 1_000_000, threshold_ms);
+        }
+    }
+
+    #[cold]
+    fn log_slow(
+        &self,
+        log: &TurnLog,
+        live: &Live,
+        info: &ClientInfo,
+        ran: &Ran<'_>,
+        waited_ns: u64,
+        late_ns: u64,
+    ) {
+        let late = log.turn.late.as_ref();
+        let slower_us = live.slowlog_slower_us.get().max(0) as u64;
+        // One long piece of work can delay hundreds of clients. Only the first few are logged.
+        let first = late.is_none_or(|late| log.turn.is_among_first() && !late.logged.replace(true));
+        if ran.command.has(table::SKIP_SLOWLOG) || !first && ran.ns / 1000 < slower_us {
+            return;
+        }
+        let short = Request {
+            inline_ns: ran.ns,
+            loop_ns: late_ns,
+            behind: late.map(|late| late.culprit.clone()),
+            ..Request::default()
+        };
+        let request = ran.spent.unwrap_or(&short);
+        let words = words(ran.command, ran.args);
+        self.add_slow(log, live, info, ran.ns + waited_ns, words, request);
+    }
+
+    /// Logs a transaction's command that ran on its loop, if it was slow. SLOWLOG shows such commands, not
+    /// EXEC.
+    #[inline]
+    pub fn queued(
+        &self,
+        log: &TurnLog,
+        live: &Live,
+        info: &ClientInfo,
+        (command, args): (&'static Command, Args<'_>),
+        ns: u64,
+    ) {
+        let slower_us = live.slowlog_slower_us.get();
+        if slower_us >= 0 && ns / 1000 >= slower_us as u64 && !command.has(table::SKIP_SLOWLOG) {
+            let request = Request { inline_ns: ns, ..Request::default() };
+            self.add_slow(log, live, info, ns, words(command, args), &request);
+        }
+    }
+
+    /// Logs a slow command of a transaction that ran away from its loop.
+    #[cold]
+    pub fn queued_elsewhere(&self, log: &TurnLog, live: &Live, info: &ClientInfo, slow: Slow) {
+        let request = Request { thread_ns: slow.ns, ..Request::default() };
+        self.add_slow(log, live, info, slow.ns, slow.words, &request);
+    }
+
+    fn add_slow(
+        &self,
+        log: &TurnLog,
+        live: &Live,
+        info: &ClientInfo,
+        ns: u64,
+        args: Vec<Vec<u8>>,
+        request: &Request,
+    ) {
+        // The name is read first: `sentence` may lock the same text again, if the culprit is this client.
+        let client_name = info.text.lock().name.clone();
+        let entry = Entry {
+            id: 0,
+            unix_s: log.now_ms / 1000,
+            us: ns / 1000,
+            args,
+            client_address: info.address.clone(),
+            client_name,
+            cause: request.sentence(),
+            culprit: request.behind.clone(),
+        };
+        self.slowlog.add(entry, live.slowlog_max_len.size());
+    }
+
+    /// Counts a command that was refused before it ran, and its error.
+    pub fn rejected(&self, log: &TurnLog, command: Option<&'static Command>, error: &str) {
+        if let Some(command) = command {
+            log.recorder.rejected(places::of(command));
+        }
+        log.recorder.error(error.as_bytes());
+    }
+
+    /// Samples the counters and the memory in use; returns the rates. The clerk's thread calls it ten times a
+    /// second.
+    pub fn sample(&self, now_ms: u64, used_bytes: u64) -> Speeds {
+        let mut rates = self.rates.lock();
+        rates.sample(now_ms, &self.registry);
+        self.peak_bytes.fetch_max(used_bytes, Ordering::Relaxed);
+        // The first sample is of a server that has not served a client yet.
+        let _ = self.startup_bytes.compare_exchange(0, used_bytes, Ordering::Relaxed, Ordering::Relaxed);
+        rates.speeds()
+    }
+
+    /// Sets all counters to zero (CONFIG RESETSTAT). The logs stay.
+    pub fn reset(&self) {
+        self.registry.reset();
+    }
+
+    /// Commands run since the start or the last reset.
+    pub fn processed(&self) -> u64 {
+        self.registry.counter(Counter::CommandsProcessed)
+    }
+}
+
+impl Default for Calls {
+    fn default() -> Calls {
+        Calls::new()
+    }
+}
+
+/// Whether an argument is a password, which no log may show.
+fn is_secret(command: &Command, args: Args<'_>, at: usize) -> bool {
+    let follows = |word: &str, by: usize| {
+        at.checked_sub(by).and_then(|i| args.get(i)).is_some_and(|arg| command::options::is(arg, word))
+    };
+    match command.name {
+        "auth" => at > 0,
+        "hello" => follows("auth", 1) || follows("auth", 2),
+        "migrate" => at > 6 && (follows("auth", 1) || follows("auth2", 1) || follows("auth2", 2)),
+        "evenkeel|source" => at == 5 && command::options::is(args.at(2), "add"),
+        "config|set" => ["requirepass", "masterauth", "primaryauth"].iter().any(|word| follows(word, 1)),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use resp::OwnedArgs;
+
+    #[test]
+    fn passwords_are_known_as_such() {
+        let secret = |command: &'static str, words: &[&str]| -> Vec<usize> {
+            let bytes: Vec<&[u8]> = words.iter().map(|w| w.as_bytes()).collect();
+            let args = OwnedArgs::from_slices(&bytes);
+            let command = places::all().iter().find(|c| c.name == command).unwrap();
+            (0..words.len()).filter(|at| is_secret(command, args.args(), *at)).collect()
+        };
+        assert_eq!(secret("auth", &["auth", "u", "p"]), [1, 2]);
+        assert_eq!(secret("hello", &["hello", "3", "AUTH", "u", "p", "SETNAME", "n"]), [3, 4]);
+        let words = ["migrate", "host", "1", "auth", "0", "9", "copy", "auth", "p", "auth2", "u", "p"];
+        assert_eq!(secret("migrate", &words), [8, 10, 11]);
+        assert_eq!(secret("config|set", &["config", "set", "timeout", "3", "requirepass", "p"]), [5]);
+        assert_eq!(secret("echo", &["echo", "auth", "p"]), [0usize; 0]);
+    }
+}

@@ -1,0 +1,77 @@
+//! Records what the server did, and which client waited for which.
+//!
+//! ```text
+//! loop: TurnLog ── commands, turns, late clients ──► Observe ◄── clerk: memory, processors, rates
+//!                                                     │
+//!                    INFO, LATENCY, SLOWLOG, CLIENT LIST, EVENKEEL WAITS, metrics
+//! ```
+//!
+//! Nothing here changes what a command does. A loop writes its own counters ([`stats`]). The logs are shared,
+//! and touched only when something was slow.
+#![forbid(unsafe_code)]
+
+pub mod calls;
+pub mod clerk;
+pub mod client;
+pub mod clients;
+pub mod crowd;
+pub mod info;
+pub mod latency;
+pub mod measured;
+pub mod slowlog;
+pub mod stats;
+pub mod tally;
+pub mod turn_log;
+pub mod waits;
+
+pub use client::{ClientInfo, ClientText, flag};
+pub use clients::{Buffered, Clients};
+pub use turn_log::TurnLog;
+
+use config::Config;
+use std::sync::{Arc, OnceLock};
+
+/// All records of one server, shared by its threads.
+pub struct Observe {
+    pub config: Arc<Config>,
+    pub clients: Clients,
+    pub stats: calls::Calls,
+    /// Which client's work made which client wait.
+    pub waits: Arc<waits::Waits>,
+    pub measured: measured::Measured,
+    /// The priority for threads of long work.
+    pub crowd: Arc<crowd::Crowd>,
+    pub clerk: clerk::Clerk,
+    holders: OnceLock<Box<dyn Holders>>,
+}
+
+/// A lookup of the clients that hold places for long work.
+pub trait Holders: Send + Sync {
+    /// The holder of a place, also after its client has gone: its record, and the words of its command.
+    fn whose(&self, client: u64) -> Option<(Option<Arc<ClientInfo>>, Vec<Vec<u8>>)>;
+}
+
+impl Observe {
+    /// Creates empty records for a server with `loops` loops.
+    pub fn new(config: Arc<Config>, loops: usize) -> Observe {
+        Observe {
+            config,
+            clients: Clients::new(loops),
+            stats: calls::Calls::default(),
+            waits: Arc::new(waits::Waits::new(loops)),
+            measured: measured::Measured::default(),
+            crowd: Arc::default(),
+            clerk: clerk::Clerk::default(),
+            holders: OnceLock::new(),
+        }
+    }
+
+    /// Sets the lookup of holders. Only the first call counts.
+    pub fn set_holders(&self, holders: Box<dyn Holders>) {
+        let _ = self.holders.set(holders);
+    }
+
+    fn whose(&self, client: u64) -> (Option<Arc<ClientInfo>>, Vec<Vec<u8>>) {
+        self.holders.get().and_then(|holders| holders.whose(client)).unwrap_or_default()
+    }
+}

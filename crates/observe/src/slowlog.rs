@@ -1,0 +1,286 @@
+//! SLOWLOG: the latest commands that took long, and why.
+//!
+//! An entry has the form of Redis: at most [`ARGS_MAX`] words of at most [`ARG_BYTES_MAX`] bytes, with a note
+//! of how much was left out. It also has the cause, which `SLOWLOG WHY` shows. GET keeps its six fields,
+//! since some client libraries read exactly those.
+//!
+//! - Q1: the lock is held for a bounded number of entries at a time, however long the log is.
+//! - Q2: entries are numbered from 0 without gaps, newest first; numbers are never used twice.
+
+use crate::waits::Culprit;
+use parking_lot::Mutex;
+use resp::{Args, Reply};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Words kept of one command.
+pub const ARGS_MAX: usize = 32;
+/// Bytes kept of one word.
+pub const ARG_BYTES_MAX: usize = 128;
+/// Entries copied or dropped in one go under the lock (Q1).
+const BATCH: usize = 128;
+
+/// One slow command.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub id: u64,
+    /// The end of the command, in seconds since 1970.
+    pub unix_s: u64,
+    pub us: u64,
+    /// The words, shortened.
+    pub args: Vec<Vec<u8>>,
+    pub client_address: String,
+    pub client_name: Vec<u8>,
+    /// Where the time went, in words; may be empty.
+    pub cause: String,
+    /// The work the command waited for, if it did.
+    pub culprit: Option<Arc<Culprit>>,
+}
+
+/// The log, shared by all threads.
+#[derive(Debug, Default)]
+pub struct Slowlog {
+    ring: Mutex<Ring>,
+}
+
+#[derive(Debug, Default)]
+struct Ring {
+    next_id: u64,
+    /// Newest first.
+    entries: VecDeque<Arc<Entry>>,
+}
+
+impl Slowlog {
+    /// Numbers and adds an entry, and drops the oldest beyond `max_len`. One call drops at most [`BATCH`]
+    /// entries, so a log whose limit was lowered shrinks over the next calls.
+    pub fn add(&self, mut entry: Entry, max_len: usize) {
+        let mut gone = Vec::new();
+        let mut ring = self.ring.lock();
+        entry.id = ring.next_id;
+        ring.next_id += 1;
+        ring.entries.push_front(Arc::new(entry));
+        while ring.entries.len() > max_len && gone.len() < BATCH {
+            gone.extend(ring.entries.pop_back());
+        }
+        drop(ring);
+    }
+
+    pub fn len(&self) -> usize {
+        self.ring.lock().entries.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Up to `count` entries, newest first. Entries that come or go meanwhile may be missed, never repeated.
+    pub fn newest(&self, count: usize) -> Vec<Arc<Entry>> {
+        let mut found: Vec<Arc<Entry>> = Vec::new();
+        while found.len() < count {
+            let ring = self.ring.lock();
+            let newest = ring.entries.front().map_or(0, |e| e.id);
+            // An entry's place follows from its number (Q2).
+            let skip = found.last().map_or(0, |last| (newest + 1).saturating_sub(last.id)) as usize;
+            let batch = (count - found.len()).min(BATCH);
+            let before = found.len();
+            found.extend(ring.entries.iter().skip(skip).take(batch).cloned());
+            if found.len() < before + batch {
+                break;
+            }
+        }
+        found
+    }
+
+    /// Removes all entries; they are freed elsewhere. The numbering goes on.
+    pub fn reset(&self) {
+        let entries = std::mem::take(&mut self.ring.lock().entries);
+        stdx::reclaim::defer(entries.len() * size_of::<Entry>(), move || drop(entries));
+    }
+}
+
+/// The words of a command as the log keeps them: shortened, and redacted where `secret` says so.
+pub fn shortened(args: Args<'_>, secret: impl Fn(usize) -> bool) -> Vec<Vec<u8>> {
+    let kept = if args.len() > ARGS_MAX { ARGS_MAX - 1 } else { args.len() };
+    let word = |at: usize| if secret(at) { b"(redacted)".to_vec() } else { shortened_word(args.at(at)) };
+    let mut words: Vec<Vec<u8>> = (0..kept).map(word).collect();
+    if args.len() > kept {
+        words.push(format!("... ({} more arguments)", args.len() - kept).into_bytes());
+    }
+    words
+}
+
+fn shortened_word(word: &[u8]) -> Vec<u8> {
+    if word.len() <= ARG_BYTES_MAX {
+        return word.to_vec();
+    }
+    let mut short = word[..ARG_BYTES_MAX].to_vec();
+    short.extend(format!("... ({} more bytes)", word.len() - ARG_BYTES_MAX).bytes());
+    short
+}
+
+/// `SLOWLOG GET [count]`: id, time, µs, words, client and client's name of each entry. The default count is
+/// 10; -1 means all. O(count).
+pub fn get(log: &Slowlog, args: Args<'_>, out: &mut Reply) {
+    answer(log, args, out, false);
+}
+
+/// `SLOWLOG WHY [count]`: the fields of GET, then the cause, then command, address and name of the client it
+/// waited for. The last three are empty if it waited for no client.
+pub fn why(log: &Slowlog, args: Args<'_>, out: &mut Reply) {
+    answer(log, args, out, true);
+}
+
+fn answer(log: &Slowlog, args: Args<'_>, out: &mut Reply, with_cause: bool) {
+    if args.len() > 3 {
+        let name = String::from_utf8_lossy(args.at(1)).into_owned();
+        out.error(&format!(
+            "ERR unknown subcommand or wrong number of arguments for '{name}'. Try SLOWLOG HELP."
+        ));
+        return;
+    }
+    let count = match args.get(2).map(stdx::num::parse_i64) {
+        None => 10,
+        Some(Some(-1)) => usize::MAX,
+        Some(Some(n)) if n >= 0 => n as usize,
+        _ => return out.error("ERR count should be greater than or equal to -1"),
+    };
+    let entries = log.newest(count);
+    out.array(entries.len());
+    for entry in entries {
+        out.array(if with_cause { 10 } else { 6 });
+        out.int(entry.id as i64);
+        out.int(entry.unix_s as i64);
+        out.int(entry.us as i64);
+        out.array(entry.args.len());
+        entry.args.iter().for_each(|word| out.bulk(word));
+        out.bulk(entry.client_address.as_bytes());
+        out.bulk(&entry.client_name);
+        if with_cause {
+            out.bulk(entry.cause.as_bytes());
+            write_culprit(entry.culprit.as_deref(), out);
+        }
+    }
+}
+
+fn write_culprit(culprit: Option<&Culprit>, out: &mut Reply) {
+    let Some(culprit) = culprit else { return (0..3).for_each(|_| out.bulk(b"")) };
+    match culprit.words.is_empty() {
+        true => out.bulk(culprit.command.as_bytes()),
+        false => out.bulk(&culprit.words.join(&b' ')),
+    }
+    out.bulk(culprit.address().as_bytes());
+    out.bulk(&culprit.name());
+}
+
+/// `SLOWLOG LEN`: the number of entries. O(1).
+pub fn len(log: &Slowlog, out: &mut Reply) {
+    out.int(log.len() as i64);
+}
+
+/// `SLOWLOG RESET`: removes all entries. O(1); they are freed elsewhere.
+pub fn reset(log: &Slowlog, out: &mut Reply) {
+    log.reset();
+    out.ok();
+}
+
+/// The lines of `SLOWLOG HELP`.
+pub const HELP: [&str; 14] = [
+    "SLOWLOG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "GET [<count>]",
+    "    Return top <count> entries from the slowlog (default: 10, -1 mean all).",
+    "    Entries are made of:",
+    "    id, timestamp, time in microseconds, arguments array, client IP and port,",
+    "    client name",
+    "LEN",
+    "    Return the length of the slowlog.",
+    "RESET",
+    "    Reset the slowlog.",
+    "WHY [<count>]",
+    "    As GET; then where the time went, and command, address and name of the client it waited for.",
+    "HELP",
+    "    Prints this help.",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use resp::OwnedArgs;
+
+    fn entry(us: u64) -> Entry {
+        Entry {
+            id: 0,
+            unix_s: 1_795_246_024,
+            us,
+            args: vec![b"get".to_vec(), b"k".to_vec()],
+            client_address: "127.0.0.1:5".into(),
+            client_name: b"app".to_vec(),
+            cause: "ran 5 us".into(),
+            culprit: None,
+        }
+    }
+
+    fn call(f: fn(&Slowlog, Args<'_>, &mut Reply), log: &Slowlog, words: &[&str]) -> String {
+        let words: Vec<&[u8]> = words.iter().map(|w| w.as_bytes()).collect();
+        let mut out = Reply::new(false);
+        f(log, OwnedArgs::from_slices(&words).args(), &mut out);
+        String::from_utf8(out.into_bytes()).unwrap()
+    }
+
+    #[test]
+    fn the_newest_come_first_and_the_oldest_go() {
+        let log = Slowlog::default();
+        (0..300).for_each(|n| log.add(entry(n), 280));
+        assert_eq!(log.len(), 280);
+        let ids = |count| log.newest(count).iter().map(|e| e.id).collect::<Vec<_>>();
+        assert_eq!(ids(3), [299, 298, 297]);
+        assert_eq!(ids(usize::MAX), (20..300).rev().collect::<Vec<_>>());
+        assert_eq!(ids(256).len(), 256);
+        assert!(ids(0).is_empty());
+        log.reset();
+        assert!(log.is_empty() && log.newest(9).is_empty());
+        log.add(entry(1), 0);
+        assert!(log.is_empty());
+        log.add(entry(1), 5);
+        assert_eq!(ids(5), [301]);
+    }
+
+    #[test]
+    fn long_commands_are_shortened_and_secrets_left_out() {
+        let long: Vec<Vec<u8>> = (0..40).map(|n| n.to_string().into_bytes()).collect();
+        let long: Vec<&[u8]> = long.iter().map(Vec::as_slice).collect();
+        let words = shortened(OwnedArgs::from_slices(&long).args(), |_| false);
+        assert_eq!(words.len(), ARGS_MAX);
+        assert_eq!(words[31], b"... (9 more arguments)");
+        let words = shortened(OwnedArgs::from_slices(&long[..32]).args(), |_| false);
+        assert_eq!(words[31], b"31");
+        let big = vec![b'x'; 300];
+        let words = shortened(OwnedArgs::from_slices(&[b"set", &big, b"pw"]).args(), |at| at == 2);
+        assert_eq!(words[1].len(), 128 + "... (172 more bytes)".len());
+        assert!(words[1].ends_with(b"xx... (172 more bytes)"));
+        assert_eq!(words[2], b"(redacted)");
+    }
+
+    #[test]
+    fn replies_have_the_shape_clients_read() {
+        let log = Slowlog::default();
+        log.add(entry(5), 10);
+        let fields = "*6\r\n:0\r\n:1795246024\r\n:5\r\n*2\r\n$3\r\nget\r\n$1\r\nk\r\n$11\r\n127.0.0.1:5\r\n$3\r\napp\r\n";
+        assert_eq!(call(get, &log, &["slowlog", "get"]), format!("*1\r\n{fields}"));
+        assert_eq!(call(get, &log, &["slowlog", "get", "-1"]), format!("*1\r\n{fields}"));
+        assert_eq!(call(get, &log, &["slowlog", "get", "0"]), "*0\r\n");
+        assert!(
+            call(why, &log, &["slowlog", "why"])
+                .ends_with("$8\r\nran 5 us\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n")
+        );
+        for bad in ["-2", "abc", ""] {
+            assert_eq!(
+                call(get, &log, &["slowlog", "get", bad]),
+                "-ERR count should be greater than or equal to -1\r\n"
+            );
+        }
+        assert_eq!(
+            call(get, &log, &["slowlog", "get", "1", "2"]),
+            "-ERR unknown subcommand or wrong number of arguments for 'get'. Try SLOWLOG HELP.\r\n"
+        );
+    }
+}

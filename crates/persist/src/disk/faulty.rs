@@ -1,0 +1,133 @@
+//! A file system that fails as it is told, for tests.
+
+use super::{Disk, DiskFile, RealDisk};
+use rustix::io::Errno;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The faults of a disk.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// At most so many bytes are written at a time.
+    pub short: Option<usize>,
+    /// Every other write is interrupted.
+    pub interrupts: bool,
+    /// After so many bytes of all files writes fail with this.
+    pub writes: Option<(u64, Errno)>,
+    pub create: Option<Errno>,
+    /// Syncs fail from this one on, counted from 0.
+    pub sync: Option<(u32, Errno)>,
+    pub rename: Option<Errno>,
+    pub sync_dir: Option<Errno>,
+    pub remove: Option<Errno>,
+}
+
+#[derive(Default)]
+struct State {
+    faults: Faults,
+    written: u64,
+    calls: u64,
+    syncs: u32,
+    /// The calls in order, without writes.
+    log: Vec<&'static str>,
+}
+
+/// The real file system with faults.
+#[derive(Clone, Default)]
+pub struct Faulty {
+    state: Arc<Mutex<State>>,
+}
+
+impl Faulty {
+    pub fn new(faults: Faults) -> Faulty {
+        let disk = Faulty::default();
+        disk.set(faults);
+        disk
+    }
+
+    /// From now on other things fail.
+    pub fn set(&self, faults: Faults) {
+        self.state().faults = faults;
+    }
+
+    /// The calls so far: `create`, `sync`, `rename`, `sync_dir`, `remove`.
+    pub fn log(&self) -> Vec<&'static str> {
+        self.state().log.clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes what is done, and lets it fail.
+    fn does(&self, what: &'static str, fault: impl FnOnce(&Faults) -> Option<Errno>) -> io::Result<()> {
+        let mut state = self.state();
+        state.log.push(what);
+        fault(&state.faults).map_or(Ok(()), |errno| Err(errno.into()))
+    }
+}
+
+impl Disk for Faulty {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        self.does("create", |faults| faults.create)?;
+        let file = RealDisk.create(path)?;
+        Ok(Box::new(FaultyFile { file, disk: self.clone() }))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.does("rename", |faults| faults.rename)?;
+        RealDisk.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.does("remove", |faults| faults.remove)?;
+        RealDisk.remove(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.does("sync_dir", |faults| faults.sync_dir)?;
+        RealDisk.sync_dir(dir)
+    }
+
+    fn names(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
+        RealDisk.names(dir)
+    }
+}
+
+struct FaultyFile {
+    file: Box<dyn DiskFile>,
+    disk: Faulty,
+}
+
+impl DiskFile for FaultyFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut state = self.disk.state();
+        state.calls += 1;
+        if state.faults.interrupts && state.calls.is_multiple_of(2) {
+            return Err(Errno::INTR.into());
+        }
+        let mut len = bytes.len().min(state.faults.short.unwrap_or(usize::MAX));
+        if let Some((after, errno)) = state.faults.writes {
+            let room = after.saturating_sub(state.written);
+            if room == 0 {
+                return Err(errno.into());
+            }
+            len = len.min(usize::try_from(room).unwrap_or(usize::MAX));
+        }
+        let written = self.file.write(&bytes[..len])?;
+        state.written += written as u64;
+        Ok(written)
+    }
+
+    fn sync_data(&mut self) -> io::Result<()> {
+        let nth = {
+            let mut state = self.disk.state();
+            state.syncs += 1;
+            state.syncs - 1
+        };
+        let fails = |faults: &Faults| faults.sync.filter(|(from, _)| nth >= *from).map(|(_, errno)| errno);
+        self.disk.does("sync", fails)?;
+        self.file.sync_data()
+    }
+}

@@ -1,0 +1,102 @@
+//! Where loaded keys go.
+
+use keyspace::{Keyspace, View};
+use std::sync::atomic::{AtomicU64, Ordering};
+use value::Value;
+
+/// A key as it was read.
+#[derive(Debug)]
+pub struct Loaded {
+    pub db: u32,
+    pub key: Box<[u8]>,
+    pub value: Value,
+    /// When it expires, in milliseconds since 1970. It may have expired.
+    pub expire_ms: Option<u64>,
+    pub idle_s: Option<u64>,
+    pub freq: Option<u8>,
+}
+
+/// Why a key of a batch was not taken. Those before it were, and those behind it were not.
+#[derive(Debug)]
+pub enum NotTaken {
+    /// It is there already.
+    Twice(usize),
+    Refused(usize, String),
+}
+
+/// Takes what is loaded. Called from several threads.
+pub trait Install: Sync {
+    /// How many databases there are.
+    fn databases(&self) -> u64 {
+        u64::from(u32::MAX)
+    }
+
+    /// A fact about the file. Called by the thread that reads, in order, as is `function`.
+    fn aux(&self, name: &[u8], value: &[u8]) {
+        let _ = (name, value);
+    }
+
+    /// The code of a library.
+    ///
+    /// Errors: it cannot be taken; the load fails then.
+    fn function(&self, code: &[u8]) -> Result<(), String>;
+
+    /// Takes keys, in the order of the file.
+    fn install(&self, batch: &mut Vec<Loaded>) -> Result<(), NotTaken>;
+}
+
+/// Installs into a keyspace that nobody else writes to. Libraries go to a closure.
+pub struct IntoKeyspace<'k, F> {
+    keyspace: &'k Keyspace,
+    now_ms: u64,
+    functions: F,
+    expired: AtomicU64,
+}
+
+impl<'k, F: Fn(&[u8]) -> Result<(), String> + Sync> IntoKeyspace<'k, F> {
+    /// Keys that have expired at `now_ms` are left out, but with 0 none are. Fields keep their times: the keyspace removes them itself.
+    pub fn new(keyspace: &'k Keyspace, now_ms: u64, functions: F) -> IntoKeyspace<'k, F> {
+        IntoKeyspace { keyspace, now_ms, functions, expired: AtomicU64::new(0) }
+    }
+
+    /// Keys that were left out because they had expired.
+    pub fn expired(&self) -> u64 {
+        self.expired.load(Ordering::Relaxed)
+    }
+}
+
+impl<F: Fn(&[u8]) -> Result<(), String> + Sync> Install for IntoKeyspace<'_, F> {
+    fn databases(&self) -> u64 {
+        self.keyspace.databases() as u64
+    }
+
+    fn function(&self, code: &[u8]) -> Result<(), String> {
+        (self.functions)(code)
+    }
+
+    /// Cost: O(1) a key, under the lock of its shard.
+    fn install(&self, batch: &mut Vec<Loaded>) -> Result<(), NotTaken> {
+        for (index, loaded) in batch.drain(..).enumerate() {
+            if loaded.expire_ms.is_some_and(|at| at <= self.now_ms) && self.now_ms > 0 {
+                self.expired.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            let db = loaded.db as usize;
+            if db >= self.keyspace.databases() {
+                return Err(NotTaken::Refused(index, format!("there is no database {db} here")));
+            }
+            let mut view = View::locked_one(self.keyspace, &loaded.key, db, self.now_ms);
+            view.set_quiet(true);
+            if view.exists(&loaded.key) {
+                return Err(NotTaken::Twice(index));
+            }
+            view.put(&loaded.key, loaded.value, loaded.expire_ms);
+            if let Some(idle_s) = loaded.idle_s {
+                view.set_idle(&loaded.key, idle_s);
+            }
+            // Nobody watches, waits or is told while data is loaded.
+            let _ = view.finish();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# The structure of the code: which crate may know which, what a crate below `exec` may not name, and how long texts may be.
+#     tests/house.sh            prints what does not hold; nothing, and 0, if all does
+#     tests/house.sh --write    writes the arrows as they are to tests/house.txt, to be reviewed
+set -u
+cd "$(dirname "$0")/.." || exit 2
+
+arrows() {
+    local c
+    for c in crates/*/; do
+        printf '%s:' "$(basename "$c")"
+        sed -n '/^\[dependencies\]/,/^\[dev/p' "$c/Cargo.toml" | grep -o '\.\./[a-z]*' | cut -c4- | sort | tr '\n' ' ' |
+            sed 's/^/ /;s/ $//'
+        echo
+    done
+}
+
+if [ "${1:-}" = --write ]; then
+    arrows >tests/house.txt
+    exit
+fi
+
+bad=0
+fail() {
+    echo "$1"
+    bad=1
+}
+
+# The rooms below `exec` that are crates of their own.
+below() { for room in config observe pubsub work park rows scripts; do [ -d "crates/$room" ] && echo "crates/$room/src"; done; }
+
+changed=$(arrows | diff tests/house.txt -) || fail "Arrows between crates differ from tests/house.txt:
+$changed"
+
+known=$(grep -rnE '&(mut )?(Arc<)?(exec::)?(Server|Local)\b|exec::' $(below) --include=*.rs) &&
+    fail "A crate below exec knows the server or a loop:
+$known"
+
+at_most() { # what limit figure
+    [ "$3" -le "$2" ] || fail "$1: $3, at most $2"
+}
+at_most "Bytes of README.md" 9000 "$(wc -c <README.md)"
+at_most "Bytes of ARCHITECTURE.md" 18000 "$(wc -c <ARCHITECTURE.md)"
+at_most "Comment lines that do not begin with their subject" 60 \
+    "$(grep -rnE '^ *//[/!]? ?(Who|Whoever|Of|Those|He|His) ' crates --include=*.rs | wc -l)"
+at_most "Comparisons of a command's name outside its row" 8 \
+    "$(grep -rnE 'command\.name (==|!=)|matches!\((away\.)?command\.name|&command\.name' crates/exec/src | wc -l)"
+exit $bad
