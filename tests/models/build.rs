@@ -16,8 +16,8 @@ const FILES: &[&str] = &[
     "crates/keyspace/src/intent/bulk.rs",
     "crates/keyspace/src/underway.rs",
     "crates/stdx/src/letterbox.rs",
-    "crates/exec/src/park/claim.rs",
-    "crates/exec/src/rows/shelf.rs",
+    "crates/park/src/claim.rs",
+    "crates/rows/src/shelf.rs",
     "crates/source/src/marks.rs",
 ];
 

@@ -20,3 +20,6 @@ pub enum Flow {
     /// Close when everything written is sent.
     Close,
 }
+
+/// Words from which on a command goes to a worker without a look at its keys.
+pub const INLINE_WORDS: usize = 400;

@@ -44,7 +44,7 @@ mod zset;
 
 pub use cx::{Block, Budget, Caller, Cx, Outcome, Room, STREAM_FROM, Stream};
 pub use error::Error;
-pub use flow::{Flow, INLINE_STEPS};
+pub use flow::{Flow, INLINE_STEPS, INLINE_WORDS};
 pub use generic::items::write_item;
 pub use generic::sort::sort_destination;
 pub use resolve::resolve;

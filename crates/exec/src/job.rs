@@ -47,7 +47,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use stdx::budget::Budget;
 
 /// Words from which on a command goes to a worker without a look at its keys.
-pub(crate) const MANY_WORDS: usize = 400;
+pub(crate) const MANY_WORDS: usize = command::INLINE_WORDS;
 /// Bytes of a command from which on it does.
 pub const MANY_BYTES: usize = 128 * 1024;
 

@@ -25,6 +25,8 @@
 //! - Z6: nothing here tells others of what was done. The caller tells the changes it is given, and delivers
 //!   letters then.
 
+#![forbid(unsafe_code)]
+
 mod dropping;
 mod entry;
 mod fetch;

@@ -48,8 +48,8 @@ impl Tables {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Queues;
     use super::*;
+    use crate::Queues;
 
     fn waited(keys: &[(usize, &str)]) -> Tables {
         let mut tables = Tables::default();

@@ -136,8 +136,8 @@ pub fn empty(keyspace: &Keyspace, entry: &Entry, now_ms: u64, told: &mut Vec<Cha
 
 #[cfg(test)]
 mod tests {
-    use super::super::removals::WAITING_MAX;
     use super::*;
+    use crate::removals::WAITING_MAX;
 
     const PLACE: RowPlace = RowPlace { db: 16, number: 1 };
 

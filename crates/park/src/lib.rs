@@ -28,6 +28,8 @@
 //! Cost: parking and leaving O(keys · log waiters), of at most [`KEYS_MAX`] keys; serving O(log waiters) for
 //! each served.
 
+#![forbid(unsafe_code)]
+
 mod claim;
 mod registering;
 mod rounds;

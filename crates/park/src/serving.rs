@@ -227,8 +227,8 @@ fn attempt(means: &mut Means<'_>, waiter: &Waiter, (db, key): &KeyId, out: &mut 
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Newcomer, Parked};
     use super::*;
+    use crate::{Newcomer, Parked};
     use command::{Block, Command};
     use std::sync::atomic::AtomicBool;
 

@@ -2,8 +2,7 @@
 
 use super::wait::{self, Asker, Stop};
 use super::{Entry, Pending, Rows};
-use crate::job::MANY_WORDS;
-use command::{Command, Error, facts};
+use command::{Command, Error, INLINE_WORDS, facts};
 use keyspace::Keyspace;
 use resp::Args;
 use source::Writes;
@@ -193,7 +192,8 @@ fn refusal(entry: &Entry, command: &Command, args: Args<'_>, key: &[u8]) -> Opti
         let text = format!("SOURCEREADONLY key '{key}' is a row of source '{name}': write to its database");
         return Some(text.into());
     }
-    (args.len() >= MANY_WORDS).then(|| format!("ERR too many arguments for a key of source '{name}'").into())
+    (args.len() >= INLINE_WORDS)
+        .then(|| format!("ERR too many arguments for a key of source '{name}'").into())
 }
 
 pub(super) fn not_together(entry: &Entry, key: &[u8]) -> Error {
