@@ -339,7 +339,13 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(1));
             }
             (0..10).for_each(|_| pair.turn());
-            assert_eq!((&*pair.said(0), &*pair.said(1)), ("", ""), "{words:.30}");
+            // The replies before EXEC tell of nothing, and leave at once if a slice ended behind them.
+            let tells_nothing = if words.starts_with("MULTI") { "+OK\r\n+QUEUED\r\n" } else { "" };
+            let (early, others) = (pair.said(0), pair.said(1));
+            assert!(
+                tells_nothing.starts_with(&early) && others.is_empty(),
+                "{words:.30}: {early:?} {others:?}"
+            );
             pair.set_durable(pair.last());
             assert!(!pair.said(0).is_empty() && pair.said(1) == ":1\r\n", "{words:.30}");
         }

@@ -84,7 +84,7 @@ async fn an_id_names_a_row_by_one_spelling() {
     let number = Fixture::new("CREATE TABLE items (id UNIQUE, v); INSERT INTO items VALUES (1.0, 1)");
     assert_eq!(load(&number.open("id-type integer"), &["1"]).await, []);
     let why = number.open("").load(&ids(&["1"])).await.unwrap_err();
-    assert!(why.to_string().contains("id-type integer, text or uuid"), "{why}");
+    assert!(why.to_string().contains("set id-type to integer, text or uuid"), "{why}");
 }
 
 #[tokio::test]
