@@ -217,8 +217,8 @@ fn sha1hex(s: &mut State<'_>) -> Outcome {
     if s.top() != 1 {
         return raise_error(s, "wrong number of arguments");
     }
-    s.text(1);
-    let bytes = s.len(1);
+    // Anything but a string or a number counts as an empty one, as in Redis.
+    let bytes = s.text(1).map_or(0, <[u8]>::len);
     s.heavy(bytes)?;
     let mut sha = sha1_smol::Sha1::new();
     for start in (0..bytes).step_by(HASHED) {

@@ -88,6 +88,33 @@ fn numbers_at_the_edges_give_a_result_or_an_error() {
     assert!(ended.iter().all(|name| name == "table.insert"), "{ended:?}");
 }
 
+/// A table where a string belongs has a length too, and no bytes.
+#[test]
+fn values_of_every_type_in_every_place_give_a_result_or_an_error() {
+    let mut engine = Engine::new(Limits { memory_bytes: 64 << 20, hook_every: 1000, ..Limits::default() });
+    for function in functions().iter().filter(|name| !matches!(name.as_str(), "coroutine.yield" | "error")) {
+        let step = if COLLECTS { 3 } else { 1 };
+        let script = format!(
+            "local pcall, f = pcall, {function}
+             local c = coroutine.create(function() end)
+             local all = {{false, 0.5, 'abc', {{1, 2, 3}}, {{x = 1}}, function() end, c, cjson.null}}
+             for i = 1, #all do
+               pcall(f, all[i])
+               for j = 1, #all, {step} do
+                 pcall(f, all[i], all[j])
+                 pcall(f, nil, all[i], all[j])
+                 for k = 1, #all, {step} do pcall(f, all[i], all[j], all[k]) end
+               end
+             end
+             return 1"
+        );
+        let mut host = Map { patience: Some(3_000), ..Map::default() };
+        let reply = eval(&mut engine, &mut host, &script, &[], &[]);
+        assert!(matches!(reply.as_str(), ":1\r\n" | "stopped: Killed"), "{function}: {reply}");
+    }
+    assert_eq!(once("return redis.sha1hex({1, 2, 3})"), once("return redis.sha1hex('')"));
+}
+
 #[test]
 fn spans_that_an_int_does_not_hold_are_refused() {
     for bounds in [
