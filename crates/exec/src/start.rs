@@ -5,7 +5,7 @@ use crate::{Server, actions, fetching, http, info, memory, piece, pubsub, rows, 
 use command::registry::{self, Names};
 use config::Config;
 use keyspace::{Keyspace, Lsn};
-use observe::{ClientInfo, Holders, Observe};
+use observe::{Holder, Holders, Observe};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -39,9 +39,9 @@ impl config::Observer for NotifyObserver {
 struct PlaceHolders(Weak<Server>);
 
 impl Holders for PlaceHolders {
-    fn whose(&self, client: u64) -> Option<(Option<Arc<ClientInfo>>, Vec<Vec<u8>>)> {
+    fn whose(&self, client: u64) -> Option<Holder> {
         let known = self.0.upgrade()?.work.snapshots.whose(client)?;
-        Some((known.info, known.words))
+        Some(Holder { info: known.info, words: known.words })
     }
 }
 

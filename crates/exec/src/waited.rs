@@ -38,7 +38,7 @@ pub fn ended(
         // Long writes are done in slices, and who frees what in them is not looked at: most replace something large.
         session.littered = stdx::reclaim::fullness();
     }
-    waits::ended(&server.observe, &mut local.log, &session.info, away, spent, failed);
+    waits::ended(&server.observe, &mut local.log, &session.info, *away, spent, failed);
 }
 
 /// The job of a request that waits for keys found nothing: the request goes on waiting.

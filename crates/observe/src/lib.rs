@@ -45,10 +45,18 @@ pub struct Observe {
     holders: OnceLock<Box<dyn Holders>>,
 }
 
+/// A client that holds a place for long work, or held one lately.
+#[derive(Default)]
+pub struct Holder {
+    pub info: Option<Arc<ClientInfo>>,
+    /// The words of its command.
+    pub words: Vec<Vec<u8>>,
+}
+
 /// A lookup of the clients that hold places for long work.
 pub trait Holders: Send + Sync {
     /// The holder of a place, also after its client has gone: its record, and the words of its command.
-    fn whose(&self, client: u64) -> Option<(Option<Arc<ClientInfo>>, Vec<Vec<u8>>)>;
+    fn whose(&self, client: u64) -> Option<Holder>;
 }
 
 impl Observe {
@@ -71,7 +79,7 @@ impl Observe {
         let _ = self.holders.set(holders);
     }
 
-    fn whose(&self, client: u64) -> (Option<Arc<ClientInfo>>, Vec<Vec<u8>>) {
+    fn whose(&self, client: u64) -> Holder {
         self.holders.get().and_then(|holders| holders.whose(client)).unwrap_or_default()
     }
 }

@@ -292,7 +292,7 @@ pub fn ended(
     observe: &Observe,
     log: &mut TurnLog,
     info: &Arc<ClientInfo>,
-    away: Box<Away>,
+    away: Away,
     spent: Option<Box<Spent>>,
     failed: Option<&[u8]>,
 ) {

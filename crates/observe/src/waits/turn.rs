@@ -14,7 +14,7 @@ use super::{Ahead, BIG_NS, Culprit, Request, SLOW_NS, STALL_NS, Stall, Wait, Wha
 use crate::client::ClientInfo;
 use crate::clients::Clients;
 use crate::stats::Phase;
-use crate::{Observe, TurnLog};
+use crate::{Holder, Observe, TurnLog};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -623,7 +623,8 @@ impl TurnLog {
     ) -> Arc<Culprit> {
         let (holder, holds, holder_ns) = behind;
         // The holder of a place and its script are known even when the client has gone.
-        let (info, words) = if what == What::Thread { observe.whose(holder) } else { Default::default() };
+        let Holder { info, words } =
+            if what == What::Thread { observe.whose(holder) } else { Holder::default() };
         let culprit = Culprit::of((what, holder_ns), observe.clients.get(holder).or(info), holds);
         let culprit = Arc::new(Culprit { words, ..culprit });
         let (client, unix_ms) = (client.clone(), self.now_ms);
