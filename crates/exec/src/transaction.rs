@@ -28,8 +28,9 @@ use stdx::locks::Bits;
 
 /// Keys watched in one slice, and forgotten.
 pub(crate) const AT_A_STRETCH: usize = 200;
-/// What a watched key takes, here and in the keyspace, besides its name twice.
-const WATCHED: usize = 200;
+/// Bytes that a watched key takes, here and in the keyspace, besides its name twice: nodes of a tree, places in a
+/// table and a table of its own.
+const WATCHED: usize = 330;
 /// Commands of a transaction above which they are freed elsewhere.
 const FEW: usize = 16;
 
@@ -173,7 +174,7 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
         let then = view.watch(key, &session.watch.dirty);
         act.server.after(act.local, view.finish());
         session.watch.keys.insert((session.db, key.into()), then);
-        session.watch.bytes += key.len() + WATCHED;
+        session.watch.bytes += 2 * key.len() + WATCHED;
     }
     act.server.clients.note_watching(&session.info, session.watch.len());
     session.info.watch_bytes.store(session.watch.bytes as u64, Ordering::Relaxed);
