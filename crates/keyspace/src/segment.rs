@@ -453,10 +453,11 @@ impl Directory {
             let mut soonest = u64::MAX;
             let mut walk = Walk::new(segment);
             while let Some((_, entry)) = walk.next() {
-                match EntryRef::new(entry).next_expiry() {
-                    Some(at) if at <= now => keys.push(entry.key().into()),
-                    Some(at) => soonest = soonest.min(at),
-                    None => {}
+                let Some(at) = EntryRef::new(entry).next_expiry() else { continue };
+                // Keys that are due count too: they may stay, or move to another database, before they are removed.
+                soonest = soonest.min(at);
+                if at <= now {
+                    keys.push(entry.key().into());
                 }
             }
             segment.header_mut().next_expire = soonest;

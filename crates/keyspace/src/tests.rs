@@ -235,6 +235,30 @@ fn an_expired_key_is_absent_at_once_and_the_sweep_finds_every_one() {
     keyspace.check_invariants();
 }
 
+/// The sweep lists keys under one lock and removes them under another: between the two, their database may be exchanged.
+#[test]
+fn keys_whose_database_is_exchanged_amid_a_sweep_are_swept_in_the_next_round() {
+    let keyspace = Keyspace::new(2);
+    for i in 0..100 {
+        let key = format!("k{i}");
+        let mut view = View::locked(&keyspace, Keyspace::shards_of([key.as_bytes()]), 0, 1);
+        view.put_string(key.as_bytes(), b"v", Some(1000));
+        view.finish();
+    }
+    let (mut sweep, mut rounds, mut steps) = (Sweep::default(), 0, 0);
+    while rounds < 9 {
+        rounds += usize::from(sweep.step(&keyspace, 1000, |_| {}) == Swept::Round);
+        steps += 1;
+        if rounds < 6 && stdx::hash::hash_u64(steps).is_multiple_of(3) {
+            let mut view = View::open(&keyspace, 0, 1);
+            view.swap(0, 1);
+            view.finish();
+        }
+    }
+    keyspace.check_invariants();
+    assert_eq!((keyspace.len(0), keyspace.len(1)), (0, 0));
+}
+
 /// Stores a hash and gives every third of its `n` fields an expiry, directly or through an overlay.
 fn put_hash(keyspace: &Arc<Keyspace>, db: usize, key: &str, n: usize, at: u64, over: bool) {
     let mut hash: value::Hash = (0..n).map(|i| (format!("f{i}"), "v")).collect();
