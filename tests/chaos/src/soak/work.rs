@@ -208,7 +208,8 @@ const SETTINGS: &[(&str, &[&str])] = &[
     ("work-max-memory", &["1mb", "0"]),
     ("active-expire-effort", &["10", "1"]),
     ("hash-max-listpack-entries", &["0", "512"]),
-    ("timeout", &["100", "0"]),
+    // Nobody is idle for so long: an actor's second connection may be for minutes.
+    ("timeout", &["100000", "0"]),
 ];
 
 pub fn settings(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
