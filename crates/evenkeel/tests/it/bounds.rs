@@ -88,7 +88,8 @@ fn a_transaction_of_many_requests_that_are_long_each_is_bounded() {
     client.expect("MULTI", "+OK");
     let mut queue = |i: usize| client.call_bytes(&[b"SET", format!("new:{i}").as_bytes(), &value]);
     let queued = (0..200).take_while(|i| queue(*i) == "+QUEUED").count();
-    assert!((60..=84).contains(&queued), "{queued} requests of 200 kB are queued");
+    // A request takes the buffer it came in, which may be larger.
+    assert!((30..=84).contains(&queued), "{queued} requests of 200 kB are queued");
     let told = client.call("EXEC");
     assert!(told.starts_with("-EXECABORT"), "{told}");
     client.expect("PING", "+PONG");
