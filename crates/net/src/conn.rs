@@ -1186,7 +1186,7 @@ impl Conn {
             return false;
         }
         let since = *self.soft_since.get_or_insert(now_ms);
-        now_ms.saturating_sub(since) >= limit.soft_s.get() as u64 * 1000
+        now_ms.saturating_sub(since) >= (limit.soft_s.get() as u64).saturating_mul(1000)
     }
 
     /// Whether something can run without more input.

@@ -102,3 +102,11 @@ fn minus_zero_reaches_commands_as_zero() {
     assert_eq!(stored(&mut client, "tostring(-x)"), "\"-0\"");
     client.expect("EVAL \"local x = 0 return -x\" 0", ":0");
 }
+
+#[test]
+fn the_longest_time_that_can_be_set_is_no_limit() {
+    let Some(server) = server() else { return };
+    let mut client = server.client();
+    client.expect("CONFIG SET script-max-time 9223372036854775807", "+OK");
+    client.expect("EVAL \"local n = 0 for i = 1, 1000000 do n = n + 1 end return n\" 0", ":1000000");
+}

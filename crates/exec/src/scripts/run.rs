@@ -38,7 +38,7 @@ impl<'a> Limit<'a> {
         gone: Option<&'a AtomicBool>,
         used_ns: u64,
     ) -> Limit<'a> {
-        let most_ns = server.config.live.script_max_ms.get().max(0) as u64 * 1_000_000;
+        let most_ns = (server.config.live.script_max_ms.get().max(0) as u64).saturating_mul(1_000_000);
         let end_ns = stdx::clock::mono_ns().saturating_add(most_ns.saturating_sub(used_ns));
         let end_ns = (most_ns > 0).then_some(end_ns);
         Limit { kill: Some(&entry.kill), gone, end_ns, ..Limit::default() }

@@ -96,7 +96,8 @@ impl EventLoop {
             Some(since_ms) => (since_ms, &live.http_timeout_s),
             None => (conn.session.info.last_ms.load(Ordering::Relaxed), &live.timeout_s),
         };
-        let (idle_ms, limit_ms) = (self.local.now_ms.saturating_sub(since_ms), limit.get() as u64 * 1000);
+        let (idle_ms, limit_ms) =
+            (self.local.now_ms.saturating_sub(since_ms), (limit.get() as u64).saturating_mul(1000));
         if limit_ms > 0 && idle_ms > limit_ms && conn.state == State::Running && conn.session.subs.is_empty()
         {
             self.doom(slot);
