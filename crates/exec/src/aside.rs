@@ -69,12 +69,9 @@ pub(crate) fn perform_for_script(
     }
 }
 
-/// Has the clerk collect an answer; the client is parked until it comes. Who cannot wait
-/// ([`Act::is_pressed`]) gets it at once.
-pub(crate) fn elsewhere(
-    act: &mut Act<'_, '_>,
-    collect: impl FnOnce(&mut Reply) + Send + 'static,
-) -> Result<Flow, Error> {
+/// Collects the answer of a caller that cannot wait ([`Act::is_pressed`]), or leaves the collecting to a script's
+/// thread. `Err`: it is to be collected elsewhere.
+fn here<C: FnOnce(&mut Reply) + Send + 'static>(act: &mut Act<'_, '_>, collect: C) -> Result<Flow, C> {
     if act.is_pressed() {
         collect(act.out);
         return Ok(Flow::Done);
@@ -83,6 +80,19 @@ pub(crate) fn elsewhere(
         act.local.collected = Collected::Found(Box::new(collect));
         return Ok(Flow::Parked(None));
     }
+    Err(collect)
+}
+
+/// Has the clerk collect an answer; the client is parked until it comes. A caller that cannot wait
+/// ([`Act::is_pressed`]) gets it at once.
+pub(crate) fn elsewhere(
+    act: &mut Act<'_, '_>,
+    collect: impl FnOnce(&mut Reply) + Send + 'static,
+) -> Result<Flow, Error> {
+    let collect = match here(act, collect) {
+        Ok(flow) => return Ok(flow),
+        Err(collect) => collect,
+    };
     let (server, loop_id, client) = (act.server.clone(), act.local.id, act.session.id);
     let mut out = Reply::new(act.out.resp3());
     stdx::panics::changes();
@@ -167,14 +177,10 @@ pub(crate) fn aside(
     thread: &str,
     collect: impl FnOnce(&mut Reply) + Send + 'static,
 ) -> Result<Flow, Error> {
-    if act.is_pressed() {
-        collect(act.out);
-        return Ok(Flow::Done);
-    }
-    if act.local.collected.is_wanted() {
-        act.local.collected = Collected::Found(Box::new(collect));
-        return Ok(Flow::Parked(None));
-    }
+    let collect = match here(act, collect) {
+        Ok(flow) => return Ok(flow),
+        Err(collect) => collect,
+    };
     let (client, now_ms) = (act.session.id, act.local.now_ms);
     if !Asides::with(|asides| asides.take(client, now_ms)) {
         act.session.waits_for_itself(What::Thread, act.local.clock_ns);

@@ -537,7 +537,7 @@ impl Overlay {
         let names = expired.entry(db).or_default();
         if !names.contains(key) {
             names.insert(key.into());
-            self.expired_bytes.set(self.expired_bytes.get() + key.len() + 32);
+            self.expired_bytes.set(self.expired_bytes.get() + key.len() + 64);
         }
     }
 
