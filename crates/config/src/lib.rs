@@ -31,6 +31,7 @@ pub use args::{HELP, Invocation, Sources, directives, parse, version};
 pub use kind::{Kind, Parsed, notify};
 pub use live::{Access, Live, Number, OutputLimit, Switch, Text};
 pub use load::{LoadError, Mistake, Place};
+pub use rows::RDB_VERSIONS;
 pub use table::{Change, Directive, Effect, find, table};
 
 use load::Draft;

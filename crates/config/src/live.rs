@@ -143,6 +143,32 @@ pub struct Live {
     pub maxmemory_policy: Number,
     pub maxmemory_samples: Number,
 
+    // Files.
+    /// The directory of all files.
+    pub dir: Text,
+    pub dbfilename: Text,
+    /// Pairs of seconds and changes.
+    pub save_points: Text,
+    pub stop_writes_on_save_error: Switch,
+    pub rdb_checksum: Switch,
+    /// An index of [`RDB_VERSIONS`](super::RDB_VERSIONS).
+    pub rdb_version: Number,
+    /// 0 redis, 1 valkey.
+    pub rdb_dialect: Number,
+    /// Bytes a second that a snapshot writes at most; 0: no limit.
+    pub save_rate_bytes: Number,
+    /// Bytes that may be kept for a snapshot; 0: a share of memory.
+    pub save_retained_bytes: Number,
+    /// 0 write, 1 fail, 2 skip.
+    pub foreign_types: Number,
+    /// 0 refuse, 1 keep-prefix.
+    pub load_damaged: Number,
+    /// 0 refuse, 1 skip.
+    pub load_unknown: Number,
+    /// Flags of `shutdown-on-sigint` and `shutdown-on-sigterm`, in the order of their choices.
+    pub shutdown_on_sigint: Number,
+    pub shutdown_on_sigterm: Number,
+
     // Measuring and logging.
     /// 0 debug, 1 verbose, 2 notice, 3 warning, 4 nothing.
     pub loglevel: Number,

@@ -1,8 +1,7 @@
 //! The directives that a redis.conf of Redis 7.2, Redis 8 or Valkey 9 commonly holds, and our own.
 //!
 //! A row without [`Effect::Accepted`](super::Effect) or [`Effect::Only`](super::Effect) works. The defaults
-//! are those of Redis 7.2, except for `bind` (this machine only), `save` (nothing is written to disk) and
-//! `event-loops` (one per core).
+//! are those of Redis 7.2, except for `bind` (this machine only) and `event-loops` (one per core).
 
 use super::kind::Kind::{self, Choices, Clamped, MemoryOrPercent, Octal, Words};
 use super::table::{Directive, choice, flag, int, memory, special, text};
@@ -28,6 +27,8 @@ const POLICIES: &[&str] = &[
     "noeviction",
 ];
 const SHUTDOWN: &[&str] = &["default", "save", "nosave", "now", "force"];
+/// Versions of RDB files that can be written; `auto` is the lowest that carries the data.
+pub const RDB_VERSIONS: &[&str] = &["auto", "9", "10", "11", "12", "80"];
 const APPENDFSYNC: &[&str] = &["everysec", "always", "no"];
 
 const NO_FILES: &str = "nothing is written to disk";
@@ -224,13 +225,13 @@ const GENERAL: &[Directive] = &[
     text("locale-collate", "")
         .only(&["", "C", "POSIX"], "SORT ALPHA compares bytes only")
         .doc("Locale of SORT ALPHA."),
-    text("dir", "").protected().accepted(NO_FILES).doc("Directory for the server's files."),
+    text("dir", "").protected().live(|l, v| l.dir.set(&Kind::Text.shown(v))).doc("Directory for the server's files."),
     special("shutdown-on-sigint", Choices(SHUTDOWN), "default")
-        .accepted("nothing is saved at shutdown")
-        .doc("What to do on SIGINT."),
+        .live(|l, v| l.shutdown_on_sigint.set(v.int()))
+        .doc("What to do on SIGINT: save or nosave; force ends the server even if the snapshot fails."),
     special("shutdown-on-sigterm", Choices(SHUTDOWN), "default")
-        .accepted("nothing is saved at shutdown")
-        .doc("What to do on SIGTERM."),
+        .live(|l, v| l.shutdown_on_sigterm.set(v.int()))
+        .doc("What to do on SIGTERM, as shutdown-on-sigint."),
     int("shutdown-timeout", 0, INT, "10")
         .unit("seconds")
         .accepted(NO_REPLICAS)
@@ -557,15 +558,57 @@ const SECURITY: &[Directive] = &[
 ];
 
 const SNAPSHOTS: &[Directive] = &[
-    special("save", Kind::SavePoints, "").only(&[""], "snapshots on disk do not exist yet: everything is in memory only; remove the save points or write: save \"\"").doc("When to write a snapshot: after so many seconds and changes."),
-    flag("stop-writes-on-bgsave-error", "yes").accepted(NO_FILES).doc("Refuse writes after a failed snapshot."),
-    flag("rdbcompression", "yes").live(|_, v| command::serial::set_compression(v.is_yes())).doc("Compress strings in DUMP payloads."),
-    flag("rdbchecksum", "yes").startup().accepted(NO_FILES).doc("Put a checksum into snapshots."),
-    choice("rdb-version-check", &["strict", "relaxed"], "strict").accepted(NO_FILES).doc("Refuse snapshots of newer versions."),
-    choice("sanitize-dump-payload", &["no", "yes", "clients"], "no").accepted(NO_FILES).doc("Check serialised values in depth."),
-    text("dbfilename", "dump.rdb").protected().accepted(NO_FILES).doc("Name of the snapshot file."),
-    flag("rdb-del-sync-files", "no").accepted(NO_FILES).doc("Remove snapshots made for replicas."),
-    flag("rdb-save-incremental-fsync", "yes").accepted(NO_FILES).doc("Flush a snapshot piece by piece."),
+    special("save", Kind::SavePoints, "3600 1 300 100 60 10000")
+        .live(|l, v| l.save_points.set(&Kind::SavePoints.shown(v)))
+        .doc("When to write a snapshot: after so many seconds and changes; \"\" writes none."),
+    flag("stop-writes-on-bgsave-error", "yes")
+        .live(|l, v| l.stop_writes_on_save_error.set(v.is_yes()))
+        .doc("Refuse writes after a failed snapshot, while there are save points."),
+    flag("rdbcompression", "yes")
+        .live(|_, v| command::serial::set_compression(v.is_yes()))
+        .doc("Compress strings in snapshots and DUMP payloads."),
+    flag("rdbchecksum", "yes")
+        .startup()
+        .live(|l, v| l.rdb_checksum.set(v.is_yes()))
+        .doc("Put a checksum into snapshots."),
+    choice("rdb-version", RDB_VERSIONS, "auto")
+        .live(|l, v| l.rdb_version.set(v.int()))
+        .doc("Version of snapshots; auto is the lowest that carries the data."),
+    choice("rdb-dialect", &["redis", "valkey"], "redis")
+        .live(|l, v| l.rdb_dialect.set(v.int()))
+        .doc("For which servers fields that expire are written into snapshots."),
+    memory("save-rate-limit", 0, "0")
+        .unit("bytes/s")
+        .live(|l, v| l.save_rate_bytes.set(v.int()))
+        .doc("Bytes a second that a snapshot writes at most; 0 is no limit."),
+    memory("save-max-retained", 0, "0")
+        .live(|l, v| l.save_retained_bytes.set(v.int()))
+        .doc("Replaced data kept for a snapshot that is being taken; 0 is a tenth of the memory in use, and at least 64 MB."),
+    choice("foreign-types", &["write", "fail", "skip"], "write")
+        .live(|l, v| l.foreign_types.set(v.int()))
+        .doc("What a snapshot does with values of types that other servers know from a module only."),
+    choice("load-damaged", &["refuse", "keep-prefix"], "refuse")
+        .startup()
+        .live(|l, v| l.load_damaged.set(v.int()))
+        .doc("Whether a damaged snapshot is loaded up to its damage; the rest is kept beside it."),
+    choice("load-unknown", &["refuse", "skip"], "refuse")
+        .startup()
+        .live(|l, v| l.load_unknown.set(v.int()))
+        .doc("Whether keys of types that are not supported are left out when a file is loaded."),
+    choice("rdb-version-check", &["strict", "relaxed"], "strict")
+        .accepted("a snapshot of an unknown version is always refused")
+        .doc("Refuse snapshots of newer versions."),
+    choice("sanitize-dump-payload", &["no", "yes", "clients"], "no")
+        .accepted("serialized values are always checked")
+        .doc("Check serialized values in depth."),
+    text("dbfilename", "dump.rdb")
+        .protected()
+        .live(|l, v| l.dbfilename.set(&Kind::Text.shown(v)))
+        .doc("Name of the snapshot file."),
+    flag("rdb-del-sync-files", "no").accepted(NO_REPLICAS).doc("Remove snapshots made for replicas."),
+    flag("rdb-save-incremental-fsync", "yes")
+        .accepted("a snapshot is always flushed piece by piece")
+        .doc("Flush a snapshot piece by piece."),
 ];
 
 const APPEND_ONLY: &[Directive] = &[

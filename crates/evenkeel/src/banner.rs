@@ -21,7 +21,7 @@ pub fn banner(config: &Config, sockets: &Sockets, backend: net::Backend) -> Stri
     if let Some(file) = config.file() {
         let _ = writeln!(out, "  configured   {}", file.display());
     }
-    let _ = writeln!(out, "  memory only: nothing is written to disk; the data ends with the server\n");
+    let _ = writeln!(out, "  data         {}\n", keeping(config));
     let redis_cli = client_command(config, sockets);
     let _ = writeln!(out, "  try          {redis_cli} set greeting hello");
     if config.live.demo.get() {
@@ -36,6 +36,15 @@ pub fn banner(config: &Config, sockets: &Sockets, backend: net::Backend) -> Stri
     }
     let _ = writeln!(out, "  stop         Ctrl-C\n");
     out
+}
+
+/// Where the data is kept.
+pub fn keeping(config: &Config) -> String {
+    let live = &config.live;
+    if live.save_points.is_empty() {
+        return "memory only: nothing is written to disk, the data ends with the server".to_owned();
+    }
+    format!("snapshots in {}/{}", live.dir.string(), live.dbfilename.string())
 }
 
 /// The addresses and paths that the server listens on.
@@ -85,7 +94,7 @@ mod tests {
         for words in [
             concat!("Evenkeel ", env!("CARGO_PKG_VERSION")),
             &format!("127.0.0.1:{port}"),
-            "nothing is written to disk",
+            "/dump.rdb",
             &format!("redis-cli -p {port} --askpass set greeting hello"),
         ] {
             assert!(text.contains(words), "{words} missing in {text}");

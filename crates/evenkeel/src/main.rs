@@ -17,14 +17,16 @@ mod owner;
 mod process;
 mod signals;
 mod sockets;
+mod storage;
 
 use config::{Config, Invocation, Sources};
+use exec::durable::Wish;
 use signals::{Signals, Stop};
 use sockets::{Closer, Sockets};
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -118,6 +120,9 @@ fn serve(
         .map_err(|e| format!("Cannot start the server: {e}"))?;
     let stopper = signals.stopper().map_err(|e| format!("Cannot handle signals: {e}"))?;
     server.run_in(Box::new(Program { stopper }));
+    let files = storage::Files::open(config)?;
+    server.durability.store_in(Box::new(files));
+    config.observe(Box::new(storage::FilesObserver(config.clone())));
     for spec in config.sources() {
         let name = &spec.name;
         server.sources.add(spec.clone()).map_err(|e| format!("Cannot serve source '{name}': {e}"))?;
@@ -128,12 +133,25 @@ fn serve(
     });
     let demo = demo.transpose();
     let _demo = demo.map_err(|e| format!("Cannot make the demonstration database: {e}"))?;
+    exec::durable::expect_load(&server);
     let (closer, listeners) = Closer::of(sockets).map_err(|e| format!("Cannot listen: {e}"))?;
     let loops =
         net::start(&server, listeners, backend).map_err(|e| format!("Cannot start the event loops: {e}"))?;
-    process::notify_manager("READY=1\n");
-    let stop = signals.wait();
-    process::notify_manager("STOPPING=1\n");
+    let loading = load_data(&server, signals)?;
+    let stop = loop {
+        let stop = signals.wait();
+        if let Some(Err(why)) = loading.get() {
+            return Err(why.clone());
+        }
+        process::notify_manager("STOPPING=1\n");
+        match exec::durable::end_in_order(&server, wish(config, stop)) {
+            Ok(()) => break stop,
+            Err(why) => {
+                log::error!("the server goes on, since its last snapshot failed: {why}");
+                exec::durable::give_up_end(&server);
+            }
+        }
+    };
     closer.close();
     server.shut_down();
     for event_loop in loops {
@@ -143,6 +161,45 @@ fn serve(
     // All values go with the process; freeing them one by one would take long.
     std::mem::forget(server);
     Ok(stop)
+}
+
+/// How the load at the start ended.
+type Loaded = Arc<OnceLock<Result<(), String>>>;
+
+/// Loads the data on a thread, while clients are told of the progress. If that fails, the server is asked to stop.
+fn load_data(server: &Arc<exec::Server>, signals: &Signals) -> Result<Loaded, String> {
+    let stopper = signals.stopper().map_err(|e| format!("Cannot handle signals: {e}"))?;
+    let (loaded, server) = (Loaded::default(), server.clone());
+    let result = loaded.clone();
+    let load = move || {
+        let done = exec::durable::load_at_start(&server);
+        let failed = done.is_err();
+        let _ = result.set(done);
+        if failed {
+            stopper.stop();
+        } else {
+            process::notify_manager("READY=1\n");
+        }
+    };
+    let spawned = std::thread::Builder::new().name("load".into()).spawn(load);
+    spawned.map_err(|e| format!("Cannot load the data: {e}"))?;
+    Ok(loaded)
+}
+
+/// What a signal asks for (`shutdown-on-sigint`, `shutdown-on-sigterm`); None: SHUTDOWN says it.
+fn wish(config: &Config, stop: Stop) -> Option<(Wish, bool)> {
+    // The choices are default, save, nosave, now, force.
+    let flags = match stop {
+        Stop::Interrupt => config.live.shutdown_on_sigint.get(),
+        Stop::Terminate => config.live.shutdown_on_sigterm.get(),
+        Stop::Command => return None,
+    };
+    let wish = match flags {
+        flags if flags & 4 != 0 => Wish::NoSave,
+        flags if flags & 2 != 0 => Wish::Save,
+        _ => Wish::Usual,
+    };
+    Some((wish, flags & 16 != 0))
 }
 
 /// Chooses the event loops' interface to the kernel. Logs it if it is not the configured one.
@@ -249,5 +306,5 @@ fn log_start(config: &Config, sockets: &Sockets, backend: net::Backend) {
     for place in banner::places(sockets) {
         log::info!("listening on {place}");
     }
-    log::info!("memory only: nothing is written to disk");
+    log::info!("{}", banner::keeping(config));
 }

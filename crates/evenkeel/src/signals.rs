@@ -84,7 +84,8 @@ impl Signals {
         let mut byte = [0];
         // An error can only mean that the pipe is gone, a reason to stop too.
         while matches!((&self.read).read(&mut byte), Err(e) if e.kind() == io::ErrorKind::Interrupted) {}
-        let raised = |flag: &AtomicBool| flag.load(SeqCst);
+        let raised = |flag: &AtomicBool| flag.swap(false, SeqCst);
+        // Both are taken: a later request is another one.
         match (raised(&self.interrupted), raised(&self.terminated)) {
             (true, _) => Stop::Interrupt,
             (_, true) => Stop::Terminate,

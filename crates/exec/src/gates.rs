@@ -4,6 +4,7 @@
 //! something is wrong.
 
 use crate::act::Act;
+use crate::durable;
 use crate::fetching;
 use crate::held;
 use crate::memory;
@@ -45,6 +46,7 @@ pub(crate) fn admit(
 ) -> Result<Admitted, Stop> {
     login(act, command)?;
     mode(act, command)?;
+    durable(act, command)?;
     let plan = route(act, command, args)?;
     memory(act, command)?;
     queued(act, command, args, &plan)?;
@@ -75,6 +77,40 @@ fn mode(act: &Act<'_, '_>, command: &Command) -> Result<(), Stop> {
          context",
         command.name
     ))))
+}
+
+/// Data is being loaded, or writes cannot be made durable.
+#[inline]
+fn durable(act: &Act<'_, '_>, command: &Command) -> Result<(), Stop> {
+    if !act.server.durability.is_in_trouble() {
+        return Ok(());
+    }
+    trouble(act, command)
+}
+
+#[cold]
+fn trouble(act: &Act<'_, '_>, command: &Command) -> Result<(), Stop> {
+    let durability = &act.server.durability;
+    let queue =
+        act.session.multi.as_ref().filter(|_| command.is(facts::RUNS_QUEUE)).map(|multi| &multi.queue);
+    if durability.is_loading() {
+        if !command.has(table::LOADING) {
+            return Err(Stop::Refused(durable::loading_error(act.server)));
+        }
+        if queue.is_some_and(|queue| queue.len() > 0) {
+            let error = durable::loading_error(act.server);
+            let error = format!("EXECABORT Transaction discarded because of: {}", error.text());
+            return Err(Stop::Aborted(Error::from(error)));
+        }
+    }
+    if !durability.stops_writes() {
+        return Ok(());
+    }
+    if queue.is_some_and(|queue| queue.has_writes()) {
+        let error = format!("EXECABORT Transaction discarded because of: {}", durable::MISCONF);
+        return Err(Stop::Aborted(Error::from(error)));
+    }
+    if command.is_write() { Err(Stop::Refused(Error::new(durable::MISCONF))) } else { Ok(()) }
 }
 
 /// Where its keys are. A command of very many keys is looked at in several turns.

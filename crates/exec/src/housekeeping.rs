@@ -20,6 +20,7 @@ pub fn cron(server: &Arc<Server>, local: &mut Local) {
         local.recorder.set(Counter::LuaFunctionBytes, functions as u64);
     }
     if local.id == 0 {
+        crate::durable::tend(server, local);
         let orphan_ms = server.config.live.script_orphan_ms.size() as u64;
         server.work.lines.tend(local.clock_ns);
         server.scripts.end_orphans(local.clock_ns / 1_000_000, orphan_ms);

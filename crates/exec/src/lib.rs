@@ -27,6 +27,7 @@ mod bulk;
 pub mod call;
 mod chores;
 pub mod drive;
+pub mod durable;
 pub mod fetching;
 mod gates;
 mod hand_on;

@@ -21,6 +21,8 @@ pub struct Server {
     pub work: Arc<works::Work>,
     /// Memory in use, and what is evicted.
     pub memory: Arc<memory::Memory>,
+    /// Files: what is being saved and loaded.
+    pub durability: crate::durable::Durability,
     /// Memory of the machine.
     pub memory_bytes: u64,
     pub scripts: scripts::Scripts,

@@ -83,6 +83,7 @@ impl Server {
             park: Arc::default(),
             work,
             memory,
+            durability: Default::default(),
             memory_bytes: info::machine_bytes(),
             scripts: scripts::Scripts::default(),
             actions: actions::table(),

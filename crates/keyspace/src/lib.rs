@@ -284,6 +284,11 @@ impl Keyspace {
         self.expires(db) > 0 || self.counts[db].fields.load(Ordering::Relaxed)
     }
 
+    /// Whether a visible database ever had a field with a time. O(databases).
+    pub fn has_field_times(&self) -> bool {
+        self.counts[..self.visible].iter().any(|counts| counts.fields.load(Ordering::Relaxed))
+    }
+
     /// Notes that a database has fields that expire.
     pub(crate) fn note_fields(&self, db: usize) {
         if !self.counts[db].fields.load(Ordering::Relaxed) {

@@ -22,7 +22,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use value::Value;
+use value::{Str, Value};
 
 /// Bytes after which what was written is synced on the way, so that the last sync is short.
 const SYNC_EVERY: u64 = 32 << 20;
@@ -95,6 +95,7 @@ pub struct SaveFile {
     written: u64,
     synced: u64,
     keys: u64,
+    has_sum: bool,
     /// The first failure (V2).
     failed: Option<(Step, ErrorKind, String)>,
 }
@@ -129,6 +130,7 @@ impl SaveFile {
             written: 0,
             synced: 0,
             keys: 0,
+            has_sum: true,
             failed: None,
         })
     }
@@ -163,6 +165,21 @@ impl SaveFile {
             file::put_select(out, db);
             file::put_resize(out, keys, expires);
         })
+    }
+
+    /// The next keys are of this database, which came before.
+    pub fn select(&mut self, db: u32) -> Result<(), SaveError> {
+        self.part(|out| file::put_select(out, db))
+    }
+
+    /// The end of the file is no sum: as Redis with `rdbchecksum no`.
+    pub fn leave_out_sum(&mut self) {
+        self.has_sum = false;
+    }
+
+    /// Writes a key whose value is a short text, as [`key`](Self::key) does.
+    pub fn text(&mut self, key: &[u8], text: &[u8], kept: Kept) -> Result<(), SaveError> {
+        self.key(key, &Value::Str(Str::from_slice(text)), kept)
     }
 
     /// Writes a key, which must not have been written before. All fields are written, also those that have expired.
@@ -214,7 +231,7 @@ impl SaveFile {
     pub fn finish(mut self) -> Result<Saved, SaveError> {
         self.part(file::put_end)?;
         self.flush().map_err(|Stopped| self.failure())?;
-        let sum = self.sum;
+        let sum = if self.has_sum { self.sum } else { 0 };
         self.buffer.extend_from_slice(&sum.to_le_bytes());
         self.flush().and_then(|()| self.sync()).map_err(|Stopped| self.failure())?;
         self.file = None;

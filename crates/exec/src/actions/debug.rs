@@ -7,6 +7,8 @@ use super::server::sleep;
 use super::{Act, KEYSPACE, Row, aside, help};
 use crate::Flow;
 use crate::Server;
+use crate::durable;
+use command::options::is;
 use command::{Error, Stream};
 use keyspace::{Keyspace, View};
 use resp::{Args, Reply};
@@ -49,6 +51,8 @@ const HELP: &[&str] = &[
     "    attrib, push, verbatim, true, false.",
     "QUICKLIST-PACKED-THRESHOLD <size>",
     "    Taken without effect.",
+    "RELOAD [NOSAVE] [NOFLUSH]",
+    "    Save a snapshot, empty all databases and load it again; others are refused meanwhile.",
     "SET-ACTIVE-EXPIRE <0 | 1>",
     "    Whether expired keys are removed before somebody looks at them.",
     "SLEEP <seconds>",
@@ -85,10 +89,9 @@ fn debug(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         (b"http-show", _) => http_show(act, args)?,
         (b"stringmatch-len", 4) => stringmatch(act, args)?,
         (b"quicklist-packed-threshold", 3) | (b"change-repl-id" | b"jmap", 2) => act.out.ok(),
-        (b"reload" | b"loadaof" | b"restart" | b"crash-and-recover", _) => {
-            return Err(Error::new(
-                "ERR this DEBUG subcommand does not exist in Evenkeel yet: it keeps everything in memory only",
-            ));
+        (b"reload", 2..=4) => return reload(act, args),
+        (b"loadaof" | b"restart" | b"crash-and-recover", _) => {
+            return Err(Error::new("ERR this DEBUG subcommand does not exist in Evenkeel yet"));
         }
         _ => of_server(act, &name, args)?,
     }
@@ -125,6 +128,39 @@ fn of_server(act: &mut Act<'_, '_>, name: &[u8], args: Args<'_>) -> Result<(), E
     }
     act.out.ok();
     Ok(())
+}
+
+/// `DEBUG RELOAD [NOSAVE] [NOFLUSH]`
+fn reload(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let (mut saves, mut flushes) = (true, true);
+    for word in args.from(2).iter() {
+        match () {
+            () if is(word, "nosave") => saves = false,
+            () if is(word, "noflush") => flushes = false,
+            () => return Err(Error::Syntax),
+        }
+    }
+    if act.in_multi || act.in_script {
+        return Err(Error::new("ERR DEBUG RELOAD is not allowed in a transaction"));
+    }
+    let (done, wait) = std::sync::mpsc::channel();
+    if saves {
+        let tell = move |saved: &Result<(), String>| drop(done.send(saved.clone()));
+        if !durable::begin(act.server, act.local, durable::Purpose::Save, Some(Box::new(tell))) {
+            return Err(Error::new("ERR Background save already in progress"));
+        }
+    }
+    let server = act.server.clone();
+    aside(act, "reload", move |out| {
+        let saved =
+            if saves { wait.recv().unwrap_or_else(|_| Err("it was given up".into())) } else { Ok(()) };
+        match saved.and_then(|()| durable::reload(&server, flushes)) {
+            Ok(()) => out.ok(),
+            Err(why) => {
+                out.error(&format!("ERR Error trying to load the RDB dump, check server logs: {why}"))
+            }
+        }
+    })
 }
 
 /// `DEBUG STRINGMATCH-LEN length pattern`

@@ -61,6 +61,15 @@ pub(crate) enum Asked {
     Other(Change),
 }
 
+/// Takes a library of a file that is loaded. Cost: its code runs once, on this thread.
+///
+/// Errors: a sentence.
+pub(crate) fn load_from_file(server: &Server, code: &[u8]) -> Result<(), String> {
+    let limits = server.scripts.limits(&server.config.live);
+    let asked = Asked::Load(code.into(), Policy::Append);
+    asked.prepare(&limits, None, None).and_then(|change| change.make(&server.scripts.code))
+}
+
 /// What a command that changes libraries asks for.
 pub(crate) fn asked_for(command: &Command, args: Args<'_>) -> Result<Asked, Error> {
     match command.name {

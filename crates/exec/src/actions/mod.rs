@@ -14,6 +14,7 @@ pub(crate) mod keys;
 pub(crate) mod libraries;
 mod migrate;
 pub(crate) mod observe;
+mod persistence;
 mod pubsub;
 pub(crate) mod scripting;
 mod server;
@@ -37,6 +38,7 @@ static TOPICS: &[&[Row]] = &[
     libraries::ACTIONS,
     migrate::ACTIONS,
     observe::ACTIONS,
+    persistence::ACTIONS,
     pubsub::ACTIONS,
     scripting::ACTIONS,
     server::ACTIONS,

@@ -102,8 +102,7 @@ fn info(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
     let live = &server.config.live;
     let mut s = Snapshot {
-        dirty: server.keyspace.stats.dirty.load(Relaxed),
-        started_unix_s: server.started_ms / 1000,
+        persistence: crate::durable::figures(server),
         stats: stats(server),
         databases: (0..server.keyspace.databases()).map(|db| database(server, db)).collect(),
         ..Snapshot::default()

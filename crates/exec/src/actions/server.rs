@@ -1,4 +1,4 @@
-//! The server's life, its clock, and what there is none of: data on disk, replicas, modules, a cluster.
+//! The server's clock, and what there is none of: replicas, modules, a cluster.
 
 use super::{Act, PLAIN, Row, help};
 use crate::Flow;
@@ -11,11 +11,6 @@ use resp::{Args, Reply};
 pub(super) const ACTIONS: &[Row] = &[
     Row("time", time, PLAIN),
     Row("lolwut", lolwut, PLAIN),
-    Row("shutdown", shutdown, PLAIN),
-    Row("save", |_, _| memory_only("SAVE"), PLAIN),
-    Row("bgsave", |_, _| memory_only("BGSAVE"), PLAIN),
-    Row("bgrewriteaof", |_, _| memory_only("BGREWRITEAOF"), PLAIN),
-    Row("lastsave", lastsave, PLAIN),
     Row("replicaof", replicaof, PLAIN),
     Row("slaveof", replicaof, PLAIN),
     Row("role", role, PLAIN),
@@ -93,48 +88,6 @@ fn lolwut(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         int(args.at(2))?;
     }
     act.out.verbatim("txt", format!("{SHIP}\nEvenkeel ver. {EVENKEEL_VERSION}\n").as_bytes());
-    Ok(Flow::Done)
-}
-
-/// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [SAFE] [ABORT]`. No answer when it works.
-fn shutdown(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    let (mut save, mut nosave, mut abort) = (false, false, false);
-    for word in args.from(1).iter() {
-        match () {
-            () if is(word, "save") => save = true,
-            () if is(word, "nosave") => nosave = true,
-            () if is(word, "abort") => abort = true,
-            () if ["now", "force", "safe"].iter().any(|option| is(word, option)) => {}
-            () => return Err(Error::Syntax),
-        }
-    }
-    if abort && args.len() > 2 || save && nosave {
-        return Err(Error::Syntax);
-    }
-    if abort {
-        return Err(Error::new("ERR No shutdown in progress."));
-    }
-    if save {
-        return memory_only("SHUTDOWN SAVE");
-    }
-    if act.in_multi || act.in_script {
-        // As in Redis: the rest of the transaction would have no server.
-        return Err(Error::new("ERR Errors trying to SHUTDOWN. Check logs."));
-    }
-    match act.server.program.get() {
-        Some(program) => program.stop(),
-        None => act.server.shut_down(),
-    }
-    Ok(Flow::Parked(None))
-}
-
-fn memory_only(what: &str) -> Result<Flow, Error> {
-    Err(format!("ERR {what} does not exist in Evenkeel yet: it keeps everything in memory only").into())
-}
-
-/// Nothing was ever saved; as in Redis, the time of the start stands for that.
-fn lastsave(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    act.out.int((act.server.started_ms / 1000) as i64);
     Ok(Flow::Done)
 }
 

@@ -5,14 +5,16 @@
 //! ```
 //!
 //! Names and forms are those of Redis 7.2, which redis_exporter and client libraries look for. Features that
-//! do not exist here (snapshots on disk, replicas) show the figures of a server that never used them. Figures
+//! do not exist here (replicas) show the figures of a server that never used them. Figures
 //! of our own stand mostly in the section `evenkeel`.
 //!
 //! Cost: O(commands + errors + databases).
 
 mod host;
+mod persistence;
 
 pub use host::{Cpu, Host, cpu, machine_bytes, process_cpu_s, random_id, resident_bytes};
+pub use persistence::{Aof, Loading, Persistence, Saving};
 
 use crate::stats::{CommandTotals, Counter, Registry, Speeds};
 use std::collections::BTreeMap;
@@ -30,9 +32,7 @@ pub struct Snapshot {
     pub memory: Memory,
     pub stats: Stats,
     pub cpu: Cpu,
-    /// Writes since the server started, or since the data was last flushed.
-    pub dirty: u64,
-    pub started_unix_s: u64,
+    pub persistence: Persistence,
     /// Commands that ran or were refused: name (sub-commands as `config|get`) and counters.
     pub commands: Vec<(String, CommandTotals)>,
     /// A command's name, and its percentiles as (percent, µs).
@@ -232,7 +232,7 @@ const SECTIONS: [(&str, &str, bool, Writer); 14] = [
     ("server", "Server", true, server),
     ("clients", "Clients", true, clients),
     ("memory", "Memory", true, memory),
-    ("persistence", "Persistence", true, persistence),
+    ("persistence", "Persistence", true, |s, out| persistence::write(&s.persistence, out)),
     ("stats", "Stats", true, stats),
     ("replication", "Replication", true, replication),
     ("cpu", "CPU", true, cpu_section),
@@ -443,7 +443,7 @@ fn memory(s: &Snapshot, out: &mut Lines) {
         ("used_memory_work", m.work),
         ("work_max_memory", m.work_max),
         ("work_refused", m.work_refused),
-        ("mem_aof_buffer", 0),
+        ("mem_aof_buffer", s.persistence.aof.buffer_bytes),
     ]);
     out.line("mem_allocator", "jemalloc");
     out.lines(&[
@@ -451,42 +451,6 @@ fn memory(s: &Snapshot, out: &mut Lines) {
         ("lazyfree_pending_objects", u64::from(m.reclaim_pending > 0)),
         ("lazyfreed_objects", m.reclaimed_objects),
     ]);
-}
-
-fn persistence(s: &Snapshot, out: &mut Lines) {
-    out.lines(&[
-        ("loading", 0),
-        ("async_loading", 0),
-        ("current_cow_peak", 0),
-        ("current_cow_size", 0),
-        ("current_cow_size_age", 0),
-    ]);
-    out.line("current_fork_perc", "0.00");
-    out.lines(&[
-        ("current_save_keys_processed", 0),
-        ("current_save_keys_total", 0),
-        ("rdb_changes_since_last_save", s.dirty),
-        ("rdb_bgsave_in_progress", 0),
-        ("rdb_last_save_time", s.started_unix_s),
-    ]);
-    out.line("rdb_last_bgsave_status", "ok");
-    out.line("rdb_last_bgsave_time_sec", -1);
-    out.line("rdb_current_bgsave_time_sec", -1);
-    out.lines(&[
-        ("rdb_saves", 0),
-        ("rdb_last_cow_size", 0),
-        ("rdb_last_load_keys_expired", 0),
-        ("rdb_last_load_keys_loaded", 0),
-        ("aof_enabled", 0),
-        ("aof_rewrite_in_progress", 0),
-        ("aof_rewrite_scheduled", 0),
-    ]);
-    out.line("aof_last_rewrite_time_sec", -1);
-    out.line("aof_current_rewrite_time_sec", -1);
-    out.line("aof_last_bgrewrite_status", "ok");
-    out.lines(&[("aof_rewrites", 0), ("aof_rewrites_consecutive_failures", 0)]);
-    out.line("aof_last_write_status", "ok");
-    out.lines(&[("aof_last_cow_size", 0), ("module_fork_in_progress", 0), ("module_fork_last_cow_size", 0)]);
 }
 
 fn stats(s: &Snapshot, out: &mut Lines) {
@@ -625,7 +589,6 @@ fn evenkeel(s: &Snapshot, out: &mut Lines) {
     out.line("evenkeel_version", EVENKEEL_VERSION);
     out.lines(&[
         ("event_loops", s.server.event_loops),
-        ("persistent", 0),
         ("reclaim_pending_bytes", s.memory.reclaim_pending),
         ("messages_under_way", s.server.messages_under_way),
     ]);

@@ -1,0 +1,187 @@
+//! The server's files: snapshots are written and loaded by `persist`.
+
+use config::Config;
+use exec::Server;
+use exec::durable::{KeyFacts, Load, SaveOut, SavePlan, Storage};
+use persist::disk::RealDisk;
+use persist::{Damaged, IntoKeyspace, Kept, Options, Progress, SaveFile, Unknown};
+use rdb::Dialect;
+use rdb::file::Format;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use value::Value;
+
+/// See the module.
+pub struct Files {
+    config: Arc<Config>,
+    progress: Progress,
+}
+
+impl Files {
+    /// Removes what saves of processes that are gone left behind. Errors: `dir` is none, or there is something wrong with the name
+    /// of the file.
+    pub fn open(config: &Arc<Config>) -> Result<Files, String> {
+        let files = Files { config: config.clone(), progress: Progress::default() };
+        let dir = files.dir();
+        files.check_dir(dir.as_os_str().as_encoded_bytes())?;
+        check_name(&config.live.dbfilename.get())?;
+        match persist::remove_leftovers(&RealDisk, &dir) {
+            Ok(0) => {}
+            Ok(removed) => log::info!("removed {removed} unfinished snapshots of former processes"),
+            Err(error) => log::warn!("{} cannot be read: {error}", dir.display()),
+        }
+        Ok(files)
+    }
+
+    fn dir(&self) -> PathBuf {
+        PathBuf::from(self.config.live.dir.string())
+    }
+
+    fn snapshot(&self) -> PathBuf {
+        self.dir().join(self.config.live.dbfilename.string())
+    }
+
+    /// Loads a snapshot.
+    fn load_file(&self, path: &Path, server: &Arc<Server>, load: &Load) -> Result<(), String> {
+        let live = &self.config.live;
+        let options = Options {
+            workers: 0,
+            damaged: if live.load_damaged.get() == 1 { Damaged::KeepPrefix } else { Damaged::Refuse },
+            unknown: if live.load_unknown.get() == 1 { Unknown::Skip } else { Unknown::Refuse },
+        };
+        let began = std::time::Instant::now();
+        let into = IntoKeyspace::new(&server.keyspace, stdx::clock::wall_ms(), |code| load.library(code));
+        let report = persist::load_file(path, options, &into, &self.progress)
+            .map_err(|damage| format!("{}: {damage}", path.display()))?;
+        load.note(report.keys.saturating_sub(into.expired()), into.expired());
+        for (db, key, kind) in report.skipped.names.iter().take(SKIPPED_SHOWN) {
+            log::warn!("left out: key '{}' of database {db}, {kind}", key.escape_ascii());
+        }
+        if report.skipped.count > 0 {
+            log::warn!("{} keys were left out: their types are not supported", report.skipped.count);
+        }
+        if let Some(damage) = &report.damage {
+            let rest = persist::set_aside(&RealDisk, path, damage.from)
+                .map_err(|error| format!("the damaged rest of {} cannot be kept: {error}", path.display()))?;
+            log::error!("{} is damaged: {damage}. Its rest is kept in {}", path.display(), rest.display());
+            load.note_damage(rest.display().to_string());
+        }
+        let (keys, expired) = (report.keys.saturating_sub(into.expired()), into.expired());
+        let took = began.elapsed().as_secs_f64();
+        log::info!("loaded {}: {keys} keys, {expired} expired ones left out, in {took:.2} s", path.display());
+        Ok(())
+    }
+}
+
+/// Keys that are named in the log.
+const SKIPPED_SHOWN: usize = 20;
+
+/// The name of the snapshot's file has to be one of `dir`.
+pub fn check_name(name: &[u8]) -> Result<(), String> {
+    if name.is_empty() || name.contains(&b'/') || name == b"." || name == b".." {
+        return Err("dbfilename can't be a path, just a filename".to_owned());
+    }
+    Ok(())
+}
+
+impl Storage for Files {
+    fn create(&self, plan: &SavePlan) -> Result<Box<dyn SaveOut>, String> {
+        let dialect = if plan.for_valkey { Dialect::Valkey } else { Dialect::Redis };
+        let format = match plan.version {
+            0 => Format::lowest(dialect, plan.has_functions, plan.has_field_times),
+            version => {
+                let dialect = if version == rdb::VERSION_VALKEY_9 { Dialect::Valkey } else { Dialect::Redis };
+                Format::new(dialect, version).ok_or("rdb-version is not a version that is known")?
+            }
+        };
+        let file = SaveFile::create(Arc::new(RealDisk), &plan.path, format);
+        let mut file = file.map_err(|error| error.to_string())?;
+        if !plan.sum {
+            file.leave_out_sum();
+        }
+        for (name, value) in &plan.aux {
+            file.aux(name.as_bytes(), value.as_bytes()).map_err(|error| error.to_string())?;
+        }
+        Ok(Box::new(Out(file)))
+    }
+
+    fn load(&self, server: &Arc<Server>) -> Result<(), String> {
+        let path = self.snapshot();
+        if !path.exists() {
+            return Ok(());
+        }
+        let load = Load::begin(server);
+        self.load_file(&path, server, &load)
+    }
+
+    fn progress(&self) -> (u64, u64) {
+        (self.progress.read_bytes.load(Relaxed), self.progress.total_bytes.load(Relaxed))
+    }
+
+    fn check_dir(&self, dir: &[u8]) -> Result<(), String> {
+        let dir = String::from_utf8_lossy(dir).into_owned();
+        match std::fs::metadata(&dir) {
+            Ok(found) if found.is_dir() => Ok(()),
+            Ok(_) => Err(format!("Can't use the directory {dir}: Not a directory")),
+            Err(error) => {
+                let text = error.to_string();
+                Err(format!(
+                    "Can't use the directory {dir}: {}",
+                    text.split(" (os error").next().unwrap_or(&text)
+                ))
+            }
+        }
+    }
+}
+
+/// A snapshot that is being written.
+struct Out(SaveFile);
+
+fn kept(facts: KeyFacts) -> Kept {
+    Kept { expire_ms: facts.expire_ms, idle_s: facts.idle_s, freq: facts.freq }
+}
+
+impl SaveOut for Out {
+    fn function(&mut self, code: &[u8]) -> Result<(), String> {
+        self.0.function(code).map_err(|error| error.to_string())
+    }
+
+    fn database(&mut self, db: usize, sizes: Option<(u64, u64)>) -> Result<(), String> {
+        let selected = match sizes {
+            Some((keys, expires)) => self.0.database(db as u32, keys, expires),
+            None => self.0.select(db as u32),
+        };
+        selected.map_err(|error| error.to_string())
+    }
+
+    fn text(&mut self, key: &[u8], text: &[u8], facts: KeyFacts) -> Result<(), String> {
+        self.0.text(key, text, kept(facts)).map_err(|error| error.to_string())
+    }
+
+    fn value(&mut self, key: &[u8], value: &Value, facts: KeyFacts) -> Result<(), String> {
+        self.0.key(key, value, kept(facts)).map_err(|error| error.to_string())
+    }
+
+    fn written(&self) -> u64 {
+        self.0.size_bytes()
+    }
+
+    fn finish(self: Box<Self>) -> Result<u64, String> {
+        self.0.finish().map(|saved| saved.bytes).map_err(|error| error.to_string())
+    }
+}
+
+/// Refuses a `dir` or a name that cannot be used (CONFIG SET).
+pub struct FilesObserver(pub Arc<Config>);
+
+impl config::Observer for FilesObserver {
+    fn check(&self, directive: &config::Directive, value: &config::Parsed) -> Result<(), String> {
+        let text = directive.kind.shown(value);
+        match directive.name {
+            "dir" => Files { config: self.0.clone(), progress: Progress::default() }.check_dir(&text),
+            "dbfilename" => check_name(&text),
+            _ => Ok(()),
+        }
+    }
+}

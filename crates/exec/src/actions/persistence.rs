@@ -1,0 +1,132 @@
+//! Snapshots and the log, as clients ask for them: SAVE, BGSAVE, LASTSAVE, SHUTDOWN.
+
+use super::{Act, PLAIN, Row};
+use crate::Flow;
+use crate::durable::{self, Purpose, Wish};
+use crate::mail::Mail;
+use command::Error;
+use command::options::is;
+use resp::{Args, Reply};
+
+pub(super) const ACTIONS: &[Row] = &[
+    Row("save", save, PLAIN),
+    Row("bgsave", bgsave, PLAIN),
+    Row("bgrewriteaof", bgrewriteaof, PLAIN),
+    Row("lastsave", lastsave, PLAIN),
+    Row("shutdown", shutdown, PLAIN),
+];
+
+const BUSY: Error = Error::new("ERR Background save already in progress");
+
+/// `SAVE`: as BGSAVE, but the client waits for its end. Others go on.
+///
+/// Cost: O(keys) in slices. Errors: a snapshot is under way; why it failed.
+fn save(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    let (server, loop_id, client) = (act.server.clone(), act.local.id, act.session.id);
+    let resp3 = act.out.resp3();
+    let tell = move |saved: &Result<(), String>| {
+        let mut out = Reply::new(resp3);
+        match saved {
+            Ok(()) => out.ok(),
+            Err(why) => out.error(&format!("ERR the snapshot failed: {why}")),
+        }
+        server.send(loop_id, Mail::Reply { client, bytes: out.into_bytes(), stream: None });
+    };
+    stdx::panics::changes();
+    match durable::begin(act.server, act.local, Purpose::Save, Some(Box::new(tell))) {
+        true => Ok(Flow::Parked(None)),
+        false => Err(BUSY),
+    }
+}
+
+/// `BGSAVE [SCHEDULE | CANCEL]`.
+///
+/// Cost: O(1); the snapshot takes O(keys) in slices. Errors: one is under way; CANCEL: none is.
+fn bgsave(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let option = args.get(1);
+    if option.is_some_and(|word| is(word, "cancel")) && args.len() == 2 {
+        return cancel(act);
+    }
+    if args.len() > 2 || option.is_some_and(|word| !is(word, "schedule")) {
+        return Err(Error::Syntax);
+    }
+    if durable::is_busy(act.server) {
+        return Err(BUSY);
+    }
+    if act.in_multi {
+        act.server.durability.schedule();
+        act.out.simple("Background saving scheduled");
+        return Ok(Flow::Done);
+    }
+    match durable::begin(act.server, act.local, Purpose::Save, None) {
+        true => act.out.simple("Background saving started"),
+        false => return Err(BUSY),
+    }
+    Ok(Flow::Done)
+}
+
+fn cancel(act: &mut Act<'_, '_>) -> Result<Flow, Error> {
+    if durable::cancel(act.server) {
+        act.out.simple("Background saving cancelled");
+    } else if act.server.durability.unschedule() {
+        act.out.simple("Scheduled background saving cancelled");
+    } else {
+        return Err(Error::new("ERR Background saving is currently not in progress or scheduled"));
+    }
+    Ok(Flow::Done)
+}
+
+fn bgrewriteaof(_: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    Err(Error::new("ERR BGREWRITEAOF does not exist in Evenkeel yet: there is no append-only log"))
+}
+
+/// `LASTSAVE`: as in Redis, the time of the start stands for no snapshot.
+fn lastsave(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    act.out.int(act.server.durability.last_save_s(act.server) as i64);
+    Ok(Flow::Done)
+}
+
+/// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [SAFE] [ABORT]`. No answer when it works.
+///
+/// Cost: O(1), and O(keys) in slices for the last snapshot. Errors: the snapshot fails, and FORCE is not given; ABORT: no SHUTDOWN is
+/// under way.
+fn shutdown(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let (mut save, mut nosave, mut abort, mut force) = (false, false, false, false);
+    for word in args.from(1).iter() {
+        match () {
+            () if is(word, "save") => save = true,
+            () if is(word, "nosave") => nosave = true,
+            () if is(word, "abort") => abort = true,
+            () if is(word, "force") => force = true,
+            () if is(word, "now") || is(word, "safe") => {}
+            () => return Err(Error::Syntax),
+        }
+    }
+    if abort && args.len() > 2 || save && nosave {
+        return Err(Error::Syntax);
+    }
+    if abort {
+        if !act.server.durability.abort_end() {
+            return Err(Error::new("ERR No shutdown in progress."));
+        }
+        act.out.ok();
+        return Ok(Flow::Done);
+    }
+    if act.in_multi || act.in_script {
+        // As in Redis: the rest of the transaction would have no server.
+        return Err(Error::new("ERR Errors trying to SHUTDOWN. Check logs."));
+    }
+    let wish = if nosave {
+        Wish::NoSave
+    } else if save {
+        Wish::Save
+    } else {
+        Wish::Usual
+    };
+    act.server.durability.ask_end(wish, force, act.local.id, act.session.id);
+    match act.server.program.get() {
+        Some(program) => program.stop(),
+        None => act.server.shut_down(),
+    }
+    Ok(Flow::Parked(None))
+}

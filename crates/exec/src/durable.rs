@@ -1,0 +1,200 @@
+//! How the data gets to disk and back, as the server sees it: what is under way, and what failed.
+//!
+//! ```text
+//! BGSAVE, SAVE, save points, SHUTDOWN ─► begin ─► Saving, a piece of a loop ─► batches ─► writer, a thread ─► SaveOut
+//! start, DEBUG RELOAD ─────────────────► loading: commands are refused that need the data
+//! ```
+//!
+//! - D1: one snapshot is taken at a time.
+//! - D2: no loop touches a file, and none waits for a thread that does.
+//! - D3: `exec` knows no files: the program around the server gives it a [`Storage`].
+
+mod ending;
+mod loading;
+mod saving;
+
+pub use ending::{Wish, end_in_order, give_up_end};
+pub(crate) use loading::reload;
+pub use loading::{Load, expect_load, load_at_start};
+pub(crate) use saving::{Purpose, begin, cancel, is_busy};
+
+use crate::{Local, Server};
+use command::Error;
+use observe::info::{Loading, Persistence, Saving as SavingFigures};
+use parking_lot::Mutex;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use value::Value;
+
+/// Files, as the program around the server provides them.
+pub trait Storage: Send + Sync {
+    /// Begins a snapshot's file. Called by the writer.
+    ///
+    /// Errors: a sentence; nothing is left behind.
+    fn create(&self, plan: &SavePlan) -> Result<Box<dyn SaveOut>, String>;
+
+    /// Loads the snapshot file, if there is one, into a keyspace without keys. Called by a thread of its own.
+    ///
+    /// Errors: a sentence; some keys may have been installed.
+    fn load(&self, server: &Arc<Server>) -> Result<(), String>;
+
+    /// Bytes of the load that is under way: read, and in all.
+    fn progress(&self) -> (u64, u64);
+
+    /// Whether `dir` can be used. Errors: a sentence.
+    fn check_dir(&self, dir: &[u8]) -> Result<(), String>;
+}
+
+/// What a snapshot is to be.
+#[derive(Clone, Debug, Default)]
+pub struct SavePlan {
+    pub path: PathBuf,
+    /// 0: the lowest that carries the data.
+    pub version: u16,
+    pub for_valkey: bool,
+    pub has_functions: bool,
+    pub has_field_times: bool,
+    pub sum: bool,
+    /// Facts about the file.
+    pub aux: Vec<(&'static str, String)>,
+}
+
+/// A key's facts beside its value.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KeyFacts {
+    /// Milliseconds since 1970.
+    pub expire_ms: Option<u64>,
+    /// Seconds since it was last used, or how often it is.
+    pub idle_s: Option<u64>,
+    pub freq: Option<u8>,
+}
+
+/// A snapshot's file that is being written. Dropped, it leaves nothing behind. Errors are sentences.
+pub trait SaveOut: Send {
+    fn function(&mut self, code: &[u8]) -> Result<(), String>;
+    /// The next keys are of this database. `sizes`: keys, and those that expire; given once for each.
+    fn database(&mut self, db: usize, sizes: Option<(u64, u64)>) -> Result<(), String>;
+    fn text(&mut self, key: &[u8], text: &[u8], facts: KeyFacts) -> Result<(), String>;
+    fn value(&mut self, key: &[u8], value: &Value, facts: KeyFacts) -> Result<(), String>;
+    /// Bytes so far.
+    fn written(&self) -> u64;
+    /// Ends the file, makes it durable and gives it its name. Gives its bytes.
+    fn finish(self: Box<Self>) -> Result<u64, String>;
+}
+
+/// In `state`: something is not as usual.
+mod trouble {
+    /// Data is being loaded.
+    pub(super) const LOADING: u32 = 1;
+    /// The last snapshot failed, and writes are to stop then.
+    pub(super) const SAVE_FAILED: u32 = 2;
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Durability {
+    storage: OnceLock<Box<dyn Storage>>,
+    /// Bits of `trouble`; 0: all is well.
+    state: AtomicU32,
+    saves: saving::Saves,
+    load: loading::State,
+    end: Mutex<ending::Asked>,
+}
+
+impl Durability {
+    /// Gives it the files, before anybody is served.
+    pub fn store_in(&self, storage: Box<dyn Storage>) {
+        // A second one would be a mistake of the program; the first stays.
+        let _ = self.storage.set(storage);
+    }
+
+    pub(crate) fn storage(&self) -> Option<&dyn Storage> {
+        self.storage.get().map(|storage| &**storage)
+    }
+
+    /// Whether some commands are refused now. Cost: one load.
+    #[inline]
+    pub(crate) fn is_in_trouble(&self) -> bool {
+        self.state.load(Relaxed) != 0
+    }
+
+    pub fn is_loading(&self) -> bool {
+        self.state.load(Acquire) & trouble::LOADING != 0
+    }
+
+    /// Whether writes are refused because they could not be made durable.
+    pub(crate) fn stops_writes(&self) -> bool {
+        self.state.load(Relaxed) & trouble::SAVE_FAILED != 0
+    }
+
+    fn set(&self, bit: u32, on: bool) {
+        if on {
+            self.state.fetch_or(bit, AcqRel);
+        } else {
+            self.state.fetch_and(!bit, AcqRel);
+        }
+    }
+}
+
+/// The answer to writes while snapshots fail.
+pub(crate) const MISCONF: &str = "MISCONF Evenkeel is configured to save RDB snapshots, but it is currently unable to \
+     persist to disk. Commands that may modify the data set are disabled (stop-writes-on-bgsave-error). The log says what \
+     failed.";
+
+/// Why a command is refused while data is loaded.
+pub(crate) fn loading_error(server: &Server) -> Error {
+    let (loaded, total) = server.durability.storage().map_or((0, 0), Storage::progress);
+    let percent = (loaded * 100).checked_div(total).unwrap_or(0).min(100);
+    Error::from(format!("LOADING Evenkeel is loading the dataset in memory: {percent}% of {total} bytes"))
+}
+
+/// Looks at the save points. Called by one loop, now and then. Cost: O(save points).
+pub(crate) fn tend(server: &Arc<Server>, local: &mut Local) {
+    saving::judge(server);
+    if !server.durability.is_loading() {
+        saving::tend(server, local);
+    }
+}
+
+/// The figures of INFO. Cost: O(1).
+pub(crate) fn figures(server: &Server) -> Persistence {
+    let saves = &server.durability.saves;
+    let now_s = stdx::clock::wall_ms() / 1000;
+    let count = |number: &AtomicU64| number.load(Relaxed);
+    let elapsed_s = now_s.saturating_sub(count(&saves.began_s));
+    let saving = (saves.busy.load(Acquire) != 0).then(|| SavingFigures {
+        elapsed_s,
+        keys: count(&saves.keys),
+        total_keys: count(&saves.total_keys),
+        kept_bytes: count(&saves.kept_bytes),
+        written_bytes: count(&saves.written_bytes),
+        is_rewrite: false,
+    });
+    let load = &server.durability.load;
+    let loading = server.durability.is_loading().then(|| {
+        let (loaded_bytes, total_bytes) = server.durability.storage().map_or((0, 0), Storage::progress);
+        let started_s = count(&load.started_s);
+        let used_bytes = server.measured.allocator().allocated;
+        let elapsed_s = now_s.saturating_sub(started_s);
+        Loading { started_s, loaded_bytes, total_bytes, elapsed_s, used_bytes }
+    });
+    let took = count(&saves.last_s);
+    Persistence {
+        loading,
+        changes: saves.changes(server),
+        last_save_s: saves.last_save_s(server),
+        saving,
+        last_failed: saves.failed.load(Relaxed),
+        last_s: (took != u64::MAX).then_some(took),
+        saves: count(&saves.count),
+        last_kept_bytes: count(&saves.last_kept_bytes),
+        load_expired: count(&load.expired),
+        load_keys: count(&load.keys),
+        damaged_rest: load.damaged_rest.lock().clone(),
+        foreign_keys: count(&saves.foreign),
+        aof: observe::info::Aof::default(),
+    }
+}

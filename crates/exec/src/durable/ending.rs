@@ -1,0 +1,115 @@
+//! The end of the server: a last snapshot, while nobody can write any more.
+
+use super::saving::{self, Purpose};
+use crate::Server;
+use crate::mail::Mail;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+/// Whether a last snapshot is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wish {
+    /// If there are save points.
+    #[default]
+    Usual,
+    Save,
+    NoSave,
+}
+
+/// What SHUTDOWN asked for.
+#[derive(Default)]
+pub(super) struct Asked {
+    pub(super) wish: Wish,
+    /// It ends even if the snapshot fails.
+    pub(super) force: bool,
+    pub(super) aborted: bool,
+    /// Loops and clients that wait for it.
+    pub(super) waiting: Vec<(usize, u64)>,
+}
+
+/// How often a wait looks around.
+const LOOK: Duration = Duration::from_millis(20);
+
+impl super::Durability {
+    /// SHUTDOWN of a client.
+    pub(crate) fn ask_end(&self, wish: Wish, force: bool, loop_id: usize, client: u64) {
+        let mut asked = self.end.lock();
+        (asked.wish, asked.force, asked.aborted) = (wish, force, false);
+        asked.waiting.push((loop_id, client));
+    }
+
+    /// SHUTDOWN ABORT; false if none is under way.
+    pub(crate) fn abort_end(&self) -> bool {
+        let mut asked = self.end.lock();
+        if asked.waiting.is_empty() {
+            return false;
+        }
+        asked.aborted = true;
+        true
+    }
+
+    fn is_end_aborted(&self) -> bool {
+        self.end.lock().aborted
+    }
+}
+
+/// Takes the last snapshot, if there is to be one. Writers wait from here on. `by_signal`: what the signal asked for, and whether
+/// the server is to end in any case; None: a client's SHUTDOWN.
+///
+/// Errors: the snapshot failed; the server is to go on ([`give_up_end`]).
+pub fn end_in_order(server: &Arc<Server>, by_signal: Option<(Wish, bool)>) -> Result<(), String> {
+    let (wish, force) = by_signal.unwrap_or_else(|| {
+        let asked = server.durability.end.lock();
+        (asked.wish, asked.force)
+    });
+    let saves = match wish {
+        Wish::NoSave => false,
+        Wish::Save => true,
+        Wish::Usual => !server.config.live.save_points.is_empty(),
+    };
+    if !saves || server.durability.is_loading() || server.durability.storage().is_none() {
+        return Ok(());
+    }
+    server.work.pause.set(u64::MAX >> 1, true);
+    match last_save(server) {
+        Err(why) if force => {
+            log::error!("the last snapshot failed ({why}): the server ends without it, as it was told to");
+            Ok(())
+        }
+        done => done,
+    }
+}
+
+fn last_save(server: &Arc<Server>) -> Result<(), String> {
+    log::info!("saving the last snapshot");
+    while !saving::take(server) {
+        saving::cancel(server);
+        std::thread::sleep(LOOK);
+    }
+    let (done, wait) = channel();
+    let tell = move |saved: &Result<(), String>| drop(done.send(saved.clone()));
+    saving::begin_taken(server, Purpose::Last, Some(Box::new(tell)), saving::Where::Loop(0));
+    loop {
+        match wait.recv_timeout(LOOK) {
+            Ok(saved) => return saved,
+            Err(RecvTimeoutError::Timeout) if server.durability.is_end_aborted() => {
+                saving::cancel(server);
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Err("the snapshot was given up".into()),
+        }
+    }
+}
+
+/// The server goes on: writers may write again, and clients that sent SHUTDOWN hear of it.
+pub fn give_up_end(server: &Arc<Server>) {
+    server.work.pause.clear();
+    server.keyspace.keep_expired(0);
+    (0..server.loops()).for_each(|id| server.send(id, Mail::Retry));
+    let waiting = std::mem::take(&mut server.durability.end.lock().waiting);
+    for (loop_id, client) in waiting {
+        let bytes = b"-ERR Errors trying to SHUTDOWN. Check logs.\r\n".to_vec();
+        server.send(loop_id, Mail::Reply { client, bytes, stream: None });
+    }
+}

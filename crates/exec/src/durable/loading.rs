@@ -1,0 +1,99 @@
+//! Loading: the snapshot at the start, and DEBUG RELOAD.
+
+use super::trouble;
+use crate::Server;
+use crate::actions::libraries;
+use keyspace::{Keyspace, View};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Figures of the last load, or of the one that is under way.
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) started_s: AtomicU64,
+    pub(super) keys: AtomicU64,
+    pub(super) expired: AtomicU64,
+    /// The rest of a damaged file that was loaded up to its damage.
+    pub(super) damaged_rest: Mutex<Option<String>>,
+}
+
+/// A load that is under way: commands that need the data are refused until it is dropped.
+pub struct Load {
+    server: Arc<Server>,
+}
+
+impl Load {
+    /// Begins. Nobody else may be loading.
+    pub fn begin(server: &Arc<Server>) -> Load {
+        let load = &server.durability.load;
+        load.started_s.store(stdx::clock::wall_ms() / 1000, Relaxed);
+        load.keys.store(0, Relaxed);
+        load.expired.store(0, Relaxed);
+        server.durability.set(trouble::LOADING, true);
+        Load { server: server.clone() }
+    }
+
+    /// Notes what was loaded: keys, and those left out because they had expired.
+    pub fn note(&self, keys: u64, expired: u64) {
+        self.server.durability.load.keys.store(keys, Relaxed);
+        self.server.durability.load.expired.store(expired, Relaxed);
+    }
+
+    /// Notes that a file was damaged, and where its rest is.
+    pub fn note_damage(&self, rest: String) {
+        *self.server.durability.load.damaged_rest.lock() = Some(rest);
+    }
+
+    /// Takes a library of functions. Cost: its code runs once, on this thread.
+    ///
+    /// Errors: a sentence.
+    pub fn library(&self, code: &[u8]) -> Result<(), String> {
+        libraries::load_from_file(&self.server, code)
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.server.durability.saves.nothing_changed(&self.server);
+        self.server.durability.set(trouble::LOADING, false);
+    }
+}
+
+/// Refuses commands that need the data until [`load_at_start`] is done. For the start, before anybody is served.
+pub fn expect_load(server: &Server) {
+    server.durability.set(trouble::LOADING, true);
+}
+
+/// Loads what the files hold, before the first command that needs it. Nobody else writes.
+///
+/// Errors: a sentence; the server must not serve what was loaded.
+pub fn load_at_start(server: &Arc<Server>) -> Result<(), String> {
+    let loaded = server.durability.storage().map_or(Ok(()), |storage| storage.load(server));
+    // After an error nobody is to see a part of the data until the process ends.
+    server.durability.set(trouble::LOADING, loaded.is_err());
+    loaded
+}
+
+/// Empties all databases and loads the snapshot file: DEBUG RELOAD. For a thread that is not demoted.
+///
+/// Errors: a sentence; the keyspace holds what was loaded before.
+pub(crate) fn reload(server: &Arc<Server>, flush: bool) -> Result<(), String> {
+    let Some(storage) = server.durability.storage() else { return Err("there are no files".into()) };
+    let load = Load::begin(server);
+    if flush {
+        empty(&server.keyspace);
+    }
+    let loaded = storage.load(server);
+    drop(load);
+    loaded
+}
+
+fn empty(keyspace: &Keyspace) {
+    let mut view = View::whole(keyspace, 0, stdx::clock::wall_ms());
+    for db in 0..keyspace.databases() {
+        view.flush(Some(db));
+    }
+    let _ = view.finish();
+}
