@@ -73,9 +73,15 @@ pub enum Point {
     Parse,
     /// A loop reads keys at a snapshot for long work.
     Load,
+    /// A snapshot's writer is about to write what came.
+    SaveWrite,
+    /// A snapshot's file is about to be ended.
+    SaveEnd,
+    /// The snapshot file is about to be loaded.
+    FileLoad,
 }
 
-const POINTS: [(&str, Point); 27] = [
+const POINTS: [(&str, Point); 30] = [
     ("job-start", Point::JobStart),
     ("job-end", Point::JobEnd),
     ("script-start", Point::ScriptStart),
@@ -103,6 +109,9 @@ const POINTS: [(&str, Point); 27] = [
     ("report", Point::Report),
     ("parse", Point::Parse),
     ("load", Point::Load),
+    ("save-write", Point::SaveWrite),
+    ("save-end", Point::SaveEnd),
+    ("file-load", Point::FileLoad),
 ];
 
 /// The setting of a point.

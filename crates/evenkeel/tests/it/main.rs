@@ -50,6 +50,7 @@ mod rows_hostile;
 mod rows_kept;
 mod script_memory;
 mod serialized;
+mod snapshots;
 mod sources;
 mod sources_keys;
 mod sources_mongodb;

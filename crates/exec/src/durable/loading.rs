@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use stdx::points::{self, Point};
 
 /// Figures of the last load, or of the one that is under way.
 #[derive(Default)]
@@ -85,6 +86,7 @@ pub(crate) fn reload(server: &Arc<Server>, flush: bool) -> Result<(), String> {
     if flush {
         empty(&server.keyspace);
     }
+    points::reach(Point::FileLoad);
     let loaded = storage.load(server);
     drop(load);
     loaded

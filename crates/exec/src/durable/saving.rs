@@ -22,6 +22,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
+use stdx::points::{self, Point};
 use stdx::threads::Breath;
 use value::Value;
 
@@ -559,6 +560,7 @@ impl Writer {
                 Ok(())
             }
             Message::Batch(batch) => {
+                points::reach(Point::SaveWrite);
                 let file = open.as_mut().ok_or("it was not begun")?;
                 file.write(&batch, &self.server)?;
                 self.pace(file.out.written());
@@ -604,7 +606,10 @@ impl Writer {
         if self.server.durability.saves.cancelled.load(Acquire) {
             return Err("it was cancelled".to_owned());
         }
-        let finished = stdx::panics::contain(|| open.out.finish());
+        let finished = stdx::panics::contain(|| {
+            points::reach(Point::SaveEnd);
+            open.out.finish()
+        });
         let bytes = finished.unwrap_or_else(|_| Err("a fault in the server: see the log".to_owned()))?;
         self.server.durability.saves.written_bytes.store(bytes, Relaxed);
         Ok(())
