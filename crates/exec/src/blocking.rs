@@ -14,6 +14,7 @@
 //! - A2: it waits as a newcomer does: registered first, it looks once more (park P2). While its job ran it
 //!   was in no line, so others may have been served before it.
 
+use crate::chores::Registers;
 use crate::mail::Mail;
 use crate::park::{Means, Newcomer, Parked, Registering, Served, Serving, Waiter};
 use crate::piece::Wait;
@@ -33,7 +34,7 @@ fn means<'a>(server: &'a Server, local: &mut Local) -> Means<'a> {
 /// Tells what the park left behind for its loop, and has the rest go on in slices.
 fn leave_behind(server: &Server, local: &mut Local, means: Means<'_>) {
     put_off(server, local, means.late);
-    means.pieces.into_iter().for_each(|piece| local.works.push(piece));
+    means.pieces.into_iter().for_each(|piece| local.works.push(Box::new(Registers(piece))));
 }
 
 /// Tells changes whose waiters are served with this loop's next mail.

@@ -4,7 +4,7 @@ use crate::mail::Mail;
 use crate::park::Registering;
 use crate::piece::{Desk, Piece, Step, Who};
 use crate::pubsub::Passing;
-use crate::session::{Subscriptions, Watch};
+use crate::session::Subscriptions;
 use crate::works::KEYS;
 use crate::{Local, Server, actions, blocking, fetching, rows, scripts};
 use resp::Reply;
@@ -27,19 +27,13 @@ fn more(is_left: bool, piece: Box<dyn Piece>) -> Step {
     if is_left { Step::More(piece) } else { Step::Over(None) }
 }
 
-/// Watched keys nobody watches any more.
-impl Piece for Watch {
-    fn advance(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
-        let is_left = self.forget_some(&desk.work.keyspace, KEYS);
-        more(is_left, self)
-    }
-}
-
 /// Rows of a source to be installed.
-impl Piece for rows::Fill {
+pub(crate) struct Filling(pub(crate) Box<rows::Fill>);
+
+impl Piece for Filling {
     fn advance(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
         let (server, local) = home(desk);
-        let is_left = fetching::fill(&server, local, &mut self, KEYS);
+        let is_left = fetching::fill(&server, local, &mut self.0, KEYS);
         more(is_left, self)
     }
 
@@ -49,10 +43,12 @@ impl Piece for rows::Fill {
 }
 
 /// Items of a source to be removed.
-impl Piece for rows::Dropping {
+pub(crate) struct Removing(pub(crate) Box<rows::Dropping>);
+
+impl Piece for Removing {
     fn advance(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
         let (server, local) = home(desk);
-        let is_left = fetching::drop_items(&server, local, &mut self, KEYS);
+        let is_left = fetching::drop_items(&server, local, &mut self.0, KEYS);
         more(is_left, self)
     }
 
@@ -62,19 +58,21 @@ impl Piece for rows::Dropping {
 }
 
 /// Keys a client begins to wait for, or ceases to.
-impl Piece for Registering {
+pub(crate) struct Registers(pub(crate) Box<Registering>);
+
+impl Piece for Registers {
     fn advance(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
         let (server, local) = home(desk);
-        let is_left = blocking::advance(&server, local, &mut self);
+        let is_left = blocking::advance(&server, local, &mut self.0);
         more(is_left, self)
     }
 
     fn who(&self) -> Who {
-        Who { client: self.client(), ..Who::default() }
+        Who { client: self.0.client(), ..Who::default() }
     }
 
     fn stays(&self) -> bool {
-        self.is_half_in() && points::stays(Point::Register, self.client())
+        self.0.is_half_in() && points::stays(Point::Register, self.0.client())
     }
 }
 

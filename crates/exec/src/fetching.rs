@@ -2,6 +2,7 @@
 //! what becomes of what it gives back. Changes are told first, letters are delivered then (X3).
 
 use crate::actions::Act;
+use crate::chores::{Filling, Removing};
 use crate::http::Http;
 use crate::mail::{Mail, Mailbox};
 use crate::memory::{self, Memory};
@@ -46,8 +47,8 @@ pub fn cron(server: &Server) {
 /// A loop takes a letter.
 pub fn receive(server: &Server, local: &mut Local, letter: Letter) {
     match letter {
-        Letter::Fill(fill) => local.works.push(fill),
-        Letter::Drop(dropping) => local.works.push(dropping),
+        Letter::Fill(fill) => local.works.push(Box::new(Filling(fill))),
+        Letter::Drop(dropping) => local.works.push(Box::new(Removing(dropping))),
         Letter::Flush(place) => {
             let mut told = Vec::new();
             server.sources.flush(place, local.now_ms, &mut told);

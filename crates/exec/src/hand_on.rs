@@ -1,8 +1,6 @@
 //! Commands that do not run here and now: they become a job, a bulk, or a walk.
 
 use crate::act::Act;
-use crate::actions::gather::{Gather, Reader};
-use crate::actions::keys::{Keys, Scan, long_scan};
 use crate::attempt::Attempt;
 use crate::bulk::{self, BulkJob};
 use crate::job::{Body, Call, Client, Job, MANY_WORDS};
@@ -16,6 +14,8 @@ use crate::{Flow, Local, Server, Session, drive};
 use command::{Command, Error, Handler, Run};
 use resp::{Args, OwnedArgs, Reply};
 use std::sync::Arc;
+use work::gather::{Gather, Reader};
+use work::keys::{Keys, Scan, long_scan};
 
 /// A client as its job knows it.
 fn client(local: &mut Local, session: &Session, resp3: bool) -> Client {
@@ -72,10 +72,10 @@ pub(crate) fn start_exec(
     queue: Queue,
     out: &mut Reply,
 ) -> Flow {
-    if bulk::is_bulk(session.watch.len(), &queue) {
+    if bulk::is_bulk(session.watched(), &queue) {
         return begin_bulk(server, local, session, bulk::of_exec(queue), out);
     }
-    let watch = std::mem::take(&mut session.watch);
+    let watch = session.take_watch();
     let slower_us = server.config.live.slowlog_slower_us.get();
     let client = client(local, session, out.resp3());
     away(server, local, Job::of_exec(client, queue, watch, server.memory.work.clone(), slower_us))
@@ -166,3 +166,6 @@ impl Outside for Act<'_, '_> {
         server.actions.perform(&mut act, command, args).map(|_| ())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 //! ```text
 //! net ──Args──► call::execute ─┬─ refused, held or queued, for one of some reasons        gates
 //!                              ├─ inline: under the locks of the command's shards       inline
-//!                              ├─ worker: over an overlay at a snapshot                  job, attempt, drive
+//!                              ├─ worker: over an overlay at a snapshot                  hand_on, drive, crate work
 //!                              ├─ queued: MULTI, then all at once at EXEC                transaction
 //!                              ├─ parked: BLPOP and its kin, until a writer serves them  park
 //!                              └─ action: what is no function of the keyspace            actions
@@ -19,11 +19,8 @@
 mod act;
 mod actions;
 mod aside;
-mod assembled;
-mod attempt;
 pub mod blocking;
 mod bounds;
-mod bulk;
 pub mod call;
 mod chores;
 pub mod drive;
@@ -35,32 +32,22 @@ mod held;
 pub mod housekeeping;
 pub mod http;
 mod inline;
-pub mod job;
-pub mod lines;
 mod local;
 pub mod mail;
 pub mod memory;
 pub mod parting;
-pub mod pause;
-pub mod piece;
-mod pool;
 mod prefetch;
-pub mod queue;
-mod races;
-pub mod reading;
 pub mod scripts;
 mod server;
 pub mod session;
-pub mod snapshots;
 mod start;
 mod step;
 mod tell;
 pub mod transaction;
 pub mod waited;
-mod worker;
-pub mod works;
 
 pub use ::{park, pubsub, rows};
+pub use ::work::{job, lines, pause, piece, queue, reading, snapshots, works};
 pub use call::execute;
 pub use command::{Flow, Held, Stream};
 pub use local::Local;
@@ -69,4 +56,5 @@ pub use prefetch::{Hashes, prefetch};
 pub use server::{Program, Server};
 pub use session::Session;
 
-use observe::{calls, crowd, tally};
+use ::work::{assembled, attempt, bulk, pool};
+use observe::{calls, tally};

@@ -3,16 +3,15 @@
 use crate::pause::Postponed;
 use crate::queue::Queue;
 use crate::waits::{Away, What};
-use keyspace::Watched;
 pub use observe::{ClientInfo, ClientText, flag};
 pub use pubsub::Subscriptions;
 use pubsub::flood::Added;
 use resp::Reply;
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use stdx::budget::Holding;
+use work::Others;
+pub use work::Watch;
 
 /// What the next replies of a client are worth (CLIENT REPLY).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -38,17 +37,17 @@ pub struct Multi {
     pub broken: bool,
 }
 
-/// Keys of WATCH, and the mark that any touch of them sets.
-#[derive(Default)]
-pub struct Watch {
-    pub dirty: Arc<AtomicBool>,
-    /// Database and key, and what was there. A tree, for it never grows by leaps.
-    pub keys: BTreeMap<(usize, Box<[u8]>), Watched>,
-    /// Watched keys that are rows of sources.
-    pub rows: crate::rows::Watched,
-    /// About what they take, of what work may hold.
-    pub(crate) bytes: usize,
-    pub(crate) holding: Holding,
+/// Watched rows of a client whose EXEC is under way elsewhere.
+struct WatchedRows(crate::rows::Watched);
+
+impl Others for WatchedRows {
+    fn are_marked(&self) -> bool {
+        self.0.is_told()
+    }
+
+    fn forget_some(&mut self, count: usize) -> bool {
+        self.0.forget_some(count)
+    }
 }
 
 /// See the module.
@@ -64,6 +63,8 @@ pub struct Session {
     pub(crate) told: Vec<u8>,
     pub multi: Option<Multi>,
     pub watch: Watch,
+    /// Watched keys that are rows of sources.
+    pub watched_rows: crate::rows::Watched,
     pub subs: Subscriptions,
     pub no_touch: bool,
     pub no_evict: bool,
@@ -110,6 +111,20 @@ impl Session {
         (!self.no_touch).then_some(now_ms)
     }
 
+    /// How many keys and rows it watches.
+    pub(crate) fn watched(&self) -> usize {
+        self.watch.keys.len() + self.watched_rows.len()
+    }
+
+    /// Takes all it watches out of it.
+    pub(crate) fn take_watch(&mut self) -> Watch {
+        let (mut watch, rows) = (std::mem::take(&mut self.watch), std::mem::take(&mut self.watched_rows));
+        if !rows.is_empty() {
+            watch.others = Some(Box::new(WatchedRows(rows)));
+        }
+        watch
+    }
+
     pub fn new(info: Arc<ClientInfo>, authenticated: bool) -> Session {
         Session {
             id: info.id,
@@ -121,6 +136,7 @@ impl Session {
             told: Vec::new(),
             multi: None,
             watch: Watch::default(),
+            watched_rows: crate::rows::Watched::default(),
             subs: Subscriptions::default(),
             no_touch: false,
             no_evict: false,

@@ -66,8 +66,7 @@ impl Server {
         let observe = Arc::new(Observe::new(config.clone(), loops));
         let random = |salt| stdx::hash::hash_u64(stdx::clock::wall_ns() ^ salt);
         let (memory, http) = (Arc::new(memory::Memory::new(rows::MAX)), Arc::<http::Http>::default());
-        let work =
-            works::Work::start(keyspace.clone(), turns, observe.crowd.clone(), memory.work.clone(), post);
+        let work = works::Work::start(keyspace.clone(), turns, observe.clone(), memory.work.clone(), post);
         let around = fetching::Around {
             keyspace: keyspace.clone(),
             memory: memory.clone(),

@@ -20,83 +20,17 @@ use crate::{Flow, Local, Server, Session, fetching, job, rows};
 use command::facts::has_unknown_keys;
 use command::keys::{database, shards_of};
 use command::{Command, Error, Run, facts};
-use keyspace::{Changes, Keyspace, View};
+use keyspace::{Keyspace, View};
 use resp::Args;
-use std::ops::Bound;
 use std::sync::atomic::Ordering;
 use stdx::locks::Bits;
+use work::watch::AT_A_STRETCH;
 
-/// Keys watched in one slice, and forgotten.
-pub(crate) const AT_A_STRETCH: usize = 200;
 /// Bytes that a watched key takes, here and in the keyspace, besides its name twice: nodes of a tree, places in a
 /// table and a table of its own.
 const WATCHED: usize = 330;
 /// Commands of a transaction above which they are freed elsewhere.
 const FEW: usize = 16;
-
-impl Watch {
-    fn has(&self, db: usize, key: &[u8]) -> bool {
-        !self.keys.is_empty() && self.keys.contains_key(&(db, Box::from(key)))
-    }
-
-    /// Whether a key was touched in a way that sets no mark; leaves the view at any database. O(keys).
-    pub(crate) fn is_touched(&self, view: &mut View<'_>) -> bool {
-        self.keys.iter().any(|((db, key), then)| {
-            view.select(*db);
-            view.is_touched_since(key, *then)
-        })
-    }
-
-    /// Keys and rows.
-    pub(crate) fn len(&self) -> usize {
-        self.keys.len() + self.rows.len()
-    }
-
-    /// Whether a key was touched in a way that sets a mark, or a row was told to have changed. O(rows)
-    pub(crate) fn is_marked(&self) -> bool {
-        self.dirty.load(Ordering::Acquire) || self.rows.is_told()
-    }
-
-    /// Forgets so many watched keys; true if some are left.
-    pub(crate) fn forget_some(&mut self, keyspace: &Keyspace, count: usize) -> bool {
-        for _ in 0..count {
-            let Some(((db, key), _)) = self.keys.pop_last() else { return self.rows.forget_some(count) };
-            keyspace.unwatch(db, &key, &self.dirty);
-        }
-        !self.keys.is_empty() || !self.rows.is_empty()
-    }
-
-    /// Has what decided long commits have still to write of watched keys written, [`AT_A_STRETCH`] keys at a time; true if some are
-    /// left. `last` is the last of them, `told` gets what is to be told. A snapshot shows what was decided before it, but the watches'
-    /// mark is set only when it is written: so this comes between the snapshot and the look at the mark.
-    ///
-    /// Cost: O([`AT_A_STRETCH`] · log keys).
-    pub(crate) fn settle_some(
-        &self,
-        keyspace: &Keyspace,
-        now_ms: u64,
-        last: &mut Option<(usize, Box<[u8]>)>,
-        told: &mut Vec<Changes>,
-    ) -> bool {
-        if !keyspace.has_intents() {
-            return false;
-        }
-        let from = last.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-        let mut rest = self.keys.range((from, Bound::Unbounded)).map(|(key, _)| key);
-        let mut now = None;
-        for (db, key) in rest.by_ref().take(AT_A_STRETCH) {
-            let mut view = View::locked_one(keyspace, key, *db, now_ms);
-            if view.has_intents() {
-                view.settle(&[(*db, key)], false);
-            }
-            told.push(view.finish());
-            now = Some((*db, key));
-        }
-        let more = rest.next().is_some();
-        *last = now.filter(|_| more).map(|(db, key)| (db, key.clone()));
-        more
-    }
-}
 
 /// Queues a command of an open MULTI.
 pub(crate) fn queue(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Flow {
@@ -160,7 +94,7 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
             continue;
         }
         let sources = &act.server.sources;
-        if session.db == 0 && sources.any() && session.watch.rows.begin(sources, act.local.now_ms, key)? {
+        if session.db == 0 && sources.any() && session.watched_rows.begin(sources, act.local.now_ms, key)? {
             continue;
         }
         let mut view =
@@ -176,7 +110,7 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
         session.watch.keys.insert((session.db, key.into()), then);
         session.watch.bytes += 2 * key.len() + WATCHED;
     }
-    act.server.clients.note_watching(&session.info, session.watch.len());
+    act.server.clients.note_watching(&session.info, session.watched());
     session.info.watch_bytes.store(session.watch.bytes as u64, Ordering::Relaxed);
     if session.watch.holding.set(&act.server.memory.work, session.watch.bytes as u64).is_err() {
         // It is no longer known whether they are touched: EXEC takes it that they are.
@@ -216,7 +150,7 @@ pub(crate) fn leave(server: &Server, local: &mut Local, session: &mut Session) {
 pub(crate) fn forget_watched(server: &Server, local: &mut Local, session: &mut Session) {
     server.clients.note_watching(&session.info, 0);
     session.info.watch_bytes.store(0, Ordering::Relaxed);
-    forget(server, local, std::mem::take(&mut session.watch));
+    forget(server, local, session.take_watch());
 }
 
 pub(crate) fn forget(server: &Server, local: &mut Local, mut watch: Watch) {
@@ -236,7 +170,7 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         return Err(Error::new("ERR the transaction is too long for one with keys of sources"));
     }
     let plain = multi.queue.is_keyed();
-    let long = multi.queue.words() + act.session.watch.len() >= job::MANY_WORDS
+    let long = multi.queue.words() + act.session.watched() >= job::MANY_WORDS
         || multi.queue.bytes() >= job::MANY_BYTES;
     let slow = multi.queue.has_slow_actions() && !multi.sources;
     let slow = slow || passes_many_patterns(act.server, &multi.queue);
@@ -248,14 +182,14 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         return waits_for_rows(act, multi, result);
     }
     // Under its locks it is looked at again; of what runs elsewhere only the news counts from here on.
-    if !act.session.watch.rows.is_empty()
-        && act.session.watch.rows.is_changed(&act.server.keyspace, act.local.now_ms)
+    if !act.session.watched_rows.is_empty()
+        && act.session.watched_rows.is_changed(&act.server.keyspace, act.local.now_ms)
     {
         leave(act.server, act.local, act.session);
         act.out.null_array();
         return Ok(Flow::Done);
     }
-    if plain && long && crate::bulk::is_bulk(act.session.watch.len(), &multi.queue) {
+    if plain && long && crate::bulk::is_bulk(act.session.watched(), &multi.queue) {
         // It never ends an older commit, so nobody has to be asked before.
         return Ok(start_job(act, multi));
     }
@@ -440,7 +374,7 @@ fn start_job(act: &mut Act<'_, '_>, multi: Multi) -> Flow {
 
 /// Runs the queue without locks (T4); the session is out of the transaction at once.
 fn run_over(act: &mut Act<'_, '_>, multi: Multi, long: bool) -> Flow {
-    let watch = std::mem::take(&mut act.session.watch);
+    let watch = act.session.take_watch();
     leave(act.server, act.local, act.session);
     match scripts::start_exec(act, multi.queue, watch, long) {
         Started::Done => Flow::Done,
@@ -451,8 +385,8 @@ fn run_over(act: &mut Act<'_, '_>, multi: Multi, long: bool) -> Flow {
 /// The shards of every queued key and of every watched one; all, if a command needs the whole or names no keys itself.
 fn shards_needed(server: &Server, session: &Session, queue: &Queue) -> Bits {
     let mut shards = Keyspace::shards_of(session.watch.keys.keys().map(|(_, key)| &**key));
-    if !session.watch.rows.is_empty() {
-        shards = shards.union(&Keyspace::shards_of(session.watch.rows.keys()));
+    if !session.watched_rows.is_empty() {
+        shards = shards.union(&Keyspace::shards_of(session.watched_rows.keys()));
     }
     for (command, args) in queue.iter() {
         let whole = match command.run {
@@ -470,7 +404,7 @@ fn shards_needed(server: &Server, session: &Session, queue: &Queue) -> Bits {
 
 /// Under the locks: was a watched key touched, be it that it expired?
 fn was_touched(session: &Session, view: &mut View<'_>) -> bool {
-    let rows = &session.watch.rows;
+    let rows = &session.watched_rows;
     let touched = session.watch.is_touched(view) || !rows.is_empty() && rows.is_changed_in(view);
     view.select(session.db);
     touched || session.watch.dirty.load(Ordering::Acquire)

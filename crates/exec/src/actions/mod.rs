@@ -9,8 +9,6 @@ pub(crate) mod connection;
 mod debug;
 mod docs;
 mod evenkeel;
-pub(crate) mod gather;
-pub(crate) mod keys;
 pub(crate) mod libraries;
 mod migrate;
 pub(crate) mod observe;

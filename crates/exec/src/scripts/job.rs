@@ -327,7 +327,7 @@ impl Scripts {
     /// Gives a script to a thread, which sends it back to its loop.
     fn submit(&self, server: &Arc<Server>, job: Box<ScriptJob>) {
         let (weak, engines) = (Arc::downgrade(server), self.engines.clone());
-        self.threads.submit(job, server.work.crowd.rank(), move |taker| {
+        self.threads.submit(job, server.crowd.rank(), move |taker| {
             let Some(code) = weak.upgrade().map(|server| server.scripts.code.clone()) else { return };
             let engine = engines.add(&code);
             let mut bench = Bench::default();

@@ -3,7 +3,7 @@
 //!
 //! Some connections are checked ten times a second. A connection over its soft `client-output-buffer-limit`
 //! is cut off when its time is up, even if nothing else happens to it. What streamed replies keep alive is
-//! reported to `exec::snapshots`, which knows the limits. Clients idle for longer than `timeout` are closed.
+//! reported to `work::snapshots`, which knows the limits. Clients idle for longer than `timeout` are closed.
 
 use super::{EventLoop, LOOKS, State};
 use exec::snapshots::Streamed;

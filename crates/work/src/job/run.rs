@@ -14,7 +14,7 @@ use stdx::turns::Turn;
 
 impl Job {
     /// A piece of work on the worker: tells the keys it needs, or runs.
-    pub(crate) fn run(&mut self, keyspace: &Keyspace, turn: &Turn) {
+    pub fn run(&mut self, keyspace: &Keyspace, turn: &Turn) {
         let Some(mut overlay) = self.attempt.overlay.take() else { return };
         let Wanted { keys, found, asked } = std::mem::take(&mut self.read);
         overlay.reserve(keys.len());

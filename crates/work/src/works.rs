@@ -5,13 +5,13 @@
 //! - L3: while CLIENT PAUSE stops writes no commit is decided: what is on its way stays as it is, its snapshot open, and goes on
 //!   when the pause ends. What has not begun to commit gives its place to those who wait, and runs again.
 
-use crate::crowd::Crowd;
 use crate::lines::Lines;
 use crate::pause::Pause;
 use crate::piece::{Piece, Post, Tray};
 use crate::snapshots::Snapshots;
 use crate::worker::Workers;
 use keyspace::Keyspace;
+use observe::Observe;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,45 +19,45 @@ use stdx::budget::Budget;
 use stdx::turns::Turns;
 
 /// How long a slice may take.
-pub(crate) const SLICE_NS: u64 = 50_000;
+pub const SLICE_NS: u64 = 50_000;
 /// Keys read or committed at a stretch: some 10 µs.
-pub(crate) const KEYS: usize = 32;
+pub const KEYS: usize = 32;
 
 /// The part of the server that the long work of all loops shares.
 pub struct Work {
     pub keyspace: Arc<Keyspace>,
-    pub(crate) workers: Workers,
+    pub workers: Workers,
     /// Jobs and scripts take turns.
     pub turns: Arc<Turns>,
-    /// Which rank their threads take.
-    pub(crate) crowd: Arc<Crowd>,
+    /// What happened, and which rank their threads take.
+    pub observe: Arc<Observe>,
     /// Snapshots that are open, and work that waits for a place.
     pub snapshots: Snapshots,
     /// Long writes that lost to each other.
     pub lines: Arc<Lines>,
     pub pause: Pause,
     /// Memory that work may hold beside the data.
-    pub(crate) budget: Arc<Budget>,
-    pub(crate) post: Post,
+    pub budget: Arc<Budget>,
+    pub post: Post,
 }
 
 impl Work {
     /// No threads yet. `post` sends letters to the loops.
-    pub(crate) fn start(
+    pub fn start(
         keyspace: Arc<Keyspace>,
         turns: Arc<Turns>,
-        crowd: Arc<Crowd>,
+        observe: Arc<Observe>,
         budget: Arc<Budget>,
         post: Post,
     ) -> Arc<Work> {
         let work = Arc::new(Work {
-            workers: Workers::start(keyspace.clone(), turns.clone(), crowd.clone(), post.clone()),
+            workers: Workers::start(keyspace.clone(), turns.clone(), observe.crowd.clone(), post.clone()),
             snapshots: Snapshots::new(keyspace.clone(), post.clone()),
             lines: Lines::new(post.clone()),
             pause: Pause::default(),
             keyspace,
             turns,
-            crowd,
+            observe,
             budget,
             post,
         });
@@ -91,28 +91,29 @@ impl Works {
     }
 
     /// One more, behind all others (L2).
+    #[inline]
     pub fn push(&mut self, piece: Box<dyn Piece>) {
         self.queue.push_back(piece);
     }
 
     /// One that keeps its place for the rest of a slice (L2).
-    pub(crate) fn push_front(&mut self, piece: Box<dyn Piece>) {
+    pub fn push_front(&mut self, piece: Box<dyn Piece>) {
         self.queue.push_front(piece);
     }
 
     /// The next whose turn it is.
-    pub(crate) fn pop(&mut self) -> Option<Box<dyn Piece>> {
+    pub fn pop(&mut self) -> Option<Box<dyn Piece>> {
         self.queue.pop_front()
     }
 
     /// Keeps a write until CLIENT PAUSE ends.
-    pub(crate) fn pause(&mut self, work: &Work, piece: Box<dyn Piece>) {
+    pub fn pause(&mut self, work: &Work, piece: Box<dyn Piece>) {
         work.pause.held.fetch_add(1, Relaxed);
         self.paused.push((stdx::clock::mono_ns(), piece));
     }
 
     /// Goes on with the pieces that CLIENT PAUSE held, if they may or have to. `stopped`: the pause goes on. O(what is held).
-    pub(crate) fn resume(&mut self, work: &Work, stopped: bool) {
+    pub fn resume(&mut self, work: &Work, stopped: bool) {
         if self.paused.is_empty() {
             return;
         }
@@ -129,7 +130,7 @@ impl Works {
     }
 
     /// Keeps a piece that waits for a place.
-    pub(crate) fn wait(&mut self, ticket: u64, piece: Box<dyn Piece>) {
+    pub fn wait(&mut self, ticket: u64, piece: Box<dyn Piece>) {
         self.waiting.insert(ticket, piece);
     }
 
@@ -139,7 +140,7 @@ impl Works {
     }
 
     /// Whether something waits with that ticket.
-    pub(crate) fn waits(&self, ticket: u64) -> bool {
+    pub fn waits(&self, ticket: u64) -> bool {
         self.waiting.contains_key(&ticket)
     }
 

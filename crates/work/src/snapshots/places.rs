@@ -21,8 +21,8 @@
 //! Cost: O(places), and O(log n) for n that wait.
 
 use super::Ahead;
-use crate::session::ClientInfo;
 use keyspace::Lsn;
+use observe::ClientInfo;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -44,7 +44,7 @@ const FORMER: usize = PLACES;
 
 /// Kinds of long work that share the places.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Class {
+pub enum Class {
     /// It ends by itself.
     Job,
     /// It may never end.
@@ -57,9 +57,9 @@ const CLASSES: [Class; 3] = [Class::Job, Class::Script, Class::Walk];
 
 /// What tells long work to stop, and why.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct StopSign {
+pub struct StopSign {
     /// The work looks at this while it runs.
-    pub(crate) stop: Arc<AtomicBool>,
+    pub stop: Arc<AtomicBool>,
     /// It stops because others wait (H2).
     gives_way: Arc<AtomicBool>,
     /// And had not had all of its doubled time (H4).
@@ -67,12 +67,12 @@ pub(crate) struct StopSign {
 }
 
 impl StopSign {
-    pub(crate) fn gives_way(&self) -> bool {
+    pub fn gives_way(&self) -> bool {
         self.gives_way.load(Relaxed)
     }
 
     /// How often it gave way in the end, if that was so many times before: what was not given its doubled time has it yet.
-    pub(crate) fn gave_way(&self, before: u32) -> u32 {
+    pub fn gave_way(&self, before: u32) -> u32 {
         before + u32::from(!self.early.load(Relaxed))
     }
 
@@ -86,20 +86,20 @@ impl StopSign {
 
 /// Work that asks for a place.
 #[derive(Clone)]
-pub(crate) struct Asker {
-    pub(crate) client: u64,
-    pub(crate) info: Option<Arc<ClientInfo>>,
-    pub(crate) command: &'static str,
-    pub(crate) class: Class,
+pub struct Asker {
+    pub client: u64,
+    pub info: Option<Arc<ClientInfo>>,
+    pub command: &'static str,
+    pub class: Class,
     /// How often it gave way.
-    pub(crate) gave_way: u32,
+    pub gave_way: u32,
     /// Set when its client goes.
-    pub(crate) gone: Option<Arc<AtomicBool>>,
+    pub gone: Option<Arc<AtomicBool>>,
     /// It is of no use without its client.
-    pub(crate) for_client: bool,
-    pub(crate) sign: StopSign,
+    pub for_client: bool,
+    pub sign: StopSign,
     /// Its words, shortened, for whoever waits for it.
-    pub(crate) words: Vec<Vec<u8>>,
+    pub words: Vec<Vec<u8>>,
 }
 
 impl Asker {
@@ -109,7 +109,7 @@ impl Asker {
 }
 
 /// Words of a command kept for whoever waits for it, and bytes of each.
-pub(crate) fn shortened<'a>(words: impl Iterator<Item = &'a [u8]>) -> Vec<Vec<u8>> {
+pub fn shortened<'a>(words: impl Iterator<Item = &'a [u8]>) -> Vec<Vec<u8>> {
     words.take(4).map(|word| word[..word.len().min(64)].to_vec()).collect()
 }
 
@@ -186,10 +186,10 @@ impl Queue {
 
 /// A former holder, or one that is still there.
 #[derive(Clone)]
-pub(crate) struct Known {
+pub struct Known {
     client: u64,
-    pub(crate) info: Option<Arc<ClientInfo>>,
-    pub(crate) words: Vec<Vec<u8>>,
+    pub info: Option<Arc<ClientInfo>>,
+    pub words: Vec<Vec<u8>>,
 }
 
 /// See the module.

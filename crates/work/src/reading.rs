@@ -60,7 +60,7 @@ pub struct Around {
 
 impl ReadKeys {
     /// Reads some more; true when all is read. Cost: O(count + near).
-    pub fn read_some(&mut self, keyspace: &Keyspace, count: usize) -> bool {
+    pub(crate) fn read_some(&mut self, keyspace: &Keyspace, count: usize) -> bool {
         if let Some((db, position, want)) = self.part {
             return keyspace.extend_chunk(self.lsn, db, position, want, &mut self.chunk);
         }
@@ -130,7 +130,7 @@ impl<T> Default for Answer<T> {
 }
 
 impl<T> Answer<T> {
-    pub(crate) fn put(&self, read: T) {
+    pub fn put(&self, read: T) {
         *self.slot.lock() = Some(read);
         self.came.notify_one();
     }

@@ -31,7 +31,7 @@ pub struct Alarm {
 
 impl Alarm {
     /// An alarm on the keys a command looks at: it sets `mark`. None if they are too many. Cost: O(keys).
-    pub(crate) fn set(
+    pub fn set(
         desk: &mut Desk<'_>,
         db: usize,
         (command, args): (&Command, Args<'_>),
@@ -79,92 +79,79 @@ impl Drop for Alarm {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{client, run, until_delivered};
     use super::super::{Body, Call, Client, Job, State};
     use super::*;
     use crate::attempt::{Stage, ready};
-    use crate::piece::{Letter, Tray};
-    use crate::{Local, Server, drive};
+    use crate::piece::Letter;
+    use crate::testing::{Loop, handler};
     use keyspace::Overlay;
+    use observe::ClientInfo;
     use resp::OwnedArgs;
     use std::sync::Weak;
 
-    /// Does something at the desk of a loop.
-    fn at_desk<T>(server: &Arc<Server>, local: &mut Local, f: impl FnOnce(&mut Desk<'_>) -> T) -> T {
-        let (work, loop_id, now_ms) = (&server.work, local.id, local.now_ms);
-        f(&mut Desk { work, loop_id, now_ms, tray: Tray::default(), doer: &|_| None, home: local })
-    }
-
-    /// A server with a long list.
-    fn with_list() -> (Arc<Server>, Local) {
-        let server = Server::start(Arc::default(), 1).unwrap();
-        let mut local = Local::new(0, &server);
+    /// A loop with a long list.
+    fn with_list() -> Loop {
+        let mut its = Loop::new();
         let elements: Vec<String> = (0..20_000).map(|i| format!("e{i}")).collect();
         for some in elements.chunks(100) {
             let words = [&b"RPUSH"[..], b"list"].into_iter().chain(some.iter().map(|e| e.as_bytes()));
-            run(&server, &mut local, &mut client(2), &words.collect::<Vec<_>>());
+            its.run(&words.collect::<Vec<_>>());
         }
-        (server, local)
+        its
     }
 
     /// A job that has lost a race and is about to run again, and the mark of its alarm.
-    fn lost_once(
-        server: &Arc<Server>,
-        local: &mut Local,
-        words: &[&[u8]],
-    ) -> (Box<Job>, Option<Weak<AtomicBool>>) {
-        let command = command::registry::find(words[0]).unwrap();
-        let args = Arc::new(OwnedArgs::from_slices(words));
-        let command::table::Run::Write(handler) = command.run else { panic!("no write") };
-        let call = Call { command, handler, args };
-        let session = client(1);
+    fn lost_once(its: &mut Loop, words: &[&[u8]]) -> (Box<Job>, Option<Weak<AtomicBool>>) {
+        let (command, handler) = handler(words);
+        let call = Call { command, handler, args: Arc::new(OwnedArgs::from_slices(words)) };
+        let info = ClientInfo::new(1, 0, String::new(), String::new(), 0, false, 0);
         let client = Client {
             loop_id: 0,
-            info: session.info.clone(),
-            gone: session.cancel.clone(),
+            info: Arc::new(info),
+            gone: Arc::default(),
             db: 0,
             resp3: false,
             may_stream: true,
-            now_ms: local.now_ms,
+            now_ms: its.now_ms(),
             used_ms: None,
             random: 1,
         };
-        let mut job = Job::new(client, Body::One(call), server.memory.work.clone(), false);
+        let mut job = Job::new(client, Body::One(call), its.work.budget.clone(), false);
         job.attempt.races.lost = 1;
-        let job = at_desk(server, local, |desk| ready(job, desk)).ok().expect("it waits");
+        let job = its.at_desk(|desk| ready(job, desk)).ok().expect("it waits");
         let mark = job.alarm.as_ref().map(|alarm| Arc::downgrade(&alarm.mark));
         (job, mark)
     }
 
     /// An attempt, with what the loop reads for it.
-    fn attempt(server: &Server, job: &mut Job) {
-        let turn = server.work.turns.enter();
+    fn attempt(its: &Loop, job: &mut Job) {
+        let turn = its.work.turns.enter();
         loop {
-            job.run(&server.keyspace, &turn);
+            job.run(&its.work.keyspace, &turn);
             job.read = match std::mem::take(&mut job.state) {
                 State::NeedKeys(wanted) => wanted,
                 ended => return job.state = ended,
             };
             let overlay = job.attempt.overlay.as_ref().unwrap();
             let when = (overlay.snapshot().lsn(), overlay.used_ms());
-            while !job.read.read_some(&job.body, &server.keyspace, when, 32) {}
+            while !job.read.read_some(&job.body, &its.work.keyspace, when, 32) {}
         }
     }
 
     /// Somebody's command comes while such a job is about to run: how that ends, and the races lost in the end.
     fn meanwhile(theirs: &[&[u8]], words: &[&[u8]]) -> (bool, Vec<u8>, u32) {
-        let (server, mut local) = with_list();
-        let (mut job, mark) = lost_once(&server, &mut local, words);
-        run(&server, &mut local, &mut client(3), theirs);
-        attempt(&server, &mut job);
+        let mut its = with_list();
+        let (mut job, mark) = lost_once(&mut its, words);
+        its.run(theirs);
+        attempt(&its, &mut job);
         let doomed = matches!(job.state, State::Stopped);
         job.attempt.stage = Stage::Back;
         let mut done = Vec::new();
-        drive::receive(&server, &mut local, Letter::Back(job), &mut done);
+        its.receive(Letter::Back(job), &mut done);
         let delivery = done.pop();
         // Its alarm is over with the attempt: of what it set only the job and its place know yet.
         assert!(mark.is_none_or(|mark| mark.strong_count() <= 2));
-        let delivery = delivery.unwrap_or_else(|| until_delivered(&server, &mut local, || 0).0);
+        let delivery = delivery.unwrap_or_else(|| its.until_delivered());
         (doomed, delivery.bytes, delivery.spent.unwrap().lost)
     }
 
@@ -182,22 +169,22 @@ mod tests {
 
     #[test]
     fn it_rings_once_for_a_job() {
-        let (server, mut local) = with_list();
-        let (mut job, _) = lost_once(&server, &mut local, &[b"LTRIM", b"list", b"1", b"15000"]);
+        let mut its = with_list();
+        let (mut job, _) = lost_once(&mut its, &[b"LTRIM", b"list", b"1", b"15000"]);
         job.attempt.overlay.take().into_iter().for_each(Overlay::dispose);
         (job.alarm, job.attempt.races.doomed) = (None, true);
-        let job = at_desk(&server, &mut local, |desk| ready(job, desk));
+        let job = its.at_desk(|desk| ready(job, desk));
         assert!(job.is_ok_and(|job| job.alarm.is_none()));
     }
 
     #[test]
     fn what_is_only_written_has_no_alarm_and_nor_have_many_keys() {
-        let (server, mut local) = with_list();
+        let mut its = with_list();
         let mut alarm = |words: &[&[u8]]| {
             let args = OwnedArgs::from_slices(words);
             let command = command::registry::find(words[0]).unwrap();
             let set = |desk: &mut Desk<'_>| Alarm::set(desk, 0, (command, args.args()), &Arc::default());
-            let alarm = at_desk(&server, &mut local, set)?;
+            let alarm = its.at_desk(set)?;
             Some(alarm.keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect::<Vec<_>>())
         };
         let names = |names: &[&str]| Some(names.iter().map(|name| name.to_string()).collect::<Vec<_>>());

@@ -36,18 +36,19 @@ use crate::attempt::{Attempt, End, Long};
 use crate::lines;
 use crate::piece::{Delivery, Desk, Step, Wait, Who};
 use crate::queue::{self, Queue};
-use crate::session::{ClientInfo, Watch};
 use crate::snapshots::{Asker, Class, shortened};
-use crate::waits::Spent;
+use crate::watch::Watch;
 use command::{Block, Command, Handler, Stream};
 use keyspace::{Announce, Overlay, Snapshot};
+use observe::ClientInfo;
+use observe::waits::Spent;
 use resp::{Args, OwnedArgs, Reply};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stdx::budget::Budget;
 
 /// Words from which on a command goes to a worker without a look at its keys.
-pub(crate) const MANY_WORDS: usize = command::INLINE_WORDS;
+pub const MANY_WORDS: usize = command::INLINE_WORDS;
 /// Bytes of a command from which on it does.
 pub const MANY_BYTES: usize = 128 * 1024;
 
@@ -67,7 +68,7 @@ pub enum Body {
 
 impl Body {
     /// Name of the command, for whoever waited for it.
-    pub(crate) fn command(&self) -> &'static str {
+    pub fn command(&self) -> &'static str {
         match self {
             Body::One(call) => call.command.name,
             Body::Exec(_) => "exec",
@@ -133,7 +134,7 @@ pub enum State {
 
 /// See the module.
 pub struct Job {
-    pub(crate) attempt: Attempt,
+    pub attempt: Attempt,
     body: Body,
     db: usize,
     now_ms: u64,
@@ -160,26 +161,26 @@ pub struct Job {
 }
 
 /// The answer to long work that panicked.
-pub(crate) const BROKEN: &str = "ERR internal error, nothing was changed; the server's log says more";
+pub const BROKEN: &str = "ERR internal error, nothing was changed; the server's log says more";
 
 /// The client of a job, as its loop knows it when the job begins.
-pub(crate) struct Client {
-    pub(crate) loop_id: usize,
-    pub(crate) info: Arc<ClientInfo>,
+pub struct Client {
+    pub loop_id: usize,
+    pub info: Arc<ClientInfo>,
     /// Set when it goes.
-    pub(crate) gone: Arc<AtomicBool>,
-    pub(crate) db: usize,
-    pub(crate) resp3: bool,
-    pub(crate) may_stream: bool,
-    pub(crate) now_ms: u64,
+    pub gone: Arc<AtomicBool>,
+    pub db: usize,
+    pub resp3: bool,
+    pub may_stream: bool,
+    pub now_ms: u64,
     /// When the keys it looks at count as used, if they do.
-    pub(crate) used_ms: Option<u64>,
-    pub(crate) random: u64,
+    pub used_ms: Option<u64>,
+    pub random: u64,
 }
 
 impl Job {
     /// A job that has not begun. `planned`: its loop reads the keys its command names as it begins.
-    pub(crate) fn new(client: Client, body: Body, budget: Arc<Budget>, planned: bool) -> Box<Job> {
+    pub fn new(client: Client, body: Body, budget: Arc<Budget>, planned: bool) -> Box<Job> {
         let Client { loop_id, info, gone, .. } = client;
         let who = Who { client: info.id, command: body.command(), loop_id };
         Box::new(Job {
@@ -204,7 +205,7 @@ impl Job {
     }
 
     /// A job for the queue of an EXEC. Commands that take longer than `slower_us` are noted for the slow log.
-    pub(crate) fn of_exec(
+    pub fn of_exec(
         client: Client,
         queue: Queue,
         watch: Watch,
@@ -386,11 +387,8 @@ impl Long for Job {
 }
 
 /// Drops bytes, elsewhere if they are many.
-pub(crate) fn drop_bytes(bytes: Vec<u8>) {
+pub fn drop_bytes(bytes: Vec<u8>) {
     if bytes.capacity() >= MANY_BYTES {
         discard(bytes);
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -8,12 +8,12 @@ use std::sync::atomic::Ordering;
 
 const KEYS: usize = 1_000;
 
-pub(super) fn client(id: u64) -> Session {
+fn client(id: u64) -> Session {
     Session::new(Arc::new(ClientInfo::new(id, 0, String::new(), String::new(), 0, false, 0)), true)
 }
 
 /// Runs a command to where its client would be parked or answered.
-pub(super) fn run(server: &Arc<Server>, local: &mut Local, session: &mut Session, words: &[&[u8]]) -> Flow {
+fn run(server: &Arc<Server>, local: &mut Local, session: &mut Session, words: &[&[u8]]) -> Flow {
     let (words, mut out) = (OwnedArgs::from_slices(words), Reply::new(false));
     loop {
         match crate::execute(server, local, session, words.args(), &mut out) {
@@ -31,7 +31,7 @@ fn watch(server: &Arc<Server>, local: &mut Local, session: &mut Session, keys: &
 }
 
 /// Does what the loop would do until the client's job is over: its reply, and how many watches were left after each letter.
-pub(super) fn until_delivered(
+fn until_delivered(
     server: &Arc<Server>,
     local: &mut Local,
     left: impl Fn() -> usize,
@@ -96,7 +96,7 @@ fn a_long_transaction_leaves_no_watch_behind() {
         let case = format!("gone {gone}, touched {touched}, write {write}");
         assert_eq!(mark.strong_count(), 0, "{case}");
         // What was committed in slices ended in one, in which some more may have been given up.
-        let after_first = KEYS - crate::transaction::AT_A_STRETCH;
+        let after_first = KEYS - work::watch::AT_A_STRETCH;
         // One whose mark was set is not kept for it any more.
         let expected = after_first - usize::from(touched)..=after_first + 1;
         let in_slices = seen.iter().any(|left| expected.contains(left));

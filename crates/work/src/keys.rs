@@ -2,13 +2,13 @@
 //! segment at a time; SCAN gives its own, weaker guarantee.
 
 use crate::piece::{Delivery, Desk, Piece, Step, Who};
-use crate::session::ClientInfo;
 use crate::snapshots::{self, Asker, Class, StopSign};
-use crate::waits::Spent;
 use crate::works::Work;
 use command::options::ScanOptions;
 use command::{Held, Stream};
 use keyspace::{Changes, Keyspace, Snapshot, View};
+use observe::ClientInfo;
+use observe::waits::Spent;
 use resp::{Args, OwnedArgs, Reply};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -97,7 +97,7 @@ pub(crate) const SCAN_AT_ONCE: usize = 1000;
 const MATCHED_AT_ONCE: usize = 4096;
 
 /// A SCAN with a large COUNT, or a pattern that may take long.
-pub(crate) struct Scan {
+pub struct Scan {
     keyspace: Arc<Keyspace>,
     tell: Tell,
     db: usize,
@@ -114,11 +114,11 @@ pub(crate) struct Scan {
 }
 
 /// Tells what a walk changed (exec X3).
-pub(crate) type Tell = Box<dyn Fn(Changes) + Send>;
+pub type Tell = Box<dyn Fn(Changes) + Send>;
 
 /// Whether a SCAN is long: it has a COUNT of more than [`SCAN_AT_ONCE`], or a pattern that may have to be gone through again and
 /// again. None: that is not what it says.
-pub(crate) fn long_scan(args: Args<'_>) -> Option<(u64, usize)> {
+pub fn long_scan(args: Args<'_>) -> Option<(u64, usize)> {
     let cursor = command::options::cursor(args.at(1)).ok()?;
     let options = ScanOptions::parse(args.from(2), &["type"]).ok()?;
     let slow = options.pattern.is_some_and(|pattern| is_slow(pattern, options.count));
@@ -135,7 +135,7 @@ fn is_slow(pattern: &[u8], keys: usize) -> bool {
 impl Scan {
     /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]` from a cursor on, so many keys ([`long_scan`]). Cost: O(count · (pattern
     /// + key)) at best, in slices; memory O(reply).
-    pub(crate) fn new(
+    pub fn new(
         keyspace: Arc<Keyspace>,
         tell: Tell,
         db: usize,
@@ -238,7 +238,7 @@ pub(super) fn walks(info: &Arc<ClientInfo>, command: &'static str, gone: Arc<Ato
 impl Keys {
     /// `KEYS pattern`: cost O(keys · (pattern + key)), in slices of a segment; memory O(reply). It waits if there are too many
     /// snapshots ([`Keys::open`]).
-    pub(crate) fn new(
+    pub fn new(
         work: &Arc<Work>,
         (info, gone, loop_id): (Arc<ClientInfo>, Arc<AtomicBool>, usize),
         db: usize,
@@ -266,7 +266,7 @@ impl Keys {
     }
 
     /// Opens its snapshot; false: it has to wait for a place.
-    pub(crate) fn open(&mut self) -> bool {
+    pub fn open(&mut self) -> bool {
         let asker = walks(&self.info, "keys", self.gone.clone());
         self.snapshot = self.work.snapshots.open(self.loop_id, asker, &mut self.spent.waits);
         if self.snapshot.is_some() {

@@ -7,11 +7,11 @@
 //!
 //! Cost: O(keys), some 0.15 µs each on the loop; memory O(reply), long values not counted.
 
-use crate::session::ClientInfo;
 use crate::works::Work;
 use command::values::Open;
 use command::{Command, Error, Held, Stream, write_string};
 use keyspace::{Class, Snapshot};
+use observe::ClientInfo;
 use resp::{Args, OwnedArgs, Reply};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const KEYS: usize = 64;
 /// Bytes of a piece of the reply.
 const PIECE: usize = 16 * 1024;
 
-pub(crate) struct Gather {
+pub struct Gather {
     work: Arc<Work>,
     words: Arc<OwnedArgs>,
     db: usize,
@@ -58,20 +58,20 @@ enum Piece {
 }
 
 /// Its client, as its loop knows it.
-pub(crate) struct Reader<'a> {
-    pub(crate) info: &'a Arc<ClientInfo>,
+pub struct Reader<'a> {
+    pub info: &'a Arc<ClientInfo>,
     /// Set when it goes.
-    pub(crate) gone: &'a Arc<AtomicBool>,
-    pub(crate) db: usize,
-    pub(crate) resp3: bool,
+    pub gone: &'a Arc<AtomicBool>,
+    pub db: usize,
+    pub resp3: bool,
     /// Keys that it looks at count as used.
-    pub(crate) uses: bool,
+    pub uses: bool,
 }
 
 impl Gather {
     /// A command of many words that only looks at its keys; None if it is another, each miss is to be notified, or there is no place:
     /// then it waits as other long work does.
-    pub(crate) fn start(
+    pub fn start(
         work: &Arc<Work>,
         reader: Reader<'_>,
         command: &Command,
@@ -87,7 +87,7 @@ impl Gather {
         if work.keyspace.notifies(Class::KeyMiss) {
             return None;
         }
-        let asker = super::keys::walks(reader.info, command.name, reader.gone.clone());
+        let asker = crate::keys::walks(reader.info, command.name, reader.gone.clone());
         let snapshot = work.snapshots.try_open(asker)?;
         let now_ms = stdx::clock::wall_ms();
         Some(Box::new(Gather {

@@ -10,13 +10,13 @@ pub struct Pause {
     /// 0: there is none. Else when it ends (milliseconds since 1970), shifted, and in the last bit whether it is one of writes only.
     word: AtomicU64,
     /// Long writes on their way that it holds.
-    pub(crate) held: AtomicUsize,
+    pub held: AtomicUsize,
     /// Clients whose command it holds.
     postponed: Arc<AtomicUsize>,
 }
 
 /// A client whose command CLIENT PAUSE holds, counted as long as this is.
-pub(crate) struct Postponed(Arc<AtomicUsize>);
+pub struct Postponed(Arc<AtomicUsize>);
 
 impl Drop for Postponed {
     fn drop(&mut self) {
@@ -47,7 +47,7 @@ impl Pause {
 
     /// Ends it if its time is over; true if it goes on.
     #[inline]
-    pub(crate) fn goes_on(&self, now_ms: u64) -> bool {
+    pub fn goes_on(&self, now_ms: u64) -> bool {
         let word = self.word.load(Ordering::Acquire);
         if word != 0 && word >> 1 <= now_ms {
             // Not another one that began meanwhile.
@@ -63,11 +63,13 @@ impl Pause {
     }
 
     /// Milliseconds since 1970 at which it ends.
+    #[inline]
     pub fn until_ms(&self) -> u64 {
         self.word.load(Ordering::Acquire) >> 1
     }
 
     /// Until when it holds what commands (milliseconds since 1970; only those that write?), if it goes on.
+    #[inline]
     pub fn state(&self, now_ms: u64) -> Option<(u64, bool)> {
         let word = self.word.load(Ordering::Acquire);
         (word >> 1 > now_ms).then_some((word >> 1, word & 1 == 1))
@@ -79,13 +81,14 @@ impl Pause {
     }
 
     /// One more client whose command it holds.
-    pub(crate) fn postpone(&self) -> Postponed {
+    pub fn postpone(&self) -> Postponed {
         self.postponed.fetch_add(1, Ordering::Relaxed);
         Postponed(self.postponed.clone())
     }
 
     /// Whether this command must wait. `queued_writes`: what EXEC is to run has writes.
-    pub(crate) fn holds(&self, command: &Command, queued_writes: impl FnOnce() -> bool, now_ms: u64) -> bool {
+    #[inline]
+    pub fn holds(&self, command: &Command, queued_writes: impl FnOnce() -> bool, now_ms: u64) -> bool {
         if !self.goes_on(now_ms) {
             return false;
         }

@@ -7,7 +7,7 @@
 //!   it has when it comes, unless there are none of it and none can be made.
 //! - P4: of those that sleep the one is woken that did something last: the others, with their interpreters, stay out of the caches.
 
-use crate::crowd::Rank;
+use observe::crowd::Rank;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ struct Ranked<J> {
 }
 
 /// See the module.
-pub(crate) struct Pool<J> {
+pub struct Pool<J> {
     /// What its threads' names begin with.
     name: &'static str,
     /// Threads of each rank at most.
@@ -41,14 +41,14 @@ pub(crate) struct Pool<J> {
 }
 
 /// What a thread of a pool takes its jobs from.
-pub(crate) struct Taker<J> {
+pub struct Taker<J> {
     pool: Arc<Pool<J>>,
     rank: Rank,
 }
 
 impl<J: Send + 'static> Pool<J> {
     /// An empty one.
-    pub(crate) fn new(name: &'static str, most: usize) -> Arc<Pool<J>> {
+    pub fn new(name: &'static str, most: usize) -> Arc<Pool<J>> {
         let queue =
             || Queue { jobs: VecDeque::new(), idle: 0, sleeping: Vec::new(), threads: 0, ended: false };
         let ranked = |_| Ranked { queue: Mutex::new(queue()), waiting: AtomicUsize::new(0) };
@@ -60,12 +60,7 @@ impl<J: Send + 'static> Pool<J> {
     }
 
     /// Queues a job; `work` is what a thread does that has to be made for it. Cost: microseconds; some 50 with a new thread.
-    pub(crate) fn submit(
-        self: &Arc<Self>,
-        job: J,
-        rank: Rank,
-        work: impl FnOnce(&Taker<J>) + Send + 'static,
-    ) {
+    pub fn submit(self: &Arc<Self>, job: J, rank: Rank, work: impl FnOnce(&Taker<J>) + Send + 'static) {
         let ranked = self.of(rank);
         let mut queue = ranked.queue.lock();
         queue.jobs.push_back(job);
@@ -108,12 +103,12 @@ impl<J: Send + 'static> Pool<J> {
     }
 
     /// Jobs that wait for a thread.
-    pub(crate) fn waiting(&self) -> usize {
+    pub fn waiting(&self) -> usize {
         self.ranks.iter().map(|ranked| ranked.waiting.load(Ordering::Relaxed)).sum()
     }
 
     /// Lets all threads end that have done what they do.
-    pub(crate) fn end(&self) {
+    pub fn end(&self) {
         for ranked in &self.ranks {
             let mut queue = ranked.queue.lock();
             queue.ended = true;
@@ -137,7 +132,7 @@ impl<J> Ranked<J> {
 
 impl<J> Taker<J> {
     /// Waits for the next job; none when the pool has ended. Cost: O(threads) for one that was woken.
-    pub(crate) fn take(&self) -> Option<J> {
+    pub fn take(&self) -> Option<J> {
         let me = thread::current();
         let ranked = &self.pool.ranks[self.rank as usize];
         let mut queue = ranked.queue.lock();

@@ -3,12 +3,12 @@
 //! - W1: they are a pool's (`pool.rs`), which says when there are how many, and at which rank.
 
 use crate::attempt::Long;
-use crate::crowd::Crowd;
 use crate::job::Job;
 use crate::piece::{Letter, Post};
 use crate::pool::{Pool, Taker};
-use crate::waits::request::Bench;
 use keyspace::Keyspace;
+use observe::crowd::Crowd;
+use observe::waits::request::Bench;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use stdx::points::{self, Point};
@@ -35,18 +35,13 @@ pub struct Workers {
 
 impl Workers {
     /// No threads yet. `post` sends each job back to its loop, on the worker's thread.
-    pub(crate) fn start(
-        keyspace: Arc<Keyspace>,
-        turns: Arc<Turns>,
-        crowd: Arc<Crowd>,
-        post: Post,
-    ) -> Workers {
+    pub fn start(keyspace: Arc<Keyspace>, turns: Arc<Turns>, crowd: Arc<Crowd>, post: Post) -> Workers {
         let tools = Tools { keyspace, turns, running: Arc::default(), post };
         Workers { pool: Pool::new("worker", THREADS), crowd, tools }
     }
 
     /// Queues a job. Cost: microseconds; some 50 when a thread has to be made.
-    pub(crate) fn submit(&self, job: Box<Job>) {
+    pub fn submit(&self, job: Box<Job>) {
         let tools = self.tools.clone();
         self.pool.submit(job, self.crowd.rank(), move |taker| tools.work(taker));
     }
@@ -65,7 +60,7 @@ impl Tools {
             self.running.fetch_add(1, Ordering::Relaxed);
             bench.begin(&mut job.attempt.spent);
             let who = job.attempt.who;
-            crate::waits::works_for(who.client);
+            observe::waits::works_for(who.client);
             // A job changes nothing but what it owns.
             let run = stdx::panics::contain(|| {
                 points::reach(Point::JobStart);

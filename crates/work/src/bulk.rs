@@ -9,18 +9,18 @@ use crate::lines;
 use crate::piece::{Delivery, Desk, Step};
 use crate::queue::Queue;
 use crate::snapshots::{Asker, Class};
-use crate::tally::Tally;
-use crate::waits::Spent;
 use command::places;
 use command::{Command, Stream};
 use keyspace::{Announce, Commit, Keyspace, Progress, Snapshot, Words};
+use observe::tally::Tally;
+use observe::waits::Spent;
 use resp::{Args, OwnedArgs, Reply};
 use std::sync::Arc;
 use stdx::budget::Full;
 
 /// See the module.
 pub struct BulkJob {
-    pub(crate) attempt: Attempt,
+    pub attempt: Attempt,
     db: usize,
     words: Arc<BulkWords>,
     answer: Answer,
@@ -33,7 +33,7 @@ pub struct BulkJob {
 const INTENT_BYTES: usize = 64;
 
 #[derive(Clone, Copy)]
-pub(crate) enum Answer {
+pub enum Answer {
     Ok,
     Count,
     /// Whether it was done.
@@ -43,7 +43,7 @@ pub(crate) enum Answer {
 }
 
 /// Their keys and values.
-pub(crate) enum BulkWords {
+pub enum BulkWords {
     Pairs(Arc<OwnedArgs>),
     /// All of them new.
     NewPairs(Arc<OwnedArgs>),
@@ -104,7 +104,7 @@ impl Words for BulkWords {
 
 impl BulkWords {
     /// The name of its command.
-    pub(crate) fn command(&self) -> &'static str {
+    pub fn command(&self) -> &'static str {
         match self {
             BulkWords::Pairs(_) => "mset",
             BulkWords::NewPairs(_) => "msetnx",
@@ -115,7 +115,7 @@ impl BulkWords {
 }
 
 /// The kind of answer to a command of many words; None: it is no bulk.
-pub(crate) fn answer(command: &Command, args: Args<'_>) -> Option<Answer> {
+pub fn answer(command: &Command, args: Args<'_>) -> Option<Answer> {
     match command.name {
         // An odd number of words is an error that the handler knows to tell.
         "mset" if args.len() % 2 == 1 => Some(Answer::Ok),
@@ -127,7 +127,7 @@ pub(crate) fn answer(command: &Command, args: Args<'_>) -> Option<Answer> {
 
 impl Answer {
     /// The keys and values in the words of its command.
-    pub(crate) fn words(self, words: Arc<OwnedArgs>) -> BulkWords {
+    pub fn words(self, words: Arc<OwnedArgs>) -> BulkWords {
         match self {
             Answer::Ok => BulkWords::Pairs(words),
             Answer::Done => BulkWords::NewPairs(words),
@@ -137,14 +137,14 @@ impl Answer {
 }
 
 /// The queue of an EXEC as a bulk ([`is_bulk`]), and its answer. Cost: O(1).
-pub(crate) fn of_exec(queue: Queue) -> (BulkWords, Answer) {
+pub fn of_exec(queue: Queue) -> (BulkWords, Answer) {
     let answer = Answer::Oks(queue.len());
     (BulkWords::Sets(queue), answer)
 }
 
 impl BulkJob {
     /// A bulk that has not begun. `Full`: there is no memory for it.
-    pub(crate) fn new(
+    pub fn new(
         mut attempt: Attempt,
         db: usize,
         (words, answer): (BulkWords, Answer),
@@ -283,17 +283,16 @@ impl Stream for Oks {
 }
 
 /// Whether the commands of an EXEC can be a bulk: plain SETs, and nothing is watched.
-pub(crate) fn is_bulk(watched: usize, queue: &Queue) -> bool {
+pub fn is_bulk(watched: usize, queue: &Queue) -> bool {
     watched == 0 && queue.is_sets()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mail::Mail;
     use crate::piece::{Letter, Who};
-    use crate::session::ClientInfo;
-    use crate::{Local, Server, drive};
+    use crate::testing::Loop;
+    use observe::ClientInfo;
 
     fn mset(client: u64, key: &[u8], lost: u32) -> Box<BulkJob> {
         let words = OwnedArgs::from_slices(&[b"MSET", key, b"value"]);
@@ -305,77 +304,61 @@ mod tests {
         BulkJob::new(attempt, 0, what, false).expect("there is room")
     }
 
-    /// The clients that are answered when there is nothing left to do. In no order: works take turns by the clock.
-    fn answered(server: &Arc<Server>, local: &mut Local) -> Vec<u64> {
-        let mut done = Vec::new();
-        while local.works.any() {
-            drive::advance(server, local, &mut done);
-        }
-        let mut clients: Vec<u64> = done.iter().map(|delivery| delivery.client).collect();
-        clients.sort_unstable();
-        clients
-    }
-
     #[test]
     fn bulks_that_lost_go_one_after_the_other() {
-        let server = Server::start(Arc::default(), 1).unwrap();
-        let mut local = Local::new(0, &server);
+        let mut its = Loop::new();
         // Where nobody has lost there is no line.
-        drive::begin(&server, &mut local, mset(1, b"a", 0));
-        drive::begin(&server, &mut local, mset(2, b"a", 0));
-        assert_eq!((local.works.load().0, server.work.lines.waiting()), (2, 0));
-        assert_eq!(answered(&server, &mut local), [1, 2]);
+        its.begin(mset(1, b"a", 0));
+        its.begin(mset(2, b"a", 0));
+        assert_eq!((its.pieces(), its.work.lines.waiting()), (2, 0));
+        assert_eq!(its.answered(), [1, 2]);
         // The first has lost: who comes after it waits, and so does another that lost; one of another key does not.
-        drive::begin(&server, &mut local, mset(3, b"a", 1));
-        drive::begin(&server, &mut local, mset(4, b"a", 0));
-        drive::begin(&server, &mut local, mset(5, b"a", 1));
-        drive::begin(&server, &mut local, mset(6, b"b", 0));
-        assert_eq!((local.works.load().0, server.work.lines.waiting()), (2, 2));
-        assert_eq!(answered(&server, &mut local), [3, 6]);
+        its.begin(mset(3, b"a", 1));
+        its.begin(mset(4, b"a", 0));
+        its.begin(mset(5, b"a", 1));
+        its.begin(mset(6, b"b", 0));
+        assert_eq!((its.pieces(), its.work.lines.waiting()), (2, 2));
+        assert_eq!(its.answered(), [3, 6]);
         for next in [4, 5] {
-            let mut letters = Vec::new();
-            server.mailbox(0).drain(&mut letters);
-            let Some(Mail::Work(Letter::First(mut first))) = letters.pop() else { panic!("nobody is first") };
+            let Some(Letter::First(mut first)) = its.letters().pop() else { panic!("nobody is first") };
             assert!(first.who().client == next && first.spent().unwrap().line.is_some());
-            drive::begin(&server, &mut local, first);
-            assert_eq!(answered(&server, &mut local), [next]);
+            its.begin(first);
+            assert_eq!(its.answered(), [next]);
         }
         // It ended with the last.
-        assert_eq!(server.work.lines.waiting(), 0);
-        drive::begin(&server, &mut local, mset(7, b"a", 0));
-        drive::begin(&server, &mut local, mset(8, b"a", 0));
-        assert_eq!(answered(&server, &mut local), [7, 8]);
+        assert_eq!(its.work.lines.waiting(), 0);
+        its.begin(mset(7, b"a", 0));
+        its.begin(mset(8, b"a", 0));
+        assert_eq!(its.answered(), [7, 8]);
     }
 
     /// One that never ends would be first for ever.
     #[test]
     fn who_was_first_for_long_is_passed() {
-        let server = Server::start(Arc::default(), 1).unwrap();
-        let mut local = Local::new(0, &server);
-        drive::begin(&server, &mut local, mset(1, b"a", 1));
-        drive::begin(&server, &mut local, mset(2, b"a", 0));
-        drive::begin(&server, &mut local, mset(3, b"a", 0));
-        let next = |server: &Arc<Server>| {
-            let mut letters = Vec::new();
-            server.mailbox(0).drain(&mut letters);
+        let mut its = Loop::new();
+        its.begin(mset(1, b"a", 1));
+        its.begin(mset(2, b"a", 0));
+        its.begin(mset(3, b"a", 0));
+        let next = |its: &Loop| {
+            let mut letters = its.letters();
             let write = letters.pop().map(|letter| match letter {
-                Mail::Work(Letter::First(first)) => first,
+                Letter::First(first) => first,
                 _ => panic!("nobody is first"),
             });
             assert!(letters.is_empty());
             write
         };
         let now_ns = stdx::clock::mono_ns();
-        server.work.lines.tend(now_ns + 1_000_000_000);
-        assert!(next(&server).is_none());
-        server.work.lines.tend(now_ns + 6_000_000_000);
-        let second = next(&server).expect("the second is first");
-        drive::begin(&server, &mut local, second);
+        its.work.lines.tend(now_ns + 1_000_000_000);
+        assert!(next(&its).is_none());
+        its.work.lines.tend(now_ns + 6_000_000_000);
+        let second = next(&its).expect("the second is first");
+        its.begin(second);
         // Its end is that of the second's place, not the first's: the third goes on once.
-        assert_eq!(answered(&server, &mut local), [1, 2]);
-        let third = next(&server).expect("the third is first");
-        drive::begin(&server, &mut local, third);
-        assert_eq!(answered(&server, &mut local), [3]);
-        assert!(next(&server).is_none() && server.work.lines.waiting() == 0);
+        assert_eq!(its.answered(), [1, 2]);
+        let third = next(&its).expect("the third is first");
+        its.begin(third);
+        assert_eq!(its.answered(), [3]);
+        assert!(next(&its).is_none() && its.work.lines.waiting() == 0);
     }
 }

@@ -11,8 +11,8 @@
 //!
 //! Cost: O(1) a piece, besides copying it.
 
-use crate::session::ClientInfo;
 use command::{Held, Stream};
+use observe::ClientInfo;
 use resp::Reply;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const SHORT: usize = 64 << 10;
 const FIRST: usize = 16 << 10;
 
 /// Rests of replies, each with its place in the bytes.
-pub(crate) type Rests = VecDeque<(usize, Box<dyn Stream>)>;
+pub type Rests = VecDeque<(usize, Box<dyn Stream>)>;
 
 /// See the module.
 struct Assembled {
@@ -38,7 +38,7 @@ struct Assembled {
 }
 
 /// A reply as it is handed to its client: what is written at once, and the rest. `share` is what its bytes held while they were made.
-pub(crate) fn assemble(
+pub fn assemble(
     bytes: Vec<u8>,
     rests: Rests,
     share: Option<Share>,

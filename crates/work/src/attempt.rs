@@ -17,13 +17,14 @@ use crate::job::discard;
 use crate::lines::Place;
 use crate::piece::{Delivery, Desk, Piece, Step, Wait, Who};
 use crate::races::Races;
-use crate::session::{ClientInfo, Watch};
 use crate::snapshots::{Asker, Class, StopSign, refusal};
-use crate::tally::Tally;
-use crate::waits::{self, Spent};
+use crate::watch::Watch;
 use crate::works::KEYS;
 use command::Stream;
 use keyspace::{Announce, Commit, Overlay, Progress, Snapshot};
+use observe::ClientInfo;
+use observe::tally::Tally;
+use observe::waits::{self, Spent};
 use resp::Reply;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,11 +32,11 @@ use stdx::budget::{Budget, Full, Holding};
 use stdx::points::{self, Point};
 
 /// Keys that are committed at once, under the locks of all their shards: more of them are committed in slices.
-pub(crate) const AT_ONCE: usize = 128;
+pub const AT_ONCE: usize = 128;
 
 /// How far a long write is, when its loop has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Stage {
+pub enum Stage {
     /// It looks for its place in a line, and for its snapshot.
     Begins,
     /// The loop reads keys for it.
@@ -50,34 +51,34 @@ pub(crate) enum Stage {
 
 /// The part all long writes have: whose they are, how they have fared so far, what they hold.
 pub struct Attempt {
-    pub(crate) who: Who,
-    pub(crate) info: Arc<ClientInfo>,
+    pub who: Who,
+    pub info: Arc<ClientInfo>,
     /// Set when its client goes.
-    pub(crate) gone: Option<Arc<AtomicBool>>,
-    pub(crate) stage: Stage,
-    pub(crate) races: Races,
+    pub gone: Option<Arc<AtomicBool>>,
+    pub stage: Stage,
+    pub races: Races,
     /// In the line of its kind.
-    pub(crate) place: Option<Place>,
-    pub(crate) spent: Spent,
+    pub place: Option<Place>,
+    pub spent: Spent,
     /// Tells this attempt to stop.
-    pub(crate) sign: StopSign,
+    pub sign: StopSign,
     /// How often it gave its place to others.
-    pub(crate) gave_way: u32,
-    pub(crate) overlay: Option<Overlay>,
+    pub gave_way: u32,
+    pub overlay: Option<Overlay>,
     /// Its changes, if they are many: to be committed in slices.
-    pub(crate) commit: Option<Box<Commit>>,
+    pub commit: Option<Box<Commit>>,
     /// Up to which watched key it is settled since the snapshot.
     settled: Option<(usize, Box<[u8]>)>,
     /// The commands that ran within it.
-    pub(crate) tally: Tally,
+    pub tally: Tally,
     /// Memory it holds, from the budget of work.
-    pub(crate) budget: Arc<Budget>,
-    pub(crate) holding: Holding,
+    pub budget: Arc<Budget>,
+    pub holding: Holding,
 }
 
 impl Attempt {
     /// Its first one has not begun.
-    pub(crate) fn new(
+    pub fn new(
         who: Who,
         info: Arc<ClientInfo>,
         gone: Option<Arc<AtomicBool>>,
@@ -103,7 +104,7 @@ impl Attempt {
     }
 
     /// Describes it to the table of places.
-    pub(crate) fn asks(&self, class: Class, for_client: bool, words: Vec<Vec<u8>>) -> Asker {
+    pub fn asks(&self, class: Class, for_client: bool, words: Vec<Vec<u8>>) -> Asker {
         Asker {
             client: self.who.client,
             info: Some(self.info.clone()),
@@ -118,24 +119,24 @@ impl Attempt {
     }
 
     /// Whether its client has gone.
-    pub(crate) fn is_orphan(&self) -> bool {
+    pub fn is_orphan(&self) -> bool {
         self.gone.as_ref().is_some_and(|gone| gone.load(Ordering::Relaxed))
     }
 
     /// Holds memory for so much; `Full`: it may not have so much. O(1).
-    pub(crate) fn hold(&mut self, bytes: usize) -> Result<(), Full> {
+    pub fn hold(&mut self, bytes: usize) -> Result<(), Full> {
         let held = self.holding.set(&self.budget, bytes as u64);
         self.info.work_bytes.store(self.holding.held(), Ordering::Relaxed);
         held
     }
 
     /// Whether what a run did is so much that it is committed in slices.
-    pub(crate) fn is_much(&self, overlay: &Overlay) -> bool {
+    pub fn is_much(&self, overlay: &Overlay) -> bool {
         overlay.len() > AT_ONCE && overlay.is_dirty()
     }
 
     /// A run over the overlay is over: what it did is sealed if it is much. O(keys · log keys) then.
-    pub(crate) fn keep(&mut self, overlay: Overlay, announce: Option<Announce>) {
+    pub fn keep(&mut self, overlay: Overlay, announce: Option<Announce>) {
         if !self.is_much(&overlay) {
             self.overlay = Some(overlay);
             return;
@@ -146,19 +147,19 @@ impl Attempt {
     }
 
     /// Drops what the attempt read and did (A1). Its snapshot is closed now, the rest is freed elsewhere.
-    pub(crate) fn drop_work(&mut self) {
+    pub fn drop_work(&mut self) {
         self.overlay.take().into_iter().for_each(Overlay::dispose);
         self.commit.take().into_iter().for_each(discard);
     }
 
     /// A reply as its client gets it; from here on its bytes are no memory of work.
-    pub(crate) fn assemble(&mut self, bytes: Vec<u8>, rests: Rests) -> (Vec<u8>, Option<Box<dyn Stream>>) {
+    pub fn assemble(&mut self, bytes: Vec<u8>, rests: Rests) -> (Vec<u8>, Option<Box<dyn Stream>>) {
         let _ = self.holding.set(&self.budget, bytes.capacity() as u64);
         assembled::assemble(bytes, rests, self.holding.take(), Some(&self.info))
     }
 
     /// The delivery of its reply.
-    pub(crate) fn delivery(
+    pub fn delivery(
         &self,
         (bytes, stream): (Vec<u8>, Option<Box<dyn Stream>>),
         spent: Box<Spent>,
@@ -184,7 +185,7 @@ impl Attempt {
 
 /// How a run on a thread ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum End {
+pub enum End {
     /// It did all it had to.
     Done,
     /// Keys it needs are not read yet.
@@ -200,7 +201,7 @@ pub(crate) enum End {
 }
 
 /// A kind of long write: a job, a script, a bulk.
-pub(crate) trait Long: Send + Sized + 'static {
+pub trait Long: Send + Sized + 'static {
     fn attempt(&self) -> &Attempt;
 
     fn attempt_mut(&mut self) -> &mut Attempt;
@@ -335,7 +336,7 @@ impl<L: Long> Piece for L {
 }
 
 /// Opens its snapshot and sends it to its thread; it waits if too many are open, or in the line of its kind.
-pub(crate) fn submit<L: Long>(work: Box<L>, desk: &mut Desk<'_>) -> Step {
+pub fn submit<L: Long>(work: Box<L>, desk: &mut Desk<'_>) -> Step {
     match ready(work, desk) {
         Ok(work) => send_off(work, desk),
         Err(step) => step,
@@ -343,7 +344,7 @@ pub(crate) fn submit<L: Long>(work: Box<L>, desk: &mut Desk<'_>) -> Step {
 }
 
 /// Gets its place in the line of its kind, and its snapshot, unless it waits for one of them, or needs none.
-pub(crate) fn ready<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Result<Box<L>, Step> {
+pub fn ready<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Result<Box<L>, Step> {
     // From here on it is another's, and its client waits for it.
     stdx::panics::changes();
     work.attempt_mut().stage = Stage::Begins;
@@ -566,7 +567,7 @@ fn untrue<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
 }
 
 /// Ends what others may wait for (A3), and counts what ran within it.
-pub(crate) fn close<L: Long>(work: &mut L, desk: &mut Desk<'_>) -> Box<Spent> {
+pub fn close<L: Long>(work: &mut L, desk: &mut Desk<'_>) -> Box<Spent> {
     if let Some(watch) = work.watch().map(std::mem::take) {
         desk.forget(watch);
     }
@@ -581,7 +582,7 @@ pub(crate) fn close<L: Long>(work: &mut L, desk: &mut Desk<'_>) -> Box<Spent> {
 }
 
 /// It is over: the reply.
-pub(crate) fn deliver<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
+pub fn deliver<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
     let spent = close(&mut *work, desk);
     Step::Over(work.reply(spent, desk))
 }

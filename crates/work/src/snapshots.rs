@@ -15,11 +15,11 @@
 mod places;
 
 use crate::piece::{Letter, Post};
-use crate::waits::{Ahead, Queued};
 use keyspace::{Ended, Keyspace, Limits, Snapshot};
+use observe::waits::{Ahead, Queued};
 use parking_lot::{Mutex, MutexGuard};
 pub use places::PLACES;
-pub(crate) use places::{Asker, Class, Known, StopSign, shortened};
+pub use places::{Asker, Class, Known, StopSign, shortened};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
@@ -55,7 +55,7 @@ pub struct Usage {
 
 impl Snapshots {
     /// Snapshots of a keyspace. `post` tells a loop that it is its turn.
-    pub(crate) fn new(keyspace: Arc<Keyspace>, post: Post) -> Snapshots {
+    pub fn new(keyspace: Arc<Keyspace>, post: Post) -> Snapshots {
         Snapshots {
             keyspace,
             post,
@@ -72,7 +72,7 @@ impl Snapshots {
 
     /// A snapshot for a client's long work, if it is its turn; else it queues up and is told by [`Letter::Snapshot`].
     /// `queued`: it waits already.
-    pub(crate) fn open(&self, loop_id: usize, asker: Asker, queued: &mut Option<Queued>) -> Option<Snapshot> {
+    pub fn open(&self, loop_id: usize, asker: Asker, queued: &mut Option<Queued>) -> Option<Snapshot> {
         let began_ns = stdx::clock::mono_ns();
         let mut places = self.swept();
         let turn = match queued {
@@ -133,7 +133,7 @@ impl Snapshots {
     }
 
     /// One that waited is over.
-    pub(crate) fn leave(&self, ticket: u64) {
+    pub fn leave(&self, ticket: u64) {
         let mut places = self.places.lock();
         places.leave(ticket, false);
         self.note_waiting(&places);
@@ -145,12 +145,12 @@ impl Snapshots {
     }
 
     /// A client that holds a place, or held one lately.
-    pub(crate) fn whose(&self, client: u64) -> Option<Known> {
+    pub fn whose(&self, client: u64) -> Option<Known> {
         self.places.lock().whose(client)
     }
 
     /// Stops the long work of a client: it was killed, or has gone.
-    pub(crate) fn stop(&self, client: u64) {
+    pub fn stop(&self, client: u64) {
         self.places.lock().stop(client);
     }
 
@@ -218,7 +218,7 @@ const SETTLED_MS: u64 = 1000;
 impl Snapshots {
     /// Frees what nobody reads any more, and ends those who keep too much of it, or for too long: these clients lose their
     /// snapshots. Called by one loop, now and then. Cost: O(shards), and O(n) for n replies that are being streamed.
-    pub(crate) fn tend(&self, limits: Limits, mono_ms: u64, now_ms: u64) -> Vec<u64> {
+    pub fn tend(&self, limits: Limits, mono_ms: u64, now_ms: u64) -> Vec<u64> {
         let kept = self.tend_streams(limits, now_ms);
         let revoked = self.keyspace.limit_snapshots(mono_ms, limits, kept);
         let (mut places, mut ended) = (self.places.lock(), Vec::new());
@@ -282,7 +282,7 @@ impl Snapshots {
     }
 
     /// Has the loop of somebody who waits for a place look for the next. May be called by any thread.
-    pub(crate) fn closed(&self) {
+    pub fn closed(&self) {
         if let Some(loop_id) = self.some_loop() {
             (self.post)(loop_id, Letter::Snapshot);
         }
@@ -299,7 +299,7 @@ pub fn name(why: Ended) -> &'static str {
 }
 
 /// The error for a client whose snapshot was revoked; None if it was not.
-pub(crate) fn refusal(snapshot: &Snapshot) -> Option<String> {
+pub fn refusal(snapshot: &Snapshot) -> Option<String> {
     match snapshot.ended()? {
         Ended::Flushed => None,
         why => Some(format!(

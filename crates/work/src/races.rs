@@ -1,7 +1,7 @@
 //! Races: how often a long commit was lost to others' writes, and the protection it earns so (job J3).
 
-use crate::waits::{Ahead, Spent};
 use keyspace::{Keyspace, Protection};
+use observe::waits::{Ahead, Spent};
 use std::sync::Arc;
 
 /// Lost races from which on a commit is protected (job J3).
@@ -18,11 +18,11 @@ const INSISTS_MS: u64 = 1000;
 pub struct Races {
     pub lost: u32,
     /// To whom the last was lost, and how long all that were took.
-    pub(crate) lost_to: Option<Ahead>,
+    pub lost_to: Option<Ahead>,
     /// When the first attempt began: the older of two long commits wins.
     pub age: u64,
     /// An attempt has ended by an alarm.
-    pub(crate) doomed: bool,
+    pub doomed: bool,
     /// The keys of the last attempt, sorted.
     hashes: Option<Box<[u64]>>,
     protection: Option<Protection>,
@@ -30,29 +30,29 @@ pub struct Races {
 
 impl Races {
     /// Begins now.
-    pub(crate) fn new() -> Races {
+    pub fn new() -> Races {
         Races { age: stdx::clock::mono_ns(), ..Races::default() }
     }
 
     /// Remembers the keys of an attempt, if they may have to be protected. Cost: O(keys · log keys).
-    pub(crate) fn remember(&mut self, hashes: impl FnOnce() -> Box<[u64]>) {
+    pub fn remember(&mut self, hashes: impl FnOnce() -> Box<[u64]>) {
         if self.lost + 1 >= PROTECT_FROM {
             self.hashes = Some(hashes());
         }
     }
 
     /// Adds them to what is told of its time.
-    pub(crate) fn told(&self, spent: Spent) -> Spent {
+    pub fn told(&self, spent: Spent) -> Spent {
         Spent { lost: self.lost, lost_to: self.lost_to, ..spent }
     }
 
     /// It is over: writers of its keys need not wait for what is freed of it in its own time (J3).
-    pub(crate) fn end(&mut self) {
+    pub fn end(&mut self) {
         self.protection = None;
     }
 
     /// Another race was lost, all attempts so far took so long: raises the protection it has earned (J3).
-    pub(crate) fn lose(&mut self, keyspace: &Arc<Keyspace>, client: u64, now_ms: u64, took_ns: u64) {
+    pub fn lose(&mut self, keyspace: &Arc<Keyspace>, client: u64, now_ms: u64, took_ns: u64) {
         self.lost += 1;
         self.protection = None;
         let insists_ms = (took_ns / 1_000_000).max(INSISTS_MS);

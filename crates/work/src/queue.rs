@@ -61,12 +61,12 @@ pub struct Queue {
 }
 
 /// Whether a command of a transaction that runs over an overlay waits for the commit (`scripts::deeds`).
-pub(crate) fn is_deed(command: &Command) -> bool {
+pub fn is_deed(command: &Command) -> bool {
     matches!(command.run, Run::Exec) && !needs_engine(command) && !command.is(facts::AT_PLACE)
 }
 
 /// Whether it looks for scripts and functions.
-pub(crate) fn needs_engine(command: &Command) -> bool {
+pub fn needs_engine(command: &Command) -> bool {
     command.is(facts::SCRIPT | facts::ENGINE)
 }
 
@@ -99,20 +99,24 @@ impl Chunk {
 }
 
 impl Queue {
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Words of all commands.
+    #[inline]
     pub fn words(&self) -> usize {
         self.words
     }
 
     /// About the memory its words take.
+    #[inline]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -122,37 +126,43 @@ impl Queue {
         self.holding.set(work, self.own as u64)
     }
 
+    #[inline]
     pub fn has_writes(&self) -> bool {
         self.writes > 0
     }
 
     /// Whether it is refused while memory is short.
+    #[inline]
     pub fn is_denied_oom(&self) -> bool {
         self.hungry > 0
     }
 
     /// Whether every command is a function of keys.
+    #[inline]
     pub fn is_keyed(&self) -> bool {
         self.keyed == self.len
     }
 
     /// Whether the `i`-th command changes which scripts and functions there are, and one behind it may look for them.
     /// `drafted`: one before it did.
-    pub(crate) fn changes_code(&self, i: usize, drafted: bool) -> bool {
+    pub fn changes_code(&self, i: usize, drafted: bool) -> bool {
         (drafted || i < self.looked_until) && self.at(i).0.is(facts::CHANGES_CODE)
     }
 
     /// Whether only running it shows how long it takes.
+    #[inline]
     pub fn is_open_ended(&self) -> bool {
         self.looked_until + self.tours > 0 || self.flushes > FLUSHES
     }
 
     /// Whether it has actions that may take long.
+    #[inline]
     pub fn has_slow_actions(&self) -> bool {
         self.slow > 0
     }
 
     /// Whether it has a PUBLISH.
+    #[inline]
     pub fn publishes(&self) -> bool {
         self.published > 0
     }
@@ -163,6 +173,7 @@ impl Queue {
     }
 
     /// Whether every command is `SET key value`.
+    #[inline]
     pub fn is_sets(&self) -> bool {
         self.sets == self.len
     }
@@ -225,6 +236,7 @@ impl Queue {
     }
 
     /// The words of the `i`-th command, if they are many: whoever keeps them takes a share. Panics past the end.
+    #[inline]
     pub fn kept(&self, i: usize) -> Option<Arc<OwnedArgs>> {
         match &self.chunks[i / CHUNK].entries[i % CHUNK].words {
             Words::Own(words) => Some(words.clone()),
@@ -245,6 +257,7 @@ impl Queue {
         }
     }
 
+    #[inline]
     pub fn iter(&self) -> impl Iterator<Item = (&'static Command, Args<'_>)> + Clone {
         self.chunks.iter().flat_map(|chunk| (0..chunk.entries.len()).map(|i| chunk.at(i)))
     }
@@ -270,7 +283,7 @@ impl Drop for Queue {
 }
 
 /// The handler of a command that is a function of keys.
-pub(crate) fn handler(command: &Command) -> Option<Handler> {
+pub fn handler(command: &Command) -> Option<Handler> {
     match command.run {
         Run::Read(handler) | Run::Write(handler) => Some(handler),
         _ => None,

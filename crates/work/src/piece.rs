@@ -11,12 +11,12 @@
 //! - E3: a piece that belongs to no thread and no line is in one place: a loop's queue, its waiting room, or a letter.
 
 use crate::reading::ReadKeys;
-use crate::session::Watch;
-use crate::tally::Tally;
-use crate::waits::{Ahead, Spent};
+use crate::watch::{AT_A_STRETCH, Watch};
 use crate::works::Work;
 use command::{Block, Command, Stream};
 use keyspace::Changes;
+use observe::tally::Tally;
+use observe::waits::{Ahead, Spent};
 use resp::OwnedArgs;
 use std::any::Any;
 use std::sync::Arc;
@@ -98,12 +98,12 @@ pub struct Delivery {
 /// A job found nothing for a command that waits.
 pub struct Wait {
     pub client: u64,
-    pub(crate) command: &'static Command,
-    pub(crate) args: Arc<OwnedArgs>,
-    pub(crate) block: Block,
+    pub command: &'static Command,
+    pub args: Arc<OwnedArgs>,
+    pub block: Block,
     /// When the job began.
-    pub(crate) since_ns: u64,
-    pub(crate) spent: Spent,
+    pub since_ns: u64,
+    pub spent: Spent,
 }
 
 impl Piece for Delivery {
@@ -122,7 +122,7 @@ pub struct Tray {
     /// Changes to be told.
     pub told: Vec<Changes>,
     /// Commands that ran within others of a client, to be counted.
-    pub(crate) ran: Vec<(u64, Tally)>,
+    pub ran: Vec<(u64, Tally)>,
     /// Pieces that begin.
     pub begun: Vec<Box<dyn Piece>>,
 }
@@ -147,7 +147,7 @@ impl Desk<'_> {
     }
 
     /// These ran for a client.
-    pub(crate) fn count(&mut self, client: u64, tally: Tally) {
+    pub fn count(&mut self, client: u64, tally: Tally) {
         self.tray.ran.push((client, tally));
     }
 
@@ -162,8 +162,8 @@ impl Desk<'_> {
     }
 
     /// Gives up what a client watched, in slices if that is much.
-    pub(crate) fn forget(&mut self, mut watch: Watch) {
-        if watch.forget_some(&self.work.keyspace, crate::transaction::AT_A_STRETCH) {
+    pub fn forget(&mut self, mut watch: Watch) {
+        if watch.forget_some(&self.work.keyspace, AT_A_STRETCH) {
             self.tray.begun.push(Box::new(watch));
         }
     }

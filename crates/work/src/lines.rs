@@ -20,7 +20,7 @@
 
 use crate::attempt::Long;
 use crate::piece::{Letter, Piece, Post};
-use crate::waits::Queued;
+use observe::waits::Queued;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -57,7 +57,7 @@ pub struct Place {
 const FIRST_NS: u64 = 5_000_000_000;
 
 /// The number of a line: a command's name or a script's digest, a database, and a key.
-pub(crate) fn kind(name: &[u8], db: usize, key: Option<&[u8]>) -> u64 {
+pub fn kind(name: &[u8], db: usize, key: Option<&[u8]>) -> u64 {
     // Two kinds of one number would share a line: rare, and harmless.
     let key = key.map_or(0, |key| hash_bytes(key).rotate_left(1 + db as u32 % 61));
     hash_bytes(name) ^ key
@@ -65,7 +65,7 @@ pub(crate) fn kind(name: &[u8], db: usize, key: Option<&[u8]>) -> u64 {
 
 impl Lines {
     /// None yet. `post` tells a loop whose work is first.
-    pub(crate) fn new(post: Post) -> Arc<Lines> {
+    pub fn new(post: Post) -> Arc<Lines> {
         Arc::new(Lines {
             count: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
@@ -82,7 +82,7 @@ impl Lines {
 
     /// Lets work pass that is about to open its snapshot, unless it has to wait in the line of its kind: then it comes back by
     /// [`Letter::First`]. Work that has lost a race opens a line if there is none.
-    pub(crate) fn stand<L: Long>(self: &Arc<Lines>, mut work: Box<L>) -> Option<Box<L>> {
+    pub fn stand<L: Long>(self: &Arc<Lines>, mut work: Box<L>) -> Option<Box<L>> {
         let attempt = work.attempt();
         let lost = attempt.races.lost > 0;
         if !lost && self.count.load(Ordering::Relaxed) == 0 || attempt.place.is_some() {
@@ -129,7 +129,7 @@ impl Lines {
     }
 
     /// Lets the next go on where one has been first for long (Q3). Called now and then. Cost: O(lines).
-    pub(crate) fn tend(self: &Arc<Lines>, now_ns: u64) {
+    pub fn tend(self: &Arc<Lines>, now_ns: u64) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
