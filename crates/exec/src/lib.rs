@@ -47,6 +47,7 @@ mod prefetch;
 pub mod queue;
 mod races;
 pub mod reading;
+pub mod replay;
 pub mod scripts;
 mod server;
 pub mod session;
@@ -65,6 +66,7 @@ pub use command::{Flow, Held, Stream};
 pub use local::Local;
 pub use observe::{TurnLog, clients, info, latency, slowlog, stats, waits};
 pub use prefetch::{Hashes, prefetch};
+pub use replay::Replay;
 pub use server::{Program, Server};
 pub use session::Session;
 
