@@ -263,7 +263,7 @@ impl Db {
             }
             out.clear();
         };
-        let changes = overlay.commit(self.now_ms).expect("there is no other client");
+        let changes = overlay.commit(self.now_ms, None).expect("there is no other client");
         assert!(result.is_ok() || changes.dirty <= swept(&changes), "{args:?}: an error after a change");
         Ran { result, outcome, effects, looks, changes }
     }

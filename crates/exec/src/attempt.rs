@@ -135,7 +135,7 @@ impl Attempt {
     }
 
     /// A run over the overlay is over: what it did is sealed if it is much. O(keys · log keys) then.
-    pub(crate) fn keep(&mut self, overlay: Overlay, announce: Option<Announce>) {
+    pub(crate) fn keep(&mut self, overlay: Overlay, announce: Announce) {
         if !self.is_much(&overlay) {
             self.overlay = Some(overlay);
             return;
@@ -251,8 +251,8 @@ pub(crate) trait Long: Send + Sized + 'static {
         None
     }
 
-    /// A function that tells the sink of its effects.
-    fn announce(&mut self, desk: &Desk<'_>) -> Option<Announce>;
+    /// What those that follow the sequence are told.
+    fn announce(&mut self, desk: &Desk<'_>) -> Announce;
 
     /// A commit straight from its words.
     fn commit(&mut self, _: &Desk<'_>) -> Option<Box<Commit>> {
@@ -460,9 +460,8 @@ fn decide<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
     // Not for mere reads: only a flush makes those start over, and they may know very many keys.
     work.attempt_mut().races.remember(|| overlay.hashes());
     let announce = work.announce(desk);
-    match overlay.commit(desk.now_ms) {
+    match overlay.commit(desk.now_ms, announce) {
         Ok(changes) => {
-            announce.into_iter().for_each(|announce| announce(changes.lsn));
             desk.tell(changes);
             end(work, desk)
         }

@@ -13,7 +13,7 @@ use crate::tally::Tally;
 use crate::waits::Spent;
 use command::places;
 use command::{Command, Stream};
-use keyspace::{Announce, Commit, Keyspace, Progress, Snapshot, Words};
+use keyspace::{Announce, Commit, EffectVisitor, Effects, Progress, Snapshot, Words};
 use resp::{Args, OwnedArgs, Reply};
 use std::sync::Arc;
 use stdx::budget::Full;
@@ -102,6 +102,34 @@ impl Words for BulkWords {
     }
 }
 
+/// What those that follow the sequence are told of a bulk.
+struct BulkEffects {
+    db: u32,
+    words: Arc<BulkWords>,
+}
+
+impl Effects for BulkEffects {
+    fn each(&self, visit: &mut EffectVisitor<'_>) {
+        match &*self.words {
+            BulkWords::Pairs(words) | BulkWords::NewPairs(words) | BulkWords::Keys(words) => {
+                visit(Some(self.db), &mut words.args().iter());
+            }
+            BulkWords::Sets(sets) => {
+                sets.iter().for_each(|(_, args)| visit(Some(self.db), &mut args.iter()));
+            }
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match &*self.words {
+            BulkWords::Pairs(words) | BulkWords::NewPairs(words) | BulkWords::Keys(words) => {
+                words.args().bytes()
+            }
+            BulkWords::Sets(sets) => sets.iter().map(|(_, args)| args.bytes()).sum(),
+        }
+    }
+}
+
 impl BulkWords {
     /// The name of its command.
     pub(crate) fn command(&self) -> &'static str {
@@ -157,22 +185,6 @@ impl BulkJob {
         Ok(Box::new(BulkJob { attempt, db, words: Arc::new(words), answer, resp3, found: None }))
     }
 
-    /// A function that tells the sink of its effects.
-    fn tells(&self, keyspace: &Arc<Keyspace>) -> Announce {
-        let (keyspace, db, words) = (keyspace.clone(), self.db, self.words.clone());
-        Box::new(move |lsn| {
-            let Some(sink) = keyspace.sink() else { return };
-            match &*words {
-                BulkWords::Pairs(words) | BulkWords::NewPairs(words) | BulkWords::Keys(words) => {
-                    sink.effect(lsn, db, &mut words.args().iter());
-                }
-                BulkWords::Sets(sets) => {
-                    sets.iter().for_each(|(_, args)| sink.effect(lsn, db, &mut args.iter()));
-                }
-            }
-        })
-    }
-
     /// A reply to so many SETs. They ran as one: each is said to have taken its share.
     fn oks(&self, n: usize, desk: &mut Desk<'_>) -> Box<dyn Stream> {
         let mut tally = Tally::default();
@@ -220,9 +232,9 @@ impl Long for BulkJob {
         true
     }
 
-    fn announce(&mut self, desk: &Desk<'_>) -> Option<Announce> {
-        let keyspace = &desk.work.keyspace;
-        keyspace.sink().map(|_| self.tells(keyspace))
+    fn announce(&mut self, desk: &Desk<'_>) -> Announce {
+        let effects = BulkEffects { db: self.db as u32, words: self.words.clone() };
+        desk.work.keyspace.listens().then(|| Arc::new(effects) as Arc<dyn Effects>)
     }
 
     /// Another one after each lost race.

@@ -142,7 +142,7 @@ pub struct Job {
     /// Keys read for it, not yet in the overlay.
     read: Wanted,
     out: Reply,
-    effects: Vec<Arc<OwnedArgs>>,
+    effects: Vec<(u32, Arc<OwnedArgs>)>,
     state: State,
     random: u64,
     started_ns: u64,
@@ -336,8 +336,8 @@ impl Long for Job {
         self.watch.as_mut()
     }
 
-    fn announce(&mut self, desk: &Desk<'_>) -> Option<Announce> {
-        self.tells(&desk.work.keyspace)
+    fn announce(&mut self, _: &Desk<'_>) -> Announce {
+        self.tells()
     }
 
     fn forget(&mut self) {

@@ -59,10 +59,11 @@ use crate::session::{ClientInfo, Watch};
 use crate::tally::Tally;
 use crate::waits::Spent;
 use crate::{Local, Server, Session, drive};
+use command::effects::List;
 use command::places;
 use command::table::{self, Run};
 use command::{Budget, Caller, Command, Cx, Error};
-use keyspace::{Changes, Chunk, KeyBatches, Keyspace, Overlay, Snapshot, View};
+use keyspace::{Announce, Changes, Chunk, KeyBatches, Keyspace, Overlay, Snapshot, View};
 use parking_lot::Mutex;
 use resp::{OwnedArgs, Reply};
 use script::{Engine, Host, Limits, Sha, Stop};
@@ -213,7 +214,7 @@ struct Told {
     /// About what they take.
     bytes: usize,
     /// With their databases.
-    effects: Vec<(usize, OwnedArgs)>,
+    effects: Vec<(u32, OwnedArgs)>,
     /// EXEC: the database it leaves its client in.
     selected: Option<usize>,
     /// EXEC: the version of the libraries it began to change.
@@ -233,9 +234,12 @@ impl Told {
         self.effects.append(&mut next.effects);
     }
 
-    fn tell_effects(&mut self, sink: &dyn keyspace::CommitSink, lsn: keyspace::Lsn) {
-        let effects = std::mem::take(&mut self.effects);
-        effects.iter().for_each(|(db, effect)| sink.effect(lsn, *db, &mut effect.args().iter()));
+    /// What those that follow the sequence are told. It hands its effects over.
+    fn announce(&mut self) -> Announce {
+        if self.effects.is_empty() {
+            return None;
+        }
+        Some(Arc::new(List(std::mem::take(&mut self.effects))))
     }
 }
 
@@ -471,7 +475,7 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
             forget_watched(act, &mut run);
             return Started::Done;
         }
-        let (changes, committed) = settle(&server.keyspace, act.local.now_ms, overlay, &mut told);
+        let (changes, committed) = settle(act.local.now_ms, overlay, &mut told);
         drive::tell(&server, act.local, changes);
         if committed {
             act.local.count_within(&server, &mut lua.tally, act.session.id);
@@ -522,7 +526,7 @@ fn forget_watched(act: &mut Act<'_, '_>, run: &mut ScriptRun) {
 }
 
 /// Commits; false: the race was lost. Gives what is to be told.
-fn settle(keyspace: &Keyspace, now_ms: u64, overlay: Overlay, told: &mut Told) -> (Option<Changes>, bool) {
+fn settle(now_ms: u64, overlay: Overlay, told: &mut Told) -> (Option<Changes>, bool) {
     if !overlay.is_dirty() {
         // What was loaded before a FLUSHDB and what was loaded after it are of two moments.
         let current = overlay.snapshot().is_current();
@@ -530,13 +534,8 @@ fn settle(keyspace: &Keyspace, now_ms: u64, overlay: Overlay, told: &mut Told) -
         return (None, current);
     }
     stdx::panics::changes();
-    match overlay.commit(now_ms) {
-        Ok(changes) => {
-            if let Some(sink) = keyspace.sink() {
-                told.tell_effects(sink, changes.lsn);
-            }
-            (Some(changes), true)
-        }
+    match overlay.commit(now_ms, told.announce()) {
+        Ok(changes) => (Some(changes), true),
         Err(keyspace::Lost { told, .. }) => (Some(told), false),
     }
 }

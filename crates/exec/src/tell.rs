@@ -11,7 +11,7 @@
 
 use crate::mail::Mail;
 use crate::{Local, Server, blocking};
-use command::{Command, Effect};
+use command::Command;
 use keyspace::{Changes, Lsn, Ready, View};
 use resp::{Args, OwnedArgs};
 use std::sync::atomic::Ordering;
@@ -25,16 +25,7 @@ impl Server {
         effects: &[OwnedArgs],
         view: &View<'_>,
     ) {
-        let (Some(sink), lsn) = (self.keyspace.sink(), view.changes().lsn) else { return };
-        if lsn == 0 || !command.is_write() || view.changes().dirty == 0 {
-            return;
-        }
-        if command.effect == Effect::Itself && effects.is_empty() {
-            return sink.effect(lsn, view.db(), &mut args.iter());
-        }
-        for effect in effects {
-            sink.effect(lsn, view.db(), &mut effect.args().iter());
-        }
+        command::effects::log(&self.keyspace, command, args, effects, view);
     }
 
     /// Tells the outside what a command did (X3); gives what waiters are to be served with.

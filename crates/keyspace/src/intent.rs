@@ -33,8 +33,9 @@ mod bulk;
 
 use crate::entry::Owned;
 use crate::overlay::{Cell, Names, Overlay, Parts, ReadKeys, apply, is_live};
-use crate::record::{Announce, Fate, Record};
+use crate::record::{Fate, Record};
 use crate::sequence::{Lsn, Sequence, Snapshot};
+use crate::tell::Announce;
 use crate::underway::Numbers;
 use crate::view::{Changes, View};
 use crate::{Conflict, Keyspace};
@@ -384,7 +385,7 @@ pub struct Commit {
 
 impl Commit {
     /// O(keys).
-    pub(crate) fn new(parts: Parts, age: u64, announce: Option<Announce>) -> Commit {
+    pub(crate) fn new(parts: Parts, age: u64, announce: Announce) -> Commit {
         let Parts { snapshot, ran_ms, shards, read, expires_ms, flushed, swaps } = parts;
         let relied_on = |intent: &Intent| expiry_relied_on(intent.cell.as_ref()?, ran_ms);
         let expiries = shards.iter().flat_map(|(_, cells)| cells.iter().filter_map(relied_on));
@@ -418,9 +419,9 @@ impl Commit {
         db: usize,
         words: Arc<dyn Words>,
         age: u64,
-        announce: Option<Announce>,
+        announce: Announce,
     ) -> Commit {
-        let bulk = Bulk::new(words, db);
+        let (bulk, announce) = (Bulk::new(words, db), keyspace.group(Vec::new(), announce));
         Commit {
             keyspace: keyspace.clone(),
             snapshot: None,
@@ -694,7 +695,7 @@ pub(crate) fn expiry_relied_on(cell: &Cell, ran_ms: u64) -> Option<u64> {
 impl Overlay {
     /// Makes a commit of it that can be done in pieces; for overlays of many keys. `age`: the smaller wins against other
     /// long commits. Cost: O(keys · log keys), no lock taken.
-    pub fn seal(mut self, age: u64, announce: Option<Announce>) -> Commit {
+    pub fn seal(mut self, age: u64, announce: Announce) -> Commit {
         let announce = self.announce_expired(announce);
         Commit::new(self.into_parts(), age, announce)
     }

@@ -34,6 +34,7 @@ mod segment;
 mod sequence;
 mod shard;
 mod sweep;
+mod tell;
 #[cfg(test)]
 mod tests;
 mod underway;
@@ -47,12 +48,12 @@ pub use guard::{Guarded, Protection};
 pub use happened::{Happened, Happening, Run};
 pub use intent::{Commit, Progress, Words};
 pub use overlay::{Chunk, Conflict, KeyBatches, Lost, Overlay};
-pub use record::Announce;
 pub use retained::{Limits, Revoked};
 pub use sequence::{Ended, Lsn, Snapshot};
 pub use sweep::{Sweep, Swept};
+pub use tell::{Announce, At, CommitSink, EffectVisitor, Effects, Mark, To};
 pub use view::{Changes, Class, Event, Item, KeySet, Keys, Ready, View, Watched, WrongType};
-pub use walk::{Mark, Walk, WalkEntry, WalkError, WalkFigures, WalkLimits, WalkSink, WalkValue, Walked};
+pub use walk::{Walk, WalkEntry, WalkError, WalkFigures, WalkLimits, WalkMark, WalkSink, WalkValue, Walked};
 
 use sequence::Sequence;
 use shard::Shard;
@@ -68,13 +69,6 @@ pub const MAX_ACTIVE: usize = MAX_LONG + 32;
 
 /// Shards of a keyspace.
 pub const SHARDS: usize = 1 << segment::SHARD_BITS;
-
-/// Receives every write, in the order of the sequence per shard: for a log, for replicas. An expiry arrives
-/// as the removal it is (DEL, HDEL). The shard locks are held during the call: note the effect, never wait.
-pub trait CommitSink: Send + Sync {
-    /// The command `args` took effect on `db` at `lsn`.
-    fn effect(&self, lsn: Lsn, db: usize, args: &mut dyn Iterator<Item = &[u8]>);
-}
 
 #[derive(Default)]
 struct Counts {
@@ -126,7 +120,6 @@ pub struct Keyspace {
     /// Until this time (milliseconds since 1970) readers leave expired keys in place.
     keep_expired_ms: AtomicU64,
     pub stats: Stats,
-    sink: OnceLock<Box<dyn CommitSink>>,
     /// Records that may have intents in shards (`intent.rs` I5).
     pub(crate) intents: AtomicUsize,
     pub(crate) underway: underway::Underway,
@@ -173,7 +166,6 @@ impl Keyspace {
             active_expire: AtomicU32::new(1),
             keep_expired_ms: AtomicU64::new(0),
             stats: Stats::default(),
-            sink: OnceLock::new(),
             intents: AtomicUsize::new(0),
             underway: underway::Underway::default(),
             walk: walk::Slot::default(),
@@ -196,22 +188,6 @@ impl Keyspace {
     /// All databases; the hidden ones come last.
     pub fn all_databases(&self) -> usize {
         self.counts.len()
-    }
-
-    /// Sets the receiver of every write. Only the first call counts.
-    pub fn set_sink(&self, sink: Box<dyn CommitSink>) {
-        let _ = self.sink.set(sink);
-    }
-
-    pub fn sink(&self) -> Option<&dyn CommitSink> {
-        self.sink.get().map(|sink| &**sink)
-    }
-
-    /// Tells the sink, if one is set, what the keyspace did by itself. The locks are held.
-    pub(crate) fn tell_sink(&self, lsn: Lsn, db: usize, words: &[&[u8]]) {
-        if let Some(sink) = self.sink() {
-            sink.effect(lsn, db, &mut words.iter().copied());
-        }
     }
 
     /// Mean time to live, in milliseconds, of a database's keys that expire; 0 if none does. The sweep

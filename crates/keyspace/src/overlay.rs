@@ -32,9 +32,9 @@ mod slots;
 use crate::entry::Owned;
 use crate::happened::{Happened, Happening};
 use crate::intent::Intent;
-use crate::record::Announce;
 use crate::sequence::Snapshot;
 use crate::shard_of;
+use crate::tell::Announce;
 use crate::view::{Changes, Class, View};
 pub use near::KeyBatches;
 use near::Near;
@@ -542,15 +542,9 @@ impl Overlay {
     }
 
     /// Has the sink told first of keys that were found expired (O9). They are removed when they are swept.
-    pub(crate) fn announce_expired(&mut self, announce: Option<Announce>) -> Option<Announce> {
-        let (expired, keyspace) = (self.take_expired(), self.snapshot.keyspace().clone());
-        if expired.is_empty() || keyspace.sink().is_none() {
-            return announce;
-        }
-        Some(Box::new(move |n| {
-            expired.iter().for_each(|(db, key)| keyspace.tell_sink(n, *db, &[b"DEL", key]));
-            announce.into_iter().for_each(|announce| announce(n));
-        }))
+    pub(crate) fn announce_expired(&mut self, announce: Announce) -> Announce {
+        let expired = self.take_expired();
+        self.snapshot.keyspace().group(expired, announce)
     }
 
     /// The keys that were found expired, with their databases.
@@ -783,9 +777,9 @@ impl Overlay {
         self.written = true;
     }
 
-    /// Commits everything at one LSN, or nothing (O2). `Lost`: run again on a new snapshot. O(keys known),
-    /// under their shards' locks.
-    pub fn commit(mut self, now_ms: u64) -> Result<Changes, Lost> {
+    /// Commits everything at one LSN, or nothing (O2), and tells the effects before the locks are released.
+    /// `Lost`: run again on a new snapshot. O(keys known), under their shards' locks.
+    pub fn commit(mut self, now_ms: u64, announce: Announce) -> Result<Changes, Lost> {
         self.adopt_read();
         if !self.snapshot.is_current() {
             return Err(Lost { told: Changes::default(), by: 0 });
@@ -831,6 +825,9 @@ impl Overlay {
         for (a, b) in swaps {
             view.swap(a, b);
         }
+        let lsn = view.changes().lsn;
+        // Without an LSN nothing has changed: what it did it undid.
+        announce.filter(|_| lsn != 0).into_iter().for_each(|effects| keyspace.tell_shared(lsn, effects));
         Ok(view.finish())
     }
 }

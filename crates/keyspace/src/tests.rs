@@ -313,16 +313,22 @@ type Told = Arc<std::sync::Mutex<Vec<(Lsn, usize, Vec<String>)>>>;
 struct Sink(Told);
 
 impl CommitSink for Sink {
-    fn effect(&self, lsn: Lsn, db: usize, args: &mut dyn Iterator<Item = &[u8]>) {
-        let words = args.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-        self.0.lock().unwrap().push((lsn, db, words));
+    fn words(&self, at: At, words: &mut dyn Iterator<Item = &[u8]>) {
+        let words = words.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+        self.0.lock().unwrap().push((at.lsn, at.db.unwrap() as usize, words));
     }
+
+    fn shared(&self, at: At, effects: Arc<dyn Effects>) {
+        effects.each(&mut |db, words| self.words(At { db, ..at }, words));
+    }
+
+    fn mark(&self, _: Lsn, _: Mark) {}
 }
 
 #[test]
 fn the_sink_hears_of_every_key_and_field_that_expires() {
     let (keyspace, told) = (Keyspace::new(2), Told::default());
-    keyspace.set_sink(Box::new(Sink(told.clone())));
+    keyspace.listen(Arc::new(Sink(told.clone())));
     (0..1000).for_each(|i| {
         set(&keyspace, &format!("k{i}"), "v", Some(if i % 2 == 0 { 1000 } else { 9000 }), 1);
     });
@@ -352,7 +358,7 @@ fn the_sink_hears_of_every_key_and_field_that_expires() {
 #[test]
 fn the_sink_hears_of_a_key_a_command_finds_expired() {
     let (keyspace, told) = (Keyspace::new(1), Told::default());
-    keyspace.set_sink(Box::new(Sink(told.clone())));
+    keyspace.listen(Arc::new(Sink(told.clone())));
     for key in ["read", "written"] {
         set(&keyspace, key, "v", Some(1000), 1);
     }
@@ -394,7 +400,7 @@ fn an_overlay_is_seen_by_nobody_until_it_commits_whole() {
     view.finish();
     assert!(!overlay.load_missing(), "what is overwritten need not be loaded");
     assert_eq!((get(&keyspace, "a", 1), get(&keyspace, "b", 1)), (Some("1".into()), None));
-    assert!(overlay.commit(1).is_ok());
+    assert!(overlay.commit(1, None).is_ok());
     assert_eq!(get(&keyspace, "a", 1), None);
     assert_eq!(get(&keyspace, "b", 1), Some("2".into()));
 }
@@ -412,7 +418,7 @@ fn an_overlay_that_read_what_changed_since_does_not_commit() {
         view.put_string(b"out", b"x", None);
         view.finish();
         set(&keyspace, std::str::from_utf8(key).unwrap(), "changed", None, 1);
-        assert!(overlay.commit(1).is_err());
+        assert!(overlay.commit(1, None).is_err());
         assert_eq!(get(&keyspace, "out", 1), None);
         del(&keyspace, "absent", 1);
     }
@@ -912,13 +918,13 @@ fn an_overlay_shows_the_whole_as_of_its_snapshot_with_its_own_changes() {
     assert_eq!(view.len(), 1);
     view.finish();
     assert_eq!(whole(&mut overlay, 10), BTreeSet::from(["after".to_string()]));
-    assert!(overlay.commit(20).is_err(), "it removed keys that others removed meanwhile");
+    assert!(overlay.commit(20, None).is_err(), "it removed keys that others removed meanwhile");
     let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap(), None);
     let mut view = View::overlay(&keyspace, &mut overlay, 0, 20);
     view.flush(None);
     view.put_string(b"after", b"x", None);
     view.finish();
-    assert!(overlay.commit(20).is_ok());
+    assert!(overlay.commit(20, None).is_ok());
     assert_eq!((keyspace.len(0), get(&keyspace, "after", 20)), (1, Some("x".into())));
     keyspace.check_invariants();
 }
@@ -969,7 +975,7 @@ fn an_overlay_exchanges_databases_as_the_keyspace_does() {
             assert_eq!(seen, expected, "step {step} of {seed}");
         }
         view.finish();
-        overlay.commit(1).unwrap();
+        overlay.commit(1, None).unwrap();
         let all = |keyspace: &Keyspace, db: usize| -> Vec<Option<Owned>> {
             (0..20).map(|i| keyspace.read_at(db, format!("k{i}").as_bytes(), Lsn::MAX)).collect()
         };

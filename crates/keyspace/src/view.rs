@@ -673,7 +673,7 @@ impl<'k> View<'k> {
     /// Tells the sink of expired keys that reads came across since it was told last (W6).
     #[cold]
     fn tell_stale(&mut self) {
-        if self.hush || self.keyspace.sink().is_none() || self.keyspace.keeps_expired(self.now_ms) {
+        if self.hush || !self.keyspace.listens() || self.keyspace.keeps_expired(self.now_ms) {
             return;
         }
         let (lsn, due_ms) = (self.changes.lsn, self.due_ms);

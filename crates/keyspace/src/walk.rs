@@ -136,7 +136,7 @@ pub struct WalkFigures {
 }
 
 /// Is called with the LSN of a walk, under all shard locks. Again if the walk begins anew (W5): the last call counts.
-pub type Mark = Arc<dyn Fn(Lsn) + Send + Sync>;
+pub type WalkMark = Arc<dyn Fn(Lsn) + Send + Sync>;
 
 /// What was queued in a shard, on its way to the sink.
 struct Taken {
@@ -165,7 +165,11 @@ impl Walk {
     }
 
     /// `begin`; `mark` hears of the LSN while nobody can write.
-    pub fn begin_marked(keyspace: &Arc<Keyspace>, limits: WalkLimits, mark: Mark) -> Result<Walk, WalkError> {
+    pub fn begin_marked(
+        keyspace: &Arc<Keyspace>,
+        limits: WalkLimits,
+        mark: WalkMark,
+    ) -> Result<Walk, WalkError> {
         Walk::begin_with(keyspace, limits, mark, u64::MAX)
     }
 
@@ -173,7 +177,7 @@ impl Walk {
     fn begin_with(
         keyspace: &Arc<Keyspace>,
         limits: WalkLimits,
-        mark: Mark,
+        mark: WalkMark,
         mask: u64,
     ) -> Result<Walk, WalkError> {
         if keyspace.walk.get().is_some() {

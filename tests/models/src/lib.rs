@@ -150,6 +150,9 @@ macro_rules! world {
                 fn closed_snapshot(&self) {}
             }
 
+            mod tell {
+                include!("told.rs");
+            }
             mod sequence {
                 include!(concat!(env!("OUT_DIR"), "/", stringify!($world), "/sequence.rs"));
             }
@@ -199,6 +202,9 @@ macro_rules! commit_world {
             }
             mod view {
                 pub(crate) use super::stage::{Changes, Class, View};
+            }
+            mod tell {
+                include!("told.rs");
             }
             mod sequence {
                 include!(concat!(env!("OUT_DIR"), "/", $dir, "/sequence.rs"));

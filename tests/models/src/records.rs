@@ -4,26 +4,28 @@
 use super::Keyspace;
 use super::record::{Fate, Record};
 use super::sequence::{Lsn, Sequence, Snapshot};
-use super::sync::Mutex;
+use super::tell::Something;
 use loom::thread;
 use std::sync::Arc;
 
 struct World {
     keyspace: Arc<Keyspace>,
     record: Arc<Record>,
-    told: Arc<Mutex<Vec<Lsn>>>,
 }
 
 impl World {
     fn new() -> Arc<World> {
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let hear = told.clone();
-        let record = Record::new(1, Some(Box::new(move |n| hear.lock().push(n))));
-        Arc::new(World { keyspace: Arc::default(), record, told })
+        let record = Record::new(1, Some(Arc::new(Something)));
+        Arc::new(World { keyspace: Arc::default(), record })
     }
 
     fn sequence(&self) -> &Sequence {
         &self.keyspace.sequence
+    }
+
+    /// The LSNs at which it was told.
+    fn told(&self) -> Vec<Lsn> {
+        self.sequence().tell.0.lock().clone()
     }
 
     /// Whether a key is seen in the record's state.
@@ -61,7 +63,7 @@ pub(crate) fn one_position_for_all() {
     for fate in [met, helper.join().unwrap()] {
         assert!(matches!(fate, Fate::Open) || fate == Fate::Committed(n));
     }
-    assert_eq!(*world.told.lock(), [n], "told once, of the one position");
+    assert_eq!(world.told(), [n], "told once, of the one position");
 }
 
 pub(crate) fn decided_or_aborted() {
@@ -77,5 +79,5 @@ pub(crate) fn decided_or_aborted() {
         None => assert_eq!(ended, Fate::Aborted),
     }
     assert_eq!(world.record.fate(world.sequence()), ended);
-    assert_eq!(world.told.lock().len(), usize::from(decided.is_some()));
+    assert_eq!(world.told().len(), usize::from(decided.is_some()));
 }

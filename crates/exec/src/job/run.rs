@@ -3,6 +3,7 @@
 use super::wanted::{Name, WANTED_BYTES, Wanted};
 use super::{Body, Job, State};
 use crate::attempt::Long;
+use command::effects::List;
 use command::{Budget, Caller, Cx, Error, Outcome, Room, places};
 use keyspace::{Announce, Keyspace, Overlay, View};
 use resp::Reply;
@@ -34,8 +35,7 @@ impl Job {
             self.attempt.overlay = Some(overlay);
             return;
         }
-        let keyspace = overlay.snapshot().keyspace().clone();
-        let announce = if self.attempt.is_much(&overlay) { self.tells(&keyspace) } else { None };
+        let announce = if self.attempt.is_much(&overlay) { self.tells() } else { None };
         self.attempt.keep(overlay, announce);
     }
 
@@ -174,10 +174,11 @@ impl Job {
             overlay.reset();
             return Err(State::NeedKeys(Wanted { asked, ..Wanted::default() }));
         }
-        if wrote && keyspace.sink().is_some() {
+        if wrote && keyspace.listens() {
+            let db = self.db as u32;
             match command.effect {
-                command::Effect::Itself if effects.is_empty() => self.effects.push(self.body.kept(i)),
-                _ => self.effects.extend(effects.into_iter().map(Arc::new)),
+                command::Effect::Itself if effects.is_empty() => self.effects.push((db, self.body.kept(i))),
+                _ => self.effects.extend(effects.into_iter().map(|effect| (db, Arc::new(effect)))),
             }
         }
         match result {
@@ -202,14 +203,11 @@ impl Job {
         tally.queued(command, args, ns);
     }
 
-    /// A function that tells the sink of its effects.
-    pub(super) fn tells(&mut self, keyspace: &Arc<Keyspace>) -> Option<Announce> {
-        keyspace.sink()?;
-        let (keyspace, db, effects) = (keyspace.clone(), self.db, std::mem::take(&mut self.effects));
-        Some(Box::new(move |lsn| {
-            if let Some(sink) = keyspace.sink() {
-                effects.iter().for_each(|e| sink.effect(lsn, db, &mut e.args().iter()));
-            }
-        }))
+    /// What those that follow the sequence are told. It hands its effects over. O(effects).
+    pub(super) fn tells(&mut self) -> Announce {
+        if self.effects.is_empty() {
+            return None;
+        }
+        Some(Arc::new(List(std::mem::take(&mut self.effects))))
     }
 }

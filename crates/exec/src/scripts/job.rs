@@ -102,13 +102,13 @@ impl ScriptJob {
         if ended.is_ok() && bench.cpu_ns() < SHORT_NS {
             server.scripts.forget_long(&self.run.body);
         }
-        self.keep(server, overlay);
+        self.keep(overlay);
     }
 
     /// Keeps the overlay; it is sealed if its changes are many.
-    fn keep(&mut self, server: &Server, mut overlay: Overlay) {
+    fn keep(&mut self, mut overlay: Overlay) {
         if self.ended.is_ok() && self.attempt.is_much(&overlay) {
-            let announce = announce(server, &mut self.told);
+            let announce = self.told.announce();
             return self.attempt.keep(overlay, announce);
         }
         if overlay.is_dirty() {
@@ -165,18 +165,6 @@ fn know_text(
         run.short = asked.memory.may_run_short(run.short)?;
         (run.body, run.read_only) = (asked.body, asked.read_only);
         Ok(())
-    }))
-}
-
-/// A function that tells the sink of a script's effects.
-fn announce(server: &Server, told: &mut Told) -> Option<Announce> {
-    server.keyspace.sink()?;
-    let keyspace = server.keyspace.clone();
-    let mut effects = Told { effects: std::mem::take(&mut told.effects), ..Told::default() };
-    Some(Box::new(move |lsn| {
-        if let Some(sink) = keyspace.sink() {
-            effects.tell_effects(sink, lsn);
-        }
     }))
 }
 
@@ -272,8 +260,8 @@ impl Long for ScriptJob {
         self.run.watch()
     }
 
-    fn announce(&mut self, desk: &Desk<'_>) -> Option<Announce> {
-        announce(&server_of(desk), &mut self.told)
+    fn announce(&mut self, _: &Desk<'_>) -> Announce {
+        self.told.announce()
     }
 
     fn forget(&mut self) {

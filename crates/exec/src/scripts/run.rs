@@ -415,7 +415,7 @@ impl<'a, 'o> Runner<'a, 'o> {
         if result == Err(Error::Budget) {
             return Err(self.elsewhere());
         }
-        let effects = (dirty && self.server.keyspace.sink().is_some()).then_some(effects);
+        let effects = (dirty && self.server.keyspace.listens()).then_some(effects);
         Ok((result, effects, random))
     }
 
@@ -481,7 +481,7 @@ impl<'a, 'o> Runner<'a, 'o> {
                 let Some(sent) = sent else {
                     return Err(Error::new("ERR the script is being run again elsewhere"));
                 };
-                if sent > 0 || server.keyspace.sink().is_some() {
+                if sent > 0 || server.keyspace.listens() {
                     self.keep(args.at(1).len() + args.at(2).len())?;
                     self.told.deeds.push(Deed::Publish(shard, args.at(1).to_vec(), args.at(2).to_vec()));
                 }
@@ -547,9 +547,9 @@ fn note_effects(
     told.bytes += bytes + KEPT;
     match command.effect {
         command::Effect::Itself if effects.is_empty() => {
-            told.effects.push((db, args.to_owned()));
+            told.effects.push((db as u32, args.to_owned()));
         }
-        _ => told.effects.extend(effects.into_iter().map(|effect| (db, effect))),
+        _ => told.effects.extend(effects.into_iter().map(|effect| (db as u32, effect))),
     }
 }
 

@@ -160,14 +160,18 @@ fn who_expires_first_goes_among_the_first() {
 #[test]
 fn an_eviction_is_a_write_like_any_other() {
     struct Heard(std::sync::Mutex<Vec<Vec<Vec<u8>>>>);
-    impl CommitSink for &'static Heard {
-        fn effect(&self, _: Lsn, _: usize, args: &mut dyn Iterator<Item = &[u8]>) {
-            self.0.lock().unwrap().push(args.map(<[u8]>::to_vec).collect());
+    impl CommitSink for Heard {
+        fn words(&self, _: At, words: &mut dyn Iterator<Item = &[u8]>) {
+            self.0.lock().unwrap().push(words.map(<[u8]>::to_vec).collect());
         }
+
+        fn shared(&self, _: At, _: Arc<dyn Effects>) {}
+
+        fn mark(&self, _: Lsn, _: Mark) {}
     }
-    static HEARD: Heard = Heard(std::sync::Mutex::new(Vec::new()));
+    let heard = Arc::new(Heard(std::sync::Mutex::new(Vec::new())));
     let keyspace = Keyspace::new(1);
-    keyspace.set_sink(Box::new(&HEARD));
+    keyspace.listen(heard.clone());
     keyspace.set_eviction(0, Policy::Adaptive, 5);
     put(&keyspace, 0, "a", b"1", None);
     let dirty = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -179,7 +183,7 @@ fn an_eviction_is_a_write_like_any_other() {
     assert!(dirty.load(Ordering::Relaxed), "whoever watches the key is told");
     assert_eq!(keyspace.len(0), 0);
     assert!(keyspace.read_at(0, b"a", snapshot.lsn()).is_some(), "the snapshot still shows it");
-    assert_eq!(*HEARD.0.lock().unwrap(), [[b"DEL".to_vec(), b"a".to_vec()]]);
+    assert_eq!(*heard.0.lock().unwrap(), [[b"DEL".to_vec(), b"a".to_vec()]]);
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn very_many_keys_are_read_as_one_by_one() {
     let mut view = View::overlay(&keyspace, &mut overlay, 0, 1);
     view.put_string(b"other", b"1", None);
     drop(view);
-    assert!(overlay.commit(1).is_err());
+    assert!(overlay.commit(1, None).is_err());
 }
 
 /// Reads around key 0, and returns the overlay and the names it has without knowing them.
@@ -135,7 +135,7 @@ fn what_was_looked_at_near_a_key_is_checked_and_what_was_not_is_not() {
         if read_changes {
             drop(set(&keyspace, &near[0], "theirs", None, 1));
         }
-        assert_eq!(overlay.commit(1).is_err(), read_changes);
+        assert_eq!(overlay.commit(1, None).is_err(), read_changes);
         let expected = match (read_changes, written_after) {
             (true, _) => Some("theirs"),
             (false, true) => Some("mine"),
@@ -160,7 +160,7 @@ fn a_flush_takes_what_was_looked_at_near_a_key_with_it() {
     assert!(near.iter().all(|key| view.string(key.as_bytes()).unwrap().is_none()));
     drop(view);
     assert!(!overlay.has_missing());
-    assert!(overlay.commit(1).is_ok());
+    assert!(overlay.commit(1, None).is_ok());
     assert_eq!(keyspace.len(0), 0);
 }
 

@@ -5,7 +5,7 @@ use super::*;
 /// A keyspace with a sink, keys that expire at 1000, and one that does not.
 fn world() -> (Arc<Keyspace>, Told) {
     let (keyspace, told) = (Keyspace::new(2), Told::default());
-    keyspace.set_sink(Box::new(Sink(told.clone())));
+    keyspace.listen(Arc::new(Sink(told.clone())));
     for key in ["old", "older"] {
         set(&keyspace, key, "v", Some(1000), 1);
     }
@@ -17,6 +17,26 @@ fn words(told: &Told) -> Vec<String> {
     told.lock().unwrap().iter().map(|(_, _, words)| words.join(" ")).collect()
 }
 
+/// Commands of one word and a key.
+struct List(Vec<[String; 2]>);
+
+impl List {
+    fn of(name: &str, keys: &[&str]) -> Announce {
+        let commands = keys.iter().map(|key| [name.to_string(), key.to_string()]);
+        Some(Arc::new(List(commands.collect())))
+    }
+}
+
+impl Effects for List {
+    fn each(&self, visit: &mut EffectVisitor<'_>) {
+        self.0.iter().for_each(|words| visit(Some(0), &mut words.iter().map(String::as_bytes)));
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.len()
+    }
+}
+
 /// As the server does it: the effect is told with the locks held.
 fn tell(keyspace: &Keyspace, lsn: Lsn, words: &[&[u8]]) {
     keyspace.tell_sink(lsn, 0, words);
@@ -26,13 +46,11 @@ fn tell(keyspace: &Keyspace, lsn: Lsn, words: &[&[u8]]) {
 fn a_fold_tells_nothing_for_its_commit_has_told() {
     for removes in [false, true] {
         let (keyspace, told) = world();
-        let (name, all) = (if removes { "DEL" } else { "SET" }, keyspace.clone());
-        let announce: Announce = Box::new(move |n| {
-            ["old", "older"].iter().for_each(|key| tell(&all, n, &[name.as_bytes(), key.as_bytes()]))
-        });
+        let name = if removes { "DEL" } else { "SET" };
+        let announce = List::of(name, &["old", "older"]);
         let mut commit = if removes {
             let given = ["old", "older"].map(|key| (key.to_string(), None)).to_vec();
-            Commit::bulk(&keyspace, 0, Arc::new(Given(given)), 1, Some(announce))
+            Commit::bulk(&keyspace, 0, Arc::new(Given(given)), 1, announce)
         } else {
             let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap(), None);
             let mut view = View::overlay(&keyspace, &mut overlay, 0, 2000);
@@ -40,7 +58,7 @@ fn a_fold_tells_nothing_for_its_commit_has_told() {
                 view.put_string(key.as_bytes(), b"new", None);
             }
             view.finish();
-            overlay.seal(1, Some(announce))
+            overlay.seal(1, announce)
         };
         while commit.advance(2000, 1, &mut Vec::new()) == Progress::More {}
         let told = words(&told);
@@ -96,9 +114,7 @@ fn expired_keys_that_a_script_read_are_told_before_its_effects() {
         let kept = overlay.bytes();
         assert!(kept >= 8 + 64, "{kept}");
         let lsn = if sealed {
-            let all = keyspace.clone();
-            let announce: Announce = Box::new(move |n| tell(&all, n, &[b"SET", b"sum"]));
-            let mut commit = overlay.seal(1, Some(announce));
+            let mut commit = overlay.seal(1, List::of("SET", &["sum"]));
             loop {
                 match commit.advance(2000, 1, &mut Vec::new()) {
                     Progress::More => {}
@@ -107,8 +123,7 @@ fn expired_keys_that_a_script_read_are_told_before_its_effects() {
                 }
             }
         } else {
-            let changes = overlay.commit(2000).unwrap();
-            tell(&keyspace, changes.lsn, &[b"SET", b"sum"]);
+            let changes = overlay.commit(2000, List::of("SET", &["sum"])).unwrap();
             assert_eq!(keyspace.len(0), 2);
             changes.lsn
         };
@@ -128,6 +143,6 @@ fn a_script_that_runs_again_has_read_nothing() {
     assert!(!View::overlay(&keyspace, &mut overlay, 0, 2000).exists(b"old"));
     overlay.reset();
     View::overlay(&keyspace, &mut overlay, 0, 2000).put_string(b"sum", b"v", None);
-    overlay.commit(2000).unwrap();
+    overlay.commit(2000, None).unwrap();
     assert!(words(&told).is_empty());
 }

@@ -1,6 +1,6 @@
 //! What all shards have in common of a walk that has begun, or has begun anew.
 
-use super::{Mark, ShardWalk, WalkFigures, WalkLimits};
+use super::{ShardWalk, WalkFigures, WalkLimits, WalkMark};
 use crate::sequence::Lsn;
 use crate::shard::Shard;
 use crate::underway::Numbers;
@@ -31,7 +31,7 @@ pub(super) enum State {
 #[derive(Clone)]
 pub(super) struct Terms {
     pub(super) limits: WalkLimits,
-    pub(super) mark: Mark,
+    pub(super) mark: WalkMark,
     /// The bits of a hash that tell keys apart.
     pub(super) mask: u64,
     pub(super) anew: u64,

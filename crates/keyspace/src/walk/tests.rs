@@ -116,7 +116,7 @@ fn w1_there_is_one_at_a_time_and_it_draws_its_lsn_with_everything_locked() {
     let keyspace = filled(1, 10);
     let (last, heard) = (keyspace.last_lsn(), Arc::new(AtomicU64::new(0)));
     let (hear, all) = (heard.clone(), keyspace.clone());
-    let mark: Mark = Arc::new(move |lsn| {
+    let mark: WalkMark = Arc::new(move |lsn| {
         assert_eq!(all.last_lsn(), lsn);
         hear.store(lsn, Ordering::Relaxed);
     });
@@ -306,7 +306,7 @@ fn w5_it_begins_anew_if_what_is_emptied_was_not_folded() {
     let marks = Arc::new(AtomicU64::new(0));
     let hear = marks.clone();
     let commit = decided(&keyspace, (0..300).map(|i| (format!("k{i}"), Some("x".to_string()))).collect());
-    let mark: Mark = Arc::new(move |lsn| _ = hear.fetch_max(lsn, Ordering::Relaxed));
+    let mark: WalkMark = Arc::new(move |lsn| _ = hear.fetch_max(lsn, Ordering::Relaxed));
     let mut walk = Walk::begin_marked(&keyspace, WalkLimits::default(), mark).unwrap();
     let first = walk.lsn();
     let mut heard = Heard::default();
@@ -671,7 +671,7 @@ impl World {
             4 => {
                 let count = 1 + self.dice.below(5);
                 let overlay = self.script(count);
-                overlay.into_iter().for_each(|overlay| drop(overlay.commit(self.now_ms)));
+                overlay.into_iter().for_each(|overlay| drop(overlay.commit(self.now_ms, None)));
             }
             5 if self.snapshots.len() < 3 => self.snapshots.extend(Snapshot::open(&self.keyspace)),
             6 => drop(self.snapshots.pop()),
@@ -686,7 +686,7 @@ impl World {
 
     /// A walk between random things; how often it began anew.
     fn walk(&mut self, mask: u64) -> u64 {
-        let mark: Mark = Arc::new(|_| {});
+        let mark: WalkMark = Arc::new(|_| {});
         let mut walk = Walk::begin_with(&self.keyspace, WalkLimits::default(), mark, mask).unwrap();
         let (mut heard, mut then, mut lsn) = (Heard::default(), copy(&self.keyspace), walk.lsn());
         let busy = 1 + self.dice.below(400);
