@@ -56,7 +56,8 @@ pub struct Caller {
     /// May leave the rest of a long reply to a stream among other replies (a long transaction).
     pub may_keep: bool,
     pub in_script: bool,
-    /// Replicated or replayed: the first run has already settled relative times and limits.
+    /// Replicated or replayed: the first run has already settled relative times and limits. Nothing counts as
+    /// expired ([`View::set_expired_live`]).
     pub in_replay: bool,
     pub client_id: u64,
     /// Number of earlier runs thrown away because another client changed the keys.

@@ -266,6 +266,14 @@ pub fn find(name: &[u8]) -> Option<&'static Command> {
     names().find(name)
 }
 
+/// Finds a command by its own name, whatever clients call it, in any case: for words that no client sent.
+/// Cost: as [`find`].
+#[inline]
+pub fn find_own(name: &[u8]) -> Option<&'static Command> {
+    static OWN: LazyLock<Names> = LazyLock::new(Names::usual);
+    OWN.find(name)
+}
+
 /// The row of this name, whatever clients call the command. O(commands).
 pub fn row(name: &str) -> Option<&'static Command> {
     all().find(|command| command.name == name)

@@ -275,6 +275,9 @@ impl Db {
         args: Args<'_>,
         out: &mut Reply,
     ) -> (Result<(), Error>, Outcome, Vec<OwnedArgs>, (usize, usize)) {
+        if self.caller.in_replay {
+            view.set_expired_live();
+        }
         let mut cx = Cx::new(view, out, self.caller, Budget::steps(self.steps), self.runs);
         let result = match command.run {
             Run::Read(handler) | Run::Write(handler) | Run::Whole(handler) => handler(&mut cx, args),

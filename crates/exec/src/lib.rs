@@ -37,6 +37,7 @@ pub mod mail;
 pub mod memory;
 pub mod parting;
 mod prefetch;
+pub mod replay;
 pub mod scripts;
 mod server;
 pub mod session;
@@ -53,6 +54,7 @@ pub use command::{Flow, Held, Stream};
 pub use local::Local;
 pub use observe::{TurnLog, clients, info, latency, slowlog, stats, waits};
 pub use prefetch::{Hashes, prefetch};
+pub use replay::Replay;
 pub use server::{Program, Server};
 pub use session::Session;
 

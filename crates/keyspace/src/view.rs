@@ -150,6 +150,8 @@ pub struct View<'k> {
     store: Store<'k>,
     db: usize,
     now_ms: u64,
+    /// Keys that expire by then are absent: the same time, or none.
+    due_ms: u64,
     keep: Keeps,
     /// Reads leave no trace in the access byte.
     quiet: bool,
@@ -246,6 +248,7 @@ impl<'k> View<'k> {
             store,
             db,
             now_ms,
+            due_ms: now_ms,
             keep: Keeps::default(),
             quiet: false,
             memo: (0, 0, 0),
@@ -320,6 +323,18 @@ impl<'k> View<'k> {
     #[inline]
     pub fn now_ms(&self) -> u64 {
         self.now_ms
+    }
+
+    /// Keys and fields that expire by then are absent. It is the time of the command, or 0
+    /// ([`View::set_expired_live`]).
+    #[inline]
+    pub fn due_ms(&self) -> u64 {
+        self.due_ms
+    }
+
+    /// Lets nothing count as expired, whatever the time: for a replay, which is told of each removal.
+    pub fn set_expired_live(&mut self) {
+        self.due_ms = 0;
     }
 
     #[inline]
@@ -400,9 +415,13 @@ impl<'k> View<'k> {
 
     /// Runs `f` as of another time.
     pub(crate) fn at<T>(&mut self, now_ms: u64, f: impl FnOnce(&mut Self) -> T) -> T {
-        let now_ms = std::mem::replace(&mut self.now_ms, now_ms);
-        let done = f(self);
+        let mine = (self.now_ms, self.due_ms);
         self.now_ms = now_ms;
+        if self.due_ms != 0 {
+            self.due_ms = now_ms;
+        }
+        let done = f(self);
+        (self.now_ms, self.due_ms) = mine;
         done
     }
 
@@ -424,7 +443,7 @@ impl<'k> View<'k> {
         let Some(shard) = guard.find(shard_of(hash)) else { return self.stray(key) };
         let spot = shard.dbs[self.db].spot(hash, key)?;
         let entry = EntryRef::new(spot.entry());
-        if entry.expire_ms().is_some_and(|at| at <= self.now_ms) {
+        if entry.expire_ms().is_some_and(|at| at <= self.due_ms) {
             self.stale.borrow_mut().push((self.db, key.into()));
             return None;
         }
@@ -449,7 +468,7 @@ impl<'k> View<'k> {
     pub fn value(&self, key: &[u8]) -> Option<ValueRef<'_>> {
         match &self.store {
             Store::Locked(guard) => self.entry(guard, key).map(|entry| entry.value()),
-            Store::Overlay(overlay) => overlay.get(self.db, key, self.now_ms).map(|seen| seen.value()),
+            Store::Overlay(overlay) => overlay.get(self.db, key, self.due_ms).map(|seen| seen.value()),
             Store::Kept(kept) => kept.get(key).map(|owned| owned.value.as_ref()),
             Store::Open => None,
         }
@@ -470,7 +489,7 @@ impl<'k> View<'k> {
     pub fn expire_ms(&self, key: &[u8]) -> Option<Option<u64>> {
         match &self.store {
             Store::Locked(guard) => self.entry(guard, key).map(|entry| entry.expire_ms()),
-            Store::Overlay(overlay) => overlay.get(self.db, key, self.now_ms).map(|seen| seen.expire_ms()),
+            Store::Overlay(overlay) => overlay.get(self.db, key, self.due_ms).map(|seen| seen.expire_ms()),
             Store::Kept(kept) => kept.get(key).map(|owned| owned.expire_ms),
             Store::Open => None,
         }
@@ -480,7 +499,7 @@ impl<'k> View<'k> {
     pub fn owned(&self, key: &[u8]) -> Option<Owned> {
         match &self.store {
             Store::Locked(guard) => self.entry(guard, key).map(|entry| entry.to_owned()),
-            Store::Overlay(overlay) => overlay.get(self.db, key, self.now_ms).map(|seen| seen.to_owned()),
+            Store::Overlay(overlay) => overlay.get(self.db, key, self.due_ms).map(|seen| seen.to_owned()),
             Store::Kept(kept) => kept.get(key).cloned(),
             Store::Open => None,
         }
@@ -491,7 +510,7 @@ impl<'k> View<'k> {
         match &self.store {
             Store::Locked(guard) => self.entry(guard, key).is_some_and(|entry| entry.is_raw()),
             Store::Overlay(overlay) => {
-                overlay.get(self.db, key, self.now_ms).is_some_and(|seen| seen.is_raw())
+                overlay.get(self.db, key, self.due_ms).is_some_and(|seen| seen.is_raw())
             }
             Store::Kept(_) | Store::Open => false,
         }
@@ -520,7 +539,7 @@ impl<'k> View<'k> {
         let found = match &self.store {
             Store::Locked(guard) => self.entry(guard, key).map(|entry| (entry.value(), entry.expire_ms())),
             Store::Overlay(overlay) => {
-                overlay.get(self.db, key, self.now_ms).map(|seen| (seen.value(), seen.expire_ms()))
+                overlay.get(self.db, key, self.due_ms).map(|seen| (seen.value(), seen.expire_ms()))
             }
             Store::Kept(kept) => kept.get(key).map(|owned| (owned.value.as_ref(), owned.expire_ms)),
             Store::Open => None,
@@ -625,7 +644,7 @@ impl<'k> View<'k> {
     fn drop_expired(&mut self, hash: u64, key: &[u8]) -> bool {
         let Store::Locked(guard) = &mut self.store else { return false };
         let entry = guard.get(shard_of(hash)).dbs[self.db].find(hash, key);
-        let Some(expired_ms) = entry.and_then(|entry| entry.expire_ms()).filter(|at| *at <= self.now_ms)
+        let Some(expired_ms) = entry.and_then(|entry| entry.expire_ms()).filter(|at| *at <= self.due_ms)
         else {
             return false;
         };
@@ -657,14 +676,14 @@ impl<'k> View<'k> {
         if self.hush || !self.keyspace.listens() || self.keyspace.keeps_expired(self.now_ms) {
             return;
         }
-        let (lsn, now_ms) = (self.changes.lsn, self.now_ms);
+        let (lsn, due_ms) = (self.changes.lsn, self.due_ms);
         let Store::Locked(guard) = &self.store else { return };
         let stale = self.stale.get_mut();
         for i in self.stale_told..stale.len() {
             let ((db, key), before) = (&stale[i], &stale[..i]);
             let hash = hash_bytes(key);
             let entry = guard.get(shard_of(hash)).dbs[*db].find(hash, key);
-            let due = entry.and_then(|entry| entry.expire_ms()).is_some_and(|at| at <= now_ms);
+            let due = entry.and_then(|entry| entry.expire_ms()).is_some_and(|at| at <= due_ms);
             if due && !before.contains(&stale[i]) {
                 self.keyspace.tell_sink(lsn, *db, &[b"DEL", key]);
             }
@@ -721,7 +740,7 @@ impl<'k> View<'k> {
         let Store::Locked(guard) = &self.store else { return Ok(None) };
         let Some(spot) = guard.get(shard_of(hash)).dbs[self.db].spot(hash, key) else { return Ok(None) };
         let (raw, entry) = (spot.entry(), EntryRef::new(spot.entry()));
-        if entry.expire_ms().is_some_and(|at| at <= self.now_ms) {
+        if entry.expire_ms().is_some_and(|at| at <= self.due_ms) {
             self.drop_expired(hash, key);
             return Ok(None);
         }
@@ -737,10 +756,10 @@ impl<'k> View<'k> {
 
     #[inline]
     fn owned_mut(&mut self, key: &[u8], kind: Kind) -> Result<Option<&mut Value>, WrongType> {
-        let (db, now_ms) = (self.db, self.now_ms);
+        let (db, due_ms) = (self.db, self.due_ms);
         let Store::Overlay(overlay) = &mut self.store else { return Ok(None) };
         let fits = |owned: &Owned| if owned.value.kind() == kind { Ok(()) } else { Err(WrongType) };
-        Ok(overlay.edit(db, key, now_ms, fits)?.and_then(Option::as_mut).map(|owned| &mut owned.value))
+        Ok(overlay.edit(db, key, due_ms, fits)?.and_then(Option::as_mut).map(|owned| &mut owned.value))
     }
 
     /// A string to be edited in place. `StrMut::Inline` allows no change of length: use `put_string` for
@@ -804,7 +823,7 @@ impl<'k> View<'k> {
         let mut digits = itoa::Buffer::new();
         let hash = self.hash_of(key);
         let spot = self.spot(hash, key);
-        let due = |spot: Spot| spot.entry().expire_ms().is_some_and(|at| at <= self.now_ms);
+        let due = |spot: Spot| spot.entry().expire_ms().is_some_and(|at| at <= self.due_ms);
         if self.is_overlay() || spot.is_some_and(due) {
             let (old, expire_ms) = self.string_and_expire(key)?.unzip();
             let new = change(old)?;
@@ -864,7 +883,7 @@ impl<'k> View<'k> {
     fn put_payload(&mut self, key: &[u8], payload: Payload<'_>, times: Times) {
         let hash = self.hash_of(key);
         let mut spot = self.spot(hash, key);
-        let due = |spot: Spot| spot.entry().expire_ms().is_some_and(|at| at <= self.now_ms);
+        let due = |spot: Spot| spot.entry().expire_ms().is_some_and(|at| at <= self.due_ms);
         if spot.is_some_and(due) && self.drop_expired(hash, key) {
             spot = None;
         }
@@ -913,7 +932,7 @@ impl<'k> View<'k> {
         }
         let hash = self.hash_of(key);
         let Some(spot) = self.spot(hash, key) else { return false };
-        if spot.entry().expire_ms().is_some_and(|at| at <= self.now_ms) {
+        if spot.entry().expire_ms().is_some_and(|at| at <= self.due_ms) {
             self.drop_expired(hash, key);
             return false;
         }
@@ -926,9 +945,9 @@ impl<'k> View<'k> {
 
     /// Removes a key and returns what it held. The caller must call `changed`.
     pub fn take(&mut self, key: &[u8]) -> Option<Owned> {
-        let (db, now_ms) = (self.db, self.now_ms);
+        let (db, due_ms) = (self.db, self.due_ms);
         if let Store::Overlay(overlay) = &mut self.store {
-            let Ok(held) = overlay.edit(db, key, now_ms, anything);
+            let Ok(held) = overlay.edit(db, key, due_ms, anything);
             return held?.take();
         }
         let hash = self.hash_of(key);
@@ -965,9 +984,9 @@ impl<'k> View<'k> {
 
     /// Sets or clears the expiry of a key; false if there is no such key.
     pub fn set_expire(&mut self, key: &[u8], expire_ms: Option<u64>) -> bool {
-        let (db, now_ms) = (self.db, self.now_ms);
+        let (db, due_ms) = (self.db, self.due_ms);
         if let Store::Overlay(overlay) = &mut self.store {
-            let Ok(held) = overlay.edit(db, key, now_ms, anything);
+            let Ok(held) = overlay.edit(db, key, due_ms, anything);
             let Some(owned) = held.and_then(Option::as_mut) else { return false };
             owned.expire_ms = expire_ms;
             return true;
@@ -998,11 +1017,11 @@ impl<'k> View<'k> {
     pub fn len(&self) -> usize {
         let mine = match &self.store {
             Store::Overlay(overlay) if overlay.is_flushed(self.db) => {
-                return overlay.added(self.db, self.now_ms).max(0) as usize;
+                return overlay.added(self.db, self.due_ms).max(0) as usize;
             }
             Store::Overlay(overlay) => {
                 let here = self.keyspace.len(overlay.physical(self.db)) as i64;
-                return (here + overlay.added(self.db, self.now_ms)).max(0) as usize;
+                return (here + overlay.added(self.db, self.due_ms)).max(0) as usize;
             }
             Store::Locked(_) | Store::Kept(_) | Store::Open if self.counted.0 == self.db => self.counted.1,
             Store::Locked(_) | Store::Kept(_) | Store::Open => 0,

@@ -250,8 +250,8 @@ fn time_to_live(word: &[u8]) -> Result<i64, Error> {
 }
 
 fn decode(cx: &mut Cx<'_, '_>, payload: &[u8]) -> Result<Decoded, Error> {
-    let now_ms = cx.view.now_ms();
-    serial::decode(payload, now_ms, &mut |steps| cx.budget.charge(steps))
+    let due_ms = cx.view.due_ms();
+    serial::decode(payload, due_ms, &mut |steps| cx.budget.charge(steps))
 }
 
 /// The time of expiry for a time to live. A sum that overflows counts as past, as in Redis.

@@ -412,7 +412,7 @@ impl<'a> Pattern<'a> {
         };
         self.name(element, name);
         match (view.value(name)?, field) {
-            (ValueRef::Hash(hash), Some(field)) => hash.get_at(field, view.now_ms()).map(Cow::Borrowed),
+            (ValueRef::Hash(hash), Some(field)) => hash.get_at(field, view.due_ms()).map(Cow::Borrowed),
             (ValueRef::Str(StrRef::Flat(text)), None) => Some(Cow::Borrowed(text)),
             (ValueRef::Str(s), None) => Some(Cow::Owned(s.to_vec())),
             _ => None,

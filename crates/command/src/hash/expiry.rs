@@ -253,18 +253,18 @@ fn each(
 ///
 /// Cost: O(fields). Errors: WRONGTYPE, FIELDS missing, numbers that disagree.
 fn left(cx: &mut Cx<'_, '_>, args: Args<'_>, unit: Unit) -> Result<(), Error> {
-    let (key, now) = (args.at(1), cx.view.now_ms());
+    let (key, now) = (args.at(1), cx.view.due_ms());
     let hash = cx.view.hash(key)?;
     let hit = hash.is_some();
     let fields = counted(args.from(2))?;
-    let base = if unit.relative { now } else { 0 };
+    let base = if unit.relative { cx.view.now_ms() } else { 0 };
     cx.out.array(fields.len());
     for field in fields.iter() {
         cx.out.int(match hash.and_then(|hash| hash.expire_at(field)) {
             None => -2,
             Some(None) => -1,
             Some(Some(at)) if at <= now => -2,
-            Some(Some(at)) => (at - base).div_ceil(unit.ms) as i64,
+            Some(Some(at)) => at.saturating_sub(base).div_ceil(unit.ms) as i64,
         });
     }
     cx.view.count_lookup(key, hit);
@@ -286,7 +286,7 @@ fn hpersist(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 ///
 /// Cost: O(fields). Errors: WRONGTYPE, bad time, FIELDS missing, numbers that disagree.
 fn hgetex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    let (key, now) = (args.at(1), cx.view.now_ms());
+    let (key, now) = (args.at(1), cx.view.due_ms());
     cx.view.hash(key)?;
     let option = args.at(2);
     let (expiry, words) = match Unit::of(option) {
@@ -406,7 +406,7 @@ impl<'a> SetOptions<'a> {
 /// Cost: O(fields). Errors: arity, bad time, bad number of fields, unknown options or options that exclude
 /// each other, WRONGTYPE.
 fn hsetex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    let (key, now) = (args.at(1), cx.view.now_ms());
+    let (key, now) = (args.at(1), cx.view.due_ms());
     let options = SetOptions::parse(cx, args)?;
     let hash = cx.view.hash(key)?;
     let mut states = options.fields().map(|field| hash.is_some_and(|hash| hash.get_at(field, now).is_some()));

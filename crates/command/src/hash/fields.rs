@@ -73,7 +73,7 @@ fn insert(hash: &mut Hash, pairs: Args<'_>) -> usize {
 /// Sets the pairs of `HSET` and `HMSET` and gives the number of new fields. Errors: arity, WRONGTYPE.
 #[inline]
 fn set_pairs(cx: &mut Cx<'_, '_>, args: Args<'_>, name: &str) -> Result<usize, Error> {
-    let (key, pairs, now) = (args.at(1), args.from(2), cx.view.now_ms());
+    let (key, pairs, now) = (args.at(1), args.from(2), cx.view.due_ms());
     if !pairs.len().is_multiple_of(2) {
         return Err(Error::Arity(name.to_owned()));
     }
@@ -111,7 +111,7 @@ fn hmset(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 ///
 /// Cost: O(1). Errors: WRONGTYPE.
 fn hsetnx(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    let (key, field, now) = (args.at(1), args.at(2), cx.view.now_ms());
+    let (key, field, now) = (args.at(1), args.at(2), cx.view.due_ms());
     let there = cx.view.hash(key)?.is_some_and(|hash| hash.get_at(field, now).is_some());
     if !there {
         purge(cx, args, args.to(3).from(2), 1, Effect::Itself)?;
@@ -126,7 +126,7 @@ fn hsetnx(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 ///
 /// Cost: O(1). Errors: WRONGTYPE.
 fn hget(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    let now = cx.view.now_ms();
+    let now = cx.view.due_ms();
     let hash = cx.view.hash(args.at(1))?;
     let hit = hash.is_some();
     cx.out.bulk_or_null(hash.and_then(|hash| hash.get_at(args.at(2), now)));
@@ -138,7 +138,7 @@ fn hget(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 ///
 /// Cost: O(fields named). Errors: WRONGTYPE.
 fn hmget(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    let now = cx.view.now_ms();
+    let now = cx.view.due_ms();
     let hash = cx.view.hash(args.at(1))?;
     let hit = hash.is_some();
     cx.out.array(args.len() - 2);
@@ -153,7 +153,7 @@ fn hmget(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 ///
 /// Cost: O(1); O(e · log n) while e of n fields have expired and are not swept. Errors: WRONGTYPE.
 fn hlen(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    let now = cx.view.now_ms();
+    let now = cx.view.due_ms();
     let hash = cx.view.hash(args.at(1))?;
     let hit = hash.is_some();
     let len = match hash {
@@ -170,7 +170,7 @@ fn hlen(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 ///
 /// Cost: O(1). Errors: WRONGTYPE.
 fn hstrlen(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    let now = cx.view.now_ms();
+    let now = cx.view.due_ms();
     let hash = cx.view.hash(args.at(1))?;
     let hit = hash.is_some();
     let value = hash.and_then(|hash| hash.get_at(args.at(2), now));
@@ -183,7 +183,7 @@ fn hstrlen(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 ///
 /// Cost: O(1). Errors: WRONGTYPE.
 fn hexists(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    let now = cx.view.now_ms();
+    let now = cx.view.due_ms();
     let hash = cx.view.hash(args.at(1))?;
     let hit = hash.is_some();
     cx.out.int(hash.is_some_and(|hash| hash.get_at(args.at(2), now).is_some()).into());

@@ -49,7 +49,7 @@ const COUNT_STEPS: usize = 2;
 /// The hash without its expired fields. A clone in O(1) if none has expired, else O(expired · log n). Errors:
 /// WRONGTYPE, a refused charge.
 pub(crate) fn live(cx: &mut Cx<'_, '_>, key: &[u8]) -> Result<Option<Hash>, Error> {
-    let now = cx.view.now_ms();
+    let now = cx.view.due_ms();
     let Some(hash) = cx.view.hash(key)? else { return Ok(None) };
     let mut hash = hash.clone();
     while is_due(&hash, now) {
@@ -84,8 +84,8 @@ fn purge(
     step: usize,
     effect: Effect,
 ) -> Result<(), Error> {
-    let (key, now) = (args.at(1), cx.view.now_ms());
-    if cx.caller.in_replay || !cx.view.hash(key)?.is_some_and(|hash| is_due(hash, now)) {
+    let (key, now) = (args.at(1), cx.view.due_ms());
+    if !cx.view.hash(key)?.is_some_and(|hash| is_due(hash, now)) {
         return Ok(());
     }
     let mut gone: Vec<Vec<u8>> = vec![b"HDEL".to_vec(), key.to_vec()];

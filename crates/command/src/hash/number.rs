@@ -32,7 +32,7 @@ fn store(cx: &mut Cx<'_, '_>, args: Args<'_>, text: &[u8], effect: Effect) -> Re
 ///
 /// Cost: O(1). Errors: increment or value not an integer, WRONGTYPE, overflow.
 fn hincrby(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    let (key, now) = (args.at(1), cx.view.now_ms());
+    let (key, now) = (args.at(1), cx.view.due_ms());
     let by = options::int(args.at(3))?;
     let old = match cx.view.hash(key)?.and_then(|hash| hash.get_at(args.at(2), now)) {
         Some(text) => stdx::num::parse_i64(text).ok_or(Error::new("ERR hash value is not an integer"))?,
@@ -50,7 +50,7 @@ fn hincrby(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 ///
 /// Cost: O(1). Errors: increment or value not a float, WRONGTYPE, a result that is NaN or infinite.
 fn hincrbyfloat(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    let (key, field, now) = (args.at(1), args.at(2), cx.view.now_ms());
+    let (key, field, now) = (args.at(1), args.at(2), cx.view.due_ms());
     let by = LongDouble::parse(args.at(3)).ok_or(Error::NotFloat)?;
     if !by.is_finite() {
         return Err(Error::new("ERR value is NaN or Infinity"));

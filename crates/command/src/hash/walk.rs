@@ -69,7 +69,7 @@ impl Part {
 ///
 /// Cost: O(n), n = fields; a large hash is streamed. Errors: WRONGTYPE.
 fn answer(cx: &mut Cx<'_, '_>, args: Args<'_>, part: Part) -> Result<(), Error> {
-    let (key, now) = (args.at(1), cx.view.now_ms());
+    let (key, now) = (args.at(1), cx.view.due_ms());
     let hash = cx.view.hash(key)?;
     let hit = hash.is_some();
     match hash {
@@ -141,7 +141,7 @@ fn scan_cost(view: &View<'_>, args: Args<'_>) -> usize {
 /// Cost: O(fields visited). Errors: bad cursor, WRONGTYPE; syntax or COUNT not an integer, if the hash
 /// exists.
 fn hscan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    let (key, now) = (args.at(1), cx.view.now_ms());
+    let (key, now) = (args.at(1), cx.view.due_ms());
     let cursor = crate::options::cursor(args.at(2))?;
     let Some(hash) = cx.view.hash(key)? else {
         cx.out.array(2);

@@ -81,7 +81,7 @@ impl View<'_> {
         if covered || expiring && due.is_none() {
             return None;
         }
-        if due.is_some_and(|at| at <= self.now_ms) {
+        if due.is_some_and(|at| at <= self.due_ms) {
             self.drop_expired(hash, key);
             return Some(bytes as u64);
         }

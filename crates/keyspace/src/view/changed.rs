@@ -19,7 +19,7 @@ impl View<'_> {
                 self.entry(guard, key).map(|entry| Item { value: entry.value(), times: entry.times() })
             }
             Store::Overlay(overlay) => overlay
-                .get(self.db, key, self.now_ms)
+                .get(self.db, key, self.due_ms)
                 .map(|seen| Item { value: seen.value(), times: seen.expire_ms().into() }),
             Store::Kept(kept) => {
                 kept.get(key).map(|owned| Item { value: owned.value.as_ref(), times: owned.expire_ms.into() })

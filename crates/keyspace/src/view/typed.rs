@@ -117,7 +117,7 @@ impl View<'_> {
         limit: usize,
         f: &mut dyn FnMut(&[u8]),
     ) -> bool {
-        let now = self.now_ms;
+        let now = self.due_ms;
         let due = |hash: &Hash| hash.next_expiry().is_some_and(|at| at <= now);
         if !matches!(self.hash(key), Ok(Some(hash)) if due(hash)) {
             return false;
