@@ -165,6 +165,24 @@ pub struct Live {
     pub load_damaged: Number,
     /// 0 refuse, 1 skip.
     pub load_unknown: Number,
+    pub appendonly: Switch,
+    pub appendfilename: Text,
+    pub appenddirname: Text,
+    /// 0 everysec, 1 always, 2 no.
+    pub appendfsync: Number,
+    /// 0 auto, 1 yes, 2 no.
+    pub aof_preallocate: Number,
+    pub aof_load_truncated: Switch,
+    /// Growth in percent and size from which the log is written anew.
+    pub aof_rewrite_percentage: Number,
+    pub aof_rewrite_min_bytes: Number,
+    /// Bytes that may wait for the log before writers are held.
+    pub log_pending_bytes: Number,
+    /// And before writes are refused.
+    pub log_pending_max_bytes: Number,
+    /// Bytes that are kept until they are durable, under everysec.
+    pub log_unsynced_bytes: Number,
+    pub log_stuck_s: Number,
     /// Flags of `shutdown-on-sigint` and `shutdown-on-sigterm`, in the order of their choices.
     pub shutdown_on_sigint: Number,
     pub shutdown_on_sigterm: Number,

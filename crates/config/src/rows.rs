@@ -31,7 +31,6 @@ const SHUTDOWN: &[&str] = &["default", "save", "nosave", "now", "force"];
 pub const RDB_VERSIONS: &[&str] = &["auto", "9", "10", "11", "12", "80"];
 const APPENDFSYNC: &[&str] = &["everysec", "always", "no"];
 
-const NO_FILES: &str = "nothing is written to disk";
 const NO_REPLICAS: &str = "there are no replicas yet";
 const NO_CLUSTER: &str = "there is no cluster yet";
 const NO_TLS: &str = "TLS is off";
@@ -612,19 +611,65 @@ const SNAPSHOTS: &[Directive] = &[
 ];
 
 const APPEND_ONLY: &[Directive] = &[
-    flag("appendonly", "no").only(&["no"], "the append-only file does not exist yet: everything is in memory only; only 'appendonly no' is accepted").doc("Keep a log of writes."),
-    text("appendfilename", "appendonly.aof").startup().accepted(NO_FILES).doc("Name of the append-only file."),
-    text("appenddirname", "appendonlydir").startup().accepted(NO_FILES).doc("Directory of the append-only file."),
-    choice("appendfsync", APPENDFSYNC, "everysec").accepted(NO_FILES).doc("When the log of writes is flushed."),
-    flag("no-appendfsync-on-rewrite", "no").accepted(NO_FILES).doc("Do not flush during a rewrite."),
-    int("auto-aof-rewrite-percentage", 0, INT, "100").unit("percent").accepted(NO_FILES).doc("Growth from which the file is rewritten."),
-    memory("auto-aof-rewrite-min-size", 0, "67108864").accepted(NO_FILES).doc("Size from which the file is rewritten."),
-    flag("aof-load-truncated", "yes").accepted(NO_FILES).doc("Load a file that ends early."),
-    int("aof-load-corrupt-tail-max-size", 0, LONG, "0").unit("bytes").accepted(NO_FILES).doc("Damaged bytes at the end that may be cut off."),
-    flag("aof-use-rdb-preamble", "yes").accepted(NO_FILES).doc("Start the file with a snapshot."),
-    flag("aof-timestamp-enabled", "no").accepted(NO_FILES).doc("Write times into the file."),
-    flag("aof-rewrite-incremental-fsync", "yes").accepted(NO_FILES).doc("Flush a rewrite piece by piece."),
-    flag("aof-disable-auto-gc", "no").accepted(NO_FILES).doc("Keep old files."),
+    flag("appendonly", "no")
+        .live(|l, v| l.appendonly.set(v.is_yes()))
+        .doc("Keep a log of writes, from which the next start goes on."),
+    text("appendfilename", "appendonly.aof")
+        .startup()
+        .live(|l, v| l.appendfilename.set(&Kind::Text.shown(v)))
+        .doc("Begin of the names of the log's files."),
+    text("appenddirname", "appendonlydir")
+        .startup()
+        .live(|l, v| l.appenddirname.set(&Kind::Text.shown(v)))
+        .doc("Directory of the log, in dir."),
+    choice("appendfsync", APPENDFSYNC, "everysec")
+        .live(|l, v| l.appendfsync.set(v.int()))
+        .doc("When the log is made durable: before each reply to a write, each second, or when the system likes."),
+    choice("aof-preallocate", &["auto", "yes", "no"], "auto")
+        .live(|l, v| l.aof_preallocate.set(v.int()))
+        .doc("Prepare the log's file ahead with lines that are skipped; auto does so under 'appendfsync always'."),
+    memory("log-pending-soft", MB, "33554432")
+        .live(|l, v| l.log_pending_bytes.set(v.int()))
+        .doc("Bytes that may wait for the log before clients that write are held."),
+    memory("log-pending-hard", MB, "134217728")
+        .live(|l, v| l.log_pending_max_bytes.set(v.int()))
+        .doc("Bytes that may wait for the log before writes are refused."),
+    memory("log-unsynced-max", MB, "67108864")
+        .live(|l, v| l.log_unsynced_bytes.set(v.int()))
+        .doc("Bytes of the log that are kept in memory until they are durable, in case a flush fails."),
+    int("log-stuck", 1, INT, "10")
+        .unit("seconds")
+        .live(|l, v| l.log_stuck_s.set(v.int()))
+        .doc("Time without a write of the log, though some wait, before writes are refused."),
+    flag("no-appendfsync-on-rewrite", "no")
+        .accepted("a rewrite never holds up the log")
+        .doc("Do not flush during a rewrite."),
+    int("auto-aof-rewrite-percentage", 0, INT, "100")
+        .unit("percent")
+        .live(|l, v| l.aof_rewrite_percentage.set(v.int()))
+        .doc("Growth from which the log is written anew; 0 is never."),
+    memory("auto-aof-rewrite-min-size", 0, "67108864")
+        .live(|l, v| l.aof_rewrite_min_bytes.set(v.int()))
+        .doc("Size from which the log is written anew."),
+    flag("aof-load-truncated", "yes")
+        .live(|l, v| l.aof_load_truncated.set(v.is_yes()))
+        .doc("Cut off a torn end of the log at the start, instead of refusing to start."),
+    int("aof-load-corrupt-tail-max-size", 0, LONG, "0")
+        .unit("bytes")
+        .only(&["0"], "damage before the torn end of the log is never cut off by itself (see evenkeel doctor)")
+        .doc("Damaged bytes at the end that may be cut off."),
+    flag("aof-use-rdb-preamble", "yes")
+        .only(&["yes"], "the log's base is always a snapshot")
+        .doc("Start the log with a snapshot."),
+    flag("aof-timestamp-enabled", "no")
+        .accepted("the log's own lines say where each batch ends")
+        .doc("Write times into the log."),
+    flag("aof-rewrite-incremental-fsync", "yes")
+        .accepted("a base is always flushed piece by piece")
+        .doc("Flush a rewrite piece by piece."),
+    flag("aof-disable-auto-gc", "no")
+        .only(&["no"], "files that the log does not need any more are always removed")
+        .doc("Keep old files."),
 ];
 
 const REPLICATION: &[Directive] = &[

@@ -41,6 +41,11 @@ pub fn banner(config: &Config, sockets: &Sockets, backend: net::Backend) -> Stri
 /// Where the data is kept.
 pub fn keeping(config: &Config) -> String {
     let live = &config.live;
+    if live.appendonly.get() {
+        let fsync = ["everysec", "always", "no"].get(live.appendfsync.size()).unwrap_or(&"everysec");
+        let (dir, name) = (live.dir.string(), live.appenddirname.string());
+        return format!("append-only log in {dir}/{name} (appendfsync {fsync})");
+    }
     if live.save_points.is_empty() {
         return "memory only: nothing is written to disk, the data ends with the server".to_owned();
     }

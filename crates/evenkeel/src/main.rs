@@ -11,6 +11,7 @@
 
 mod banner;
 mod demo;
+mod doctor;
 mod logging;
 mod memory;
 mod owner;
@@ -37,6 +38,16 @@ fn main() -> ExitCode {
         return match loader::run(&args[1..]) {
             Ok(text) => report(say(&format!("{text}\n"))),
             Err(failure) => fail(&failure.reason, ExitCode::from(failure.exit_code)),
+        };
+    }
+    if args.get(1).is_some_and(doctor::is_asked) {
+        return match doctor::run(&args[2..]) {
+            Ok(finding) if finding.is_sound => report(say(&finding.text)),
+            Ok(finding) => {
+                let _ = say(&finding.text);
+                ExitCode::FAILURE
+            }
+            Err(reason) => fail(&reason, ExitCode::from(2)),
         };
     }
     let done = match config::parse(args.iter().skip(1).cloned()) {
@@ -123,6 +134,7 @@ fn serve(
     let files = storage::Files::open(config)?;
     server.durability.store_in(Box::new(files));
     config.observe(Box::new(storage::FilesObserver(config.clone())));
+    config.observe(Box::new(storage::LogObserver(Arc::downgrade(&server))));
     for spec in config.sources() {
         let name = &spec.name;
         server.sources.add(spec.clone()).map_err(|e| format!("Cannot serve source '{name}': {e}"))?;

@@ -1,28 +1,33 @@
-//! The server's files: snapshots are written and loaded by `persist`.
+//! The server's files: snapshots and the log are written and loaded by `persist`.
+
+mod log;
+
+pub use self::log::LogObserver;
 
 use config::Config;
 use exec::Server;
-use exec::durable::{KeyFacts, Load, SaveOut, SavePlan, Storage};
+use exec::durable::{KeyFacts, Load, Rewrite, SaveOut, SavePlan, Storage};
+use parking_lot::Mutex;
 use persist::disk::RealDisk;
 use persist::{Damaged, IntoKeyspace, Kept, Options, Progress, SaveFile, Unknown};
 use rdb::Dialect;
 use rdb::file::Format;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use value::Value;
 
 /// See the module.
 pub struct Files {
     config: Arc<Config>,
     progress: Progress,
+    log: Mutex<Option<self::log::Running>>,
 }
 
 impl Files {
     /// Removes what saves of processes that are gone left behind. Errors: `dir` is none, or there is something wrong with the name
     /// of the file.
     pub fn open(config: &Arc<Config>) -> Result<Files, String> {
-        let files = Files { config: config.clone(), progress: Progress::default() };
+        let files = Files::new(config);
         let dir = files.dir();
         files.check_dir(dir.as_os_str().as_encoded_bytes())?;
         check_name(&config.live.dbfilename.get())?;
@@ -34,6 +39,10 @@ impl Files {
         Ok(files)
     }
 
+    fn new(config: &Arc<Config>) -> Files {
+        Files { config: config.clone(), progress: Progress::default(), log: Mutex::new(None) }
+    }
+
     fn dir(&self) -> PathBuf {
         PathBuf::from(self.config.live.dir.string())
     }
@@ -42,14 +51,18 @@ impl Files {
         self.dir().join(self.config.live.dbfilename.string())
     }
 
-    /// Loads a snapshot.
-    fn load_file(&self, path: &Path, server: &Arc<Server>, load: &Load) -> Result<(), String> {
+    fn options(&self) -> Options {
         let live = &self.config.live;
-        let options = Options {
+        Options {
             workers: 0,
             damaged: if live.load_damaged.get() == 1 { Damaged::KeepPrefix } else { Damaged::Refuse },
             unknown: if live.load_unknown.get() == 1 { Unknown::Skip } else { Unknown::Refuse },
-        };
+        }
+    }
+
+    /// Loads a snapshot.
+    fn load_file(&self, path: &Path, server: &Arc<Server>, load: &Load) -> Result<(), String> {
+        let options = self.options();
         let began = std::time::Instant::now();
         let into = IntoKeyspace::new(&server.keyspace, stdx::clock::wall_ms(), |code| load.library(code));
         let report = persist::load_file(path, options, &into, &self.progress)
@@ -106,6 +119,41 @@ impl Storage for Files {
         Ok(Box::new(Out(file)))
     }
 
+    fn load_at_start(&self, server: &Arc<Server>) -> Result<(), String> {
+        match self.config.live.appendonly.get() {
+            true => self.load_and_log(server),
+            false => self.load(server),
+        }
+    }
+
+    fn switch_log(&self, server: &Arc<Server>, on: bool) -> Result<(), String> {
+        self.switch(server, on)
+    }
+
+    fn configure_log(&self) {
+        self.configure();
+    }
+
+    fn begin_rewrite(&self) -> Result<Rewrite, String> {
+        self.begin_base()
+    }
+
+    fn end_rewrite(&self, written: Result<u64, ()>) -> Result<(), String> {
+        self.end_base(written)
+    }
+
+    fn wants_rewrite(&self, percentage: u64, least_bytes: u64) -> bool {
+        self.wants_base(percentage, least_bytes)
+    }
+
+    fn log_figures(&self) -> exec::info::Aof {
+        self.figures()
+    }
+
+    fn close_log(&self, server: &Arc<Server>) -> Result<(), String> {
+        self.close(server)
+    }
+
     fn load(&self, server: &Arc<Server>) -> Result<(), String> {
         let path = self.snapshot();
         if !path.exists() {
@@ -116,7 +164,7 @@ impl Storage for Files {
     }
 
     fn progress(&self) -> (u64, u64) {
-        (self.progress.read_bytes.load(Relaxed), self.progress.total_bytes.load(Relaxed))
+        self::log::progress(&self.progress)
     }
 
     fn check_dir(&self, dir: &[u8]) -> Result<(), String> {
@@ -179,7 +227,7 @@ impl config::Observer for FilesObserver {
     fn check(&self, directive: &config::Directive, value: &config::Parsed) -> Result<(), String> {
         let text = directive.kind.shown(value);
         match directive.name {
-            "dir" => Files { config: self.0.clone(), progress: Progress::default() }.check_dir(&text),
+            "dir" => Files::new(&self.0).check_dir(&text),
             "dbfilename" => check_name(&text),
             _ => Ok(()),
         }

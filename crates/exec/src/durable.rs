@@ -11,16 +11,20 @@
 
 mod ending;
 mod loading;
+mod log;
 mod saving;
 
 pub use ending::{Wish, end_in_order, give_up_end};
 pub(crate) use loading::reload;
+pub use self::log::Rewrite;
+pub use self::log::{configure_log, rewrite_now, switch_log};
+pub(crate) use self::log::{begin_rewrite, is_rewriting};
 pub use loading::{Load, expect_load, load_at_start};
 pub(crate) use saving::{Purpose, begin, cancel, is_busy};
 
 use crate::{Local, Server};
 use command::Error;
-use observe::info::{Loading, Persistence, Saving as SavingFigures};
+use observe::info::{Aof, Loading, Persistence, Saving as SavingFigures};
 use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,6 +40,11 @@ pub trait Storage: Send + Sync {
     /// Errors: a sentence; nothing is left behind.
     fn create(&self, plan: &SavePlan) -> Result<Box<dyn SaveOut>, String>;
 
+    /// Loads what the server goes on from, the log or a snapshot, and begins the log. Called once, by a thread of its own.
+    ///
+    /// Errors: a sentence; some keys may have been installed.
+    fn load_at_start(&self, server: &Arc<Server>) -> Result<(), String>;
+
     /// Loads the snapshot file, if there is one, into a keyspace without keys. Called by a thread of its own.
     ///
     /// Errors: a sentence; some keys may have been installed.
@@ -43,6 +52,27 @@ pub trait Storage: Send + Sync {
 
     /// Bytes of the load that is under way: read, and in all.
     fn progress(&self) -> (u64, u64);
+
+    /// CONFIG SET appendonly: the log begins or ends, on a thread of its own. Errors: a sentence; nothing is begun then.
+    fn switch_log(&self, server: &Arc<Server>, on: bool) -> Result<(), String>;
+
+    /// Settings of the log changed.
+    fn configure_log(&self);
+
+    /// Begins a rewrite: makes the file in which the log goes on. Called by the writer. Errors: a sentence.
+    fn begin_rewrite(&self) -> Result<Rewrite, String>;
+
+    /// Ends it: the base was written, with so many bytes, or was not. Errors: a sentence; the log is as before.
+    fn end_rewrite(&self, written: Result<u64, ()>) -> Result<(), String>;
+
+    /// Whether the log has grown by so many percent, and to so many bytes.
+    fn wants_rewrite(&self, percentage: u64, least_bytes: u64) -> bool;
+
+    /// Figures of the log's files.
+    fn log_figures(&self) -> Aof;
+
+    /// The end of the server: everything told is made durable. Errors: a sentence.
+    fn close_log(&self, server: &Arc<Server>) -> Result<(), String>;
 
     /// Whether `dir` can be used. Errors: a sentence.
     fn check_dir(&self, dir: &[u8]) -> Result<(), String>;
@@ -91,6 +121,12 @@ mod trouble {
     pub(super) const LOADING: u32 = 1;
     /// The last snapshot failed, and writes are to stop then.
     pub(super) const SAVE_FAILED: u32 = 2;
+    /// The log does not write.
+    pub(super) const LOG_STOPPED: u32 = 4;
+    /// Very much waits for the log.
+    pub(super) const LOG_FULL: u32 = 8;
+    /// So much that writes are refused.
+    pub(super) const LOG_OVER: u32 = 16;
 }
 
 /// See the module.
@@ -101,6 +137,7 @@ pub struct Durability {
     state: AtomicU32,
     saves: saving::Saves,
     load: loading::State,
+    log: log::State,
     end: Mutex<ending::Asked>,
 }
 
@@ -156,6 +193,7 @@ pub(crate) fn tend(server: &Arc<Server>, local: &mut Local) {
     saving::judge(server);
     if !server.durability.is_loading() {
         saving::tend(server, local);
+        log::tend(server, local);
     }
 }
 
@@ -171,7 +209,7 @@ pub(crate) fn figures(server: &Server) -> Persistence {
         total_keys: count(&saves.total_keys),
         kept_bytes: count(&saves.kept_bytes),
         written_bytes: count(&saves.written_bytes),
-        is_rewrite: false,
+        is_rewrite: saves.is_rewrite.load(Relaxed),
     });
     let load = &server.durability.load;
     let loading = server.durability.is_loading().then(|| {
@@ -195,6 +233,6 @@ pub(crate) fn figures(server: &Server) -> Persistence {
         load_keys: count(&load.keys),
         damaged_rest: load.damaged_rest.lock().clone(),
         foreign_keys: count(&saves.foreign),
-        aof: observe::info::Aof::default(),
+        aof: log::figures(server),
     }
 }

@@ -103,14 +103,21 @@ fn trouble(act: &Act<'_, '_>, command: &Command) -> Result<(), Stop> {
             return Err(Stop::Aborted(Error::from(error)));
         }
     }
-    if !durability.stops_writes() {
-        return Ok(());
+    let queued_writes = queue.is_some_and(|queue| queue.has_writes());
+    if let Some(refusal) = durability.refusal() {
+        if queued_writes {
+            let error = format!("EXECABORT Transaction discarded because of: {refusal}");
+            return Err(Stop::Aborted(Error::from(error)));
+        }
+        return if command.is_write() { Err(Stop::Refused(Error::from(refusal))) } else { Ok(()) };
     }
-    if queue.is_some_and(|queue| queue.has_writes()) {
-        let error = format!("EXECABORT Transaction discarded because of: {}", durable::MISCONF);
-        return Err(Stop::Aborted(Error::from(error)));
+    // Scripts may write; so they wait, too.
+    let queues = act.session.multi.is_some() && !command.is(facts::INSIDE_MULTI);
+    if durability.is_log_full() && !queues && (queued_writes || command.may_write()) {
+        act.session.waits_for_itself(What::Log, act.local.clock_ns);
+        return Err(held(act, act.local.now_ms + 1));
     }
-    if command.is_write() { Err(Stop::Refused(Error::new(durable::MISCONF))) } else { Ok(()) }
+    Ok(())
 }
 
 /// Where its keys are. A command of very many keys is looked at in several turns.

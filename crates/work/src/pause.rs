@@ -2,7 +2,7 @@
 
 use command::{Command, facts};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// See the module.
 #[derive(Default)]
@@ -13,6 +13,8 @@ pub struct Pause {
     pub held: AtomicUsize,
     /// Clients whose command it holds.
     postponed: Arc<AtomicUsize>,
+    /// No long commit may be decided, for another reason.
+    commits_stopped: AtomicBool,
 }
 
 /// A client whose command CLIENT PAUSE holds, counted as long as this is.
@@ -56,10 +58,15 @@ impl Pause {
         word >> 1 > now_ms
     }
 
-    /// Whether nothing may change now: CLIENT PAUSE of either kind.
+    /// Lets no long commit be decided, or lets them again. What is held goes on when a loop looks again.
+    pub fn stop_commits(&self, stopped: bool) {
+        self.commits_stopped.store(stopped, Ordering::Release);
+    }
+
+    /// Whether nothing may change now: CLIENT PAUSE of either kind, or [`stop_commits`](Self::stop_commits).
     #[inline]
     pub fn stops_writes(&self, now_ms: u64) -> bool {
-        self.word.load(Ordering::Acquire) >> 1 > now_ms
+        self.word.load(Ordering::Acquire) >> 1 > now_ms || self.commits_stopped.load(Ordering::Acquire)
     }
 
     /// Milliseconds since 1970 at which it ends.

@@ -76,8 +76,23 @@ fn cancel(act: &mut Act<'_, '_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-fn bgrewriteaof(_: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    Err(Error::new("ERR BGREWRITEAOF does not exist in Evenkeel yet: there is no append-only log"))
+/// `BGREWRITEAOF`: the append-only log gets a new base.
+///
+/// Cost: O(1); the rewrite takes O(keys) in slices. Errors: there is no log, or a rewrite is under way.
+fn bgrewriteaof(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    if !act.server.config.live.appendonly.get() {
+        return Err(Error::new("ERR there is no append-only log to be rewritten (appendonly is no)"));
+    }
+    if durable::is_rewriting(act.server) {
+        return Err(Error::new("ERR Background append only file rewriting already in progress"));
+    }
+    if act.in_multi || !durable::begin_rewrite(act.server) {
+        act.server.durability.schedule_rewrite();
+        act.out.simple("Background append only file rewriting scheduled");
+        return Ok(Flow::Done);
+    }
+    act.out.simple("Background append only file rewriting started");
+    Ok(Flow::Done)
 }
 
 /// `LASTSAVE`: as in Redis, the time of the start stands for no snapshot.

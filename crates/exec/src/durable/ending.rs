@@ -68,6 +68,19 @@ pub fn end_in_order(server: &Arc<Server>, by_signal: Option<(Wish, bool)>) -> Re
         Wish::Save => true,
         Wish::Usual => !server.config.live.save_points.is_empty(),
     };
+    let saved = save_last(server, saves, force);
+    if saved.is_ok()
+        && let Some(storage) = server.durability.storage()
+    {
+        // Nobody writes any more.
+        server.work.pause.set(u64::MAX >> 1, true);
+        let closed = storage.close_log(server);
+        return if force { Ok(()) } else { closed };
+    }
+    saved
+}
+
+fn save_last(server: &Arc<Server>, saves: bool, force: bool) -> Result<(), String> {
     if !saves || server.durability.is_loading() || server.durability.storage().is_none() {
         return Ok(());
     }

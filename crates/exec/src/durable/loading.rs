@@ -71,7 +71,7 @@ pub fn expect_load(server: &Server) {
 ///
 /// Errors: a sentence; the server must not serve what was loaded.
 pub fn load_at_start(server: &Arc<Server>) -> Result<(), String> {
-    let loaded = server.durability.storage().map_or(Ok(()), |storage| storage.load(server));
+    let loaded = server.durability.storage().map_or(Ok(()), |storage| storage.load_at_start(server));
     // After an error nobody is to see a part of the data until the process ends.
     server.durability.set(trouble::LOADING, loaded.is_err());
     loaded

@@ -10,10 +10,11 @@
 //! - V2: a failed writer goes on to empty its queue, so that the piece comes back and ends the walk on its loop.
 //! - V3: `busy` is taken by the one that begins, and given back by the writer when all is over.
 
-use super::{KeyFacts, SaveOut, SavePlan, trouble};
+use super::{KeyFacts, Rewrite, SaveOut, SavePlan, trouble};
 use crate::piece::{Desk, Letter, Piece, Step};
 use crate::scripts::Libraries;
 use crate::{Local, Server};
+use keyspace::tell::Mark;
 use keyspace::{Changes, Keyspace, Walk, WalkEntry, WalkLimits, WalkSink, WalkValue, Walked};
 use parking_lot::Mutex;
 use std::path::PathBuf;
@@ -47,6 +48,8 @@ pub(crate) enum Purpose {
     Save,
     /// The end of the server.
     Last,
+    /// A base of the log.
+    Rewrite,
 }
 
 /// Figures and switches of snapshots. Those of one under way have no meaning when there is none.
@@ -55,6 +58,7 @@ pub(super) struct Saves {
     pub(super) busy: AtomicU8,
     /// BGSAVE SCHEDULE, or in a transaction.
     scheduled: AtomicBool,
+    pub(super) is_rewrite: AtomicBool,
     cancelled: AtomicBool,
     /// The writer failed (V2).
     broken: AtomicBool,
@@ -84,6 +88,7 @@ impl Default for Saves {
         Saves {
             busy: AtomicU8::new(0),
             scheduled: switch(),
+            is_rewrite: switch(),
             cancelled: switch(),
             broken: switch(),
             began_s: number(),
@@ -196,14 +201,22 @@ pub(super) fn begin_taken(server: &Arc<Server>, purpose: Purpose, done: Option<D
     saves.total_keys.store(keys(&server.keyspace), Relaxed);
     saves.dirty_begun.store(dirty(server), Relaxed);
     let ((queue, batches), (give_back, empty)) = (channel(), channel());
-    let writer = Writer { server: server.clone(), purpose, batches, give_back, done, began: Instant::now() };
+    saves.is_rewrite.store(purpose == Purpose::Rewrite, Release);
+    let piece = Box::new(Saving { server: server.clone(), walk: None, queue, empty, taking: Taking::default() });
+    // A rewrite begins on the disk.
+    let (first, piece) = match (purpose, &at) {
+        (Purpose::Rewrite, Where::Here(local)) => (Some((local.id, piece)), None),
+        (Purpose::Rewrite, Where::Loop(loop_id)) => (Some((*loop_id, piece)), None),
+        _ => (None, Some(piece)),
+    };
+    let began = Instant::now();
+    let writer = Writer { server: server.clone(), purpose, first, rewrite: None, batches, give_back, done, began };
     // The clerk makes the thread: that can take longer than a loop has.
     let made = server.clerk.send(move || writer.start());
     if !made {
         log::error!("a snapshot was not begun: no thread could be started");
     }
-    let piece =
-        Box::new(Saving { server: server.clone(), walk: None, queue, empty, taking: Taking::default() });
+    let Some(piece) = piece else { return };
     match at {
         Where::Here(local) => local.works.push(piece),
         Where::Loop(loop_id) => (server.work.post)(loop_id, Letter::Back(piece)),
@@ -298,6 +311,8 @@ struct Taking {
     uses: Uses,
     header: Arc<Mutex<Header>>,
     has_begun: bool,
+    /// It becomes the base of the log.
+    rewrite: Option<Rewrite>,
     /// Bytes in the queue since the piece went through it last (V1).
     ahead: usize,
 }
@@ -363,6 +378,11 @@ impl Piece for Saving {
         self.taking.now_ms = desk.now_ms;
         let walked = walk.advance(desk.now_ms, KEYS, &mut self.taking);
         let (figures, pressed) = (walk.figures(), walk.is_pressed());
+        if figures.anew > 0 && self.taking.rewrite.is_some() {
+            // The mark in the stream is that of the walk's first begin.
+            self.server.durability.schedule_rewrite();
+            return self.give_up("databases were exchanged or emptied as it began: it begins again");
+        }
         saves.keys.store(figures.keys, Relaxed);
         saves.kept_bytes.store(figures.bytes, Relaxed);
         saves.pressed.store(pressed, Relaxed);
@@ -396,7 +416,13 @@ impl Saving {
         self.taking.uses = if matches!(live.maxmemory_policy.get(), 0 | 4) { Uses::Idle } else { Uses::None };
         self.taking.batch = Batch::new();
         let (header, at) = (self.taking.header.clone(), server.clone());
-        let mark = Arc::new(move |lsn| *header.lock() = Header::of(&at, lsn));
+        let place = self.taking.rewrite.as_ref().map(|rewrite| Mark(rewrite.mark));
+        let mark = Arc::new(move |lsn| {
+            if let Some(place) = place {
+                at.keyspace.mark(lsn, place);
+            }
+            *header.lock() = Header::of(&at, lsn);
+        });
         match Walk::begin_marked(&desk.work.keyspace, WalkLimits { bytes }, mark) {
             Ok(walk) => {
                 self.walk = Some(walk);
@@ -417,7 +443,8 @@ impl Saving {
     fn send(&mut self) {
         if !std::mem::replace(&mut self.taking.has_begun, true) {
             let header = std::mem::take(&mut *self.taking.header.lock());
-            self.post(Message::Begin(plan(&self.server, &header), header));
+            let plan = plan(&self.server, &header, self.taking.rewrite.as_ref());
+            self.post(Message::Begin(plan, header));
         }
         let handles = self.taking.batch.items.iter().filter(|item| item.value.is_some()).count();
         self.taking.ahead += self.taking.batch.bytes.len() + handles * HANDLE_BYTES;
@@ -470,12 +497,15 @@ impl Header {
 }
 
 /// What the file is to be.
-fn plan(server: &Server, header: &Header) -> SavePlan {
+fn plan(server: &Server, header: &Header, rewrite: Option<&Rewrite>) -> SavePlan {
     let live = &server.config.live;
     let version = config::RDB_VERSIONS.get(live.rdb_version.size()).and_then(|v| v.parse().ok()).unwrap_or(0);
+    // A base has to hold everything.
+    let version = if rewrite.is_some() { 0 } else { version };
     let has_functions = header.libraries.as_ref().is_some_and(|libraries| !libraries.code.is_empty());
     let mut path = PathBuf::from(live.dir.string());
     path.push(live.dbfilename.string());
+    let path = rewrite.map_or(path, |rewrite| rewrite.base.clone());
     SavePlan {
         path,
         version,
@@ -488,9 +518,10 @@ fn plan(server: &Server, header: &Header) -> SavePlan {
             ("redis-bits", usize::BITS.to_string()),
             ("ctime", (stdx::clock::wall_ms() / 1000).to_string()),
             ("used-mem", server.measured.allocator().allocated.to_string()),
-            ("aof-base", "0".to_owned()),
+            ("aof-base", u8::from(rewrite.is_some()).to_string()),
             ("evenkeel-ver", crate::info::EVENKEEL_VERSION.to_owned()),
             ("evenkeel-lsn", header.lsn.to_string()),
+            ("evenkeel-epoch", rewrite.map_or(0, |rewrite| rewrite.epoch).to_string()),
         ],
     }
 }
@@ -500,6 +531,9 @@ fn plan(server: &Server, header: &Header) -> SavePlan {
 struct Writer {
     server: Arc<Server>,
     purpose: Purpose,
+    /// The piece of a rewrite, and its loop, until the files are ready.
+    first: Option<(usize, Box<Saving>)>,
+    rewrite: Option<Rewrite>,
     batches: Receiver<Message>,
     give_back: Sender<Batch>,
     done: Option<Done>,
@@ -529,6 +563,9 @@ impl Writer {
     fn run(mut self) {
         stdx::threads::demote(self.server.crowd.rank().nice());
         let (mut open, mut so_far) = (None, Ok(()));
+        if let Err(why) = self.prepare() {
+            return self.over(&Err(why));
+        }
         let result = loop {
             let Ok(message) = self.batches.recv() else { break Err("it was given up".to_owned()) };
             match message {
@@ -546,9 +583,41 @@ impl Writer {
             }
         };
         drop(open);
-        ended(&self.server, self.purpose, self.began, &result);
+        let result = self.end_rewrite(result);
+        self.over(&result);
+    }
+
+    fn over(mut self, result: &Result<(), String>) {
+        ended(&self.server, self.purpose, self.began, result);
         if let Some(done) = self.done.take() {
-            done(&result);
+            done(result);
+        }
+    }
+
+    /// Begins a rewrite on the disk, and only then on the loop.
+    fn prepare(&mut self) -> Result<(), String> {
+        let Some((loop_id, mut piece)) = self.first.take() else { return Ok(()) };
+        let storage = self.server.durability.storage().ok_or("there are no files")?;
+        let rewrite = storage.begin_rewrite()?;
+        piece.taking.rewrite = Some(rewrite.clone());
+        self.rewrite = Some(rewrite);
+        (self.server.work.post)(loop_id, Letter::Back(piece));
+        Ok(())
+    }
+
+    /// Puts the base in its place, or says that there is none.
+    fn end_rewrite(&self, result: Result<(), String>) -> Result<(), String> {
+        let (Some(_), Some(storage)) = (&self.rewrite, self.server.durability.storage()) else {
+            return result;
+        };
+        let bytes = self.server.durability.saves.written_bytes.load(Relaxed);
+        match result {
+            Ok(()) => storage.end_rewrite(Ok(bytes)),
+            Err(why) => {
+                // It says nothing new.
+                let _ = storage.end_rewrite(Err(()));
+                Err(why)
+            }
         }
     }
 
@@ -581,7 +650,7 @@ impl Writer {
         for code in header.libraries.iter().flat_map(|libraries| libraries.code.values()) {
             out.function(&code.text)?;
         }
-        let foreign = self.server.config.live.foreign_types.get();
+        let foreign = if self.rewrite.is_some() { 0 } else { self.server.config.live.foreign_types.get() };
         Ok(Open { out, sizes: header.sizes, db: None, foreign })
     }
 
@@ -661,7 +730,14 @@ fn ended(server: &Server, purpose: Purpose, began: Instant, result: &Result<(), 
     saves.last_s.store(took.as_secs(), Relaxed);
     saves.last_kept_bytes.store(saves.kept_bytes.load(Relaxed), Relaxed);
     let cancelled = saves.cancelled.load(Acquire);
+    if purpose == Purpose::Rewrite {
+        server.durability.note_rewrite(result, took.as_secs());
+    }
     match result {
+        Ok(()) if purpose == Purpose::Rewrite => {
+            log::info!("the append-only log was written anew in {:.2} s", took.as_secs_f64());
+        }
+        Err(why) if purpose == Purpose::Rewrite => log::error!("the append-only log was not written anew: {why}"),
         Ok(()) => {
             saves.count.fetch_add(1, Relaxed);
             saves.failed.store(false, Relaxed);

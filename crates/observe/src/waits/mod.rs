@@ -78,6 +78,8 @@ pub enum What {
     Socket,
     /// The database of a source had to answer first.
     Source,
+    /// Too much waited to be written to the append-only log, or what the reply tells was not durable yet.
+    Log,
     /// CLIENT PAUSE held the command.
     Pause,
     /// The operating system ran something else on the processor.
@@ -85,7 +87,7 @@ pub enum What {
     Unknown,
 }
 
-pub const WHATS: [(What, &str); 13] = [
+pub const WHATS: [(What, &str); 14] = [
     (What::Loop, "loop"),
     (What::Crowd, "crowd"),
     (What::Lock, "lock"),
@@ -96,6 +98,7 @@ pub const WHATS: [(What, &str); 13] = [
     (What::Messages, "messages"),
     (What::Socket, "socket"),
     (What::Source, "source"),
+    (What::Log, "log"),
     (What::Pause, "pause"),
     (What::Os, "os"),
     (What::Unknown, "unknown"),

@@ -1,0 +1,384 @@
+//! The append-only log: `persist` writes it, the keyspace tells it what happens, and the server obeys it.
+//!
+//! ```text
+//! keyspace ─► Order (LSN order) ─► Watched ─► persist::Writer ─► files
+//!                                     └─► too much waits: writers are held    └─► durable: replies leave
+//! ```
+//!
+//! - A1: a log that has no base yet has a file [`UNFINISHED`] beside it, and no reply waits for it. A start puts such a log aside.
+
+use super::Files;
+use config::Config;
+use exec::Server;
+use exec::durable::{Load, Rewrite};
+use exec::replay::Replay;
+use parking_lot::Mutex;
+use persist::disk::RealDisk;
+use persist::order::Order;
+use persist::stream::{Item, Outlet};
+use persist::{
+    Apply, Fsync, Hooks, LoadedLog, LogOptions, LogOutlet, LogState, Place, Preallocate, Rewriting, Settings, Writer,
+};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Beside a log without a base (A1).
+const UNFINISHED: &str = "unfinished";
+
+/// A log that is written.
+pub struct Running {
+    writer: Arc<Writer>,
+    order: Arc<Order>,
+    gate: Arc<Gate>,
+    rewriting: Mutex<Option<Rewriting>>,
+}
+
+/// Up to where the log is durable, and whether replies wait for that (A1).
+#[derive(Default)]
+struct Gate(Mutex<(bool, u64)>);
+
+impl Gate {
+    fn durable(&self, server: &Server, lsn: u64) {
+        let mut gate = self.0.lock();
+        gate.1 = lsn;
+        if gate.0 {
+            server.set_durable(lsn);
+        }
+    }
+
+    /// From now on replies wait.
+    fn close(&self, server: &Server) {
+        let mut gate = self.0.lock();
+        gate.0 = true;
+        server.set_durable(gate.1);
+    }
+
+    /// No reply waits any more.
+    fn open(&self, server: &Server) {
+        self.0.lock().0 = false;
+        server.set_durable(u64::MAX);
+    }
+}
+
+/// Counts what waits for the log on its way.
+struct Watched {
+    outlet: LogOutlet,
+    writer: Weak<Writer>,
+    server: Weak<Server>,
+}
+
+impl Watched {
+    fn look(&self) {
+        let (Some(writer), Some(server)) = (self.writer.upgrade(), self.server.upgrade()) else { return };
+        let live = &server.config.live;
+        let pending = writer.pending_bytes();
+        server.durability.set_log_full(pending > live.log_pending_bytes.size() as u64);
+        server.durability.set_log_over(pending > live.log_pending_max_bytes.size() as u64);
+    }
+}
+
+impl Outlet for Watched {
+    fn take(&mut self, item: Item) {
+        self.outlet.take(item);
+        self.look();
+    }
+
+    fn turn(&mut self, upto: u64) {
+        self.outlet.turn(upto);
+        self.look();
+    }
+}
+
+/// Executes the commands of a log.
+struct Into(Replay);
+
+impl Apply for Into {
+    fn apply(&mut self, args: &[&[u8]]) -> Result<(), String> {
+        self.0.apply(args)
+    }
+
+    fn group_begin(&mut self) {
+        // It can only fail within a group.
+        let _ = self.0.apply(&[b"MULTI"]);
+    }
+
+    fn group_end(&mut self) -> Result<(), String> {
+        self.0.apply(&[b"EXEC"])
+    }
+
+    fn file_begin(&mut self) {
+        let _ = self.0.apply(&[b"SELECT", b"0"]);
+    }
+}
+
+/// The settings of the configuration.
+pub fn settings(config: &Config) -> Settings {
+    let live = &config.live;
+    Settings {
+        fsync: match live.appendfsync.get() {
+            1 => Fsync::Always,
+            2 => Fsync::No,
+            _ => Fsync::EverySecond,
+        },
+        preallocate: match live.aof_preallocate.get() {
+            1 => Preallocate::Yes,
+            2 => Preallocate::No,
+            _ => Preallocate::Auto,
+        },
+        unsynced_max: live.log_unsynced_bytes.size() as u64,
+        stuck: Duration::from_secs(live.log_stuck_s.size() as u64),
+        ..Settings::default()
+    }
+}
+
+fn place(config: &Config) -> Place {
+    let dir = PathBuf::from(config.live.dir.string()).join(config.live.appenddirname.string());
+    Place::new(dir, config.live.appendfilename.get().to_vec())
+}
+
+impl Files {
+    /// Loads the log, or the snapshot where there is no log yet, and begins to write.
+    pub(super) fn load_and_log(&self, server: &Arc<Server>) -> Result<(), String> {
+        let (place, began) = (place(&self.config), std::time::Instant::now());
+        put_unfinished_aside(&place.dir)?;
+        let load = Load::begin(server);
+        let options = LogOptions { base: self.options(), truncated: self.config.live.aof_load_truncated.get() };
+        let into = persist::IntoKeyspace::new(&server.keyspace, 0, |code| load.library(code));
+        let mut apply = Into(Replay::new(server));
+        let found = persist::load_log(&RealDisk, &place, options, &into, &mut apply, &self.progress)
+            .map_err(|error| error.to_string())?;
+        let Some(found) = found else { return self.begin_log(server, &load) };
+        load.note(found.base.as_ref().map_or(0, |report| report.keys), 0);
+        for cut in &found.cut {
+            let file = cut.file.display();
+            log::warn!("{file} was torn: {} bytes behind offset {} were cut off", cut.bytes, cut.from);
+        }
+        let took = began.elapsed().as_secs_f64();
+        log::info!("loaded {}: {} commands behind the base, in {took:.2} s", place.dir.display(), found.commands);
+        server.keyspace.start_at(found.lsn);
+        self.run(server, place, Some(found))?;
+        self.with_log(|running| running.gate.close(server));
+        Ok(())
+    }
+
+    /// Begins the log of a server that had none. What the snapshot holds becomes its base before anybody is served.
+    fn begin_log(&self, server: &Arc<Server>, load: &Load) -> Result<(), String> {
+        let snapshot = self.snapshot();
+        if snapshot.exists() {
+            self.load_file(&snapshot, server, load)?;
+        }
+        self.run_without_base(server)
+    }
+
+    /// The log of a server that has data and no log yet (A1).
+    fn run_without_base(&self, server: &Arc<Server>) -> Result<(), String> {
+        let place = place(&self.config);
+        put_aside(&place.dir, "before")?;
+        let failed = |error: std::io::Error| format!("{}: {error}", place.dir.display());
+        std::fs::create_dir_all(&place.dir).map_err(failed)?;
+        let unfinished = place.dir.join(UNFINISHED);
+        std::fs::write(&unfinished, b"").map_err(failed)?;
+        std::fs::File::open(&place.dir).and_then(|dir| dir.sync_all()).map_err(failed)?;
+        self.run(server, place.clone(), None)?;
+        let based = exec::durable::rewrite_now(server).and_then(|()| {
+            std::fs::remove_file(&unfinished).map_err(failed)?;
+            std::fs::File::open(&place.dir).and_then(|dir| dir.sync_all()).map_err(failed)
+        });
+        match based {
+            Ok(()) => self.with_log(|running| running.gate.close(server)),
+            Err(_) => self.end_log(server),
+        }
+        based
+    }
+
+    /// Opens the files, and has the keyspace tell what happens.
+    fn run(&self, server: &Arc<Server>, place: Place, found: Option<LoadedLog>) -> Result<(), String> {
+        let gate = Arc::<Gate>::default();
+        let dir = place.dir.clone();
+        let writer = Writer::open(
+            Arc::new(RealDisk),
+            place,
+            found,
+            server.keyspace.last_lsn(),
+            settings(&self.config),
+            hooks(server, &gate),
+        );
+        let writer = Arc::new(writer.map_err(|error| format!("{}: {error}", dir.display()))?);
+        let watched =
+            Watched { outlet: writer.outlet(), writer: Arc::downgrade(&writer), server: Arc::downgrade(server) };
+        let order = Order::start(&server.keyspace, vec![Box::new(watched)])
+            .map_err(|error| format!("no thread could be started: {error}"))?;
+        server.keyspace.listen(order.clone());
+        *self.log.lock() = Some(Running { writer, order, gate, rewriting: Mutex::new(None) });
+        Ok(())
+    }
+
+    /// Ends the log: what was told is written.
+    pub(super) fn end_log(&self, server: &Arc<Server>) {
+        if let Err(why) = self.stop_log(server) {
+            log::error!("the append-only log was not ended in order: {why}");
+        }
+    }
+
+    fn stop_log(&self, server: &Arc<Server>) -> Result<(), String> {
+        let Some(Running { writer, order, gate, .. }) = self.log.lock().take() else { return Ok(()) };
+        server.keyspace.unlisten();
+        order.stop();
+        drop(order);
+        let closed = match Arc::try_unwrap(writer) {
+            Ok(writer) => writer.close(),
+            Err(_) => Err("it is still in use".to_owned()),
+        };
+        gate.open(server);
+        server.durability.set_log_full(false);
+        server.durability.set_log_over(false);
+        closed
+    }
+
+    fn with_log<T>(&self, f: impl FnOnce(&Running) -> T) -> Option<T> {
+        self.log.lock().as_ref().map(f)
+    }
+
+    pub(super) fn switch(&self, server: &Arc<Server>, on: bool) -> Result<(), String> {
+        let runs = self.log.lock().is_some();
+        match (on, runs) {
+            (true, false) => self.run_without_base(server),
+            (false, true) => {
+                self.end_log(server);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn close(&self, server: &Arc<Server>) -> Result<(), String> {
+        self.stop_log(server)
+    }
+
+    pub(super) fn configure(&self) {
+        self.with_log(|running| running.writer.set(settings(&self.config)));
+    }
+
+    pub(super) fn begin_base(&self) -> Result<Rewrite, String> {
+        let begun = self.with_log(|running| {
+            let rewriting = running.writer.begin_rewrite().map_err(|error| error.to_string())?;
+            let rewrite = Rewrite {
+                base: rewriting.base.clone(),
+                mark: rewriting.mark.0,
+                epoch: running.writer.epoch(),
+            };
+            *running.rewriting.lock() = Some(rewriting);
+            Ok(rewrite)
+        });
+        begun.unwrap_or_else(|| Err("there is no append-only log".to_owned()))
+    }
+
+    pub(super) fn end_base(&self, written: Result<u64, ()>) -> Result<(), String> {
+        // Not under the lock: it may wait for the log's thread.
+        let running = self.with_log(|running| (running.writer.clone(), running.rewriting.lock().take()));
+        let Some((writer, Some(rewriting))) = running else {
+            return Err("the append-only log was ended".to_owned());
+        };
+        match written {
+            Ok(bytes) => writer.finish_rewrite(&rewriting, bytes).map_err(|error| error.to_string()),
+            Err(()) => {
+                writer.fail_rewrite(&rewriting);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn wants_base(&self, percentage: u64, least_bytes: u64) -> bool {
+        self.with_log(|running| running.writer.wants_rewrite(percentage, least_bytes)).unwrap_or(false)
+    }
+
+    pub(super) fn figures(&self) -> exec::info::Aof {
+        let figures = self.with_log(|running| running.writer.figures());
+        figures.map_or_else(exec::info::Aof::default, |figures| exec::info::Aof {
+            current_bytes: figures.current_size_bytes,
+            base_bytes: figures.base_size_bytes,
+            buffer_bytes: figures.buffer_length_bytes,
+            pending_fsyncs: figures.pending_syncs,
+            delayed_fsyncs: figures.delayed_syncs,
+            ..exec::info::Aof::default()
+        })
+    }
+}
+
+fn hooks(server: &Arc<Server>, gate: &Arc<Gate>) -> Hooks {
+    let (durable, state, events, rewrites) =
+        (Arc::downgrade(server), Arc::downgrade(server), Arc::downgrade(server), Arc::downgrade(server));
+    let gate = gate.clone();
+    Hooks {
+        durable: Box::new(move |lsn| {
+            if let Some(server) = durable.upgrade() {
+                gate.durable(&server, lsn);
+            }
+        }),
+        state: Box::new(move |now| {
+            if let Some(server) = state.upgrade() {
+                let stopped = match now {
+                    LogState::Running => None,
+                    LogState::Stopped(why) => Some(why),
+                };
+                server.durability.set_log_stopped(&server, stopped);
+            }
+        }),
+        latency: Box::new(move |(name, ns)| {
+            if let Some(server) = events.upgrade() {
+                server.durability.note_latency(&server, name, ns);
+            }
+        }),
+        rewrite: Box::new(move |why| {
+            if let Some(server) = rewrites.upgrade() {
+                log::warn!("the append-only log needs a new base: {why}");
+                server.durability.schedule_rewrite();
+            }
+        }),
+    }
+}
+
+/// A log that never got its base is nobody's (A1).
+fn put_unfinished_aside(dir: &Path) -> Result<(), String> {
+    if dir.join(UNFINISHED).exists() {
+        log::warn!("the append-only log in {} was being begun when the server ended: it is put aside", dir.display());
+        put_aside(dir, UNFINISHED)?;
+    }
+    Ok(())
+}
+
+/// Gives a directory another name, if it is there.
+fn put_aside(dir: &Path, why: &str) -> Result<(), String> {
+    if !dir.exists() {
+        return Ok(());
+    }
+    let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let free = (1..10_000).map(|n| dir.with_file_name(format!("{name}.{why}-{n}"))).find(|other| !other.exists());
+    let other = free.ok_or_else(|| format!("{}: there are too many beside it", dir.display()))?;
+    std::fs::rename(dir, &other).map_err(|error| format!("{}: {error}", dir.display()))?;
+    log::warn!("{} is now {}", dir.display(), other.display());
+    Ok(())
+}
+
+/// Settings of the log changed, or it is to begin or end (CONFIG SET). Both take place on threads of their own.
+pub struct LogObserver(pub Weak<Server>);
+
+impl config::Observer for LogObserver {
+    fn changed(&self, directive: &config::Directive, live: &config::Live) {
+        let Some(server) = self.0.upgrade() else { return };
+        match directive.name {
+            "appendonly" => exec::durable::switch_log(&server, live.appendonly.get()),
+            "appendfsync" | "aof-preallocate" | "log-unsynced-max" | "log-stuck" => {
+                exec::durable::configure_log(&server);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Relaxed reads of the progress of a load.
+pub(super) fn progress(progress: &persist::Progress) -> (u64, u64) {
+    (progress.read_bytes.load(Relaxed), progress.total_bytes.load(Relaxed))
+}

@@ -1,0 +1,202 @@
+//! The append-only log as the server sees it: whether it writes, what waits for it, and when it is written anew.
+//!
+//! - O1: while the log is stopped writes are refused, and no long commit is decided; reads, messages and health checks go on.
+//! - O2: while very much waits for it, clients that want to write are held for a moment.
+//! - O3: a rewrite is a snapshot whose file becomes the log's base. It shares `busy` with other snapshots.
+
+use super::{Durability, saving, trouble};
+use crate::mail::Mail;
+use crate::{Local, Server};
+use observe::info::Aof;
+use parking_lot::Mutex;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// How often a wait looks around.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A rewrite that was begun.
+#[derive(Clone, Debug)]
+pub struct Rewrite {
+    /// The file that the snapshot is written to.
+    pub base: PathBuf,
+    /// The place in the stream where the log changes to its next file.
+    pub mark: u64,
+    pub epoch: u64,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct State {
+    /// Why it does not write.
+    stopped: Mutex<Option<String>>,
+    scheduled: AtomicBool,
+    rewrites: AtomicU64,
+    failures: AtomicU64,
+    last_failed: AtomicBool,
+    /// Seconds that the last rewrite took, plus one; 0: there was none.
+    last_s: AtomicU64,
+}
+
+impl Durability {
+    /// The log writes again, or why it does not (O1). Called by a thread that touches no file.
+    pub fn set_log_stopped(&self, server: &Server, stopped: Option<String>) {
+        let stops = stopped.is_some();
+        *self.log.stopped.lock() = stopped;
+        self.set(trouble::LOG_STOPPED, stops);
+        server.work.pause.stop_commits(stops);
+        if !stops {
+            (0..server.loops()).for_each(|id| server.send(id, Mail::Retry));
+        }
+    }
+
+    /// Whether very much waits for the log (O2).
+    pub fn set_log_full(&self, full: bool) {
+        if full != (self.state.load(Relaxed) & trouble::LOG_FULL != 0) {
+            self.set(trouble::LOG_FULL, full);
+        }
+    }
+
+    /// Whether so much waits for the log that writes are refused.
+    pub fn set_log_over(&self, over: bool) {
+        if over != (self.state.load(Relaxed) & trouble::LOG_OVER != 0) {
+            self.set(trouble::LOG_OVER, over);
+        }
+    }
+
+    /// Notes a delay of the disk for LATENCY. `name`: as Redis names it.
+    pub fn note_latency(&self, server: &Server, name: &'static str, ns: u64) {
+        let (now_s, ms) = (stdx::clock::wall_ms() / 1000, ns / 1_000_000);
+        server.stats.events.add(name, now_s, ms, server.config.live.latency_threshold_ms.get());
+    }
+
+    pub(crate) fn is_log_full(&self) -> bool {
+        self.state.load(Relaxed) & trouble::LOG_FULL != 0
+    }
+
+    pub(crate) fn is_log_stopped(&self) -> bool {
+        self.state.load(Relaxed) & trouble::LOG_STOPPED != 0
+    }
+
+    /// Has the log written anew as soon as no snapshot is under way.
+    pub fn schedule_rewrite(&self) {
+        self.log.scheduled.store(true, Relaxed);
+    }
+
+    /// Why writes are refused; None: they are not.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        if self.is_log_stopped() {
+            let why = self.log.stopped.lock().clone().unwrap_or_default();
+            return Some(format!("MISCONF Errors writing to the AOF file: {why}"));
+        }
+        if self.state.load(Relaxed) & trouble::LOG_OVER != 0 {
+            return Some("MISCONF Errors writing to the AOF file: too much waits to be written".to_owned());
+        }
+        self.stops_writes().then(|| super::MISCONF.to_owned())
+    }
+
+    /// A rewrite is over.
+    pub(super) fn note_rewrite(&self, result: &Result<(), String>, seconds: u64) {
+        let log = &self.log;
+        log.last_failed.store(result.is_err(), Relaxed);
+        log.last_s.store(seconds + 1, Relaxed);
+        if result.is_ok() {
+            log.rewrites.fetch_add(1, Relaxed);
+            log.failures.store(0, Relaxed);
+        } else {
+            log.failures.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// Begins a rewrite that is scheduled or due. Called by one loop, now and then.
+pub(super) fn tend(server: &Arc<Server>, _: &mut Local) {
+    let Some(storage) = server.durability.storage() else { return };
+    let live = &server.config.live;
+    if !live.appendonly.get() || saving::is_busy(server) {
+        return;
+    }
+    let (percentage, least) = (live.aof_rewrite_percentage.size() as u64, live.aof_rewrite_min_bytes.size() as u64);
+    let due = storage.wants_rewrite(percentage, least);
+    if due {
+        log::info!("the append-only log has grown by {percentage} %: it is written anew");
+    }
+    if due || server.durability.log.scheduled.swap(false, AcqRel) {
+        begin_rewrite(server);
+    }
+}
+
+/// Begins a rewrite; false if a snapshot is under way.
+pub(crate) fn begin_rewrite(server: &Arc<Server>) -> bool {
+    let taken = saving::take(server);
+    if taken {
+        saving::begin_taken(server, saving::Purpose::Rewrite, None, saving::Where::Loop(0));
+    }
+    taken
+}
+
+/// Whether the snapshot under way is a rewrite.
+pub(crate) fn is_rewriting(server: &Server) -> bool {
+    saving::is_busy(server) && server.durability.saves.is_rewrite.load(Acquire)
+}
+
+/// Writes the log anew and waits for the end. For a thread that may wait.
+///
+/// Errors: a sentence.
+pub fn rewrite_now(server: &Arc<Server>) -> Result<(), String> {
+    while !saving::take(server) {
+        std::thread::sleep(LOOK);
+    }
+    let (done, wait) = channel();
+    let tell = move |written: &Result<(), String>| drop(done.send(written.clone()));
+    saving::begin_taken(server, saving::Purpose::Rewrite, Some(Box::new(tell)), saving::Where::Loop(0));
+    wait.recv().unwrap_or_else(|_| Err("it was given up".to_owned()))
+}
+
+/// The log begins or ends (CONFIG SET appendonly), on a thread of its own.
+pub fn switch_log(server: &Arc<Server>, on: bool) {
+    let server = server.clone();
+    let switch = move || {
+        let Some(storage) = server.durability.storage() else { return };
+        match storage.switch_log(&server, on) {
+            Ok(()) => log::info!("the append-only log {}", if on { "is written" } else { "was ended" }),
+            Err(why) => {
+                log::error!("the append-only log was not begun: {why}");
+                server.durability.log.last_failed.store(true, Relaxed);
+            }
+        }
+    };
+    if std::thread::Builder::new().name("switch".into()).spawn(switch).is_err() {
+        log::error!("the append-only log was not switched: no thread could be started");
+    }
+}
+
+/// Settings of the log changed.
+pub fn configure_log(server: &Arc<Server>) {
+    let (errand, server) = (server.clone(), server);
+    server.clerk.send(move || {
+        if let Some(storage) = errand.durability.storage() {
+            storage.configure_log();
+        }
+    });
+}
+
+/// The figures of INFO.
+pub(super) fn figures(server: &Server) -> Aof {
+    let log = &server.durability.log;
+    let of_files = server.durability.storage().map(super::Storage::log_figures).unwrap_or_default();
+    Aof {
+        enabled: server.config.live.appendonly.get(),
+        rewrite_scheduled: log.scheduled.load(Relaxed),
+        last_rewrite_s: log.last_s.load(Relaxed).checked_sub(1),
+        last_rewrite_failed: log.last_failed.load(Relaxed),
+        rewrites: log.rewrites.load(Relaxed),
+        rewrite_failures: log.failures.load(Relaxed),
+        stopped: log.stopped.lock().clone(),
+        ..of_files
+    }
+}
