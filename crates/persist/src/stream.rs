@@ -1,0 +1,31 @@
+//! The stream of effects, as it is handed to what writes it down or sends it on.
+
+use keyspace::Lsn;
+
+/// Whole groups, one behind the other, as commands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    pub first: Lsn,
+    pub last: Lsn,
+    pub bytes: Vec<u8>,
+    pub groups: u32,
+}
+
+/// A place in the stream, numbered by the caller. The group behind it begins with SELECT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mark(pub u64);
+
+/// A piece of the stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Item {
+    Block(Block),
+    Mark(Lsn, Mark),
+}
+
+/// Takes the stream.
+pub trait Outlet: Send {
+    fn take(&mut self, item: Item);
+
+    /// All items up to an LSN were given.
+    fn turn(&mut self, upto: Lsn);
+}
