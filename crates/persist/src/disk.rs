@@ -1,17 +1,26 @@
 //! The calls to a file system, as a trait, so that tests can let them fail.
 
 mod faulty;
+mod power;
 
-pub use faulty::{Faults, Faulty};
+pub use faulty::{Faults, Faulty, Gate};
+pub use power::{Outage, Power, put_files};
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// A file system.
 pub trait Disk: Send + Sync {
     /// Makes a file that is not there yet.
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
+
+    /// Opens a file for writing at offsets. It is there already, and is no link.
+    fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
+
+    /// Makes a directory, if there is none.
+    fn make_dir(&self, dir: &Path) -> io::Result<()>;
 
     /// Gives a file another name, in place of what has it.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
@@ -25,13 +34,60 @@ pub trait Disk: Send + Sync {
     fn names(&self, dir: &Path) -> io::Result<Vec<PathBuf>>;
 }
 
-/// A file that is written from front to back.
-pub trait DiskFile: Send {
-    /// Writes some of the bytes, and says how many.
+/// A file that is written. Several threads may hold it.
+#[expect(clippy::len_without_is_empty, reason = "nobody asks whether a file is empty")]
+pub trait DiskFile: Send + Sync {
+    /// Writes some of the bytes behind those that were written so, and says how many.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Makes what was written durable. After an error nothing is known of it: the file must be given up.
-    fn sync_data(&mut self) -> io::Result<()>;
+    /// Writes some of the bytes at an offset, and says how many.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
+
+    /// Makes what was written durable, and the length. After an error nothing is known of it: the file must be given up.
+    fn sync_data(&self) -> io::Result<()>;
+
+    /// As `sync_data`, with all the file system knows of the file.
+    fn sync_all(&self) -> io::Result<()>;
+
+    /// Cuts the file off.
+    fn truncate(&self, len: u64) -> io::Result<()>;
+
+    fn len(&self) -> io::Result<u64>;
+
+    /// Reserves room. The length stays.
+    ///
+    /// Errors: there is no room, or the file system cannot say.
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()>;
+}
+
+/// Writes all bytes at an offset. Interrupted writes go on.
+pub(crate) fn write_all_at(file: &dyn DiskFile, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.write_at(bytes, offset) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                let written = written.min(bytes.len());
+                offset += written as u64;
+                bytes = &bytes[written..];
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// A link is not followed.
+const NO_LINK: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn reserve(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    Ok(rustix::fs::fallocate(file, rustix::fs::FallocateFlags::KEEP_SIZE, offset, len)?)
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn reserve(_: &File, _: u64, _: u64) -> io::Result<()> {
+    Err(ErrorKind::Unsupported.into())
 }
 
 /// The file system there is.
@@ -41,6 +97,18 @@ impl Disk for RealDisk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         let file = OpenOptions::new().write(true).create_new(true).open(path)?;
         Ok(Box::new(file))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        let file = OpenOptions::new().write(true).custom_flags(NO_LINK).open(path)?;
+        Ok(Box::new(file))
+    }
+
+    fn make_dir(&self, dir: &Path) -> io::Result<()> {
+        match fs::create_dir(dir) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
+            made => made,
+        }
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -65,7 +133,27 @@ impl DiskFile for File {
         io::Write::write(self, bytes)
     }
 
-    fn sync_data(&mut self) -> io::Result<()> {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        FileExt::write_at(self, bytes, offset)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
         File::sync_data(self)
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        File::sync_all(self)
+    }
+
+    fn truncate(&self, len: u64) -> io::Result<()> {
+        self.set_len(len)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        reserve(self, offset, len)
     }
 }

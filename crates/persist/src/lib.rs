@@ -1,11 +1,23 @@
-//! How the data gets to disk and back: snapshots as RDB files.
+//! How the data gets to disk and back: snapshots as RDB files, and a log of what changes.
 //!
 //! ```text
 //! file ─► load ─► reader: pieces of 256 KB ─► workers: decode ─► Install (a keyspace)
 //!                      └─► sum
 //! values ─► SaveFile ─► temp-<pid>-<n>.rdb ─► fdatasync ─► rename ─► fsync of the directory
 //! file ─► describe ─► a report, in bounded memory
+//!
+//! stream of blocks and marks ─► LogOutlet ─► Writer ─► appendonlydir ─► durable(lsn)
+//! appendonlydir ─► load_log ─► Install (the base), Apply (the commands) ─► LoadedLog ─► Writer::open
+//! appendonlydir ─► describe_log ─► a report; repair_log cuts a torn end off
 //! ```
+//!
+//! The log, for whoever wires it:
+//!
+//! - at start: [`load_log`], then [`Writer::open`] with its outcome, and [`Writer::outlet`] to the source of the stream;
+//! - replies wait for [`Hooks::durable`]; writes are refused while [`Writer::state`] is stopped, or [`Writer::pending_bytes`] too many;
+//! - a rewrite: [`Writer::begin_rewrite`], its mark into the stream, a snapshot at the mark's LSN to [`Rewriting::base`] with the facts
+//!   `evenkeel-lsn` and `evenkeel-epoch` ([`Writer::epoch`]), then [`Writer::finish_rewrite`] or [`Writer::fail_rewrite`];
+//! - at the end: [`Writer::close`].
 //!
 //! The bytes of a file are the affair of [`rdb::file`], and those of values of [`serial`]; here are threads, memory and disks.
 //!
@@ -15,15 +27,28 @@
 
 mod describe;
 pub mod disk;
+mod files;
 mod load;
+pub mod log;
+mod rewrite;
 mod save;
+pub mod stream;
+mod writer;
 
 pub use describe::{Database, Description, Large, Sum, Tally, describe};
+pub use files::Place;
+pub use files::manifest::{Entry, FileKind, Manifest, ManifestError};
+pub use files::repair::{LogDescription, LogFileDescription, Repaired, check_file, describe_log, repair_log};
 pub use load::{
-    Damaged, Install, IntoKeyspace, Loaded, NotTaken, Options, Progress, Report, Skipped, Unknown, load,
-    load_file, set_aside,
+    Apply, CutOff, Damaged, Install, IntoKeyspace, Loaded, LoadedLog, LogError, LogOptions, LogProblem,
+    NotTaken, Options, Progress, Report, Skipped, Unknown, load, load_file, load_log, set_aside,
 };
+pub use rewrite::{RewriteError, Rewriting};
 pub use save::{Kept, SaveError, SaveFile, Saved, Step, remove_leftovers};
+pub use writer::{
+    EVERYTHING, Figures, Fsync, Hooks, Latency, LogOutlet, LogState, Preallocate, RewriteStatus, Settings,
+    Writer,
+};
 
 /// Bytes that go to a disk or a worker at once.
 const PIECE: usize = 256 * 1024;

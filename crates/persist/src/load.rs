@@ -12,10 +12,12 @@
 //!
 //! Cost: O(bytes), decoding spread over the workers.
 
+pub(crate) mod aof;
 mod aside;
 mod install;
 mod worker;
 
+pub use aof::{Apply, CutOff, LoadedLog, LogError, LogOptions, LogProblem, load_log};
 pub use aside::set_aside;
 pub use install::{Install, IntoKeyspace, Loaded, NotTaken};
 

@@ -11,7 +11,7 @@
 //! - N3: HOLD n holds the first n to arrive and lets others pass.
 //! - N4: PANIC n makes the first n to arrive panic: at [`reach`], and at [`trip`], which does nothing else.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -79,9 +79,25 @@ pub enum Point {
     SaveEnd,
     /// The snapshot file is about to be loaded.
     FileLoad,
+    /// The log has a batch and has not written it.
+    LogWrite,
+    /// A batch of the log is written, and not synced.
+    LogSync,
+    /// A file of the log is made, and no manifest names it.
+    LogIncr,
+    /// A manifest of the log is written, and does not have its name.
+    LogManifest,
+    /// The log has come to a mark, and not changed its file.
+    LogRotate,
+    /// A base of the log has its name, and the manifest does not name it.
+    LogBase,
+    /// An old file of the log is removed, and the manifest names it.
+    LogUnlink,
+    /// A file of the log was given up, and no other is there.
+    LogAfresh,
 }
 
-const POINTS: [(&str, Point); 30] = [
+const POINTS: [(&str, Point); 38] = [
     ("job-start", Point::JobStart),
     ("job-end", Point::JobEnd),
     ("script-start", Point::ScriptStart),
@@ -112,6 +128,14 @@ const POINTS: [(&str, Point); 30] = [
     ("save-write", Point::SaveWrite),
     ("save-end", Point::SaveEnd),
     ("file-load", Point::FileLoad),
+    ("log-write", Point::LogWrite),
+    ("log-sync", Point::LogSync),
+    ("log-incr", Point::LogIncr),
+    ("log-manifest", Point::LogManifest),
+    ("log-rotate", Point::LogRotate),
+    ("log-base", Point::LogBase),
+    ("log-unlink", Point::LogUnlink),
+    ("log-afresh", Point::LogAfresh),
 ];
 
 /// The setting of a point.
@@ -139,7 +163,7 @@ struct Place {
 }
 
 /// One bit for each point that is not off.
-static ARMED: AtomicU32 = AtomicU32::new(0);
+static ARMED: AtomicU64 = AtomicU64::new(0);
 static PLACES: Mutex<[Place; POINTS.len()]> =
     Mutex::new([const { Place { mode: Mode::Off, held: 0, clients: Vec::new(), setting: 0 } }; POINTS.len()]);
 static CHANGED: Condvar = Condvar::new();

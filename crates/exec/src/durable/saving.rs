@@ -14,8 +14,7 @@ use super::{KeyFacts, Rewrite, SaveOut, SavePlan, trouble};
 use crate::piece::{Desk, Letter, Piece, Step};
 use crate::scripts::Libraries;
 use crate::{Local, Server};
-use keyspace::tell::Mark;
-use keyspace::{Changes, Keyspace, Walk, WalkEntry, WalkLimits, WalkSink, WalkValue, Walked};
+use keyspace::{Changes, Keyspace, Mark, Walk, WalkEntry, WalkLimits, WalkSink, WalkValue, Walked};
 use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -419,7 +418,7 @@ impl Saving {
         let place = self.taking.rewrite.as_ref().map(|rewrite| Mark(rewrite.mark));
         let mark = Arc::new(move |lsn| {
             if let Some(place) = place {
-                at.keyspace.mark(lsn, place);
+                at.keyspace.tell_mark(lsn, place);
             }
             *header.lock() = Header::of(&at, lsn);
         });

@@ -4,7 +4,7 @@ use super::{Disk, DiskFile, RealDisk};
 use rustix::io::Errno;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// The faults of a disk.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,6 +21,29 @@ pub struct Faults {
     pub rename: Option<Errno>,
     pub sync_dir: Option<Errno>,
     pub remove: Option<Errno>,
+    /// The next sync fails, once. Later ones succeed, and say nothing of what was lost.
+    pub sync_once: Option<Errno>,
+    pub truncate: Option<Errno>,
+}
+
+/// Holds the threads that write or sync, as a disk that hangs.
+#[derive(Default)]
+pub struct Gate {
+    closed: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    pub fn set_closed(&self, closed: bool) {
+        *self.closed.lock().unwrap_or_else(PoisonError::into_inner) = closed;
+        self.opened.notify_all();
+    }
+
+    /// Waits while it is closed.
+    pub fn pass(&self) {
+        let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.opened.wait_while(closed, |closed| *closed).unwrap_or_else(PoisonError::into_inner));
+    }
 }
 
 #[derive(Default)]
@@ -37,6 +60,7 @@ struct State {
 #[derive(Clone, Default)]
 pub struct Faulty {
     state: Arc<Mutex<State>>,
+    pub gate: Arc<Gate>,
 }
 
 impl Faulty {
@@ -51,7 +75,7 @@ impl Faulty {
         self.state().faults = faults;
     }
 
-    /// The calls so far: `create`, `sync`, `rename`, `sync_dir`, `remove`.
+    /// The calls so far: `create`, `open`, `sync`, `truncate`, `rename`, `sync_dir`, `remove`.
     pub fn log(&self) -> Vec<&'static str> {
         self.state().log.clone()
     }
@@ -73,6 +97,16 @@ impl Disk for Faulty {
         self.does("create", |faults| faults.create)?;
         let file = RealDisk.create(path)?;
         Ok(Box::new(FaultyFile { file, disk: self.clone() }))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        self.does("open", |faults| faults.create)?;
+        let file = RealDisk.open(path)?;
+        Ok(Box::new(FaultyFile { file, disk: self.clone() }))
+    }
+
+    fn make_dir(&self, dir: &Path) -> io::Result<()> {
+        RealDisk.make_dir(dir)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -100,14 +134,16 @@ struct FaultyFile {
     disk: Faulty,
 }
 
-impl DiskFile for FaultyFile {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+impl FaultyFile {
+    /// How many of the bytes may be written now, or why none.
+    fn admits(&self, len: usize) -> io::Result<usize> {
+        self.disk.gate.pass();
         let mut state = self.disk.state();
         state.calls += 1;
         if state.faults.interrupts && state.calls.is_multiple_of(2) {
             return Err(Errno::INTR.into());
         }
-        let mut len = bytes.len().min(state.faults.short.unwrap_or(usize::MAX));
+        let mut len = len.min(state.faults.short.unwrap_or(usize::MAX));
         if let Some((after, errno)) = state.faults.writes {
             let room = after.saturating_sub(state.written);
             if room == 0 {
@@ -115,19 +151,59 @@ impl DiskFile for FaultyFile {
             }
             len = len.min(usize::try_from(room).unwrap_or(usize::MAX));
         }
-        let written = self.file.write(&bytes[..len])?;
-        state.written += written as u64;
-        Ok(written)
+        Ok(len)
     }
 
-    fn sync_data(&mut self) -> io::Result<()> {
+    fn syncs(&self) -> io::Result<()> {
+        self.disk.gate.pass();
         let nth = {
             let mut state = self.disk.state();
             state.syncs += 1;
+            if let Some(errno) = state.faults.sync_once.take() {
+                return Err(errno.into());
+            }
             state.syncs - 1
         };
         let fails = |faults: &Faults| faults.sync.filter(|(from, _)| nth >= *from).map(|(_, errno)| errno);
-        self.disk.does("sync", fails)?;
+        self.disk.does("sync", fails)
+    }
+}
+
+impl DiskFile for FaultyFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let len = self.admits(bytes.len())?;
+        let written = self.file.write(&bytes[..len])?;
+        self.disk.state().written += written as u64;
+        Ok(written)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        let len = self.admits(bytes.len())?;
+        let written = self.file.write_at(&bytes[..len], offset)?;
+        self.disk.state().written += written as u64;
+        Ok(written)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.syncs()?;
         self.file.sync_data()
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.syncs()?;
+        self.file.sync_all()
+    }
+
+    fn truncate(&self, len: u64) -> io::Result<()> {
+        self.disk.does("truncate", |faults| faults.truncate)?;
+        self.file.truncate(len)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.file.allocate(offset, len)
     }
 }

@@ -1,0 +1,410 @@
+//! The log in the directory, as a [`Log`].
+//!
+//! - H1: a batch that was written counts when it is durable. With [`LocalLog::set_durable`] that is so when `append` is done.
+//! - H2: a file whose sync failed is never written again. All batches since its last good sync are kept, and go to a new file;
+//!   the old one is cut back to what was durable. The new file says from where on it goes (incr E3).
+//! - H3: if more was unsynced than may be kept, the new file begins behind a gap, and [`LocalLog::has_gap`] says so until a rewrite
+//!   has made a new base.
+//! - H4: before a file is followed by another it is durable (files F2).
+
+use super::Files;
+use super::incr::{IncrFile, last_select};
+use super::manifest::{Entry, FileKind, Manifest};
+use crate::disk::DiskFile;
+use crate::load::aof::scan::{Scan, Unit};
+use crate::log::{Append, Batch, Log, Position, Record, Records};
+use crate::stream::Mark;
+use keyspace::Lsn;
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use stdx::points::{self, Point};
+
+/// A place in the stream where the log changed its file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rotated {
+    pub(crate) mark: Mark,
+    /// The first file behind it.
+    pub(crate) seq: u64,
+}
+
+/// The directory, shared with whoever rewrites and removes. Its lock may be held as long as the disk takes.
+pub(crate) struct Directory {
+    pub(crate) files: Files,
+    /// A file that was made for the next mark.
+    pub(crate) prepared: Option<(u64, Arc<dyn DiskFile>)>,
+    pub(crate) rotated: Option<Rotated>,
+}
+
+/// Bytes of the base and of each file of commands.
+#[derive(Default)]
+pub(crate) struct Sizes {
+    pub(crate) base: u64,
+    pub(crate) incrs: BTreeMap<u64, u64>,
+}
+
+impl Sizes {
+    pub(crate) fn all(&self) -> u64 {
+        self.base + self.incrs.values().sum::<u64>()
+    }
+}
+
+impl Directory {
+    /// The file that comes next.
+    fn next_file(&mut self, drops: &[u64]) -> io::Result<(u64, Arc<dyn DiskFile>)> {
+        match self.prepared.take() {
+            Some(prepared) => Ok(prepared),
+            None => self.files.add_incr(drops),
+        }
+    }
+}
+
+/// A batch that is not durable yet.
+struct Unsynced {
+    batch: Batch,
+    /// The database that is selected before it.
+    db: Option<u64>,
+    end: u64,
+}
+
+/// The log in the directory. See the module.
+pub(crate) struct LocalLog {
+    directory: Arc<Mutex<Directory>>,
+    sizes: Arc<Mutex<Sizes>>,
+    pub(crate) incr: IncrFile,
+    epoch: u64,
+    /// The last LSN that was appended, and the last that is durable.
+    last: Lsn,
+    durable: Lsn,
+    /// The database that is selected behind the last batch.
+    db: Option<u64>,
+    unsynced: VecDeque<Unsynced>,
+    unsynced_bytes: u64,
+    unsynced_max: u64,
+    /// More is unsynced than was kept.
+    is_beyond: bool,
+    has_gap: bool,
+    /// The sync of the file failed (H2).
+    is_broken: bool,
+    /// Files with nothing that counts.
+    drops: Vec<u64>,
+    is_durable: bool,
+    pads: bool,
+}
+
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl LocalLog {
+    /// Goes on behind an LSN, in a file of its own. The files that are dropped have nothing.
+    pub(crate) fn begin(
+        (directory, sizes): (Arc<Mutex<Directory>>, Arc<Mutex<Sizes>>),
+        epoch: u64,
+        last: Lsn,
+        drops: &[u64],
+        unsynced_max: u64,
+    ) -> io::Result<LocalLog> {
+        let (seq, file) = locked(&directory).next_file(drops)?;
+        Ok(LocalLog {
+            directory,
+            sizes,
+            incr: IncrFile::new(file, seq, epoch, last),
+            epoch,
+            last,
+            durable: last,
+            db: None,
+            unsynced: VecDeque::new(),
+            unsynced_bytes: 0,
+            unsynced_max,
+            is_beyond: false,
+            has_gap: false,
+            is_broken: false,
+            drops: Vec::new(),
+            is_durable: false,
+            pads: false,
+        })
+    }
+
+    /// Whether an append ends with a sync (H1).
+    pub(crate) fn set_durable(&mut self, is_durable: bool) {
+        self.is_durable = is_durable;
+    }
+
+    /// Whether batches end where filler lines begin. Without it the filler is cut off.
+    ///
+    /// Errors: it cannot be; the log goes on all the same.
+    pub(crate) fn set_pads(&mut self, pads: bool) -> io::Result<()> {
+        let ends = self.pads && !pads;
+        self.pads = pads;
+        if ends { self.incr.cut() } else { Ok(()) }
+    }
+
+    pub(crate) fn pads(&self) -> bool {
+        self.pads
+    }
+
+    pub(crate) fn set_unsynced_max(&mut self, bytes: u64) {
+        self.unsynced_max = bytes;
+    }
+
+    pub(crate) fn last(&self) -> Lsn {
+        self.last
+    }
+
+    pub(crate) fn has_gap(&self) -> bool {
+        self.has_gap
+    }
+
+    /// A rewrite has made a base behind the gap.
+    pub(crate) fn gap_is_closed(&mut self) {
+        self.has_gap = false;
+    }
+
+    pub(crate) fn is_synced(&self) -> bool {
+        self.incr.synced == self.incr.end && !self.is_broken
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        let directory = locked(&self.directory);
+        let place = &directory.files.place;
+        place.path(&place.incr_name(self.incr.seq))
+    }
+
+    /// Makes all that was appended durable. If that fails a new file does it (H2).
+    pub(crate) fn sync(&mut self) -> io::Result<()> {
+        if !self.is_broken && self.incr.end > self.incr.synced {
+            if let Err(error) = self.incr.sync() {
+                self.fails(&error);
+            } else {
+                self.synced_to(self.incr.end);
+            }
+        }
+        if self.is_broken { self.afresh() } else { Ok(()) }
+    }
+
+    /// Another thread has synced a file up to an offset, or failed to.
+    pub(crate) fn was_synced(&mut self, seq: u64, end: u64, synced: io::Result<()>) -> io::Result<()> {
+        if seq != self.incr.seq {
+            return Ok(());
+        }
+        match synced {
+            Ok(()) => {
+                self.synced_to(end);
+                Ok(())
+            }
+            Err(error) => {
+                self.fails(&error);
+                self.afresh()
+            }
+        }
+    }
+
+    fn fails(&mut self, error: &io::Error) {
+        log::error!("{} cannot be synced, and is given up: {error}", self.path().display());
+        self.is_broken = true;
+    }
+
+    fn synced_to(&mut self, end: u64) {
+        self.incr.synced = self.incr.synced.max(end);
+        while self.unsynced.front().is_some_and(|first| first.end <= end) {
+            if let Some(first) = self.unsynced.pop_front() {
+                self.unsynced_bytes -= first.batch.size_bytes();
+                self.durable = first.batch.last;
+            }
+        }
+        if self.incr.synced == self.incr.end {
+            (self.is_beyond, self.durable) = (false, self.last);
+        }
+    }
+
+    /// Puts all batches since the last good sync into a new file (H2).
+    pub(crate) fn afresh(&mut self) -> io::Result<()> {
+        points::reach(Point::LogAfresh);
+        if self.is_beyond {
+            self.has_gap = true;
+        } else {
+            let has_durable = self.incr.has_durable();
+            match self.incr.ahead.cut(&*self.incr.file, self.incr.synced) {
+                Err(error) if has_durable => return Err(error),
+                _ => {}
+            }
+            if !has_durable {
+                self.drops.push(self.incr.seq);
+            } else if let Err(error) = self.incr.file.sync_all() {
+                log::warn!("a file of the log that was given up cannot be synced: {error}");
+            }
+        }
+        let (seq, file) = locked(&self.directory).next_file(&self.drops)?;
+        let from = if self.is_beyond { self.last } else { self.durable };
+        let mut incr = IncrFile::new(file, seq, self.epoch, from);
+        self.note_size(self.incr.seq, self.incr.synced);
+        let written = self.write_unsynced(&mut incr);
+        self.incr = incr;
+        if let Err(error) = written {
+            // Nothing of it counts.
+            (self.incr.synced, self.is_broken) = (0, true);
+            return Err(error);
+        }
+        self.drops.clear();
+        (self.is_broken, self.is_beyond) = (false, false);
+        self.synced_to(self.incr.end);
+        self.note_size(seq, self.incr.end);
+        Ok(())
+    }
+
+    fn write_unsynced(&mut self, incr: &mut IncrFile) -> io::Result<()> {
+        for unsynced in &mut self.unsynced {
+            incr.write(&unsynced.batch, unsynced.db, self.pads)?;
+            unsynced.end = incr.end;
+        }
+        if incr.end > incr.synced { incr.sync() } else { Ok(()) }
+    }
+
+    fn note_size(&self, seq: u64, bytes: u64) {
+        locked(&self.sizes).incrs.insert(seq, bytes);
+    }
+
+    /// Goes on in another file behind a mark (H4).
+    pub(crate) fn rotate(&mut self, mark: Mark) -> io::Result<()> {
+        points::reach(Point::LogRotate);
+        self.sync()?;
+        self.close_file();
+        let drops = if self.incr.has_batches() { Vec::new() } else { vec![self.incr.seq] };
+        let (seq, file) = {
+            let mut directory = locked(&self.directory);
+            let (seq, file) = directory.next_file(&drops)?;
+            directory.rotated = Some(Rotated { mark, seq });
+            (seq, file)
+        };
+        self.incr = IncrFile::new(file, seq, self.epoch, self.last);
+        Ok(())
+    }
+
+    /// Says at the end of a durable file that it is, and cuts the filler off.
+    pub(crate) fn close_file(&mut self) {
+        let closed = self.incr.cut().and_then(|()| match self.incr.has_batches() {
+            true => self.incr.write_end(),
+            false => Ok(()),
+        });
+        if let Err(error) = closed {
+            log::warn!("{} cannot be closed: {error}", self.path().display());
+        }
+        self.note_size(self.incr.seq, self.incr.end);
+    }
+
+    fn appended(&mut self, batch: &Batch) {
+        let bytes = batch.size_bytes();
+        if self.unsynced_bytes + bytes > self.unsynced_max && !self.is_durable {
+            self.unsynced.clear();
+            (self.unsynced_bytes, self.is_beyond) = (0, true);
+        }
+        if !self.is_beyond {
+            self.unsynced_bytes += bytes;
+            self.unsynced.push_back(Unsynced { batch: batch.clone(), db: self.db, end: self.incr.end });
+        }
+        let selected = batch.blocks.iter().rev().find_map(|block| last_select(&block.bytes));
+        (self.db, self.last) = (selected.or(self.db), batch.last);
+        self.note_size(self.incr.seq, self.incr.end);
+    }
+
+    fn position(&self) -> Position {
+        Position { file: self.incr.seq, offset: self.incr.end }
+    }
+
+    fn append_batch(&mut self, batch: &Batch) -> io::Result<()> {
+        if self.is_broken {
+            self.afresh()?;
+        }
+        // It went to the new file with the others.
+        if batch.last > self.last {
+            points::reach(Point::LogWrite);
+            self.incr.write(batch, self.db, self.pads)?;
+            self.appended(batch);
+            points::reach(Point::LogSync);
+        }
+        if self.is_durable { self.sync() } else { Ok(()) }
+    }
+}
+
+impl Log for LocalLog {
+    fn append(&mut self, batch: &Batch, expected: Position) -> Append {
+        if expected != self.position() {
+            return Append::Conflict;
+        }
+        match self.append_batch(batch) {
+            Ok(()) => Append::Done(self.position()),
+            Err(error) => Append::Failed(error),
+        }
+    }
+
+    fn end(&mut self) -> io::Result<Position> {
+        Ok(self.position())
+    }
+
+    fn tail(&mut self, from: Position) -> io::Result<Records> {
+        let directory = locked(&self.directory);
+        let later = directory.files.manifest.incrs().filter(|entry| entry.seq >= from.file);
+        let files = later.map(|entry| (entry.seq, directory.files.place.path(&entry.name))).collect();
+        Ok(Box::new(Tail { files, scan: None, from }))
+    }
+
+    fn trim(&mut self, before: Position) -> io::Result<()> {
+        let mut directory = locked(&self.directory);
+        let is_old = |entry: &Entry| entry.kind == FileKind::Incr && entry.seq < before.file;
+        let mut manifest: Manifest = directory.files.manifest.clone();
+        manifest.entries.iter_mut().filter(|entry| is_old(entry)).for_each(|entry| {
+            entry.kind = FileKind::History;
+        });
+        directory.files.put(manifest)
+    }
+}
+
+/// The batches that end behind a position, file by file.
+struct Tail {
+    files: VecDeque<(u64, PathBuf)>,
+    scan: Option<(u64, Scan<'static>)>,
+    from: Position,
+}
+
+impl Tail {
+    fn read(&mut self) -> io::Result<Option<Record>> {
+        loop {
+            let Some((seq, scan)) = &mut self.scan else {
+                let Some((seq, path)) = self.files.pop_front() else { return Ok(None) };
+                let file = File::open(path)?;
+                let len = file.metadata()?.len();
+                self.scan = Some((seq, Scan::new(Box::new(file), len, 0)?));
+                continue;
+            };
+            match scan.next()? {
+                Unit::Whole { from, to, line: Some(line) } if line.bytes > 0 => {
+                    let position = Position { file: *seq, offset: scan.at };
+                    if position > self.from {
+                        let bytes = scan.window.range(from, to)?.to_vec();
+                        let (epoch, first, last) = (line.epoch, line.first, line.last);
+                        return Ok(Some(Record { position, epoch, first, last, bytes }));
+                    }
+                }
+                Unit::Whole { .. } => {}
+                Unit::End | Unit::Torn { .. } => self.scan = None,
+                Unit::Damaged { why, .. } => return Err(io::Error::new(ErrorKind::InvalidData, why)),
+            }
+        }
+    }
+}
+
+impl Iterator for Tail {
+    type Item = io::Result<Record>;
+
+    fn next(&mut self) -> Option<io::Result<Record>> {
+        let read = self.read();
+        if read.is_err() {
+            self.files.clear();
+            self.scan = None;
+        }
+        read.transpose()
+    }
+}

@@ -1,0 +1,28 @@
+//! The stream of effects, as it is handed to what writes it down or sends it on.
+
+use keyspace::Lsn;
+pub use keyspace::Mark;
+
+/// Whole groups, one behind the other, as commands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    pub first: Lsn,
+    pub last: Lsn,
+    pub bytes: Vec<u8>,
+    pub groups: u32,
+}
+
+/// A piece of the stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Item {
+    Block(Block),
+    Mark(Lsn, Mark),
+}
+
+/// Takes the stream.
+pub trait Outlet: Send {
+    fn take(&mut self, item: Item);
+
+    /// All items up to an LSN were given.
+    fn turn(&mut self, upto: Lsn);
+}

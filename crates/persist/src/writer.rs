@@ -1,0 +1,331 @@
+//! The log thread, and those that help it.
+//!
+//! ```text
+//! order thread ─► Outlet ─► queue ─► log: batches ─► LocalLog ─► durable(lsn)
+//!                                     ├─► sync: fdatasync once a second (everysec)
+//!                                     └─► keeper: filler ahead of the file, old files
+//! ```
+//!
+//! - K1: what was taken is written in its order, whatever fails. After an error the same batch is tried again each second, and the
+//!   log goes on by itself. Nothing that was taken is dropped while the process lives.
+//! - K2: `durable` is told only what a good sync covers. Under everysec and no it is told [`EVERYTHING`], once.
+//! - K3: between two batches the file changes at a mark exactly: no group is split, and none is on both sides.
+//! - K4: the state is stopped while an error lasts, or nothing was written for [`Settings::stuck`] though something waits. It is
+//!   told by a thread that touches no file.
+//!
+//! Memory: what waits, a batch of at most [`BATCH_BYTES`] and a block, and [`Settings::unsynced_max`].
+
+mod figures;
+mod helpers;
+mod queue;
+mod thread;
+
+pub use figures::{Figures, Latency, RewriteStatus};
+pub use queue::LogOutlet;
+
+use crate::disk::Disk;
+use crate::files::local::{Directory, LocalLog, Sizes, locked};
+use crate::files::{Files, Place};
+use crate::load::LoadedLog;
+use crate::rewrite::Rewrites;
+use figures::Counters;
+use helpers::Filling;
+use keyspace::Lsn;
+use queue::{Closing, Queue};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// What `durable` is told when nobody is to wait for the disk.
+pub const EVERYTHING: Lsn = Lsn::MAX;
+/// Bytes of a batch, more or less.
+const BATCH_BYTES: u64 = 8 << 20;
+
+/// `appendfsync`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fsync {
+    Always,
+    #[default]
+    EverySecond,
+    No,
+}
+
+/// `aof-preallocate`: filler is written ahead of the file. Auto does so under [`Fsync::Always`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Preallocate {
+    #[default]
+    Auto,
+    Yes,
+    No,
+}
+
+/// How the log is written. All of it may change while it runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    pub fsync: Fsync,
+    pub preallocate: Preallocate,
+    /// `log-unsynced-max`: bytes that are kept until they are durable, under everysec.
+    pub unsynced_max: u64,
+    /// `log-stuck`.
+    pub stuck: Duration,
+    /// How long a failed write waits until it is tried again.
+    pub retry: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            fsync: Fsync::default(),
+            preallocate: Preallocate::default(),
+            unsynced_max: 64 << 20,
+            stuck: Duration::from_secs(10),
+            retry: Duration::from_secs(1),
+        }
+    }
+}
+
+impl Settings {
+    fn fills(&self) -> bool {
+        match self.preallocate {
+            Preallocate::Auto => self.fsync == Fsync::Always,
+            Preallocate::Yes => true,
+            Preallocate::No => false,
+        }
+    }
+}
+
+/// Whether the log writes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum LogState {
+    #[default]
+    Running,
+    /// Writes must be refused. The reason.
+    Stopped(String),
+}
+
+type Told<T> = Box<dyn Fn(T) + Send + Sync>;
+
+/// What the log tells. Called by its threads; must not wait.
+pub struct Hooks {
+    /// Everything up to an LSN is durable (K2). The value falls once, when `appendfsync` becomes always.
+    pub durable: Told<Lsn>,
+    pub state: Told<LogState>,
+    /// A name as in LATENCY, and nanoseconds.
+    pub latency: Told<(&'static str, u64)>,
+    /// A rewrite is needed: the log on the disk has a gap, or too many files.
+    pub rewrite: Told<&'static str>,
+}
+
+impl Default for Hooks {
+    fn default() -> Hooks {
+        Hooks {
+            durable: Box::new(drop),
+            state: Box::new(drop),
+            latency: Box::new(drop),
+            rewrite: Box::new(drop),
+        }
+    }
+}
+
+/// What is known of the state (K4).
+#[derive(Default)]
+struct Standing {
+    error: Option<String>,
+    is_stuck: bool,
+    told: LogState,
+}
+
+/// What the threads share.
+pub(crate) struct Shared {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) place: Place,
+    pub(crate) epoch: u64,
+    pub(crate) queue: Mutex<Queue>,
+    /// Something for the log thread.
+    pub(crate) bell: Condvar,
+    pub(crate) directory: Arc<Mutex<Directory>>,
+    pub(crate) sizes: Arc<Mutex<Sizes>>,
+    /// The log has come to a mark.
+    pub(crate) rotated: Condvar,
+    pub(crate) rewrites: Mutex<Rewrites>,
+    settings: Mutex<Settings>,
+    standing: Mutex<Standing>,
+    hooks: Hooks,
+    pub(crate) counters: Counters,
+    filling: Mutex<Filling>,
+    /// Something for the keeper.
+    pub(crate) keeper: Condvar,
+    /// As [`Closing`], for threads that do not look at the queue.
+    closing: AtomicU8,
+}
+
+impl Shared {
+    pub(crate) fn settings(&self) -> Settings {
+        *locked(&self.settings)
+    }
+
+    fn closing(&self) -> Closing {
+        Closing::of(self.closing.load(Ordering::Acquire))
+    }
+
+    /// Notes what is known, and tells it if it is another state than before (K4).
+    fn stands(&self, note: impl FnOnce(&mut Standing)) {
+        let mut standing = locked(&self.standing);
+        note(&mut standing);
+        let state = match (&standing.error, standing.is_stuck) {
+            (Some(error), _) => LogState::Stopped(error.clone()),
+            (None, true) => {
+                let seconds = self.settings().stuck.as_secs_f32();
+                LogState::Stopped(format!("nothing was written to the log for {seconds} seconds"))
+            }
+            (None, false) => LogState::Running,
+        };
+        if state != standing.told {
+            match &state {
+                LogState::Running => log::info!("the log is written again"),
+                LogState::Stopped(why) => log::error!("the log is stopped: {why}"),
+            }
+            standing.told = state.clone();
+            (self.hooks.state)(state);
+        }
+    }
+}
+
+/// The log that is written. Dropped without [`Writer::close`] it stops where it is.
+pub struct Writer {
+    pub(crate) shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Writer {
+    /// Goes on from what was loaded, in a new file, or begins a log where there is none. The first group begins with SELECT.
+    /// LSNs that come are behind `last`.
+    ///
+    /// Errors: the file or the manifest cannot be made.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        place: Place,
+        loaded: Option<LoadedLog>,
+        last: Lsn,
+        settings: Settings,
+        hooks: Hooks,
+    ) -> io::Result<Writer> {
+        disk.make_dir(&place.dir)?;
+        remove_temporaries(&*disk, &place)?;
+        let loaded = loaded.unwrap_or_default();
+        let sizes = sizes_of(&loaded);
+        let epoch = loaded.epoch + 1;
+        let files = Files::new(Arc::clone(&disk), place.clone(), loaded.manifest);
+        let directory = Arc::new(Mutex::new(Directory { files, prepared: None, rotated: None }));
+        let rewrites = Rewrites::new(sizes.all());
+        let sizes = Arc::new(Mutex::new(sizes));
+        let both = (Arc::clone(&directory), Arc::clone(&sizes));
+        let last = last.max(loaded.lsn);
+        let log = LocalLog::begin(both, epoch, last, &loaded.empty, settings.unsynced_max)?;
+        let shared = Arc::new(Shared {
+            disk,
+            place,
+            epoch,
+            queue: Mutex::new(Queue::new(last)),
+            bell: Condvar::new(),
+            directory,
+            sizes,
+            rotated: Condvar::new(),
+            rewrites: Mutex::new(rewrites),
+            settings: Mutex::new(settings),
+            standing: Mutex::default(),
+            hooks,
+            counters: Counters::default(),
+            filling: Mutex::default(),
+            keeper: Condvar::new(),
+            closing: AtomicU8::new(0),
+        });
+        let threads = thread::start(&shared, log)?;
+        Ok(Writer { shared, threads })
+    }
+
+    /// Where the stream goes.
+    pub fn outlet(&self) -> LogOutlet {
+        LogOutlet::new(Arc::clone(&self.shared))
+    }
+
+    /// The number that the lines of this run have, for the facts of a base.
+    pub fn epoch(&self) -> u64 {
+        self.shared.epoch
+    }
+
+    pub fn settings(&self) -> Settings {
+        self.shared.settings()
+    }
+
+    /// Changes how the log is written, from its next batch on.
+    pub fn set(&self, settings: Settings) {
+        *locked(&self.shared.settings) = settings;
+        locked(&self.shared.queue).settings_changed = true;
+        self.shared.bell.notify_all();
+    }
+
+    pub fn state(&self) -> LogState {
+        locked(&self.shared.standing).told.clone()
+    }
+
+    /// Bytes that were taken and not written.
+    pub fn pending_bytes(&self) -> u64 {
+        self.shared.counters.pending_bytes.load(Ordering::Relaxed)
+    }
+
+    pub fn figures(&self) -> Figures {
+        figures::figures(&self.shared)
+    }
+
+    /// Writes what was taken, makes it durable, and cuts the filler off.
+    ///
+    /// Errors: something could not be written; it is not tried again. What is on the disk is sound.
+    pub fn close(mut self) -> Result<(), String> {
+        self.end(Closing::Clean);
+        let failed = locked(&self.shared.standing).error.clone();
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn end(&mut self, closing: Closing) {
+        self.shared.closing.store(closing as u8, Ordering::Release);
+        locked(&self.shared.queue).closing = closing;
+        self.shared.bell.notify_all();
+        self.shared.keeper.notify_all();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                log::error!("a thread of the log has panicked");
+            }
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if !self.threads.is_empty() {
+            self.end(Closing::Abandoned);
+        }
+    }
+}
+
+/// Removes what an interrupted rewrite or manifest left.
+fn remove_temporaries(disk: &dyn Disk, place: &Place) -> io::Result<()> {
+    for name in disk.names(&place.dir)? {
+        let name = name.as_os_str().as_bytes();
+        if name.starts_with(b"temp-rewrite-") || name == [b"temp-", &place.manifest_name()[..]].concat() {
+            disk.remove(&place.path(name))?;
+        }
+    }
+    Ok(())
+}
+
+fn sizes_of(loaded: &LoadedLog) -> Sizes {
+    let mut sizes = Sizes { base: loaded.base_bytes, ..Sizes::default() };
+    if let Some(first) = loaded.manifest.incrs().next() {
+        sizes.incrs.insert(first.seq, loaded.incr_bytes);
+    }
+    sizes
+}

@@ -1,0 +1,319 @@
+//! The log thread: takes what waits, writes it, and tells what is durable.
+
+use super::helpers::{self, SyncJob};
+use super::queue::{Closing, Queue, Synced, Todo};
+use super::{BATCH_BYTES, EVERYTHING, Fsync, Settings, Shared};
+use crate::files::local::{LocalLog, locked};
+use crate::log::{Append, Batch, Log};
+use crate::stream::{Block, Mark};
+use keyspace::Lsn;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+use stdx::clock::mono_ns;
+
+/// Nanoseconds between two syncs under everysec.
+const SECOND_NS: u64 = 1_000_000_000;
+/// Files of commands from which a rewrite is asked for.
+const FILES_MAX: usize = 64;
+
+/// Starts all threads of a log.
+pub(super) fn start(shared: &Arc<Shared>, log: LocalLog) -> io::Result<Vec<JoinHandle<()>>> {
+    let (jobs, to_sync) = std::sync::mpsc::channel();
+    let thread = |name: &str, life: Box<dyn FnOnce() + Send>| Builder::new().name(name.into()).spawn(life);
+    shared.counters.moves();
+    let syncs = Arc::clone(shared);
+    let keeps = Arc::clone(shared);
+    let watches = Arc::clone(shared);
+    let pen = Pen::new(Arc::clone(shared), log, jobs);
+    Ok(vec![
+        thread("log-sync", Box::new(move || helpers::sync(&syncs, &to_sync)))?,
+        thread("log-keeper", Box::new(move || helpers::keep(&keeps)))?,
+        thread("log-watch", Box::new(move || helpers::watch(&watches)))?,
+        thread("log", Box::new(move || pen.run()))?,
+    ])
+}
+
+/// The log thread's own.
+struct Pen {
+    shared: Arc<Shared>,
+    log: LocalLog,
+    jobs: Sender<SyncJob>,
+    settings: Settings,
+    number: u64,
+    /// A sync is under way; since when, and whether its delay was counted.
+    syncing: Option<(u64, bool)>,
+    last_sync_ns: u64,
+    told: Lsn,
+    asked_for_rewrite: bool,
+}
+
+/// The log is to end although something was not done.
+struct GivenUp;
+
+impl Pen {
+    fn new(shared: Arc<Shared>, log: LocalLog, jobs: Sender<SyncJob>) -> Pen {
+        let settings = shared.settings();
+        Pen {
+            shared,
+            log,
+            jobs,
+            settings,
+            number: 0,
+            syncing: None,
+            last_sync_ns: mono_ns(),
+            told: 0,
+            asked_for_rewrite: false,
+        }
+    }
+
+    fn run(mut self) {
+        // `GivenUp` ends the thread wherever it is.
+        let _ = self.live();
+    }
+
+    fn live(&mut self) -> Result<(), GivenUp> {
+        self.change(true)?;
+        loop {
+            let (todo, upto) = {
+                let mut queue = self.wait();
+                match queue.closing {
+                    Closing::Abandoned => return Err(GivenUp),
+                    Closing::Clean if queue.is_empty() => break,
+                    _ => {}
+                }
+                let todo = queue.take(BATCH_BYTES);
+                (todo, queue.is_empty().then_some(queue.upto))
+            };
+            self.settle(false)?;
+            if self.shared.settings_changed() {
+                self.change(false)?;
+            }
+            match todo {
+                Some(Todo::Batch(blocks)) => self.write(blocks)?,
+                Some(Todo::Mark(mark)) => self.rotate(mark)?,
+                None => {}
+            }
+            self.tick(upto);
+        }
+        self.settle(true)?;
+        self.until_done("aof-fsync-end", |pen| pen.log.sync())?;
+        self.log.close_file();
+        self.until_done("aof-fsync-end", |pen| pen.log.sync())?;
+        self.tells(self.log.last());
+        Ok(())
+    }
+
+    /// The queue, when there is something to do, or time has passed.
+    fn wait(&self) -> MutexGuard<'_, Queue> {
+        let queue = locked(&self.shared.queue);
+        let told = self.told;
+        let idles = |queue: &mut Queue| {
+            let turned = queue.wants_turns && queue.upto > told;
+            queue.is_empty()
+                && !turned
+                && queue.synced.is_none()
+                && !queue.settings_changed
+                && queue.closing == Closing::No
+        };
+        let patience = if self.log.is_synced() { Duration::from_secs(5) } else { Duration::from_millis(100) };
+        self.shared.bell.wait_timeout_while(queue, patience, idles).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn write(&mut self, blocks: Vec<Block>) -> Result<(), GivenUp> {
+        let (Some(first), Some(last)) = (blocks.first(), blocks.last()) else { return Ok(()) };
+        let (first, last) = (first.first, last.last);
+        let batch =
+            Batch { epoch: self.shared.epoch, number: self.number, first, last, blocks: blocks.into() };
+        self.number += 1;
+        let event = if self.settings.fsync == Fsync::Always { "aof-fsync-always" } else { "aof-write" };
+        self.until_done(event, |pen| {
+            let position = pen.log.end()?;
+            match pen.log.append(&batch, position) {
+                Append::Done(_) => Ok(()),
+                Append::Failed(error) => Err(error),
+                Append::Conflict | Append::Unknown => Err(io::Error::other("the log is written by another")),
+            }
+        })?;
+        self.shared.counters.pending_bytes.fetch_sub(batch.size_bytes(), Ordering::Relaxed);
+        if self.settings.fsync == Fsync::Always {
+            self.tells(last);
+        }
+        if self.log.pads() && self.log.incr.ahead.is_low() {
+            self.prepare_file();
+        }
+        Ok(())
+    }
+
+    /// Does something until it succeeds (K1).
+    fn until_done(
+        &mut self,
+        event: &'static str,
+        mut f: impl FnMut(&mut Pen) -> io::Result<()>,
+    ) -> Result<(), GivenUp> {
+        loop {
+            let began_ns = mono_ns();
+            let done = f(self);
+            let took_ns = mono_ns() - began_ns;
+            (self.shared.hooks.latency)((event, took_ns));
+            if event == "aof-fsync-always" {
+                self.shared.counters.synced(took_ns);
+            }
+            match done {
+                Ok(()) => {
+                    self.shared.counters.moves();
+                    self.shared.counters.write_failed.store(false, Ordering::Relaxed);
+                    self.shared.stands(|standing| standing.error = None);
+                    return Ok(());
+                }
+                Err(error) => self.fails(&error)?,
+            }
+        }
+    }
+
+    /// Says why nothing is written, and waits until it is to be tried again.
+    fn fails(&mut self, error: &io::Error) -> Result<(), GivenUp> {
+        self.shared.counters.write_failed.store(true, Ordering::Relaxed);
+        let why = format!("{}: {error}", self.shared.place.dir.display());
+        self.shared.stands(|standing| standing.error = Some(why));
+        let queue = locked(&self.shared.queue);
+        let goes_on = |queue: &mut Queue| queue.closing == Closing::No;
+        let retry = self.shared.settings().retry;
+        let waited = self.shared.bell.wait_timeout_while(queue, retry, goes_on);
+        let (queue, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if queue.closing == Closing::No { Ok(()) } else { Err(GivenUp) }
+    }
+
+    /// Takes the result of the sync under way, if it has come, or waits for it.
+    fn settle(&mut self, waits: bool) -> Result<(), GivenUp> {
+        if self.syncing.is_none() {
+            return Ok(());
+        }
+        let synced = {
+            let mut queue = locked(&self.shared.queue);
+            if waits {
+                let comes = |queue: &mut Queue| queue.synced.is_none() && queue.closing != Closing::Abandoned;
+                queue = self.shared.bell.wait_while(queue, comes).unwrap_or_else(PoisonError::into_inner);
+            }
+            queue.synced.take()
+        };
+        let Some(Synced { seq, end, result }) = synced else {
+            return if waits { Err(GivenUp) } else { Ok(()) };
+        };
+        self.syncing = None;
+        self.shared.counters.sync_is_pending.store(false, Ordering::Relaxed);
+        let mut result = Some(result);
+        self.until_done("aof-fsync-everysec", |pen| match result.take() {
+            Some(result) => pen.log.was_synced(seq, end, result),
+            None => pen.log.sync(),
+        })?;
+        self.file_changed();
+        Ok(())
+    }
+
+    fn rotate(&mut self, mark: Mark) -> Result<(), GivenUp> {
+        // A sync elsewhere may take the error that this one is to see.
+        self.settle(true)?;
+        self.until_done("aof-rotate", |pen| pen.log.rotate(mark))?;
+        self.file_changed();
+        self.shared.rotated.notify_all();
+        Ok(())
+    }
+
+    /// What is done now and then.
+    fn tick(&mut self, upto: Option<Lsn>) {
+        if self.settings.fsync == Fsync::Always {
+            // Everything that was given is written, and what lies between has no effects.
+            if let Some(upto) = upto.filter(|upto| *upto > self.told) {
+                self.tells(upto);
+            }
+        }
+        if self.settings.fsync == Fsync::EverySecond {
+            self.sync_elsewhere();
+        }
+        if self.shared.gap_closed() {
+            self.log.gap_is_closed();
+        }
+        if self.log.has_gap() && !self.asked_for_rewrite {
+            self.asked_for_rewrite = true;
+            (self.shared.hooks.rewrite)("more was lost in a failed sync than was kept");
+        }
+        self.asked_for_rewrite &= self.log.has_gap();
+    }
+
+    fn sync_elsewhere(&mut self) {
+        let now_ns = mono_ns();
+        if let Some((since_ns, is_counted)) = &mut self.syncing {
+            if !*is_counted && now_ns - *since_ns > SECOND_NS {
+                *is_counted = true;
+                self.shared.counters.delayed_syncs.fetch_add(1, Ordering::Relaxed);
+            }
+            return;
+        }
+        if self.log.is_synced() || now_ns - self.last_sync_ns < SECOND_NS {
+            return;
+        }
+        self.last_sync_ns = now_ns;
+        let (file, seq, end) = (Arc::clone(&self.log.incr.file), self.log.incr.seq, self.log.incr.end);
+        if self.jobs.send(SyncJob { file, seq, end }).is_ok() {
+            self.syncing = Some((now_ns, false));
+            self.shared.counters.sync_is_pending.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn tells(&mut self, lsn: Lsn) {
+        if self.settings.fsync == Fsync::Always {
+            self.told = lsn;
+            (self.shared.hooks.durable)(lsn);
+        }
+    }
+
+    /// Takes over what was set.
+    fn change(&mut self, is_first: bool) -> Result<(), GivenUp> {
+        let before = self.settings;
+        self.settings = self.shared.settings();
+        self.log.set_unsynced_max(self.settings.unsynced_max);
+        let (was, is) = (before.fsync == Fsync::Always && !is_first, self.settings.fsync == Fsync::Always);
+        if self.settings.fsync == Fsync::No {
+            // Nobody syncs it, so nothing is gained by keeping it.
+            self.log.set_unsynced_max(0);
+        }
+        if let Err(error) = self.log.set_pads(self.settings.fills()) {
+            log::warn!("the filler of the log cannot be cut off: {error}");
+        }
+        self.file_changed();
+        self.log.set_durable(is);
+        locked(&self.shared.queue).wants_turns = is;
+        if is && !was {
+            self.settle(true)?;
+            self.until_done("aof-fsync-always", |pen| pen.log.sync())?;
+            self.tells(self.log.last());
+        }
+        if !is && (was || is_first) {
+            (self.shared.hooks.durable)(EVERYTHING);
+        }
+        Ok(())
+    }
+
+    /// The file may be another one: the keeper prepares it.
+    fn file_changed(&mut self) {
+        if self.log.pads() {
+            self.prepare_file();
+        } else {
+            self.shared.prepare(None);
+        }
+        let files = self.shared.files();
+        if files > FILES_MAX && !self.asked_for_rewrite {
+            self.asked_for_rewrite = true;
+            (self.shared.hooks.rewrite)("the log has too many files");
+        }
+    }
+
+    fn prepare_file(&self) {
+        let ahead = Arc::clone(&self.log.incr.ahead);
+        self.shared.prepare(Some((self.log.path(), ahead)));
+    }
+}
