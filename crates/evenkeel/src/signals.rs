@@ -14,7 +14,7 @@
 //! - S4: a process that is ended at once removes its folder first. If that hangs, the next signal ends it
 //!   from the handler.
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -60,6 +60,8 @@ impl Signals {
             signal_hook::low_level::pipe::register(signal, press.try_clone()?)?;
         }
         signal_hook::flag::register(SIGHUP, Arc::new(AtomicBool::new(false)))?;
+        // A file that may not grow is an error of its write.
+        signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
         let folder = Arc::new(OnceLock::new());
         let removed = folder.clone();
         let watch = move || {

@@ -146,6 +146,10 @@ impl Storage for Files {
         self.wants_base(percentage, least_bytes)
     }
 
+    fn synced(&self, waits: bool) -> Option<u64> {
+        self.synced_lsn(waits)
+    }
+
     fn log_figures(&self) -> exec::info::Aof {
         self.figures()
     }

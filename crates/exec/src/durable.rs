@@ -24,6 +24,7 @@ pub(crate) use saving::{Purpose, begin, cancel, is_busy};
 
 use crate::{Local, Server};
 use command::Error;
+use keyspace::Lsn;
 use observe::info::{Aof, Loading, Persistence, Saving as SavingFigures};
 use parking_lot::Mutex;
 use std::path::PathBuf;
@@ -67,6 +68,9 @@ pub trait Storage: Send + Sync {
 
     /// Whether the log has grown by so many percent, and to so many bytes.
     fn wants_rewrite(&self, percentage: u64, least_bytes: u64) -> bool;
+
+    /// The LSN up to which writes are durable; None: there is no log. `waits`: somebody waits for a later one.
+    fn synced(&self, waits: bool) -> Option<Lsn>;
 
     /// Figures of the log's files.
     fn log_figures(&self) -> Aof;

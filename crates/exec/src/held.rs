@@ -46,6 +46,12 @@ pub(crate) fn retry(session: &Session, local: &Local) -> Flow {
     Flow::Held(local.now_ms + 1)
 }
 
+/// The command looks again after so many milliseconds.
+pub(crate) fn retry_later(session: &Session, local: &Local, ms: u64) -> Flow {
+    session.set_flag(flag::BLOCKED, true);
+    Flow::Held(local.now_ms + ms)
+}
+
 /// The command has done a slice of its work, and is run again in this loop's next turn (`Session::done` says
 /// where).
 pub(crate) fn go_on(session: &Session, local: &Local) -> Flow {

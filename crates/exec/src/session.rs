@@ -89,6 +89,7 @@ pub struct Session {
     pub(crate) published: Added,
     /// It is held back until less of its own is under way: of what, and since when (monotonic clock).
     pub held_back: Cell<Option<(What, u64)>>,
+    aof_wait: Option<(keyspace::Lsn, u64)>,
     /// Its command waits for the end of CLIENT PAUSE.
     pub(crate) postponed: Option<Postponed>,
     /// It waits for evictions: since when (milliseconds since 1970) how many keys have been evicted in all.
@@ -150,6 +151,7 @@ impl Session {
             littered: 0,
             published: Added::default(),
             held_back: Cell::new(None),
+            aof_wait: None,
             postponed: None,
             short_since: Cell::new(None),
             short: false,
@@ -175,6 +177,11 @@ impl Session {
             self.held_back.set(Some((what, now_ns)));
         }
         begins
+    }
+
+    /// WAITAOF goes on: the LSN it waits for and when it began, if it has.
+    pub(crate) fn aof_wait(&mut self) -> &mut Option<(keyspace::Lsn, u64)> {
+        &mut self.aof_wait
     }
 
     /// RESP2 clients that subscribed may only send a few commands.

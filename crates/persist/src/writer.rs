@@ -272,6 +272,18 @@ impl Writer {
         locked(&self.shared.standing).told.clone()
     }
 
+    /// Up to where everything is durable, whatever the policy. It follows the stream closely only while that is
+    /// [wanted](Writer::want_turns).
+    pub fn synced(&self) -> Lsn {
+        self.shared.counters.synced_lsn.load(Ordering::Relaxed)
+    }
+
+    /// Has the log thread look at each turn of the stream: somebody waits for [`synced`](Writer::synced).
+    pub fn want_turns(&self, wanted: bool) {
+        let wanted = wanted || self.settings().fsync == Fsync::Always;
+        locked(&self.shared.queue).wants_turns = wanted;
+    }
+
     /// Bytes that were taken and not written.
     pub fn pending_bytes(&self) -> u64 {
         self.shared.counters.pending_bytes.load(Ordering::Relaxed)

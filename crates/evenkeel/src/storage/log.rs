@@ -290,6 +290,17 @@ impl Files {
         }
     }
 
+    /// Up to where the log is durable; `waits`: somebody waits for more.
+    pub(super) fn synced_lsn(&self, waits: bool) -> Option<u64> {
+        self.with_log(|running| {
+            running.writer.want_turns(waits);
+            if waits {
+                running.order.bell();
+            }
+            running.writer.synced()
+        })
+    }
+
     pub(super) fn wants_base(&self, percentage: u64, least_bytes: u64) -> bool {
         self.with_log(|running| running.writer.wants_rewrite(percentage, least_bytes)).unwrap_or(false)
     }

@@ -133,16 +133,36 @@ fn waitaof(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         return Err(Error::new("ERR value is out of range, must be positive"));
     }
     let ms = timeout(args.at(3))?;
-    if local > 0 {
+    if local > 0 && !act.server.config.live.appendonly.get() {
         return Err(Error::new(
             "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.",
         ));
     }
+    let synced = wait_for_log(act, local > 0, replicas > 0, ms);
+    let Ok(is_synced) = synced else { return Ok(crate::held::retry_later(act.session, act.local, LOOK_MS)) };
     let mut answer = Reply::new(act.out.resp3());
     answer.array(2);
-    answer.int(0);
+    answer.int(is_synced.into());
     answer.int(0);
     sleep(act, "waitaof", (replicas > 0).then_some(ms), answer)
+}
+
+/// How often WAITAOF looks.
+const LOOK_MS: u64 = 2;
+
+/// Whether everything before a WAITAOF is durable here. Err: that is waited for.
+fn wait_for_log(act: &mut Act<'_, '_>, wanted: bool, replicas: bool, ms: u64) -> Result<bool, ()> {
+    let Some(storage) = act.server.durability.storage() else { return Ok(false) };
+    let (last, now_ms) = (act.server.keyspace.last_lsn(), act.local.now_ms);
+    let (lsn, since_ms) = *act.session.aof_wait().get_or_insert((last, now_ms));
+    let is_synced = storage.synced(wanted).is_some_and(|synced| synced >= lsn);
+    let is_late = ms > 0 && now_ms >= since_ms + ms;
+    if wanted && !is_synced && !is_late && !replicas && !act.in_multi && !act.in_script {
+        return Err(());
+    }
+    *act.session.aof_wait() = None;
+    storage.synced(false);
+    Ok(is_synced)
 }
 
 /// Lets the client wait without anybody else noticing, then gives it `answer`. None: at once; Some(0): for ever. In a

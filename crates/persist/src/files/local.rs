@@ -167,6 +167,11 @@ impl LocalLog {
         self.incr.synced == self.incr.end && !self.is_broken
     }
 
+    /// The last LSN that is durable.
+    pub(crate) fn durable(&self) -> Lsn {
+        self.durable
+    }
+
     pub(crate) fn path(&self) -> PathBuf {
         let directory = locked(&self.directory);
         let place = &directory.files.place;

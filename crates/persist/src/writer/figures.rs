@@ -9,6 +9,8 @@ use stdx::clock::mono_ns;
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) pending_bytes: AtomicU64,
+    /// Up to where everything is durable, whatever the policy.
+    pub(super) synced_lsn: AtomicU64,
     pub(super) sync_is_pending: AtomicBool,
     pub(super) delayed_syncs: AtomicU64,
     pub(super) write_failed: AtomicBool,

@@ -48,6 +48,8 @@ struct Pen {
     syncing: Option<(u64, bool)>,
     last_sync_ns: u64,
     told: Lsn,
+    /// Everything up to here was given, when that was last looked at.
+    seen: Lsn,
     asked_for_rewrite: bool,
 }
 
@@ -66,6 +68,7 @@ impl Pen {
             syncing: None,
             last_sync_ns: mono_ns(),
             told: 0,
+            seen: 0,
             asked_for_rewrite: false,
         }
     }
@@ -110,7 +113,7 @@ impl Pen {
     /// The queue, when there is something to do, or time has passed.
     fn wait(&self) -> MutexGuard<'_, Queue> {
         let queue = locked(&self.shared.queue);
-        let told = self.told;
+        let told = self.told.max(self.seen);
         let idles = |queue: &mut Queue| {
             let turned = queue.wants_turns && queue.upto > told;
             queue.is_empty()
@@ -225,6 +228,10 @@ impl Pen {
 
     /// What is done now and then.
     fn tick(&mut self, upto: Option<Lsn>) {
+        self.seen = upto.unwrap_or(self.seen);
+        let is_whole = self.log.is_synced();
+        let synced = upto.filter(|_| is_whole).unwrap_or_default().max(self.log.durable());
+        self.shared.counters.synced_lsn.fetch_max(synced, Ordering::Relaxed);
         if self.settings.fsync == Fsync::Always {
             // Everything that was given is written, and what lies between has no effects.
             if let Some(upto) = upto.filter(|upto| *upto > self.told) {
