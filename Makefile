@@ -18,12 +18,15 @@ toolchain:
 # --- run ----------------------------------------------------------------------
 
 # ARGS: as for evenkeel itself, e.g. make run ARGS='--port 7777' or ARGS=/etc/redis/redis.conf.
+# Without a configuration file the data is kept in evenkeel-data; in memory only: make run ARGS='--appendonly no --save ""'.
 # DEMO: without it, no demonstration table and no HTTP: make run DEMO=
+DATA ?= --dir evenkeel-data --appendonly yes --appendfsync everysec --save ""
 DEMO ?= --demo yes --http-port 8379
 .PHONY: run
 run: toolchain ## build the server and start it on 127.0.0.1:6379
 	@$(CARGO) build --release -p evenkeel
-	@exec "$${CARGO_TARGET_DIR:-target}/release/evenkeel" $(ARGS) $(DEMO)
+	@case '$(firstword $(ARGS))' in ''|-*) mkdir -p evenkeel-data; set -- $(DATA) $(ARGS) ;; *) set -- $(ARGS) ;; esac; \
+	    exec "$${CARGO_TARGET_DIR:-target}/release/evenkeel" "$$@" $(DEMO)
 
 .PHONY: whodunit
 whodunit: toolchain ## play the story of docs/whodunit.md on a server of its own (up to a minute; Python)
@@ -98,6 +101,12 @@ bench-bystander: ## what a bystander sees of every long command, beside Redis 8 
 	@EVENKEEL_PEERS='$(PEERS)' bench/peers.sh
 	@$(CARGO) build --release --quiet -p evenkeel -p evenkeel-bench
 	@EVENKEEL_PEERS='$(PEERS)' $(CARGO) run --release --quiet -p evenkeel-bench -- bystander $(BENCH_ARGS)
+
+.PHONY: bench-save
+bench-save: ## what snapshots, rewrites and appendfsync always cost others, beside Valkey 9 and Redis 8 (half an hour; see BENCH_ARGS)
+	@EVENKEEL_PEERS='$(PEERS)' bench/peers.sh
+	@$(CARGO) build --release --quiet -p evenkeel -p evenkeel-bench
+	@EVENKEEL_PEERS='$(PEERS)' $(CARGO) run --release --quiet -p evenkeel-bench -- save $(BENCH_ARGS)
 
 .PHONY: bench-cache
 bench-cache: ## hit ratios on real traces, beside Redis 8 and the optimum (some minutes; TRACES=directory)

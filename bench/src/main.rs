@@ -1,7 +1,7 @@
 //! `evenkeel-bench`: the figures in the README, measured beside Valkey and Redis on the same machine.
 //!
 //! ```text
-//! evenkeel-bench [all|throughput|memory|growth|lists|copies|loading|bystander|batch|blacklist|small|items|instances|touch|cache] [--option ..]
+//! evenkeel-bench [all|throughput|memory|growth|lists|copies|loading|bystander|batch|blacklist|small|items|instances|save|touch|cache] [--option ..]
 //! ```
 //!
 //! Every part starts the servers itself, on free loopback ports, with nothing saved to disk, and ends them.
@@ -26,6 +26,7 @@ mod loading;
 mod memory;
 mod random;
 mod report;
+mod save;
 mod server;
 mod small;
 mod sys;
@@ -62,6 +63,8 @@ Parts:
                                           (not part of all)
   instances    several of them            --instances 5 --rows 10000 --cached 2500 --requests 2000000 --day 60
                                           (not part of all)
+  save         beside snapshots and logs  --keys 5000000 --elements 1000000 --writes 20000 --seconds 5
+                                          --cases bgsave,rewrite,always,everysec,load (not part of all)
   touch        what eviction costs a GET  --rounds 9 --conns 50 --requests 60000
   cache        hit ratios on real traces  --traces DIR --names web07,.. --permille 5,20,100 --requests 1000000
                                           --pipeline 64 --parallel CORES --value BYTES (not part of all)
@@ -314,6 +317,16 @@ fn measure(
                 instances: options.number("instances", 5)?.clamp(1, 10),
             };
             items::instances::run(targets, &options)?
+        }
+        "save" => {
+            let options = save::Options {
+                keys: options.number("keys", 5_000_000)?.max(1),
+                elements: options.number("elements", 1_000_000)?.max(1),
+                writes: options.number("writes", 20_000)?,
+                seconds: options.decimal("seconds", 5.0)?,
+                cases: options.list("cases"),
+            };
+            save::run(targets, &options)?
         }
         "touch" => {
             let options = throughput::Options {

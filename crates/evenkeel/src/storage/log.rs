@@ -19,6 +19,9 @@ use persist::stream::{Item, Outlet};
 use persist::{
     Apply, Fsync, Hooks, LoadedLog, LogOptions, LogOutlet, LogState, Place, Preallocate, Rewriting, Settings, Writer,
 };
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
@@ -32,6 +35,8 @@ pub struct Running {
     writer: Arc<Writer>,
     order: Arc<Order>,
     gate: Arc<Gate>,
+    /// Keeps other servers out of the directory.
+    _lock: File,
     rewriting: Mutex<Option<Rewriting>>,
 }
 
@@ -142,6 +147,7 @@ impl Files {
     /// Loads the log, or the snapshot where there is no log yet, and begins to write.
     pub(super) fn load_and_log(&self, server: &Arc<Server>) -> Result<(), String> {
         let (place, began) = (place(&self.config), std::time::Instant::now());
+        drop(lock(&place.dir)?);
         put_unfinished_aside(&place.dir)?;
         let load = Load::begin(server);
         let options = LogOptions { base: self.options(), truncated: self.config.live.aof_load_truncated.get() };
@@ -197,6 +203,7 @@ impl Files {
     fn run(&self, server: &Arc<Server>, place: Place, found: Option<LoadedLog>) -> Result<(), String> {
         let gate = Arc::<Gate>::default();
         let dir = place.dir.clone();
+        let lock = lock(&dir)?;
         let writer = Writer::open(
             Arc::new(RealDisk),
             place,
@@ -211,7 +218,7 @@ impl Files {
         let order = Order::start(&server.keyspace, vec![Box::new(watched)])
             .map_err(|error| format!("no thread could be started: {error}"))?;
         server.keyspace.listen(order.clone());
-        *self.log.lock() = Some(Running { writer, order, gate, rewriting: Mutex::new(None) });
+        *self.log.lock() = Some(Running { writer, order, gate, _lock: lock, rewriting: Mutex::new(None) });
         Ok(())
     }
 
@@ -351,6 +358,20 @@ fn hooks(server: &Arc<Server>, gate: &Arc<Gate>) -> Hooks {
     }
 }
 
+/// Locks the directory of a log, which is made if it is not there.
+///
+/// Errors: another server has it.
+fn lock(dir: &Path) -> Result<File, String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", dir.display());
+    std::fs::create_dir_all(dir).map_err(failed)?;
+    let file = File::open(dir).map_err(failed)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(Errno::WOULDBLOCK) => Err(format!("{}: another server writes the log here", dir.display())),
+        Err(error) => Err(failed(error.into())),
+    }
+}
+
 /// A log that never got its base is nobody's (A1).
 fn put_unfinished_aside(dir: &Path) -> Result<(), String> {
     if dir.join(UNFINISHED).exists() {
@@ -362,8 +383,10 @@ fn put_unfinished_aside(dir: &Path) -> Result<(), String> {
 
 /// Gives a directory another name, if it is there.
 fn put_aside(dir: &Path, why: &str) -> Result<(), String> {
-    if !dir.exists() {
-        return Ok(());
+    match std::fs::read_dir(dir).map(|mut names| names.next().is_none()) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Ok(true) => return Ok(()),
+        _ => {}
     }
     let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let free = (1..10_000).map(|n| dir.with_file_name(format!("{name}.{why}-{n}"))).find(|other| !other.exists());

@@ -31,6 +31,7 @@ mod loading;
 mod loading_copy;
 mod loading_ends;
 mod loading_tls;
+mod logged;
 mod lscan;
 mod messages;
 mod migrate;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Waits until a line of INFO persistence is as wanted.
 #[track_caller]
-fn await_info(client: &mut Client, line: &str) {
+pub fn await_info(client: &mut Client, line: &str) {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let info = client.call("INFO persistence");
@@ -21,14 +21,14 @@ fn await_info(client: &mut Client, line: &str) {
 }
 
 /// Starts a server on the files of a folder.
-fn start_in(dir: &Path, more: &[&str]) -> Server {
+pub fn start_in(dir: &Path, more: &[&str]) -> Server {
     let dir = dir.display().to_string();
     let all: Vec<&str> = ["--dir", &dir].iter().chain(more).copied().collect();
     Server::start_with(&all)
 }
 
 /// Waits until the data is loaded.
-fn ready(server: &Server) -> Client {
+pub fn ready(server: &Server) -> Client {
     let mut client = server.client();
     await_info(&mut client, "\\nloading:0");
     client
@@ -39,7 +39,7 @@ fn temporary_files(dir: &Path) -> usize {
     names.filter(|name| name.to_string_lossy().starts_with("temp-")).count()
 }
 
-fn fill(client: &mut Client) {
+pub fn fill(client: &mut Client) {
     for line in [
         "SET text \"a short one\"",
         "SET number 12345",

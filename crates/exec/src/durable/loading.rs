@@ -33,6 +33,9 @@ impl Load {
         load.keys.store(0, Relaxed);
         load.expired.store(0, Relaxed);
         server.durability.set(trouble::LOADING, true);
+        // What is loaded says itself what is removed.
+        server.keyspace.keep_expired(u64::MAX >> 1);
+        server.work.pause.stop_commits(true);
         Load { server: server.clone() }
     }
 
@@ -57,6 +60,8 @@ impl Load {
 
 impl Drop for Load {
     fn drop(&mut self) {
+        self.server.keyspace.keep_expired(0);
+        self.server.work.pause.stop_commits(false);
         self.server.durability.saves.nothing_changed(&self.server);
         self.server.durability.set(trouble::LOADING, false);
     }

@@ -49,6 +49,8 @@ impl Durability {
         *self.log.stopped.lock() = stopped;
         self.set(trouble::LOG_STOPPED, stops);
         server.work.pause.stop_commits(stops);
+        // Removals would have to be told, too: until then expired keys are absent and stay where they are.
+        server.keyspace.keep_expired(if stops { u64::MAX >> 1 } else { 0 });
         if !stops {
             (0..server.loops()).for_each(|id| server.send(id, Mail::Retry));
         }

@@ -1,0 +1,339 @@
+//! The append-only log, as clients and operators see it.
+
+use crate::snapshots::{await_info, fill, ready, start_in};
+use crate::support::{Client, PATIENCE, Server, foreign, run, said};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const ALWAYS: &[&str] = &["--appendonly", "yes", "--appendfsync", "always"];
+const EVERYSEC: &[&str] = &["--appendonly", "yes"];
+
+/// How long a reply that must not come is waited for.
+const SILENCE: Duration = Duration::from_millis(150);
+
+fn log_files(dir: &Path) -> Vec<String> {
+    let names = std::fs::read_dir(dir.join("appendonlydir")).expect("the log").flatten();
+    let mut names: Vec<String> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// The last file of commands.
+fn last_file(dir: &Path) -> PathBuf {
+    let seq = |name: &String| -> Option<u64> { name.split('.').nth(2)?.parse().ok() };
+    let files = log_files(dir);
+    let last = files.iter().filter(|name| name.ends_with(".incr.aof")).max_by_key(|name| seq(name));
+    dir.join("appendonlydir").join(last.expect("a file of commands"))
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_a_kill() {
+    if foreign() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let digest = {
+        let mut server = start_in(folder.path(), ALWAYS);
+        let mut client = ready(&server);
+        fill(&mut client);
+        for line in [
+            "MULTI",
+            "INCR n",
+            "RPUSH list tail",
+            "EXEC",
+            "EVAL \"for i = 1, 50 do redis.call('SET', 's' .. i, i) end redis.call('HSET', 'hash', 'by', 'script')\" 0",
+            "SPOP words 1",
+            "GETEX text EX 100000",
+            "INCRBYFLOAT number 0.5",
+            "EXPIRE ints 100000",
+            "COPY list copied DB 9",
+            "SWAPDB 9 10",
+            "SELECT 10",
+            "MOVE copied 3",
+            "SELECT 0",
+        ] {
+            let reply = client.call(line);
+            assert!(!reply.starts_with('-'), "{line}: {reply}");
+        }
+        let digest = client.call("DEBUG DIGEST");
+        server.signal("KILL");
+        server.exit_code();
+        digest
+    };
+    let server = start_in(folder.path(), ALWAYS);
+    let mut client = ready(&server);
+    client.expect("DEBUG DIGEST", &digest);
+    client.expect("FCALL f 0", ":7");
+    let ttl: i64 = client.call("TTL text").trim_start_matches(':').parse().expect("a number");
+    assert!((99_000..=100_000).contains(&ttl), "{ttl}");
+    // It goes on from there.
+    client.expect("SET more x", "+OK");
+}
+
+#[test]
+fn an_orderly_end_loses_nothing() {
+    if foreign() {
+        return;
+    }
+    for fsync in ["always", "everysec", "no"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let args = ["--appendonly", "yes", "--appendfsync", fsync];
+        let mut server = start_in(folder.path(), &args);
+        let mut client = ready(&server);
+        fill(&mut client);
+        let digest = client.call("DEBUG DIGEST");
+        server.signal("TERM");
+        assert_eq!(server.exit_code(), Some(0), "{fsync}");
+        let server = start_in(folder.path(), &args);
+        ready(&server).expect("DEBUG DIGEST", &digest);
+    }
+}
+
+#[test]
+fn a_rewrite_makes_the_log_short_and_loses_nothing() {
+    if foreign() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let digest = {
+        let mut server = start_in(folder.path(), ALWAYS);
+        let mut client = ready(&server);
+        fill(&mut client);
+        for n in 0..200 {
+            client.expect(&format!("SET counter {n}"), "+OK");
+        }
+        client.expect("DEBUG POINT save-write HOLD 1", "+OK");
+        client.expect("BGREWRITEAOF", "+Background append only file rewriting started");
+        await_info(&mut client, "aof_rewrite_in_progress:1\\r");
+        client.expect("BGREWRITEAOF", "-ERR Background append only file rewriting already in progress");
+        client.expect("BGSAVE", "-ERR Background save already in progress");
+        // Writes go on, and are acknowledged.
+        client.expect("APPEND text !", ":12");
+        client.expect("SADD ints 17", ":1");
+        client.expect("DEBUG POINT save-write OFF", "+OK");
+        await_info(&mut client, "aof_rewrites:1\\r");
+        client.expect("SADD ints 18", ":1");
+        assert!(log_files(folder.path()).iter().any(|name| name.ends_with(".base.rdb")));
+        let digest = client.call("DEBUG DIGEST");
+        server.signal("KILL");
+        server.exit_code();
+        digest
+    };
+    let server = start_in(folder.path(), ALWAYS);
+    ready(&server).expect("DEBUG DIGEST", &digest);
+}
+
+#[test]
+fn the_log_begins_and_ends_while_the_server_runs() {
+    if foreign() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let digest = {
+        let mut server = start_in(folder.path(), &[]);
+        let mut client = ready(&server);
+        fill(&mut client);
+        client.expect("WAITAOF 1 0 0", "-ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.");
+        let refused = client.call("BGREWRITEAOF");
+        assert!(refused.starts_with("-ERR "), "{refused}");
+        client.expect("CONFIG SET appendonly yes", "+OK");
+        await_info(&mut client, "aof_rewrites:1\\r");
+        client.expect("SET late x", "+OK");
+        client.expect("WAITAOF 1 0 0", "[:1, :0]");
+        let digest = client.call("DEBUG DIGEST");
+        server.signal("KILL");
+        server.exit_code();
+        digest
+    };
+    let server = start_in(folder.path(), EVERYSEC);
+    let mut client = ready(&server);
+    client.expect("DEBUG DIGEST", &digest);
+    client.expect("CONFIG SET appendonly no", "+OK");
+    server.await_words("was ended");
+    client.expect("SET without log", "+OK");
+}
+
+#[test]
+fn under_always_a_reply_waits_for_the_disk_and_nobody_else_does() {
+    if foreign() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start_in(folder.path(), ALWAYS);
+    let mut other = ready(&server);
+    other.expect("MSET untouched 1 a 1 b 1 c 1", "+OK");
+    other.expect("DEBUG POINT log-sync HOLD 1", "+OK");
+    let requests = [
+        "SET a 2",
+        "MULTI\r\nINCR b\r\nEXEC",
+        "EVAL \"return redis.call('INCR', KEYS[1])\" 1 c",
+        "RPUSH queue x",
+    ];
+    let mut blocked = server.client();
+    blocked.send("BLPOP waited 0\r\n");
+    let mut waiting: Vec<Client> = requests
+        .iter()
+        .map(|request| {
+            let mut client = server.client();
+            for line in request.split("\r\n") {
+                client.send(crate::support::encode_line(line));
+            }
+            client
+        })
+        .collect();
+    other.send("RPUSH waited y\r\n");
+    for client in waiting.iter_mut().chain([&mut blocked]) {
+        let came = client.reply_within(SILENCE);
+        assert!(came.is_none() || came.as_deref() == Some("+OK"), "{came:?}");
+    }
+    // Somebody else is served: reads of what nobody touched, and whatever is no write.
+    let mut reader = server.client();
+    reader.expect("GET untouched", "\"1\"");
+    reader.expect("PING", "+PONG");
+    reader.expect("PUBLISH c m", ":0");
+    // A read of what is not durable yet waits with it.
+    reader.send("GET a\r\n");
+    assert_eq!(reader.reply_within(SILENCE), None);
+    let mut free = server.client();
+    free.expect("DEBUG POINT log-sync OFF", "+OK");
+    reader.expect_reply("\"2\"");
+    blocked.expect_reply("[\"waited\", \"y\"]");
+    other.expect_reply(":1");
+}
+
+/// A file that may not grow stands for a full disk.
+#[test]
+fn a_full_disk_stops_writes_until_there_is_room() {
+    if foreign() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let digest = {
+        let mut server = start_in(folder.path(), &["--appendonly", "yes", "--log-stuck", "5"]);
+        let mut client = ready(&server);
+        client.expect("SET k v", "+OK");
+        client.expect("WAITAOF 1 0 0", "[:1, :0]");
+        limit_files(&server, "4096");
+        let big = format!("SET big {}", "x".repeat(8000));
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let reply = client.call(&big);
+            if reply.starts_with("-MISCONF Errors writing to the AOF file: ") {
+                break;
+            }
+            assert!(reply == "+OK" && Instant::now() < deadline, "{reply}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        client.expect("GET k", "\"v\"");
+        client.expect("PING", "+PONG");
+        let script = client.call("EVAL \"return redis.call('SET', 'k', 'w')\" 0");
+        assert!(script.contains("MISCONF"), "{script}");
+        await_info(&mut client, "aof_last_write_status:err\\r");
+        limit_files(&server, "unlimited");
+        let deadline = Instant::now() + PATIENCE;
+        while client.call("SET k w") != "+OK" {
+            assert!(Instant::now() < deadline, "writes do not go on");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        client.expect("WAITAOF 1 0 0", "[:1, :0]");
+        let digest = client.call("DEBUG DIGEST");
+        server.signal("KILL");
+        server.exit_code();
+        digest
+    };
+    let server = start_in(folder.path(), EVERYSEC);
+    ready(&server).expect("DEBUG DIGEST", &digest);
+}
+
+fn limit_files(server: &Server, bytes: &str) {
+    let pid = server.pid().to_string();
+    let limit = format!("--fsize={bytes}:unlimited");
+    let status = std::process::Command::new("prlimit").args(["--pid", &pid, &limit]).status();
+    assert!(status.expect("prlimit").success());
+}
+
+#[test]
+fn a_torn_end_is_cut_off_and_damage_before_it_is_named() {
+    if foreign() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    {
+        let mut server = start_in(folder.path(), EVERYSEC);
+        let mut client = ready(&server);
+        for n in 0..100 {
+            client.expect(&format!("SET k{n} {n}"), "+OK");
+            if n % 10 == 0 {
+                client.expect("WAITAOF 1 0 0", "[:1, :0]");
+            }
+        }
+        server.signal("TERM");
+        assert_eq!(server.exit_code(), Some(0));
+    }
+    let file = last_file(folder.path());
+    let whole = std::fs::read(&file).expect("the file");
+    std::fs::write(&file, &whole[..whole.len() - 200]).expect("the file");
+    {
+        let mut server = start_in(folder.path(), EVERYSEC);
+        let mut client = ready(&server);
+        server.await_words("was torn");
+        let keys: usize = client.call("DBSIZE").trim_start_matches(':').parse().expect("a number");
+        assert!((80..100).contains(&keys), "{keys}");
+        server.signal("KILL");
+        server.exit_code();
+    }
+    let mut broken = whole;
+    let at = broken.windows(4).position(|four| four == b"\r\nk3").expect("k3..") + 2;
+    broken[at] = b'K';
+    std::fs::write(&file, &broken).expect("the file");
+    let dir = folder.path().display().to_string();
+    let socket = format!("{dir}/s");
+    let args = ["--port", "0", "--unixsocket", &socket, "--save", "", "--dir", &dir, "--appendonly", "yes"];
+    let output = run(&args);
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains(".incr.aof") && text.contains("offset"), "{text}");
+    let doctor = run(&["doctor", &dir]);
+    let text = said(&doctor);
+    assert!(doctor.status.code() == Some(1) && text.contains("damaged at offset"), "{text}");
+}
+
+#[test]
+fn redis_starts_from_our_log_and_we_from_its() {
+    if foreign() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = folder.path().display().to_string();
+    let expected = [("GET text", "\"a short one!\""), ("LRANGE list 0 -1", "[\"a\", \"b\"]"), ("GET other", "\"db\"")];
+    let write = |client: &mut Client| {
+        client.expect("SET text \"a short one\"", "+OK");
+        client.expect("APPEND text !", ":12");
+        client.expect("RPUSH list a b", ":2");
+        client.expect("SETEX gone 100 x", "+OK");
+        client.expect("MULTI", "+OK");
+        client.expect("SET other db", "+QUEUED");
+        client.expect("SADD s 1 2", "+QUEUED");
+        client.expect("EXEC", "[+OK, :2]");
+    };
+    {
+        let mut server = start_in(folder.path(), EVERYSEC);
+        write(&mut ready(&server));
+        server.signal("TERM");
+        assert_eq!(server.exit_code(), Some(0));
+    }
+    let Some(mut redis) = Server::redis(&["--dir", &dir, "--appendonly", "yes"]) else { return };
+    let mut client = redis.client();
+    for (line, reply) in expected {
+        client.expect(line, reply);
+    }
+    client.expect("SET by redis", "+OK");
+    redis.signal("TERM");
+    assert_eq!(redis.exit_code(), Some(0));
+    let server = start_in(folder.path(), EVERYSEC);
+    let mut client = ready(&server);
+    for (line, reply) in expected {
+        client.expect(line, reply);
+    }
+    client.expect("GET by", "\"redis\"");
+}
