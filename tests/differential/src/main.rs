@@ -15,17 +15,12 @@
 //! 2. Every difference is a failure unless a line of `tolerated.txt` names and explains it.
 
 mod compare;
-mod corpus;
-mod grammar;
-mod identity;
 mod runner;
-mod scenes;
 mod shrink;
-mod step;
 mod table;
 mod tolerated;
-mod words;
 
+use evenkeel_differential::{grammar, identity, scenes, step};
 use grammar::Group;
 use identity::Identity;
 use runner::{Failure, Pair, Setting};
