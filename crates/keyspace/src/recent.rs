@@ -1,0 +1,107 @@
+//! Keys whose last write is not durable yet: a reply that tells of such a key waits until it is.
+//!
+//! - R1: they are kept only while replies wait for a log ([`Keyspace::gates`]), and dropped together when the newest of a shard
+//!   is durable.
+//! - R2: two keys of one hash count as one. So do equal names in several databases.
+//! - R3: a flush or an exchange of databases counts for all keys.
+//!
+//! Cost: O(1) a write and a read, only while replies wait.
+
+use crate::sequence::Lsn;
+use crate::view::View;
+use crate::{Keyspace, shard_of};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use stdx::hash::hash_bytes;
+
+/// More room than this is given back when the keys are dropped.
+const ROOM: usize = 1024;
+
+/// Up to where writes are durable; `Lsn::MAX`: nobody waits for that.
+pub(crate) struct Durable {
+    upto: AtomicU64,
+    /// The last write to whole databases (R3).
+    all: AtomicU64,
+}
+
+impl Default for Durable {
+    fn default() -> Durable {
+        Durable { upto: AtomicU64::new(Lsn::MAX), all: AtomicU64::new(0) }
+    }
+}
+
+/// The keys of one shard. See the module.
+#[derive(Default)]
+pub(crate) struct Recent {
+    keys: HashMap<u64, Lsn>,
+    newest: Lsn,
+}
+
+impl Recent {
+    fn note(&mut self, hash: u64, lsn: Lsn, durable: Lsn) {
+        if self.newest <= durable && !self.keys.is_empty() {
+            if self.keys.capacity() > ROOM {
+                let keys = std::mem::take(&mut self.keys);
+                stdx::reclaim::defer(keys.len() * 16, move || drop(keys));
+            } else {
+                self.keys.clear();
+            }
+        }
+        let of = self.keys.entry(hash).or_insert(lsn);
+        *of = (*of).max(lsn);
+        self.newest = self.newest.max(lsn);
+    }
+
+    fn of(&self, hash: u64, durable: Lsn) -> Lsn {
+        if self.newest <= durable {
+            return 0;
+        }
+        self.keys.get(&hash).copied().unwrap_or(0)
+    }
+}
+
+impl Keyspace {
+    /// Whether replies wait until what they tell of is durable. Cost: one load.
+    #[inline]
+    pub fn gates(&self) -> bool {
+        self.durable.upto.load(Ordering::Relaxed) != Lsn::MAX
+    }
+
+    /// Up to which LSN writes are durable.
+    #[inline]
+    pub fn durable(&self) -> Lsn {
+        self.durable.upto.load(Ordering::Acquire)
+    }
+
+    /// Says so. `Lsn::MAX`: whatever is visible counts as durable.
+    pub fn set_durable(&self, lsn: Lsn) {
+        self.durable.upto.store(lsn, Ordering::Release);
+    }
+
+    /// Whole databases were replaced (R3).
+    pub(crate) fn note_recent_all(&self, lsn: Lsn) {
+        if self.gates() {
+            self.durable.all.fetch_max(lsn, Ordering::AcqRel);
+        }
+    }
+}
+
+impl View<'_> {
+    /// A key is about to change.
+    #[cold]
+    pub(crate) fn note_recent(&mut self, hash: u64) {
+        let (lsn, durable) = (self.changes().lsn, self.keyspace().durable());
+        if let Some(shard) = self.shard_mut(shard_of(hash)) {
+            shard.recent.note(hash, lsn, durable);
+        }
+    }
+
+    /// The LSN that a reply about a key has to wait for; 0: none. Its shard is locked, else it is that of everything so far.
+    pub fn recent(&self, key: &[u8]) -> Lsn {
+        let keyspace = self.keyspace();
+        let (hash, durable) = (hash_bytes(key), keyspace.durable());
+        let Some(shard) = self.shard(shard_of(hash)) else { return keyspace.last_lsn() };
+        let lsn = shard.recent.of(hash, durable).max(keyspace.durable.all.load(Ordering::Acquire));
+        if lsn > durable { lsn } else { 0 }
+    }
+}
