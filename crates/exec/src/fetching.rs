@@ -16,6 +16,7 @@ use command::{Command, Error, Flow};
 use keyspace::{Changes, Keyspace, View};
 use resp::{Args, Reply};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The server as its rows see it.
 pub(crate) struct Around {
@@ -23,6 +24,8 @@ pub(crate) struct Around {
     pub(crate) memory: Arc<Memory>,
     pub(crate) http: Arc<Http>,
     pub(crate) loops: Arc<[Mailbox]>,
+    /// Whether there are any sources; scripts ask it. Set before they are, cleared after.
+    pub(crate) any: Arc<AtomicBool>,
 }
 
 impl House for Around {
@@ -35,6 +38,7 @@ impl House for Around {
     }
 
     fn show(&self, sources: &[Arc<Entry>]) {
+        self.any.store(!sources.is_empty(), Ordering::Relaxed);
         self.http.show(sources);
     }
 }

@@ -19,6 +19,7 @@
 //! Costs: nothing but a load when nothing is limited; else O(databases in use) for a write below the limit.
 
 use crate::{Local, Server, Session};
+pub(crate) use command::OOM;
 use command::{Command, table};
 use config::Live;
 use keyspace::{Changes, Evicted, Keyspace, Policy};
@@ -39,9 +40,6 @@ const SMOOTH: i64 = 64;
 const NOTED: u32 = 32;
 /// The longest a writer waits without anything being evicted.
 const PATIENCE_MS: u64 = 500;
-
-/// Redis's words for it.
-pub(crate) const OOM: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 
 /// See the module.
 pub struct Memory {

@@ -2,7 +2,7 @@
 
 use crate::act::Actions;
 use crate::mail::{Mail, Mailbox};
-use crate::{http, info, memory, park, pubsub, rows, scripts, works};
+use crate::{http, info, memory, park, pubsub, rows, works};
 use config::Config;
 use keyspace::Keyspace;
 use observe::Observe;
@@ -15,7 +15,7 @@ pub struct Server {
     pub config: Arc<Config>,
     /// What happened, and who waited for whom.
     pub observe: Arc<Observe>,
-    pub pubsub: pubsub::PubSub,
+    pub pubsub: Arc<pubsub::PubSub>,
     pub park: Arc<park::Park>,
     /// The state that long work shares: threads, snapshots, lines, CLIENT PAUSE.
     pub work: Arc<works::Work>,
@@ -23,7 +23,7 @@ pub struct Server {
     pub memory: Arc<memory::Memory>,
     /// Memory of the machine.
     pub memory_bytes: u64,
-    pub scripts: scripts::Scripts,
+    pub scripts: Arc<scripts::Scripts>,
     /// Functions for the commands that are none of the keyspace.
     pub actions: &'static Actions,
     /// Databases that are read through.

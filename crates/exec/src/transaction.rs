@@ -8,12 +8,12 @@
 //! - T3: a long queue of commands that are functions of their keys runs as a job (`job.rs`) and is committed in slices;
 //!   the watched keys belong to what that commit checks.
 //! - T4: a queue with scripts or KEYS in it, or a long one that also publishes, subscribes or the like, runs like a
-//!   script: over an overlay, on a thread if it takes long (`scripts/transaction.rs`).
+//!   script: over an overlay, on a thread if it takes long (`scripts/src/transaction.rs`).
 
 use crate::act::Act;
+use crate::eval::{self, Started};
 use crate::pubsub::{FEW_PATTERNS, Kind};
 use crate::queue::Queue;
-use crate::scripts::{self, Started};
 use crate::session::{Multi, Watch, flag};
 use crate::step::step;
 use crate::{Flow, Local, Server, Session, fetching, job, rows};
@@ -376,7 +376,7 @@ fn start_job(act: &mut Act<'_, '_>, multi: Multi) -> Flow {
 fn run_over(act: &mut Act<'_, '_>, multi: Multi, long: bool) -> Flow {
     let watch = act.session.take_watch();
     leave(act.server, act.local, act.session);
-    match scripts::start_exec(act, multi.queue, watch, long) {
+    match eval::start_exec(act, multi.queue, watch, long) {
         Started::Done => Flow::Done,
         Started::Away | Started::Later => Flow::Parked(None),
     }

@@ -841,7 +841,7 @@ impl EventLoop {
     fn open<T: Transport>(&mut self, io: &mut T, letter: Mail) {
         match letter {
             Mail::Reply { client, bytes, stream } => {
-                match exec::scripts::waiting_deeds(&mut self.local, client) {
+                match exec::deeds::waiting_deeds(&mut self.local, client) {
                     Some(mut deeds) => {
                         deeds.answered(&bytes, stream);
                         self.do_deeds(deeds);
@@ -858,7 +858,7 @@ impl EventLoop {
             Mail::Errand(errand) => {
                 let slot = self.by_id.get(&errand.client);
                 let session = slot.and_then(|slot| self.conns[*slot].as_mut()).map(|conn| &mut conn.session);
-                exec::scripts::perform(&self.server, &mut self.local, session, *errand);
+                exec::eval::perform(&self.server, &mut self.local, session, *errand);
             }
             Mail::Ready(keys) => exec::blocking::serve(&self.server, &mut self.local, keys),
             Mail::Serve(waiter) => {
@@ -901,12 +901,12 @@ impl EventLoop {
     }
 
     /// Does a slice of what a committed script or transaction still has to do.
-    fn do_deeds(&mut self, deeds: Box<exec::scripts::Deeds>) {
+    fn do_deeds(&mut self, deeds: Box<exec::deeds::Deeds>) {
         let client = deeds.client();
         let slot = self.by_id.get(&client);
         let session = slot.and_then(|slot| self.conns[*slot].as_mut()).map(|conn| &mut conn.session);
         let mark = self.local.enter(Part::Commit, client);
-        let done = exec::scripts::advance_deeds(&self.server, &mut self.local, session, deeds);
+        let done = exec::deeds::advance_deeds(&self.server, &mut self.local, session, deeds);
         self.local.leave(&self.server, Part::Commit, client, mark);
         done.into_iter().for_each(|done| self.deliver_done(done));
     }
