@@ -120,7 +120,7 @@ fn serve(
     server.run_in(Box::new(Program { stopper }));
     for spec in config.sources() {
         let name = &spec.name;
-        server.sources.add(spec.clone()).map_err(|e| format!("Cannot serve source '{name}': {e}"))?;
+        server.rows.add(spec.clone()).map_err(|e| format!("Cannot serve source '{name}': {e}"))?;
     }
     let demo = config.live.demo.get().then(|| {
         signals.remove_in_hurry(demo::Demo::folder());

@@ -92,7 +92,7 @@ impl Piece for Publishing {
             // By mail: it may be a deed of a transaction that waits for the answer.
             let mut out = Reply::new(false);
             out.int(sent as i64);
-            server.send(local.id, Mail::Reply { client: self.0, bytes: out.into_bytes(), stream: None });
+            server.send(local.log.id, Mail::Reply { client: self.0, bytes: out.into_bytes(), stream: None });
             return Step::Over(None);
         }
         Step::More(self)

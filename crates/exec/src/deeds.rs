@@ -110,7 +110,7 @@ impl Deeds {
             (None, session) => match (self.left.next(), session) {
                 (None, _) => return Step::Over,
                 (Some(Deed::Act { at, index, db }), Some(session)) => {
-                    let (out, began_ns) = (Reply::new(session.resp3), local.clock_ns);
+                    let (out, began_ns) = (Reply::new(session.resp3), local.log.clock_ns);
                     Doing { at, index, db, out, stream: None, began_ns }
                 }
                 (Some(deed), _) => {
@@ -156,11 +156,11 @@ impl Deeds {
     /// An act is done.
     fn end(&mut self, server: &Server, local: &mut Local, command: &'static Command, doing: Doing) {
         let error = doing.out.as_bytes().strip_prefix(b"-");
-        error.into_iter().for_each(|text| local.recorder.error(text));
+        error.into_iter().for_each(|text| local.log.recorder.error(text));
         let failed = error.is_some();
-        let ns = local.lap().saturating_sub(doing.began_ns);
+        let ns = local.log.lap().saturating_sub(doing.began_ns);
         let timed = server.config.live.latency_tracking.get();
-        local.recorder.within(places::of(command), ns, failed, timed);
+        local.log.recorder.within(places::of(command), ns, failed, timed);
         self.answers.add(doing.at, doing.out.into_bytes());
     }
 
@@ -219,14 +219,14 @@ pub fn advance_deeds(
     if let Some(session) = &mut session {
         session.hushed = true;
     }
-    let until = local.lap() + SLICE_NS;
+    let until = local.log.lap() + SLICE_NS;
     loop {
         match deeds.step(server, local, session.as_deref_mut()) {
             Step::Over => break,
-            Step::More if local.lap() < until => {}
+            Step::More if local.log.lap() < until => {}
             Step::More => {
                 deeds.stand_in = stand_in;
-                server.send(local.id, Mail::Deeds(deeds));
+                server.send(local.log.id, Mail::Deeds(deeds));
                 return None;
             }
             Step::Waits => {

@@ -35,7 +35,7 @@ impl House for Around {
 
     fn rows_of(&self, db: usize, command: &Command, args: Args<'_>) -> Result<Option<Box<dyn Rows>>, Error> {
         let Some(server) = self.server.upgrade() else { return Ok(None) };
-        let entry = rows::of_call(&server.sources, db, command, args)?;
+        let entry = rows::of_call(&server.rows, db, command, args)?;
         Ok(entry.map(|entry| Box::new(Source(entry)) as Box<dyn Rows>))
     }
 
@@ -108,10 +108,10 @@ pub(crate) fn start_exec(
         resp3: act.out.resp3(),
         read_only: false,
         short: act.server.memory.is_short(act.session),
-        now_ms: act.local.now_ms,
-        used_ms: act.session.uses_at(act.local.now_ms),
+        now_ms: act.local.log.now_ms,
+        used_ms: act.session.uses_at(act.local.log.now_ms),
         random: act.local.random(),
-        loop_id: act.local.id,
+        loop_id: act.local.log.id,
         gone: Some(act.session.cancel.clone()),
     };
     if long { send_away(act, run) } else { run_with_engine(act, run) }
@@ -169,7 +169,7 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
             server.scripts.note_long(&run.body);
             break;
         }
-        let written = run.settle(&server.keyspace, act.local.now_ms);
+        let written = run.settle(&server.keyspace, act.local.log.now_ms);
         drive::tell(&server, act.local, written);
         if run.is_touched() {
             act.out.truncate(mark);
@@ -178,10 +178,10 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
             forget_watched(act, &mut run);
             return Started::Done;
         }
-        let (changes, committed) = settle(&server.keyspace, act.local.now_ms, overlay, &mut told);
+        let (changes, committed) = settle(&server.keyspace, act.local.log.now_ms, overlay, &mut told);
         drive::tell(&server, act.local, changes);
         if committed {
-            act.local.count_within(&server, &mut lua.tally, act.session.id);
+            act.local.log.count_within(&server.observe, &mut lua.tally, act.session.id);
             forget_watched(act, &mut run);
             if do_few(&server.scripts, &mut told) {
                 told.selected.into_iter().for_each(|db| act.session.select(db));

@@ -83,19 +83,3 @@ impl Local {
         self.random.rotate_left(32) ^ self.random
     }
 }
-
-impl std::ops::Deref for Local {
-    type Target = TurnLog;
-
-    #[inline]
-    fn deref(&self) -> &TurnLog {
-        &self.log
-    }
-}
-
-impl std::ops::DerefMut for Local {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut TurnLog {
-        &mut self.log
-    }
-}

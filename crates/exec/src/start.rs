@@ -76,7 +76,7 @@ impl Server {
             loops: mailboxes.clone(),
             any: any_rows.clone(),
         };
-        let sources = rows::Rows::new(keyspace.clone(), loops, Box::new(around));
+        let rows = rows::Rows::new(keyspace.clone(), loops, Box::new(around));
         let server = Arc::new_cyclic(|server| Server {
             keyspace,
             config,
@@ -91,7 +91,7 @@ impl Server {
             pubsub,
             work,
             actions: actions::table(),
-            sources,
+            rows,
             started_ms: stdx::clock::wall_ms(),
             run_id: format!("{:016x}{:016x}{:08x}", random(1), random(2), random(3) as u32),
             loops: mailboxes,

@@ -73,7 +73,7 @@ fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Erro
     let short = memory.may_run_short(act.server.memory.is_short(act.session))?;
     let declared = declared(args)?;
     if act.session.db == 0
-        && act.server.sources.any()
+        && act.server.rows.any()
         && let Some(flow) = fetching::preload(act, args.from(3).to(declared.min(PRELOADED)).iter())
     {
         return flow;
@@ -87,10 +87,10 @@ fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Erro
         resp3: act.out.resp3(),
         read_only,
         short,
-        now_ms: act.local.now_ms,
-        used_ms: act.session.uses_at(act.local.now_ms),
+        now_ms: act.local.log.now_ms,
+        used_ms: act.session.uses_at(act.local.log.now_ms),
         random: act.local.random(),
-        loop_id: act.local.id,
+        loop_id: act.local.log.id,
         gone: Some(act.session.cancel.clone()),
     };
     Ok(match eval::start(act, run, far) {
@@ -157,7 +157,7 @@ fn script_flush(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     forgets(args)?;
     act.server.scripts.flush();
     let server = act.server.clone();
-    act.server.clerk.send(move || server.scripts.tidy_idle());
+    act.server.observe.clerk.send(move || server.scripts.tidy_idle());
     act.out.ok();
     Ok(Flow::Done)
 }

@@ -207,7 +207,7 @@ pub(super) fn sleep(
     };
     let timeout_ms = (ms > 0).then_some(ms);
     stdx::panics::changes();
-    act.server.park.sleep(act.local.id, act.session.id, command, timeout_ms, answer);
+    act.server.park.sleep(act.local.log.id, act.session.id, command, timeout_ms, answer);
     act.session.set_flag(flag::BLOCKED, true);
     Ok(Flow::Parked(timeout_ms))
 }
