@@ -41,7 +41,7 @@ impl ScriptJob {
         })
     }
 
-    /// The scripts it is one of: who has a piece of work has the server.
+    /// The scripts it is one of. The loop that drives it keeps them.
     fn scripts(&self) -> Arc<Scripts> {
         self.scripts.upgrade().expect("a loop drives its own work")
     }
