@@ -181,7 +181,7 @@ fn keyed(act: &mut Act<'_, '_>, command: &'static Command, handler: Handler, arg
     }
     if let Some(entry) = source.filter(|_| own_write) {
         rows::after_write(&entry, &mut view, command, args);
-    } else if view.changes().lsn != 0 && server.keyspace.listens() {
+    } else if view.is_told() {
         server.log_effect(command, args, &effects, &view);
     }
     server.after(act.local, view.finish());

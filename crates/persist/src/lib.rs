@@ -16,13 +16,17 @@
 mod describe;
 pub mod disk;
 mod load;
+mod order;
+mod rings;
 mod save;
+pub mod stream;
 
 pub use describe::{Database, Description, Large, Sum, Tally, describe};
 pub use load::{
     Damaged, Install, IntoKeyspace, Loaded, NotTaken, Options, Progress, Report, Skipped, Unknown, load,
     load_file, set_aside,
 };
+pub use order::Order;
 pub use save::{Kept, SaveError, SaveFile, Saved, Step, remove_leftovers};
 
 /// Bytes that go to a disk or a worker at once.

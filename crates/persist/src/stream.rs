@@ -1,0 +1,33 @@
+//! The stream of effects, as it is handed to what writes it down or sends it on.
+
+pub use crate::order::Order;
+pub use keyspace::{Lsn, Mark, To};
+
+/// Whole groups, one behind the other, as commands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    pub first: Lsn,
+    pub last: Lsn,
+    pub bytes: Vec<u8>,
+    pub groups: u32,
+}
+
+/// A piece of the stream. The group behind a mark begins with SELECT.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Item {
+    Block(Block),
+    Mark(Lsn, Mark),
+}
+
+/// Takes the stream.
+pub trait Outlet: Send {
+    fn take(&mut self, item: Item);
+
+    /// All items up to an LSN were given.
+    fn turn(&mut self, upto: Lsn);
+
+    /// What it hears of: what is told to a log, or what is told to replicas.
+    fn hears(&self) -> To {
+        To::Log
+    }
+}
