@@ -295,6 +295,7 @@ impl EventLoop {
 
     /// Lets the transport work and takes its events. Bookkeeping is done at once; costly events are queued.
     fn wait<T: Transport>(&mut self, io: &mut T, timeout: Duration) {
+        keyspace::debug_assert_no_slot();
         let mut arrived = std::mem::take(&mut self.arrived);
         io.wait(timeout, &mut arrived, &mut self.pool);
         self.submissions += 1;
