@@ -294,6 +294,8 @@ pub(crate) struct Scan<'f> {
     last: u64,
     /// Everything before is whole.
     pub(crate) at: u64,
+    /// Nothing was read, and the file has no head.
+    at_head: bool,
     /// Another server has appended, from here on.
     pub(crate) foreign_from: Option<u64>,
 }
@@ -302,13 +304,22 @@ impl<'f> Scan<'f> {
     /// Begins at an offset, behind a snapshot that precedes the commands.
     pub(crate) fn new(file: Box<dyn ReadAt + 'f>, len: u64, from: u64) -> io::Result<Scan<'f>> {
         let window = Window::new(file, len);
-        let mut scan = Scan { window, head: None, seed: 0, sum: 0, last: 0, at: from, foreign_from: None };
+        let mut scan = Scan {
+            window,
+            head: None,
+            seed: 0,
+            sum: 0,
+            last: 0,
+            at: from,
+            at_head: from == 0,
+            foreign_from: None,
+        };
         if from == 0
             && let Some((line, end)) = scan.line(0, None)?
             && line.bytes == 0
         {
             (scan.head, scan.seed, scan.sum) = (Some(line), line.synced, line.sum);
-            (scan.at, scan.last) = (end, line.last);
+            (scan.at, scan.last, scan.at_head) = (end, line.last, false);
         }
         Ok(scan)
     }
@@ -328,13 +339,31 @@ impl<'f> Scan<'f> {
             return self.batch();
         }
         let unit = self.group()?;
-        // The head of a file of ours did not reach the disk, and nothing followed it.
         match unit {
-            Unit::Damaged { .. } if self.at == 0 && self.window.len <= LINE_MAX as u64 => {
-                Ok(Unit::Torn { from: 0 })
+            // The line at the head is durable before anything follows it.
+            _ if self.at_head && self.window.upto(0, LINE.len() as u64)? == LINE => self.bad_head(),
+            // It did not reach the disk, but the length did.
+            Unit::Damaged { .. } if self.at_head && self.is_blank()? => Ok(Unit::Torn { from: 0 }),
+            unit => {
+                self.at_head = false;
+                Ok(unit)
             }
-            unit => Ok(unit),
         }
+    }
+
+    /// The first line is one about a batch, and no sound one.
+    fn bad_head(&mut self) -> io::Result<Unit> {
+        self.at = 0;
+        let is_cut = !self.window.upto(0, LINE_MAX as u64)?.contains(&b'\n');
+        let why = "the line at the head of the file is damaged";
+        Ok(if is_cut { Unit::Torn { from: 0 } } else { Unit::Damaged { offset: 0, why } })
+    }
+
+    /// Whether a file that holds no more than a head could is all zeros.
+    fn is_blank(&mut self) -> io::Result<bool> {
+        let bytes = self.window.upto(0, LINE_MAX as u64)?;
+        let is_blank = bytes.iter().all(|byte| *byte == 0);
+        Ok(is_blank && self.window.len <= LINE_MAX as u64)
     }
 
     /// The next command or transaction.
@@ -398,7 +427,7 @@ impl<'f> Scan<'f> {
             match self.window.token(at)? {
                 Token::Note { end } => {
                     if self.window.upto(at, LINE.len() as u64)? == LINE {
-                        return Ok(self.ends_batch(from, at, in_multi)?);
+                        return self.ends_batch(from, at, in_multi);
                     }
                     at = end;
                 }
