@@ -20,6 +20,8 @@ fn settings(fsync: Fsync) -> Settings {
         fsync,
         retry: Duration::from_millis(5),
         stuck: Duration::from_millis(300),
+        // The keeper syncs, too, and would have the errors that are meant for the log.
+        preallocate: Preallocate::No,
         ..Settings::default()
     }
 }
@@ -132,7 +134,7 @@ fn the_policy_changes_while_it_writes() {
     let (mut outlet, mut source) = (living.writer.outlet(), Source::new(3, 0));
     for round in 0..60 {
         let fsync = [Fsync::Always, Fsync::EverySecond, Fsync::No][round % 3];
-        let preallocate = [Preallocate::Auto, Preallocate::Yes][round % 2];
+        let preallocate = [Preallocate::Auto, Preallocate::Yes, Preallocate::No][round / 3 % 3];
         living.writer.set(Settings { preallocate, ..settings(fsync) });
         (0..5).for_each(|_| source.give(&mut outlet));
         match fsync {
@@ -347,6 +349,60 @@ fn a_file_of_before_redis_7_becomes_the_base() {
     std::fs::rename(place.path(b"appendonly.aof"), &old).expect("it is there");
     assert_eq!(recover(&place).expect("sound").done.len(), 1);
     assert_eq!(recover(&place).expect("sound").done.len(), 1);
+}
+
+#[test]
+fn a_snapshot_may_precede_the_commands_of_a_base() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let place = place(dir.path());
+    let old = dir.path().join("appendonly.aof");
+    write_base(Arc::new(RealDisk), &old, 5, 17, 3).expect("room");
+    let mut bytes = std::fs::read(&old).expect("a file");
+    let snapshot = bytes.len();
+    bytes.extend_from_slice(b"*2\r\n$6\r\nSELECT\r\n$1\r\n1\r\n*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n1\r\n");
+    std::fs::write(&old, &bytes).expect("room");
+    let recovered = recover(&place).expect("sound");
+    assert_eq!((recovered.in_base, recovered.done.len(), recovered.done[0].db), (5, 1, 1));
+    assert_eq!((recovered.log.lsn, recovered.log.epoch), (17, 3));
+    let about = describe_log(&place, 0).expect("a manifest").expect("a log");
+    assert!(about.is_sound() && about.files[0].rdb.is_some() && about.files[0].commands == 2, "{about}");
+    for len in [bytes.len() - 1, snapshot - 1] {
+        std::fs::write(place.path(b"appendonly.aof"), &bytes[..len]).expect("room");
+        let error = recover(&place).err().expect("a base is whole").to_string();
+        assert!(error.contains("offset"), "{error}");
+    }
+}
+
+#[test]
+fn what_a_server_appends_behind_a_torn_batch_is_kept() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let place = place(dir.path());
+    let mut source = Source::new(41, 0);
+    let living = open(Arc::new(RealDisk), &place, settings(Fsync::Always));
+    let mut outlet = living.writer.outlet();
+    for _ in 0..3 {
+        source.give(&mut outlet);
+        living.is_durable(source.lsn);
+    }
+    drop(living);
+    let file = incrs(&place).pop().expect("a file");
+    let set = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\n1\r\n";
+    let theirs = [b"*2\r\n$6\r\nSELECT\r\n$1\r\n1\r\n", &set[..]].concat();
+    let whole = std::fs::read(&file).expect("a file");
+    // Ours has lost its line, theirs was appended; and theirs alone, behind filler, with a torn end.
+    for (tail, commands) in [([&set[..], &theirs].concat(), 2), (theirs.clone(), 1), (set.to_vec(), 0)] {
+        std::fs::write(&file, [&whole[..], &tail].concat()).expect("room");
+        let recovered = recover(&place).expect("sound");
+        assert_eq!(recovered.done.len(), source.done.len() + commands);
+        assert_eq!(
+            (recovered.log.is_foreign, recovered.log.cut.len()),
+            (commands > 0, usize::from(commands == 0))
+        );
+    }
+    let filler = [b"#", &b"-".repeat(62)[..], b"\n"].concat();
+    std::fs::write(&file, [&whole[..], &filler, &theirs, &set[..9]].concat()).expect("room");
+    let recovered = recover(&place).expect("torn");
+    assert_eq!((recovered.done.len(), recovered.log.cut.len()), (source.done.len() + 1, 1));
 }
 
 #[test]

@@ -185,7 +185,7 @@ impl Peer {
         let server = Server::start_with(&binary, &args).expect("it starts");
         let conn = Conn::open(server.addr).expect("a connection");
         let has_field_times = SERVERS.iter().any(|(server, times)| *server == name && *times);
-        let mut peer = Peer { server: server, conn, dir, has_field_times };
+        let mut peer = Peer { server, conn, dir, has_field_times };
         while peer.conn.call(&["DBSIZE"]).is_error() {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }

@@ -281,7 +281,8 @@ pub(crate) enum Unit {
 struct Stop {
     at: u64,
     why: &'static str,
-    is_torn: bool,
+    /// Commands reach to the very end of the file, and one of them is SELECT.
+    is_whole: bool,
 }
 
 /// A scan of one file.
@@ -406,23 +407,22 @@ impl<'f> Scan<'f> {
         let from = self.at;
         match self.find_batch()? {
             Ok(unit) => Ok(unit),
-            Err(_) if self.is_foreign(from)? => {
+            // E4. It may have cut off what it took for torn, and gone on behind whole commands of a batch.
+            Err(stop) if stop.is_whole || self.is_foreign(from)? => {
                 self.foreign_from = Some(from);
                 self.group()
             }
             // E2
             Err(stop) if self.is_known_durable(from)? => Ok(Unit::Damaged { offset: stop.at, why: stop.why }),
-            Err(stop) => {
-                log::debug!("at {}: {} (torn: {})", stop.at, stop.why, stop.is_torn);
-                Ok(Unit::Torn { from })
-            }
+            Err(_) => Ok(Unit::Torn { from }),
         }
     }
 
     fn find_batch(&mut self) -> io::Result<Result<Unit, Stop>> {
         let from = self.at;
         let (mut at, mut in_multi, mut commands) = (from, false, false);
-        let stop = |at, why, is_torn| Ok(Err(Stop { at, why, is_torn }));
+        let mut selects = false;
+        let stop = |at, why| Ok(Err(Stop { at, why, is_whole: false }));
         loop {
             match self.window.token(at)? {
                 Token::Note { end } => {
@@ -433,25 +433,29 @@ impl<'f> Scan<'f> {
                 }
                 Token::Command { end, kind } => {
                     match (kind, in_multi) {
-                        (CommandKind::Multi, true) => return stop(at, "MULTI stands within MULTI", false),
-                        (CommandKind::Exec, false) => return stop(at, "EXEC stands without MULTI", false),
+                        (CommandKind::Multi, true) => return stop(at, "MULTI stands within MULTI"),
+                        (CommandKind::Exec, false) => return stop(at, "EXEC stands without MULTI"),
                         (CommandKind::Multi, false) => in_multi = true,
                         (CommandKind::Exec, true) => in_multi = false,
                         _ => {}
                     }
                     commands = true;
+                    selects |= kind == CommandKind::Select;
                     at = end;
                 }
                 Token::End if !commands => return Ok(Ok(Unit::End)),
-                Token::End | Token::Torn => return stop(at, "the file ends within a batch", true),
-                Token::Bad(why) => return stop(at, why, false),
+                Token::End if !in_multi && selects => {
+                    return Ok(Err(Stop { at, why: "the line of a batch is missing", is_whole: true }));
+                }
+                Token::End | Token::Torn => return stop(at, "the file ends within a batch"),
+                Token::Bad(why) => return stop(at, why),
             }
         }
     }
 
     /// A line stands at `at`: whether it is that of the batch before it.
     fn ends_batch(&mut self, from: u64, at: u64, in_multi: bool) -> io::Result<Result<Unit, Stop>> {
-        let stop = |why| Ok(Err(Stop { at, why, is_torn: false }));
+        let stop = |why| Ok(Err(Stop { at, why, is_whole: false }));
         let Some((line, end)) = self.line(at, Some(self.seed))? else {
             return stop("the line about a batch is damaged");
         };
