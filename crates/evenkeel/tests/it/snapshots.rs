@@ -60,7 +60,8 @@ pub fn fill(client: &mut Client) {
         let reply = client.call(line);
         assert!(!reply.starts_with('-'), "{line}: {reply}");
     }
-    client.expect("DEBUG POPULATE 3000 many 40", "+OK");
+    let script = "for i = 1, 3000 do redis.call('SET', 'many:' .. i, ('x'):rep(40)) end return 1";
+    client.expect(&format!("EVAL \"{script}\" 0"), ":1");
     let library = "FUNCTION LOAD \"#!lua name=lib\\nredis.register_function('f', function() return 7 end)\"";
     client.expect(library, "\"lib\"");
 }

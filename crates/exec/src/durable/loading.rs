@@ -90,6 +90,7 @@ pub(crate) fn reload(server: &Arc<Server>, flush: bool) -> Result<(), String> {
     let load = Load::begin(server);
     if flush {
         empty(&server.keyspace);
+        scripts::Change::FlushLibraries.make(&server.scripts.code)?;
     }
     points::reach(Point::FileLoad);
     let loaded = storage.load(server);
