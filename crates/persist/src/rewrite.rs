@@ -19,6 +19,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use stdx::clock::mono_ns;
 use stdx::points::{self, Point};
 
@@ -69,31 +70,22 @@ pub(crate) struct Rewrites {
     failures: u32,
     failed_ns: u64,
     base_size_bytes: u64,
-    /// One has ended well, and the log thread does not know.
-    finished: bool,
+    /// One has ended well, and the log thread does not know: the first file behind its base.
+    finished: Option<u64>,
 }
 
 impl Rewrites {
     pub(crate) fn new(base_size_bytes: u64) -> Rewrites {
         let (next, running, seconds, failures, failed_ns) = (1, None, None, 0, 0);
-        Rewrites {
-            next,
-            running,
-            is_ok: true,
-            seconds,
-            failures,
-            failed_ns,
-            base_size_bytes,
-            finished: false,
-        }
+        Rewrites { next, running, is_ok: true, seconds, failures, failed_ns, base_size_bytes, finished: None }
     }
 
     pub(crate) fn base_size_bytes(&self) -> u64 {
         self.base_size_bytes
     }
 
-    pub(crate) fn take_finished(&mut self) -> bool {
-        std::mem::take(&mut self.finished)
+    pub(crate) fn take_finished(&mut self) -> Option<u64> {
+        self.finished.take()
     }
 
     pub(crate) fn status(&self) -> RewriteStatus {
@@ -163,17 +155,18 @@ impl Writer {
     pub fn finish_rewrite(&self, rewriting: &Rewriting, base_bytes: u64) -> Result<(), RewriteError> {
         self.is_running(rewriting)?;
         let finished = self.replace_base(rewriting, base_bytes);
-        if finished.is_err() {
-            self.fail_rewrite(rewriting);
-        } else {
-            let all = locked(&self.shared.sizes).all();
-            let mut rewrites = locked(&self.shared.rewrites);
-            rewrites.ends(true);
-            (rewrites.base_size_bytes, rewrites.finished) = (all, true);
+        match &finished {
+            Err(_) => self.fail_rewrite(rewriting),
+            Ok(seq) => {
+                let all = locked(&self.shared.sizes).all();
+                let mut rewrites = locked(&self.shared.rewrites);
+                rewrites.ends(true);
+                (rewrites.base_size_bytes, rewrites.finished) = (all, Some(*seq));
+            }
         }
         // Also after a failure: its files may be history already.
         self.shared.clear_history();
-        finished
+        finished.map(drop)
     }
 
     /// The base cannot be written, or the rewrite is given up.
@@ -190,17 +183,15 @@ impl Writer {
     }
 
     /// Whether the log has grown so much that a rewrite is due: by so many percent since the last one, and to so many bytes.
-    /// 0 percent: never.
+    /// 0 percent: never. Or a failed sync has left a gap in the log, which only a new base fills.
     pub fn wants_rewrite(&self, percentage: u64, min_size_bytes: u64) -> bool {
         let size = locked(&self.shared.sizes).all();
         let rewrites = locked(&self.shared.rewrites);
         let base = rewrites.base_size_bytes.max(1);
         let growth = (size.saturating_sub(base) as u128 * 100 / u128::from(base)) as u64;
-        percentage > 0
-            && size >= min_size_bytes
-            && growth >= percentage
-            && rewrites.running.is_none()
-            && !rewrites.rests()
+        let has_grown = percentage > 0 && size >= min_size_bytes && growth >= percentage;
+        let has_gap = self.shared.counters.has_gap.load(Ordering::Relaxed);
+        (has_grown || has_gap) && rewrites.running.is_none() && !rewrites.rests()
     }
 
     fn is_running(&self, rewriting: &Rewriting) -> Result<(), RewriteError> {
@@ -208,7 +199,8 @@ impl Writer {
         running.filter(|(mark, _)| *mark == rewriting.mark).map(drop).ok_or(RewriteError::Unknown)
     }
 
-    fn replace_base(&self, rewriting: &Rewriting, base_bytes: u64) -> Result<(), RewriteError> {
+    /// Gives the first file behind the base.
+    fn replace_base(&self, rewriting: &Rewriting, base_bytes: u64) -> Result<u64, RewriteError> {
         let shared = &self.shared;
         let patience = shared.settings().stuck;
         let is_before =
@@ -235,6 +227,6 @@ impl Writer {
         let mut sizes = locked(&shared.sizes);
         sizes.base = base_bytes;
         sizes.incrs.retain(|incr, _| *incr >= rotated.seq);
-        Ok(())
+        Ok(rotated.seq)
     }
 }

@@ -219,6 +219,31 @@ fn a_sync_that_fails_gives_the_file_up() {
 }
 
 #[test]
+fn syncs_that_fail_again_and_again_lose_nothing() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let place = place(dir.path());
+    let disk = Faulty::default();
+    let living = open(Arc::new(disk.clone()), &place, settings(Fsync::Always));
+    let (mut outlet, mut source) = (living.writer.outlet(), Source::new(37, 0));
+    source.give(&mut outlet);
+    living.is_durable(source.lsn);
+    let acknowledged = source.lsn;
+    for _ in 0..40 {
+        disk.set(Faults { sync_once: Some(Errno::IO), ..Faults::default() });
+        source.give(&mut outlet);
+        std::thread::sleep(Duration::from_millis(3));
+    }
+    disk.set(Faults { sync: Some((0, Errno::IO)), ..Faults::default() });
+    source.give(&mut outlet);
+    until("it stops", || !living.writer.state().is_running());
+    assert!(living.durable.load(Ordering::SeqCst) >= acknowledged);
+    disk.set(Faults::default());
+    living.is_durable(source.lsn);
+    living.writer.close().expect("room");
+    all_there(&place, &source);
+}
+
+#[test]
 fn more_unsynced_than_is_kept_asks_for_a_rewrite() {
     let dir = tempfile::tempdir().expect("a folder");
     let place = place(dir.path());
@@ -229,12 +254,14 @@ fn more_unsynced_than_is_kept_asks_for_a_rewrite() {
     (0..50).for_each(|_| source.give(&mut outlet));
     disk.set(Faults { sync_once: Some(Errno::IO), ..Faults::default() });
     until("it asks", || living.asked.load(Ordering::SeqCst) == 1);
+    assert!(living.writer.figures().has_gap && living.writer.wants_rewrite(0, 0));
     let rewriting = living.writer.begin_rewrite().expect("room");
     outlet.take(source.mark(rewriting.mark));
     let bytes =
         write_base(Arc::new(RealDisk), &rewriting.base, source.done.len(), source.lsn, 1).expect("room");
     living.writer.finish_rewrite(&rewriting, bytes).expect("room");
     source.give(&mut outlet);
+    until("the gap is closed", || !living.writer.figures().has_gap);
     living.writer.close().expect("room");
     all_there(&place, &source);
 }

@@ -355,6 +355,10 @@ impl Ahead {
         let bytes = line.repeat(((to - from) / FILLER) as usize);
         let _ = file.allocate(from, to - from);
         let written = write_all_at(file, &bytes, from);
+        if written.is_err() {
+            // No half of a line stays. The log has claimed nothing behind.
+            let _ = file.truncate(from);
+        }
         let mut state = self.state();
         state.is_filling = false;
         if written.is_ok() {

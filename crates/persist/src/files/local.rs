@@ -4,7 +4,7 @@
 //! - H2: a file whose sync failed is never written again. All batches since its last good sync are kept, and go to a new file;
 //!   the old one is cut back to what was durable. The new file says from where on it goes (incr E3).
 //! - H3: if more was unsynced than may be kept, the new file begins behind a gap, and [`LocalLog::has_gap`] says so until a rewrite
-//!   has made a new base.
+//!   has made a new base behind it.
 //! - H4: before a file is followed by another it is durable (files F2).
 
 use super::incr::{IncrFile, last_select};
@@ -86,9 +86,12 @@ pub(crate) struct LocalLog {
     unsynced_max: u64,
     /// More is unsynced than was kept.
     is_beyond: bool,
-    has_gap: bool,
+    /// The first file behind a gap.
+    gap: Option<u64>,
     /// The sync of the file failed (H2).
     is_broken: bool,
+    /// The file has failed before anything in it counted.
+    is_void: bool,
     /// Files with nothing that counts.
     drops: Vec<u64>,
     is_durable: bool,
@@ -138,8 +141,9 @@ impl LocalLog {
             unsynced_bytes: 0,
             unsynced_max,
             is_beyond: false,
-            has_gap: false,
+            gap: None,
             is_broken: false,
+            is_void: false,
             drops: Vec::new(),
             is_durable: false,
             pads: false,
@@ -173,12 +177,12 @@ impl LocalLog {
     }
 
     pub(crate) fn has_gap(&self) -> bool {
-        self.has_gap
+        self.gap.is_some()
     }
 
-    /// A rewrite has made a base behind the gap.
-    pub(crate) fn gap_is_closed(&mut self) {
-        self.has_gap = false;
+    /// A rewrite has made a base of all that is before a file.
+    pub(crate) fn based_before(&mut self, seq: u64) {
+        self.gap = self.gap.filter(|gap| *gap > seq);
     }
 
     pub(crate) fn is_synced(&self) -> bool {
@@ -244,9 +248,7 @@ impl LocalLog {
     /// Puts all batches since the last good sync into a new file (H2).
     pub(crate) fn afresh(&mut self) -> io::Result<()> {
         points::reach(Point::LogAfresh);
-        if self.is_beyond {
-            self.has_gap = true;
-        } else {
+        if !self.is_beyond && !self.is_void {
             let has_durable = self.incr.has_durable();
             match self.incr.ahead.cut(&*self.incr.file, self.incr.synced) {
                 Err(error) if has_durable => return Err(error),
@@ -260,17 +262,20 @@ impl LocalLog {
         }
         let (seq, file) = locked(&self.directory).next_file(&self.drops)?;
         let from = if self.is_beyond { self.last } else { self.durable };
+        if self.is_beyond {
+            self.gap = Some(seq);
+        }
         let mut incr = IncrFile::new(file, seq, self.epoch, from);
         self.note_size(self.incr.seq, self.incr.synced);
         let written = self.write_unsynced(&mut incr);
         self.incr = incr;
         if let Err(error) = written {
-            // Nothing of it counts.
-            (self.incr.synced, self.is_broken) = (0, true);
+            self.drops.push(seq);
+            (self.incr.synced, self.is_broken, self.is_void) = (0, true, true);
             return Err(error);
         }
         self.drops.clear();
-        (self.is_broken, self.is_beyond) = (false, false);
+        (self.is_broken, self.is_beyond, self.is_void) = (false, false, false);
         self.synced_to(self.incr.end);
         self.note_size(seq, self.incr.end);
         Ok(())

@@ -14,6 +14,7 @@ pub(crate) struct Counters {
     pub(super) sync_is_pending: AtomicBool,
     pub(super) delayed_syncs: AtomicU64,
     pub(super) write_failed: AtomicBool,
+    pub(crate) has_gap: AtomicBool,
     /// When something was last written, or there was nothing to write.
     moved_ns: AtomicU64,
     syncs: AtomicU64,
@@ -74,6 +75,8 @@ pub struct Figures {
     pub delayed_syncs: u64,
     /// `aof_last_write_status`.
     pub is_write_ok: bool,
+    /// A failed sync has lost more than was kept. A rewrite is needed.
+    pub has_gap: bool,
     pub rewrite: RewriteStatus,
     pub syncs: Latency,
     pub state: LogState,
@@ -89,6 +92,7 @@ pub(super) fn figures(shared: &Shared) -> Figures {
         pending_syncs: counters.sync_is_pending.load(Ordering::Relaxed).into(),
         delayed_syncs: counters.delayed_syncs.load(Ordering::Relaxed),
         is_write_ok: !counters.write_failed.load(Ordering::Relaxed),
+        has_gap: counters.has_gap.load(Ordering::Relaxed),
         rewrite: rewrites.status(),
         syncs: Latency {
             count: counters.syncs.load(Ordering::Relaxed),

@@ -78,8 +78,8 @@ impl Shared {
         self.directory.try_lock().map_or(0, |directory| directory.files.manifest.incrs().count())
     }
 
-    /// Whether a rewrite has made a base since this was asked.
-    pub(super) fn gap_closed(&self) -> bool {
+    /// The first file behind a new base, if a rewrite has ended since this was asked.
+    pub(super) fn based_before(&self) -> Option<u64> {
         locked(&self.rewrites).take_finished()
     }
 }

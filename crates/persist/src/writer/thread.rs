@@ -259,9 +259,10 @@ impl Pen {
         if self.settings.fsync == Fsync::EverySecond {
             self.sync_elsewhere();
         }
-        if self.shared.gap_closed() {
-            self.log.gap_is_closed();
+        if let Some(seq) = self.shared.based_before() {
+            self.log.based_before(seq);
         }
+        self.shared.counters.has_gap.store(self.log.has_gap(), Ordering::Relaxed);
         if self.log.has_gap() && !self.asked_for_rewrite {
             self.asked_for_rewrite = true;
             (self.shared.hooks.rewrite)("more was lost in a failed sync than was kept");
