@@ -8,7 +8,7 @@ use std::borrow::Borrow;
 /// Hands a write's effect to those that follow the sequence; the locks are still held. O(its words), nothing if nobody follows.
 pub fn log(keyspace: &Keyspace, command: &Command, args: Args<'_>, effects: &[OwnedArgs], view: &View<'_>) {
     let lsn = view.changes().lsn;
-    if lsn == 0 || !keyspace.listens() || !command.is_write() || view.changes().dirty == 0 {
+    if !view.is_told() || !command.is_write() || view.changes().dirty == 0 {
         return;
     }
     if command.effect == Effect::Itself && effects.is_empty() {

@@ -1,8 +1,8 @@
 //! The server's files: snapshots and the log are written and loaded by `persist`.
 
-mod log;
+mod aof;
 
-pub use self::log::LogObserver;
+pub use self::aof::LogObserver;
 
 use config::Config;
 use exec::Server;
@@ -20,7 +20,7 @@ use value::Value;
 pub struct Files {
     config: Arc<Config>,
     progress: Progress,
-    log: Mutex<Option<self::log::Running>>,
+    log: Mutex<Option<self::aof::Running>>,
 }
 
 impl Files {
@@ -150,6 +150,10 @@ impl Storage for Files {
         self.synced_lsn(waits)
     }
 
+    fn bell(&self) {
+        self.ring();
+    }
+
     fn log_figures(&self) -> exec::info::Aof {
         self.figures()
     }
@@ -168,7 +172,7 @@ impl Storage for Files {
     }
 
     fn progress(&self) -> (u64, u64) {
-        self::log::progress(&self.progress)
+        self::aof::progress(&self.progress)
     }
 
     fn check_dir(&self, dir: &[u8]) -> Result<(), String> {

@@ -72,6 +72,9 @@ pub trait Storage: Send + Sync {
     /// The LSN up to which writes are durable; None: there is no log. `waits`: somebody waits for a later one.
     fn synced(&self, waits: bool) -> Option<Lsn>;
 
+    /// Somebody waits for what was told: it is to be written now. Cost: less than a microsecond.
+    fn bell(&self);
+
     /// Figures of the log's files.
     fn log_figures(&self) -> Aof;
 
@@ -160,6 +163,13 @@ impl Durability {
     #[inline]
     pub(crate) fn is_in_trouble(&self) -> bool {
         self.state.load(Relaxed) != 0
+    }
+
+    /// Replies wait for the log: see [`Storage::bell`].
+    pub fn ring(&self) {
+        if let Some(storage) = self.storage() {
+            storage.bell();
+        }
     }
 
     pub fn is_loading(&self) -> bool {

@@ -181,9 +181,10 @@ fn keyed(act: &mut Act<'_, '_>, command: &'static Command, handler: Handler, arg
     }
     if let Some(entry) = source.filter(|_| own_write) {
         rows::after_write(&entry, &mut view, command, args);
-    } else if view.changes().lsn != 0 && server.keyspace.listens() {
+    } else if view.is_told() {
         server.log_effect(command, args, &effects, &view);
     }
+    server.gate_of(act.session, &view, command, args);
     server.after(act.local, view.finish());
     match outcome {
         Outcome::Done => Flow::Done,
@@ -245,6 +246,7 @@ fn whole(act: &mut Act<'_, '_>, command: &'static Command, handler: Handler, arg
     }
     server.log_effect(command, args, &[], &view);
     server.after(act.local, view.finish());
+    server.gate_of_all(act.session);
     match outcome {
         Outcome::Stream(stream) => Flow::Stream(stream),
         _ => Flow::Done,

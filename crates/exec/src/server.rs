@@ -6,7 +6,7 @@ use crate::{http, info, memory, park, pubsub, rows, scripts, works};
 use config::Config;
 use keyspace::Keyspace;
 use observe::Observe;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// The state all loops share.
@@ -34,8 +34,6 @@ pub struct Server {
     pub run_id: String,
     pub(crate) loops: Arc<[Mailbox]>,
     pub(crate) shutdown: AtomicBool,
-    /// Effects up to this LSN survive; `Lsn::MAX`: whatever is visible does.
-    pub(crate) durable: AtomicU64,
     /// Patterns of what is shown over HTTP.
     pub http: Arc<http::Http>,
     /// The program around the server, for what only that can do; set once, before anybody is served.

@@ -4,9 +4,9 @@ use crate::mail::Mailbox;
 use crate::{Server, actions, fetching, http, info, memory, piece, pubsub, rows, scripts, waits, works};
 use command::registry::{self, Names};
 use config::Config;
-use keyspace::{Keyspace, Lsn};
+use keyspace::Keyspace;
 use observe::{Holder, Holders, Observe};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
 
 /// Applies `rename-command`.
@@ -91,7 +91,6 @@ impl Server {
             run_id: format!("{:016x}{:016x}{:08x}", random(1), random(2), random(3) as u32),
             loops: mailboxes,
             shutdown: AtomicBool::new(false),
-            durable: AtomicU64::new(Lsn::MAX),
             http,
             program: OnceLock::new(),
             multiplexing: OnceLock::new(),

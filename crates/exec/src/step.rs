@@ -29,6 +29,7 @@ pub(crate) fn step(
             let result = handler(&mut cx, args);
             let effects = std::mem::take(&mut cx.effects);
             act.server.log_effect(command, args, &effects, view);
+            act.server.gate_of(act.session, view, command, args);
             result.map(|()| None)
         }
         Run::Exec => {

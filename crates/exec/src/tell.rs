@@ -6,15 +6,14 @@
 //! before the reply leaves       its connection waits until that is durable      Session::gate, `net::gates`
 //! ```
 //!
-//! A reply waits for the effects of its own command alone. A log that makes effects visible before they are
-//! durable has to say which keys a read has to wait for.
+//! A reply waits for the effects of its own command, and for those on the keys that it tells of
+//! ([`Server::gate_of`]). So nobody is told what a failure of the power could take back.
 
 use crate::mail::Mail;
-use crate::{Local, Server, blocking};
-use command::Command;
+use crate::{Local, Server, Session, blocking};
+use command::{Command, Run, facts};
 use keyspace::{Changes, Lsn, Ready, View};
 use resp::{Args, OwnedArgs};
-use std::sync::atomic::Ordering;
 
 impl Server {
     /// Hands a write's effect to whoever follows the sequence; the locks are still held.
@@ -60,18 +59,43 @@ impl Server {
     /// Up to which LSN effects are durable. A reply that tells of a later one waits in its connection.
     #[inline]
     pub fn durable(&self) -> Lsn {
-        self.durable.load(Ordering::Acquire)
+        self.keyspace.durable()
     }
 
     /// Says up to which LSN effects are durable from now on, and lets go of the replies that waited for that.
     pub fn set_durable(&self, lsn: Lsn) {
-        self.durable.store(lsn, Ordering::Release);
+        self.keyspace.set_durable(lsn);
         self.loops.iter().for_each(|mailbox| mailbox.send(Mail::Durable));
+    }
+
+    /// The gate of a command's reply: it tells of its keys, which others may have changed. The keys are locked.
+    #[inline]
+    pub(crate) fn gate_of(&self, session: &mut Session, view: &View<'_>, command: &Command, args: Args<'_>) {
+        if self.keyspace.gates() {
+            self.close_gate(session, view, command, args);
+        }
+    }
+
+    #[cold]
+    fn close_gate(&self, session: &mut Session, view: &View<'_>, command: &Command, args: Args<'_>) {
+        let mut gate = session.gate;
+        if facts::has_unknown_keys(command, args) || matches!(command.run, Run::Whole(_)) {
+            gate = gate.max(self.keyspace.last_lsn());
+        }
+        command.each_key(args, &mut |i, _| gate = gate.max(view.recent(args.at(i))));
+        session.gate = gate;
+    }
+
+    /// The gate of a reply that may tell of anything.
+    pub(crate) fn gate_of_all(&self, session: &mut Session) {
+        if self.keyspace.gates() {
+            session.gate = session.gate.max(self.keyspace.last_lsn());
+        }
     }
 
     /// The gate of a reply that comes by mail: it may tell of anything that is visible by now.
     #[inline]
     pub fn gate_of_mail(&self) -> Lsn {
-        if self.durable() == Lsn::MAX { 0 } else { self.keyspace.last_lsn() }
+        if self.keyspace.gates() { self.keyspace.last_lsn() } else { 0 }
     }
 }

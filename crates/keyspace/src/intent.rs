@@ -381,6 +381,8 @@ pub struct Commit {
     numbers: Arc<Numbers>,
     /// The client that made it lose (`stdx::doing`); 0 if none.
     lost_to: u64,
+    /// How often listening had begun when its effects were noted (tell T7).
+    epoch: u64,
 }
 
 impl Commit {
@@ -409,6 +411,7 @@ impl Commit {
             swaps,
             numbers,
             lost_to: 0,
+            epoch: 0,
         }
     }
 
@@ -421,6 +424,7 @@ impl Commit {
         age: u64,
         announce: Announce,
     ) -> Commit {
+        let epoch = keyspace.listen_epoch();
         let (bulk, announce) = (Bulk::new(words, db), keyspace.group(Vec::new(), announce));
         Commit {
             keyspace: keyspace.clone(),
@@ -435,6 +439,7 @@ impl Commit {
             swaps: Vec::new(),
             numbers: Numbers::new(keyspace.all_databases()),
             lost_to: 0,
+            epoch,
         }
     }
 
@@ -501,6 +506,10 @@ impl Commit {
             self.counted = true;
             keyspace.underway.add(&self.record, &self.numbers);
             keyspace.intents.fetch_add(1, Ordering::SeqCst);
+            // Listening that begins from here on ends the record.
+            if self.epoch != keyspace.listen_epoch() {
+                self.give_up();
+            }
         }
         match self.stage {
             Stage::Sorting(next) => {
@@ -696,8 +705,10 @@ impl Overlay {
     /// Makes a commit of it that can be done in pieces; for overlays of many keys. `age`: the smaller wins against other
     /// long commits. Cost: O(keys · log keys), no lock taken.
     pub fn seal(mut self, age: u64, announce: Announce) -> Commit {
-        let announce = self.announce_expired(announce);
-        Commit::new(self.into_parts(), age, announce)
+        let (announce, epoch) = (self.announce_expired(announce), self.listen_epoch());
+        let mut commit = Commit::new(self.into_parts(), age, announce);
+        commit.epoch = epoch;
+        commit
     }
 }
 

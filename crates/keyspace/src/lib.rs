@@ -28,6 +28,7 @@ mod happened;
 mod intent;
 mod overlay;
 mod preimages;
+mod recent;
 mod record;
 mod retained;
 mod segment;
@@ -51,7 +52,9 @@ pub use overlay::{Chunk, Conflict, KeyBatches, Lost, Overlay};
 pub use retained::{Limits, Revoked};
 pub use sequence::{Ended, Lsn, Snapshot};
 pub use sweep::{Sweep, Swept};
-pub use tell::{Announce, At, CommitSink, EffectVisitor, Effects, Mark, To};
+pub use tell::{
+    Announce, At, CommitSink, EffectVisitor, Effects, Mark, To, debug_assert_no_slot,
+};
 pub use view::{Changes, Class, Event, Item, KeySet, Keys, Ready, View, Watched, WrongType};
 pub use walk::{Walk, WalkEntry, WalkError, WalkFigures, WalkLimits, WalkMark, WalkSink, WalkValue, Walked};
 
@@ -113,6 +116,7 @@ pub struct Keyspace {
     counts: Box<[Counts]>,
     /// Databases that can be selected.
     visible: usize,
+    pub(crate) durable: recent::Durable,
     generation: AtomicU64,
     /// Wanted notification classes, as bits of [`Class`]; 0 = none.
     notify: AtomicU32,
@@ -161,6 +165,7 @@ impl Keyspace {
             sequence: Sequence::default(),
             counts: (0..databases).map(|_| Counts::default()).collect(),
             visible,
+            durable: recent::Durable::default(),
             generation: AtomicU64::new(0),
             notify: AtomicU32::new(0),
             active_expire: AtomicU32::new(1),
@@ -368,6 +373,7 @@ impl Keyspace {
 
     #[inline]
     pub(crate) fn lock(&self, shards: Bits) -> Guard<'_, Shard> {
+        debug_assert_no_slot();
         self.shards.lock(shards)
     }
 

@@ -85,6 +85,8 @@ impl Cell {
 /// A set of uncommitted changes over a snapshot. See the module.
 pub struct Overlay {
     snapshot: Snapshot,
+    /// How often listening had begun when it was made: what it does is noted for those that listen (tell T7).
+    epoch: u64,
     slots: Slots,
     /// The place of the key that was looked at last: a handler names a key several times.
     last: std::cell::Cell<u32>,
@@ -231,6 +233,7 @@ impl Overlay {
     /// recorded.
     pub fn new(snapshot: Snapshot, used_ms: Option<u64>) -> Overlay {
         Overlay {
+            epoch: snapshot.keyspace().listen_epoch(),
             snapshot,
             slots: Slots::default(),
             last: std::cell::Cell::new(0),
@@ -541,6 +544,10 @@ impl Overlay {
         }
     }
 
+    pub(crate) fn listen_epoch(&self) -> u64 {
+        self.epoch
+    }
+
     /// Has the sink told first of keys that were found expired (O9). They are removed when they are swept.
     pub(crate) fn announce_expired(&mut self, announce: Announce) -> Announce {
         let expired = self.take_expired();
@@ -805,7 +812,7 @@ impl Overlay {
                 return Err(Lost { told: view.finish(), by: changed.unwrap_or(0) });
             }
         }
-        if !self.snapshot.is_current() {
+        if !self.snapshot.is_current() || self.epoch != keyspace.listen_epoch() {
             return Err(Lost { told: view.finish(), by: 0 });
         }
         for (db, key) in self.take_expired() {

@@ -8,11 +8,9 @@
 //! Cost: O(1) a write and a read, only while replies wait.
 
 use crate::sequence::Lsn;
-use crate::view::View;
-use crate::{Keyspace, shard_of};
+use crate::Keyspace;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use stdx::hash::hash_bytes;
 
 /// More room than this is given back when the keys are dropped.
 const ROOM: usize = 1024;
@@ -21,7 +19,7 @@ const ROOM: usize = 1024;
 pub(crate) struct Durable {
     upto: AtomicU64,
     /// The last write to whole databases (R3).
-    all: AtomicU64,
+    pub(crate) all: AtomicU64,
 }
 
 impl Default for Durable {
@@ -38,7 +36,8 @@ pub(crate) struct Recent {
 }
 
 impl Recent {
-    fn note(&mut self, hash: u64, lsn: Lsn, durable: Lsn) {
+    #[cold]
+    pub(crate) fn note(&mut self, hash: u64, lsn: Lsn, durable: Lsn) {
         if self.newest <= durable && !self.keys.is_empty() {
             if self.keys.capacity() > ROOM {
                 let keys = std::mem::take(&mut self.keys);
@@ -52,7 +51,7 @@ impl Recent {
         self.newest = self.newest.max(lsn);
     }
 
-    fn of(&self, hash: u64, durable: Lsn) -> Lsn {
+    pub(crate) fn of(&self, hash: u64, durable: Lsn) -> Lsn {
         if self.newest <= durable {
             return 0;
         }
@@ -83,25 +82,5 @@ impl Keyspace {
         if self.gates() {
             self.durable.all.fetch_max(lsn, Ordering::AcqRel);
         }
-    }
-}
-
-impl View<'_> {
-    /// A key is about to change.
-    #[cold]
-    pub(crate) fn note_recent(&mut self, hash: u64) {
-        let (lsn, durable) = (self.changes().lsn, self.keyspace().durable());
-        if let Some(shard) = self.shard_mut(shard_of(hash)) {
-            shard.recent.note(hash, lsn, durable);
-        }
-    }
-
-    /// The LSN that a reply about a key has to wait for; 0: none. Its shard is locked, else it is that of everything so far.
-    pub fn recent(&self, key: &[u8]) -> Lsn {
-        let keyspace = self.keyspace();
-        let (hash, durable) = (hash_bytes(key), keyspace.durable());
-        let Some(shard) = self.shard(shard_of(hash)) else { return keyspace.last_lsn() };
-        let lsn = shard.recent.of(hash, durable).max(keyspace.durable.all.load(Ordering::Acquire));
-        if lsn > durable { lsn } else { 0 }
     }
 }

@@ -23,6 +23,8 @@ const FREE: Lsn = 0;
 const OPENING: Lsn = Lsn::MAX;
 /// In `active`: a walk is under way.
 const WALK: usize = 1 << (usize::BITS - 1);
+/// In `active`: somebody hears of writes (`tell.rs`).
+const LISTEN: usize = WALK >> 1;
 /// Revoked (S4): it was too old, or what was kept for it too much.
 const TOO_OLD: Lsn = Lsn::MAX - 1;
 const TOO_LARGE: Lsn = Lsn::MAX - 2;
@@ -55,13 +57,19 @@ impl Keeps {
     /// For active snapshots.
     #[inline]
     pub(crate) fn snapshots(self) -> bool {
-        self.0 & !WALK != 0
+        self.0 & !(WALK | LISTEN) != 0
     }
 
     /// For a walk (`walk.rs`).
     #[inline]
     pub(crate) fn walk(self) -> bool {
         self.0 & WALK != 0
+    }
+
+    /// Whether somebody hears of the write.
+    #[inline]
+    pub(crate) fn listens(self) -> bool {
+        self.0 & LISTEN != 0
     }
 }
 
@@ -90,11 +98,49 @@ impl Sequence {
         self.last.fetch_add(1, Ordering::SeqCst) + 1
     }
 
+    /// Whether anybody hears of writes.
+    #[inline]
+    pub(crate) fn listens(&self) -> bool {
+        self.active.load(Ordering::SeqCst) & LISTEN != 0
+    }
+
+    /// Somebody hears of writes from now on, or nobody does; all shards are locked.
+    pub(crate) fn set_listens(&self, listens: bool) {
+        match listens {
+            true => self.active.fetch_or(LISTEN, Ordering::SeqCst),
+            false => self.active.fetch_and(!LISTEN, Ordering::SeqCst),
+        };
+    }
+
+    /// Draws the LSN of something that is told. The thread leaves its slot when all is told (`tell/slots.rs` T1).
+    pub(crate) fn enter_and_draw(&self) -> Lsn {
+        self.tell.enter(|| self.last());
+        self.draw()
+    }
+
+    /// Draws an LSN at which `tell` tells something.
+    pub(crate) fn draw_told(&self, tell: impl FnOnce(Lsn)) -> Lsn {
+        let lsn = self.enter_and_draw();
+        tell(lsn);
+        self.tell.leave();
+        lsn
+    }
+
     /// Draws the LSN of a long commit, and tells its effects. O(1).
     pub(crate) fn draw_and_tell(&self, effects: Announce) -> Lsn {
-        let lsn = self.draw();
-        effects.into_iter().for_each(|effects| self.tell.shared(lsn, effects));
-        lsn
+        match effects {
+            Some(effects) if self.listens() => self.draw_told(|lsn| self.tell.shared(lsn, effects)),
+            Some(unheard) => {
+                stdx::reclaim::defer(1, move || drop(unheard));
+                self.draw()
+            }
+            None => self.draw(),
+        }
+    }
+
+    /// Goes on behind an LSN.
+    pub(crate) fn start_at(&self, lsn: Lsn) {
+        self.last.fetch_max(lsn, Ordering::SeqCst);
     }
 
     pub(crate) fn last(&self) -> Lsn {
@@ -108,7 +154,7 @@ impl Sequence {
     }
 
     pub(crate) fn active(&self) -> usize {
-        self.active.load(Ordering::Relaxed) & !WALK
+        self.active.load(Ordering::Relaxed) & !(WALK | LISTEN)
     }
 
     /// A walk begins; all shards are locked.

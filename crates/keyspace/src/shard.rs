@@ -19,6 +19,8 @@ pub(crate) type KeyId = (usize, Box<[u8]>);
 
 #[derive(Default)]
 pub(crate) struct Shard {
+    /// Keys whose last write is not durable.
+    pub(crate) recent: crate::recent::Recent,
     pub(crate) dbs: Vec<Directory>,
     pub(crate) pre: PreImages,
     pub(crate) interest: Interest,

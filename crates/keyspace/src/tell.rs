@@ -6,13 +6,24 @@
 //! a place in the stream ─► mark() ┘
 //! ```
 //!
+//! - T1, T2, T4: an LSN is settled once all that is told up to it was told (`tell/slots.rs`).
 //! - T5: a write of a hidden database is told to nobody. This is the only place that looks.
 //! - T6: what is told at one LSN is a *group*: all of it or nothing takes effect. A thread tells it in the order
 //!   in which it takes effect.
+//! - T7: listening begins and ends under all shard locks. Undecided commits are ended then, and overlays begun
+//!   before lose their race: what they did was not noted. So from the LSN that [`Keyspace::listen`] returns on,
+//!   everything is told.
 
-use crate::Keyspace;
+mod slots;
+
 use crate::sequence::Lsn;
-use std::sync::{Arc, OnceLock};
+use crate::{Keyspace, SHARDS};
+use parking_lot::Mutex;
+use slots::{Seat, Slots};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use stdx::locks::Bits;
 
 /// Receives every write: for a log, for replicas. An expiry arrives as the removal it is (DEL, HDEL).
 ///
@@ -55,7 +66,7 @@ pub enum To {
 }
 
 /// The name of a place in the stream. The caller numbers them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Mark(pub u64);
 
 /// Receives the effects of a list: the database, if the command has one, and the words.
@@ -73,19 +84,109 @@ pub trait Effects: Send + Sync {
 /// The effects of a long commit. `None`: nobody hears of it, or there is nothing to be told.
 pub type Announce = Option<Arc<dyn Effects>>;
 
-/// Tells the listener. See the module.
-#[derive(Default)]
+/// Numbers of keyspaces, for their threads.
+static TELLS: AtomicU64 = AtomicU64::new(1);
+
+/// Who listens, and the slots of those who write. See the module.
 pub(crate) struct Tell {
-    sink: OnceLock<Arc<dyn CommitSink>>,
+    id: u64,
+    slots: Slots,
+    sink: Mutex<Option<Arc<dyn CommitSink>>>,
+    /// How often `sink` was replaced, which is said before LISTEN, and how often listening began, which is said
+    /// after it.
+    replaced: AtomicU64,
+    epoch: AtomicU64,
+}
+
+impl Default for Tell {
+    fn default() -> Tell {
+        Tell {
+            id: TELLS.fetch_add(1, Ordering::Relaxed),
+            slots: Slots::default(),
+            sink: Mutex::default(),
+            replaced: AtomicU64::new(1),
+            epoch: AtomicU64::new(0),
+        }
+    }
+}
+
+/// What a thread knows of a keyspace it writes to.
+struct Chair {
+    of: u64,
+    seat: Seat,
+    sink: Option<Arc<dyn CommitSink>>,
+    replaced: u64,
+}
+
+thread_local! {
+    static CHAIRS: RefCell<Vec<Chair>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Tell {
+    /// Calls `f` with what this thread knows of the keyspace.
+    #[inline]
+    fn with<T>(&self, f: impl FnOnce(&Chair) -> T) -> T {
+        CHAIRS.with(|chairs| {
+            let replaced = self.replaced.load(Ordering::Acquire);
+            let fits = |chair: &Chair| chair.of == self.id && chair.replaced == replaced;
+            let place = chairs.borrow().iter().position(fits);
+            let place = place.unwrap_or_else(|| self.sit_down(&mut chairs.borrow_mut(), replaced));
+            f(&chairs.borrow()[place])
+        })
+    }
+
+    /// Brings this thread's chair up to date, or makes one.
+    #[cold]
+    fn sit_down(&self, chairs: &mut Vec<Chair>, replaced: u64) -> usize {
+        let sink = self.sink.lock().clone();
+        let place = chairs.iter().position(|chair| chair.of == self.id).unwrap_or_else(|| {
+            chairs.push(Chair { of: self.id, seat: self.slots.seat(), sink: None, replaced: 0 });
+            chairs.len() - 1
+        });
+        (chairs[place].sink, chairs[place].replaced) = (sink, replaced);
+        place
+    }
+
+    /// Enters this thread's slot, before an LSN is drawn (T1).
+    #[inline]
+    pub(crate) fn enter(&self, last: impl FnOnce() -> Lsn) {
+        self.with(|chair| chair.seat.enter(last));
+    }
+
+    /// Leaves it, once all was told.
+    #[inline]
+    pub(crate) fn leave(&self) {
+        self.with(|chair| chair.seat.leave());
+    }
+
+    #[inline]
+    fn heard(&self, f: impl FnOnce(&dyn CommitSink)) {
+        self.with(|chair| {
+            if let Some(sink) = &chair.sink {
+                f(&**sink);
+            }
+        });
+    }
+
     /// Tells the effects of a long commit.
     pub(crate) fn shared(&self, lsn: Lsn, effects: Arc<dyn Effects>) {
-        if let Some(sink) = self.sink.get() {
-            sink.shared(At { lsn, db: None, to: To::All }, effects);
-        }
+        self.heard(|sink| sink.shared(At { lsn, db: None, to: To::All }, effects));
     }
+
+    /// Changes who listens, and has threads hear of it.
+    fn replace(&self, sink: Option<Arc<dyn CommitSink>>) {
+        *self.sink.lock() = sink;
+        self.replaced.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Checks in debug builds that this thread holds no slot: it is about to wait (T4).
+#[inline]
+pub fn debug_assert_no_slot() {
+    debug_assert!(
+        CHAIRS.with(|chairs| chairs.borrow().iter().all(|chair| !chair.seat.is_entered())),
+        "a thread waits in a write that is told"
+    );
 }
 
 /// Effects of a commit without those of hidden databases, behind the removal of keys it found expired.
@@ -116,24 +217,64 @@ impl Effects for Group {
 }
 
 impl Keyspace {
-    /// Has a sink hear of every write from now on. Only the first call counts.
-    pub fn listen(&self, sink: Arc<dyn CommitSink>) {
-        let _ = self.sequence.tell.sink.set(sink);
+    /// Has a sink, in place of any other, hear of every write from now on. Returns the LSN behind which it hears
+    /// of all (T7). Takes all shard locks for some 20 µs. O(commits under way).
+    pub fn listen(&self, sink: Arc<dyn CommitSink>) -> Lsn {
+        self.change_listener(Some(sink))
     }
 
-    /// Whether anybody hears of writes.
+    /// Ends listening. Returns the LSN up to which the sink heard of all.
+    pub fn unlisten(&self) -> Lsn {
+        self.change_listener(None)
+    }
+
+    fn change_listener(&self, sink: Option<Arc<dyn CommitSink>>) -> Lsn {
+        let guard = self.lock(Bits::below(SHARDS));
+        let tell = &self.sequence.tell;
+        let listens = sink.is_some();
+        tell.replace(sink);
+        self.sequence.set_listens(listens);
+        if listens {
+            tell.epoch.fetch_add(1, Ordering::SeqCst);
+            self.underway.end(&self.sequence, None);
+        }
+        let lsn = self.sequence.draw();
+        drop(guard);
+        lsn
+    }
+
+    /// Whether anybody hears of writes. Under a lock, the answer holds until it is released.
     #[inline]
     pub fn listens(&self) -> bool {
-        self.sequence.tell.sink.get().is_some()
+        self.sequence.listens()
+    }
+
+    /// How often listening began. What was not noted before that is lost (T7).
+    #[inline]
+    pub(crate) fn listen_epoch(&self) -> u64 {
+        self.sequence.tell.epoch.load(Ordering::SeqCst)
+    }
+
+    /// The LSN up to which all that is told was told (T2).
+    pub fn settled(&self) -> Lsn {
+        self.sequence.tell.slots.settled(|| self.sequence.last())
     }
 
     /// Tells a command that took effect; the locks of its keys are held. O(its words).
+    #[inline]
     pub fn tell(&self, at: At, words: &mut dyn Iterator<Item = &[u8]>) {
-        if let Some(sink) = self.sequence.tell.sink.get()
-            && at.db.is_none_or(|db| self.is_visible(db))
-        {
-            sink.words(at, words);
+        if at.db.is_none_or(|db| self.is_visible(db)) && self.listens() {
+            self.sequence.tell.heard(|sink| sink.words(at, words));
         }
+    }
+
+    /// Tells something that belongs to no key (PUBLISH, FUNCTION), at an LSN of its own. `None`: nobody hears of
+    /// it. O(its words).
+    pub fn tell_apart(&self, to: To, words: &mut dyn Iterator<Item = &[u8]>) -> Option<Lsn> {
+        if !self.listens() {
+            return None;
+        }
+        Some(self.sequence.draw_told(|lsn| self.tell(At { lsn, db: None, to }, words)))
     }
 
     /// Tells the effects of a commit; the locks of its keys are held. O(1).
@@ -143,11 +284,27 @@ impl Keyspace {
         }
     }
 
+    /// Marks the place of a walk's LSN; called where the walk says it ([`crate::Walk::begin_marked`]).
+    pub fn tell_mark(&self, lsn: Lsn, mark: Mark) {
+        self.sequence.tell.heard(|sink| sink.mark(lsn, mark));
+    }
+
+    /// Marks a place in the stream, between two groups. `None`: nobody listens.
+    pub fn mark_now(&self, mark: Mark) -> Option<Lsn> {
+        self.listens().then(|| self.sequence.draw_told(|lsn| self.tell_mark(lsn, mark)))
+    }
+
+    /// Has the sequence go on behind an LSN, after a start. Nothing was drawn behind it yet.
+    pub fn start_at(&self, lsn: Lsn) {
+        self.sequence.start_at(lsn);
+    }
+
     /// Tells what the keyspace did by itself; the locks are held.
     pub(crate) fn tell_sink(&self, lsn: Lsn, db: usize, words: &[&[u8]]) {
         self.tell(At::db(lsn, db), &mut words.iter().copied());
     }
 
+    #[inline]
     fn is_visible(&self, db: u32) -> bool {
         (db as usize) < self.databases()
     }

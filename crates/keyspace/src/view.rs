@@ -36,6 +36,7 @@ use crate::shard::Shard;
 use crate::walk::Write;
 use crate::{Keyspace, SHARDS, shard_of};
 use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use stdx::hash::hash_bytes;
@@ -116,6 +117,14 @@ impl Touch {
     }
 }
 
+/// Expired keys that the sink was told of before they are removed.
+#[derive(Default)]
+struct Told {
+    /// So many of those that reads met were looked at.
+    upto: usize,
+    names: HashMap<usize, HashSet<Box<[u8]>>>,
+}
+
 /// Keys that are fetched together.
 const TOGETHER: usize = 64;
 
@@ -165,8 +174,8 @@ pub struct View<'k> {
     editing: Option<(usize, usize, Raw, usize)>,
     /// Expired keys that reads met. They are removed at the end.
     stale: RefCell<Vec<(usize, Box<[u8]>)>>,
-    /// So many of them the sink was told of already (W6).
-    stale_told: usize,
+    /// Those of them that the sink was told of already (W6).
+    told: Option<Box<Told>>,
     /// The sink is told nothing of what expires: it knows.
     hush: bool,
     /// Keys are looked at to estimate a cost (W5), and so many were that are none of the command's.
@@ -203,6 +212,7 @@ impl<'k> View<'k> {
     #[inline]
     pub fn locked_hashed(keyspace: &'k Keyspace, key: &[u8], hash: u64, db: usize, now_ms: u64) -> View<'k> {
         debug_assert_eq!(hash, hash_bytes(key));
+        crate::debug_assert_no_slot();
         let mut view =
             View::new(keyspace, Store::Locked(keyspace.shards.lock_one(shard_of(hash))), db, now_ms);
         view.memo = (key.as_ptr() as usize, key.len(), hash);
@@ -256,7 +266,7 @@ impl<'k> View<'k> {
             counted: (db, 0, 0, Bytes::default()),
             editing: None,
             stale: RefCell::default(),
-            stale_told: 0,
+            told: None,
             hush: false,
             estimating: Cell::new(false),
             strays: Cell::new(0),
@@ -297,12 +307,12 @@ impl<'k> View<'k> {
         if self.keyspace.keeps_expired(self.now_ms) {
             return self.stale.get_mut().clear();
         }
-        let told = std::mem::take(&mut self.stale_told);
-        for (i, (db, key)) in std::mem::take(self.stale.get_mut()).into_iter().enumerate() {
+        for (db, key) in std::mem::take(self.stale.get_mut()) {
             self.db = db;
-            self.hush = i < told;
+            self.hush = self.was_told(&key);
             self.expire_if_due(&key);
         }
+        self.told = None;
         (self.db, self.hush) = (db, false);
     }
 
@@ -607,19 +617,38 @@ impl<'k> View<'k> {
             stdx::panics::changes();
             self.changes.lsn = self.keyspace.sequence.draw();
             self.keep = self.keyspace.sequence.keeps();
+            if self.keep.listens() {
+                self.begin_told();
+            }
         }
         self.keep
+    }
+
+    /// Begins a write that somebody hears of: it draws its LSN anew, in this thread's slot (tell T1).
+    #[cold]
+    fn begin_told(&mut self) {
+        self.changes.lsn = self.keyspace.sequence.enter_and_draw();
+        self.keep = self.keyspace.sequence.keeps();
+    }
+
+    /// Whether the view has written, and somebody hears of it.
+    #[inline]
+    pub fn is_told(&self) -> bool {
+        self.keep.listens()
     }
 
     /// Keeps what is there for active snapshots and a walk, before it changes (W1).
     #[inline]
     fn touch(&mut self, hash: u64, key: &[u8], how: Touch) {
         let keep = self.begin_write();
-        if self.stale.get_mut().len() > self.stale_told {
+        if !self.stale.get_mut().is_empty() {
             self.tell_stale();
         }
         let Store::Locked(guard) = &mut self.store else { return };
         let shard = guard.get_mut(shard_of(hash));
+        if self.keyspace.gates() {
+            shard.recent.note(hash, self.changes.lsn, self.keyspace.durable());
+        }
         if keep.walk() {
             let write = Write { db: self.db, hash, key, lsn: self.changes.lsn, edits: how == Touch::Edit };
             let Shard { dbs, walk, .. } = shard;
@@ -670,33 +699,30 @@ impl<'k> View<'k> {
         true
     }
 
-    /// Tells the sink of expired keys that reads came across since it was told last (W6).
+    /// Tells the sink of expired keys that reads came across since it was told last (W6). O(those keys).
     #[cold]
     fn tell_stale(&mut self) {
-        if self.hush || !self.keyspace.listens() || self.keyspace.keeps_expired(self.now_ms) {
+        if self.hush || !self.keep.listens() || self.keyspace.keeps_expired(self.now_ms) {
             return;
         }
         let (lsn, due_ms) = (self.changes.lsn, self.due_ms);
         let Store::Locked(guard) = &self.store else { return };
-        let stale = self.stale.get_mut();
-        for i in self.stale_told..stale.len() {
-            let ((db, key), before) = (&stale[i], &stale[..i]);
+        let (stale, told) = (self.stale.get_mut(), self.told.get_or_insert_default());
+        for (db, key) in &stale[told.upto..] {
             let hash = hash_bytes(key);
             let entry = guard.get(shard_of(hash)).dbs[*db].find(hash, key);
             let due = entry.and_then(|entry| entry.expire_ms()).is_some_and(|at| at <= due_ms);
-            if due && !before.contains(&stale[i]) {
+            if due && told.names.entry(*db).or_default().insert(key.clone()) {
                 self.keyspace.tell_sink(lsn, *db, &[b"DEL", key]);
             }
         }
-        self.stale_told = stale.len();
+        told.upto = stale.len();
     }
 
     /// Whether the sink was told that the key is gone, before it is.
     fn was_told(&self, key: &[u8]) -> bool {
-        self.stale_told > 0
-            && self.stale.borrow()[..self.stale_told]
-                .iter()
-                .any(|(db, told)| *db == self.db && **told == *key)
+        let told = self.told.as_ref().and_then(|told| told.names.get(&self.db));
+        told.is_some_and(|names| names.contains(key))
     }
 
     /// Removes the key if it has expired, and tells watchers and listeners.
@@ -1039,6 +1065,9 @@ impl Drop for View<'_> {
         // The locks are released after this (W3, W4).
         self.settle_edit();
         self.settle_counts();
+        if self.keep.listens() {
+            self.keyspace.sequence.tell.leave();
+        }
     }
 }
 

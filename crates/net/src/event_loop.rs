@@ -716,6 +716,7 @@ impl EventLoop {
             Flushed::Part => true,
             Flushed::Gated => {
                 if !std::mem::replace(&mut conn.gated, true) {
+                    self.server.durability.ring();
                     self.gated.push(slot);
                 }
                 false

@@ -30,7 +30,9 @@ pub mod disk;
 mod files;
 mod load;
 pub mod log;
+pub mod order;
 mod rewrite;
+mod rings;
 mod save;
 pub mod stream;
 mod writer;
@@ -43,6 +45,7 @@ pub use load::{
     Apply, CutOff, Damaged, Install, IntoKeyspace, Loaded, LoadedLog, LogError, LogOptions, LogProblem,
     NotTaken, Options, Progress, Report, Skipped, Unknown, load, load_file, load_log, set_aside,
 };
+pub use order::Order;
 pub use rewrite::{RewriteError, Rewriting};
 pub use save::{Kept, SaveError, SaveFile, Saved, Step, remove_leftovers};
 pub use writer::{

@@ -1,7 +1,7 @@
 //! The stream of effects, as it is handed to what writes it down or sends it on.
 
-use keyspace::Lsn;
-pub use keyspace::Mark;
+pub use crate::order::Order;
+pub use keyspace::{Lsn, Mark, To};
 
 /// Whole groups, one behind the other, as commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub struct Block {
     pub groups: u32,
 }
 
-/// A piece of the stream.
+/// A piece of the stream. The group behind a mark begins with SELECT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
     Block(Block),
@@ -25,4 +25,9 @@ pub trait Outlet: Send {
 
     /// All items up to an LSN were given.
     fn turn(&mut self, upto: Lsn);
+
+    /// What it hears of: what is told to a log, or what is told to replicas.
+    fn hears(&self) -> To {
+        To::Log
+    }
 }

@@ -16,7 +16,9 @@ struct World {
 impl World {
     fn new() -> Arc<World> {
         let record = Record::new(1, Some(Arc::new(Something)));
-        Arc::new(World { keyspace: Arc::default(), record })
+        let world = Arc::new(World { keyspace: Arc::default(), record });
+        world.sequence().set_listens(true);
+        world
     }
 
     fn sequence(&self) -> &Sequence {

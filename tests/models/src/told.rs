@@ -17,6 +17,10 @@ impl Effects for Something {}
 pub(crate) struct Tell(pub(crate) Mutex<Vec<Lsn>>);
 
 impl Tell {
+    pub(crate) fn enter(&self, _: impl FnOnce() -> Lsn) {}
+
+    pub(crate) fn leave(&self) {}
+
     pub(crate) fn shared(&self, lsn: Lsn, _: Arc<dyn Effects>) {
         self.0.lock().push(lsn);
     }

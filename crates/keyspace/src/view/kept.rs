@@ -40,6 +40,10 @@ impl View<'_> {
         }
         self.drop_stale();
         self.settle_counts();
+        if std::mem::take(&mut self.keep).listens() {
+            // What expired was told.
+            self.keyspace.sequence.tell.leave();
+        }
         self.store = Store::Kept(Kept(kept));
     }
 }

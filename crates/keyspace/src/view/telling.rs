@@ -116,6 +116,16 @@ impl View<'_> {
         }
     }
 
+    /// The LSN that a reply about a key has to wait for; 0: none. Its shard is locked, else it is that of everything so far.
+    pub fn recent(&self, key: &[u8]) -> Lsn {
+        let keyspace = self.keyspace;
+        let (hash, durable) = (hash_bytes(key), keyspace.durable());
+        let Store::Locked(guard) = &self.store else { return keyspace.last_lsn() };
+        let shard = guard.get(shard_of(hash));
+        let lsn = shard.recent.of(hash, durable).max(keyspace.durable.all.load(Ordering::Acquire));
+        if lsn > durable { lsn } else { 0 }
+    }
+
     /// Counts look-ups that found a key.
     pub fn count_hits(&self, hits: u64) {
         self.keyspace.count_lookups(hits, 0);

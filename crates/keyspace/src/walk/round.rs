@@ -80,7 +80,8 @@ impl Slot {
 pub(super) fn begin(keyspace: &Keyspace, guard: &mut Guard<'_, Shard>, terms: Terms) -> Arc<Round> {
     let upto = keyspace.touched.load(Relaxed).min(keyspace.visible);
     // What is decided from here on comes later; what was is counted, until it is folded.
-    let lsn = keyspace.sequence.draw();
+    let listens = keyspace.listens();
+    let lsn = if listens { keyspace.sequence.enter_and_draw() } else { keyspace.sequence.draw() };
     let state = if keyspace.has_intents_now() { FOLDING } else { WALKING };
     let round = Arc::new(Round {
         lsn,
@@ -101,6 +102,9 @@ pub(super) fn begin(keyspace: &Keyspace, guard: &mut Guard<'_, Shard>, terms: Te
     *keyspace.walk.0.lock() = Some(round.clone());
     keyspace.sequence.begin_walk();
     (round.terms.mark)(lsn);
+    if listens {
+        keyspace.sequence.tell.leave();
+    }
     round
 }
 

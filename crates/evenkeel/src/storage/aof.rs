@@ -193,7 +193,7 @@ impl Files {
             std::fs::File::open(&place.dir).and_then(|dir| dir.sync_all()).map_err(failed)
         });
         match based {
-            Ok(()) => self.with_log(|running| running.gate.close(server)),
+            Ok(()) => drop(self.with_log(|running| running.gate.close(server))),
             Err(_) => self.end_log(server),
         }
         based
@@ -231,7 +231,6 @@ impl Files {
 
     fn stop_log(&self, server: &Arc<Server>) -> Result<(), String> {
         let Some(Running { writer, order, gate, .. }) = self.log.lock().take() else { return Ok(()) };
-        server.keyspace.unlisten();
         order.stop();
         drop(order);
         let closed = match Arc::try_unwrap(writer) {
@@ -306,6 +305,10 @@ impl Files {
             }
             running.writer.synced()
         })
+    }
+
+    pub(super) fn ring(&self) {
+        self.with_log(|running| running.order.bell());
     }
 
     pub(super) fn wants_base(&self, percentage: u64, least_bytes: u64) -> bool {

@@ -1,0 +1,410 @@
+//! From the rings of many threads to one stream in the order of the LSNs.
+//!
+//! ```text
+//! loop 1: [n=7 SET ..][n=9 -> shared] ─┐  look: settled LSN p, all rings, sort,
+//! loop 2: [n=8 DEL ..]                ─┴─► everything up to p, framed ─► blocks ─► outlets
+//! ```
+//!
+//! - T3: within a ring, entries of one LSN stay in order; entries of different LSNs may be mixed. So they are sorted
+//!   stably.
+//! - O1: a group of several commands stands in MULTI … EXEC, SELECT where the database changes. No group is split.
+//! - O2: the thread looks every 5 ms while anything comes, and at once for a full chunk or a bell. After a while
+//!   without anything it sleeps, and the next entry wakes it: who puts draws its LSN, puts, and then looks whether the
+//!   thread sleeps; the thread says that it sleeps, and then looks whether an LSN was drawn.
+
+mod frame;
+
+use crate::rings::{self, LEN, Pool, Putter, Taker};
+use crate::stream::Outlet;
+use frame::Framer;
+use keyspace::{At, CommitSink, Effects, Keyspace, Lsn, Mark, To};
+use parking_lot::Mutex;
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::Duration;
+
+/// Longer commands are kept apart from the ring.
+const WORDS_MAX: usize = 4096;
+/// Room for the first line of a command, before its words.
+const LINE: usize = 16;
+/// Bytes that effects told by pointer count as, until they are written out.
+const SHARED: usize = 4096;
+/// How often the thread looks while anything comes, and after how many looks in vain it sleeps.
+const EVERY: Duration = Duration::from_millis(5);
+const IN_VAIN: u32 = 20;
+/// Chunks there are from the start.
+const CHUNKS: usize = 8;
+
+/// The kinds of entries, and to whom they go, in the bits of an entry's info above its length.
+const KIND: u64 = 0xf << 16;
+const COMMAND: u64 = 0;
+const LONG: u64 = 1 << 16;
+const LIST: u64 = 2 << 16;
+const MARK: u64 = 3 << 16;
+const REPLICAS: u64 = 1 << 20;
+const LOG: u64 = 1 << 21;
+const HAS_DB: u64 = 1 << 22;
+
+fn info(kind: u64, at: At) -> u64 {
+    let to = match at.to {
+        To::All => REPLICAS | LOG,
+        To::Replicas => REPLICAS,
+        To::Log => LOG,
+    };
+    kind | to | at.db.map_or(0, |db| HAS_DB | u64::from(db) << 32)
+}
+
+/// What has no place in a ring.
+enum Large {
+    /// A command: bytes, and where in them it begins.
+    Long(Vec<u8>, usize),
+    List(Arc<dyn Effects>),
+}
+
+type Rings = Mutex<Vec<Taker<Large>>>;
+
+/// Numbers of the orders, for their threads.
+static ORDERS: AtomicU64 = AtomicU64::new(1);
+
+/// A thread's ring, and the bytes it encodes a command in.
+struct Voice {
+    of: u64,
+    putter: Putter<Large>,
+    scratch: Vec<u8>,
+}
+
+thread_local! {
+    static VOICES: RefCell<Vec<Voice>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The order thread, and the sink that feeds it. See the module.
+pub struct Order {
+    id: u64,
+    keyspace: Arc<Keyspace>,
+    pool: Pool,
+    /// Rings of threads that the order thread has not met yet.
+    coming: Rings,
+    /// Bytes in rings that are known by whole chunks, and what is large; and bytes that the thread holds.
+    waiting: AtomicUsize,
+    held: AtomicUsize,
+    /// The thread sleeps, or is told to look (O2).
+    asleep: AtomicBool,
+    rung: AtomicBool,
+    /// It ends when everything up to here is given.
+    until: AtomicU64,
+    sleeper: OnceLock<Thread>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Order {
+    /// Starts the thread. It hears of what is told once [`Keyspace::listen`] is called with it.
+    ///
+    /// # Errors
+    /// There is no thread to be had.
+    pub fn start(keyspace: &Arc<Keyspace>, outlets: Vec<Box<dyn Outlet>>) -> std::io::Result<Arc<Order>> {
+        let order = Arc::new(Order {
+            id: ORDERS.fetch_add(1, Ordering::Relaxed),
+            keyspace: keyspace.clone(),
+            pool: Pool::new(CHUNKS),
+            coming: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+            held: AtomicUsize::new(0),
+            asleep: AtomicBool::new(false),
+            rung: AtomicBool::new(false),
+            until: AtomicU64::new(Lsn::MAX),
+            sleeper: OnceLock::new(),
+            thread: Mutex::default(),
+        });
+        let mine = order.clone();
+        let thread = thread::Builder::new().name("order".into()).spawn(move || Looking::new(mine, outlets).run());
+        let thread = thread?;
+        let _ = order.sleeper.set(thread.thread().clone());
+        *order.thread.lock() = Some(thread);
+        Ok(order)
+    }
+
+    /// Bytes told that the outlets were not given yet. A ring counts by whole chunks. O(1).
+    pub fn pending_bytes(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed) + self.held.load(Ordering::Relaxed)
+    }
+
+    /// Has the thread look now: a reply waits for what was told. O(1); a system call if it is the first to say so.
+    pub fn bell(&self) {
+        if !self.rung.swap(true, Ordering::AcqRel)
+            && let Some(sleeper) = self.sleeper.get()
+        {
+            sleeper.unpark();
+        }
+    }
+
+    /// Ends listening, gives the outlets what was told until then, and ends the thread. Waits for that.
+    pub fn stop(&self) {
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread {
+            self.until.store(self.keyspace.unlisten(), Ordering::Release);
+            self.rung.store(false, Ordering::Release);
+            self.bell();
+            // It hands its panic on to the process's hook.
+            let _ = thread.join();
+        }
+    }
+
+    /// Calls `put` with this thread's ring; it returns the bytes of the chunk that became full.
+    #[inline]
+    fn put(&self, put: impl FnOnce(&mut Voice) -> Option<usize>) {
+        let full = VOICES.with_borrow_mut(|voices| {
+            let place = voices.iter().position(|voice| voice.of == self.id);
+            let place = place.unwrap_or_else(|| self.raise(voices));
+            put(&mut voices[place])
+        });
+        if let Some(bytes) = full {
+            self.waiting.fetch_add(bytes, Ordering::Relaxed);
+            self.bell();
+        }
+        if self.asleep.load(Ordering::SeqCst) {
+            self.bell();
+        }
+    }
+
+    /// A ring for a thread that has none.
+    #[cold]
+    fn raise(&self, voices: &mut Vec<Voice>) -> usize {
+        let (putter, taker) = rings::ring(&self.pool);
+        self.coming.lock().push(taker);
+        voices.retain(|voice| !voice.putter.is_ended());
+        voices.push(Voice { of: self.id, putter, scratch: Vec::with_capacity(WORDS_MAX) });
+        voices.len() - 1
+    }
+}
+
+/// Encodes a command behind [`LINE`] bytes; returns where it begins.
+#[inline]
+fn encode(scratch: &mut Vec<u8>, words: &mut dyn Iterator<Item = &[u8]>) -> usize {
+    let (mut digits, mut count) = (itoa::Buffer::new(), 0usize);
+    scratch.clear();
+    scratch.extend_from_slice(&[0; LINE]);
+    for word in words {
+        count += 1;
+        scratch.push(b'$');
+        scratch.extend_from_slice(digits.format(word.len()).as_bytes());
+        scratch.extend_from_slice(b"\r\n");
+        scratch.extend_from_slice(word);
+        scratch.extend_from_slice(b"\r\n");
+    }
+    let count = digits.format(count).as_bytes();
+    let from = LINE - 3 - count.len();
+    scratch[from] = b'*';
+    scratch[from + 1..LINE - 2].copy_from_slice(count);
+    scratch[LINE - 2..LINE].copy_from_slice(b"\r\n");
+    from
+}
+
+impl CommitSink for Order {
+    fn words(&self, at: At, words: &mut dyn Iterator<Item = &[u8]>) {
+        self.put(|Voice { putter, scratch, .. }| {
+            let from = encode(scratch, words);
+            let len = scratch.len() - from;
+            if len <= WORDS_MAX {
+                return putter.put(&self.pool, at.lsn, info(COMMAND, at) | len as u64, &scratch[from..]);
+            }
+            self.waiting.fetch_add(len, Ordering::Relaxed);
+            let large = Large::Long(std::mem::take(scratch), from);
+            putter.put_large(&self.pool, at.lsn, info(LONG, at), large)
+        });
+    }
+
+    fn shared(&self, at: At, effects: Arc<dyn Effects>) {
+        self.waiting.fetch_add(SHARED, Ordering::Relaxed);
+        self.put(|Voice { putter, .. }| {
+            putter.put_large(&self.pool, at.lsn, info(LIST, at), Large::List(effects))
+        });
+    }
+
+    fn mark(&self, lsn: Lsn, Mark(number): Mark) {
+        let info = info(MARK, At { lsn, db: None, to: To::All }) | size_of::<u64>() as u64;
+        self.put(|Voice { putter, .. }| putter.put(&self.pool, lsn, info, &number.to_le_bytes()));
+    }
+}
+
+/// An entry that was taken from a ring.
+struct Entry {
+    lsn: Lsn,
+    info: u64,
+    /// The place of its bytes, or of what is large.
+    at: usize,
+}
+
+impl Entry {
+    fn kind(&self) -> u64 {
+        self.info & KIND
+    }
+
+    fn len(&self) -> usize {
+        (self.info & LEN) as usize
+    }
+
+    fn db(&self) -> Option<u32> {
+        (self.info & HAS_DB != 0).then_some((self.info >> 32) as u32)
+    }
+}
+
+/// Entries, and what they consist of.
+#[derive(Default)]
+struct Taken {
+    entries: Vec<Entry>,
+    bytes: Vec<u8>,
+    large: Vec<Option<Large>>,
+}
+
+impl Taken {
+    /// Takes all that a ring has; returns the bytes of its chunks that were left.
+    fn take(&mut self, ring: &mut Taker<Large>, pool: &Pool) -> usize {
+        let (Taken { entries, bytes, large }, mut long) = (self, 0);
+        let from = large.len();
+        let left = ring.take(pool, &mut |lsn, info, body| {
+            let at = match info & KIND {
+                LONG | LIST => {
+                    long += 1;
+                    from + long - 1
+                }
+                _ => bytes.len(),
+            };
+            rings::copy(body, (info & LEN) as usize, bytes);
+            entries.push(Entry { lsn, info, at });
+        });
+        large.extend((0..long).map(|_| ring.large()));
+        left
+    }
+
+    /// The bytes of a short command.
+    fn body(&self, entry: &Entry) -> &[u8] {
+        &self.bytes[entry.at..entry.at + entry.len()]
+    }
+
+    /// What is left from an entry on, by itself.
+    fn rest(&mut self, from: usize) -> Taken {
+        let mut rest = Taken::default();
+        for entry in self.entries.drain(from..) {
+            let at = match entry.info & KIND {
+                LONG | LIST => {
+                    rest.large.push(self.large[entry.at].take());
+                    rest.large.len() - 1
+                }
+                _ => {
+                    let at = rest.bytes.len();
+                    rest.bytes.extend_from_slice(&self.bytes[entry.at..entry.at + entry.len()]);
+                    at
+                }
+            };
+            rest.entries.push(Entry { at, ..entry });
+        }
+        rest
+    }
+}
+
+/// The thread's own.
+struct Looking {
+    order: Arc<Order>,
+    rings: Vec<Taker<Large>>,
+    /// What was told above the settled LSN.
+    taken: Taken,
+    framers: Vec<Framer>,
+    /// All up to here was given.
+    given: Lsn,
+    in_vain: u32,
+}
+
+impl Looking {
+    fn new(order: Arc<Order>, outlets: Vec<Box<dyn Outlet>>) -> Looking {
+        let (replicas, logs): (Vec<_>, Vec<_>) = outlets.into_iter().partition(|o| o.hears() == To::Replicas);
+        let framers = [(LOG, logs), (REPLICAS, replicas)].into_iter().filter(|(_, outlets)| !outlets.is_empty());
+        let framers = framers.map(|(hears, outlets)| Framer::new(hears, outlets)).collect();
+        Looking { order, rings: Vec::new(), taken: Taken::default(), framers, given: 0, in_vain: 0 }
+    }
+
+    fn run(mut self) {
+        loop {
+            let until = self.order.until.load(Ordering::Acquire);
+            self.order.rung.store(false, Ordering::Release);
+            let (came, last) = (self.look(), self.order.keyspace.last_lsn());
+            if self.given >= until {
+                return;
+            }
+            self.in_vain = if came { 0 } else { self.in_vain + 1 };
+            if self.in_vain < IN_VAIN {
+                thread::park_timeout(EVERY);
+                continue;
+            }
+            self.order.asleep.store(true, Ordering::SeqCst);
+            match self.order.keyspace.last_lsn() == last && self.given >= last {
+                true => thread::park(),
+                false => thread::park_timeout(EVERY),
+            }
+            self.order.asleep.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// Gives all that is settled (T2); true if anything had come.
+    fn look(&mut self) -> bool {
+        let settled = self.order.keyspace.settled();
+        // After the slots: a ring is raised before its thread leaves its slot.
+        self.rings.append(&mut self.order.coming.lock());
+        let (pool, mut left) = (&self.order.pool, 0);
+        for i in (0..self.rings.len()).rev() {
+            let closed = self.rings[i].is_closed();
+            left += self.taken.take(&mut self.rings[i], pool);
+            if closed {
+                self.rings.swap_remove(i);
+            }
+        }
+        let came = !self.taken.entries.is_empty();
+        if came {
+            self.order.held.store(self.taken.bytes.len(), Ordering::Relaxed);
+            self.give(settled);
+        }
+        self.order.waiting.fetch_sub(left, Ordering::Relaxed);
+        if settled > self.given {
+            self.given = settled;
+            self.framers.iter_mut().for_each(|framer| framer.turn(settled));
+        }
+        came
+    }
+
+    /// Gives the groups up to an LSN.
+    fn give(&mut self, upto: Lsn) {
+        self.taken.entries.sort_by_key(|entry| entry.lsn);
+        let end = self.taken.entries.partition_point(|entry| entry.lsn <= upto);
+        let rest = self.taken.rest(end);
+        let mut taken = std::mem::replace(&mut self.taken, rest);
+        let entries = std::mem::take(&mut taken.entries);
+        for group in entries.chunk_by(|a, b| a.lsn == b.lsn) {
+            self.framers.iter_mut().for_each(|framer| framer.group(group, &taken));
+            for entry in group.iter().filter(|entry| matches!(entry.kind(), LONG | LIST)) {
+                let bytes = match taken.large[entry.at].take() {
+                    Some(Large::Long(bytes, from)) => bytes.len() - from,
+                    Some(Large::List(_)) => SHARED,
+                    None => 0,
+                };
+                self.order.waiting.fetch_sub(bytes, Ordering::Relaxed);
+            }
+        }
+        self.framers.iter_mut().for_each(Framer::close);
+        self.order.held.store(self.taken.bytes.len(), Ordering::Relaxed);
+        // Its room is used again.
+        if self.taken.entries.is_empty() && entries.capacity() <= 1 << 16 {
+            taken.bytes.clear();
+            taken.large.clear();
+            self.taken = Taken { entries: cleared(entries), ..taken };
+        }
+    }
+}
+
+fn cleared(mut entries: Vec<Entry>) -> Vec<Entry> {
+    entries.clear();
+    entries
+}
+
+#[cfg(test)]
+mod tests;
