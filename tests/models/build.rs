@@ -15,6 +15,8 @@ const FILES: &[&str] = &[
     "crates/keyspace/src/intent.rs",
     "crates/keyspace/src/intent/bulk.rs",
     "crates/keyspace/src/underway.rs",
+    "crates/keyspace/src/tell/slots.rs",
+    "crates/persist/src/rings.rs",
     "crates/stdx/src/letterbox.rs",
     "crates/park/src/claim.rs",
     "crates/rows/src/shelf.rs",
@@ -179,6 +181,44 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
         "if let Fate::Committed(_) = self.record.end(&keyspace.sequence) {",
         "if let Fate::Open = self.record.fate(&keyspace.sequence) {",
     ),
+    // The stream of what is told.
+    (
+        "slots_read_first",
+        "slots.rs",
+        "        let p = last();\n        let bounds = self.bounds();\n",
+        "        let bounds = self.bounds();\n        let p = last();\n",
+    ),
+    (
+        "left_before_put",
+        "sequence.rs",
+        "        tell(lsn);\n        self.tell.leave();\n",
+        "        self.tell.leave();\n        tell(lsn);\n",
+    ),
+    (
+        "entered_after_draw",
+        "sequence.rs",
+        "        self.tell.enter(|| self.last());\n        self.draw()\n",
+        "        let lsn = self.draw();\n        self.tell.enter(|| lsn - 1);\n        lsn\n",
+    ),
+    (
+        "not_nested",
+        "slots.rs",
+        "        if depth == 0 {\n            self.slot.bound.store(IDLE, Ordering::Release);",
+        "        if true {\n            self.slot.bound.store(IDLE, Ordering::Release);",
+    ),
+    (
+        "published_unwritten",
+        "rings.rs",
+        "self.chunk.filled.store(self.at, Ordering::Release);",
+        "self.chunk.filled.store(self.at, Ordering::Relaxed);",
+    ),
+    (
+        "next_read_late",
+        "rings.rs",
+        "            let filled = self.chunk.filled.load(Ordering::Acquire);\n            while",
+        "            let filled = self.chunk.filled.load(Ordering::Acquire);\n            \
+         let next = self.chunk.next.lock().clone();\n            while",
+    ),
     // The way of a row.
     ("kept_unlooked", "shelf.rs", "let kept = marks.admit(id, began);", "let kept = true;"),
     (
@@ -237,6 +277,8 @@ fn adapt(text: &str, file: &str, world: &str) -> String {
     match file.rsplit('/').next() {
         // All ids share a slot: fewer steps, and no choice by chance.
         Some("marks.rs") => code.replace("std::sync", "loom::sync").replace("usize = 8192", "usize = 1"),
+        // Two or three entries fill a chunk.
+        Some("rings.rs") => code.replace("usize = 8192", "usize = 8"),
         Some("shelf.rs") => {
             code.replace("use keyspace::", "use super::rows::").replace("use source::", "use super::marks::")
         }

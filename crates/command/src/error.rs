@@ -3,6 +3,9 @@
 use keyspace::WrongType;
 use std::borrow::Cow;
 
+/// Redis's words for a command that memory is too short for.
+pub const OOM: &str = "OOM command not allowed when used memory > 'maxmemory'.";
+
 /// The client's mistake. [`Error::text`] is the whole error line without the leading `-`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {

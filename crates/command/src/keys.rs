@@ -39,3 +39,16 @@ pub fn database(databases: usize, word: &[u8]) -> Result<usize, Error> {
     let db = usize::try_from(number).ok().filter(|db| *db < databases);
     db.ok_or(Error::new("ERR DB index is out of range"))
 }
+
+/// The database, beside the current one, in which a command writes a key, and that key; there are so many databases.
+pub fn target<'w>(databases: usize, command: &Command, args: Args<'w>) -> Option<(usize, &'w [u8])> {
+    let (key, db) = match command.name {
+        "move" => (args.at(1), args.get(2)?),
+        "copy" => {
+            let option = (3..args.len()).rev().find(|i| args.at(*i).eq_ignore_ascii_case(b"db"))?;
+            (args.at(2), args.get(option + 1)?)
+        }
+        _ => return None,
+    };
+    Some((database(databases, db).ok()?, key))
+}

@@ -43,7 +43,7 @@ pub mod values;
 mod zset;
 
 pub use cx::{Block, Budget, Caller, Cx, Outcome, Room, STREAM_FROM, Stream};
-pub use error::Error;
+pub use error::{Error, OOM};
 pub use flow::{Flow, INLINE_STEPS, INLINE_WORDS};
 pub use generic::items::write_item;
 pub use generic::sort::sort_destination;

@@ -25,7 +25,7 @@ impl Demo {
         let url = format!("sqlite:{}", file.display());
         let table = demo::TABLE;
         let words = ["items", "item:{id}", &url, "table", table, "path", "/items", "modified", "updated_at"];
-        server.sources.add_own(Spec::parse(words)?)?;
+        server.rows.add_own(Spec::parse(words)?)?;
         log::info!(
             "demonstration: {rows} rows of table {table} in {} are keys item:1 to item:{rows}",
             file.display()

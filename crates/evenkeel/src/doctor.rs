@@ -54,7 +54,9 @@ fn directory(dir: &Path, fixes: bool) -> Result<Finding, String> {
     for path in entries(dir)? {
         let one = match path.is_dir() {
             true => log_in(&path, fixes)?,
-            false if path.extension().is_some_and(|ending| ending == "rdb") && !is_of_log(&path) => Some(file(&path)?),
+            false if path.extension().is_some_and(|ending| ending == "rdb") && !is_of_log(&path) => {
+                Some(file(&path)?)
+            }
             false => None,
         };
         seen += usize::from(one.is_some());
@@ -71,8 +73,11 @@ fn directory(dir: &Path, fixes: bool) -> Result<Finding, String> {
 
 fn entries(dir: &Path) -> Result<Vec<PathBuf>, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", dir.display());
-    let mut paths: Vec<PathBuf> =
-        std::fs::read_dir(dir).map_err(failed)?.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>().map_err(failed)?;
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(dir)
+        .map_err(failed)?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<_, _>>()
+        .map_err(failed)?;
     paths.sort();
     Ok(paths)
 }
@@ -97,7 +102,13 @@ fn log_in(dir: &Path, fixes: bool) -> Result<Option<Finding>, String> {
     if fixes {
         let repaired = repair_log(&RealDisk, &place).map_err(|error| format!("{text}{error}"))?;
         for cut in &repaired.cut {
-            let _ = writeln!(text, "{}: {} bytes behind offset {} were cut off", cut.file.display(), cut.bytes, cut.from);
+            let _ = writeln!(
+                text,
+                "{}: {} bytes behind offset {} were cut off",
+                cut.file.display(),
+                cut.bytes,
+                cut.from
+            );
         }
         if repaired.cut.is_empty() {
             text.push_str("nothing had to be repaired\n");
@@ -114,7 +125,9 @@ fn file(path: &Path) -> Result<Finding, String> {
     let file = File::open(path).map_err(failed)?;
     let bar = ProgressBar::new(file.metadata().map_err(failed)?.len());
     // The template is right; a test draws it.
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent}%  {bytes} of {total_bytes}, {eta} left") {
+    if let Ok(style) =
+        ProgressStyle::with_template("{bar:30} {percent}%  {bytes} of {total_bytes}, {eta} left")
+    {
         bar.set_style(style);
     }
     let described = describe(Counted { file, bar: &bar }, stdx::clock::wall_ms());

@@ -137,7 +137,7 @@ fn serve(
     config.observe(Box::new(storage::LogObserver(Arc::downgrade(&server))));
     for spec in config.sources() {
         let name = &spec.name;
-        server.sources.add(spec.clone()).map_err(|e| format!("Cannot serve source '{name}': {e}"))?;
+        server.rows.add(spec.clone()).map_err(|e| format!("Cannot serve source '{name}': {e}"))?;
     }
     let demo = config.live.demo.get().then(|| {
         signals.remove_in_hurry(demo::Demo::folder());

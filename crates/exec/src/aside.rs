@@ -60,7 +60,7 @@ pub(crate) fn perform_for_script(
         }
     };
     let answer = deliver.clone();
-    let sent = act.server.clerk.send(move || {
+    let sent = act.server.observe.clerk.send(move || {
         contained(&mut out, rest);
         answer(out.into_bytes());
     });
@@ -93,10 +93,10 @@ pub(crate) fn elsewhere(
         Ok(flow) => return Ok(flow),
         Err(collect) => collect,
     };
-    let (server, loop_id, client) = (act.server.clone(), act.local.id, act.session.id);
+    let (server, loop_id, client) = (act.server.clone(), act.local.log.id, act.session.id);
     let mut out = Reply::new(act.out.resp3());
     stdx::panics::changes();
-    let sent = act.server.clerk.send(move || {
+    let sent = act.server.observe.clerk.send(move || {
         contained(&mut out, collect);
         server.send(loop_id, Mail::Reply { client, bytes: out.into_bytes(), stream: None });
     });
@@ -181,13 +181,13 @@ pub(crate) fn aside(
         Ok(flow) => return Ok(flow),
         Err(collect) => collect,
     };
-    let (client, now_ms) = (act.session.id, act.local.now_ms);
+    let (client, now_ms) = (act.session.id, act.local.log.now_ms);
     if !Asides::with(|asides| asides.take(client, now_ms)) {
-        act.session.waits_for_itself(What::Thread, act.local.clock_ns);
+        act.session.waits_for_itself(What::Thread, act.local.log.clock_ns);
         return Ok(held::retry(act.session, act.local));
     }
     let one = One;
-    let (server, loop_id) = (act.server.clone(), act.local.id);
+    let (server, loop_id) = (act.server.clone(), act.local.log.id);
     let mut out = Reply::new(act.out.resp3());
     let run = move || {
         contained(&mut out, collect);

@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 /// The parts of a loop that the park uses.
 fn means<'a>(server: &'a Server, local: &mut Local) -> Means<'a> {
-    let (now_ms, seed) = (local.now_ms, local.random());
+    let (now_ms, seed) = (local.log.now_ms, local.random());
     Means { keyspace: &server.keyspace, now_ms, seed, late: Vec::new(), pieces: Vec::new() }
 }
 
@@ -42,7 +42,7 @@ fn put_off(server: &Server, local: &Local, late: Vec<Changes>) {
     for changes in late {
         let ready = server.tell(changes);
         if !ready.is_empty() {
-            server.send(local.id, Mail::Ready(ready));
+            server.send(local.log.id, Mail::Ready(ready));
         }
     }
 }
@@ -59,7 +59,7 @@ pub(crate) fn park(
 ) -> Flow {
     // Writers see it there.
     stdx::panics::changes();
-    let (client, loop_id, db, gone) = (session.id, local.id, session.db, session.cancel.clone());
+    let (client, loop_id, db, gone) = (session.id, local.log.id, session.db, session.cancel.clone());
     let newcomer = Newcomer { client, loop_id, db, gone };
     let mut means = means(server, local);
     let parked = server.park.park(&mut means, newcomer, (command, args.to_owned()), block, out);
@@ -93,7 +93,7 @@ pub fn serve(server: &Server, local: &mut Local, ready: Vec<Ready>) {
     leave_behind(server, local, means);
     let rest = serving.rest();
     if !rest.is_empty() {
-        server.send(local.id, Mail::Ready(rest));
+        server.send(local.log.id, Mail::Ready(rest));
     }
 }
 
@@ -138,7 +138,7 @@ pub fn leave(server: &Server, local: &mut Local, client: u64) -> Option<Arc<Wait
 pub fn give_to_job(server: &Arc<Server>, local: &mut Local, session: &mut Session, waiter: &Waiter) {
     session.set_flag(flag::BLOCKED, false);
     if let Some(away) = &mut session.away {
-        away.goes_to_job(local.clock_ns);
+        away.goes_to_job(local.log.clock_ns);
     }
     hand_on::serve(server, local, session, waiter);
 }
@@ -155,7 +155,7 @@ pub fn wait(
     crate::waited::waits_on(server, local, session, wait.spent);
     let elapsed_ms = stdx::clock::mono_ns().saturating_sub(wait.since_ns) / 1_000_000;
     let left = |ms: u64| match until_ms {
-        Some(until) => until.saturating_sub(local.now_ms),
+        Some(until) => until.saturating_sub(local.log.now_ms),
         None => ms.saturating_sub(elapsed_ms),
     };
     // The time of one that is up comes with the next look at the clock.

@@ -77,7 +77,7 @@ pub(crate) fn execute_row(
 /// wrote is taken back already.
 #[cold]
 pub fn recover(server: &Server, local: &mut Local, session: &mut Session, out: &mut Reply) {
-    local.lap();
+    local.log.lap();
     (local.incoming, local.key_hash, local.away) = (None, None, false);
     session.rows.give_up();
     (session.done, session.hushed) = (0, false);
@@ -89,7 +89,7 @@ pub fn recover(server: &Server, local: &mut Local, session: &mut Session, out: &
         // EXEC had taken it.
         crate::transaction::leave(server, local, session);
     }
-    server.stats.rejected(local, None, job::BROKEN);
+    server.observe.stats.rejected(&local.log, None, job::BROKEN);
     match session.reply_mode {
         ReplyMode::On | ReplyMode::SkipNext => out.error(job::BROKEN),
         ReplyMode::Off => {}
@@ -155,7 +155,7 @@ fn refuse(act: &mut Act<'_, '_>, command: Option<&'static Command>, error: &Erro
         multi.broken = true;
         act.session.set_flag(flag::DIRTY_EXEC, true);
     }
-    act.server.stats.rejected(act.local, command, &error.text());
+    act.server.observe.stats.rejected(&act.local.log, command, &error.text());
     act.out.error(&error.text());
     Flow::Done
 }
@@ -186,8 +186,8 @@ fn serve(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Fl
     let littered = if is_full { stdx::reclaim::deferred() } else { 0 };
     let number = command::places::of(command);
     act.session.info.runs(number);
-    let before = act.local.clock_ns;
-    act.local.begin_command(act.session.id, number);
+    let before = act.local.log.clock_ns;
+    act.local.log.begin_command(act.session.id, number);
     let newest = act.local.newest;
     let mark = act.out.len();
     let flow = match plan {
@@ -204,7 +204,7 @@ fn serve(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Fl
     if flooded > 0 {
         act.session.published.add(flooded, crate::pubsub::made() - made);
     }
-    let ns = act.local.lap() - before;
+    let ns = act.local.log.lap() - before;
     let spent = account(act, command, args, ns, &flow);
     match flow {
         Flow::Held(_) => return flow,
@@ -217,7 +217,7 @@ fn serve(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Fl
     let reply = &act.out.as_bytes()[mark..];
     act.session.info.last_ns.store(ns, Ordering::Relaxed);
     let ran = Ran { command, number, ns, args, reply, spent: spent.as_ref() };
-    act.server.stats.called(act.local, &act.server.config.live, &act.session.info, ran);
+    act.server.observe.stats.called(&act.local.log, &act.server.config.live, &act.session.info, ran);
     flow
 }
 
@@ -248,7 +248,7 @@ fn remember(
     let (server, local, session) = (act.server, &mut *act.local, &mut *act.session);
     let mut spent = if ns >= BIG_NS { took_long(server, local, session, command, args, ns) } else { None };
     if ends_wait {
-        let at = local.now_ms;
+        let at = local.log.now_ms;
         let request = spent.get_or_insert_with(|| Request::ran(command.name, at, ns));
         crate::waited::end_waits(server, local, session, request);
     }
@@ -267,13 +267,14 @@ fn took_long(
     ns: u64,
 ) -> Option<Request> {
     let words = crate::calls::words(command, args);
-    let (culprit, lock_ns) = local.piece(server, Some(session.info.clone()), command.name, words, ns);
+    let (culprit, lock_ns) =
+        local.log.piece(&server.observe, Some(session.info.clone()), command.name, words, ns);
     if ns < SLOW_NS {
         return None;
     }
     let behind = (culprit.client_id() != session.id).then(|| culprit.clone());
     let mut request = Request {
-        unix_ms: local.now_ms,
+        unix_ms: local.log.now_ms,
         command: command.name,
         inline_ns: ns,
         lock_ns,
@@ -281,7 +282,7 @@ fn took_long(
         behind,
         ..Request::default()
     };
-    if let Some(late) = &local.turn.late {
+    if let Some(late) = &local.log.turn.late {
         (request.loop_ns, request.behind) = (late.ns, Some(late.culprit.clone()));
         late.remembered.set(true);
     }
@@ -292,6 +293,6 @@ fn took_long(
 fn away(local: &mut Local, session: &mut Session, command: &'static Command, args: Args<'_>, began_ns: u64) {
     let is_job = std::mem::take(&mut local.away);
     let words = crate::calls::words(command, args);
-    let inline_ns = local.clock_ns - began_ns;
+    let inline_ns = local.log.clock_ns - began_ns;
     session.away = Some(Box::new(Away { command, words, began_ns, inline_ns, parked_ns: 0, is_job }));
 }

@@ -6,7 +6,7 @@ use crate::piece::{Desk, Piece, Step, Who};
 use crate::pubsub::Passing;
 use crate::session::Subscriptions;
 use crate::works::KEYS;
-use crate::{Local, Server, actions, blocking, fetching, rows, scripts};
+use crate::{Local, Server, actions, blocking, eval, fetching, rows};
 use resp::Reply;
 use std::sync::Arc;
 use stdx::points::{self, Point};
@@ -15,11 +15,6 @@ use stdx::points::{self, Point};
 fn home<'a>(desk: &'a mut Desk<'_>) -> (Arc<Server>, &'a mut Local) {
     let local = desk.home.downcast_mut::<Local>().expect("a loop drives its own work");
     (local.server.clone(), local)
-}
-
-/// The server whose loop drives a piece.
-pub(crate) fn server_of(desk: &Desk<'_>) -> Arc<Server> {
-    desk.home.downcast_ref::<Local>().expect("a loop drives its own work").server.clone()
 }
 
 /// A slice is done: what is left of it, if there is more.
@@ -97,7 +92,7 @@ impl Piece for Publishing {
             // By mail: it may be a deed of a transaction that waits for the answer.
             let mut out = Reply::new(false);
             out.int(sent as i64);
-            server.send(local.id, Mail::Reply { client: self.0, bytes: out.into_bytes(), stream: None });
+            server.send(local.log.id, Mail::Reply { client: self.0, bytes: out.into_bytes(), stream: None });
             return Step::Over(None);
         }
         Step::More(self)
@@ -123,7 +118,7 @@ pub(crate) struct Libraries;
 
 impl Piece for Libraries {
     fn advance(self: Box<Self>, desk: &mut Desk<'_>) -> Step {
-        let is_left = scripts::load_some_libraries(home(desk).1);
+        let is_left = eval::load_some_libraries(home(desk).1);
         more(is_left, self)
     }
 }
@@ -133,7 +128,7 @@ pub(crate) struct Collecting;
 
 impl Piece for Collecting {
     fn advance(self: Box<Self>, desk: &mut Desk<'_>) -> Step {
-        let is_left = scripts::collect_some(home(desk).1);
+        let is_left = eval::collect_some(home(desk).1);
         more(is_left, self)
     }
 }

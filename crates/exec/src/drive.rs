@@ -34,11 +34,11 @@ impl Home for Here<'_> {
     }
 
     fn wait(&mut self, wait: Box<Wait>) {
-        self.server.send(self.local.id, Mail::Wait(wait));
+        self.server.send(self.local.log.id, Mail::Wait(wait));
     }
 
     fn kill(&mut self, client: u64) {
-        self.server.send(self.local.id, Mail::Kill { client });
+        self.server.send(self.local.log.id, Mail::Kill { client });
     }
 }
 

@@ -14,11 +14,11 @@ mod loading;
 mod log;
 mod saving;
 
+pub use self::log::Rewrite;
+pub(crate) use self::log::{begin_rewrite, is_rewriting};
+pub use self::log::{configure_log, rewrite_now, switch_log};
 pub use ending::{Wish, end_in_order, give_up_end};
 pub(crate) use loading::reload;
-pub use self::log::Rewrite;
-pub use self::log::{configure_log, rewrite_now, switch_log};
-pub(crate) use self::log::{begin_rewrite, is_rewriting};
 pub use loading::{Load, expect_load, load_at_start};
 pub(crate) use saving::{Purpose, begin, cancel, is_busy};
 
@@ -229,7 +229,7 @@ pub(crate) fn figures(server: &Server) -> Persistence {
     let loading = server.durability.is_loading().then(|| {
         let (loaded_bytes, total_bytes) = server.durability.storage().map_or((0, 0), Storage::progress);
         let started_s = count(&load.started_s);
-        let used_bytes = server.measured.allocator().allocated;
+        let used_bytes = server.observe.measured.allocator().allocated;
         let elapsed_s = now_s.saturating_sub(started_s);
         Loading { started_s, loaded_bytes, total_bytes, elapsed_s, used_bytes }
     });

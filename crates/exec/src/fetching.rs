@@ -16,6 +16,7 @@ use command::{Command, Error, Flow};
 use keyspace::{Changes, Keyspace, View};
 use resp::{Args, Reply};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The server as its rows see it.
 pub(crate) struct Around {
@@ -23,6 +24,8 @@ pub(crate) struct Around {
     pub(crate) memory: Arc<Memory>,
     pub(crate) http: Arc<Http>,
     pub(crate) loops: Arc<[Mailbox]>,
+    /// Whether there are any sources; scripts ask it. Set before they are, cleared after.
+    pub(crate) any: Arc<AtomicBool>,
 }
 
 impl House for Around {
@@ -35,13 +38,14 @@ impl House for Around {
     }
 
     fn show(&self, sources: &[Arc<Entry>]) {
+        self.any.store(!sources.is_empty(), Ordering::Relaxed);
         self.http.show(sources);
     }
 }
 
 /// Looks at how full the sources' caches are; now and then.
 pub fn cron(server: &Server) {
-    server.sources.note_sizes(|number| memory::fullness(server, number));
+    server.rows.note_sizes(|number| memory::fullness(server, number));
 }
 
 /// A loop takes a letter.
@@ -51,7 +55,7 @@ pub fn receive(server: &Server, local: &mut Local, letter: Letter) {
         Letter::Drop(dropping) => local.works.push(Box::new(Removing(dropping))),
         Letter::Flush(place) => {
             let mut told = Vec::new();
-            server.sources.flush(place, local.now_ms, &mut told);
+            server.rows.flush(place, local.log.now_ms, &mut told);
             tell(server, local, told);
         }
         Letter::Arrived(clients, arrival) => {
@@ -63,13 +67,13 @@ pub fn receive(server: &Server, local: &mut Local, letter: Letter) {
 /// Installs some rows; true if there are more.
 pub(crate) fn fill(server: &Server, local: &mut Local, fill: &mut Fill, count: usize) -> bool {
     let mut news = News::default();
-    let is_left = fill.advance(&server.sources, local.now_ms, count, &mut news);
+    let is_left = fill.advance(&server.rows, local.log.now_ms, count, &mut news);
     if news.grows {
         server.memory.stir();
     }
     tell(server, local, news.told);
     for (loop_id, letter) in news.letters {
-        match loop_id == local.id {
+        match loop_id == local.log.id {
             true => receive(server, local, letter),
             false => server.send(loop_id, Mail::Source(letter)),
         }
@@ -80,7 +84,7 @@ pub(crate) fn fill(server: &Server, local: &mut Local, fill: &mut Fill, count: u
 /// Removes some items; true if there are more.
 pub(crate) fn drop_items(server: &Server, local: &mut Local, dropping: &mut Dropping, count: usize) -> bool {
     let mut told = Vec::new();
-    let is_left = dropping.advance(&server.sources, local.now_ms, count, &mut told);
+    let is_left = dropping.advance(&server.rows, local.log.now_ms, count, &mut told);
     tell(server, local, told);
     is_left
 }
@@ -88,14 +92,14 @@ pub(crate) fn drop_items(server: &Server, local: &mut Local, dropping: &mut Drop
 /// Removes all items of a source: O(1) under all locks, what was there is freed elsewhere.
 pub(crate) fn empty(server: &Server, local: &mut Local, entry: &Entry) {
     let mut told = Vec::new();
-    rows::empty(&server.keyspace, entry, local.now_ms, &mut told);
+    rows::empty(&server.keyspace, entry, local.log.now_ms, &mut told);
     tell(server, local, told);
 }
 
 /// Ends a source; false if there is none of that name.
 pub(crate) fn remove(server: &Server, local: &mut Local, name: &[u8]) -> bool {
     let mut told = Vec::new();
-    let was_there = server.sources.remove(name, local.now_ms, &mut told);
+    let was_there = server.rows.remove(name, local.log.now_ms, &mut told);
     tell(server, local, told);
     was_there
 }
@@ -103,7 +107,7 @@ pub(crate) fn remove(server: &Server, local: &mut Local, name: &[u8]) -> bool {
 /// The same where only the server is at hand. Not on a demoted thread: it takes locks.
 pub(crate) fn take_back(server: &Server, name: &[u8]) {
     let mut told = Vec::new();
-    server.sources.remove(name, stdx::clock::wall_ms(), &mut told);
+    server.rows.remove(name, stdx::clock::wall_ms(), &mut told);
     told.into_iter().for_each(|changes| tell_from_aside(server, changes));
 }
 
@@ -122,7 +126,12 @@ fn tell(server: &Server, local: &mut Local, told: Vec<Changes>) {
 /// The client whose command asks for rows.
 #[inline]
 fn asker(local: &Local, session: &Session) -> Asker {
-    Asker { client: session.id, loop_id: local.id, now_ms: local.now_ms, clock_ns: local.clock_ns }
+    Asker {
+        client: session.id,
+        loop_id: local.log.id,
+        now_ms: local.log.now_ms,
+        clock_ns: local.log.clock_ns,
+    }
 }
 
 /// How a client goes on whose command cannot run now.
@@ -142,7 +151,7 @@ fn hold(session: &Session, until_ms: u64) -> Flow {
 pub(crate) fn plan(server: &Server, session: &mut Session, command: &Command, args: Args<'_>) -> Plan {
     // Within a transaction SELECT holds for what is behind it.
     let db = session.multi.as_ref().and_then(|multi| multi.selected).unwrap_or(session.db);
-    rows::plan(&server.sources, &mut session.rows, db, command, args)
+    rows::plan(&server.rows, &mut session.rows, db, command, args)
 }
 
 /// Runs a command of several keys, some of them rows, or goes on with it.
@@ -155,7 +164,7 @@ pub(crate) fn fetch(
     out: &mut Reply,
 ) -> Flow {
     let (asker, mut told) = (asker(local, session), Vec::new());
-    let fetched = rows::fetch(&server.sources, asker, &mut session.rows, (command, args), out, &mut told);
+    let fetched = rows::fetch(&server.rows, asker, &mut session.rows, (command, args), out, &mut told);
     tell(server, local, told);
     match fetched {
         Ok(Fetched::Done) => Flow::Done,
@@ -200,7 +209,7 @@ pub(crate) fn preload<'a>(
     keys: impl Iterator<Item = &'a [u8]>,
 ) -> Option<Result<Flow, Error>> {
     let asker = asker(act.local, act.session);
-    let stop = rows::preload(&act.server.sources, asker, &mut act.session.rows, keys)?;
+    let stop = rows::preload(&act.server.rows, asker, &mut act.session.rows, keys)?;
     Some(stopped(act.session, stop))
 }
 
@@ -231,6 +240,6 @@ pub(crate) fn ask_ahead_for(
     args: Args<'_>,
 ) {
     if session.db == 0 {
-        rows::ask_ahead(&server.sources, local.now_ms, command, args);
+        rows::ask_ahead(&server.rows, local.log.now_ms, command, args);
     }
 }

@@ -114,8 +114,8 @@ fn trouble(act: &Act<'_, '_>, command: &Command) -> Result<(), Stop> {
     // Scripts may write; so they wait, too.
     let queues = act.session.multi.is_some() && !command.is(facts::INSIDE_MULTI);
     if durability.is_log_full() && !queues && (queued_writes || command.may_write()) {
-        act.session.waits_for_itself(What::Log, act.local.clock_ns);
-        return Err(held(act, act.local.now_ms + 1));
+        act.session.waits_for_itself(What::Log, act.local.log.clock_ns);
+        return Err(held(act, act.local.log.now_ms + 1));
     }
     Ok(())
 }
@@ -123,11 +123,11 @@ fn trouble(act: &Act<'_, '_>, command: &Command) -> Result<(), Stop> {
 /// Where its keys are. A command of very many keys is looked at in several turns.
 #[inline]
 fn route(act: &mut Act<'_, '_>, command: &Command, args: Args<'_>) -> Result<Plan, Stop> {
-    if !act.server.sources.any() {
+    if !act.server.rows.any() {
         return Ok(Plan::Own);
     }
     match fetching::plan(act.server, act.session, command, args) {
-        Plan::Later => Err(held(act, act.local.now_ms)),
+        Plan::Later => Err(held(act, act.local.log.now_ms)),
         plan => Ok(plan),
     }
 }
@@ -151,8 +151,8 @@ fn ration(act: &mut Act<'_, '_>, command: &Command) -> Result<(), Stop> {
     let queued = act.session.multi.is_some() && !command.is(facts::RUNS_QUEUE);
     match memory::admit(act.server, act.local, act.session) {
         Verdict::Wait if !queued => {
-            act.session.waits_for_itself(What::Reclaim, act.local.clock_ns);
-            return Err(held(act, act.local.now_ms));
+            act.session.waits_for_itself(What::Reclaim, act.local.log.clock_ns);
+            return Err(held(act, act.local.log.now_ms));
         }
         Verdict::Short => act.session.short = true,
         Verdict::Run | Verdict::Wait => {}
@@ -198,8 +198,8 @@ fn fit(plan: Plan) -> Result<Plan, Stop> {
 fn pause(act: &mut Act<'_, '_>, command: &Command) -> Result<(), Stop> {
     let pause = &act.server.work.pause;
     let queued_writes = || act.session.multi.as_ref().is_some_and(|multi| multi.queue.has_writes());
-    if pause.is_on() && pause.holds(command, queued_writes, act.local.now_ms) {
-        return Err(Stop::Held(held::for_pause(pause, act.session, act.local.clock_ns)));
+    if pause.is_on() && pause.holds(command, queued_writes, act.local.log.now_ms) {
+        return Err(Stop::Held(held::for_pause(pause, act.session, act.local.log.clock_ns)));
     }
     Ok(())
 }
@@ -217,10 +217,10 @@ fn litter(act: &mut Act<'_, '_>, command: &Command) -> Result<bool, Stop> {
 
 #[cold]
 fn wait_for_reclaim(act: &Act<'_, '_>) -> Stop {
-    if act.session.waits_for_itself(What::Reclaim, act.local.clock_ns) {
-        act.server.stats.reclaim_delays.fetch_add(1, Ordering::Relaxed);
+    if act.session.waits_for_itself(What::Reclaim, act.local.log.clock_ns) {
+        act.server.observe.stats.reclaim_delays.fetch_add(1, Ordering::Relaxed);
     }
-    held(act, act.local.now_ms + 2)
+    held(act, act.local.log.now_ms + 2)
 }
 
 /// Very many messages are under way, many of them the client's own, and it would add to them. Gives since
@@ -236,8 +236,8 @@ fn flood(act: &mut Act<'_, '_>, command: &Command) -> Result<u64, Stop> {
 
 #[cold]
 fn wait_for_messages(act: &Act<'_, '_>) -> Stop {
-    act.session.waits_for_itself(What::Messages, act.local.clock_ns);
-    held(act, act.local.now_ms + 1)
+    act.session.waits_for_itself(What::Messages, act.local.log.clock_ns);
+    held(act, act.local.log.now_ms + 1)
 }
 
 /// Whether messages may come of a command: those it publishes, and what its writes tell.

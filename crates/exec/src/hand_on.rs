@@ -8,11 +8,11 @@ use crate::mail::Mail;
 use crate::park::Waiter;
 use crate::piece::{Piece, Who};
 use crate::queue::Queue;
-use crate::scripts::Outside;
 use crate::session::ReplyMode;
 use crate::{Flow, Local, Server, Session, drive};
 use command::{Command, Error, Handler, Run};
 use resp::{Args, OwnedArgs, Reply};
+use scripts::Outside;
 use std::sync::Arc;
 use work::gather::{Gather, Reader};
 use work::keys::{Keys, Scan, long_scan};
@@ -20,14 +20,14 @@ use work::keys::{Keys, Scan, long_scan};
 /// A client as its job knows it.
 fn client(local: &mut Local, session: &Session, resp3: bool) -> Client {
     Client {
-        loop_id: local.id,
+        loop_id: local.log.id,
         info: session.info.clone(),
         gone: session.cancel.clone(),
         db: session.db,
         resp3,
         may_stream: session.reply_mode == ReplyMode::On,
-        now_ms: local.now_ms,
-        used_ms: session.uses_at(local.now_ms),
+        now_ms: local.log.now_ms,
+        used_ms: session.uses_at(local.log.now_ms),
         random: local.random(),
     }
 }
@@ -102,7 +102,7 @@ fn begin_bulk(
     what: (bulk::BulkWords, bulk::Answer),
     out: &mut Reply,
 ) -> Flow {
-    let who = Who { client: session.id, command: what.0.command(), loop_id: local.id };
+    let who = Who { client: session.id, command: what.0.command(), loop_id: local.log.id };
     let (info, gone) = (session.info.clone(), session.cancel.clone());
     let attempt = Attempt::new(who, info, Some(gone), server.memory.work.clone());
     match BulkJob::new(attempt, session.db, what, out.resp3()) {
@@ -116,7 +116,7 @@ fn begin_bulk(
 
 /// `KEYS pattern`: its reply streams as soon as there is a snapshot.
 pub(crate) fn start_keys(server: &Arc<Server>, local: &mut Local, session: &Session, args: Args<'_>) -> Flow {
-    let client = (session.info.clone(), session.cancel.clone(), local.id);
+    let client = (session.info.clone(), session.cancel.clone(), local.log.id);
     let mut keys = Keys::new(&server.work, client, session.db, args.at(1), session.resp3);
     if keys.open() {
         return Flow::Stream(keys);

@@ -12,7 +12,7 @@ use resp::Args;
 pub(crate) fn is_guarded(server: &Server, local: &Local, command: &Command, args: Args<'_>) -> bool {
     let mut keys = Vec::new();
     command.each_key(args, &mut |i, _| keys.push(args.at(i)));
-    note_guard(local, server.keyspace.guarded(keys.into_iter(), local.now_ms))
+    note_guard(local, server.keyspace.guarded(keys.into_iter(), local.log.now_ms))
 }
 
 /// Notes for whom a client is about to be held; true if for anybody.
@@ -27,9 +27,9 @@ pub(crate) fn note_guard(local: &Local, guarded: Option<keyspace::Guarded>) -> b
 pub(crate) fn wait_for_guard(session: &Session, local: &Local) -> Flow {
     session.set_flag(flag::BLOCKED, true);
     if session.guarded.get().is_none() {
-        session.guarded.set(Some((local.guard.get(), local.clock_ns)));
+        session.guarded.set(Some((local.guard.get(), local.log.clock_ns)));
     }
-    Flow::Held(local.now_ms + 1)
+    Flow::Held(local.log.now_ms + 1)
 }
 
 /// Lets a command wait for the end of CLIENT PAUSE: when that is.
@@ -43,18 +43,18 @@ pub(crate) fn for_pause(pause: &Pause, session: &mut Session, now_ns: u64) -> u6
 /// The command is run again in a moment: what it depends on is being done by another loop now.
 pub(crate) fn retry(session: &Session, local: &Local) -> Flow {
     session.set_flag(flag::BLOCKED, true);
-    Flow::Held(local.now_ms + 1)
+    Flow::Held(local.log.now_ms + 1)
 }
 
 /// The command looks again after so many milliseconds.
 pub(crate) fn retry_later(session: &Session, local: &Local, ms: u64) -> Flow {
     session.set_flag(flag::BLOCKED, true);
-    Flow::Held(local.now_ms + ms)
+    Flow::Held(local.log.now_ms + ms)
 }
 
 /// The command has done a slice of its work, and is run again in this loop's next turn (`Session::done` says
 /// where).
 pub(crate) fn go_on(session: &Session, local: &Local) -> Flow {
     session.set_flag(flag::BLOCKED, true);
-    Flow::Held(local.now_ms)
+    Flow::Held(local.log.now_ms)
 }

@@ -12,24 +12,24 @@ pub fn cron(server: &Arc<Server>, local: &mut Local) {
             local.leaving.push(client);
         }
     }
-    server.work.pause.goes_on(local.now_ms);
+    server.work.pause.goes_on(local.log.now_ms);
     if let Some(lua) = &mut local.lua {
         lua.heed();
         let (scripts, functions) = lua.bytes();
-        local.recorder.set(Counter::LuaBytes, scripts as u64);
-        local.recorder.set(Counter::LuaFunctionBytes, functions as u64);
+        local.log.recorder.set(Counter::LuaBytes, scripts as u64);
+        local.log.recorder.set(Counter::LuaFunctionBytes, functions as u64);
     }
-    if local.id == 0 {
+    if local.log.id == 0 {
         crate::durable::tend(server, local);
         let orphan_ms = server.config.live.script_orphan_ms.size() as u64;
-        server.work.lines.tend(local.clock_ns);
-        server.scripts.end_orphans(local.clock_ns / 1_000_000, orphan_ms);
+        server.work.lines.tend(local.log.clock_ns);
+        server.scripts.end_orphans(local.log.clock_ns / 1_000_000, orphan_ms);
         // The allocator asks its arenas one by one, and whoever holds one may not be running.
-        let (errand, now_ms) = (server.clone(), local.now_ms);
-        server.clerk.send(move || {
-            let speeds = errand.stats.sample(now_ms, crate::memory::look(&errand, now_ms));
-            errand.measured.note_speeds(speeds);
-            errand.measured.sample(now_ms, &errand.crowd);
+        let (errand, now_ms) = (server.clone(), local.log.now_ms);
+        server.observe.clerk.send(move || {
+            let speeds = errand.observe.stats.sample(now_ms, crate::memory::look(&errand, now_ms));
+            errand.observe.measured.note_speeds(speeds);
+            errand.observe.measured.sample(now_ms, &errand.observe.crowd);
         });
     }
 }

@@ -125,12 +125,14 @@ fn lock_keys<'a>(act: &mut Act<'a, '_>, command: &'static Command, args: Args<'_
     let known = local.key_hash.take();
     let key = command.single_key().and_then(|at| Some((args.get(at)?, known.filter(|_| at == 1))));
     let mut view = match key {
-        Some((key, Some(hash))) => View::locked_hashed(&server.keyspace, key, hash, session.db, local.now_ms),
-        Some((key, None)) => View::locked_one(&server.keyspace, key, session.db, local.now_ms),
+        Some((key, Some(hash))) => {
+            View::locked_hashed(&server.keyspace, key, hash, session.db, local.log.now_ms)
+        }
+        Some((key, None)) => View::locked_one(&server.keyspace, key, session.db, local.log.now_ms),
         None => {
             let mut keys = KeySet::default();
             command.each_key(args, &mut |i, _| keys.add(args.at(i)));
-            View::locked_many(&server.keyspace, &keys, session.db, local.now_ms)
+            View::locked_many(&server.keyspace, &keys, session.db, local.log.now_ms)
         }
     };
     if view.has_intents() {
@@ -236,7 +238,7 @@ fn whole(act: &mut Act<'_, '_>, command: &'static Command, handler: Handler, arg
         return flow;
     }
     let (server, mark) = (act.server, act.out.len());
-    let mut view = View::open(&server.keyspace, act.session.db, act.local.now_ms);
+    let mut view = View::open(&server.keyspace, act.session.db, act.local.log.now_ms);
     let caller = Caller { may_stream: true, client_id: act.session.id, ..Caller::default() };
     let mut cx = Cx::new(&mut view, act.out, caller, Budget::unlimited(None), act.local.random());
     let result = handler(&mut cx, args);

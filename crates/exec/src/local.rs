@@ -1,7 +1,7 @@
 //! The state one loop has for itself.
 
 use crate::aside::Collected;
-use crate::{Server, chores, pubsub, rows, scripts, works};
+use crate::{Server, chores, pubsub, rows, works};
 use observe::TurnLog;
 use resp::OwnedArgs;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub struct Local {
     /// Messages nobody waits for, on their way through the patterns, one after the other.
     pub(crate) announced: std::collections::VecDeque<pubsub::Announced>,
     /// Deeds that wait for an answer by mail, by their client.
-    pub(crate) acting: std::collections::HashMap<u64, Box<scripts::Deeds>>,
+    pub(crate) acting: std::collections::HashMap<u64, Box<crate::deeds::Deeds>>,
     /// The words of the command that is about to run, if they are many: whoever keeps them takes a share
     /// instead of a copy.
     pub incoming: Option<Arc<OwnedArgs>>,
@@ -81,21 +81,5 @@ impl Local {
         // A step of a linear congruential generator, whose weak low bits go to the top and into the others.
         self.random = self.random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         self.random.rotate_left(32) ^ self.random
-    }
-}
-
-impl std::ops::Deref for Local {
-    type Target = TurnLog;
-
-    #[inline]
-    fn deref(&self) -> &TurnLog {
-        &self.log
-    }
-}
-
-impl std::ops::DerefMut for Local {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut TurnLog {
-        &mut self.log
     }
 }

@@ -1,21 +1,11 @@
 //! Letters of threads to an event loop: one queue per loop, and an eventfd that wakes it (`stdx::letterbox`).
 
 use crate::piece::Letter;
-use crate::reading::Answer;
 use command::Stream;
-use resp::OwnedArgs;
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use stdx::letterbox::{Bell, Letterbox};
-
-/// A script on a thread has a command performed that is no function of the keyspace.
-pub struct Errand {
-    pub client: u64,
-    pub words: OwnedArgs,
-    pub resp3: bool,
-    pub reply: Arc<Answer<Vec<u8>>>,
-}
 
 /// A letter to a loop.
 pub enum Mail {
@@ -30,9 +20,9 @@ pub enum Mail {
     /// Long work tells something: see [`crate::drive::receive`].
     Work(Letter),
     /// A script's thread has something performed.
-    Errand(Box<Errand>),
+    Errand(Box<scripts::Errand>),
     /// What a committed script or transaction still has to do.
-    Deeds(Box<crate::scripts::Deeds>),
+    Deeds(Box<crate::deeds::Deeds>),
     /// Keys were filled that somebody waits for.
     Ready(Vec<keyspace::Ready>),
     /// A client that waited has much to do: see [`crate::blocking::give_to_job`].
@@ -60,6 +50,15 @@ impl From<pubsub::Letter> for Mail {
         match letter {
             pubsub::Letter::Publish(message) => Mail::Publish(message),
             pubsub::Letter::Announce(announced) => Mail::Announce(announced),
+        }
+    }
+}
+
+impl From<scripts::Letter> for Mail {
+    fn from(letter: scripts::Letter) -> Mail {
+        match letter {
+            scripts::Letter::Errand(errand) => Mail::Errand(errand),
+            scripts::Letter::Deeds(committed) => Mail::Deeds(crate::deeds::Deeds::new(*committed, 0)),
         }
     }
 }

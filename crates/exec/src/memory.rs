@@ -19,6 +19,7 @@
 //! Costs: nothing but a load when nothing is limited; else O(databases in use) for a write below the limit.
 
 use crate::{Local, Server, Session};
+pub(crate) use command::OOM;
 use command::{Command, table};
 use config::Live;
 use keyspace::{Changes, Evicted, Keyspace, Policy};
@@ -39,9 +40,6 @@ const SMOOTH: i64 = 64;
 const NOTED: u32 = 32;
 /// The longest a writer waits without anything being evicted.
 const PATIENCE_MS: u64 = 500;
-
-/// Redis's words for it.
-pub(crate) const OOM: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 
 /// See the module.
 pub struct Memory {
@@ -295,7 +293,7 @@ pub(crate) fn admit(server: &Server, local: &mut Local, session: &Session) -> Ve
     let memory = &server.memory;
     let limit = memory.limit.load(Relaxed);
     let waiting = session.short_since.take();
-    if limit == 0 || server.work.pause.stops_writes(local.now_ms) {
+    if limit == 0 || server.work.pause.stops_writes(local.log.now_ms) {
         return Verdict::Run;
     }
     memory.stir();
@@ -308,9 +306,9 @@ pub(crate) fn admit(server: &Server, local: &mut Local, session: &Session) -> Ve
     if used <= limit {
         return Verdict::Run;
     }
-    memory.note_over(true, local.now_ms);
+    memory.note_over(true, local.log.now_ms);
     let mut told = Vec::new();
-    let paid = pay(server, local.now_ms, limit, &mut Pace::evictions(AT_ONCE), &mut told);
+    let paid = pay(server, local.log.now_ms, limit, &mut Pace::evictions(AT_ONCE), &mut told);
     let verdict = match paid {
         Paid::Enough => Verdict::Run,
         Paid::Nothing => Verdict::Short,
@@ -319,12 +317,13 @@ pub(crate) fn admit(server: &Server, local: &mut Local, session: &Session) -> Ve
             let slack = (limit / 32).clamp(256 << 10, 64 << 20);
             let far = memory.used(&server.keyspace) > limit + slack;
             let evicted = server.keyspace.stats.evicted_keys.load(Relaxed);
-            let since = waiting.filter(|(_, then)| *then == evicted).map_or(local.now_ms, |(since, _)| since);
+            let since =
+                waiting.filter(|(_, then)| *then == evicted).map_or(local.log.now_ms, |(since, _)| since);
             match far {
                 false => Verdict::Run,
-                true if local.now_ms - since > PATIENCE_MS => Verdict::Short,
+                true if local.log.now_ms - since > PATIENCE_MS => Verdict::Short,
                 true => {
-                    pay(server, local.now_ms, limit, &mut Pace::slice(), &mut told);
+                    pay(server, local.log.now_ms, limit, &mut Pace::slice(), &mut told);
                     session.short_since.set(Some((since, evicted)));
                     Verdict::Wait
                 }
@@ -350,9 +349,9 @@ pub fn tend(server: &Arc<Server>, local: &mut Local) {
     server.keyspace.feed_accesses();
     let looked = memory.looked_ms.load(Relaxed);
     let pause = if memory.stirred.load(Relaxed) || memory.owes() { LOOK_MS } else { LOOK_IDLE_MS };
-    let due = local.now_ms >= looked + pause || local.now_ms < looked;
+    let due = local.log.now_ms >= looked + pause || local.log.now_ms < looked;
     if due
-        && memory.looked_ms.compare_exchange(looked, local.now_ms, Relaxed, Relaxed).is_ok()
+        && memory.looked_ms.compare_exchange(looked, local.log.now_ms, Relaxed, Relaxed).is_ok()
         && !memory.looking.swap(true, Relaxed)
     {
         if server.keyspace.active_snapshots() > 0 {
@@ -360,9 +359,9 @@ pub fn tend(server: &Arc<Server>, local: &mut Local) {
             server.keyspace.prune();
         }
         memory.stirred.store(false, Relaxed);
-        let (errand, now_ms) = (server.clone(), local.now_ms);
+        let (errand, now_ms) = (server.clone(), local.log.now_ms);
         // The allocator asks its arenas one by one, and whoever holds one may not be running: no loop waits for that.
-        let sent = server.clerk.send(move || {
+        let sent = server.observe.clerk.send(move || {
             look(&errand, now_ms);
             errand.memory.looking.store(false, Relaxed);
         });
@@ -372,7 +371,7 @@ pub fn tend(server: &Arc<Server>, local: &mut Local) {
     }
     if memory.owes() {
         let mut told = Vec::new();
-        pay_all(server, local.now_ms, &mut told);
+        pay_all(server, local.log.now_ms, &mut told);
         told.into_iter().for_each(|changes| server.after(local, changes));
     }
 }
@@ -392,7 +391,7 @@ pub(crate) fn look(server: &Server, now_ms: u64) -> u64 {
     };
     let before = apart();
     let said = server.allocator();
-    server.measured.note_allocator(said);
+    server.observe.measured.note_allocator(said);
     let allocated = said.allocated as i64;
     let after = apart();
     let (outside, waiting) = (before.0.max(after.0), before.1.max(after.1));
@@ -518,7 +517,7 @@ fn choose(server: &Server) -> Option<usize> {
         false => 0,
     };
     let budgets = 0..=server.memory.limits.len();
-    if !server.sources.any() {
+    if !server.rows.any() {
         return (weight(0) > 0).then_some(0);
     }
     let all: u64 = budgets.clone().map(weight).sum();

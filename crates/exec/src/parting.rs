@@ -21,5 +21,5 @@ pub fn goodbye(server: &Server, local: &mut Local, session: &mut Session) {
     }
     crate::transaction::leave(server, local, session);
     crate::actions::leave_all(server, local, session);
-    server.clients.remove(session.id);
+    server.observe.clients.remove(session.id);
 }

@@ -14,7 +14,6 @@
 //! Cost: that of the command. One buffer holds the words of all commands, one after the other.
 
 use crate::Server;
-use crate::actions::libraries;
 use crate::mail::Mail;
 use crate::pubsub::Shared;
 use crate::queue::Queue;
@@ -23,6 +22,7 @@ use command::keys::{database, settle, shards_of};
 use command::{Budget, Caller, Command, Cx, Error, Handler, Run, registry};
 use keyspace::{Changes, KeySet, Keyspace, View};
 use resp::{Args, OwnedArgs, Reply};
+use scripts::libraries;
 use std::sync::Arc;
 use stdx::locks::Bits;
 

@@ -2,7 +2,7 @@
 
 use crate::act::Actions;
 use crate::mail::{Mail, Mailbox};
-use crate::{http, info, memory, park, pubsub, rows, scripts, works};
+use crate::{http, info, memory, park, pubsub, rows, works};
 use config::Config;
 use keyspace::Keyspace;
 use observe::Observe;
@@ -15,7 +15,7 @@ pub struct Server {
     pub config: Arc<Config>,
     /// What happened, and who waited for whom.
     pub observe: Arc<Observe>,
-    pub pubsub: pubsub::PubSub,
+    pub pubsub: Arc<pubsub::PubSub>,
     pub park: Arc<park::Park>,
     /// The state that long work shares: threads, snapshots, lines, CLIENT PAUSE.
     pub work: Arc<works::Work>,
@@ -25,11 +25,11 @@ pub struct Server {
     pub durability: crate::durable::Durability,
     /// Memory of the machine.
     pub memory_bytes: u64,
-    pub scripts: scripts::Scripts,
+    pub scripts: Arc<scripts::Scripts>,
     /// Functions for the commands that are none of the keyspace.
     pub actions: &'static Actions,
     /// Databases that are read through.
-    pub sources: Arc<rows::Rows>,
+    pub rows: Arc<rows::Rows>,
     pub started_ms: u64,
     pub run_id: String,
     pub(crate) loops: Arc<[Mailbox]>,
@@ -59,7 +59,7 @@ impl Server {
         if self.program.set(program).is_ok() {
             let now_ms = stdx::clock::wall_ms();
             memory::look(self, now_ms);
-            self.measured.sample(now_ms, &self.crowd);
+            self.observe.measured.sample(now_ms, &self.observe.crowd);
         }
     }
 
@@ -70,7 +70,7 @@ impl Server {
     /// How many of the cores this process may use were busy in the last second, in thousandths of a core;
     /// None: not known.
     pub fn busy_milli(&self) -> Option<u64> {
-        self.crowd.busy_milli(stdx::clock::mono_ns())
+        self.observe.crowd.busy_milli(stdx::clock::mono_ns())
     }
 
     pub fn mailbox(&self, loop_id: usize) -> &Mailbox {
@@ -95,14 +95,5 @@ impl Server {
 
     pub fn is_shutting_down(&self) -> bool {
         self.shutdown.load(Ordering::Acquire)
-    }
-}
-
-impl std::ops::Deref for Server {
-    type Target = Observe;
-
-    #[inline]
-    fn deref(&self) -> &Observe {
-        &self.observe
     }
 }

@@ -1,11 +1,12 @@
 //! How a server begins: its parts are made, wired and told of each other.
 
 use crate::mail::Mailbox;
-use crate::{Server, actions, fetching, http, info, memory, piece, pubsub, rows, scripts, waits, works};
+use crate::{Server, actions, eval, fetching, http, info, memory, piece, pubsub, rows, waits, works};
 use command::registry::{self, Names};
 use config::Config;
 use keyspace::Keyspace;
 use observe::{Holder, Holders, Observe};
+use scripts::Scripts;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -59,7 +60,7 @@ impl Server {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let boxes = mailboxes.clone();
         let post = move |loop_id: usize, letter: pubsub::Letter| boxes[loop_id].send(letter.into());
-        let pubsub = pubsub::PubSub::new(config.clone(), keyspace.clone(), Box::new(post));
+        let pubsub = Arc::new(pubsub::PubSub::new(config.clone(), keyspace.clone(), Box::new(post)));
         let boxes = mailboxes.clone();
         let post: piece::Post = Arc::new(move |to, letter| boxes[to].send(letter.into()));
         let turns = stdx::turns::Turns::new(cores);
@@ -67,26 +68,31 @@ impl Server {
         let random = |salt| stdx::hash::hash_u64(stdx::clock::wall_ns() ^ salt);
         let (memory, http) = (Arc::new(memory::Memory::new(rows::MAX)), Arc::<http::Http>::default());
         let work = works::Work::start(keyspace.clone(), turns, observe.clone(), memory.work.clone(), post);
+        let any_rows = Arc::<AtomicBool>::default();
         let around = fetching::Around {
             keyspace: keyspace.clone(),
             memory: memory.clone(),
             http: http.clone(),
             loops: mailboxes.clone(),
+            any: any_rows.clone(),
         };
-        let sources = rows::Rows::new(keyspace.clone(), loops, Box::new(around));
-        let server = Arc::new(Server {
+        let rows = rows::Rows::new(keyspace.clone(), loops, Box::new(around));
+        let server = Arc::new_cyclic(|server| Server {
             keyspace,
             config,
             observe,
-            pubsub,
             park: Arc::default(),
-            work,
             memory,
             durability: Default::default(),
             memory_bytes: info::machine_bytes(),
-            scripts: scripts::Scripts::default(),
+            scripts: {
+                let around = eval::Around { server: server.clone(), loops: mailboxes.clone() };
+                Scripts::new(work.clone(), pubsub.clone(), any_rows, Box::new(around))
+            },
+            pubsub,
+            work,
             actions: actions::table(),
-            sources,
+            rows,
             started_ms: stdx::clock::wall_ms(),
             run_id: format!("{:016x}{:016x}{:08x}", random(1), random(2), random(3) as u32),
             loops: mailboxes,
@@ -95,7 +101,6 @@ impl Server {
             program: OnceLock::new(),
             multiplexing: OnceLock::new(),
         });
-        server.scripts.take_from(&server.memory.work);
         server.observe.set_holders(Box::new(PlaceHolders(Arc::downgrade(&server))));
         actions::config::follow(&server);
         waits::watchdog::start(&server.observe)?;

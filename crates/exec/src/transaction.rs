@@ -8,12 +8,12 @@
 //! - T3: a long queue of commands that are functions of their keys runs as a job (`job.rs`) and is committed in slices;
 //!   the watched keys belong to what that commit checks.
 //! - T4: a queue with scripts or KEYS in it, or a long one that also publishes, subscribes or the like, runs like a
-//!   script: over an overlay, on a thread if it takes long (`scripts/transaction.rs`).
+//!   script: over an overlay, on a thread if it takes long (`scripts/src/transaction.rs`).
 
 use crate::act::Act;
+use crate::eval::{self, Started};
 use crate::pubsub::{FEW_PATTERNS, Kind};
 use crate::queue::Queue;
-use crate::scripts::{self, Started};
 use crate::session::{Multi, Watch, flag};
 use crate::step::step;
 use crate::{Flow, Local, Server, Session, fetching, job, rows};
@@ -93,12 +93,15 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
         if session.watch.has(session.db, key) {
             continue;
         }
-        let sources = &act.server.sources;
-        if session.db == 0 && sources.any() && session.watched_rows.begin(sources, act.local.now_ms, key)? {
+        let sources = &act.server.rows;
+        if session.db == 0
+            && sources.any()
+            && session.watched_rows.begin(sources, act.local.log.now_ms, key)?
+        {
             continue;
         }
         let mut view =
-            View::locked(&act.server.keyspace, Keyspace::shards_of([key]), session.db, act.local.now_ms);
+            View::locked(&act.server.keyspace, Keyspace::shards_of([key]), session.db, act.local.log.now_ms);
         // To watch a key is no use of it.
         view.set_quiet(true);
         if view.has_intents() {
@@ -110,7 +113,7 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
         session.watch.keys.insert((session.db, key.into()), then);
         session.watch.bytes += 2 * key.len() + WATCHED;
     }
-    act.server.clients.note_watching(&session.info, session.watched());
+    act.server.observe.clients.note_watching(&session.info, session.watched());
     session.info.watch_bytes.store(session.watch.bytes as u64, Ordering::Relaxed);
     if session.watch.holding.set(&act.server.memory.work, session.watch.bytes as u64).is_err() {
         // It is no longer known whether they are touched: EXEC takes it that they are.
@@ -148,7 +151,7 @@ pub(crate) fn leave(server: &Server, local: &mut Local, session: &mut Session) {
 
 /// Cost: O(1) beyond [`AT_A_STRETCH`] keys: the others are forgotten in slices.
 pub(crate) fn forget_watched(server: &Server, local: &mut Local, session: &mut Session) {
-    server.clients.note_watching(&session.info, 0);
+    server.observe.clients.note_watching(&session.info, 0);
     session.info.watch_bytes.store(0, Ordering::Relaxed);
     forget(server, local, session.take_watch());
 }
@@ -183,7 +186,7 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     }
     // Under its locks it is looked at again; of what runs elsewhere only the news counts from here on.
     if !act.session.watched_rows.is_empty()
-        && act.session.watched_rows.is_changed(&act.server.keyspace, act.local.now_ms)
+        && act.session.watched_rows.is_changed(&act.server.keyspace, act.local.log.now_ms)
     {
         leave(act.server, act.local, act.session);
         act.out.null_array();
@@ -210,13 +213,13 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 /// Runs the queue at once, under the locks of its keys, unless that turns out to be long.
 fn run_here(act: &mut Act<'_, '_>, multi: Multi, plain: bool) -> Result<Flow, Error> {
     let mut rows = if multi.sources {
-        rows::TransactionRows::of(&act.server.sources, multi.queue.iter())
+        rows::TransactionRows::of(&act.server.rows, multi.queue.iter())
     } else {
         rows::TransactionRows::default()
     };
     let shards = shards_needed(act.server, act.session, &multi.queue);
     let keyspace = act.server.keyspace.clone();
-    let mut view = View::locked(&keyspace, shards, act.session.db, act.local.now_ms);
+    let mut view = View::locked(&keyspace, shards, act.session.db, act.local.log.now_ms);
     // Whether what was watched is still there is no use of it; each command says for itself.
     view.set_quiet(true);
     if view.has_intents() {
@@ -257,17 +260,17 @@ fn run_commands(act: &mut Act<'_, '_>, multi: &Multi, changes_rows: bool, view: 
     act.out.array(multi.queue.len());
     let mut end = Flow::Done;
     let timed = act.server.config.live.latency_tracking.get();
-    let mut began_ns = act.local.lap();
+    let mut began_ns = act.local.log.lap();
     for (i, (command, args)) in multi.queue.iter().enumerate() {
-        view.select(rows::db_for(&act.server.sources, command, args, act.session.db));
+        view.select(rows::db_for(&act.server.rows, command, args, act.session.db));
         act.local.incoming = multi.queue.kept(i);
         let mark = act.out.len();
-        let source = if multi.sources { act.server.sources.by_db(view.db()) } else { None };
+        let source = if multi.sources { act.server.rows.by_db(view.db()) } else { None };
         let changed = source.as_ref().filter(|_| changes_rows);
         let found = match changed {
             Some(entry) => rows::look_within(entry, view, command, args),
             None if view.db() >= act.server.keyspace.databases() && !multi.sources => {
-                Err(rows::came_since(&act.server.sources, command, args))
+                Err(rows::came_since(&act.server.rows, command, args))
             }
             None => Ok(()),
         };
@@ -282,12 +285,23 @@ fn run_commands(act: &mut Act<'_, '_>, multi: &Multi, changes_rows: bool, view: 
                 }
             }
         }
-        let now_ns = act.local.lap();
+        let now_ns = act.local.log.lap();
         let error = act.out.as_bytes()[mark..].strip_prefix(b"-");
-        error.into_iter().for_each(|text| act.local.recorder.error(text));
-        act.local.recorder.within(command::places::of(command), now_ns - began_ns, error.is_some(), timed);
+        error.into_iter().for_each(|text| act.local.log.recorder.error(text));
+        act.local.log.recorder.within(
+            command::places::of(command),
+            now_ns - began_ns,
+            error.is_some(),
+            timed,
+        );
         let live = &act.server.config.live;
-        act.server.stats.queued(act.local, live, &act.session.info, (command, args), now_ns - began_ns);
+        act.server.observe.stats.queued(
+            &act.local.log,
+            live,
+            &act.session.info,
+            (command, args),
+            now_ns - began_ns,
+        );
         began_ns = now_ns;
     }
     act.local.incoming = None;
@@ -345,7 +359,7 @@ fn settle(server: &Server, session: &Session, multi: &Multi, shards: Bits, view:
             selected =
                 args.get(1).and_then(|db| database(server.keyspace.databases(), db).ok()).unwrap_or(selected);
         }
-        let db = rows::db_for(&server.sources, command, args, selected);
+        let db = rows::db_for(&server.rows, command, args, selected);
         command.each_key(args, &mut |i, _| keys.push((db, args.at(i))));
     }
     view.settle(&keys, multi.queue.has_writes());
@@ -376,7 +390,7 @@ fn start_job(act: &mut Act<'_, '_>, multi: Multi) -> Flow {
 fn run_over(act: &mut Act<'_, '_>, multi: Multi, long: bool) -> Flow {
     let watch = act.session.take_watch();
     leave(act.server, act.local, act.session);
-    match scripts::start_exec(act, multi.queue, watch, long) {
+    match eval::start_exec(act, multi.queue, watch, long) {
         Started::Done => Flow::Done,
         Started::Away | Started::Later => Flow::Parked(None),
     }

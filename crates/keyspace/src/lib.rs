@@ -52,9 +52,7 @@ pub use overlay::{Chunk, Conflict, KeyBatches, Lost, Overlay};
 pub use retained::{Limits, Revoked};
 pub use sequence::{Ended, Lsn, Snapshot};
 pub use sweep::{Sweep, Swept};
-pub use tell::{
-    Announce, At, CommitSink, EffectVisitor, Effects, Mark, To, debug_assert_no_slot,
-};
+pub use tell::{Announce, At, CommitSink, EffectVisitor, Effects, Mark, To, debug_assert_no_slot};
 pub use view::{Changes, Class, Event, Item, KeySet, Keys, Ready, View, Watched, WrongType};
 pub use walk::{Walk, WalkEntry, WalkError, WalkFigures, WalkLimits, WalkMark, WalkSink, WalkValue, Walked};
 

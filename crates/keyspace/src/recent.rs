@@ -7,8 +7,8 @@
 //!
 //! Cost: O(1) a write and a read, only while replies wait.
 
-use crate::sequence::Lsn;
 use crate::Keyspace;
+use crate::sequence::Lsn;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 

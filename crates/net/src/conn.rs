@@ -355,10 +355,10 @@ impl Conn {
             return Next::Wait;
         }
         add(&self.session.info.net_in, n as u64);
-        local.recorder.add(Counter::NetInputBytes, n as u64);
-        local.recorder.add(Counter::ReadsProcessed, 1);
+        local.log.recorder.add(Counter::NetInputBytes, n as u64);
+        local.log.recorder.add(Counter::ReadsProcessed, 1);
         if self.unread() + n > server.config.live.query_buffer_bytes.size() {
-            local.recorder.add(Counter::QueryBufferDisconnections, 1);
+            local.log.recorder.add(Counter::QueryBufferDisconnections, 1);
             log::warn!("client {} exceeded client-query-buffer-limit", self.session.id);
             return Next::Close;
         }
@@ -505,7 +505,7 @@ impl Conn {
         if self.out.capacity() == 0 {
             self.out.swap(&mut pool.get());
         }
-        let (started, mark) = (local.clock_ns, self.out.len());
+        let (started, mark) = (local.log.clock_ns, self.out.len());
         let next = if self.unread() == 0 && !fresh.is_empty() {
             self.start = 0;
             let next = self.slice(server, local, tools, fresh);
@@ -528,7 +528,7 @@ impl Conn {
             self.input = input;
             next
         };
-        self.heavy = local.clock_ns.saturating_sub(started) >= HEAVY_NS;
+        self.heavy = local.log.clock_ns.saturating_sub(started) >= HEAVY_NS;
         self.after(local);
         if self.hauls() {
             self.haul(server, local);
@@ -612,14 +612,14 @@ impl Conn {
         tools: &mut Tools,
         input: &[u8],
     ) -> Next {
-        let started = local.clock_ns;
+        let started = local.log.clock_ns;
         loop {
             if self.has_messages() && !self.session.closing {
-                if local.clock_ns.saturating_sub(started) >= QUANTUM_NS {
+                if local.log.clock_ns.saturating_sub(started) >= QUANTUM_NS {
                     return Next::Continue;
                 }
                 self.write_behind();
-                local.lap();
+                local.log.lap();
                 continue;
             }
             if self.state != State::Running {
@@ -631,7 +631,7 @@ impl Conn {
             if self.session.info.killed.load(Ordering::Relaxed) {
                 return Next::Close;
             }
-            if local.clock_ns.saturating_sub(started) >= QUANTUM_NS || self.large.is_some() {
+            if local.log.clock_ns.saturating_sub(started) >= QUANTUM_NS || self.large.is_some() {
                 return Next::Continue;
             }
             if self.written() >= OUT_HIGH {
@@ -642,12 +642,12 @@ impl Conn {
                     return Next::Continue;
                 }
                 self.reply_on(server, local, tools);
-                local.lap();
+                local.log.lap();
                 continue;
             }
             if self.held.is_some() {
                 self.run_held(server, local);
-                local.lap();
+                local.log.lap();
                 continue;
             }
             let ran = match self.speech {
@@ -733,7 +733,7 @@ impl Conn {
                 Flow::Done => {}
                 Flow::Stream(stream) => self.stream = Some(stream),
                 Flow::Parked(timeout_ms) => {
-                    self.state = State::Parked(timeout_ms.map(|ms| local.now_ms + ms))
+                    self.state = State::Parked(timeout_ms.map(|ms| local.log.now_ms + ms))
                 }
                 Flow::Held(until) => {
                     self.state = State::Held(until);
@@ -751,10 +751,10 @@ impl Conn {
             let pause = self.stream.is_some()
                 || self.state != State::Running
                 || self.session.closing
-                || local.clock_ns >= until_ns
+                || local.log.clock_ns >= until_ns
                 || self.written() >= OUT_HIGH;
             if pause && (i + 1 < batch.len() || filled.stop != Stop::Full) {
-                if local.clock_ns >= until_ns {
+                if local.log.clock_ns >= until_ns {
                     self.stride = (i + 1) as u8;
                 }
                 self.restart_parser(server);
@@ -767,7 +767,7 @@ impl Conn {
         self.start = from + filled.used;
         if batch.len() > 1 {
             // Commands that are only queued or refused do not read the clock.
-            local.lap();
+            local.log.lap();
         }
         match filled.stop {
             Stop::Full => {
@@ -827,7 +827,7 @@ impl Conn {
         match memory.hold_request(&server.keyspace, &mut self.transit, bytes) {
             Incoming::Held => self.set_thirsty(server, None),
             Incoming::Waits => {
-                let since_ns = self.thirsty_ns.unwrap_or(local.clock_ns);
+                let since_ns = self.thirsty_ns.unwrap_or(local.log.clock_ns);
                 self.set_thirsty(server, Some(since_ns));
             }
             Incoming::Never => self.refuse(server, bytes),
@@ -867,10 +867,10 @@ impl Conn {
     /// Checks a long request again: whether memory is free now, and whether it makes progress while others
     /// wait for memory. False: it is no long request any more.
     pub(crate) fn look_at_haul(&mut self, server: &Server, local: &Local) -> bool {
-        let patience = |since_ns: u64| local.clock_ns.saturating_sub(since_ns) >= HAUL_PATIENCE_NS;
+        let patience = |since_ns: u64| local.log.clock_ns.saturating_sub(since_ns) >= HAUL_PATIENCE_NS;
         let came = self.session.info.net_in.load(Ordering::Relaxed);
         if self.hauled.0 != came || self.hauled.1 == 0 {
-            self.hauled = (came, local.clock_ns);
+            self.hauled = (came, local.log.clock_ns);
         }
         let idle = self.thirsty_ns.is_none() && patience(self.hauled.1);
         let in_vain = self.thirsty_ns.is_some_and(patience);
@@ -904,7 +904,7 @@ impl Conn {
             Flow::Done => {}
             Flow::Stream(stream) => self.stream = Some(stream),
             Flow::Parked(timeout_ms) => {
-                self.state = State::Parked(timeout_ms.map(|ms| local.now_ms + ms));
+                self.state = State::Parked(timeout_ms.map(|ms| local.log.now_ms + ms));
             }
             Flow::Held(until) => {
                 self.state = State::Held(until);
@@ -934,7 +934,7 @@ impl Conn {
             }
         }
         let info = &self.session.info;
-        info.last_ms.store(local.now_ms, Ordering::Relaxed);
+        info.last_ms.store(local.log.now_ms, Ordering::Relaxed);
         info.query_bytes.store(self.unread() as u64, Ordering::Relaxed);
         info.query_free.store((self.input.capacity() - self.input.len()) as u64, Ordering::Relaxed);
         info.reply_bytes.store(self.pending_out() as u64, Ordering::Relaxed);
@@ -1126,14 +1126,14 @@ impl Conn {
             None => (self.out.take(), 0),
         };
         if let Some(http) = self.as_http() {
-            http.progress_ms = local.now_ms;
+            http.progress_ms = local.log.now_ms;
         }
         let asked = (bytes.len() - from) as u64;
-        local.recorder.add(Counter::WritesProcessed, 1);
+        local.log.recorder.add(Counter::WritesProcessed, 1);
         let info = &self.session.info;
         info.reply_bytes.store(self.pending_out() as u64, Ordering::Relaxed);
         add(&info.net_out, asked);
-        local.recorder.add(Counter::NetOutputBytes, asked);
+        local.log.recorder.add(Counter::NetOutputBytes, asked);
         match io.send(slot, &mut self.socket, bytes, from)? {
             Sent::Done(buffer) => {
                 pool.put(buffer);
@@ -1142,8 +1142,8 @@ impl Conn {
             Sent::Queued => Ok(Flushed::Queued),
             Sent::Short { bytes, from, blocked } => {
                 let rest = (bytes.len() - from) as u64;
-                local.recorder.add(Counter::NetOutputBytes, rest.wrapping_neg());
-                self.put_back(bytes, from, blocked, local.clock_ns);
+                local.log.recorder.add(Counter::NetOutputBytes, rest.wrapping_neg());
+                self.put_back(bytes, from, blocked, local.log.clock_ns);
                 self.session.info.reply_bytes.store(self.pending_out() as u64, Ordering::Relaxed);
                 Ok(if blocked { Flushed::Blocked } else { Flushed::Part })
             }
@@ -1219,7 +1219,7 @@ fn add_response(local: &Local, status: u16) {
         4 => Counter::Http4xx,
         _ => Counter::Http5xx,
     };
-    local.recorder.add(counter, 1);
+    local.log.recorder.add(counter, 1);
 }
 
 /// Adds to a figure that only this connection's loop writes, so that no locked instruction is needed.

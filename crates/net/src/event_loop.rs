@@ -185,7 +185,7 @@ impl EventLoop {
         let local = Local::new(id, &server);
         EventLoop {
             next_cron_ms: 0,
-            window_started_ns: local.clock_ns,
+            window_started_ns: local.log.clock_ns,
             server,
             local,
             accepting: vec![true; listeners.len()],
@@ -253,7 +253,7 @@ impl EventLoop {
         let unix = self.listeners.unix.iter().map(AsFd::as_fd);
         let http = self.listeners.http.iter().map(AsFd::as_fd);
         let listeners = tcp.chain(unix).chain(http).chain([self.porch.as_fd()]);
-        (self.server.mailbox(self.local.id).as_fd(), listeners.collect())
+        (self.server.mailbox(self.local.log.id).as_fd(), listeners.collect())
     }
 
     /// Most connections allowed.
@@ -264,13 +264,13 @@ impl EventLoop {
     pub(crate) fn run<T: Transport>(&mut self, io: &mut T) {
         while !self.stopping {
             let timeout = self.timeout();
-            let ended_ns = self.local.clock_ns;
+            let ended_ns = self.local.log.clock_ns;
             self.wait(io, timeout);
-            self.local.tick();
-            if !timeout.is_zero() && self.local.clock_ns.saturating_sub(ended_ns) >= SLEPT_NS {
-                self.kept_since_ns = self.local.clock_ns;
+            self.local.log.tick();
+            if !timeout.is_zero() && self.local.log.clock_ns.saturating_sub(ended_ns) >= SLEPT_NS {
+                self.kept_since_ns = self.local.log.clock_ns;
             }
-            self.local.expect_late(self.taken + self.events.len() as u64);
+            self.local.log.expect_late(self.taken + self.events.len() as u64);
             for slot in std::mem::take(&mut self.leaving) {
                 self.mark_dirty(slot);
             }
@@ -288,13 +288,14 @@ impl EventLoop {
             // The time others use of the core belongs to this turn, so that clients that come meanwhile are
             // told why they waited.
             self.offer_core(io);
-            self.local.end_turn(&self.server, self.taken);
+            self.local.log.end_turn(&self.server.observe, self.taken);
         }
         self.say_goodbye(io);
     }
 
     /// Lets the transport work and takes its events. Bookkeeping is done at once; costly events are queued.
     fn wait<T: Transport>(&mut self, io: &mut T, timeout: Duration) {
+        keyspace::debug_assert_no_slot();
         let mut arrived = std::mem::take(&mut self.arrived);
         io.wait(timeout, &mut arrived, &mut self.pool);
         self.submissions += 1;
@@ -326,9 +327,9 @@ impl EventLoop {
     #[inline(never)] // So that `wait` stays part of `run`, which pipelines need.
     fn submit<T: Transport>(&mut self, io: &mut T) {
         if std::mem::take(&mut self.unsubmitted) {
-            let mark = self.local.enter(Part::Submit, 0);
+            let mark = self.local.log.enter(Part::Submit, 0);
             self.wait(io, Duration::ZERO);
-            self.local.leave(&self.server, Part::Submit, 0, mark);
+            self.local.log.leave(&self.server.observe, Part::Submit, 0, mark);
         }
     }
 
@@ -343,7 +344,7 @@ impl EventLoop {
 
     /// Serves fresh requests in the order they came.
     fn serve_fresh<T: Transport>(&mut self, io: &mut T) {
-        let until = self.local.clock_ns + FRESH_NS;
+        let until = self.local.log.clock_ns + FRESH_NS;
         for _ in 0..FRESH {
             let Some(event) = self.events.pop_front() else { break };
             self.taken += 1;
@@ -352,10 +353,14 @@ impl EventLoop {
             {
                 conn.among = conn.among.saturating_sub(1);
             }
-            let before = self.local.clock_ns;
+            let before = self.local.log.clock_ns;
             self.serve(io, event);
             // A command that ran has read the clock after it.
-            let now = if self.local.clock_ns == before { self.local.lap() } else { self.local.clock_ns };
+            let now = if self.local.log.clock_ns == before {
+                self.local.log.lap()
+            } else {
+                self.local.log.clock_ns
+            };
             if now >= until {
                 break;
             }
@@ -368,7 +373,7 @@ impl EventLoop {
         self.accepting.contains(&true)
             || self.calling
             || !self.mail.is_empty()
-            || self.server.mailbox(self.local.id).is_rung()
+            || self.server.mailbox(self.local.log.id).is_rung()
             || !self.continued.is_empty()
             || !self.bulky.is_empty()
             || !self.arrears.is_empty()
@@ -386,7 +391,7 @@ impl EventLoop {
     /// Does a slice of all that is not fresh. The replies to fresh requests are sent first.
     fn do_chores<T: Transport>(&mut self, io: &mut T) {
         self.submit(io);
-        let until = self.local.lap() + CHORES_NS;
+        let until = self.local.log.lap() + CHORES_NS;
         const CHORES: [Part; 8] = [
             Part::Accept,
             // Mail feeds the works and the continued connections that follow.
@@ -403,7 +408,7 @@ impl EventLoop {
             let chore = self.chore;
             self.chore = (chore + 1) % KINDS;
             let part = CHORES[chore];
-            let mark = self.local.enter(part, 0);
+            let mark = self.local.log.enter(part, 0);
             match chore {
                 0 => {
                     self.greet_some(io);
@@ -421,7 +426,7 @@ impl EventLoop {
                 6 => self.look_around(),
                 _ => self.sweep_some(),
             }
-            if self.local.leave(&self.server, part, 0, mark) >= until {
+            if self.local.log.leave(&self.server.observe, part, 0, mark) >= until {
                 return;
             }
         }
@@ -429,7 +434,7 @@ impl EventLoop {
 
     /// Milliseconds of a clock that is never set.
     fn mono_ms(&self) -> u64 {
-        self.local.clock_ns / 1_000_000
+        self.local.log.clock_ns / 1_000_000
     }
 
     /// How long the loop may sleep: not at all while there is something to do.
@@ -440,12 +445,12 @@ impl EventLoop {
             || !self.closing.is_empty()
             || !self.endings.is_empty()
             || self.moves.soon
-            || self.local.follows_slow_turn()
+            || self.local.log.follows_slow_turn()
             || self.has_chores();
         if busy {
             return Duration::ZERO;
         }
-        let timer = self.timers.next_ms().map_or(CRON_MS, |at| at.saturating_sub(self.local.now_ms));
+        let timer = self.timers.next_ms().map_or(CRON_MS, |at| at.saturating_sub(self.local.log.now_ms));
         Duration::from_millis(self.next_cron_ms.saturating_sub(self.mono_ms()).min(timer).min(CRON_MS))
     }
 
@@ -485,14 +490,14 @@ impl EventLoop {
             Event::Writable(slot) => {
                 if let Some(conn) = self.conns[slot].as_mut() {
                     if let Some(since_ns) = conn.unblock() {
-                        self.local.end_blocked(&self.server, &conn.session.info, since_ns);
+                        self.local.log.end_blocked(&self.server.observe, &conn.session.info, since_ns);
                     }
                     self.mark_dirty(slot);
                 }
             }
             Event::Unsent { slot, bytes, from, blocked } => {
                 if let Some(conn) = self.conns[slot].as_mut() {
-                    conn.put_back(bytes, from, blocked, self.local.clock_ns);
+                    conn.put_back(bytes, from, blocked, self.local.log.clock_ns);
                     self.mark_dirty(slot);
                 }
             }
@@ -534,10 +539,10 @@ impl EventLoop {
                 self.queue(slot);
             }
             Next::Continue => {
-                self.local.begin_serving(&self.server, conn.session.id);
+                self.local.log.begin_serving(&self.server.observe, conn.session.id);
                 self.advance(slot, fresh);
                 if let Some(conn) = self.conns[slot].as_ref() {
-                    self.local.end_serving(&self.server, &conn.session.info);
+                    self.local.log.end_serving(&self.server.observe, &conn.session.info);
                 }
             }
         }
@@ -560,7 +565,7 @@ impl EventLoop {
     /// Serves a connection for one quantum.
     fn advance(&mut self, slot: usize, fresh: &[u8]) {
         let Some(conn) = self.conns[slot].as_mut().filter(|conn| !conn.doomed) else { return };
-        self.local.begin_quantum(conn.session.id);
+        self.local.log.begin_quantum(conn.session.id);
         let next = conn.advance(&self.server, &mut self.local, &mut self.tools, &mut self.pool, fresh);
         match conn.new_deadline() {
             None => {}
@@ -568,7 +573,7 @@ impl EventLoop {
             Some(None) => self.timers.forget(conn.session.id),
         }
         if conn.streams() && conn.stream_since_ms == 0 {
-            conn.stream_since_ms = self.local.now_ms;
+            conn.stream_since_ms = self.local.log.now_ms;
             if !std::mem::replace(&mut conn.streaming, true) {
                 self.streaming.push(conn.session.id);
             }
@@ -610,14 +615,14 @@ impl EventLoop {
 
     /// Serves connections that have more to do, one quantum each, until one chore's time has passed.
     fn continue_some(&mut self) {
-        let until = self.local.lap() + CHORE_NS;
+        let until = self.local.log.lap() + CHORE_NS;
         for _ in 0..self.continued.len() {
             let Some(slot) = self.continued.pop_front() else { return };
             if let Some(conn) = self.conns[slot].as_mut() {
                 conn.queued = false;
                 self.advance(slot, &[]);
             }
-            if self.local.lap() >= until {
+            if self.local.log.lap() >= until {
                 return;
             }
         }
@@ -633,14 +638,14 @@ impl EventLoop {
 
     /// Reads pieces of long requests for one chore's time.
     fn read_bulky<T: Transport>(&mut self, io: &mut T) {
-        let until = self.local.lap() + CHORE_NS;
+        let until = self.local.log.lap() + CHORE_NS;
         for _ in 0..self.bulky.len() {
             let Some(slot) = self.bulky.pop_front() else { return };
             // The connection may be closed, and the slot another's.
             if self.conns[slot].as_mut().is_some_and(|conn| std::mem::take(&mut conn.bulky)) {
                 self.serve(io, Event::Readable(slot));
             }
-            if self.local.lap() >= until {
+            if self.local.log.lap() >= until {
                 return;
             }
         }
@@ -659,7 +664,7 @@ impl EventLoop {
     fn write_all<T: Transport>(&mut self, io: &mut T) {
         let mut dirty = std::mem::take(&mut self.dirty);
         let mut again = Vec::new();
-        let mark = (!dirty.is_empty()).then(|| self.local.enter(Part::Write, 0));
+        let mark = (!dirty.is_empty()).then(|| self.local.log.enter(Part::Write, 0));
         for slot in dirty.drain(..) {
             if self.write_one(io, slot) {
                 again.push(slot);
@@ -667,7 +672,7 @@ impl EventLoop {
         }
         self.dirty = dirty;
         if let Some(mark) = mark {
-            self.local.leave(&self.server, Part::Write, 0, mark);
+            self.local.log.leave(&self.server.observe, Part::Write, 0, mark);
         }
         again.into_iter().for_each(|slot| self.mark_dirty(slot));
     }
@@ -737,7 +742,7 @@ impl EventLoop {
     /// read.
     fn part(&mut self, slot: usize) {
         let Some(conn) = self.conns[slot].as_mut() else { return };
-        let (stays, new) = conn.linger(self.local.now_ms);
+        let (stays, new) = conn.linger(self.local.log.now_ms);
         if let Some(until) = new {
             self.timers.set(conn.session.id, until);
         }
@@ -789,7 +794,7 @@ impl EventLoop {
 
     /// Offers the core to other threads when the loop has had it for long.
     fn offer_core<T: Transport>(&mut self, io: &mut T) {
-        let now = self.local.clock_ns;
+        let now = self.local.log.clock_ns;
         // The turn's clock may be a little behind the system's, which a spell begins with.
         let lasted_ns = now.saturating_sub(self.spell.began_ns);
         let work = self.server.work.turns.demand() != 0 && lasted_ns >= SPELL_NS;
@@ -801,14 +806,14 @@ impl EventLoop {
         if work {
             self.submit(io);
         }
-        let mark = self.local.enter(Part::Offer, 0);
+        let mark = self.local.log.enter(Part::Offer, 0);
         if work {
             self.leave_core(now);
         } else {
             self.kept_since_ns = now;
             std::thread::yield_now();
         }
-        self.local.leave(&self.server, Part::Offer, 0, mark);
+        self.local.log.leave(&self.server.observe, Part::Offer, 0, mark);
     }
 
     /// Sleeps for a moment so that demoted work gets the core: if the loop ran for nine tenths of a spell and
@@ -828,12 +833,12 @@ impl EventLoop {
     // ----- mail --------------------------------------------------------------------------------------------
 
     fn read_mail<T: Transport>(&mut self, io: &mut T) {
-        let until = self.local.lap() + CHORE_NS;
-        self.server.mailbox(self.local.id).drain(&mut self.letters);
+        let until = self.local.log.lap() + CHORE_NS;
+        self.server.mailbox(self.local.log.id).drain(&mut self.letters);
         self.mail.extend(self.letters.drain(..));
         while let Some(letter) = self.mail.pop_front() {
             self.open(io, letter);
-            if self.local.lap() >= until {
+            if self.local.log.lap() >= until {
                 return;
             }
         }
@@ -842,7 +847,7 @@ impl EventLoop {
     fn open<T: Transport>(&mut self, io: &mut T, letter: Mail) {
         match letter {
             Mail::Reply { client, bytes, stream } => {
-                match exec::scripts::waiting_deeds(&mut self.local, client) {
+                match exec::deeds::waiting_deeds(&mut self.local, client) {
                     Some(mut deeds) => {
                         deeds.answered(&bytes, stream);
                         self.do_deeds(deeds);
@@ -859,7 +864,7 @@ impl EventLoop {
             Mail::Errand(errand) => {
                 let slot = self.by_id.get(&errand.client);
                 let session = slot.and_then(|slot| self.conns[*slot].as_mut()).map(|conn| &mut conn.session);
-                exec::scripts::perform(&self.server, &mut self.local, session, *errand);
+                exec::eval::perform(&self.server, &mut self.local, session, *errand);
             }
             Mail::Ready(keys) => exec::blocking::serve(&self.server, &mut self.local, keys),
             Mail::Serve(waiter) => {
@@ -902,13 +907,13 @@ impl EventLoop {
     }
 
     /// Does a slice of what a committed script or transaction still has to do.
-    fn do_deeds(&mut self, deeds: Box<exec::scripts::Deeds>) {
+    fn do_deeds(&mut self, deeds: Box<exec::deeds::Deeds>) {
         let client = deeds.client();
         let slot = self.by_id.get(&client);
         let session = slot.and_then(|slot| self.conns[*slot].as_mut()).map(|conn| &mut conn.session);
-        let mark = self.local.enter(Part::Commit, client);
-        let done = exec::scripts::advance_deeds(&self.server, &mut self.local, session, deeds);
-        self.local.leave(&self.server, Part::Commit, client, mark);
+        let mark = self.local.log.enter(Part::Commit, client);
+        let done = exec::deeds::advance_deeds(&self.server, &mut self.local, session, deeds);
+        self.local.log.leave(&self.server.observe, Part::Commit, client, mark);
         done.into_iter().for_each(|done| self.deliver_done(done));
     }
 
@@ -935,7 +940,7 @@ impl EventLoop {
         let (until, session) = (conn.waits_until(), &mut conn.session);
         match exec::blocking::wait(&self.server, &mut self.local, session, wait, until) {
             (Flow::Parked(timeout_ms), _) => {
-                conn.state = State::Parked(until.or(timeout_ms.map(|ms| self.local.now_ms + ms)));
+                conn.state = State::Parked(until.or(timeout_ms.map(|ms| self.local.log.now_ms + ms)));
                 if let Some(Some(at)) = conn.new_deadline() {
                     self.timers.set(client, at);
                 }

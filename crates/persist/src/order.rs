@@ -118,7 +118,8 @@ impl Order {
             thread: Mutex::default(),
         });
         let mine = order.clone();
-        let thread = thread::Builder::new().name("order".into()).spawn(move || Looking::new(mine, outlets).run());
+        let thread =
+            thread::Builder::new().name("order".into()).spawn(move || Looking::new(mine, outlets).run());
         let thread = thread?;
         let _ = order.sleeper.set(thread.thread().clone());
         *order.thread.lock() = Some(thread);
@@ -319,7 +320,8 @@ struct Looking {
 impl Looking {
     fn new(order: Arc<Order>, outlets: Vec<Box<dyn Outlet>>) -> Looking {
         let (replicas, logs): (Vec<_>, Vec<_>) = outlets.into_iter().partition(|o| o.hears() == To::Replicas);
-        let framers = [(LOG, logs), (REPLICAS, replicas)].into_iter().filter(|(_, outlets)| !outlets.is_empty());
+        let framers =
+            [(LOG, logs), (REPLICAS, replicas)].into_iter().filter(|(_, outlets)| !outlets.is_empty());
         let framers = framers.map(|(hears, outlets)| Framer::new(hears, outlets)).collect();
         Looking { order, rings: Vec::new(), taken: Taken::default(), framers, given: 0, in_vain: 0 }
     }

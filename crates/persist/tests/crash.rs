@@ -98,7 +98,11 @@ impl Run {
 
     fn check(&mut self, plan: Plan, acknowledged: u64, dead: bool) {
         let about = persist::describe_log(&self.place, 0).expect("a manifest");
-        assert!(about.as_ref().is_none_or(persist::LogDescription::is_sound), "{plan:?}: {}", about.expect("one"));
+        assert!(
+            about.as_ref().is_none_or(persist::LogDescription::is_sound),
+            "{plan:?}: {}",
+            about.expect("one")
+        );
         self.recovered = recover(&self.place).unwrap_or_else(|error| {
             let about = persist::describe_log(&self.place, 0);
             panic!("{plan:?}: {error}\n{about:#?}")

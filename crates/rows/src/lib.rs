@@ -51,9 +51,7 @@ pub use front::{House, Letter, News};
 pub use lent::{Arrival, Lent};
 pub use pending::Pending;
 pub use removals::Removals;
-pub use route::{
-    Plan, Routing, ask_ahead, came_since, db_for, of_call, plan, preload, target, unfit_for_queue,
-};
+pub use route::{Plan, Routing, ask_ahead, came_since, db_for, of_call, plan, preload, unfit_for_queue};
 pub use sizing::Sizing;
 pub use wait::{
     Asker, Loading, Stop, TransactionRows, after_write, before_write, is_known, look, look_within,

@@ -142,16 +142,8 @@ fn stored_to(command: &Command, args: Args<'_>) -> Option<usize> {
 }
 
 /// The database, beside the current one, in which a command writes a key, and that key.
-pub fn target<'w>(rows: &Rows, command: &Command, args: Args<'w>) -> Option<(usize, &'w [u8])> {
-    let (key, db) = match command.name {
-        "move" => (args.at(1), args.get(2)?),
-        "copy" => {
-            let option = (3..args.len()).rev().find(|i| args.at(*i).eq_ignore_ascii_case(b"db"))?;
-            (args.at(2), args.get(option + 1)?)
-        }
-        _ => return None,
-    };
-    Some((database(&rows.keyspace, db)?, key))
+fn target<'w>(rows: &Rows, command: &Command, args: Args<'w>) -> Option<(usize, &'w [u8])> {
+    command::keys::target(rows.keyspace.databases(), command, args)
 }
 
 /// The database a word names, if there is one of that number.

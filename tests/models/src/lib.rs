@@ -232,6 +232,50 @@ macro_rules! commit_world {
     };
 }
 
+/// A world of what is told: the directory of its files, and the models over them.
+macro_rules! stream_world {
+    ($world:ident, $dir:literal) => {
+        mod $world {
+            use crate::stdx::sync;
+
+            pub(crate) const MAX_ACTIVE: usize = 2;
+            pub(crate) const MAX_LONG: usize = MAX_ACTIVE;
+
+            #[derive(Default)]
+            pub struct Keyspace {
+                sequence: sequence::Sequence,
+            }
+
+            impl Keyspace {
+                fn generation(&self) -> u64 {
+                    0
+                }
+
+                fn closed_snapshot(&self) {}
+            }
+
+            mod sequence {
+                include!(concat!(env!("OUT_DIR"), "/", $dir, "/sequence.rs"));
+            }
+            mod record {
+                include!(concat!(env!("OUT_DIR"), "/", $dir, "/record.rs"));
+            }
+            mod slots {
+                include!(concat!(env!("OUT_DIR"), "/", $dir, "/slots.rs"));
+            }
+            mod rings {
+                include!(concat!(env!("OUT_DIR"), "/", $dir, "/rings.rs"));
+            }
+            mod tell {
+                include!("voices.rs");
+            }
+            pub(crate) mod stream {
+                include!("stream.rs");
+            }
+        }
+    };
+}
+
 /// A world of the way of a row: the directory of its files, and the models over them.
 macro_rules! row_world {
     ($world:ident, $dir:literal) => {
@@ -305,6 +349,14 @@ commit_world!(exchanged_unsaid, "exchanged_unsaid");
 commit_world!(exchanged_undecided, "exchanged_undecided");
 commit_world!(exchanged_before_it_began, "exchanged_before_it_began");
 
+stream_world!(real_stream, "real");
+stream_world!(slots_read_first, "slots_read_first");
+stream_world!(left_before_put, "left_before_put");
+stream_world!(entered_after_draw, "entered_after_draw");
+stream_world!(not_nested, "not_nested");
+stream_world!(published_unwritten, "published_unwritten");
+stream_world!(next_read_late, "next_read_late");
+
 row_world!(real_rows, "real");
 row_world!(kept_unlooked, "kept_unlooked");
 row_world!(lent_stays, "lent_stays");
@@ -345,6 +397,14 @@ models! {
     commits::two_bulks_are_one_after_the_other,
         not older_not_spared, younger_not_ended, set_beside_another;
     commits::a_dropped_commit_leaves_nothing_half_done, not withdrawn_undecided;
+}
+
+models! {
+    real_stream
+    stream::what_is_settled_was_told, not slots_read_first, entered_after_draw;
+    stream::a_record_decided_within_a_write, not not_nested;
+    stream::a_mark_beside_a_snapshot, not slots_read_first, left_before_put;
+    stream::a_ring_keeps_all_in_order, not published_unwritten, next_read_late;
 }
 
 models! {

@@ -17,7 +17,8 @@ use persist::disk::RealDisk;
 use persist::order::Order;
 use persist::stream::{Item, Outlet};
 use persist::{
-    Apply, Fsync, Hooks, LoadedLog, LogOptions, LogOutlet, LogState, Place, Preallocate, Rewriting, Settings, Writer,
+    Apply, Fsync, Hooks, LoadedLog, LogOptions, LogOutlet, LogState, Place, Preallocate, Rewriting, Settings,
+    Writer,
 };
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -150,7 +151,8 @@ impl Files {
         drop(lock(&place.dir)?);
         put_unfinished_aside(&place.dir)?;
         let load = Load::begin(server);
-        let options = LogOptions { base: self.options(), truncated: self.config.live.aof_load_truncated.get() };
+        let options =
+            LogOptions { base: self.options(), truncated: self.config.live.aof_load_truncated.get() };
         let into = persist::IntoKeyspace::new(&server.keyspace, 0, |code| load.library(code));
         let mut apply = Into(Replay::new(server));
         let found = persist::load_log(&RealDisk, &place, options, &into, &mut apply, &self.progress)
@@ -162,7 +164,11 @@ impl Files {
             log::warn!("{file} was torn: {} bytes behind offset {} were cut off", cut.bytes, cut.from);
         }
         let took = began.elapsed().as_secs_f64();
-        log::info!("loaded {}: {} commands behind the base, in {took:.2} s", place.dir.display(), found.commands);
+        log::info!(
+            "loaded {}: {} commands behind the base, in {took:.2} s",
+            place.dir.display(),
+            found.commands
+        );
         server.keyspace.start_at(found.lsn);
         self.run(server, place, Some(found))?;
         self.with_log(|running| running.gate.close(server));
@@ -213,8 +219,11 @@ impl Files {
             hooks(server, &gate),
         );
         let writer = Arc::new(writer.map_err(|error| format!("{}: {error}", dir.display()))?);
-        let watched =
-            Watched { outlet: writer.outlet(), writer: Arc::downgrade(&writer), server: Arc::downgrade(server) };
+        let watched = Watched {
+            outlet: writer.outlet(),
+            writer: Arc::downgrade(&writer),
+            server: Arc::downgrade(server),
+        };
         let order = Order::start(&server.keyspace, vec![Box::new(watched)])
             .map_err(|error| format!("no thread could be started: {error}"))?;
         server.keyspace.listen(order.clone());
@@ -378,7 +387,10 @@ fn lock(dir: &Path) -> Result<File, String> {
 /// A log that never got its base is nobody's (A1).
 fn put_unfinished_aside(dir: &Path) -> Result<(), String> {
     if dir.join(UNFINISHED).exists() {
-        log::warn!("the append-only log in {} was being begun when the server ended: it is put aside", dir.display());
+        log::warn!(
+            "the append-only log in {} was being begun when the server ended: it is put aside",
+            dir.display()
+        );
         put_aside(dir, UNFINISHED)?;
     }
     Ok(())
@@ -392,7 +404,8 @@ fn put_aside(dir: &Path, why: &str) -> Result<(), String> {
         _ => {}
     }
     let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let free = (1..10_000).map(|n| dir.with_file_name(format!("{name}.{why}-{n}"))).find(|other| !other.exists());
+    let free =
+        (1..10_000).map(|n| dir.with_file_name(format!("{name}.{why}-{n}"))).find(|other| !other.exists());
     let other = free.ok_or_else(|| format!("{}: there are too many beside it", dir.display()))?;
     std::fs::rename(dir, &other).map_err(|error| format!("{}: {error}", dir.display()))?;
     log::warn!("{} is now {}", dir.display(), other.display());

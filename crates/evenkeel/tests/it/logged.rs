@@ -13,7 +13,8 @@ const SILENCE: Duration = Duration::from_millis(150);
 
 fn log_files(dir: &Path) -> Vec<String> {
     let names = std::fs::read_dir(dir.join("appendonlydir")).expect("the log").flatten();
-    let mut names: Vec<String> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    let mut names: Vec<String> =
+        names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     names
 }
@@ -133,7 +134,10 @@ fn the_log_begins_and_ends_while_the_server_runs() {
         let mut server = start_in(folder.path(), &[]);
         let mut client = ready(&server);
         fill(&mut client);
-        client.expect("WAITAOF 1 0 0", "-ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.");
+        client.expect(
+            "WAITAOF 1 0 0",
+            "-ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.",
+        );
         let refused = client.call("BGREWRITEAOF");
         assert!(refused.starts_with("-ERR "), "{refused}");
         client.expect("CONFIG SET appendonly yes", "+OK");
@@ -305,7 +309,8 @@ fn redis_starts_from_our_log_and_we_from_its() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let dir = folder.path().display().to_string();
-    let expected = [("GET text", "\"a short one!\""), ("LRANGE list 0 -1", "[\"a\", \"b\"]"), ("GET other", "\"db\"")];
+    let expected =
+        [("GET text", "\"a short one!\""), ("LRANGE list 0 -1", "[\"a\", \"b\"]"), ("GET other", "\"db\"")];
     let write = |client: &mut Client| {
         client.expect("SET text \"a short one\"", "+OK");
         client.expect("APPEND text !", ":12");

@@ -156,7 +156,7 @@ const SLICE: usize = 32;
 
 fn info(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let mut text = Vec::new();
-    describe(&act.session.info, act.local.now_ms, &mut text);
+    describe(&act.session.info, act.local.log.now_ms, &mut text);
     act.out.verbatim("txt", &text);
     Ok(Flow::Done)
 }
@@ -391,17 +391,17 @@ struct Search {
 impl Search {
     fn new(act: &Act<'_, '_>, filter: Filter) -> Search {
         let (server, me) = (act.server.clone(), act.session.id);
-        Search { server, filter, me, now_ms: act.local.now_ms, after: 0 }
+        Search { server, filter, me, now_ms: act.local.log.now_ms, after: 0 }
     }
 
     /// Whether it is over within a quantum.
     fn is_short(&self) -> bool {
-        self.filter.ids.as_ref().map_or(self.server.clients.len(), Vec::len) <= SLICE
+        self.filter.ids.as_ref().map_or(self.server.observe.clients.len(), Vec::len) <= SLICE
     }
 
     /// Visits a slice of the clients; those that fit, None after the last. O(SLICE).
     fn next(&mut self) -> Option<Vec<Arc<ClientInfo>>> {
-        let clients = &self.server.clients;
+        let clients = &self.server.observe.clients;
         let mut page: Vec<_> = match &self.filter.ids {
             Some(ids) => {
                 let rest = ids.get(self.after as usize..).filter(|rest| !rest.is_empty())?;
@@ -429,7 +429,7 @@ fn kill(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         true => Filter { address: Some(args.at(2).to_vec()), ..Filter::default() },
         false => Filter::parse(args, Form::Kill)?,
     };
-    let me = filter.fits(&act.session.info, act.session.id, act.local.now_ms)
+    let me = filter.fits(&act.session.info, act.session.id, act.local.log.now_ms)
         && filter.ids.as_ref().is_none_or(|ids| ids.contains(&act.session.id));
     let search = Search::new(act, filter);
     let at_once = act.is_pressed() || me || search.is_short();
@@ -483,7 +483,7 @@ fn pause(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     const BAD: Error = Error::new("ERR timeout is not an integer or out of range");
     let ms = stdx::num::parse_i64(args.at(2)).ok_or(BAD)?;
     let ms = u64::try_from(ms).map_err(|_| Error::new("ERR timeout is negative"))?;
-    let until = act.local.now_ms.checked_add(ms).filter(|at| i64::try_from(*at).is_ok());
+    let until = act.local.log.now_ms.checked_add(ms).filter(|at| i64::try_from(*at).is_ok());
     act.server.work.pause.set(until.ok_or(Error::new("ERR timeout is out of range"))?, writes_only);
     act.server.keyspace.keep_expired(act.server.work.pause.until_ms());
     act.out.ok();

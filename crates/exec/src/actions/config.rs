@@ -61,8 +61,8 @@ fn set(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 }
 
 fn reset_stat(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    act.server.stats.reset();
-    let (keyspace, clients) = (&act.server.keyspace.stats, &act.server.clients);
+    act.server.observe.stats.reset();
+    let (keyspace, clients) = (&act.server.keyspace.stats, &act.server.observe.clients);
     let keyspace = [
         &keyspace.hits,
         &keyspace.misses,
@@ -73,7 +73,7 @@ fn reset_stat(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     for counter in keyspace.into_iter().chain([&clients.accepted, &clients.refused]) {
         counter.store(0, Ordering::Relaxed);
     }
-    act.server.memory.reset_stat(act.local.now_ms);
+    act.server.memory.reset_stat(act.local.log.now_ms);
     act.out.ok();
     Ok(Flow::Done)
 }
@@ -88,7 +88,7 @@ fn rewrite(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         ));
     }
     let server = act.server.clone();
-    aside(act, "rewrite", move |out| match server.config.rewrite(&server.sources.written()) {
+    aside(act, "rewrite", move |out| match server.config.rewrite(&server.rows.written()) {
         Ok(()) => out.ok(),
         Err(text) => out.error(&text),
     })

@@ -109,7 +109,8 @@ fn of_server(act: &mut Act<'_, '_>, name: &[u8], args: Args<'_>) -> Result<(), E
         (b"stall", 2) => points::hold_up(Point::Loop),
         // A transaction or script has locks of its own.
         (b"stall", 3) if act.view.is_none() => {
-            let view = View::locked_one(&act.server.keyspace, args.at(2), act.session.db, act.local.now_ms);
+            let view =
+                View::locked_one(&act.server.keyspace, args.at(2), act.session.db, act.local.log.now_ms);
             points::hold_up(Point::Loop);
             act.server.after(act.local, view.finish());
         }
@@ -181,7 +182,7 @@ fn http_show(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<(), Error> {
             Some(spec.map_err(|e| Error::from(format!("ERR {e}")))?)
         }
     };
-    act.server.http.show_plain(spec, &act.server.sources.list());
+    act.server.http.show_plain(spec, &act.server.rows.list());
     act.out.ok();
     Ok(())
 }
@@ -226,7 +227,7 @@ fn look<R>(act: &mut Act<'_, '_>, key: &[u8], f: impl FnOnce(&View<'_>) -> R) ->
         return f(view);
     }
     let keyspace = &act.server.keyspace;
-    let view = View::locked(keyspace, Keyspace::shards_of([key]), act.session.db, act.local.now_ms);
+    let view = View::locked(keyspace, Keyspace::shards_of([key]), act.session.db, act.local.log.now_ms);
     let found = f(&view);
     act.server.after(act.local, view.finish());
     found

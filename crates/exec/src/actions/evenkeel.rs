@@ -53,7 +53,7 @@ fn waits(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     elsewhere(act, move |out| {
         write_waits(&server, count, out);
         if reset {
-            server.waits.reset();
+            server.observe.waits.reset();
         }
     })
 }
@@ -62,7 +62,7 @@ fn write_waits(server: &Server, count: usize, out: &mut Reply) {
     out.map(3);
     out.bulk(b"causes");
     let totals: Vec<(What, Sum)> =
-        server.waits.totals().into_iter().filter(|(_, sum)| sum.waits > 0).collect();
+        server.observe.waits.totals().into_iter().filter(|(_, sum)| sum.waits > 0).collect();
     out.map(totals.len());
     for (what, sum) in totals {
         out.bulk(what.name().as_bytes());
@@ -70,7 +70,7 @@ fn write_waits(server: &Server, count: usize, out: &mut Reply) {
         write_sum(sum, out);
     }
     out.bulk(b"culprits");
-    let culprits = server.waits.culprits(count);
+    let culprits = server.observe.waits.culprits(count);
     out.array(culprits.len());
     for (what, sum, culprit) in culprits {
         out.map(5);
@@ -80,7 +80,7 @@ fn write_waits(server: &Server, count: usize, out: &mut Reply) {
         write_sum(sum, out);
     }
     out.bulk(b"latest");
-    let latest = server.waits.recent(count, |_| true);
+    let latest = server.observe.waits.recent(count, |_| true);
     out.array(latest.len());
     latest.iter().for_each(|wait| write_wait(wait, out));
 }
@@ -142,9 +142,9 @@ fn why(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 }
 
 fn write_why(server: &Server, id: u64, out: &mut Reply) {
-    let waits = server.waits.recent(SHOWN, |wait| wait.client.id == id);
+    let waits = server.observe.waits.recent(SHOWN, |wait| wait.client.id == id);
     // One that went is known as long as a wait of it is.
-    let client = server.clients.get(id).or_else(|| waits.first().map(|wait| wait.client.clone()));
+    let client = server.observe.clients.get(id).or_else(|| waits.first().map(|wait| wait.client.clone()));
     let Some(client) = client else { return out.error("ERR No such client ID, and nothing is known of it") };
     let requests: Vec<Request> = client.history.lock().iter().rev().cloned().collect();
     let (name, last_ns) =
@@ -184,7 +184,7 @@ fn stalls(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     }
     let (count, server) = (count(args.get(2))?, act.server.clone());
     elsewhere(act, move |out| {
-        let stalls = server.waits.stalls(count);
+        let stalls = server.observe.waits.stalls(count);
         out.array(stalls.len());
         stalls.iter().for_each(|stall| write_stall(stall, out));
     })
@@ -210,7 +210,7 @@ fn write_stall(stall: &Stall, out: &mut Reply) {
 fn phases(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let server = act.server.clone();
     elsewhere(act, move |out| {
-        let registry = &server.stats.registry;
+        let registry = &server.observe.stats.registry;
         out.map(PHASES.len() + 1);
         write_histogram("ran", &registry.all_commands(), out);
         for (phase, name) in PHASES {

@@ -1,161 +1,45 @@
-//! How libraries of functions come and go: FUNCTION LOAD, DELETE, FLUSH, DUMP, RESTORE.
-//!
-//! - L1: a library's code is run once before it is accepted, on a thread and in an engine of its own: it may take half a
-//!   second, and no loop waits for it.
-//! - L2: libraries are replaced under one lock: of a dump all are accepted, or none.
+//! FUNCTION LOAD, DELETE, FLUSH, DUMP, RESTORE. How libraries come and go is said in `scripts/src/libraries.rs`.
 
 use super::{Act, PLAIN, Row, aside};
 use crate::Flow;
 use crate::Server;
-use crate::scripts::{Change, Deadline, Libraries, LibraryCode, Quiet};
-use command::options::is;
-use command::{Command, Error};
-use rdb::{OPCODE_FUNCTION, OPCODE_FUNCTION_CANDIDATE, Reader, VERSION_FUNCTIONS};
+use command::Error;
 use resp::{Args, Reply};
-use script::{Engine, Limits, ScriptFlags};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use stdx::turns::Turn;
+use scripts::libraries::{self, AskedChange};
 
 pub(super) const ACTIONS: &[Row] = &[
-    Row("function|load", |act, args| load(args)?.perform(act), PLAIN),
-    Row("function|delete", |act, args| delete(args).perform(act), PLAIN),
-    Row("function|flush", |act, args| flush(args)?.perform(act), PLAIN),
+    Row("function|load", |act, args| perform(act, libraries::load(args)?), PLAIN),
+    Row("function|delete", |act, args| perform(act, libraries::delete(args)), PLAIN),
+    Row("function|flush", |act, args| perform(act, libraries::flush(args)?), PLAIN),
     Row("function|dump", dump, PLAIN),
-    Row("function|restore", |act, args| restore(args)?.perform(act), PLAIN),
+    Row("function|restore", |act, args| perform(act, libraries::restore(args)?), PLAIN),
 ];
-
-/// Nanoseconds a library may take to register its functions.
-const LOAD_NS: u64 = 500_000_000;
-
-/// A library that was accepted.
-struct Accepted {
-    name: String,
-    functions: Vec<(String, Option<String>, ScriptFlags)>,
-    code: Arc<LibraryCode>,
-}
-
-/// What happens to libraries that are there already.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Policy {
-    /// All go.
-    Flush,
-    /// They stay; one of the same name is an error.
-    Append,
-    /// Those of the same name go.
-    Replace,
-}
-
-/// Libraries to be added, all or none (L2); their names are all different.
-pub(crate) struct Addition {
-    libraries: Vec<Accepted>,
-    policy: Policy,
-    /// FUNCTION LOAD: its errors quote names, and its answer is the library's.
-    is_load: bool,
-}
-
-/// A change that is asked for.
-pub(crate) enum Asked {
-    Load(Box<[u8]>, Policy),
-    Restore(Vec<u8>, Policy),
-    Other(Change),
-}
 
 /// Takes a library of a file that is loaded. Cost: its code runs once, on this thread.
 ///
 /// Errors: a sentence.
 pub(crate) fn load_from_file(server: &Server, code: &[u8]) -> Result<(), String> {
     let limits = server.scripts.limits(&server.config.live);
-    let asked = Asked::Load(code.into(), Policy::Append);
+    let asked = AskedChange::Load(code.into(), libraries::Policy::Append);
     asked.prepare(&limits, None, None).and_then(|change| change.make(&server.scripts.code))
 }
 
-/// What a command that changes libraries asks for.
-pub(crate) fn asked_for(command: &Command, args: Args<'_>) -> Result<Asked, Error> {
-    match command.name {
-        "function|load" => load(args),
-        "function|restore" => restore(args),
-        "function|delete" => Ok(delete(args)),
-        _ => flush(args),
-    }
-}
-
-impl Asked {
-    /// Tries what is to be loaded; the many libraries of a dump only as long as somebody wants to know. Cost: running the code of
-    /// each library once (L1), in so much memory at most.
-    pub(crate) fn prepare(
-        self,
-        limits: &Limits,
-        gone: Option<&AtomicBool>,
-        turn: Option<&Turn>,
-    ) -> Result<Change, String> {
-        let deadline = |gone| Deadline { until_ns: stdx::clock::thread_cpu_ns() + LOAD_NS, gone, turn };
-        let (libraries, policy, is_load) = match self {
-            Asked::Other(change) => return Ok(change),
-            Asked::Load(code, policy) => {
-                let tried = try_library(&mut engine(limits), code, deadline(None))?;
-                (vec![tried], policy, true)
-            }
-            Asked::Restore(payload, policy) => {
-                (accept_all(&payload, limits, || deadline(gone))?, policy, false)
-            }
-        };
-        Ok(Change::AddLibraries(Addition { libraries, policy, is_load }))
-    }
-
-    fn perform(self, act: &mut Act<'_, '_>) -> Result<Flow, Error> {
-        let code = act.server.scripts.code.clone();
-        let limits = act.server.scripts.limits(&act.server.config.live);
-        let (server, gone) = (act.server.clone(), act.session.cancel.clone());
-        let change = move |asked: Asked, out: &mut Reply| {
-            let prepared = apart(&server, move |turn| asked.prepare(&limits, Some(&gone), Some(turn)));
-            let made = prepared.and_then(|change| change.make(&code).map(|()| change));
-            server.scripts.tidy_idle();
-            match made {
-                Ok(change) => change.answer(out),
-                Err(text) => out.error(&text),
-            }
-        };
-        aside(act, "library", move |out| change(self, out))
-    }
-}
-
-impl Change {
-    /// What the command that asked for it is answered.
-    fn answer(&self, out: &mut Reply) {
-        match self {
-            Change::AddLibraries(Addition { libraries, is_load: true, .. }) => {
-                libraries.iter().for_each(|library| out.bulk(library.name.as_bytes()));
-            }
-            _ => out.ok(),
+/// Makes a change of libraries, on a thread.
+fn perform(act: &mut Act<'_, '_>, asked: AskedChange) -> Result<Flow, Error> {
+    let code = act.server.scripts.code.clone();
+    let limits = act.server.scripts.limits(&act.server.config.live);
+    let (server, gone) = (act.server.clone(), act.session.cancel.clone());
+    let change = move |asked: AskedChange, out: &mut Reply| {
+        let prepared =
+            libraries::apart(&server.scripts, move |turn| asked.prepare(&limits, Some(&gone), Some(turn)));
+        let made = prepared.and_then(|change| change.make(&code).map(|()| change));
+        server.scripts.tidy_idle();
+        match made {
+            Ok(change) => change.answer(out),
+            Err(text) => out.error(&text),
         }
-    }
-}
-
-/// `FUNCTION LOAD [REPLACE] code`: answers the library's name.
-fn load(args: Args<'_>) -> Result<Asked, Error> {
-    let mut policy = Policy::Append;
-    for option in args.to(args.len() - 1).from(2).iter() {
-        if !is(option, "replace") {
-            let option = String::from_utf8_lossy(option);
-            return Err(format!("ERR Unknown option given: {option}").into());
-        }
-        policy = Policy::Replace;
-    }
-    Ok(Asked::Load(args.at(args.len() - 1).into(), policy))
-}
-
-/// `FUNCTION DELETE library`
-fn delete(args: Args<'_>) -> Asked {
-    Asked::Other(Change::DeleteLibrary(String::from_utf8_lossy(args.at(2)).into_owned()))
-}
-
-/// `FUNCTION FLUSH [ASYNC | SYNC]`
-fn flush(args: Args<'_>) -> Result<Asked, Error> {
-    if args.len() > 3 || args.get(2).is_some_and(|mode| !is(mode, "sync") && !is(mode, "async")) {
-        return Err(Error::new("ERR FUNCTION FLUSH only supports SYNC|ASYNC option"));
-    }
-    Ok(Asked::Other(Change::FlushLibraries))
+    };
+    aside(act, "library", move |out| change(asked, out))
 }
 
 /// `FUNCTION DUMP`: every library's code, in a payload that Redis and Valkey from 7.0 on restore. Cost: O(bytes), on a
@@ -164,202 +48,6 @@ fn dump(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let libraries = act.server.scripts.code.libraries();
     aside(act, "dump", move |out| {
         let codes: Vec<&[u8]> = libraries.code.values().map(|code| &*code.text).collect();
-        out.bulk(&payload_of(&codes));
+        out.bulk(&libraries::payload_of(&codes));
     })
-}
-
-fn payload_of(codes: &[&[u8]]) -> Vec<u8> {
-    let mut payload = Vec::with_capacity(codes.iter().map(|code| code.len() + 10).sum::<usize>() + 10);
-    for code in codes {
-        payload.push(OPCODE_FUNCTION);
-        rdb::put_string(&mut payload, code);
-    }
-    rdb::seal(&mut payload, VERSION_FUNCTIONS);
-    payload
-}
-
-/// `FUNCTION RESTORE payload [FLUSH | APPEND | REPLACE]`: adds the libraries of a dump, all or none (L2).
-///
-/// Errors: what is wrong with the payload, with a library in it, or which name exists already.
-fn restore(args: Args<'_>) -> Result<Asked, Error> {
-    if args.len() > 4 {
-        let name = String::from_utf8_lossy(&args.at(1)[..args.at(1).len().min(128)]);
-        return Err(format!(
-            "ERR unknown subcommand or wrong number of arguments for '{name}'. Try FUNCTION HELP."
-        )
-        .into());
-    }
-    let policy = match args.get(3) {
-        None => Policy::Append,
-        Some(word) if is(word, "append") => Policy::Append,
-        Some(word) if is(word, "replace") => Policy::Replace,
-        Some(word) if is(word, "flush") => Policy::Flush,
-        Some(_) => {
-            return Err(Error::new(
-                "ERR Wrong restore policy given, value should be either FLUSH, APPEND or REPLACE.",
-            ));
-        }
-    };
-    Ok(Asked::Restore(args.at(2).to_vec(), policy))
-}
-
-/// The libraries of a payload, each tried; names that come twice in it are refused.
-fn accept_all<'a>(
-    payload: &[u8],
-    limits: &Limits,
-    deadline: impl Fn() -> Deadline<'a>,
-) -> Result<Vec<Accepted>, String> {
-    let mut engine = engine(limits);
-    let mut all: Vec<Accepted> = Vec::new();
-    for code in codes_of(payload)? {
-        let new = try_library(&mut engine, code, deadline())?;
-        if all.iter().any(|old| old.name == new.name) {
-            return Err(format!("ERR Library '{}' already exists", new.name));
-        }
-        let mut known = all.iter().flat_map(|old| &old.functions);
-        if let Some((twice, ..)) = known.find(|(old, ..)| new.functions.iter().any(|(name, ..)| name == old))
-        {
-            return Err(format!("ERR Function {twice} already exists"));
-        }
-        all.push(new);
-    }
-    Ok(all)
-}
-
-/// Takes a payload apart.
-fn codes_of(payload: &[u8]) -> Result<Vec<Box<[u8]>>, String> {
-    let (body, _) = rdb::open(payload).ok_or("ERR DUMP payload version or checksum are wrong")?;
-    let mut reader = Reader::new(body);
-    let mut codes = Vec::new();
-    while let Ok(kind) = reader.byte() {
-        match kind {
-            OPCODE_FUNCTION => {}
-            OPCODE_FUNCTION_CANDIDATE => return Err("ERR Pre-GA function format not supported".into()),
-            _ => return Err("ERR given type is not a function".into()),
-        }
-        codes.push(reader.string().map_err(|_| "ERR Failed loading library payload")?.as_ref().into());
-    }
-    Ok(codes)
-}
-
-/// Runs or compiles clients' code as long work is run: behind all others, and in turns. Who waits for it may take locks, and is
-/// not demoted.
-pub(crate) fn apart<T: Send>(
-    server: &Server,
-    work: impl FnOnce(&Turn) -> Result<T, String> + Send,
-) -> Result<T, String> {
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("library-code".into()).spawn_scoped(scope, || {
-            stdx::threads::demote(server.crowd.rank().nice());
-            work(&server.work.turns.enter())
-        });
-        match thread {
-            Ok(thread) => thread.join().unwrap_or_else(|_| Err("ERR the library could not be tried".into())),
-            Err(e) => Err(format!("ERR no thread could be started: {e}")),
-        }
-    })
-}
-
-/// An engine to try libraries in, ready for them.
-fn engine(limits: &Limits) -> Engine {
-    let mut engine = Engine::new(limits.clone());
-    engine.prepare_for_libraries();
-    engine
-}
-
-/// Runs a library's code to see what it registers (L1), and how long that takes.
-fn try_library(engine: &mut Engine, text: Box<[u8]>, deadline: Deadline<'_>) -> Result<Accepted, String> {
-    let began_ns = stdx::clock::thread_cpu_ns();
-    let library = engine.load_library(&text, &mut Quiet(deadline))?;
-    let load_ns = stdx::clock::thread_cpu_ns() - began_ns;
-    engine.delete_library(&library);
-    let functions = library.functions.into_iter().map(|f| (f.name, f.description, f.flags)).collect();
-    Ok(Accepted {
-        name: library.name,
-        functions,
-        code: Arc::new(LibraryCode { text, load_ns: load_ns.into() }),
-    })
-}
-
-impl Addition {
-    /// Adds the libraries. Errors: which name exists already. Cost: O(all functions) for each that is replaced.
-    pub(crate) fn make(&self, libraries: &mut Libraries) -> Result<(), String> {
-        match self.policy {
-            Policy::Flush => *libraries = Libraries::default(),
-            _ => self.refuse_taken_names(libraries)?,
-        }
-        for Accepted { name, functions, code } in &self.libraries {
-            libraries.remove(name);
-            libraries.code.insert(name.clone(), code.clone());
-            for (function, description, flags) in functions {
-                let known = (name.clone(), description.clone(), *flags);
-                libraries.functions.insert(function.clone(), known);
-            }
-        }
-        Ok(())
-    }
-
-    /// Libraries are looked at before functions, as in Redis. Replaced libraries take their functions with them.
-    fn refuse_taken_names(&self, libraries: &Libraries) -> Result<(), String> {
-        let known = self.libraries.iter().find(|new| libraries.code.contains_key(&new.name));
-        if let (Some(Accepted { name, .. }), Policy::Append) = (known, self.policy) {
-            return Err(match self.is_load {
-                true => format!("ERR Library '{name}' already exists"),
-                false => format!("ERR Library {name} already exists"),
-            });
-        }
-        let replaced = |name: &str| self.libraries.iter().any(|new| new.name == name);
-        for (function, ..) in self.libraries.iter().flat_map(|new| &new.functions) {
-            if libraries.functions.get(function).is_some_and(|(owner, ..)| !replaced(owner)) {
-                return Err(format!("ERR Function {function} already exists"));
-            }
-        }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn library(name: &str, function: &str) -> Box<[u8]> {
-        let code =
-            format!("#!lua name={name}\nredis.register_function('{function}', function() return 1 end)");
-        code.as_bytes().into()
-    }
-
-    #[test]
-    fn a_dump_gives_back_the_code_of_every_library() {
-        let codes = [library("one", "f"), library("two", "g")];
-        assert_eq!(codes_of(&payload_of(&codes.each_ref().map(|code| &**code))), Ok(codes.to_vec()));
-        assert_eq!(codes_of(&payload_of(&[])), Ok(vec![]));
-    }
-
-    #[test]
-    fn what_is_no_dump_of_functions_is_named() {
-        let sealed = |body: &[u8]| {
-            let mut payload = body.to_vec();
-            rdb::seal(&mut payload, 10);
-            codes_of(&payload).unwrap_err()
-        };
-        assert_eq!(codes_of(b"").unwrap_err(), "ERR DUMP payload version or checksum are wrong");
-        assert_eq!(sealed(b"\x00\x01a"), "ERR given type is not a function");
-        assert_eq!(sealed(b"\xf6\x01a"), "ERR Pre-GA function format not supported");
-        assert_eq!(sealed(b"\xf5"), "ERR Failed loading library payload");
-        assert_eq!(sealed(b"\xf5\xc3\x05\x40\x50aaaaa"), "ERR Failed loading library payload");
-    }
-
-    #[test]
-    fn names_that_come_twice_in_a_dump_are_refused() {
-        let deadline = || Deadline { until_ns: u64::MAX, gone: None, turn: None };
-        let refused = |codes: &[Box<[u8]>]| {
-            let codes: Vec<&[u8]> = codes.iter().map(|code| &**code).collect();
-            accept_all(&payload_of(&codes), &Limits::default(), deadline).map(|all| all.len())
-        };
-        assert_eq!(refused(&[library("one", "f"), library("two", "g")]), Ok(2));
-        let twice = refused(&[library("one", "f"), library("one", "g")]);
-        assert_eq!(twice.unwrap_err(), "ERR Library 'one' already exists");
-        let twice = refused(&[library("one", "f"), library("two", "f")]);
-        assert_eq!(twice.unwrap_err(), "ERR Function f already exists");
-    }
 }

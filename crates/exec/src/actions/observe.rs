@@ -90,7 +90,7 @@ fn info(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         points::trip(Point::Report);
         out.verbatim("txt", sections.text(&collect(server, sections)).as_bytes());
     };
-    if sections.has("latencystats") && act.server.stats.registry.commands_used() > HISTOGRAMS {
+    if sections.has("latencystats") && act.server.observe.stats.registry.commands_used() > HISTOGRAMS {
         let server = act.server.clone();
         return elsewhere(act, move |out| answer(&server, out));
     }
@@ -111,14 +111,14 @@ pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
     count_clients(server, &mut s);
     measure_memory(server, &mut s);
     if sections.has("cpu") {
-        s.cpu = server.measured.cpu();
+        s.cpu = server.observe.measured.cpu();
     }
     if sections.has("commandstats") || sections.has("latencystats") {
         // Histograms are added up only where percentiles are asked for, least of all on the loop.
         let percentiles = sections.has("latencystats").then(|| live.percentiles());
-        s.count_commands(&server.stats.registry, &names(), percentiles.as_deref());
+        s.count_commands(&server.observe.stats.registry, &names(), percentiles.as_deref());
     }
-    s.errors = server.stats.registry.errors();
+    s.errors = server.observe.stats.registry.errors();
     add_own_figures(server, &mut s);
     s
 }
@@ -152,13 +152,13 @@ fn add_own_figures(server: &Server, s: &mut Snapshot) {
         ("worker_jobs_running", running as u64),
         ("scripts_waiting", scripts_waiting as u64),
         ("scripts_running", scripts_running as u64),
-        ("long_work_nice", server.crowd.rank().nice() as u64),
+        ("long_work_nice", server.observe.crowd.rank().nice() as u64),
         ("turns_taken", server.work.turns.demand() as u64),
         ("turns_waiting", server.work.turns.waiting() as u64),
         ("turns_handed_over", server.work.turns.handovers()),
         ("snapshots_open", server.keyspace.active_snapshots() as u64),
         ("last_lsn", server.keyspace.last_lsn()),
-        ("connections_moved", server.stats.registry.counter(Counter::ConnectionsMoved)),
+        ("connections_moved", server.observe.stats.registry.counter(Counter::ConnectionsMoved)),
     ];
     let (kept, oldest_ms) = server.keyspace.retained();
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
@@ -182,13 +182,13 @@ fn add_own_figures(server: &Server, s: &mut Snapshot) {
         ("reclaim_pending_whole_bytes", stdx::reclaim::pending_whole()),
         ("reclaim_max_pending_bytes", stdx::reclaim::limit()),
         ("reclaim_full", stdx::reclaim::is_full().into()),
-        ("reclaim_delays", count(&server.stats.reclaim_delays)),
+        ("reclaim_delays", count(&server.observe.stats.reclaim_delays)),
         ("streams_cut_age", count(&snapshots.cut_old)),
         ("streams_cut_retained", count(&snapshots.cut_large)),
     ]);
     let (lists, bytes) = server.keyspace.cursors.kept();
     s.evenkeel.extend([("lscan_lists_kept", lists as u64), ("lscan_bytes_kept", bytes as u64)]);
-    s.evenkeel.extend(server.waits.seen.figures());
+    s.evenkeel.extend(server.observe.waits.seen.figures());
 }
 
 fn names() -> Vec<&'static str> {
@@ -197,11 +197,11 @@ fn names() -> Vec<&'static str> {
 
 fn stats(server: &Server) -> Stats {
     use crate::pubsub::Kind;
-    let counted = Stats::of(&server.stats.registry, server.measured.speeds());
+    let counted = Stats::of(&server.observe.stats.registry, server.observe.measured.speeds());
     let keyspace = &server.keyspace.stats;
     Stats {
-        connections: server.clients.accepted.load(Relaxed),
-        rejected_connections: server.clients.refused.load(Relaxed),
+        connections: server.observe.clients.accepted.load(Relaxed),
+        rejected_connections: server.observe.clients.refused.load(Relaxed),
         expired_keys: keyspace.expired_keys.load(Relaxed),
         expired_fields: keyspace.expired_fields.load(Relaxed),
         evicted_keys: keyspace.evicted_keys.load(Relaxed),
@@ -226,12 +226,12 @@ fn count_clients(server: &Server, s: &mut Snapshot) {
     let (timed, keys) = server.park.figures();
     (s.clients.in_timeout_table, s.clients.blocking_keys) = (timed as u64, keys as u64);
     s.clients.pause = server.work.pause.state(stdx::clock::wall_ms());
-    s.clients.connected = server.clients.len() as u64;
-    let (subscribed, watching, keys) = server.clients.engaged();
+    s.clients.connected = server.observe.clients.len() as u64;
+    let (subscribed, watching, keys) = server.observe.clients.engaged();
     s.clients.pubsub = subscribed as u64;
     s.clients.watching = watching as u64;
     s.clients.watched_keys = keys as u64;
-    let buffered = server.clients.buffered();
+    let buffered = server.observe.clients.buffered();
     s.clients.recent_max_input_bytes = buffered.input_max;
     s.clients.recent_max_output_bytes = buffered.output_max;
     s.memory.clients = buffered.all;
@@ -240,16 +240,16 @@ fn count_clients(server: &Server, s: &mut Snapshot) {
 fn measure_memory(server: &Server, s: &mut Snapshot) {
     let live = &server.config.live;
     let m = &mut s.memory;
-    m.allocator = server.measured.allocator();
+    m.allocator = server.observe.measured.allocator();
     m.used = server.memory.handed_out(&server.keyspace, server.work.snapshots.streamed());
     // Not kept: what shares its content with something else counts in full until the allocator is asked.
-    m.peak = server.stats.peak_bytes.load(Relaxed).max(m.used);
-    m.startup = server.stats.startup_bytes.load(Relaxed);
-    m.source_changes = server.sources.list().iter().map(|entry| entry.queue.waiting().1).sum();
+    m.peak = server.observe.stats.peak_bytes.load(Relaxed).max(m.used);
+    m.startup = server.observe.stats.startup_bytes.load(Relaxed);
+    m.source_changes = server.rows.list().iter().map(|entry| entry.queue.waiting().1).sum();
     let work = &server.memory.work;
     (m.work, m.work_max, m.work_refused) = (work.used(), work.limit(), work.refused());
     m.overhead = m.startup + m.clients + m.source_changes + m.work;
-    m.resident = server.measured.resident_bytes();
+    m.resident = server.observe.measured.resident_bytes();
     m.system = HOST.memory_bytes;
     m.max = live.maxmemory_bytes.get() as u64;
     m.policy = server
@@ -259,7 +259,7 @@ fn measure_memory(server: &Server, s: &mut Snapshot) {
         .unwrap_or_default();
     m.reclaim_pending = stdx::reclaim::pending_bytes();
     m.reclaimed_objects = stdx::reclaim::reclaimed_items();
-    let registry = &server.stats.registry;
+    let registry = &server.observe.stats.registry;
     let (scripts, functions) = server.scripts.thread_bytes();
     m.lua = registry.counter(Counter::LuaBytes) + scripts;
     m.lua_functions = registry.counter(Counter::LuaFunctionBytes) + functions;
@@ -405,7 +405,7 @@ fn memory_purge(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     stdx::reclaim::flush();
     act.server.scripts.purge();
     let server = act.server.clone();
-    act.server.clerk.send(move || server.scripts.tidy_idle());
+    act.server.observe.clerk.send(move || server.scripts.tidy_idle());
     act.out.ok();
     Ok(Flow::Done)
 }
@@ -430,42 +430,42 @@ fn slow(
     answer: fn(&slowlog::Slowlog, Args<'_>, &mut Reply),
 ) -> Result<Flow, Error> {
     let asked = args.get(2).and_then(stdx::num::parse_i64).is_some_and(|n| !(0..=FEW_SLOW).contains(&n));
-    if asked && act.server.stats.slowlog.len() > FEW_SLOW as usize {
+    if asked && act.server.observe.stats.slowlog.len() > FEW_SLOW as usize {
         let (server, words) = (act.server.clone(), Arc::new(args.to_owned()));
-        return aside(act, "slowlog", move |out| answer(&server.stats.slowlog, words.args(), out));
+        return aside(act, "slowlog", move |out| answer(&server.observe.stats.slowlog, words.args(), out));
     }
-    answer(&act.server.stats.slowlog, args, act.out);
+    answer(&act.server.observe.stats.slowlog, args, act.out);
     Ok(Flow::Done)
 }
 
 fn latency_latest(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    latency::latest(&act.server.stats.events, act.out);
+    latency::latest(&act.server.observe.stats.events, act.out);
     Ok(Flow::Done)
 }
 
 fn latency_history(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    latency::history(&act.server.stats.events, args, act.out);
+    latency::history(&act.server.observe.stats.events, args, act.out);
     Ok(Flow::Done)
 }
 
 fn latency_reset(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    latency::reset(&act.server.stats.events, args, act.out);
+    latency::reset(&act.server.observe.stats.events, args, act.out);
     Ok(Flow::Done)
 }
 
 fn latency_graph(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    latency::graph(&act.server.stats.events, args, act.local.now_ms / 1000, act.out);
+    latency::graph(&act.server.observe.stats.events, args, act.local.log.now_ms / 1000, act.out);
     Ok(Flow::Done)
 }
 
 fn latency_doctor(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let live = &act.server.config.live;
     let (threshold_ms, slower_us) = (live.latency_threshold_ms.get(), live.slowlog_slower_us.get());
-    latency::doctor(&act.server.stats.events, threshold_ms, slower_us, act.out);
+    latency::doctor(&act.server.observe.stats.events, threshold_ms, slower_us, act.out);
     Ok(Flow::Done)
 }
 
 fn latency_histogram(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let (server, args) = (act.server.clone(), args.to_owned());
-    elsewhere(act, move |out| latency::histogram(&server.stats.registry, &names(), args.args(), out))
+    elsewhere(act, move |out| latency::histogram(&server.observe.stats.registry, &names(), args.args(), out))
 }

@@ -22,7 +22,7 @@ const BUSY: Error = Error::new("ERR Background save already in progress");
 ///
 /// Cost: O(keys) in slices. Errors: a snapshot is under way; why it failed.
 fn save(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    let (server, loop_id, client) = (act.server.clone(), act.local.id, act.session.id);
+    let (server, loop_id, client) = (act.server.clone(), act.local.log.id, act.session.id);
     let resp3 = act.out.resp3();
     let tell = move |saved: &Result<(), String>| {
         let mut out = Reply::new(resp3);
@@ -138,7 +138,7 @@ fn shutdown(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     } else {
         Wish::Usual
     };
-    act.server.durability.ask_end(wish, force, act.local.id, act.session.id);
+    act.server.durability.ask_end(wish, force, act.local.log.id, act.session.id);
     match act.server.program.get() {
         Some(program) => program.stop(),
         None => act.server.shut_down(),

@@ -74,7 +74,7 @@ fn subscribe(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, 
     for i in from..end {
         let name: Arc<[u8]> = args.at(1 + i).into();
         if set_of(&mut act.session.subs, kind).insert(name.clone()) {
-            act.server.pubsub.add(kind, &name, act.local.id);
+            act.server.pubsub.add(kind, &name, act.local.log.id);
             act.local.subscribers.add(kind, &name, act.session.id);
         }
         confirm(act, words(kind).0, Some(&name), kind);
@@ -111,7 +111,7 @@ fn unsubscribe(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow
     }
     for name in names {
         if set_of(&mut act.session.subs, kind).remove(&name) {
-            act.server.pubsub.remove(kind, &name, act.local.id);
+            act.server.pubsub.remove(kind, &name, act.local.log.id);
             act.local.subscribers.remove(kind, &name, act.session.id);
         }
         confirm(act, word, Some(&name), kind);
@@ -151,7 +151,7 @@ pub(crate) fn leave_some(
         while left > 0
             && let Some(name) = set_of(subs, kind).pop_first()
         {
-            server.pubsub.remove(kind, &name, local.id);
+            server.pubsub.remove(kind, &name, local.log.id);
             local.subscribers.remove(kind, &name, client);
             left -= 1;
         }
@@ -182,7 +182,7 @@ fn show(server: &Server, session: &Session) {
     info.subscriptions.store(subs.channels.len() as u32, Ordering::Relaxed);
     info.pattern_subscriptions.store(subs.patterns.len() as u32, Ordering::Relaxed);
     info.shard_subscriptions.store(subs.shard_channels.len() as u32, Ordering::Relaxed);
-    server.clients.note_subscribed(info, !subs.is_empty());
+    server.observe.clients.note_subscribed(info, !subs.is_empty());
 }
 
 fn publish(act: &mut Act<'_, '_>, args: Args<'_>, shard: bool) -> Result<Flow, Error> {

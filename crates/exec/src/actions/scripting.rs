@@ -1,14 +1,15 @@
 //! EVAL and its kin, SCRIPT, FCALL, FUNCTION.
 
 use super::{Act, KEYSPACE, PLAIN, Row, aside, help};
-use crate::scripts::{
-    self, Body, Change, Code, Found, Libraries, LuaState, Quiet, Running, ScriptRun, Short, Started,
-};
+use crate::eval::{self, Started};
 use crate::{Flow, fetching};
-use command::options::{int, is};
-use command::{Command, Error};
+use command::Error;
+use command::options::is;
 use resp::{Args, Reply};
-use script::{Host, Sha};
+use scripts::{
+    Asked, Found, Libraries, Quiet, Running, ScriptRun, Short, declared, forgets, function_of, look_at,
+    script_known_as, script_of,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -67,62 +68,12 @@ const FUNCTION_HELP: &[&str] = &[
     "    What runs now, and how many libraries and functions there are.",
 ];
 
-const NO_SCRIPT: Error = Error::new("NOSCRIPT No matching script. Please use EVAL.");
-
-/// The `numkeys` of `numkeys key … arg …` at argument 2.
-fn declared(args: Args<'_>) -> Result<usize, Error> {
-    let count = int(args.at(2))?;
-    if count > (args.len() - 3) as i64 {
-        return Err(Error::new("ERR Number of keys can't be greater than number of args"));
-    }
-    usize::try_from(count).map_err(|_| Error::new("ERR Number of keys can't be negative"))
-}
-
-/// A script to be run.
-pub(crate) struct Asked {
-    pub(crate) body: Body,
-    pub(crate) read_only: bool,
-    pub(crate) memory: Hunger,
-    /// A loop does not run it.
-    pub(crate) far: bool,
-}
-
-/// What a script says of memory.
-#[derive(Clone, Copy)]
-pub(crate) enum Hunger {
-    /// Nothing: its commands are looked at one by one.
-    Unknown,
-    /// It may need more.
-    Declared,
-    /// It does not, or is to be run nevertheless.
-    None,
-}
-
-impl Hunger {
-    fn of(flags: script::ScriptFlags, declares: bool) -> Hunger {
-        match declares {
-            _ if flags.allow_oom || flags.no_writes => Hunger::None,
-            true => Hunger::Declared,
-            false => Hunger::Unknown,
-        }
-    }
-
-    /// Whether its commands have to be looked at while memory is short. Err: it may not run at all.
-    pub(crate) fn may_run_short(self, short: bool) -> Result<bool, Error> {
-        match self {
-            Hunger::Declared if short => Err(Error::new(crate::memory::OOM)),
-            Hunger::None => Ok(false),
-            _ => Ok(short),
-        }
-    }
-}
-
 fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Error> {
     let Asked { body, read_only, memory, far } = asked;
     let short = memory.may_run_short(act.server.memory.is_short(act.session))?;
     let declared = declared(args)?;
     if act.session.db == 0
-        && act.server.sources.any()
+        && act.server.rows.any()
         && let Some(flow) = fetching::preload(act, args.from(3).to(declared.min(PRELOADED)).iter())
     {
         return flow;
@@ -136,13 +87,13 @@ fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Erro
         resp3: act.out.resp3(),
         read_only,
         short,
-        now_ms: act.local.now_ms,
-        used_ms: act.session.uses_at(act.local.now_ms),
+        now_ms: act.local.log.now_ms,
+        used_ms: act.session.uses_at(act.local.log.now_ms),
         random: act.local.random(),
-        loop_id: act.local.id,
+        loop_id: act.local.log.id,
         gone: Some(act.session.cancel.clone()),
     };
-    Ok(match scripts::start(act, run, far) {
+    Ok(match eval::start(act, run, far) {
         Started::Done => Flow::Done,
         Started::Away => Flow::Parked(None),
         Started::Later => crate::held::wait_for_guard(act.session, act.local),
@@ -152,69 +103,16 @@ fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Erro
 /// Keys of a script that are looked at before it runs, in one go.
 const PRELOADED: usize = 256;
 
-/// What EVAL and its kin are to run within a transaction: the script, and how many keys it declares.
-pub(crate) fn asked_for(
-    lua: &mut LuaState,
-    command: &Command,
-    args: Args<'_>,
-    host: &mut dyn Host,
-) -> Result<(Asked, usize), Error> {
-    let read_only = command.name.ends_with("_ro");
-    let asked = match command.name {
-        "fcall" | "fcall_ro" => function_of(lua.code(), args, read_only)?,
-        "evalsha" | "evalsha_ro" => script_known_as(lua, args, read_only, host)?,
-        _ => script_of(lua, args, read_only, host)?,
-    };
-    Ok((asked, declared(args)?))
-}
-
 /// `EVAL script numkeys [key ...] [arg ...]`. Cost: the script's, and its compilation the first time.
 fn eval(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
-    let asked = script_of(scripts::engine(act.server, act.local), args, read_only, &mut Quiet(Short))?;
+    let asked = script_of(eval::engine(act.server, act.local), args, read_only, &mut Quiet(Short))?;
     run(act, asked, args)
-}
-
-/// The script of EVAL and EVAL_RO, compiled as long as `host` lets it.
-pub(crate) fn script_of(
-    lua: &mut LuaState,
-    args: Args<'_>,
-    read_only: bool,
-    host: &mut dyn Host,
-) -> Result<Asked, Error> {
-    declared(args)?;
-    asked(lua.find(args.at(1), false, host)?, read_only)
-}
-
-fn asked(found: Found, read_only: bool) -> Result<Asked, Error> {
-    let Found::Known { sha, kept, far } = found else {
-        return Ok(Asked { body: Body::Text(read_only), read_only, memory: Hunger::Unknown, far: true });
-    };
-    let (flags, declares) = (kept.flags, kept.text.starts_with(b"#!"));
-    if read_only && declares && !flags.no_writes {
-        return Err(Error::new("ERR Can not execute a script with write flag using *_ro command."));
-    }
-    let (read_only, memory) = (read_only || flags.no_writes, Hunger::of(flags, declares));
-    Ok(Asked { body: Body::Script(sha, kept), read_only, memory, far })
 }
 
 /// `EVALSHA sha1 numkeys [key ...] [arg ...]`
 fn evalsha(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
-    let asked = script_known_as(scripts::engine(act.server, act.local), args, read_only, &mut Quiet(Short))?;
+    let asked = script_known_as(eval::engine(act.server, act.local), args, read_only, &mut Quiet(Short))?;
     run(act, asked, args)
-}
-
-fn script_known_as(
-    lua: &mut LuaState,
-    args: Args<'_>,
-    read_only: bool,
-    host: &mut dyn Host,
-) -> Result<Asked, Error> {
-    if args.at(1).len() != 40 {
-        return Err(NO_SCRIPT);
-    }
-    declared(args)?;
-    let sha = Sha::from_hex(args.at(1)).ok_or(NO_SCRIPT)?;
-    asked(lua.find_known(sha, host)?.ok_or(NO_SCRIPT)?, read_only)
 }
 
 /// `FCALL function numkeys [key ...] [arg ...]`
@@ -223,27 +121,9 @@ fn fcall(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow,
     run(act, asked, args)
 }
 
-fn function_of(code: &Code, args: Args<'_>, read_only: bool) -> Result<Asked, Error> {
-    let name = String::from_utf8_lossy(args.at(1)).into_owned();
-    let flags = {
-        let libraries = code.libraries();
-        let (_, _, flags) = libraries.functions.get(&name).ok_or(Error::new("ERR Function not found"))?;
-        *flags
-    };
-    if int(args.at(2)).is_err() {
-        return Err(Error::new("ERR Bad number of keys provided"));
-    }
-    declared(args)?;
-    if read_only && !flags.no_writes {
-        return Err(Error::new("ERR Can not execute a script with write flag using *_ro command."));
-    }
-    let memory = Hunger::of(flags, true);
-    Ok(Asked { body: Body::Function(name), read_only: flags.no_writes, memory, far: false })
-}
-
 fn script_load(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if let Found::Known { sha, .. } =
-        scripts::engine(act.server, act.local).find(args.at(2), true, &mut Quiet(Short))?
+        eval::engine(act.server, act.local).find(args.at(2), true, &mut Quiet(Short))?
     {
         act.out.bulk(&sha.hex());
         return Ok(Flow::Done);
@@ -252,7 +132,7 @@ fn script_load(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let words = act.local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
     let (server, client, gone) = (act.server.clone(), act.session.id, act.session.cancel.clone());
     aside(act, "script", move |out| {
-        match scripts::compile_apart(&server, words.args().at(2), client, &gone) {
+        match scripts::compile_apart(&server.scripts, words.args().at(2), client, &gone) {
             Ok(sha) => out.bulk(&sha.hex()),
             Err(text) => out.error(&text),
         }
@@ -261,18 +141,6 @@ fn script_load(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 
 /// Words of SCRIPT EXISTS above which a thread looks for the scripts.
 const LOOKED_FOR: usize = 256;
-
-/// SCRIPT EXISTS and SCRIPT SHOW.
-pub(crate) fn look_at(code: &Code, command: &Command, args: Args<'_>, out: &mut Reply) -> Result<(), Error> {
-    let known = |sha: &[u8]| Sha::from_hex(sha).and_then(|sha| code.script(&sha));
-    if command.name == "script|show" {
-        out.bulk(&known(args.at(2)).ok_or(Error::new("NOSCRIPT No matching script."))?.text);
-        return Ok(());
-    }
-    out.array(args.len() - 2);
-    args.from(2).iter().for_each(|sha| out.int(known(sha).is_some().into()));
-    Ok(())
-}
 
 fn known(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let (code, command) = (&act.server.scripts.code, command::resolve(args)?);
@@ -285,19 +153,11 @@ fn known(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// What SCRIPT FLUSH asks for.
-pub(crate) fn forgets(args: Args<'_>) -> Result<Change, Error> {
-    if args.len() > 3 || args.get(2).is_some_and(|mode| !is(mode, "sync") && !is(mode, "async")) {
-        return Err(Error::new("ERR SCRIPT FLUSH only support SYNC|ASYNC option"));
-    }
-    Ok(Change::ForgetScripts)
-}
-
 fn script_flush(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     forgets(args)?;
     act.server.scripts.flush();
     let server = act.server.clone();
-    act.server.clerk.send(move || server.scripts.tidy_idle());
+    act.server.observe.clerk.send(move || server.scripts.tidy_idle());
     act.out.ok();
     Ok(Flow::Done)
 }

@@ -153,7 +153,7 @@ const LOOK_MS: u64 = 2;
 /// Whether everything before a WAITAOF is durable here. Err: that is waited for.
 fn wait_for_log(act: &mut Act<'_, '_>, wanted: bool, replicas: bool, ms: u64) -> Result<bool, ()> {
     let Some(storage) = act.server.durability.storage() else { return Ok(false) };
-    let (last, now_ms) = (act.server.keyspace.last_lsn(), act.local.now_ms);
+    let (last, now_ms) = (act.server.keyspace.last_lsn(), act.local.log.now_ms);
     let (lsn, since_ms) = *act.session.aof_wait().get_or_insert((last, now_ms));
     let is_synced = storage.synced(wanted).is_some_and(|synced| synced >= lsn);
     let is_late = ms > 0 && now_ms >= since_ms + ms;
@@ -180,7 +180,7 @@ pub(super) fn sleep(
     };
     let timeout_ms = (ms > 0).then_some(ms);
     stdx::panics::changes();
-    act.server.park.sleep(act.local.id, act.session.id, command, timeout_ms, answer);
+    act.server.park.sleep(act.local.log.id, act.session.id, command, timeout_ms, answer);
     act.session.set_flag(flag::BLOCKED, true);
     Ok(Flow::Parked(timeout_ms))
 }

@@ -59,11 +59,11 @@ fn add(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let words = words.collect::<Result<Vec<_>, _>>().map_err(|_| Error::new("ERR a word is not UTF-8"))?;
     let (words, deletes) = existing(words)?;
     let spec = Spec::parse(words).map_err(|e| Error::from(format!("ERR {}", one_line(&e))))?;
-    let (server, loop_id, client) = (act.server.clone(), act.local.id, act.session.id);
+    let (server, loop_id, client) = (act.server.clone(), act.local.log.id, act.session.id);
     let mut out = Reply::new(act.out.resp3());
-    let sent = act.server.clerk.send(move || {
+    let sent = act.server.observe.clerk.send(move || {
         let (name, pattern) = (spec.name.clone(), spec.pattern.clone());
-        let stream: Option<Box<dyn Stream>> = match server.sources.add(spec) {
+        let stream: Option<Box<dyn Stream>> = match server.rows.add(spec) {
             Ok(()) => Some(Box::new(Covered::new(server.clone(), name, pattern, deletes))),
             Err(e) => {
                 out.error(&format!("ERR {}", one_line(&e)));
@@ -190,11 +190,11 @@ fn one_line(text: &str) -> String {
 
 fn entry(server: &Server, name: &[u8]) -> Result<Arc<Entry>, Error> {
     let shown = || String::from_utf8_lossy(name).into_owned();
-    server.sources.by_name(name).ok_or_else(|| format!("ERR no source '{}'", shown()).into())
+    server.rows.by_name(name).ok_or_else(|| format!("ERR no source '{}'", shown()).into())
 }
 
 fn list(act: &mut Act<'_, '_>) -> Result<Flow, Error> {
-    let list = act.server.sources.list();
+    let list = act.server.rows.list();
     act.out.array(list.len());
     for entry in list.iter() {
         let mut words = entry.spec().words();
@@ -250,7 +250,7 @@ fn stats(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         return elsewhere(act, move |out| write(&server, &entry, out));
     }
     elsewhere(act, move |out| {
-        let list = server.sources.list();
+        let list = server.rows.list();
         out.map(list.len());
         for entry in list.iter() {
             out.bulk(entry.spec().name.as_bytes());

@@ -73,7 +73,7 @@ impl Durability {
     /// Notes a delay of the disk for LATENCY. `name`: as Redis names it.
     pub fn note_latency(&self, server: &Server, name: &'static str, ns: u64) {
         let (now_s, ms) = (stdx::clock::wall_ms() / 1000, ns / 1_000_000);
-        server.stats.events.add(name, now_s, ms, server.config.live.latency_threshold_ms.get());
+        server.observe.stats.events.add(name, now_s, ms, server.config.live.latency_threshold_ms.get());
     }
 
     pub(crate) fn is_log_full(&self) -> bool {
@@ -122,7 +122,8 @@ pub(super) fn tend(server: &Arc<Server>, _: &mut Local) {
     if !live.appendonly.get() || saving::is_busy(server) {
         return;
     }
-    let (percentage, least) = (live.aof_rewrite_percentage.size() as u64, live.aof_rewrite_min_bytes.size() as u64);
+    let (percentage, least) =
+        (live.aof_rewrite_percentage.size() as u64, live.aof_rewrite_min_bytes.size() as u64);
     let due = storage.wants_rewrite(percentage, least);
     if due {
         log::info!("the append-only log has grown by {percentage} %: it is written anew");
@@ -180,7 +181,7 @@ pub fn switch_log(server: &Arc<Server>, on: bool) {
 /// Settings of the log changed.
 pub fn configure_log(server: &Arc<Server>) {
     let (errand, server) = (server.clone(), server);
-    server.clerk.send(move || {
+    server.observe.clerk.send(move || {
         if let Some(storage) = errand.durability.storage() {
             storage.configure_log();
         }

@@ -12,10 +12,10 @@
 
 use super::{KeyFacts, Rewrite, SaveOut, SavePlan, trouble};
 use crate::piece::{Desk, Letter, Piece, Step};
-use crate::scripts::Libraries;
 use crate::{Local, Server};
 use keyspace::{Changes, Keyspace, Mark, Walk, WalkEntry, WalkLimits, WalkSink, WalkValue, Walked};
 use parking_lot::Mutex;
+use scripts::Libraries;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -201,17 +201,19 @@ pub(super) fn begin_taken(server: &Arc<Server>, purpose: Purpose, done: Option<D
     saves.dirty_begun.store(dirty(server), Relaxed);
     let ((queue, batches), (give_back, empty)) = (channel(), channel());
     saves.is_rewrite.store(purpose == Purpose::Rewrite, Release);
-    let piece = Box::new(Saving { server: server.clone(), walk: None, queue, empty, taking: Taking::default() });
+    let piece =
+        Box::new(Saving { server: server.clone(), walk: None, queue, empty, taking: Taking::default() });
     // A rewrite begins on the disk.
     let (first, piece) = match (purpose, &at) {
-        (Purpose::Rewrite, Where::Here(local)) => (Some((local.id, piece)), None),
+        (Purpose::Rewrite, Where::Here(local)) => (Some((local.log.id, piece)), None),
         (Purpose::Rewrite, Where::Loop(loop_id)) => (Some((*loop_id, piece)), None),
         _ => (None, Some(piece)),
     };
     let began = Instant::now();
-    let writer = Writer { server: server.clone(), purpose, first, rewrite: None, batches, give_back, done, began };
+    let writer =
+        Writer { server: server.clone(), purpose, first, rewrite: None, batches, give_back, done, began };
     // The clerk makes the thread: that can take longer than a loop has.
-    let made = server.clerk.send(move || writer.start());
+    let made = server.observe.clerk.send(move || writer.start());
     if !made {
         log::error!("a snapshot was not begun: no thread could be started");
     }
@@ -243,7 +245,7 @@ pub(super) fn tend(server: &Arc<Server>, local: &mut Local) {
         begin(server, local, Purpose::Save, None);
         return;
     }
-    let (now_s, changes) = (local.now_ms / 1000, saves.changes(server));
+    let (now_s, changes) = (local.log.now_ms / 1000, saves.changes(server));
     if changes == 0 || server.durability.storage().is_none() {
         return;
     }
@@ -407,7 +409,7 @@ impl Saving {
     fn begin(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
         let server = self.server.clone();
         let live = &server.config.live;
-        let used = server.measured.allocator().allocated;
+        let used = server.observe.measured.allocator().allocated;
         let bytes = match live.save_retained_bytes.size() as u64 {
             0 => (used / 10).max(RETAINED_LEAST),
             bytes => bytes,
@@ -516,7 +518,7 @@ fn plan(server: &Server, header: &Header, rewrite: Option<&Rewrite>) -> SavePlan
             ("redis-ver", crate::info::REDIS_VERSION.to_owned()),
             ("redis-bits", usize::BITS.to_string()),
             ("ctime", (stdx::clock::wall_ms() / 1000).to_string()),
-            ("used-mem", server.measured.allocator().allocated.to_string()),
+            ("used-mem", server.observe.measured.allocator().allocated.to_string()),
             ("aof-base", u8::from(rewrite.is_some()).to_string()),
             ("evenkeel-ver", crate::info::EVENKEEL_VERSION.to_owned()),
             ("evenkeel-lsn", header.lsn.to_string()),
@@ -560,7 +562,7 @@ impl Writer {
     }
 
     fn run(mut self) {
-        stdx::threads::demote(self.server.crowd.rank().nice());
+        stdx::threads::demote(self.server.observe.crowd.rank().nice());
         let (mut open, mut so_far) = (None, Ok(()));
         if let Err(why) = self.prepare() {
             return self.over(&Err(why));
@@ -736,7 +738,9 @@ fn ended(server: &Server, purpose: Purpose, began: Instant, result: &Result<(), 
         Ok(()) if purpose == Purpose::Rewrite => {
             log::info!("the append-only log was written anew in {:.2} s", took.as_secs_f64());
         }
-        Err(why) if purpose == Purpose::Rewrite => log::error!("the append-only log was not written anew: {why}"),
+        Err(why) if purpose == Purpose::Rewrite => {
+            log::error!("the append-only log was not written anew: {why}")
+        }
         Ok(()) => {
             saves.count.fetch_add(1, Relaxed);
             saves.failed.store(false, Relaxed);

@@ -146,7 +146,7 @@ fn responses(server: &Server, page: &mut Page) {
     const NAME: &str = "evenkeel_http_responses_total";
     page.family(NAME, "counter", "HTTP responses by class of status");
     for (class, counter) in RESPONSES {
-        page.figure(NAME, &[("class", class)], server.stats.registry.counter(counter));
+        page.figure(NAME, &[("class", class)], server.observe.stats.registry.counter(counter));
     }
 }
 
@@ -179,7 +179,7 @@ fn commands(s: &Snapshot, page: &mut Page) {
 }
 
 fn times(server: &Server, page: &mut Page) {
-    let registry = &server.stats.registry;
+    let registry = &server.observe.stats.registry;
     page.family("evenkeel_command_seconds", "summary", "How long commands ran");
     page.summary("evenkeel_command_seconds", None, &registry.all_commands());
     page.family("evenkeel_phase_seconds", "summary", "How long requests were in which phase");
@@ -204,7 +204,7 @@ fn databases(s: &Snapshot, page: &mut Page) {
 
 /// The figures of EVENKEEL SOURCE STATS.
 fn sources(server: &Server, page: &mut Page) {
-    let list = server.sources.list();
+    let list = server.rows.list();
     if list.is_empty() {
         return;
     }

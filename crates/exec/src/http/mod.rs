@@ -156,7 +156,7 @@ pub struct Readiness {
 
 /// Cost: a short lock per source.
 pub fn readiness(server: &Server) -> Readiness {
-    let list = server.sources.list();
+    let list = server.rows.list();
     let reason = |entry: &Arc<Entry>| {
         let paused = entry.source.is_paused().then(|| "paused".to_owned());
         let reason = paused.or_else(|| entry.source.trouble())?;
@@ -196,7 +196,7 @@ pub fn ask_ahead(server: &Server, local: &Local, session: &Session, args: Args<'
 pub fn admits(server: &Server, local: &Local, authorization: Option<&[u8]>) -> bool {
     let admitted = knows_password(server, authorization);
     if !admitted {
-        local.recorder.add(crate::stats::Counter::AuthDenied, 1);
+        local.log.recorder.add(crate::stats::Counter::AuthDenied, 1);
     }
     admitted
 }
@@ -216,9 +216,9 @@ pub fn knows_password(server: &Server, authorization: Option<&[u8]>) -> bool {
 
 /// Has the page of figures collected; it comes by mail, as a bulk string.
 pub fn metrics(server: &Arc<Server>, local: &Local, session: &Session, out: &mut Reply) -> Flow {
-    let (owner, loop_id, client) = (server.clone(), local.id, session.id);
+    let (owner, loop_id, client) = (server.clone(), local.log.id, session.id);
     stdx::panics::changes();
-    let sent = server.clerk.send(move || {
+    let sent = server.observe.clerk.send(move || {
         let mut out = Reply::new(true);
         match stdx::panics::contain(|| {
             points::trip(Point::Report);

@@ -146,3 +146,64 @@ fn a_script_that_runs_again_has_read_nothing() {
     overlay.commit(2000, None).unwrap();
     assert!(words(&told).is_empty());
 }
+
+/// An overlay that sets a key.
+fn overlay(keyspace: &Arc<Keyspace>) -> Overlay {
+    let mut overlay = Overlay::new(Snapshot::open(keyspace).unwrap(), None);
+    View::overlay(keyspace, &mut overlay, 0, 1).put_string(b"a", b"v", None);
+    overlay
+}
+
+fn run(mut commit: Commit) -> Progress {
+    loop {
+        match commit.advance(1, 1, &mut Vec::new()) {
+            Progress::More => {}
+            ended => return ended,
+        }
+    }
+}
+
+#[test]
+fn work_begun_before_listening_begins_loses_its_race() {
+    let (keyspace, told) = (Keyspace::new(1), Told::default());
+    assert!(!keyspace.listens() && keyspace.tell_apart(To::All, &mut [&b"PING"[..]].into_iter()).is_none());
+    let bulk = || {
+        let given = vec![("b".to_string(), Some("v".to_string()))];
+        Commit::bulk(&keyspace, 0, Arc::new(Given(given)), 1, List::of("SET", &["b"]))
+    };
+    let (early, sealed, whole) = (overlay(&keyspace), overlay(&keyspace).seal(1, None), bulk());
+    let mut placed = overlay(&keyspace).seal(1, None);
+    assert_eq!(placed.advance(1, 1, &mut Vec::new()), Progress::More);
+    let from = keyspace.listen(Arc::new(Sink(told.clone())));
+    assert!(keyspace.listens() && from == keyspace.last_lsn() && keyspace.settled() == from);
+    assert!(early.commit(1, None).is_err());
+    assert!([sealed, whole, placed].into_iter().all(|commit| run(commit) == Progress::Lost));
+    assert!(words(&told).is_empty() && keyspace.is_empty() && !keyspace.has_intents());
+    assert!(overlay(&keyspace).commit(1, List::of("SET", &["a"])).is_ok());
+    assert!(matches!(run(bulk()), Progress::Committed(_)));
+    let apart = keyspace.mark_now(Mark(1)).unwrap();
+    assert!(apart > from && keyspace.settled() == apart);
+    assert_eq!(words(&told), ["SET a", "SET b"]);
+    let upto = keyspace.unlisten();
+    assert!(matches!(run(bulk()), Progress::Committed(_)));
+    set(&keyspace, "c", "v", None, 1);
+    assert!(told.lock().unwrap().iter().all(|(lsn, ..)| (from..upto).contains(lsn)));
+    assert_eq!(words(&told).len(), 2);
+    keyspace.start_at(1 << 40);
+    assert_eq!(keyspace.mark_now(Mark(2)), None);
+    assert_eq!(set(&keyspace, "c", "v", None, 1).lsn, (1 << 40) + 1);
+}
+
+#[test]
+fn a_slot_is_left_with_its_view() {
+    let (keyspace, told) = (Keyspace::new(1), Told::default());
+    keyspace.listen(Arc::new(Sink(told)));
+    let mut view = View::locked(&keyspace, all(), 0, 1);
+    view.put_string(b"a", b"v", None);
+    assert!(view.is_told());
+    let lsn = view.changes().lsn;
+    assert!(keyspace.settled() < lsn && std::panic::catch_unwind(debug_assert_no_slot).is_err());
+    view.finish();
+    assert_eq!(keyspace.settled(), lsn);
+    debug_assert_no_slot();
+}

@@ -219,7 +219,7 @@ impl Conn {
             }
             Parsed::Refused(refused) => {
                 (http.looked, self.start) = (0, input.len());
-                let date = desk.today.at(local.now_ms);
+                let date = desk.today.at(local.log.now_ms);
                 self.write(|out| response::problem(refused.status, Framing::LAST, date, refused.detail, out));
                 self.close_gently();
                 self.answered(server, local, refused.status, None, || "- (malformed)".into());
@@ -247,7 +247,7 @@ impl Conn {
         self.drop_open();
         tools.desk = Desk::default();
         let again = panics::contain(|| request::parse(&input[self.start..], &mut 0));
-        let date = tools.desk.today.at(local.now_ms);
+        let date = tools.desk.today.at(local.log.now_ms);
         let Ok(Parsed::Request(request, used)) = again else {
             self.write(|out| response::problem(500, Framing::LAST, date, BROKEN, out));
             self.answered(server, local, 500, None, || "- (a panic)".into());
@@ -261,7 +261,7 @@ impl Conn {
         }
         self.start += used;
         if let Some(http) = self.as_http() {
-            (http.skip, http.progress_ms, http.looked) = (request.body, local.now_ms, 0);
+            (http.skip, http.progress_ms, http.looked) = (request.body, local.log.now_ms, 0);
         }
         if !request.keep {
             self.end_with(request.expects || request.body > 0);
@@ -289,7 +289,7 @@ impl Conn {
         }
         self.start += used;
         let Some(http) = self.as_http() else { return };
-        (http.skip, http.progress_ms) = (request.body, local.now_ms);
+        (http.skip, http.progress_ms) = (request.body, local.log.now_ms);
         match went {
             Went::Open(open) => http.open = Some(open),
             Went::Answered(status) => {
@@ -339,7 +339,7 @@ impl Conn {
             Page::Openapi => (Ask::Page(JSON), exec::http::openapi(server, &mut desk.reply)),
             Page::Welcome => (Ask::Page(JSON), exec::http::welcome(server, &mut desk.reply)),
             Page::Keys(found) => {
-                let ask = match name_keys(&found, request, desk, local.now_ms) {
+                let ask = match name_keys(&found, request, desk, local.log.now_ms) {
                     Ok(ask) => ask,
                     Err(complaint) => return self.problem(local, desk, request, 400, complaint),
                 };
@@ -366,7 +366,7 @@ impl Conn {
             };
             if let Some(found) = found
                 && exec::http::knows_password(server, request.authorization)
-                && name_keys(&found, &request, desk, local.now_ms).is_ok()
+                && name_keys(&found, &request, desk, local.log.now_ms).is_ok()
             {
                 exec::http::ask_ahead(server, local, &self.session, desk.args.args());
             }
@@ -402,7 +402,7 @@ impl Conn {
         match flow {
             Flow::Done if desk.reply.len() <= WHOLE => {
                 let Desk { reply, text, today, .. } = desk;
-                let date = today.at(local.now_ms);
+                let date = today.at(local.log.now_ms);
                 let (reply, condition) = (reply.as_bytes(), request.condition);
                 Went::Answered(self.write(|out| whole(ask, framing, condition, date, reply, text, out)))
             }
@@ -412,7 +412,7 @@ impl Conn {
                 open(desk.reply.as_bytes(), true)
             }
             Flow::Parked(timeout_ms) => {
-                self.state = State::Parked(timeout_ms.map(|ms| local.now_ms + ms));
+                self.state = State::Parked(timeout_ms.map(|ms| local.log.now_ms + ms));
                 open(&[], false)
             }
             Flow::Held(until) => Went::Held(until),
@@ -428,7 +428,7 @@ impl Conn {
         status: u16,
         detail: &str,
     ) -> Went {
-        let date = desk.today.at(local.now_ms);
+        let date = desk.today.at(local.log.now_ms);
         self.write(|out| response::problem(status, Framing::of(request), date, detail, out));
         Went::Answered(status)
     }
@@ -441,7 +441,7 @@ impl Conn {
         state: &str,
         trouble: &[String],
     ) -> Went {
-        let date = desk.today.at(local.now_ms);
+        let date = desk.today.at(local.log.now_ms);
         let body = response::state(state, trouble);
         self.write(|out| response::text(200, Framing::of(request), date, JSON, &body, out));
         Went::Answered(200)
@@ -484,7 +484,7 @@ impl Conn {
 
     /// Writes the head of a response; or all of it, and returns its status.
     fn begin_body(&mut self, open: &mut Open, local: &Local, desk: &mut Desk) -> Result<Option<u16>, Broken> {
-        let date = desk.today.at(local.now_ms);
+        let date = desk.today.at(local.log.now_ms);
         let condition = open.condition.get();
         let begin = begin(open.ask, &open.reply);
         if open.reply.len() <= WHOLE

@@ -32,9 +32,9 @@ impl EventLoop {
         if self.accepting.contains(&true) {
             self.prepare_listeners();
         }
-        let until = self.local.lap() + CHORE_NS;
+        let until = self.local.log.lap() + CHORE_NS;
         for listener in 0..self.accepting.len() {
-            while self.accepting[listener] && self.local.lap() < until {
+            while self.accepting[listener] && self.local.log.lap() < until {
                 match self.accept_one(listener) {
                     Ok(newcomer) => self.welcome(io, newcomer),
                     Err(e) if e.kind() == ErrorKind::ConnectionAborted => {}
@@ -63,9 +63,9 @@ impl EventLoop {
         if !self.calling {
             return;
         }
-        let until = self.local.lap() + CHORE_NS;
+        let until = self.local.log.lap() + CHORE_NS;
         let mut room = std::mem::take(&mut self.first_words);
-        while self.local.lap() < until {
+        while self.local.log.lap() < until {
             if self.callers.is_empty() {
                 self.porch.callers(&mut self.callers);
             }
@@ -125,7 +125,7 @@ impl EventLoop {
     fn welcome<T: Transport>(&mut self, io: &mut T, newcomer: Newcomer) {
         let Newcomer { mut socket, address, here, near, http } = newcomer;
         let live = &self.server.config.live;
-        let refusal = if self.server.clients.len() >= live.maxclients.size() {
+        let refusal = if self.server.observe.clients.len() >= live.maxclients.size() {
             Some(("ERR", 503, "max number of clients reached"))
         } else if !near && live.protected_mode.get() && live.requirepass.is_empty() {
             Some((
@@ -138,16 +138,16 @@ impl EventLoop {
             None
         };
         if let Some((code, status, text)) = refusal {
-            self.server.clients.refused.fetch_add(1, Ordering::Relaxed);
+            self.server.observe.clients.refused.fetch_add(1, Ordering::Relaxed);
             let text = match http {
-                true => conn::refusal(status, text, self.local.now_ms),
+                true => conn::refusal(status, text, self.local.log.now_ms),
                 false => format!("-{code} {text}\r\n").into_bytes(),
             };
             // Best effort: the client may be gone already.
             let _ = socket.write(&text);
             return;
         }
-        let id = self.server.clients.next_id();
+        let id = self.server.observe.clients.next_id();
         let loop_id = match (points::is_armed(Point::Accept), points::strays(Point::Accept, id)) {
             (false, _) => self.load.place(),
             (true, stays) => {
@@ -160,14 +160,14 @@ impl EventLoop {
         };
         let unix = matches!(socket, Socket::Unix(_));
         let info =
-            Arc::new(ClientInfo::new(id, loop_id, address, here, socket.raw(), unix, self.local.now_ms));
-        self.server.clients.add(info.clone());
+            Arc::new(ClientInfo::new(id, loop_id, address, here, socket.raw(), unix, self.local.log.now_ms));
+        self.server.observe.clients.add(info.clone());
         let session = Session::new(info, live.requirepass.is_empty());
         let conn = Box::new(match http {
-            true => Conn::http(socket, session, &self.server, self.local.now_ms),
+            true => Conn::http(socket, session, &self.server, self.local.log.now_ms),
             false => Conn::new(socket, session, &self.server),
         });
-        if loop_id == self.local.id {
+        if loop_id == self.local.log.id {
             self.adopt(io, conn);
         } else {
             self.server.send(loop_id, Mail::Adopt(Box::new(conn)));
@@ -214,7 +214,7 @@ impl EventLoop {
         if self.closing.is_empty() {
             return;
         }
-        let until = self.local.lap() + CHORE_NS;
+        let until = self.local.log.lap() + CHORE_NS;
         while let Some(slot) = self.closing.pop_front() {
             let Some(mut conn) = self.conns[slot].take() else { continue };
             self.https -= usize::from(conn.is_http());
@@ -225,7 +225,7 @@ impl EventLoop {
             if io.remove(slot, conn.dismiss(&self.server)) {
                 self.rest(io, slot);
             }
-            if self.local.lap() >= until {
+            if self.local.log.lap() >= until {
                 return;
             }
         }

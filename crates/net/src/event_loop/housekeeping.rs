@@ -9,24 +9,24 @@ use stdx::points::{self, Point};
 impl EventLoop {
     pub(super) fn keep_house(&mut self) {
         let mut until = None;
-        while let Some(client) = self.timers.due(self.local.now_ms) {
-            let until = *until.get_or_insert_with(|| self.local.lap() + CHORE_NS);
+        while let Some(client) = self.timers.due(self.local.log.now_ms) {
+            let until = *until.get_or_insert_with(|| self.local.log.lap() + CHORE_NS);
             self.time_out(client);
-            if self.local.lap() >= until {
+            if self.local.log.lap() >= until {
                 break;
             }
         }
         if self.server.memory.is_limited() {
-            let mark = self.local.enter(Part::Evict, 0);
+            let mark = self.local.log.enter(Part::Evict, 0);
             exec::memory::tend(&self.server, &mut self.local);
-            self.local.leave(&self.server, Part::Evict, 0, mark);
+            self.local.log.leave(&self.server.observe, Part::Evict, 0, mark);
         }
         let now_ms = self.mono_ms();
         if now_ms >= self.next_cron_ms {
             self.next_cron_ms = now_ms + CRON_MS;
-            let mark = self.local.enter(Part::Housekeeping, 0);
+            let mark = self.local.log.enter(Part::Housekeeping, 0);
             self.cron();
-            self.local.leave(&self.server, Part::Housekeeping, 0, mark);
+            self.local.log.leave(&self.server.observe, Part::Housekeeping, 0, mark);
         }
     }
 
@@ -41,7 +41,10 @@ impl EventLoop {
         if let Some(from) = self.weighing {
             self.weighing = self.look_at(from, Self::weigh);
             if self.weighing.is_none() {
-                self.server.clients.note_buffers(self.local.id, std::mem::take(&mut self.buffered));
+                self.server
+                    .observe
+                    .clients
+                    .note_buffers(self.local.log.id, std::mem::take(&mut self.buffered));
             }
         }
     }
@@ -75,20 +78,20 @@ impl EventLoop {
         let Some(&slot) = self.by_id.get(&client) else { return };
         let Some(conn) = self.conns[slot].as_mut() else { return };
         match conn.state {
-            State::Held(at) if at <= self.local.now_ms => {
+            State::Held(at) if at <= self.local.log.now_ms => {
                 conn.release();
                 self.queue(slot);
             }
-            State::Parked(Some(at)) if at <= self.local.now_ms => {
+            State::Parked(Some(at)) if at <= self.local.log.now_ms => {
                 match exec::blocking::leave(&self.server, &mut self.local, client) {
                     Some(waiter) => self.deliver(client, waiter.null(), None, None),
                     // Another loop is serving it at this moment: its reply is on the way, or it goes on
                     // waiting.
-                    None => self.timers.set(client, self.local.now_ms + 1),
+                    None => self.timers.set(client, self.local.log.now_ms + 1),
                 }
             }
             State::Held(at) | State::Parked(Some(at)) => self.timers.set(client, at),
-            State::Running if conn.has_lingered(self.local.now_ms) => self.doom(slot),
+            State::Running if conn.has_lingered(self.local.log.now_ms) => self.doom(slot),
             _ => {}
         }
     }
@@ -97,7 +100,7 @@ impl EventLoop {
         if !self.sweeping || points::stays(Point::Sweep, 0) {
             return;
         }
-        if self.server.work.pause.stops_writes(self.local.now_ms) {
+        if self.server.work.pause.stops_writes(self.local.log.now_ms) {
             self.sweeping = false;
             return;
         }
@@ -105,7 +108,7 @@ impl EventLoop {
         loop {
             let mut told = Vec::new();
             let swept =
-                self.sweep.step(&self.server.keyspace, self.local.now_ms, |changes| told.push(changes));
+                self.sweep.step(&self.server.keyspace, self.local.log.now_ms, |changes| told.push(changes));
             for changes in told {
                 self.server.after(&mut self.local, changes);
             }
@@ -121,18 +124,18 @@ impl EventLoop {
 
     fn cron(&mut self) {
         // Only the first loop sweeps: two would meet at the same shards.
-        self.sweeping |= self.local.id == 0;
+        self.sweeping |= self.local.log.id == 0;
         // Time in the kernel counts: most of a short request's work is there.
         let cpu_ns = thread_cpu_ns();
-        let elapsed = (self.local.clock_ns - self.window_started_ns).max(1);
+        let elapsed = (self.local.log.clock_ns - self.window_started_ns).max(1);
         let busy = ((cpu_ns - self.cpu_ns) * 1000 / elapsed).min(1000);
-        self.load.0[self.local.id].store(busy, Ordering::Relaxed);
+        self.load.0[self.local.log.id].store(busy, Ordering::Relaxed);
         self.cpu_ns = cpu_ns;
         self.consider_moving();
         if std::mem::take(&mut self.starved) {
             self.accepting.fill(true);
         }
-        self.window_started_ns = self.local.clock_ns;
+        self.window_started_ns = self.local.log.clock_ns;
         let live = &self.server.config.live;
         let limited = live.timeout_s.get() > 0 || self.https > 0 && live.http_timeout_s.get() > 0;
         if limited && self.idling.is_none() {
@@ -145,10 +148,10 @@ impl EventLoop {
         self.look_at_limited();
         self.look_at_hauls();
         self.look_at_streams();
-        if self.local.id == 0 {
-            self.server.keyspace.cursors.prune(self.local.now_ms);
+        if self.local.log.id == 0 {
+            self.server.keyspace.cursors.prune(self.local.log.now_ms);
             exec::fetching::cron(&self.server);
-            exec::drive::tend(&self.server, self.local.clock_ns / 1_000_000, self.local.now_ms);
+            exec::drive::tend(&self.server, self.local.log.clock_ns / 1_000_000, self.local.log.now_ms);
         }
         exec::drive::end_useless(&self.server, &mut self.local);
         exec::drive::retry_waiting(&self.server, &mut self.local);

@@ -14,7 +14,7 @@ impl EventLoop {
     /// Closes a client that exceeds its output limit; true if it does.
     pub(super) fn exceeds_output_limit(&mut self, slot: usize) -> bool {
         let Some(conn) = self.conns[slot].as_mut() else { return false };
-        if !conn.exceeds_output_limit(&self.server, self.local.now_ms) {
+        if !conn.exceeds_output_limit(&self.server, self.local.log.now_ms) {
             if conn.is_over_soft_limit() && !std::mem::replace(&mut conn.limited, true) {
                 self.limited.push_back(conn.session.id);
             }
@@ -25,7 +25,7 @@ impl EventLoop {
             conn.session.id,
             conn.bytes_to_send()
         );
-        self.local.recorder.add(Counter::OutputBufferDisconnections, 1);
+        self.local.log.recorder.add(Counter::OutputBufferDisconnections, 1);
         self.doom(slot);
         true
     }
@@ -71,7 +71,7 @@ impl EventLoop {
             let Some(client) = self.streaming.get(self.streams_at).copied() else {
                 self.streams_at = 0;
                 let found = std::mem::take(&mut self.streams);
-                return self.server.work.snapshots.note_streams(self.local.id, found);
+                return self.server.work.snapshots.note_streams(self.local.log.id, found);
             };
             let conn = self.by_id.get(&client).and_then(|slot| self.conns[*slot].as_mut());
             let Some(conn) = conn.filter(|conn| conn.streaming) else {
@@ -84,7 +84,7 @@ impl EventLoop {
                 continue;
             }
             self.streams_at += 1;
-            let (loop_id, since_ms, streams) = (self.local.id, conn.stream_since_ms, &mut self.streams);
+            let (loop_id, since_ms, streams) = (self.local.log.id, conn.stream_since_ms, &mut self.streams);
             conn.held(&mut |held| streams.push(Streamed { client, loop_id, since_ms, held }));
         }
     }
@@ -97,7 +97,7 @@ impl EventLoop {
             None => (conn.session.info.last_ms.load(Ordering::Relaxed), &live.timeout_s),
         };
         let (idle_ms, limit_ms) =
-            (self.local.now_ms.saturating_sub(since_ms), (limit.get() as u64).saturating_mul(1000));
+            (self.local.log.now_ms.saturating_sub(since_ms), (limit.get() as u64).saturating_mul(1000));
         if limit_ms > 0 && idle_ms > limit_ms && conn.state == State::Running && conn.session.subs.is_empty()
         {
             self.doom(slot);

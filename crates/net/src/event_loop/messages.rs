@@ -33,11 +33,11 @@ const FEW: usize = 8;
 impl EventLoop {
     /// Writes messages into their subscribers' buffers, for one chore's time.
     pub(super) fn publish_some(&mut self) {
-        let until = self.local.lap() + CHORE_NS;
+        let until = self.local.log.lap() + CHORE_NS;
         while let Some(mut fan_out) = self.publishing.pop_front() {
             loop {
                 let stays = points::stays(Point::Publish, fan_out.delivered());
-                if stays || self.told >= TOLD_MAX || self.local.lap() >= until {
+                if stays || self.told >= TOLD_MAX || self.local.log.lap() >= until {
                     return self.publishing.push_front(fan_out);
                 }
                 let at_once = match points::any_armed() {
@@ -74,7 +74,7 @@ impl EventLoop {
 
     /// Sends the messages of some connections.
     pub(super) fn send_messages<T: Transport>(&mut self, io: &mut T) {
-        let until = self.local.lap() + CHORE_NS;
+        let until = self.local.log.lap() + CHORE_NS;
         let more_to_come = !self.publishing.is_empty() && self.told < TOLD_MAX;
         for _ in 0..if more_to_come { TELLS_MEANWHILE } else { TELLS } {
             let Some(slot) = self.notified.pop_front() else { return };
@@ -83,7 +83,7 @@ impl EventLoop {
             if !conn.dirty && self.write_one(io, slot) {
                 self.mark_dirty(slot);
             }
-            if self.local.lap() >= until {
+            if self.local.log.lap() >= until {
                 return;
             }
         }

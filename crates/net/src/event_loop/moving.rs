@@ -131,9 +131,9 @@ impl EventLoop {
     /// Decides, ten times a second, whether connections are to go, and how many.
     pub(super) fn consider_moving(&mut self) {
         let served = std::mem::take(&mut self.moves.served);
-        self.moves.window = self.local.now_ms / super::CRON_MS;
-        let surplus = self.load.surplus(self.local.id, served);
-        let companion = self.load.companion(self.local.id).filter(|_| surplus.is_none());
+        self.moves.window = self.local.log.now_ms / super::CRON_MS;
+        let surplus = self.load.surplus(self.local.log.id, served);
+        let companion = self.load.companion(self.local.log.id).filter(|_| surplus.is_none());
         let busy = surplus.map(|_| ()).or(companion.map(|_| ())).and_then(|()| self.server.busy_milli());
         self.moves.decide(surplus, busy);
         if self.moves.picks > 0 {
@@ -142,7 +142,7 @@ impl EventLoop {
         let delayed_ns = companion.map_or(0, |_| delayed_ns());
         let delay = delayed_ns.saturating_sub(self.moves.delayed_ns) / (super::CRON_MS * 1000);
         self.moves.delayed_ns = delayed_ns;
-        let companion = companion.filter(|_| self.load.of(self.local.id) + delay <= NOT_ALWAYS);
+        let companion = companion.filter(|_| self.load.of(self.local.log.id) + delay <= NOT_ALWAYS);
         self.moves.decide_together(companion, busy);
     }
 
@@ -168,14 +168,14 @@ impl EventLoop {
     fn move_for_test(&mut self, slot: usize) {
         let id = self.conns[slot].as_ref().map(|conn| conn.session.id);
         if id.is_some_and(|id| points::strays(Point::Move, id)) {
-            self.begin_move(slot, (self.local.id + 1) % self.server.loops());
+            self.begin_move(slot, (self.local.log.id + 1) % self.server.loops());
         }
     }
 
     #[cold]
     fn begin_move(&mut self, slot: usize, to: usize) {
         let Some(conn) = self.conns[slot].as_mut() else { return };
-        if to != self.local.id && conn.moving.is_none() && !conn.outside && !conn.doomed {
+        if to != self.local.log.id && conn.moving.is_none() && !conn.outside && !conn.doomed {
             conn.moving = Some((to, self.moves.window));
             self.moves.slots.push(slot);
             self.mark_dirty(slot);
@@ -188,8 +188,8 @@ impl EventLoop {
         if self.moves.slots.is_empty() {
             return;
         }
-        let mark = self.local.enter(Part::Move, 0);
-        let until = self.local.lap() + CHORE_NS;
+        let mark = self.local.log.enter(Part::Move, 0);
+        let until = self.local.log.lap() + CHORE_NS;
         let mut rest = std::mem::take(&mut self.moves.slots).into_iter();
         for slot in rest.by_ref() {
             let Some(conn) = self.conns[slot].as_mut() else { continue };
@@ -197,7 +197,7 @@ impl EventLoop {
             if conn.may_leave() && io.is_still(slot) {
                 if conn.sent_with != self.submissions {
                     self.send_away(io, slot, to);
-                    if self.local.lap() >= until {
+                    if self.local.log.lap() >= until {
                         break;
                     }
                     continue;
@@ -214,7 +214,7 @@ impl EventLoop {
         // Connections that there was no time for come in the next turn.
         self.moves.soon |= rest.len() > 0;
         self.moves.slots.extend(rest);
-        self.local.leave(&self.server, Part::Move, 0, mark);
+        self.local.log.leave(&self.server.observe, Part::Move, 0, mark);
     }
 
     fn send_away<T: Transport>(&mut self, io: &mut T, slot: usize, to: usize) {
@@ -226,7 +226,7 @@ impl EventLoop {
             self.rest(io, slot);
         }
         conn.pack(self.moves.window + SETTLES);
-        self.local.recorder.add(Counter::ConnectionsMoved, 1);
+        self.local.log.recorder.add(Counter::ConnectionsMoved, 1);
         conn.session.info.loop_id.store(to as u32, Ordering::Release);
         self.server.send(to, Mail::Adopt(Box::new(conn)));
     }
@@ -234,7 +234,7 @@ impl EventLoop {
     /// Passes on the closing of a client that has gone to another loop, is on its way to this one, or has
     /// left.
     pub(super) fn pass_on_kill(&self, client: u64) {
-        if let Some(info) = self.server.clients.get(client) {
+        if let Some(info) = self.server.observe.clients.get(client) {
             // A client on its way to this loop comes with the mail, and this letter behind it (G2).
             self.server.send(info.loop_id.load(Ordering::Acquire) as usize, Mail::Kill { client });
         }

@@ -51,7 +51,7 @@ impl EventLoop {
         if self.arrears.is_empty() {
             return;
         }
-        let until = self.local.lap() + CHORE_NS;
+        let until = self.local.log.lap() + CHORE_NS;
         while self.arrears.front().is_some_and(|(after, _)| *after <= self.taken) {
             let Some((_, event)) = self.arrears.pop_front() else { return };
             if let Some(slot) = event.slot()
@@ -60,7 +60,7 @@ impl EventLoop {
                 conn.arrears -= 1;
             }
             self.serve(io, event);
-            if self.local.lap() >= until {
+            if self.local.log.lap() >= until {
                 return;
             }
         }
@@ -97,7 +97,7 @@ impl EventLoop {
         if self.endings.is_empty() {
             return;
         }
-        let until = self.local.lap() + CHORE_NS;
+        let until = self.local.log.lap() + CHORE_NS;
         while self.endings.front().is_some_and(|(after, _)| *after <= self.taken) {
             let Some((_, event)) = self.endings.pop_front() else { return };
             match event {
@@ -105,7 +105,7 @@ impl EventLoop {
                 Event::Free(_) if !self.arrears.is_empty() => self.arrears.push_back((self.taken, event)),
                 event => self.serve(io, event),
             }
-            if self.local.lap() >= until {
+            if self.local.log.lap() >= until {
                 return;
             }
         }
@@ -211,7 +211,7 @@ mod tests {
 
         fn turn_until_chores(&mut self, io: &mut Script) {
             self.wait(io, Duration::ZERO);
-            self.local.tick();
+            self.local.log.tick();
             self.serve_fresh(io);
             self.write_all(io);
         }

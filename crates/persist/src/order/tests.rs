@@ -199,7 +199,11 @@ fn the_laws_hold_under_load() {
                         0 => _ = both(keyspace, &key, i % 2 == 0),
                         1 => _ = both(keyspace, "shared", i % 2 == 0),
                         2 => _ = set(keyspace, 2, &key, b"hidden"),
-                        _ => mine.push((set(keyspace, (i % 2) as usize, &key, format!("{thread}-{i}").as_bytes()), thread, i)),
+                        _ => mine.push((
+                            set(keyspace, (i % 2) as usize, &key, format!("{thread}-{i}").as_bytes()),
+                            thread,
+                            i,
+                        )),
                     }
                 }
                 drawn.lock().extend(mine);

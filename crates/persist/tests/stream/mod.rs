@@ -4,7 +4,8 @@
 use persist::disk::{Disk, RealDisk};
 use persist::stream::{Block, Item, Mark, Outlet};
 use persist::{
-    Apply, Install, Kept, Loaded, LoadedLog, LogError, LogOptions, NotTaken, Place, Progress, SaveFile, load_log,
+    Apply, Install, Kept, Loaded, LoadedLog, LogError, LogOptions, NotTaken, Place, Progress, SaveFile,
+    load_log,
 };
 use rdb::file::Format;
 use std::path::Path;

@@ -1,7 +1,6 @@
 //! Scripts that have left their loops, as SCRIPT KILL and FUNCTION STATS see them (C7).
 
-use super::ScriptRun;
-use crate::Server;
+use super::{ScriptRun, Scripts};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
 
@@ -24,19 +23,19 @@ pub struct Running {
 
 /// Its place in [`Scripts::running`]; given up when dropped.
 pub(super) struct Listed {
-    server: Weak<Server>,
+    scripts: Weak<Scripts>,
     pub(super) entry: Arc<Running>,
 }
 
 impl Listed {
-    pub(super) fn new(server: &Arc<Server>, run: &ScriptRun) -> Listed {
+    pub(super) fn new(scripts: &Arc<Scripts>, run: &ScriptRun) -> Listed {
         let entry = running(run);
-        server.scripts.running.lock().push(entry.clone());
-        Listed { server: Arc::downgrade(server), entry }
+        scripts.running.lock().push(entry.clone());
+        Listed { scripts: Arc::downgrade(scripts), entry }
     }
 
     /// A SCRIPT LOAD.
-    pub(super) fn of_text(server: &Arc<Server>, client: u64) -> Listed {
+    pub(super) fn of_text(scripts: &Arc<Scripts>, client: u64) -> Listed {
         let entry = Arc::new(Running {
             client,
             name: String::from("new script"),
@@ -49,15 +48,15 @@ impl Listed {
             gone: None,
             gone_ms: AtomicU64::new(0),
         });
-        server.scripts.running.lock().push(entry.clone());
-        Listed { server: Arc::downgrade(server), entry }
+        scripts.running.lock().push(entry.clone());
+        Listed { scripts: Arc::downgrade(scripts), entry }
     }
 }
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        if let Some(server) = self.server.upgrade() {
-            server.scripts.running.lock().retain(|entry| !Arc::ptr_eq(entry, &self.entry));
+        if let Some(scripts) = self.scripts.upgrade() {
+            scripts.running.lock().retain(|entry| !Arc::ptr_eq(entry, &self.entry));
         }
     }
 }

@@ -21,7 +21,7 @@
 //! Cost: lookups O(1) and O(log functions), and O(bytes) to compare a script's text; a draft O(1), a change O(all functions).
 
 use super::*;
-use crate::actions::libraries::Addition;
+use crate::libraries::Addition;
 use script::Compiled;
 use std::ops::Bound;
 use std::sync::OnceLock;
@@ -283,7 +283,7 @@ impl Code {
     }
 
     /// Changes the libraries, or leaves them as they were if `change` fails. Cost: O(all functions); others do not wait.
-    pub(crate) fn change_libraries(
+    pub fn change_libraries(
         &self,
         change: impl FnOnce(&mut Libraries) -> Result<(), String>,
     ) -> Result<(), String> {
@@ -318,7 +318,7 @@ impl Code {
 }
 
 /// A change of which scripts and functions there are.
-pub(crate) enum Change {
+pub enum Change {
     ForgetScripts,
     DeleteLibrary(String),
     FlushLibraries,
@@ -327,7 +327,7 @@ pub(crate) enum Change {
 
 impl Change {
     /// Makes the change. Errors: why it cannot be made, a full text.
-    pub(crate) fn make(&self, code: &Code) -> Result<(), String> {
+    pub fn make(&self, code: &Code) -> Result<(), String> {
         match self {
             Change::ForgetScripts => {
                 code.forget_scripts();
@@ -347,7 +347,7 @@ impl Change {
 
 impl Libraries {
     /// False: there is none of that name. O(all functions).
-    pub(crate) fn remove(&mut self, library: &str) -> bool {
+    pub fn remove(&mut self, library: &str) -> bool {
         let known = self.code.remove(library).is_some();
         if known {
             self.functions.retain(|_, (owner, _, _)| owner != library);
@@ -359,7 +359,7 @@ impl Libraries {
 /// A Lua engine, what there is for it, and the version of the libraries it has loaded.
 pub struct LuaState {
     pub(super) code: Arc<Code>,
-    pub(super) engine: Engine,
+    pub(crate) engine: Engine,
     /// It is a loop's, which takes no long steps (K3, K4).
     on_loop: bool,
     version: u64,
@@ -373,13 +373,13 @@ pub struct LuaState {
     /// On a loop: it is being collected.
     collecting: bool,
     /// What the script that ran last called.
-    pub(super) tally: Tally,
+    pub tally: Tally,
     /// The script that came last, so that its text need not be hashed again, and [`Code::forgotten`] at that time.
     last: Option<(Sha, Arc<Kept>, u64)>,
 }
 
 /// A script that is asked for.
-pub(crate) enum Found {
+pub enum Found {
     /// `far`: a loop does not run it.
     Known { sha: Sha, kept: Arc<Kept>, far: bool },
     /// A loop does not compile it.
@@ -405,19 +405,19 @@ impl LuaState {
         }
     }
 
-    pub(super) fn of_loop(code: Arc<Code>) -> LuaState {
+    pub fn of_loop(code: Arc<Code>) -> LuaState {
         LuaState { on_loop: true, ..LuaState::new(code) }
     }
 
     /// Bytes held for scripts, and for functions.
-    pub(crate) fn bytes(&self) -> (usize, usize) {
+    pub fn bytes(&self) -> (usize, usize) {
         let functions = self.engine.functions_memory_used();
         (self.engine.memory_used().saturating_sub(functions), functions)
     }
 
     /// Gives up compiled scripts if all were forgotten since, functions if libraries changed (a loop does that when it loads
     /// them), and what it can do without if it was asked to. O(1).
-    pub(crate) fn heed(&mut self) {
+    pub fn heed(&mut self) {
         let (wishes, version) = (self.code.wishes(), self.code.version());
         if !self.on_loop && self.version != version {
             self.forget_functions();
@@ -453,24 +453,24 @@ impl LuaState {
 
     /// A loop: whether there is garbage that nobody collects yet.
     #[inline]
-    pub(super) fn wants_collection(&mut self) -> bool {
+    pub fn wants_collection(&mut self) -> bool {
         !self.collecting && self.engine.is_littered() && !std::mem::replace(&mut self.collecting, true)
     }
 
     /// A loop: collects some garbage; true if some is left. Cost: some ten microseconds.
-    pub(super) fn collect_some(&mut self) -> bool {
+    pub fn collect_some(&mut self) -> bool {
         self.collecting = !self.engine.collect_step(FEW_STEPS);
         self.collecting
     }
 
     /// Which scripts and functions there are for it.
-    pub(crate) fn code(&self) -> &Code {
+    pub fn code(&self) -> &Code {
         &self.code
     }
 
     /// Looks for a script by its text, and compiles it if need be, as long as `host` lets it. `stays`: it is not to be
     /// forgotten.
-    pub(crate) fn find(&mut self, text: &[u8], stays: bool, host: &mut dyn Host) -> Result<Found, String> {
+    pub fn find(&mut self, text: &[u8], stays: bool, host: &mut dyn Host) -> Result<Found, String> {
         if self.on_loop && text.len() > LOOKED_AT {
             return Ok(Found::Text);
         }
@@ -503,7 +503,7 @@ impl LuaState {
     }
 
     /// Looks for a script by its digest.
-    pub(crate) fn find_known(&mut self, sha: Sha, host: &mut dyn Host) -> Result<Option<Found>, String> {
+    pub fn find_known(&mut self, sha: Sha, host: &mut dyn Host) -> Result<Option<Found>, String> {
         let Some(kept) = self.code.script(&sha) else { return Ok(None) };
         kept.touch();
         let far = !self.take(sha, &kept, host)?;
@@ -538,7 +538,8 @@ impl LuaState {
     }
 
     /// Whether it can run a function now. A loop's engine that cannot has the libraries loaded before long.
-    pub(super) fn has_function(&mut self, name: &str) -> bool {
+    #[inline]
+    pub fn has_function(&mut self, name: &str) -> bool {
         if !self.on_loop {
             return true;
         }
@@ -548,7 +549,8 @@ impl LuaState {
     }
 
     /// On a loop: whether libraries are to be loaded that nobody loads yet.
-    pub(super) fn wants_libraries(&mut self) -> bool {
+    #[inline]
+    pub fn wants_libraries(&mut self) -> bool {
         std::mem::take(&mut self.lacks) && self.loading.is_none()
     }
 
@@ -580,7 +582,7 @@ impl LuaState {
     }
 
     /// A loop: loads some libraries (K4); true if some are left. Cost: a few times [`LIGHT_NS`] at most.
-    pub(crate) fn load_some_libraries(&mut self) -> bool {
+    pub fn load_some_libraries(&mut self) -> bool {
         let version = self.code.version();
         if self.version == version {
             return false;
@@ -616,7 +618,7 @@ impl LuaState {
 
     fn forget_functions(&mut self) {
         self.engine.flush_functions();
-        crate::job::discard(std::mem::take(&mut self.functions));
+        stdx::reclaim::discard(std::mem::take(&mut self.functions));
     }
 
     /// Whether it could be loaded: it was, once, to be accepted, but then it may have had more memory or time.
@@ -631,20 +633,20 @@ impl LuaState {
 
 /// SCRIPT LOAD of a long text: compiles it in an engine of its own, for a client, until it is killed or takes too long. Answers
 /// its digest.
-pub(crate) fn compile_apart(
-    server: &Arc<Server>,
+pub fn compile_apart(
+    scripts: &Arc<Scripts>,
     text: &[u8],
     client: u64,
     gone: &AtomicBool,
 ) -> Result<Sha, String> {
-    let listed = super::running::Listed::of_text(server, client);
+    let listed = super::running::Listed::of_text(scripts, client);
     let listed = &listed;
-    crate::actions::libraries::apart(server, move |turn| {
-        let limit = Limit::on_thread(server, &listed.entry, Some(gone), 0);
+    crate::libraries::apart(scripts, move |turn| {
+        let limit = Limit::on_thread(&scripts.config, &listed.entry, Some(gone), 0);
         let mut host = Compiling::new(limit, Some(turn));
-        let found = LuaState::new(server.scripts.code.clone()).find(text, true, &mut host);
+        let found = LuaState::new(scripts.code.clone()).find(text, true, &mut host);
         if let Some(halt) = host.0.halt {
-            return Err(format!("ERR {}", halt.told(server)));
+            return Err(format!("ERR {}", halt.told(&scripts.config)));
         }
         match found? {
             Found::Known { sha, .. } => Ok(sha),

@@ -15,57 +15,21 @@
 //!
 //! Cost: O(1) for each deed besides its own; a slice takes [`SLICE_NS`], or one deed if that takes longer.
 
-use super::*;
-use crate::call::Flow;
-use command::Stream;
-use resp::Args;
+use crate::act::Act;
+use crate::mail::Mail;
+use crate::piece::Delivery;
+use crate::waits::Spent;
+use crate::{Flow, Local, Server, Session};
+use command::{Command, Stream, places};
+use resp::{Args, Reply};
+use scripts::{Answers, Body, Committed, Deed, ScriptRun, Spliced, say};
+use std::sync::Arc;
 use stdx::budget::Share;
 
 /// How long a slice may take.
 const SLICE_NS: u64 = 50_000;
-/// So many deeds that answer nothing are done with the commit.
-const FEW: usize = 32;
 /// Bytes of a reply that are put together at a stretch.
 const JOINED: usize = 16 * 1024;
-/// Bytes of short answers kept together.
-const CHUNK: usize = 16 * 1024;
-
-pub(super) enum Deed {
-    /// To a channel of shards or not.
-    Publish(bool, Vec<u8>, Vec<u8>),
-    Log(i32, Vec<u8>),
-    /// Scripts of a draft become known.
-    Keep(Vec<(Sha, Arc<Kept>)>),
-    /// A command of the transaction, in this database: its answer belongs at that place of the reply.
-    Act {
-        at: usize,
-        index: usize,
-        db: usize,
-    },
-}
-
-/// Does the deeds of a script if they are few; false if they have to be done in slices.
-pub(super) fn do_few(server: &Server, told: &mut Told) -> bool {
-    let few = told.deeds.len() <= FEW && !told.deeds.iter().any(|deed| matches!(deed, Deed::Act { .. }));
-    if few {
-        told.deeds.drain(..).for_each(|deed| say(server, deed));
-    }
-    few
-}
-
-/// Publishes, or writes into the log.
-pub(super) fn say(server: &Server, deed: Deed) {
-    match deed {
-        Deed::Log(level, message) => write_log(level, &message),
-        Deed::Keep(scripts) => server.scripts.code.take_over(scripts),
-        Deed::Publish(shard, channel, message) => {
-            let message = || crate::pubsub::Shared::Own((&*message).into());
-            server.pubsub.announce(shard, &channel, message);
-        }
-        // Its transaction does it.
-        Deed::Act { .. } => {}
-    }
-}
 
 /// What is left to do of something that is committed. See the module.
 pub struct Deeds {
@@ -102,13 +66,9 @@ enum Step {
 }
 
 impl Deeds {
-    /// `reply` has stood behind `before` bytes of something else.
-    pub(super) fn new(
-        run: ScriptRun,
-        (reply, before): (Vec<u8>, usize),
-        told: Told,
-        (spent, share): (Option<Box<Spent>>, Option<Share>),
-    ) -> Box<Deeds> {
+    /// The reply has stood behind `before` bytes of something else.
+    pub(crate) fn new(committed: Committed, before: usize) -> Box<Deeds> {
+        let Committed { run, reply, told, spent, share } = committed;
         let mut deeds = told.deeds;
         for deed in deeds.iter_mut().filter(|_| before > 0) {
             if let Deed::Act { at, .. } = deed {
@@ -150,11 +110,11 @@ impl Deeds {
             (None, session) => match (self.left.next(), session) {
                 (None, _) => return Step::Over,
                 (Some(Deed::Act { at, index, db }), Some(session)) => {
-                    let (out, began_ns) = (Reply::new(session.resp3), local.clock_ns);
+                    let (out, began_ns) = (Reply::new(session.resp3), local.log.clock_ns);
                     Doing { at, index, db, out, stream: None, began_ns }
                 }
                 (Some(deed), _) => {
-                    say(server, deed);
+                    say(&server.scripts, deed);
                     return Step::More;
                 }
             },
@@ -196,11 +156,11 @@ impl Deeds {
     /// An act is done.
     fn end(&mut self, server: &Server, local: &mut Local, command: &'static Command, doing: Doing) {
         let error = doing.out.as_bytes().strip_prefix(b"-");
-        error.into_iter().for_each(|text| local.recorder.error(text));
+        error.into_iter().for_each(|text| local.log.recorder.error(text));
         let failed = error.is_some();
-        let ns = local.lap().saturating_sub(doing.began_ns);
+        let ns = local.log.lap().saturating_sub(doing.began_ns);
         let timed = server.config.live.latency_tracking.get();
-        local.recorder.within(places::of(command), ns, failed, timed);
+        local.log.recorder.within(places::of(command), ns, failed, timed);
         self.answers.add(doing.at, doing.out.into_bytes());
     }
 
@@ -209,9 +169,9 @@ impl Deeds {
         let Deeds { run, reply, answers, selected, spent, share, .. } = *self;
         let (client, mut out) = (run.client, Reply::new(resp3));
         crate::job::discard(run);
-        let mut spliced = Spliced { reply, read: 0, answers, left: 0, share };
-        let (bytes, stream): (_, Option<Box<dyn Stream>>) = match spliced.answers.places.is_empty() {
-            true => (std::mem::take(&mut spliced.reply), None),
+        let mut spliced = Spliced::new(reply, answers, share);
+        let (bytes, stream): (_, Option<Box<dyn Stream>>) = match spliced.is_whole() {
+            true => (spliced.take(), None),
             false => {
                 let more = spliced.fill(&mut out, JOINED);
                 (out.into_bytes(), if more { Some(Box::new(spliced)) } else { None })
@@ -259,14 +219,14 @@ pub fn advance_deeds(
     if let Some(session) = &mut session {
         session.hushed = true;
     }
-    let until = local.lap() + SLICE_NS;
+    let until = local.log.lap() + SLICE_NS;
     loop {
         match deeds.step(server, local, session.as_deref_mut()) {
             Step::Over => break,
-            Step::More if local.lap() < until => {}
+            Step::More if local.log.lap() < until => {}
             Step::More => {
                 deeds.stand_in = stand_in;
-                server.send(local.id, Mail::Deeds(deeds));
+                server.send(local.log.id, Mail::Deeds(deeds));
                 return None;
             }
             Step::Waits => {
@@ -298,122 +258,5 @@ struct Nothing;
 impl Stream for Nothing {
     fn fill(&mut self, _: &mut Reply, _: usize) -> bool {
         false
-    }
-}
-
-/// Answers in the order of their places. Short ones stand in one allocation with others.
-struct Answers {
-    /// Where in the reply, and how long.
-    places: VecDeque<(usize, usize)>,
-    chunks: VecDeque<Vec<u8>>,
-    /// Bytes of the first chunk that are read.
-    read: usize,
-}
-
-impl Answers {
-    fn with_capacity(count: usize) -> Answers {
-        Answers { places: VecDeque::with_capacity(count), chunks: VecDeque::new(), read: 0 }
-    }
-
-    fn add(&mut self, at: usize, answer: Vec<u8>) {
-        self.places.push_back((at, answer.len()));
-        match self.chunks.back_mut() {
-            Some(last) if last.len() + answer.len() <= CHUNK => last.extend_from_slice(&answer),
-            _ if answer.len() < CHUNK => {
-                let mut chunk = Vec::with_capacity(CHUNK);
-                chunk.extend_from_slice(&answer);
-                self.chunks.push_back(chunk);
-            }
-            _ => self.chunks.push_back(answer),
-        }
-    }
-
-    /// The next bytes, at most so many.
-    fn take(&mut self, count: usize, out: &mut Reply) -> usize {
-        let Some(first) = self.chunks.front() else { return count };
-        let count = count.min(first.len() - self.read);
-        out.encoded(&first[self.read..self.read + count]);
-        self.read += count;
-        if self.read == first.len() {
-            self.read = 0;
-            crate::job::drop_bytes(self.chunks.pop_front().unwrap_or_default());
-        }
-        count
-    }
-}
-
-/// A reply with the answers of deeds at their places.
-struct Spliced {
-    reply: Vec<u8>,
-    read: usize,
-    answers: Answers,
-    /// Bytes of the current answer that are not written yet.
-    left: usize,
-    /// Its part of `work-max-memory`.
-    share: Option<Share>,
-}
-
-impl Stream for Spliced {
-    fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
-        let end = out.len() + room;
-        while out.len() < end {
-            let free = end - out.len();
-            if self.left > 0 {
-                self.left -= self.answers.take(self.left.min(free), out);
-                continue;
-            }
-            let next = self.answers.places.front().copied();
-            let to = next.map_or(self.reply.len(), |(at, _)| at);
-            let count = (to - self.read).min(free);
-            out.encoded(&self.reply[self.read..self.read + count]);
-            self.read += count;
-            match next {
-                _ if self.read < to => {}
-                Some((_, len)) => {
-                    self.left = len;
-                    self.answers.places.pop_front();
-                }
-                None => return false,
-            }
-        }
-        true
-    }
-}
-
-impl Drop for Spliced {
-    fn drop(&mut self) {
-        crate::job::drop_bytes(std::mem::take(&mut self.reply));
-        self.share = None;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Answers of all sizes at all places, in one go and in pieces, against plain strings.
-    #[test]
-    fn answers_come_to_stand_at_their_places() {
-        for room in [1, 7, 100, 5_000, 1 << 20] {
-            let (mut answers, mut reply, mut whole) = (Answers::with_capacity(0), Vec::new(), Vec::new());
-            for i in 0..60usize {
-                let own = format!("+{i}\r\n").repeat(i % 4);
-                reply.extend_from_slice(own.as_bytes());
-                whole.extend_from_slice(own.as_bytes());
-                let answer = vec![b'a' + (i % 26) as u8; [0, 1, 500, CHUNK - 1, CHUNK, 3 * CHUNK][i % 6]];
-                answers.add(reply.len(), answer.clone());
-                whole.extend_from_slice(&answer);
-            }
-            reply.extend_from_slice(b":1\r\n");
-            whole.extend_from_slice(b":1\r\n");
-            let mut spliced = Spliced { reply, read: 0, answers, left: 0, share: None };
-            let mut out = Reply::new(false);
-            let mut before = 0;
-            while spliced.fill(&mut out, room) {
-                assert!(out.len() <= before + room);
-                before = out.len();
-            }
-            assert!(out.as_bytes() == whole, "room {room}");
-        }
     }
 }

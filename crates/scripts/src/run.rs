@@ -2,23 +2,21 @@
 
 use super::reader::{Reader, load, load_chunk};
 use super::*;
-use crate::rows;
-use command::{Room, facts};
-use stdx::budget::Holding;
+use command::Room;
 
 /// Ground that a script's commands run on.
-pub(super) struct Ground<'a, 'o> {
-    pub(super) overlay: &'a mut Overlay,
+pub struct Ground<'a, 'o> {
+    pub overlay: &'a mut Overlay,
     /// The loop it runs on; a thread has its loop perform what it asks for.
-    pub(super) outside: Option<&'a mut (dyn Outside + 'o)>,
+    pub outside: Option<&'a mut (dyn Outside + 'o)>,
     /// What the run holds of what work may, and how much of that is neither its overlay's nor told by it.
-    pub(super) holding: &'a mut Holding,
-    pub(super) base: usize,
+    pub holding: &'a mut Holding,
+    pub base: usize,
 }
 
 /// How long a run may take, and who may end it.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Limit<'a> {
+pub struct Limit<'a> {
     /// Monotonic clock at which a loop wants to be free again; None on a thread or under all locks.
     pub(super) until_ns: Option<u64>,
     pub(super) kill: Option<&'a AtomicBool>,
@@ -31,14 +29,19 @@ pub(super) struct Limit<'a> {
 }
 
 impl<'a> Limit<'a> {
+    /// That of a script on a loop: its quantum begins now.
+    pub fn on_loop() -> Limit<'a> {
+        Limit { until_ns: Some(stdx::clock::mono_ns() + QUANTUM_NS), ..Limit::default() }
+    }
+
     /// That of a script that has used so much time of a thread.
     pub(super) fn on_thread(
-        server: &Server,
+        config: &Config,
         entry: &'a Running,
         gone: Option<&'a AtomicBool>,
         used_ns: u64,
     ) -> Limit<'a> {
-        let most_ns = (server.config.live.script_max_ms.get().max(0) as u64).saturating_mul(1_000_000);
+        let most_ns = (config.live.script_max_ms.get().max(0) as u64).saturating_mul(1_000_000);
         let end_ns = stdx::clock::mono_ns().saturating_add(most_ns.saturating_sub(used_ns));
         let end_ns = (most_ns > 0).then_some(end_ns);
         Limit { kill: Some(&entry.kill), gone, end_ns, ..Limit::default() }
@@ -78,7 +81,7 @@ const KEPT: usize = 96;
 
 /// The host of one run.
 pub(super) struct Runner<'a, 'o> {
-    pub(super) server: &'a Arc<Server>,
+    pub(super) scripts: &'a Arc<Scripts>,
     ground: Ground<'a, 'o>,
     run: &'a ScriptRun,
     /// Whether Lua calls; else the commands are those of a transaction.
@@ -119,7 +122,7 @@ const ERRORS_MAX: usize = 8;
 impl<'a, 'o> Runner<'a, 'o> {
     /// `lua`: whose tally it goes on with.
     pub(super) fn new(
-        server: &'a Arc<Server>,
+        scripts: &'a Arc<Scripts>,
         lua: &mut LuaState,
         run: &'a ScriptRun,
         ground: Ground<'a, 'o>,
@@ -127,7 +130,7 @@ impl<'a, 'o> Runner<'a, 'o> {
         reader: Option<&'a mut Reader>,
     ) -> Runner<'a, 'o> {
         Runner {
-            server,
+            scripts,
             ground,
             run,
             in_script: true,
@@ -157,7 +160,7 @@ impl<'a, 'o> Runner<'a, 'o> {
     pub(super) fn later(&mut self, command: &Command, args: resp::Args<'_>, index: usize, at: usize) {
         self.told.deeds.push(Deed::Act { at, index, db: self.db });
         if command.is(facts::SPEAKS) {
-            self.resp3 = crate::actions::connection::will_speak(self.server, args).unwrap_or(self.resp3);
+            self.resp3 = self.scripts.house.will_speak(args).unwrap_or(self.resp3);
         }
     }
 
@@ -227,7 +230,7 @@ impl<'a, 'o> Runner<'a, 'o> {
         if self.halt.is_some() {
             return Err(Error::new("ERR the script is being run again elsewhere"));
         }
-        let command = match call::resolve(args) {
+        let command = match resolve(args) {
             Ok(command) => command,
             Err(Error::Arity(_)) => {
                 return Err(Error::new("ERR Wrong number of args calling Redis command from script"));
@@ -241,7 +244,7 @@ impl<'a, 'o> Runner<'a, 'o> {
             return Err(Error::new("ERR Write commands are not allowed from read-only scripts."));
         }
         if self.run.short && !self.wrote && command.has(table::DENYOOM) {
-            return Err(Error::new(crate::memory::OOM));
+            return Err(Error::new(command::OOM));
         }
         self.wrote |= command.is_write();
         self.counted(command, args, resp3)
@@ -291,11 +294,25 @@ impl<'a, 'o> Runner<'a, 'o> {
         handler: command::Handler,
         args: resp::Args<'_>,
     ) -> Result<(), Error> {
-        let Some(entry) = rows::of_call(&self.server.sources, self.db, command, args)? else {
+        if !self.scripts.may_have_rows() {
+            return self.in_own_db(command, handler, args);
+        }
+        self.in_some_db(command, handler, args)
+    }
+
+    /// The same where some keys are rows of a database.
+    #[cold]
+    fn in_some_db(
+        &mut self,
+        command: &'static Command,
+        handler: command::Handler,
+        args: resp::Args<'_>,
+    ) -> Result<(), Error> {
+        let Some(rows) = self.scripts.house.rows_of(self.db, command, args)? else {
             return self.in_own_db(command, handler, args);
         };
-        self.look_for_rows(&entry, command, args)?;
-        self.db = entry.db;
+        self.look_for_rows(&*rows, command, args)?;
+        self.db = rows.dbs()[0];
         let result = self.in_own_db(command, handler, args);
         self.db = 0;
         result
@@ -305,13 +322,13 @@ impl<'a, 'o> Runner<'a, 'o> {
     #[cold]
     fn look_for_rows(
         &mut self,
-        entry: &rows::Entry,
+        rows: &dyn Rows,
         command: &Command,
         args: resp::Args<'_>,
     ) -> Result<(), Error> {
         let mut keys = Vec::new();
         command.each_key(args, &mut |i, _| keys.push(args.at(i)));
-        let dbs = [entry.db, entry.absent_db()];
+        let dbs = rows.dbs();
         let overlay = &mut *self.ground.overlay;
         let wanted = keys.iter().flat_map(|key| dbs.map(|db| (db, *key)));
         let unknown: Vec<_> = wanted.filter(|(db, key)| !overlay.knows(*db, key)).collect();
@@ -321,14 +338,14 @@ impl<'a, 'o> Runner<'a, 'o> {
             self.hold(0)?;
         }
         let overlay = &mut *self.ground.overlay;
-        let mut view = View::overlay(&self.server.keyspace, overlay, entry.db, self.run.now_ms);
-        let missing = keys.iter().find(|key| !rows::is_known(entry, &mut view, key));
+        let mut view = View::overlay(&self.scripts.keyspace, overlay, dbs[0], self.run.now_ms);
+        let missing = keys.iter().find(|key| !rows.is_known(&mut view, key));
         view.finish();
         let Some(missing) = missing else { return Ok(()) };
         if !self.in_script || self.run.keys().iter().any(|key| key == *missing) {
-            return Err(rows::removed_before(entry, missing));
+            return Err(rows.removed_before(missing));
         }
-        let name = &entry.spec().name;
+        let name = rows.name();
         Err(format!("ERR a row of source '{name}' that is not cached must be among the script's KEYS").into())
     }
 
@@ -372,7 +389,7 @@ impl<'a, 'o> Runner<'a, 'o> {
             });
         }
         // It must be known before the command runs: run again after it changed the overlay, it would find what it did itself.
-        if let Some((db, key)) = rows::target(&self.server.sources, command, args) {
+        if let Some((db, key)) = command::keys::target(self.scripts.keyspace.databases(), command, args) {
             let db = overlay.physical(db);
             if !overlay.knows(db, key) {
                 unknown.push((db, key.into()));
@@ -393,7 +410,7 @@ impl<'a, 'o> Runner<'a, 'o> {
     ) -> Result<(Result<(), Error>, Option<Vec<OwnedArgs>>, u64), Error> {
         let base = self.held();
         let overlay = &mut *self.ground.overlay;
-        let mut view = View::overlay(&self.server.keyspace, overlay, self.db, self.run.now_ms);
+        let mut view = View::overlay(&self.scripts.keyspace, overlay, self.db, self.run.now_ms);
         if self.limit.until_ns.is_some() && command.steps(&view, args) > INLINE_STEPS {
             drop(view);
             return Err(self.elsewhere());
@@ -404,7 +421,7 @@ impl<'a, 'o> Runner<'a, 'o> {
             Some(ns) => Budget::steps(4 * INLINE_STEPS).until(ns),
             None => budget(self.limit.kill).in_turns(turn),
         };
-        let room = Room::new(&self.server.memory.work, self.ground.holding, base);
+        let room = Room::new(&self.scripts.work.budget, self.ground.holding, base);
         let budget = budget.within(room, 0);
         let caller = Caller { in_script: self.in_script, client_id: self.run.client, ..Caller::default() };
         let mut cx = Cx::new(&mut view, &mut self.reply, caller, budget, self.random);
@@ -415,7 +432,7 @@ impl<'a, 'o> Runner<'a, 'o> {
         if result == Err(Error::Budget) {
             return Err(self.elsewhere());
         }
-        let effects = (dirty && self.server.keyspace.listens()).then_some(effects);
+        let effects = (dirty && self.scripts.keyspace.listens()).then_some(effects);
         Ok((result, effects, random))
     }
 
@@ -429,8 +446,8 @@ impl<'a, 'o> Runner<'a, 'o> {
     fn fetch_missing(&mut self) -> Result<bool, Error> {
         let overlay = &mut *self.ground.overlay;
         if let Some(part) = overlay.take_wanted_chunk() {
-            self.hold(part.2.min(self.server.keyspace.len(part.0)) * LISTED)?;
-            if !load_chunk(self.server, self.ground.overlay, part, &mut self.reader) {
+            self.hold(part.2.min(self.scripts.keyspace.len(part.0)) * LISTED)?;
+            if !load_chunk(&self.scripts.keyspace, self.ground.overlay, part, &mut self.reader) {
                 return Err(self.elsewhere());
             }
             self.hold(0)?;
@@ -455,7 +472,7 @@ impl<'a, 'o> Runner<'a, 'o> {
     /// script does with that.
     fn hold(&mut self, more: usize) -> Result<(), Error> {
         let bytes = self.held() + self.reply.capacity() + more;
-        self.ground.holding.set(&self.server.memory.work, bytes as u64).map_err(|_| {
+        self.ground.holding.set(&self.scripts.work.budget, bytes as u64).map_err(|_| {
             self.halt = Some(Halt::Full);
             Error::work_memory()
         })
@@ -465,7 +482,7 @@ impl<'a, 'o> Runner<'a, 'o> {
     fn keep(&mut self, bytes: usize) -> Result<(), Error> {
         self.told.bytes += bytes + KEPT;
         self.hold(0)?;
-        match self.server.config.live.lua_memory_bytes.size() {
+        match self.scripts.config.live.lua_memory_bytes.size() {
             0 => Ok(()),
             limit if self.told.bytes <= limit => Ok(()),
             _ => Err(Error::new("ERR not enough memory for what the script publishes")),
@@ -476,12 +493,12 @@ impl<'a, 'o> Runner<'a, 'o> {
         match command.name {
             "publish" | "spublish" => {
                 let shard = !command.is(facts::PASSES_PATTERNS);
-                let server = self.server;
-                let sent = server.pubsub.matching(shard, args.at(1), &mut || self.interrupt().is_none());
+                let scripts = self.scripts;
+                let sent = scripts.pubsub.matching(shard, args.at(1), &mut || self.interrupt().is_none());
                 let Some(sent) = sent else {
                     return Err(Error::new("ERR the script is being run again elsewhere"));
                 };
-                if sent > 0 || server.keyspace.listens() {
+                if sent > 0 || scripts.keyspace.listens() {
                     self.keep(args.at(1).len() + args.at(2).len())?;
                     self.told.deeds.push(Deed::Publish(shard, args.at(1).to_vec(), args.at(2).to_vec()));
                 }
@@ -489,7 +506,7 @@ impl<'a, 'o> Runner<'a, 'o> {
                 return Ok(());
             }
             "select" => {
-                self.db = crate::actions::connection::database(self.server, args.at(1))?;
+                self.db = command::keys::database(self.scripts.keyspace.databases(), args.at(1))?;
                 self.reply.ok();
                 return Ok(());
             }
@@ -589,7 +606,7 @@ impl Host for Runner<'_, '_> {
 
     fn acl_check(&mut self, args: &[&[u8]]) -> Result<bool, String> {
         let words = OwnedArgs::from_slices(args);
-        call::resolve(words.args())
+        resolve(words.args())
             .map(|_| true)
             .map_err(|_| "ERR Invalid command passed to redis.acl_check_cmd()".into())
     }
@@ -608,8 +625,8 @@ impl Host for Runner<'_, '_> {
 }
 
 /// Runs a script or a transaction once on some ground. `out` gets the reply, `lua.tally` the commands it ran.
-pub(super) fn run_once<'a, 'o>(
-    server: &'a Arc<Server>,
+pub fn run_once<'a, 'o>(
+    scripts: &'a Arc<Scripts>,
     lua: &mut LuaState,
     run: &'a ScriptRun,
     ground: Ground<'a, 'o>,
@@ -618,16 +635,16 @@ pub(super) fn run_once<'a, 'o>(
     out: &mut Vec<u8>,
 ) -> (Result<(), Halt>, Told) {
     lua.tally.clear();
-    lua.tally.notes_from(server.config.live.slowlog_slower_us.get());
+    lua.tally.notes_from(scripts.config.live.slowlog_slower_us.get());
     match &run.body {
-        Body::Exec(transaction) => transaction.run(server, lua, run, ground, limit, reader, out),
-        _ => run_script(server, lua, run, ground, limit, reader, out),
+        Body::Exec(transaction) => transaction.run(scripts, lua, run, ground, limit, reader, out),
+        _ => run_script(scripts, lua, run, ground, limit, reader, out),
     }
 }
 
 /// Runs a script; `lua.tally` gets what it ran besides what stands there.
 pub(super) fn run_script<'a, 'o>(
-    server: &'a Arc<Server>,
+    scripts: &'a Arc<Scripts>,
     lua: &mut LuaState,
     run: &'a ScriptRun,
     ground: Ground<'a, 'o>,
@@ -635,8 +652,8 @@ pub(super) fn run_script<'a, 'o>(
     reader: Option<&'a mut Reader>,
     out: &mut Vec<u8>,
 ) -> (Result<(), Halt>, Told) {
-    lua.engine.limit_memory(server.config.live.lua_memory_bytes.size());
-    let mut host = Runner::new(server, lua, run, ground, limit, reader);
+    lua.engine.limit_memory(scripts.config.live.lua_memory_bytes.size());
+    let mut host = Runner::new(scripts, lua, run, ground, limit, reader);
     lua.heed();
     if let Body::Function(name) = &run.body {
         lua.sync(name, &mut host);

@@ -4,19 +4,20 @@ use super::deeds;
 use super::run::{Ground, Limit, run_once};
 use super::running::Listed;
 use super::*;
-use crate::assembled::Rests;
-use crate::attempt::{Attempt, End, Long};
-use crate::chores::server_of;
-use crate::job::{BROKEN, discard};
-use crate::lines;
-use crate::piece::{Delivery, Desk, Letter, Step, Who};
-use crate::snapshots::{Asker, Class, shortened};
-use crate::waits::request::Bench;
 use keyspace::Announce;
+use observe::waits::request::Bench;
+use std::sync::Weak;
+use work::assembled::Rests;
+use work::attempt::{Attempt, End, Long};
+use work::job::{BROKEN, discard};
+use work::lines;
+use work::piece::{Delivery, Desk, Letter, Step, Who};
+use work::snapshots::{Asker, Class, shortened};
 
 /// See the module.
 pub struct ScriptJob {
-    pub(crate) attempt: Attempt,
+    attempt: Attempt,
+    scripts: Weak<Scripts>,
     run: ScriptRun,
     /// Until it is done.
     listed: Option<Listed>,
@@ -25,25 +26,24 @@ pub struct ScriptJob {
     ended: Result<(), Halt>,
 }
 
-/// Sends a script to a thread of its own.
-pub(super) fn send_away(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
-    let job = ScriptJob::new(act.server, run, act.session.info.clone());
-    act.local.away = true;
-    crate::drive::begin(act.server, act.local, job);
-    Started::Away
-}
-
 impl ScriptJob {
-    fn new(server: &Arc<Server>, run: ScriptRun, info: Arc<ClientInfo>) -> Box<ScriptJob> {
+    /// A script that has not begun.
+    pub fn new(scripts: &Arc<Scripts>, run: ScriptRun, info: Arc<ClientInfo>) -> Box<ScriptJob> {
         let who = Who { client: run.client, command: run.body.command(), loop_id: run.loop_id };
         Box::new(ScriptJob {
-            attempt: Attempt::new(who, info, run.gone.clone(), server.memory.work.clone()),
-            listed: Some(Listed::new(server, &run)),
+            attempt: Attempt::new(who, info, run.gone.clone(), scripts.work.budget.clone()),
+            scripts: Arc::downgrade(scripts),
+            listed: Some(Listed::new(scripts, &run)),
             run,
             out: Vec::new(),
             told: Told::default(),
             ended: Ok(()),
         })
+    }
+
+    /// The scripts it is one of. The loop that drives it keeps them.
+    fn scripts(&self) -> Arc<Scripts> {
+        self.scripts.upgrade().expect("a loop drives its own work")
     }
 
     /// It was ended from outside: nothing of it has happened (C1).
@@ -72,23 +72,23 @@ impl ScriptJob {
     /// A run over the overlay, on its thread.
     fn run_over(
         &mut self,
-        server: &Arc<Server>,
+        scripts: &Arc<Scripts>,
         (lua, bench): (&mut LuaState, &mut Bench),
         mut overlay: Overlay,
         limit: Limit<'_>,
     ) {
         let run = &self.run;
-        let mut reader = Reader::new(server, run.loop_id, server.scripts.roams(&run.body));
+        let mut reader = Reader::new(scripts, run.loop_id, scripts.roams(&run.body));
         reader.declares(run);
         if let Body::Exec(transaction) = &run.body {
-            reader.load(&mut overlay, transaction.wanted(server, run));
+            reader.load(&mut overlay, transaction.wanted(scripts, run));
         }
         let holding = &mut self.attempt.holding;
         let ground = Ground { overlay: &mut overlay, outside: None, holding, base: 0 };
         let limit = Limit { gone: run.gone(), ..limit };
         self.out.clear();
         reader.turn.reach(Point::ScriptStart);
-        let (ended, told) = run_once(server, lua, run, ground, limit, Some(&mut reader), &mut self.out);
+        let (ended, told) = run_once(scripts, lua, run, ground, limit, Some(&mut reader), &mut self.out);
         (self.ended, self.told) = (ended, told);
         if ended == Err(Halt::Full) {
             // Nothing of it will be told or committed.
@@ -96,11 +96,11 @@ impl ScriptJob {
         }
         self.attempt.info.work_bytes.store(self.attempt.holding.held(), Ordering::Relaxed);
         self.attempt.tally = std::mem::take(&mut lua.tally);
-        server.scripts.note_roams(&self.run.body, reader.roams(&overlay));
+        scripts.note_roams(&self.run.body, reader.roams(&overlay));
         bench.waited(reader.waited_ns.get() + reader.turn.waited_ns());
         reader.turn.reach(Point::ScriptEnd);
         if ended.is_ok() && bench.cpu_ns() < SHORT_NS {
-            server.scripts.forget_long(&self.run.body);
+            scripts.forget_long(&self.run.body);
         }
         self.keep(overlay);
     }
@@ -120,17 +120,17 @@ impl ScriptJob {
 }
 
 /// Runs a script on a thread of its own.
-fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, job: &mut ScriptJob) {
+fn run_on_thread(scripts: &Arc<Scripts>, lua: &mut LuaState, bench: &mut Bench, job: &mut ScriptJob) {
     let Some(entry) = job.listed.as_ref().map(|listed| listed.entry.clone()) else { return };
     if job.is_killed() {
         job.ended = Err(Halt::Killed);
         return;
     }
     // Since before it was compiled.
-    let end_ns = Limit::on_thread(server, &entry, None, job.attempt.spent.thread_ns).end_ns;
+    let end_ns = Limit::on_thread(&scripts.config, &entry, None, job.attempt.spent.thread_ns).end_ns;
     let stop = job.attempt.sign.stop.clone();
     let limit = Limit { end_ns, kill: Some(&entry.kill), gives_way: Some(&*stop), ..Limit::default() };
-    match know_text(server, lua, &mut job.run, limit) {
+    match know_text(scripts, lua, &mut job.run, limit) {
         Err(halt) => job.ended = Err(halt),
         Ok(Err(error)) => {
             let mut out = Reply::new(job.run.resp3);
@@ -140,7 +140,7 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, jo
         }
         Ok(Ok(())) => {
             if let Some(overlay) = job.attempt.overlay.take() {
-                job.run_over(server, (lua, bench), overlay, limit);
+                job.run_over(scripts, (lua, bench), overlay, limit);
             }
         }
     }
@@ -148,16 +148,16 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, jo
 
 /// Compiles a script that came as a mere text. Errors: what is wrong with it, within; or why that was ended.
 fn know_text(
-    server: &Server,
+    scripts: &Scripts,
     lua: &mut LuaState,
     run: &mut ScriptRun,
     limit: Limit<'_>,
 ) -> Result<Result<(), Error>, Halt> {
     let Body::Text(read_only) = run.body else { return Ok(Ok(())) };
-    let (words, gone, turn) = (run.words.clone(), run.gone.clone(), server.work.turns.enter());
+    let (words, gone, turn) = (run.words.clone(), run.gone.clone(), scripts.work.turns.enter());
     let limit = Limit { gone: gone.as_deref(), ..limit };
     let mut host = Compiling::new(limit, Some(&turn));
-    let asked = crate::actions::scripting::script_of(lua, words.args(), read_only, &mut host);
+    let asked = asked::script_of(lua, words.args(), read_only, &mut host);
     if let Some(halt) = host.0.halt {
         return Err(halt);
     }
@@ -213,9 +213,8 @@ impl Long for ScriptJob {
         self.attempt.overlay = Some(Overlay::new(snapshot, self.run.used_ms));
     }
 
-    fn go(self: Box<Self>, desk: &mut Desk<'_>) {
-        let server = server_of(desk);
-        server.scripts.submit(&server, self);
+    fn go(self: Box<Self>, _: &mut Desk<'_>) {
+        self.scripts().submit(self);
     }
 
     fn fail(&mut self) {
@@ -225,10 +224,10 @@ impl Long for ScriptJob {
         self.ended = Err(Halt::Broken);
     }
 
-    fn end(&mut self, desk: &Desk<'_>) -> End {
+    fn end(&mut self, _: &Desk<'_>) -> End {
         match self.ended {
             Err(halt @ (Halt::Killed | Halt::TooLong)) => {
-                let why = halt.told(&server_of(desk));
+                let why = halt.told(&self.scripts().config);
                 self.ended_by(&why);
                 End::Answered
             }
@@ -243,7 +242,7 @@ impl Long for ScriptJob {
             Err(Halt::GivesWay) => End::GivesWay,
             // It could not go on: what it asked for did not come.
             Err(Halt::Elsewhere) => End::Lost,
-            Ok(()) if self.told.is_outdated(&server_of(desk)) => {
+            Ok(()) if self.told.is_outdated(&self.scripts().code) => {
                 self.attempt.drop_work();
                 discard(std::mem::take(&mut self.told));
                 End::Lost
@@ -285,8 +284,8 @@ impl Long for ScriptJob {
         self.listed = None;
         // Nearly all that scripts do besides their writes.
         spent.published = !self.told.deeds.is_empty();
-        let server = server_of(desk);
-        if deeds::do_few(&server, &mut self.told) {
+        let scripts = self.scripts();
+        if deeds::do_few(&scripts, &mut self.told) {
             let (bytes, selected) = (std::mem::take(&mut self.out), self.told.selected);
             let reply = self.attempt.assemble(bytes, Rests::new());
             let delivery = Delivery { selected, ..self.attempt.delivery(reply, spent) };
@@ -295,38 +294,39 @@ impl Long for ScriptJob {
         }
         let ScriptJob { run, out, told, mut attempt, .. } = *self;
         let _ = attempt.holding.set(&attempt.budget, (out.capacity() + told.bytes) as u64);
-        let held = (Some(spent), attempt.holding.take());
-        server.send(desk.loop_id, Mail::Deeds(Deeds::new(run, (out, 0), told, held)));
+        let committed =
+            Committed { run, reply: out, told, spent: Some(spent), share: attempt.holding.take() };
+        scripts.house.post(desk.loop_id, crate::Letter::Deeds(Box::new(committed)));
         None
     }
 
     /// It was killed, or its client has gone (C9).
     fn end_useless(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
-        let server = server_of(desk);
+        let scripts = self.scripts();
         if self.is_forsaken() && !self.is_killed() {
-            server.scripts.orphans_ended.fetch_add(1, Ordering::Relaxed);
+            scripts.orphans_ended.fetch_add(1, Ordering::Relaxed);
         }
-        self.ended_by(&Halt::Killed.told(&server));
-        crate::attempt::deliver(self, desk)
+        self.ended_by(&Halt::Killed.told(&scripts.config));
+        work::attempt::deliver(self, desk)
     }
 }
 
 impl Scripts {
     /// Gives a script to a thread, which sends it back to its loop.
-    fn submit(&self, server: &Arc<Server>, job: Box<ScriptJob>) {
-        let (weak, engines) = (Arc::downgrade(server), self.engines.clone());
-        self.threads.submit(job, server.crowd.rank(), move |taker| {
-            let Some(code) = weak.upgrade().map(|server| server.scripts.code.clone()) else { return };
+    fn submit(self: &Arc<Scripts>, job: Box<ScriptJob>) {
+        let (weak, engines) = (Arc::downgrade(self), self.engines.clone());
+        self.threads.submit(job, self.work.observe.crowd.rank(), move |taker| {
+            let Some(code) = weak.upgrade().map(|scripts| scripts.code.clone()) else { return };
             let engine = engines.add(&code);
             let mut bench = Bench::default();
             while let Some(mut job) = taker.take() {
-                let Some(server) = weak.upgrade() else { return };
+                let Some(scripts) = weak.upgrade() else { return };
                 let mut station = engine.lock();
                 let who = job.attempt.who;
                 bench.begin(&mut job.attempt.spent);
-                crate::waits::works_for(who.client);
+                observe::waits::works_for(who.client);
                 // A script changes nothing but what it owns (C1), and its engine.
-                let run = || run_on_thread(&server, &mut station.lua, &mut bench, &mut job);
+                let run = || run_on_thread(&scripts, &mut station.lua, &mut bench, &mut job);
                 if stdx::panics::contain(run).is_err() {
                     job.fail();
                     station.lua = LuaState::new(code.clone());
@@ -334,10 +334,10 @@ impl Scripts {
                 station.lua.tidy();
                 station.count();
                 bench.end(&mut job.attempt.spent, who.client, who.command);
-                (server.work.post)(who.loop_id, Letter::Back(job));
+                (scripts.work.post)(who.loop_id, Letter::Back(job));
                 stdx::reclaim::flush();
                 if station.lua.engine.is_littered() {
-                    let turn = server.work.turns.enter();
+                    let turn = scripts.work.turns.enter();
                     station.lua.collect(|| turn.check());
                     station.count();
                 }

@@ -1,7 +1,15 @@
 //! How a script gets its keys: on a loop directly, on a thread by way of its loop (C5).
 
 use super::*;
-use crate::piece::Letter;
+use work::piece::Letter;
+
+/// A script on a thread has a command performed that is no function of the keyspace.
+pub struct Errand {
+    pub client: u64,
+    pub words: OwnedArgs,
+    pub resp3: bool,
+    pub reply: Arc<Answer<Vec<u8>>>,
+}
 
 /// Loads keys into an overlay: directly on a loop, by way of one from a script's thread (C5).
 pub(super) fn load(overlay: &mut Overlay, keys: Vec<(usize, Box<[u8]>)>, reader: &mut Option<&mut Reader>) {
@@ -13,7 +21,7 @@ pub(super) fn load(overlay: &mut Overlay, keys: Vec<(usize, Box<[u8]>)>, reader:
 
 /// Fetches a part of the whole. On a loop only a small one: a script that wants more goes to a thread.
 pub(super) fn load_chunk(
-    server: &Server,
+    keyspace: &Keyspace,
     overlay: &mut Overlay,
     part: (usize, u64, usize),
     reader: &mut Option<&mut Reader>,
@@ -23,9 +31,9 @@ pub(super) fn load_chunk(
     }
     let (db, position, want) = part;
     let mut chunk = Chunk::default();
-    let small = server.keyspace.len(db) <= SMALL_WHOLE;
+    let small = keyspace.len(db) <= SMALL_WHOLE;
     if small {
-        while !server.keyspace.extend_chunk(overlay.snapshot().lsn(), db, position, want, &mut chunk) {}
+        while !keyspace.extend_chunk(overlay.snapshot().lsn(), db, position, want, &mut chunk) {}
         overlay.insert_chunk(db, position, chunk);
     }
     small
@@ -39,8 +47,8 @@ struct Declared {
 }
 
 /// A script's thread and the loop that reads keys for it (C5).
-pub(crate) struct Reader {
-    server: Arc<Server>,
+pub struct Reader {
+    scripts: Arc<Scripts>,
     loop_id: usize,
     answer: Arc<Answer<Box<ReadKeys>>>,
     /// How often it asked for keys that were not declared.
@@ -61,9 +69,9 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// `roamed`: what [`Reader::roams`] said when the script ran before.
-    pub(super) fn new(server: &Arc<Server>, loop_id: usize, roamed: bool) -> Reader {
+    pub(super) fn new(scripts: &Arc<Scripts>, loop_id: usize, roamed: bool) -> Reader {
         Reader {
-            server: server.clone(),
+            scripts: scripts.clone(),
             loop_id,
             answer: Arc::default(),
             asked: 0,
@@ -73,7 +81,7 @@ impl Reader {
             neighbours: 0,
             adopted: 0,
             waited_ns: Cell::new(0),
-            turn: server.work.turns.enter(),
+            turn: scripts.work.turns.enter(),
         }
     }
 
@@ -93,7 +101,7 @@ impl Reader {
         (self.adopted + overlay.near_read()) * 4 > self.neighbours
     }
 
-    fn request(&self, overlay: &Overlay, asked: Asked, keys: usize) -> ReadKeys {
+    fn request(&self, overlay: &Overlay, asked: AskedKeys, keys: usize) -> ReadKeys {
         ReadKeys {
             lsn: overlay.snapshot().lsn(),
             used_ms: overlay.used_ms(),
@@ -112,7 +120,8 @@ impl Reader {
 
     /// Asks the loop and waits; None if the process is ending. A panic there goes on here, where it is contained.
     fn ask(&self, request: ReadKeys) -> Option<Box<ReadKeys>> {
-        let read = self.wait_for(Letter::Read(Box::new(request)).into(), &self.answer);
+        let post = || (self.scripts.work.post)(self.loop_id, Letter::Read(Box::new(request)));
+        let read = self.wait_for(post, &self.answer);
         if read.as_ref().is_some_and(|read| read.broken) {
             stdx::panics::go_on();
         }
@@ -123,17 +132,18 @@ impl Reader {
     pub(super) fn have_performed(&self, client: u64, args: resp::Args<'_>, resp3: bool) -> Option<Vec<u8>> {
         let reply = Arc::new(Answer::default());
         let errand = Errand { client, words: args.to_owned(), resp3, reply: reply.clone() };
-        self.wait_for(Mail::Errand(Box::new(errand)), &reply)
+        let post = || self.scripts.house.post(self.loop_id, crate::Letter::Errand(Box::new(errand)));
+        self.wait_for(post, &reply)
     }
 
-    fn wait_for<T>(&self, mail: Mail, answer: &Answer<T>) -> Option<T> {
+    fn wait_for<T>(&self, post: impl FnOnce(), answer: &Answer<T>) -> Option<T> {
         let asked_ns = stdx::clock::mono_ns();
-        self.server.send(self.loop_id, mail);
+        post();
         let read = self.turn.aside(|| {
             loop {
                 match answer.wait() {
                     Some(read) => break Some(read),
-                    None if self.server.is_shutting_down() => break None,
+                    None if self.scripts.house.is_ending() => break None,
                     None => {}
                 }
             }
@@ -145,10 +155,10 @@ impl Reader {
     /// Fetches a part of the whole that a handler asked for; false if there is none to be had.
     fn load_chunk(&self, overlay: &mut Overlay, part: (usize, u64, usize)) -> bool {
         // A loop that made room bit by bit would move megabytes at a time.
-        let keys = part.2.min(self.server.keyspace.len(part.0));
+        let keys = part.2.min(self.scripts.keyspace.len(part.0));
         let chunk = Chunk { keys: Vec::with_capacity(keys + keys / 8), next: None };
         let request =
-            ReadKeys { part: Some(part), chunk, ..self.request(overlay, Asked::Named(Vec::new()), 0) };
+            ReadKeys { part: Some(part), chunk, ..self.request(overlay, AskedKeys::Named(Vec::new()), 0) };
         let Some(read) = self.ask(request) else { return false };
         overlay.insert_chunk(part.0, part.1, read.chunk);
         true
@@ -165,12 +175,12 @@ impl Reader {
         keys.retain(|(db, key)| !overlay.adopt(*db, key));
         self.adopted += count - keys.len();
         let Some((db, first)) = keys.first().map(|(db, key)| (*db, hash_bytes(key))) else { return true };
-        let near = self.near(self.server.keyspace.len(db));
+        let near = self.near(self.scripts.keyspace.len(db));
         let count = keys.len();
         let until = overlay.near_end(db, first);
-        let request = ReadKeys { near, until, ..self.request(overlay, Asked::Named(keys), count) };
+        let request = ReadKeys { near, until, ..self.request(overlay, AskedKeys::Named(keys), count) };
         let Some(read) = self.ask(request) else { return false };
-        let ReadKeys { asked: Asked::Named(keys), found, around, .. } = *read else { return false };
+        let ReadKeys { asked: AskedKeys::Named(keys), found, around, .. } = *read else { return false };
         for ((db, key), base) in keys.iter().zip(found) {
             overlay.insert(*db, hash_bytes(key), key, base);
         }
@@ -190,7 +200,7 @@ impl Reader {
     /// Loads the keys the script declares. Cost: O(keys), most of it on the loop.
     fn load_declared(&mut self, overlay: &mut Overlay, Declared { words, db, keys }: Declared) {
         let hashes = words.args().slice(BEFORE_KEYS, keys).iter().map(hash_bytes).collect();
-        let asked = Asked::Words(words, db, BEFORE_KEYS, hashes);
+        let asked = AskedKeys::Words(words, db, BEFORE_KEYS, hashes);
         if let Some(read) = self.ask(self.request(overlay, asked, 0)) {
             overlay.insert_many(read.batches);
         }

@@ -17,11 +17,8 @@
 
 use super::run::{Ground, Limit, Runner, run_script};
 use super::*;
-use crate::actions::{connection, libraries, scripting};
-use crate::queue::{Queue, is_deed, needs_engine};
-use crate::session::ClientInfo;
-use command::facts;
 use std::collections::HashSet;
+use work::queue::{is_deed, needs_engine};
 
 /// See the module.
 pub struct Transaction {
@@ -31,22 +28,22 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    pub(super) fn new(queue: Queue, watch: Watch, info: Arc<ClientInfo>) -> Transaction {
+    pub fn new(queue: Queue, watch: Watch, info: Arc<ClientInfo>) -> Transaction {
         Transaction { queue, watch, info }
     }
 
     /// Its client.
-    pub(super) fn info(&self) -> &Arc<ClientInfo> {
+    pub fn info(&self) -> &Arc<ClientInfo> {
         &self.info
     }
 
     /// The `i`-th command. Panics past the end.
-    pub(super) fn at(&self, i: usize) -> (&'static Command, resp::Args<'_>) {
+    pub fn at(&self, i: usize) -> (&'static Command, resp::Args<'_>) {
         self.queue.at(i)
     }
 
     /// Its words, if they are many.
-    pub(super) fn kept(&self, i: usize) -> Option<Arc<OwnedArgs>> {
+    pub fn kept(&self, i: usize) -> Option<Arc<OwnedArgs>> {
         self.queue.kept(i)
     }
 
@@ -67,7 +64,7 @@ impl Transaction {
     #[allow(clippy::too_many_arguments, reason = "as for a script")]
     pub(super) fn run(
         &self,
-        server: &Arc<Server>,
+        scripts: &Arc<Scripts>,
         lua: &mut LuaState,
         run: &ScriptRun,
         ground: Ground<'_, '_>,
@@ -79,7 +76,7 @@ impl Transaction {
         let (mut db, mut random, mut resp3) = (run.db, run.random, run.resp3);
         let (mut told, mut at) = (Told::default(), 0);
         let mut draft = None;
-        if self.has_expired(server, run, overlay, &mut reader) {
+        if self.has_expired(scripts, run, overlay, &mut reader) {
             write(out, |out| out.null_array(), resp3);
             return (Ok(()), told);
         }
@@ -95,14 +92,14 @@ impl Transaction {
             let engine = draft.as_mut().unwrap_or(&mut *lua);
             if needs_engine(self.queue.at(at).0) {
                 let place = Place { run, db, at, resp3 };
-                let ended = self.script(server, engine, place, ground, limit, reader, (out, &mut told));
+                let ended = self.script(scripts, engine, place, ground, limit, reader, (out, &mut told));
                 if ended.is_err() {
                     return (ended, told);
                 }
                 at += 1;
                 continue;
             }
-            let runner = Runner::new(server, engine, run, ground, limit, reader);
+            let runner = Runner::new(scripts, engine, run, ground, limit, reader);
             let mut runner = runner.of_transaction(db, random, resp3, base + told.bytes);
             self.run_plain(&mut runner, &mut at, &mut draft, limit, out);
             (db, random, resp3) = (runner.db, runner.random, runner.resp3);
@@ -134,7 +131,7 @@ impl Transaction {
         while *at < self.queue.len() && !needs_engine(self.queue.at(*at).0) {
             let (command, args) = self.queue.at(*at);
             let changes = self.queue.changes_code(*at, draft.is_some());
-            if changes && !self.change(runner.server, command, args, draft, limit) {
+            if changes && !self.change(runner.scripts, command, args, draft, limit) {
                 runner.halt = Some(Halt::Elsewhere);
                 return;
             }
@@ -151,7 +148,7 @@ impl Transaction {
     /// libraries that are to be added.
     fn change(
         &self,
-        server: &Server,
+        scripts: &Scripts,
         command: &Command,
         args: resp::Args<'_>,
         draft: &mut Option<LuaState>,
@@ -160,12 +157,12 @@ impl Transaction {
         if limit.until_ns.is_some() {
             return false;
         }
-        let lua = draft.get_or_insert_with(|| LuaState::new(Arc::new(server.scripts.code.draft())));
+        let lua = draft.get_or_insert_with(|| LuaState::new(Arc::new(scripts.code.draft())));
         let change = match command.name {
-            "script|flush" => scripting::forgets(args).map_err(|error| error.text().into_owned()),
-            _ => libraries::asked_for(command, args).map_err(|error| error.text().into_owned()).and_then(
-                |asked| asked.prepare(&server.scripts.limits(&server.config.live), limit.gone, None),
-            ),
+            "script|flush" => asked::forgets(args).map_err(|error| error.text().into_owned()),
+            _ => libraries::asked_for(command, args)
+                .map_err(|error| error.text().into_owned())
+                .and_then(|asked| asked.prepare(&scripts.limits(&scripts.config.live), limit.gone, None)),
         };
         // Why it cannot be made is answered where it is made for all.
         let _ = change.and_then(|change| change.make(&lua.code));
@@ -176,7 +173,7 @@ impl Transaction {
     #[allow(clippy::too_many_arguments, reason = "as for a script")]
     fn script(
         &self,
-        server: &Arc<Server>,
+        scripts: &Arc<Scripts>,
         lua: &mut LuaState,
         place: Place<'_>,
         ground: Ground<'_, '_>,
@@ -201,16 +198,16 @@ impl Transaction {
             }
             // It would not end in time.
             Ok(Order::Run(script))
-                if limit.until_ns.is_some() && (script.is_wide() || is_far(server, lua, &script.body)) =>
+                if limit.until_ns.is_some() && (script.is_wide() || is_far(scripts, lua, &script.body)) =>
             {
                 Err(Halt::Elsewhere)
             }
             Ok(Order::Elsewhere) => Err(Halt::Elsewhere),
             Ok(Order::Run(script)) => {
-                let (ended, its) = run_script(server, lua, &script, ground, limit, reader, out);
+                let (ended, its) = run_script(scripts, lua, &script, ground, limit, reader, out);
                 told.append(its);
                 if ended == Err(Halt::Elsewhere) && limit.is_its_own_fault(began_ns) {
-                    server.scripts.note_long(&script.body);
+                    scripts.note_long(&script.body);
                 }
                 ended
             }
@@ -242,12 +239,11 @@ impl Transaction {
                     Found::Known { sha, .. } => out.bulk(&sha.hex()),
                     Found::Text => return Ok(Order::Elsewhere),
                 },
-                _ => scripting::look_at(&lua.code, command, args, &mut out)?,
+                _ => asked::look_at(&lua.code, command, args, &mut out)?,
             }
             return Ok(Order::Answer(out.into_bytes()));
         }
-        let (scripting::Asked { body, read_only, memory, far }, declared) =
-            scripting::asked_for(lua, command, args, host)?;
+        let (Asked { body, read_only, memory, far }, declared) = asked::asked_for(lua, command, args, host)?;
         if far {
             return Ok(Order::Elsewhere);
         }
@@ -275,7 +271,7 @@ impl Transaction {
     /// Whether a watched key was touched in a way that sets no mark: it expired, or its database was exchanged (E2).
     fn has_expired(
         &self,
-        server: &Server,
+        scripts: &Scripts,
         run: &ScriptRun,
         overlay: &mut Overlay,
         reader: &mut Option<&mut Reader>,
@@ -285,19 +281,19 @@ impl Transaction {
         if !unknown.is_empty() {
             super::reader::load(overlay, unknown, reader);
         }
-        let mut view = View::overlay(&server.keyspace, overlay, run.db, run.now_ms);
+        let mut view = View::overlay(&scripts.keyspace, overlay, run.db, run.now_ms);
         self.watch.is_touched(&mut view)
     }
 
     /// The keys its commands name and those that are watched: a thread reads them at once. What a plain SET replaces need
     /// not be known. O(words).
-    pub(super) fn wanted(&self, server: &Server, run: &ScriptRun) -> Vec<(usize, Box<[u8]>)> {
+    pub(super) fn wanted(&self, scripts: &Scripts, run: &ScriptRun) -> Vec<(usize, Box<[u8]>)> {
         let mut db = run.db;
         let mut wanted: HashSet<(usize, &[u8])> =
             self.watch.keys.keys().map(|(db, key)| (*db, &**key)).collect();
         for (command, args) in self.queue.iter() {
             if command.is(facts::SELECTS) {
-                db = connection::database(server, args.at(1)).unwrap_or(db);
+                db = command::keys::database(scripts.keyspace.databases(), args.at(1)).unwrap_or(db);
             }
             if !command.is_plain_set(args) {
                 command.each_key(args, &mut |i, _| {
@@ -319,9 +315,9 @@ struct Place<'a> {
 }
 
 /// Whether a loop has to leave it to a thread.
-fn is_far(server: &Server, lua: &mut LuaState, body: &Body) -> bool {
+fn is_far(scripts: &Scripts, lua: &mut LuaState, body: &Body) -> bool {
     let lacks = matches!(body, Body::Function(name) if !lua.has_function(name));
-    lacks || server.scripts.is_long(body)
+    lacks || scripts.is_long(body)
 }
 
 /// What a command with a script in it asks for.

@@ -8,13 +8,13 @@ use stdx::points::Point;
 use stdx::turns::Turn;
 
 /// A reason for a compilation, or the loading of a library, to end.
-pub(crate) trait Ends {
+pub trait Ends {
     /// Why it has to end, if it has to. Asked again and again.
     fn ended(&mut self) -> Option<Stop>;
 }
 
 /// See the module.
-pub(crate) struct Quiet<E>(pub(crate) E);
+pub struct Quiet<E>(pub E);
 
 /// The answer to a script's text or a library that calls commands before it is run.
 const CALLED_AT_LOAD: &[u8] = b"-ERR redis.call can only be called inside a script invocation\r\n";
@@ -38,7 +38,7 @@ impl<E: Ends> Host for Quiet<E> {
 }
 
 /// Lets everything go on: what a loop compiles is short.
-pub(crate) struct Short;
+pub struct Short;
 
 impl Ends for Short {
     fn ended(&mut self) -> Option<Stop> {
@@ -86,12 +86,12 @@ impl Ends for Compiling<'_> {
 }
 
 /// Loading a library must end: it has half a second, as in Redis.
-pub(crate) struct Deadline<'a> {
+pub struct Deadline<'a> {
     /// CPU time of this thread at the end: a machine that is busy with other work refuses no library.
-    pub(crate) until_ns: u64,
+    pub until_ns: u64,
     /// Set when nobody wants to know any more.
-    pub(crate) gone: Option<&'a AtomicBool>,
-    pub(crate) turn: Option<&'a Turn>,
+    pub gone: Option<&'a AtomicBool>,
+    pub turn: Option<&'a Turn>,
 }
 
 impl Ends for Deadline<'_> {

@@ -1,0 +1,289 @@
+//! A script on the loop that received it: inline first, on a thread if it is long (crate `scripts`).
+
+use crate::act::Act;
+use crate::call;
+use crate::chores::{Collecting, Libraries as Loading};
+use crate::deeds::{Deeds, advance_deeds};
+use crate::mail::Mailbox;
+use crate::piece::Delivery;
+use crate::session::Watch;
+use crate::{Local, Server, Session, drive, rows};
+use command::{Command, Error};
+use keyspace::{Overlay, Snapshot, View};
+use resp::{Args, Reply};
+use scripts::{
+    Body, Committed, Errand, Ground, Halt, House, Letter, Limit, LuaState, Rows, ScriptJob, ScriptRun, TRIES,
+    Told, Transaction, do_few, run_once, settle,
+};
+use std::sync::{Arc, Weak};
+use stdx::budget::Holding;
+
+/// The server as its scripts see it.
+pub(crate) struct Around {
+    pub(crate) server: Weak<Server>,
+    pub(crate) loops: Arc<[Mailbox]>,
+}
+
+impl House for Around {
+    fn post(&self, loop_id: usize, letter: Letter) {
+        self.loops[loop_id].send(letter.into());
+    }
+
+    fn is_ending(&self) -> bool {
+        self.server.upgrade().is_none_or(|server| server.is_shutting_down())
+    }
+
+    fn rows_of(&self, db: usize, command: &Command, args: Args<'_>) -> Result<Option<Box<dyn Rows>>, Error> {
+        let Some(server) = self.server.upgrade() else { return Ok(None) };
+        let entry = rows::of_call(&server.rows, db, command, args)?;
+        Ok(entry.map(|entry| Box::new(Source(entry)) as Box<dyn Rows>))
+    }
+
+    fn will_speak(&self, args: Args<'_>) -> Option<bool> {
+        crate::actions::connection::will_speak(&*self.server.upgrade()?, args)
+    }
+}
+
+/// A source, as scripts see it.
+struct Source(Arc<rows::Entry>);
+
+impl Rows for Source {
+    fn dbs(&self) -> [usize; 2] {
+        [self.0.db, self.0.absent_db()]
+    }
+
+    fn name(&self) -> &str {
+        &self.0.spec().name
+    }
+
+    fn is_known(&self, view: &mut View<'_>, key: &[u8]) -> bool {
+        rows::is_known(&self.0, view, key)
+    }
+
+    fn removed_before(&self, key: &[u8]) -> Error {
+        rows::removed_before(&self.0, key)
+    }
+}
+
+/// How an EVAL went on the loop that received it.
+pub(crate) enum Started {
+    Done,
+    /// On a thread; the reply comes by mail.
+    Away,
+    /// A long commit is protected on its keys: to be run again in a moment.
+    Later,
+}
+
+/// Runs a script for a client: inline first, elsewhere if it is long. See the module. `far`: not on a loop.
+pub(crate) fn start(act: &mut Act<'_, '_>, run: ScriptRun, far: bool) -> Started {
+    let server = act.server.clone();
+    let guarded = server.keyspace.has_guards() && !run.read_only;
+    let holder = if guarded { server.keyspace.guarded(run.keys().iter(), run.now_ms) } else { None };
+    if call::note_guard(act.local, holder) {
+        return Started::Later;
+    }
+    let far = far || run.is_wide() || server.scripts.is_long(&run.body);
+    let lacks = |name: &str, act: &mut Act<'_, '_>| !engine(act.server, act.local).has_function(name);
+    let far = far || matches!(&run.body, Body::Function(name) if lacks(name, act));
+    if far {
+        load_libraries(act.local);
+        return send_away(act, run);
+    }
+    run_with_engine(act, run)
+}
+
+/// Runs a transaction for a client that is out of it already: inline first, unless it is long.
+pub(crate) fn start_exec(
+    act: &mut Act<'_, '_>,
+    queue: crate::queue::Queue,
+    watch: Watch,
+    long: bool,
+) -> Started {
+    let run = ScriptRun {
+        body: Body::Exec(Box::new(Transaction::new(queue, watch, act.session.info.clone()))),
+        words: Arc::default(),
+        declared: 0,
+        db: act.session.db,
+        client: act.session.id,
+        resp3: act.out.resp3(),
+        read_only: false,
+        short: act.server.memory.is_short(act.session),
+        now_ms: act.local.log.now_ms,
+        used_ms: act.session.uses_at(act.local.log.now_ms),
+        random: act.local.random(),
+        loop_id: act.local.log.id,
+        gone: Some(act.session.cancel.clone()),
+    };
+    if long { send_away(act, run) } else { run_with_engine(act, run) }
+}
+
+fn run_with_engine(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
+    engine(act.server, act.local);
+    let Some(mut lua) = act.local.lua.take() else { return Started::Done };
+    let started = run_inline(act, &mut lua, run);
+    if lua.wants_collection() {
+        act.local.works.push(Box::new(Collecting));
+    }
+    act.local.lua = Some(lua);
+    load_libraries(act.local);
+    started
+}
+
+/// Collects some of what scripts left in a loop's engine; true if some is left.
+pub(crate) fn collect_some(local: &mut Local) -> bool {
+    local.lua.as_mut().is_some_and(|lua| lua.collect_some())
+}
+
+/// Has the libraries loaded in slices if a function was called that is not there (K4).
+fn load_libraries(local: &mut Local) {
+    if local.lua.as_mut().is_some_and(|lua| lua.wants_libraries()) {
+        local.works.push(Box::new(Loading));
+    }
+}
+
+/// Loads some libraries into a loop's engine; true if some are left.
+pub(crate) fn load_some_libraries(local: &mut Local) -> bool {
+    local.lua.as_mut().is_some_and(|lua| lua.load_some_libraries())
+}
+
+/// Sends a script to a thread of its own.
+fn send_away(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
+    let job = ScriptJob::new(&act.server.scripts, run, act.session.info.clone());
+    act.local.away = true;
+    drive::begin(act.server, act.local, job);
+    Started::Away
+}
+
+/// Runs a script on its loop, again after each lost race; it goes to a thread if that takes too long.
+fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> Started {
+    let server = act.server.clone();
+    for _ in 0..TRIES {
+        let Some(snapshot) = Snapshot::open_short(&server.keyspace) else { break };
+        let (mut overlay, mut holding) = (Overlay::new(snapshot, run.used_ms), Holding::default());
+        overlay.load(run.db, run.keys().iter());
+        let mark = act.out.len();
+        let (ended, mut told) = run_for_a_quantum(act, lua, &run, &mut overlay, &mut holding);
+        if ended.is_err() {
+            act.out.truncate(mark);
+            overlay.dispose();
+            server.scripts.note_long(&run.body);
+            break;
+        }
+        let written = run.settle(&server.keyspace, act.local.log.now_ms);
+        drive::tell(&server, act.local, written);
+        if run.is_touched() {
+            act.out.truncate(mark);
+            act.out.null_array();
+            overlay.dispose();
+            forget_watched(act, &mut run);
+            return Started::Done;
+        }
+        let (changes, committed) = settle(act.local.log.now_ms, overlay, &mut told);
+        drive::tell(&server, act.local, changes);
+        if committed {
+            act.local.log.count_within(&server.observe, &mut lua.tally, act.session.id);
+            forget_watched(act, &mut run);
+            if do_few(&server.scripts, &mut told) {
+                told.selected.into_iter().for_each(|db| act.session.select(db));
+                return Started::Done;
+            }
+            return do_deeds(act, run, mark, told);
+        }
+        act.out.truncate(mark);
+    }
+    send_away(act, run)
+}
+
+/// Runs a script once over an overlay, as long as a loop has; its reply goes to the client's buffer.
+fn run_for_a_quantum(
+    act: &mut Act<'_, '_>,
+    lua: &mut LuaState,
+    run: &ScriptRun,
+    overlay: &mut Overlay,
+    holding: &mut Holding,
+) -> (Result<(), Halt>, Told) {
+    let server = act.server.clone();
+    let mut spare = Reply::new(act.out.resp3());
+    let mut out = OnLoan::of(act.out);
+    let limit = Limit::on_loop();
+    let mut inner = Act {
+        server: act.server,
+        local: act.local,
+        session: act.session,
+        out: &mut spare,
+        view: None,
+        in_script: !matches!(run.body, Body::Exec(_)),
+        in_multi: true,
+        committed: false,
+    };
+    let ground = Ground { overlay, outside: Some(&mut inner), holding, base: 0 };
+    run_once(&server.scripts, lua, run, ground, limit, None, &mut out.bytes)
+}
+
+/// EXEC: gives up what its client watched.
+fn forget_watched(act: &mut Act<'_, '_>, run: &mut ScriptRun) {
+    if let Some(watch) = run.watch().map(std::mem::take) {
+        crate::transaction::forget(act.server, act.local, watch);
+    }
+}
+
+/// The bytes of a client's replies, which a script appends to; they go back also when it panics.
+struct OnLoan<'a> {
+    home: &'a mut Reply,
+    bytes: Vec<u8>,
+}
+
+impl OnLoan<'_> {
+    fn of(home: &mut Reply) -> OnLoan<'_> {
+        OnLoan { bytes: home.take(), home }
+    }
+}
+
+impl Drop for OnLoan<'_> {
+    fn drop(&mut self) {
+        self.home.swap(&mut self.bytes);
+    }
+}
+
+/// Does what a script that ran inline and is committed has to do; its reply stands behind `mark`.
+fn do_deeds(act: &mut Act<'_, '_>, run: ScriptRun, mark: usize, told: Told) -> Started {
+    let reply = act.out.as_bytes()[mark..].to_vec();
+    act.out.truncate(mark);
+    let deeds = Deeds::new(Committed { run, reply, told, spent: None, share: None }, mark);
+    match advance_deeds(act.server, act.local, Some(act.session), deeds) {
+        Some(Delivery { bytes, stream: None, .. }) => {
+            act.session.hushed = false;
+            act.out.set_resp3(act.session.resp3);
+            act.out.encoded(&bytes);
+            return Started::Done;
+        }
+        Some(delivery) => act.local.works.push(Box::new(delivery)),
+        None => {}
+    }
+    act.local.away = true;
+    Started::Away
+}
+
+/// Performs what a script on a thread may not; `session` is its client's, if that is still there.
+pub fn perform(server: &Arc<Server>, local: &mut Local, session: Option<&mut Session>, errand: Errand) {
+    let mut out = Reply::new(errand.resp3);
+    let args = errand.words.args();
+    match (call::resolve(args), session) {
+        (Ok(command), Some(session)) => {
+            let out = &mut out;
+            // Nobody holds locks, and the script's thread waits as long as it takes.
+            let (in_script, in_multi, committed) = (true, true, true);
+            let mut act = Act { server, local, session, out, view: None, in_script, in_multi, committed };
+            let reply = errand.reply.clone();
+            return crate::aside::perform_for_script(&mut act, command, args, move |bytes| reply.put(bytes));
+        }
+        (Ok(_), None) => out.error("ERR the client has gone"),
+        (Err(error), _) => out.error(&error.text()),
+    }
+    errand.reply.put(out.into_bytes());
+}
+
+/// This loop's engine.
+pub(crate) fn engine<'a>(server: &Server, local: &'a mut Local) -> &'a mut LuaState {
+    local.lua.get_or_insert_with(|| Box::new(LuaState::of_loop(server.scripts.code.clone())))
+}
