@@ -29,6 +29,14 @@ impl House for Around {
         self.loops[loop_id].send(letter.into());
     }
 
+    fn may_write(&self) -> Result<(), Error> {
+        let Some(server) = self.server.upgrade() else { return Ok(()) };
+        if !server.durability.is_in_trouble() {
+            return Ok(());
+        }
+        server.durability.refusal().map_or(Ok(()), |refusal| Err(Error::from(refusal)))
+    }
+
     fn is_ending(&self) -> bool {
         self.server.upgrade().is_none_or(|server| server.is_shutting_down())
     }

@@ -39,11 +39,12 @@ mod writer;
 
 pub use describe::{Database, Description, Large, Sum, Tally, describe};
 pub use files::Place;
+pub use files::local::local_log;
 pub use files::manifest::{Entry, FileKind, Manifest, ManifestError};
 pub use files::repair::{LogDescription, LogFileDescription, Repaired, check_file, describe_log, repair_log};
 pub use load::{
     Apply, CutOff, Damaged, Install, IntoKeyspace, Loaded, LoadedLog, LogError, LogOptions, LogProblem,
-    NotTaken, Options, Progress, Report, Skipped, Unknown, load, load_file, load_log, set_aside,
+    NotTaken, Options, Progress, ReadAt, Report, Skipped, Unknown, load, load_file, load_log, set_aside,
 };
 pub use order::Order;
 pub use rewrite::{RewriteError, Rewriting};

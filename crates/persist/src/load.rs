@@ -17,6 +17,7 @@ mod aside;
 mod install;
 mod worker;
 
+pub use aof::scan::ReadAt;
 pub use aof::{Apply, CutOff, LoadedLog, LogError, LogOptions, LogProblem, load_log};
 pub use aside::set_aside;
 pub use install::{Install, IntoKeyspace, Loaded, NotTaken};

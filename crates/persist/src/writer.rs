@@ -28,12 +28,14 @@ use crate::files::local::{Directory, LocalLog, Sizes, locked};
 use crate::files::{Files, Place};
 use crate::load::LoadedLog;
 use crate::rewrite::Rewrites;
+use crate::save::remove_leftovers;
 use figures::Counters;
 use helpers::Filling;
 use keyspace::Lsn;
 use queue::{Closing, Queue};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
@@ -108,7 +110,7 @@ pub enum LogState {
 
 type Told<T> = Box<dyn Fn(T) + Send + Sync>;
 
-/// What the log tells. Called by its threads; must not wait.
+/// What the log tells. Called by its threads: must not wait, and must not ask the [`Writer`].
 pub struct Hooks {
     /// Everything up to an LSN is durable (K2). The value falls once, when `appendfsync` becomes always.
     pub durable: Told<Lsn>,
@@ -214,6 +216,7 @@ impl Writer {
         hooks: Hooks,
     ) -> io::Result<Writer> {
         disk.make_dir(&place.dir)?;
+        disk.sync_dir(parent(&place.dir))?;
         remove_temporaries(&*disk, &place)?;
         let loaded = loaded.unwrap_or_default();
         let sizes = sizes_of(&loaded);
@@ -306,6 +309,8 @@ impl Writer {
         self.shared.closing.store(closing as u8, Ordering::Release);
         locked(&self.shared.queue).closing = closing;
         self.shared.bell.notify_all();
+        // The keeper is waiting, or looks at `closing` afterwards.
+        drop(locked(&self.shared.filling));
         self.shared.keeper.notify_all();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
@@ -323,8 +328,13 @@ impl Drop for Writer {
     }
 }
 
+fn parent(dir: &Path) -> &Path {
+    dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Removes what an interrupted rewrite or manifest left.
 fn remove_temporaries(disk: &dyn Disk, place: &Place) -> io::Result<()> {
+    remove_leftovers(disk, &place.dir)?;
     for name in disk.names(&place.dir)? {
         let name = name.as_os_str().as_bytes();
         if name.starts_with(b"temp-rewrite-") || name == [b"temp-", &place.manifest_name()[..]].concat() {

@@ -42,6 +42,8 @@ struct Plan {
     /// The sync that fails.
     fails: Option<u64>,
     rewrites: bool,
+    /// The disk is full for a while.
+    fills_up: bool,
     seed: u64,
 }
 
@@ -122,14 +124,23 @@ impl Run {
             if disk.is_dead() {
                 return;
             }
+            if plan.fills_up && round % 6 == 3 {
+                let taken: usize = disk.files().values().map(Vec::len).sum();
+                disk.set_room(Some(taken as u64 + random.below(500)));
+            }
             self.source.give(&mut outlet);
-            if random.below(3) == 0 {
+            if plan.fills_up && round % 6 == 4 {
+                std::thread::sleep(Duration::from_micros(random.below(4_000)));
+                disk.set_room(None);
+            }
+            if random.below(3) == 0 && !(plan.fills_up && round % 6 == 3) {
                 settled(writer, disk);
             }
             if plan.rewrites && round % 8 == 4 {
                 self.rewrite(writer, disk, &mut outlet, plan.seed + round);
             }
         }
+        disk.set_room(None);
         settled(writer, disk);
     }
 
@@ -140,7 +151,7 @@ impl Run {
         for _ in 0..3 {
             outlet.take(Item::Block(self.source.block()));
         }
-        if seed % 4 == 0 {
+        if seed.is_multiple_of(4) {
             return writer.fail_rewrite(&rewriting);
         }
         match write_base(Arc::new(disk.clone()), &rewriting.base, commands, lsn, writer.epoch()) {
@@ -162,24 +173,32 @@ fn settled(writer: &Writer, disk: &Power) {
     }
 }
 
-/// Lives of a log, each of which ends one call later, on what the one before left.
+/// Lives of a log, each of which ends one call later, on what the one before left. `EVENKEEL_CRASH_SEED` makes other ones.
 fn all_calls(fsync: Fsync, fills: bool, rewrites: bool, fails: bool) {
-    let dir = tempfile::tempdir().expect("a folder");
-    let mut run = Run::new(dir.path(), 7);
+    let seed = std::env::var("EVENKEEL_CRASH_SEED").map_or(0, |seed| seed.parse::<u64>().expect("a number"));
+    let mut dir = tempfile::tempdir().expect("a folder");
+    let mut run = Run::new(dir.path(), 7 + seed);
     let (mut dies_at, mut survived) = (0, 0);
     let step = if fills { 3 } else { 1 };
     while survived < 3 {
         let fails = fails.then_some(dies_at % 40);
-        let plan = Plan { fsync, fills, dies_at, fails, rewrites, seed: dies_at * 31 + 5 };
+        let plan = Plan {
+            fsync,
+            fills,
+            dies_at,
+            fails,
+            rewrites,
+            fills_up: (dies_at + seed).is_multiple_of(3),
+            seed: dies_at * 31 + 5 + seed * 1_000_003,
+        };
         let (_, died) = run.live(plan);
         survived += u64::from(!died);
         dies_at += step;
         assert!(dies_at < 2_000, "it never gets to the end");
         if dies_at % 60 < step {
             // Files become few again.
-            let fresh = tempfile::tempdir().expect("a folder");
-            run = Run::new(fresh.path(), dies_at);
-            std::mem::forget(fresh);
+            dir = tempfile::tempdir().expect("a folder");
+            run = Run::new(dir.path(), dies_at + seed);
         }
     }
 }

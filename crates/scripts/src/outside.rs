@@ -29,6 +29,9 @@ pub trait House: Send + Sync {
     /// The rows that the keys of a call are; None: its keys are in their own database. Errors: it may not be run.
     fn rows_of(&self, db: usize, command: &Command, args: Args<'_>) -> Result<Option<Box<dyn Rows>>, Error>;
 
+    /// Whether a command that writes may be run now. Errors: what it was made could not be kept.
+    fn may_write(&self) -> Result<(), Error>;
+
     /// The version of the protocol (is it the third?) that a HELLO which is yet to come will change to.
     fn will_speak(&self, args: Args<'_>) -> Option<bool>;
 }

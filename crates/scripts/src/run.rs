@@ -246,7 +246,10 @@ impl<'a, 'o> Runner<'a, 'o> {
         if self.run.short && !self.wrote && command.has(table::DENYOOM) {
             return Err(Error::new(command::OOM));
         }
-        self.wrote |= command.is_write();
+        if command.is_write() && !self.wrote {
+            self.scripts.house.may_write()?;
+            self.wrote = true;
+        }
         self.counted(command, args, resp3)
     }
 

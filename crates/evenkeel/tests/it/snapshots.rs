@@ -195,6 +195,8 @@ fn a_failed_snapshot_stops_writes_and_nothing_else() {
     assert!(queued.starts_with("-MISCONF "), "{queued}");
     let aborted = client.call("EXEC");
     assert!(aborted.starts_with("-EXECABORT "), "{aborted}");
+    let by_script = client.call("EVAL \"return redis.call('SET', KEYS[1], 'z')\" 1 k");
+    assert!(by_script.contains("MISCONF"), "{by_script}");
     client.expect("EVAL \"return redis.call('GET', KEYS[1])\" 1 k", "\"w\"");
     std::fs::create_dir(&dir).expect("a folder");
     client.expect("SAVE", "+OK");

@@ -80,6 +80,11 @@ impl Faulty {
         self.state().log.clone()
     }
 
+    /// Bytes that were written to all files.
+    pub fn written(&self) -> u64 {
+        self.state().written
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -167,12 +167,12 @@ impl Model {
 
 impl Node {
     fn write(&mut self, bytes: &[u8], at: usize) {
-        let end = at + bytes.len();
+        let (end, from) = (at + bytes.len(), at.min(self.now.len()));
         if self.now.len() < end {
             self.now.resize(end, 0);
         }
         self.now[at..end].copy_from_slice(bytes);
-        self.dirty.extend(at / SECTOR..end.div_ceil(SECTOR));
+        self.dirty.extend(from / SECTOR..end.div_ceil(SECTOR));
     }
 
     fn sync(&mut self) {

@@ -7,10 +7,10 @@
 //!   has made a new base.
 //! - H4: before a file is followed by another it is durable (files F2).
 
-use super::Files;
 use super::incr::{IncrFile, last_select};
 use super::manifest::{Entry, FileKind, Manifest};
-use crate::disk::DiskFile;
+use super::{Files, Place};
+use crate::disk::{Disk, DiskFile};
 use crate::load::aof::scan::{Scan, Unit};
 use crate::log::{Append, Batch, Log, Position, Record, Records};
 use crate::stream::Mark;
@@ -73,6 +73,7 @@ struct Unsynced {
 pub(crate) struct LocalLog {
     directory: Arc<Mutex<Directory>>,
     sizes: Arc<Mutex<Sizes>>,
+    place: Place,
     pub(crate) incr: IncrFile,
     epoch: u64,
     /// The last LSN that was appended, and the last that is durable.
@@ -98,6 +99,18 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A log in a directory that has none, without threads. An append is durable when it is done.
+///
+/// Errors: the file or the manifest cannot be made.
+pub fn local_log(disk: Arc<dyn Disk>, place: Place, epoch: u64) -> io::Result<impl Log> {
+    disk.make_dir(&place.dir)?;
+    let files = Files::new(disk, place, Manifest::default());
+    let directory = Arc::new(Mutex::new(Directory { files, prepared: None, rotated: None }));
+    let mut log = LocalLog::begin((directory, Arc::default()), epoch, 0, &[], 0)?;
+    log.set_durable(true);
+    Ok(log)
+}
+
 impl LocalLog {
     /// Goes on behind an LSN, in a file of its own. The files that are dropped have nothing.
     pub(crate) fn begin(
@@ -107,10 +120,15 @@ impl LocalLog {
         drops: &[u64],
         unsynced_max: u64,
     ) -> io::Result<LocalLog> {
-        let (seq, file) = locked(&directory).next_file(drops)?;
+        let (seq, file, place) = {
+            let mut directory = locked(&directory);
+            let (seq, file) = directory.next_file(drops)?;
+            (seq, file, directory.files.place.clone())
+        };
         Ok(LocalLog {
             directory,
             sizes,
+            place,
             incr: IncrFile::new(file, seq, epoch, last),
             epoch,
             last,
@@ -173,9 +191,7 @@ impl LocalLog {
     }
 
     pub(crate) fn path(&self) -> PathBuf {
-        let directory = locked(&self.directory);
-        let place = &directory.files.place;
-        place.path(&place.incr_name(self.incr.seq))
+        self.place.path(&self.place.incr_name(self.incr.seq))
     }
 
     /// Makes all that was appended durable. If that fails a new file does it (H2).

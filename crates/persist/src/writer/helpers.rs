@@ -35,7 +35,9 @@ pub(super) fn sync(shared: &Shared, jobs: &Receiver<SyncJob>) {
         };
         let began_ns = mono_ns();
         let result = file.sync_data();
-        shared.counters.synced(mono_ns() - began_ns);
+        let took_ns = mono_ns() - began_ns;
+        shared.counters.synced(took_ns);
+        (shared.hooks.latency)(("aof-fsync-everysec", took_ns));
         locked(&shared.queue).synced = Some(Synced { seq, end, result });
         shared.bell.notify_all();
     }

@@ -20,6 +20,11 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// Files of commands from which a rewrite is asked for.
 const FILES_MAX: usize = 64;
 
+/// As in LATENCY: a write and its sync.
+const SYNC_ALWAYS: &str = "aof-fsync-always";
+/// How often something is tried again when the log is to end.
+const LAST_TRIES: u32 = 3;
+
 /// Starts all threads of a log.
 pub(super) fn start(shared: &Arc<Shared>, log: LocalLog) -> io::Result<Vec<JoinHandle<()>>> {
     let (jobs, to_sync) = std::sync::mpsc::channel();
@@ -50,6 +55,8 @@ struct Pen {
     told: Lsn,
     /// Everything up to here was given, when that was last looked at.
     seen: Lsn,
+    /// How often that may be yet.
+    last_tries: u32,
     asked_for_rewrite: bool,
 }
 
@@ -69,6 +76,7 @@ impl Pen {
             last_sync_ns: mono_ns(),
             told: 0,
             seen: 0,
+            last_tries: LAST_TRIES,
             asked_for_rewrite: false,
         }
     }
@@ -103,9 +111,9 @@ impl Pen {
             self.tick(upto);
         }
         self.settle(true)?;
-        self.until_done("aof-fsync-end", |pen| pen.log.sync())?;
+        self.until_done(None, |pen| pen.log.sync())?;
         self.log.close_file();
-        self.until_done("aof-fsync-end", |pen| pen.log.sync())?;
+        self.until_done(None, |pen| pen.log.sync())?;
         self.tells(self.log.last());
         Ok(())
     }
@@ -132,8 +140,8 @@ impl Pen {
         let batch =
             Batch { epoch: self.shared.epoch, number: self.number, first, last, blocks: blocks.into() };
         self.number += 1;
-        let event = if self.settings.fsync == Fsync::Always { "aof-fsync-always" } else { "aof-write" };
-        self.until_done(event, |pen| {
+        let event = if self.settings.fsync == Fsync::Always { SYNC_ALWAYS } else { "aof-write" };
+        self.until_done(Some(event), |pen| {
             let position = pen.log.end()?;
             match pen.log.append(&batch, position) {
                 Append::Done(_) => Ok(()),
@@ -154,15 +162,17 @@ impl Pen {
     /// Does something until it succeeds (K1).
     fn until_done(
         &mut self,
-        event: &'static str,
+        event: Option<&'static str>,
         mut f: impl FnMut(&mut Pen) -> io::Result<()>,
     ) -> Result<(), GivenUp> {
         loop {
             let began_ns = mono_ns();
             let done = f(self);
             let took_ns = mono_ns() - began_ns;
-            (self.shared.hooks.latency)((event, took_ns));
-            if event == "aof-fsync-always" {
+            if let Some(event) = event {
+                (self.shared.hooks.latency)((event, took_ns));
+            }
+            if event == Some(SYNC_ALWAYS) {
                 self.shared.counters.synced(took_ns);
             }
             match done {
@@ -183,11 +193,19 @@ impl Pen {
         let why = format!("{}: {error}", self.shared.place.dir.display());
         self.shared.stands(|standing| standing.error = Some(why));
         let queue = locked(&self.shared.queue);
-        let goes_on = |queue: &mut Queue| queue.closing == Closing::No;
+        let before = queue.closing;
+        let goes_on = |queue: &mut Queue| queue.closing == before;
         let retry = self.shared.settings().retry;
         let waited = self.shared.bell.wait_timeout_while(queue, retry, goes_on);
         let (queue, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        if queue.closing == Closing::No { Ok(()) } else { Err(GivenUp) }
+        match queue.closing {
+            Closing::No => Ok(()),
+            Closing::Clean if self.last_tries > 0 => {
+                self.last_tries -= 1;
+                Ok(())
+            }
+            Closing::Clean | Closing::Abandoned => Err(GivenUp),
+        }
     }
 
     /// Takes the result of the sync under way, if it has come, or waits for it.
@@ -209,7 +227,7 @@ impl Pen {
         self.syncing = None;
         self.shared.counters.sync_is_pending.store(false, Ordering::Relaxed);
         let mut result = Some(result);
-        self.until_done("aof-fsync-everysec", |pen| match result.take() {
+        self.until_done(None, |pen| match result.take() {
             Some(result) => pen.log.was_synced(seq, end, result),
             None => pen.log.sync(),
         })?;
@@ -220,7 +238,7 @@ impl Pen {
     fn rotate(&mut self, mark: Mark) -> Result<(), GivenUp> {
         // A sync elsewhere may take the error that this one is to see.
         self.settle(true)?;
-        self.until_done("aof-rotate", |pen| pen.log.rotate(mark))?;
+        self.until_done(Some("aof-rotate"), |pen| pen.log.rotate(mark))?;
         self.file_changed();
         self.shared.rotated.notify_all();
         Ok(())
@@ -296,7 +314,7 @@ impl Pen {
         locked(&self.shared.queue).wants_turns = is;
         if is && !was {
             self.settle(true)?;
-            self.until_done("aof-fsync-always", |pen| pen.log.sync())?;
+            self.until_done(Some(SYNC_ALWAYS), |pen| pen.log.sync())?;
             self.tells(self.log.last());
         }
         if !is && (was || is_first) {

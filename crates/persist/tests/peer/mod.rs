@@ -1,4 +1,5 @@
 //! Real servers, and what they and we say a file holds.
+#![allow(dead_code)]
 
 use persist::{Damaged, Install, Loaded, NotTaken, Options, Progress, Report, Unknown};
 use rdb::file::Damage;
@@ -143,13 +144,24 @@ pub fn check(name: &str, path: &Path) {
     assert!(checked.status.success() && said.contains("RDB looks OK"), "{name}: {said}");
 }
 
+/// Has a server's own checker look at the manifest of a log.
+pub fn check_log(name: &str, manifest: &Path) {
+    let Some(server) = binary(name) else { return };
+    let checked = Command::new(server).arg0("redis-check-aof").arg(manifest).output().expect("it runs");
+    let said = String::from_utf8_lossy(&checked.stdout);
+    assert!(
+        checked.status.success() && said.contains("All AOF files and manifest are valid"),
+        "{name}: {said}"
+    );
+}
+
 fn said(frame: &Frame) -> String {
     format!("{}: {}", frame.kind(), frame.text().unwrap_or_default().escape_ascii())
 }
 
 /// A server and a connection to it.
 pub struct Peer {
-    _server: Server,
+    server: Server,
     conn: Conn,
     dir: tempfile::TempDir,
     has_field_times: bool,
@@ -158,16 +170,22 @@ pub struct Peer {
 impl Peer {
     /// Starts a server, with a file to load. None, and said so, where there is none.
     pub fn start(name: &str, file: Option<&Path>) -> Option<Peer> {
-        let binary = binary(name)?;
         let dir = tempfile::tempdir().expect("a folder");
         if let Some(file) = file {
             std::fs::copy(file, dir.path().join("dump.rdb")).expect("room");
         }
-        let folder = dir.path().to_str().expect("a name in UTF-8").to_owned();
-        let server = Server::start_with(&binary, &["--dir".to_owned(), folder]).expect("it starts");
+        Peer::start_in(name, dir, &[])
+    }
+
+    /// Starts a server in a directory. None, and said so, where there is none.
+    pub fn start_in(name: &str, dir: tempfile::TempDir, args: &[&str]) -> Option<Peer> {
+        let binary = binary(name)?;
+        let folder = dir.path().to_str().expect("a name in UTF-8");
+        let args: Vec<String> = ["--dir", folder].iter().chain(args).map(|arg| (*arg).to_owned()).collect();
+        let server = Server::start_with(&binary, &args).expect("it starts");
         let conn = Conn::open(server.addr).expect("a connection");
         let has_field_times = SERVERS.iter().any(|(server, times)| *server == name && *times);
-        let mut peer = Peer { _server: server, conn, dir, has_field_times };
+        let mut peer = Peer { server, conn, dir, has_field_times };
         while peer.conn.call(&["DBSIZE"]).is_error() {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
@@ -177,6 +195,34 @@ impl Peer {
     /// Where it saves.
     pub fn file(&self) -> PathBuf {
         self.dir.path().join("dump.rdb")
+    }
+
+    /// Waits until no rewrite of the log is under way.
+    pub fn settle(&mut self) {
+        let running = |info: &[u8]| !info.windows(26).any(|part| part == b"aof_rewrite_in_progress:0\r");
+        while running(self.call(&[b"INFO", b"persistence"]).text().unwrap_or_default()) {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+
+    /// Ends the server, all written. Gives its directory.
+    pub fn stop(mut self) -> tempfile::TempDir {
+        // The connection is closed instead of an answer.
+        let _ = self.conn.call(&["SHUTDOWN", "NOSAVE"]);
+        while self.server.is_alive() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        self.dir
+    }
+
+    /// All strings it has.
+    pub fn strings(&mut self) -> BTreeMap<Key, Vec<u8>> {
+        let seen = self.contents();
+        let text = |(key, (told, _))| match told {
+            Told::Str(text) => (key, text),
+            _ => panic!("it has strings"),
+        };
+        seen.keys.into_iter().map(text).collect()
     }
 
     pub fn run(&mut self, words: &[&str]) -> Frame {

@@ -281,7 +281,8 @@ pub(crate) enum Unit {
 struct Stop {
     at: u64,
     why: &'static str,
-    is_torn: bool,
+    /// Commands reach to the very end of the file, and one of them is SELECT.
+    is_whole: bool,
 }
 
 /// A scan of one file.
@@ -294,6 +295,8 @@ pub(crate) struct Scan<'f> {
     last: u64,
     /// Everything before is whole.
     pub(crate) at: u64,
+    /// Nothing was read, and the file has no head.
+    at_head: bool,
     /// Another server has appended, from here on.
     pub(crate) foreign_from: Option<u64>,
 }
@@ -302,13 +305,22 @@ impl<'f> Scan<'f> {
     /// Begins at an offset, behind a snapshot that precedes the commands.
     pub(crate) fn new(file: Box<dyn ReadAt + 'f>, len: u64, from: u64) -> io::Result<Scan<'f>> {
         let window = Window::new(file, len);
-        let mut scan = Scan { window, head: None, seed: 0, sum: 0, last: 0, at: from, foreign_from: None };
+        let mut scan = Scan {
+            window,
+            head: None,
+            seed: 0,
+            sum: 0,
+            last: 0,
+            at: from,
+            at_head: from == 0,
+            foreign_from: None,
+        };
         if from == 0
             && let Some((line, end)) = scan.line(0, None)?
             && line.bytes == 0
         {
             (scan.head, scan.seed, scan.sum) = (Some(line), line.synced, line.sum);
-            (scan.at, scan.last) = (end, line.last);
+            (scan.at, scan.last, scan.at_head) = (end, line.last, false);
         }
         Ok(scan)
     }
@@ -328,13 +340,31 @@ impl<'f> Scan<'f> {
             return self.batch();
         }
         let unit = self.group()?;
-        // The head of a file of ours did not reach the disk, and nothing followed it.
         match unit {
-            Unit::Damaged { .. } if self.at == 0 && self.window.len <= LINE_MAX as u64 => {
-                Ok(Unit::Torn { from: 0 })
+            // The line at the head is durable before anything follows it.
+            _ if self.at_head && self.window.upto(0, LINE.len() as u64)? == LINE => self.bad_head(),
+            // It did not reach the disk, but the length did.
+            Unit::Damaged { .. } if self.at_head && self.is_blank()? => Ok(Unit::Torn { from: 0 }),
+            unit => {
+                self.at_head = false;
+                Ok(unit)
             }
-            unit => Ok(unit),
         }
+    }
+
+    /// The first line is one about a batch, and no sound one.
+    fn bad_head(&mut self) -> io::Result<Unit> {
+        self.at = 0;
+        let is_cut = !self.window.upto(0, LINE_MAX as u64)?.contains(&b'\n');
+        let why = "the line at the head of the file is damaged";
+        Ok(if is_cut { Unit::Torn { from: 0 } } else { Unit::Damaged { offset: 0, why } })
+    }
+
+    /// Whether a file that holds no more than a head could is all zeros.
+    fn is_blank(&mut self) -> io::Result<bool> {
+        let bytes = self.window.upto(0, LINE_MAX as u64)?;
+        let is_blank = bytes.iter().all(|byte| *byte == 0);
+        Ok(is_blank && self.window.len <= LINE_MAX as u64)
     }
 
     /// The next command or transaction.
@@ -377,52 +407,55 @@ impl<'f> Scan<'f> {
         let from = self.at;
         match self.find_batch()? {
             Ok(unit) => Ok(unit),
-            Err(_) if self.is_foreign(from)? => {
+            // E4. It may have cut off what it took for torn, and gone on behind whole commands of a batch.
+            Err(stop) if stop.is_whole || self.is_foreign(from)? => {
                 self.foreign_from = Some(from);
                 self.group()
             }
             // E2
             Err(stop) if self.is_known_durable(from)? => Ok(Unit::Damaged { offset: stop.at, why: stop.why }),
-            Err(stop) => {
-                log::debug!("at {}: {} (torn: {})", stop.at, stop.why, stop.is_torn);
-                Ok(Unit::Torn { from })
-            }
+            Err(_) => Ok(Unit::Torn { from }),
         }
     }
 
     fn find_batch(&mut self) -> io::Result<Result<Unit, Stop>> {
         let from = self.at;
         let (mut at, mut in_multi, mut commands) = (from, false, false);
-        let stop = |at, why, is_torn| Ok(Err(Stop { at, why, is_torn }));
+        let mut selects = false;
+        let stop = |at, why| Ok(Err(Stop { at, why, is_whole: false }));
         loop {
             match self.window.token(at)? {
                 Token::Note { end } => {
                     if self.window.upto(at, LINE.len() as u64)? == LINE {
-                        return Ok(self.ends_batch(from, at, in_multi)?);
+                        return self.ends_batch(from, at, in_multi);
                     }
                     at = end;
                 }
                 Token::Command { end, kind } => {
                     match (kind, in_multi) {
-                        (CommandKind::Multi, true) => return stop(at, "MULTI stands within MULTI", false),
-                        (CommandKind::Exec, false) => return stop(at, "EXEC stands without MULTI", false),
+                        (CommandKind::Multi, true) => return stop(at, "MULTI stands within MULTI"),
+                        (CommandKind::Exec, false) => return stop(at, "EXEC stands without MULTI"),
                         (CommandKind::Multi, false) => in_multi = true,
                         (CommandKind::Exec, true) => in_multi = false,
                         _ => {}
                     }
                     commands = true;
+                    selects |= kind == CommandKind::Select;
                     at = end;
                 }
                 Token::End if !commands => return Ok(Ok(Unit::End)),
-                Token::End | Token::Torn => return stop(at, "the file ends within a batch", true),
-                Token::Bad(why) => return stop(at, why, false),
+                Token::End if !in_multi && selects => {
+                    return Ok(Err(Stop { at, why: "the line of a batch is missing", is_whole: true }));
+                }
+                Token::End | Token::Torn => return stop(at, "the file ends within a batch"),
+                Token::Bad(why) => return stop(at, why),
             }
         }
     }
 
     /// A line stands at `at`: whether it is that of the batch before it.
     fn ends_batch(&mut self, from: u64, at: u64, in_multi: bool) -> io::Result<Result<Unit, Stop>> {
-        let stop = |why| Ok(Err(Stop { at, why, is_torn: false }));
+        let stop = |why| Ok(Err(Stop { at, why, is_whole: false }));
         let Some((line, end)) = self.line(at, Some(self.seed))? else {
             return stop("the line about a batch is damaged");
         };
