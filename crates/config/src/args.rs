@@ -112,7 +112,7 @@ Examples:
        evenkeel --bind 0.0.0.0 --requirepass secret
        echo 'port 7777' | evenkeel -
 
-Everything is in memory only: nothing is written to disk.
+The data is kept by snapshots (save) and by a log of writes (appendonly).
 ";
 
 /// The list of all directives by topic: default, purpose, and effect.

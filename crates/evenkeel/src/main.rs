@@ -159,7 +159,7 @@ fn serve(
         match exec::durable::end_in_order(&server, wish(config, stop)) {
             Ok(()) => break stop,
             Err(why) => {
-                log::error!("the server goes on, since its last snapshot failed: {why}");
+                log::error!("the server goes on, since what it holds could not be kept: {why}");
                 exec::durable::give_up_end(&server);
             }
         }

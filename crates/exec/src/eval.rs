@@ -189,6 +189,7 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
         let (changes, committed) = settle(act.local.log.now_ms, overlay, &mut told);
         drive::tell(&server, act.local, changes);
         if committed {
+            server.gate_of_all(act.session);
             act.local.log.count_within(&server.observe, &mut lua.tally, act.session.id);
             forget_watched(act, &mut run);
             if do_few(&server.scripts, &mut told) {

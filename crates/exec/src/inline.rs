@@ -235,6 +235,7 @@ fn is_long(view: &mut View<'_>, command: &'static Command, args: Args<'_>) -> bo
 /// Runs a function of the keyspace as a whole.
 fn whole(act: &mut Act<'_, '_>, command: &'static Command, handler: Handler, args: Args<'_>) -> Flow {
     if let Some(flow) = act.server.actions.begin(act, command, args) {
+        act.server.gate_of_all(act.session);
         return flow;
     }
     let (server, mark) = (act.server, act.out.len());

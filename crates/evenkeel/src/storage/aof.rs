@@ -17,7 +17,7 @@ use persist::disk::RealDisk;
 use persist::order::Order;
 use persist::stream::{Item, Outlet};
 use persist::{
-    Apply, Fsync, Hooks, LoadedLog, LogOptions, LogOutlet, LogState, Place, Preallocate, Rewriting, Settings,
+    Apply, Damaged, Fsync, Hooks, LoadedLog, LogOptions, LogOutlet, LogState, Options, Place, Preallocate, Rewriting, Settings,
     Writer,
 };
 use rustix::fs::{FlockOperation, flock};
@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// Beside a log without a base (A1).
@@ -72,6 +72,7 @@ impl Gate {
 struct Watched {
     outlet: LogOutlet,
     writer: Weak<Writer>,
+    order: Arc<OnceLock<Weak<Order>>>,
     server: Weak<Server>,
 }
 
@@ -79,7 +80,8 @@ impl Watched {
     fn look(&self) {
         let (Some(writer), Some(server)) = (self.writer.upgrade(), self.server.upgrade()) else { return };
         let live = &server.config.live;
-        let pending = writer.pending_bytes();
+        let told = self.order.get().and_then(Weak::upgrade).map_or(0, |order| order.pending_bytes());
+        let pending = writer.pending_bytes() + told as u64;
         server.durability.set_log_full(pending > live.log_pending_bytes.size() as u64);
         server.durability.set_log_over(pending > live.log_pending_max_bytes.size() as u64);
     }
@@ -139,6 +141,11 @@ pub fn settings(config: &Config) -> Settings {
     }
 }
 
+/// A damaged base is never loaded in part: what follows it would not fit.
+fn base_options(options: Options) -> Options {
+    Options { damaged: Damaged::Refuse, ..options }
+}
+
 fn place(config: &Config) -> Place {
     let dir = PathBuf::from(config.live.dir.string()).join(config.live.appenddirname.string());
     Place::new(dir, config.live.appendfilename.get().to_vec())
@@ -152,7 +159,7 @@ impl Files {
         put_unfinished_aside(&place.dir)?;
         let load = Load::begin(server);
         let options =
-            LogOptions { base: self.options(), truncated: self.config.live.aof_load_truncated.get() };
+            LogOptions { base: base_options(self.options()), truncated: self.config.live.aof_load_truncated.get() };
         let into = persist::IntoKeyspace::new(&server.keyspace, 0, |code| load.library(code));
         let mut apply = Into(Replay::new(server));
         let found = persist::load_log(&RealDisk, &place, options, &into, &mut apply, &self.progress)
@@ -219,13 +226,16 @@ impl Files {
             hooks(server, &gate),
         );
         let writer = Arc::new(writer.map_err(|error| format!("{}: {error}", dir.display()))?);
+        let later = Arc::<OnceLock<Weak<Order>>>::default();
         let watched = Watched {
             outlet: writer.outlet(),
             writer: Arc::downgrade(&writer),
+            order: later.clone(),
             server: Arc::downgrade(server),
         };
         let order = Order::start(&server.keyspace, vec![Box::new(watched)])
             .map_err(|error| format!("no thread could be started: {error}"))?;
+        let _ = later.set(Arc::downgrade(&order));
         server.keyspace.listen(order.clone());
         *self.log.lock() = Some(Running { writer, order, gate, _lock: lock, rewriting: Mutex::new(None) });
         Ok(())
@@ -239,6 +249,7 @@ impl Files {
     }
 
     fn stop_log(&self, server: &Arc<Server>) -> Result<(), String> {
+        self.drain(server)?;
         let Some(Running { writer, order, gate, .. }) = self.log.lock().take() else { return Ok(()) };
         order.stop();
         drop(order);
@@ -250,6 +261,23 @@ impl Files {
         server.durability.set_log_full(false);
         server.durability.set_log_over(false);
         closed
+    }
+
+    /// Waits until what was told is written. Errors: the log is stopped; it goes on to try.
+    fn drain(&self, server: &Server) -> Result<(), String> {
+        let pending = || {
+            self.with_log(|running| {
+                running.order.bell();
+                running.order.pending_bytes() as u64 + running.writer.pending_bytes()
+            })
+        };
+        while pending().unwrap_or(0) > 0 {
+            if let Some(why) = server.durability.log_stopped() {
+                return Err(format!("the append-only log cannot be written: {why}"));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
     }
 
     fn with_log<T>(&self, f: impl FnOnce(&Running) -> T) -> Option<T> {

@@ -103,13 +103,13 @@ fn what_does_not_exist_yet_is_refused_rather_than_ignored() {
     if foreign() {
         return;
     }
-    for config in ["save 900 1", "appendonly yes", "replicaof 127.0.0.1 6379"] {
+    for config in ["aof-use-rdb-preamble no", "replicaof 127.0.0.1 6379"] {
         let text = refused_with(&format!("port 0\n{config}\n"));
         assert!(text.contains("at line 2") && text.contains(config), "{config}: {text}");
     }
     let server = Server::start();
     let mut client = server.client();
-    for command in ["SAVE", "BGSAVE", "REPLICAOF 127.0.0.1 6379", "CONFIG SET appendonly yes"] {
+    for command in ["BGREWRITEAOF", "REPLICAOF 127.0.0.1 6379"] {
         let reply = client.call(command);
         assert!(reply.starts_with("-ERR"), "{command}: {reply}");
     }

@@ -50,10 +50,16 @@ fn bgsave(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if args.len() > 2 || option.is_some_and(|word| !is(word, "schedule")) {
         return Err(Error::Syntax);
     }
-    if durable::is_busy(act.server) {
+    if durable::is_rewriting(act.server) && option.is_none() {
+        return Err(Error::new(
+            "ERR Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE SCHEDULE in order to \
+             schedule a BGSAVE whenever possible.",
+        ));
+    }
+    if durable::is_busy(act.server) && !durable::is_rewriting(act.server) {
         return Err(BUSY);
     }
-    if act.in_multi {
+    if act.in_multi || durable::is_rewriting(act.server) {
         act.server.durability.schedule();
         act.out.simple("Background saving scheduled");
         return Ok(Flow::Done);

@@ -74,8 +74,13 @@ pub fn end_in_order(server: &Arc<Server>, by_signal: Option<(Wish, bool)>) -> Re
     {
         // Nobody writes any more.
         server.work.pause.set(u64::MAX >> 1, true);
-        let closed = storage.close_log(server);
-        return if force { Ok(()) } else { closed };
+        return match storage.close_log(server) {
+            Err(why) if force => {
+                log::error!("{why}: the server ends all the same, as it was told to");
+                Ok(())
+            }
+            closed => closed,
+        };
     }
     saved
 }

@@ -95,6 +95,10 @@ pub(crate) fn reload(server: &Arc<Server>, flush: bool) -> Result<(), String> {
     points::reach(Point::FileLoad);
     let loaded = storage.load(server);
     drop(load);
+    if server.config.live.appendonly.get() {
+        // The log was not told of it.
+        server.durability.schedule_rewrite();
+    }
     loaded
 }
 

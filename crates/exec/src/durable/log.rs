@@ -80,6 +80,11 @@ impl Durability {
         self.state.load(Relaxed) & trouble::LOG_FULL != 0
     }
 
+    /// Why the log does not write, if it does not.
+    pub fn log_stopped(&self) -> Option<String> {
+        self.log.stopped.lock().clone()
+    }
+
     pub(crate) fn is_log_stopped(&self) -> bool {
         self.state.load(Relaxed) & trouble::LOG_STOPPED != 0
     }
