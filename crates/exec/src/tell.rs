@@ -11,21 +11,20 @@
 
 use crate::mail::Mail;
 use crate::{Local, Server, blocking};
-use command::Command;
-use keyspace::{Changes, Lsn, Ready, View};
-use resp::{Args, OwnedArgs};
+use command::effects::Ran;
+use keyspace::{Changes, Lsn, Ready, To, View};
 use std::sync::atomic::Ordering;
 
 impl Server {
     /// Hands a write's effect to whoever follows the sequence; the locks are still held.
-    pub(crate) fn log_effect(
-        &self,
-        command: &Command,
-        args: Args<'_>,
-        effects: &[OwnedArgs],
-        view: &View<'_>,
-    ) {
-        command::effects::log(&self.keyspace, command, args, effects, view);
+    pub(crate) fn log_effect(&self, ran: Ran<'_>, view: &View<'_>) {
+        command::effects::log(&self.keyspace, view, ran);
+    }
+
+    /// Tells a message to those that follow, who have subscribers of their own.
+    pub(crate) fn tell_message(&self, shard: bool, channel: &[u8], message: &[u8]) {
+        let name: &[u8] = if shard { b"SPUBLISH" } else { b"PUBLISH" };
+        self.keyspace.tell_apart(To::Replicas, &mut [name, channel, message].into_iter());
     }
 
     /// Tells the outside what a command did (X3); gives what waiters are to be served with.

@@ -143,6 +143,14 @@ impl Keyspace {
         }
     }
 
+    /// Tells something that changes no key, at an LSN of its own. O(its words).
+    pub fn tell_apart(&self, to: To, words: &mut dyn Iterator<Item = &[u8]>) {
+        if self.listens() {
+            let lsn = self.sequence.draw();
+            self.tell(At { lsn, db: None, to }, words);
+        }
+    }
+
     /// Tells what the keyspace did by itself; the locks are held.
     pub(crate) fn tell_sink(&self, lsn: Lsn, db: usize, words: &[&[u8]]) {
         self.tell(At::db(lsn, db), &mut words.iter().copied());

@@ -10,19 +10,20 @@ use crate::Server;
 use crate::scripts::{Change, Deadline, Libraries, LibraryCode, Quiet};
 use command::options::is;
 use command::{Command, Error};
+use keyspace::To;
 use rdb::{OPCODE_FUNCTION, OPCODE_FUNCTION_CANDIDATE, Reader, VERSION_FUNCTIONS};
-use resp::{Args, Reply};
+use resp::{Args, OwnedArgs, Reply};
 use script::{Engine, Limits, ScriptFlags};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use stdx::turns::Turn;
 
 pub(super) const ACTIONS: &[Row] = &[
-    Row("function|load", |act, args| load(args)?.perform(act), PLAIN),
-    Row("function|delete", |act, args| delete(args).perform(act), PLAIN),
-    Row("function|flush", |act, args| flush(args)?.perform(act), PLAIN),
+    Row("function|load", |act, args| load(args)?.perform(act, args), PLAIN),
+    Row("function|delete", |act, args| delete(args).perform(act, args), PLAIN),
+    Row("function|flush", |act, args| flush(args)?.perform(act, args), PLAIN),
     Row("function|dump", dump, PLAIN),
-    Row("function|restore", |act, args| restore(args)?.perform(act), PLAIN),
+    Row("function|restore", |act, args| restore(args)?.perform(act, args), PLAIN),
 ];
 
 /// Nanoseconds a library may take to register its functions.
@@ -94,13 +95,18 @@ impl Asked {
         Ok(Change::AddLibraries(Addition { libraries, policy, is_load }))
     }
 
-    fn perform(self, act: &mut Act<'_, '_>) -> Result<Flow, Error> {
+    fn perform(self, act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+        let words = act.server.keyspace.listens().then(|| told_words(&self, args));
         let code = act.server.scripts.code.clone();
         let limits = act.server.scripts.limits(&act.server.config.live);
         let (server, gone) = (act.server.clone(), act.session.cancel.clone());
         let change = move |asked: Asked, out: &mut Reply| {
             let prepared = apart(&server, move |turn| asked.prepare(&limits, Some(&gone), Some(turn)));
-            let made = prepared.and_then(|change| change.make(&code).map(|()| change));
+            let tell = || {
+                let words = words.iter().flat_map(|words| words.args().iter());
+                server.keyspace.tell_apart(To::All, &mut { words });
+            };
+            let made = prepared.and_then(|change| change.make_and_tell(&code, tell).map(|()| change));
             server.scripts.tidy_idle();
             match made {
                 Ok(change) => change.answer(out),
@@ -109,6 +115,13 @@ impl Asked {
         };
         aside(act, "library", move |out| change(self, out))
     }
+}
+
+/// What others are told of a change that was made. One that follows may have a library of that name still.
+fn told_words(asked: &Asked, args: Args<'_>) -> OwnedArgs {
+    let replaces = matches!(asked, Asked::Load(_, Policy::Append));
+    let names = [&b"FUNCTION"[..], args.at(1)];
+    names.into_iter().chain(replaces.then_some(&b"REPLACE"[..])).chain(args.iter().skip(2)).collect()
 }
 
 impl Change {

@@ -59,6 +59,7 @@ pub(super) fn say(server: &Server, deed: Deed) {
         Deed::Log(level, message) => write_log(level, &message),
         Deed::Keep(scripts) => server.scripts.code.take_over(scripts),
         Deed::Publish(shard, channel, message) => {
+            server.tell_message(shard, &channel, &message);
             let message = || crate::pubsub::Shared::Own((&*message).into());
             server.pubsub.announce(shard, &channel, message);
         }
