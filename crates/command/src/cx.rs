@@ -308,9 +308,11 @@ impl<'a, 'k> Cx<'a, 'k> {
         }
     }
 
-    /// Notes a deterministic command for the log.
+    /// Notes a deterministic command for the log, if anybody hears of it.
     pub fn effect(&mut self, words: &[&[u8]]) {
-        self.effects.push(OwnedArgs::from_slices(words));
+        if self.view.listens() {
+            self.effects.push(OwnedArgs::from_slices(words));
+        }
     }
 
     /// A fresh random number.

@@ -1,22 +1,54 @@
 //! What a command changed, told to those that follow the sequence.
 
-use crate::{Command, Effect};
+use crate::{Command, Effect, facts};
 use keyspace::{At, EffectVisitor, Keyspace, View};
 use resp::{Args, OwnedArgs};
 use std::borrow::Borrow;
 
-/// Hands a write's effect to those that follow the sequence; the locks are still held. O(its words), nothing if nobody follows.
-pub fn log(keyspace: &Keyspace, command: &Command, args: Args<'_>, effects: &[OwnedArgs], view: &View<'_>) {
-    let lsn = view.changes().lsn;
-    if !view.is_told() || !command.is_write() || view.changes().dirty == 0 {
+/// A command that ran among others, or alone.
+pub struct Ran<'a> {
+    pub command: &'static Command,
+    pub args: Args<'a>,
+    /// What it noted.
+    pub effects: &'a [OwnedArgs],
+    /// [`Changes::made`] of the view before it ran.
+    ///
+    /// [`Changes::made`]: keyspace::Changes::made
+    pub before: u64,
+    pub failed: bool,
+}
+
+/// Hands a write's effect to those that follow the sequence; the locks are still held. A command that changed
+/// nothing is told to nobody, but for those that empty databases. O(its words), nothing if nobody follows.
+pub fn log(keyspace: &Keyspace, view: &View<'_>, ran: Ran<'_>) {
+    let Ran { command, args, effects, before, failed } = ran;
+    let (lsn, changed) = (view.changes().lsn, view.changes().made() > before);
+    if !view.is_told() || !command.is_write() {
         return;
     }
-    if command.effect == Effect::Itself && effects.is_empty() {
-        return keyspace.tell(At::db(lsn, view.db()), &mut args.iter());
+    if !changed && (failed || !command.is(facts::FLUSHES)) {
+        return;
+    }
+    let at = At::db(lsn, view.db());
+    if is_itself(command, effects.len(), view.is_hidden()) {
+        // Clients may call it by another name.
+        let words = std::iter::once(command.name.as_bytes()).chain(args.iter().skip(1));
+        return keyspace.tell(at, &mut { words });
     }
     for effect in effects {
-        keyspace.tell(At::db(lsn, view.db()), &mut effect.args().iter());
+        keyspace.tell(at, &mut effect.args().iter());
     }
+}
+
+/// Whether a command that changed something is told as it came, though it noted so many commands. `hidden`: in
+/// a database whose effects nobody is told of.
+pub fn is_itself(command: &Command, noted: usize, hidden: bool) -> bool {
+    debug_assert!(
+        noted > 0 || hidden || command.effect == Effect::Itself,
+        "{} changed something and noted nothing",
+        command.name
+    );
+    noted == 0 && command.effect == Effect::Itself
 }
 
 /// The effects of a job or a script, in their order, with their databases.

@@ -30,7 +30,8 @@ pub enum Run {
 /// The form of a write that the log and the replicas receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// The command as it came, or the commands noted with `Cx::effect` if there are any (SET with EX).
+    /// The command as it came: it is deterministic, and every server from [`Command::portable_from`] on knows its
+    /// words. Or the commands noted with `Cx::effect` if there are any (SET with EX).
     Itself,
     /// Only the commands noted with `Cx::effect`, as the command is not deterministic (SPOP, relative
     /// expiries, INCRBYFLOAT).
@@ -196,6 +197,9 @@ impl KeySpec {
     }
 }
 
+/// A command's words are known since the command is.
+const BY_SINCE: u16 = u16::MAX;
+
 /// A row of the command table. See the module.
 pub struct Command {
     /// Lower case. A subcommand has its full name, `config|get`.
@@ -222,6 +226,8 @@ pub struct Command {
     /// The extra cost of a reply that cannot be streamed (EXEC). See [`Command::reply_steps`].
     reply: Option<Cost>,
     pub effect: Effect,
+    /// See [`Command::portable`]. `BY_SINCE`: as `since` says.
+    portable: u16,
     pub subs: &'static [Command],
 }
 
@@ -245,6 +251,7 @@ impl Command {
             apart: false,
             reply: None,
             effect: Effect::Itself,
+            portable: BY_SINCE,
             subs: &[],
         }
     }
@@ -298,6 +305,26 @@ impl Command {
     pub const fn effect(mut self, effect: Effect) -> Command {
         self.effect = effect;
         self
+    }
+
+    /// The Redis version from which on all servers know what the log receives (602: 6.2), where that is not the
+    /// version the command came with. 0: only Evenkeel, or a server with a module.
+    pub const fn portable(mut self, version: u16) -> Command {
+        self.portable = version;
+        self
+    }
+
+    /// The Redis version from which on all servers know every command that the log receives for this one, as 100
+    /// times the major number and the minor one. 0: only Evenkeel, or a server with a module.
+    pub fn portable_from(&self) -> u16 {
+        match self.portable {
+            BY_SINCE if self.group == "roaring" => 0,
+            BY_SINCE => {
+                let mut parts = self.since.split('.').map(|part| part.parse::<u16>().unwrap_or(0));
+                parts.next().unwrap_or(0) * 100 + parts.next().unwrap_or(0)
+            }
+            version => version,
+        }
     }
 
     pub const fn subs(mut self, subs: &'static [Command]) -> Command {

@@ -21,7 +21,7 @@
 
 use crate::table::{Command, Run};
 use crate::{Budget, Caller, Cx, Error, Outcome, Stream, registry};
-use keyspace::{Changes, Keyspace, Overlay, Ready, Snapshot, View};
+use keyspace::{At, Changes, CommitSink, Effects, Keyspace, Lsn, Mark, Overlay, Ready, Snapshot, View};
 use resp::{Args, Frame, OwnedArgs, Reply, read_frame};
 use std::sync::Arc;
 use stdx::locks::Bits;
@@ -57,6 +57,17 @@ pub(crate) struct Db {
     pub most: usize,
 }
 
+/// Hears of effects, so that handlers note them.
+struct Deaf;
+
+impl CommitSink for Deaf {
+    fn words(&self, _: At, _: &mut dyn Iterator<Item = &[u8]>) {}
+
+    fn shared(&self, _: At, _: Arc<dyn Effects>) {}
+
+    fn mark(&self, _: Lsn, _: Mark) {}
+}
+
 /// The results of a run.
 struct Ran {
     outcome: Outcome,
@@ -71,6 +82,7 @@ impl Db {
     pub fn new() -> Db {
         let keyspace = Keyspace::new(2);
         keyspace.set_notify(u32::MAX);
+        keyspace.listen(Arc::new(Deaf));
         Db {
             keyspace,
             now_ms: 1_700_000_000_000,

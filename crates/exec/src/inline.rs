@@ -5,6 +5,7 @@ use crate::act::Act;
 use crate::held::{is_guarded, wait_for_guard};
 use crate::job::MANY_WORDS;
 use crate::{Flow, fetching, hand_on, park, rows};
+use command::effects::Ran;
 use command::facts::{self, has_unknown_keys};
 use command::keys::settle;
 use command::table::{self, Run};
@@ -174,6 +175,7 @@ fn keyed(act: &mut Act<'_, '_>, command: &'static Command, handler: Handler, arg
         view.remove(&key);
     }
     if let Err(error) = result {
+        debug_assert_eq!(view.changes().made(), 0, "{} failed after a change", command.name);
         server.after(act.local, view.finish());
         act.out.truncate(mark);
         return match error {
@@ -184,7 +186,7 @@ fn keyed(act: &mut Act<'_, '_>, command: &'static Command, handler: Handler, arg
     if let Some(entry) = source.filter(|_| own_write) {
         rows::after_write(&entry, &mut view, command, args);
     } else if view.is_told() {
-        server.log_effect(command, args, &effects, &view);
+        server.log_effect(Ran { command, args, effects: &effects, before: 0, failed: false }, &view);
     }
     server.gate_of(act.session, &view, command, args);
     server.after(act.local, view.finish());
@@ -243,11 +245,12 @@ fn whole(act: &mut Act<'_, '_>, command: &'static Command, handler: Handler, arg
     let caller = Caller { may_stream: true, client_id: act.session.id, ..Caller::default() };
     let mut cx = Cx::new(&mut view, act.out, caller, Budget::unlimited(None), act.local.random());
     let result = handler(&mut cx, args);
-    let outcome = std::mem::take(&mut cx.outcome);
+    let Cx { outcome, effects, .. } = cx;
+    let failed = result.is_err();
     if let Err(error) = result {
         fail(act, mark, &error);
     }
-    server.log_effect(command, args, &[], &view);
+    server.log_effect(Ran { command, args, effects: &effects, before: 0, failed }, &view);
     server.after(act.local, view.finish());
     server.gate_of_all(act.session);
     match outcome {

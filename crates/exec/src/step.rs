@@ -2,6 +2,7 @@
 
 use crate::Flow;
 use crate::act::Act;
+use command::effects::Ran;
 use command::{Budget, Caller, Command, Cx, Room, Run, facts};
 use keyspace::View;
 use resp::Args;
@@ -19,6 +20,7 @@ pub(crate) fn step(
         Run::Read(handler) | Run::Write(handler) | Run::Whole(handler) => {
             // The command before it may have looked without using.
             view.set_quiet(act.session.no_touch && !command.is(facts::TOUCHES));
+            let before = view.changes().made();
             let caller = Caller { in_script: act.in_script, client_id: act.session.id, ..Caller::default() };
             // A command that is estimated to be long is not run here; this is the bound where an estimate is
             // wrong.
@@ -28,7 +30,8 @@ pub(crate) fn step(
             let mut cx = Cx::new(view, act.out, caller, budget, act.local.random());
             let result = handler(&mut cx, args);
             let effects = std::mem::take(&mut cx.effects);
-            act.server.log_effect(command, args, &effects, view);
+            let ran = Ran { command, args, effects: &effects, before, failed: result.is_err() };
+            act.server.log_effect(ran, view);
             act.server.gate_of(act.session, view, command, args);
             result.map(|()| None)
         }

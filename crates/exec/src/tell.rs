@@ -11,20 +11,15 @@
 
 use crate::mail::Mail;
 use crate::{Local, Server, Session, blocking};
+use command::effects::Ran;
 use command::{Command, Run, facts};
 use keyspace::{Changes, Lsn, Ready, View};
-use resp::{Args, OwnedArgs};
+use resp::Args;
 
 impl Server {
     /// Hands a write's effect to whoever follows the sequence; the locks are still held.
-    pub(crate) fn log_effect(
-        &self,
-        command: &Command,
-        args: Args<'_>,
-        effects: &[OwnedArgs],
-        view: &View<'_>,
-    ) {
-        command::effects::log(&self.keyspace, command, args, effects, view);
+    pub(crate) fn log_effect(&self, ran: Ran<'_>, view: &View<'_>) {
+        command::effects::log(&self.keyspace, view, ran);
     }
 
     /// Tells the outside what a command did (X3); gives what waiters are to be served with.

@@ -347,6 +347,12 @@ impl<'k> View<'k> {
         self.due_ms = 0;
     }
 
+    /// Whether anybody hears of writes.
+    #[inline]
+    pub fn listens(&self) -> bool {
+        self.keyspace.listens()
+    }
+
     #[inline]
     pub fn db(&self) -> usize {
         self.db
@@ -695,6 +701,7 @@ impl<'k> View<'k> {
         }
         self.tell_expired(hash, key, expired_ms);
         self.changes.dirty += 1;
+        self.changes.expired += 1;
         self.push_event(self.db, key, Class::Expired, "expired");
         true
     }

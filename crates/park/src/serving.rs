@@ -1,6 +1,7 @@
 //! Serving the clients that wait for keys that were filled.
 
 use super::{Found, KeyId, Means, Park, Waiter};
+use command::effects::Ran;
 use command::keys::{settle, shards_of};
 use command::{Budget, Caller, Cx, INLINE_STEPS, Outcome, Run, Stream};
 use keyspace::{Changes, Keyspace, Ready, View};
@@ -216,11 +217,13 @@ fn attempt(means: &mut Means<'_>, waiter: &Waiter, (db, key): &KeyId, out: &mut 
         means.put_off(view.finish());
         return None;
     }
+    let failed = result.is_err();
     if let Err(error) = result {
         out.truncate(mark);
         out.error(&error.text());
     }
-    command::effects::log(means.keyspace, waiter.command, args, &effects, &view);
+    let ran = Ran { command: waiter.command, args, effects: &effects, before: 0, failed };
+    command::effects::log(means.keyspace, &view, ran);
     let stream = if let Outcome::Stream(rest) = outcome { Some(rest) } else { None };
     Some(Found::Served(view.finish(), stream))
 }

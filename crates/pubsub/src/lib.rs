@@ -26,7 +26,7 @@ pub use notify::wanted_classes;
 
 use config::Config;
 use flood::Flood;
-use keyspace::{Event, Keyspace};
+use keyspace::{Event, Keyspace, To};
 use message::SHARED;
 use parking_lot::Mutex;
 use std::cell::Cell;
@@ -445,6 +445,12 @@ impl PubSub {
         self.announced.fetch_add(1, Ordering::Relaxed);
         make(self, announced.weight());
         (self.post)(0, Letter::Announce(announced));
+    }
+
+    /// Tells a message to those that follow, who have subscribers of their own. O(its bytes), nothing if nobody follows.
+    pub fn tell_followers(&self, shard: bool, channel: &[u8], message: &[u8]) {
+        let name: &[u8] = if shard { b"SPUBLISH" } else { b"PUBLISH" };
+        self.keyspace.tell_apart(To::Replicas, &mut [name, channel, message].into_iter());
     }
 
     /// Publishes the events of a key in slices of the first loop, in order with [`PubSub::announce`]. O(1).

@@ -282,10 +282,21 @@ impl Code {
         self.libraries.lock().clone()
     }
 
-    /// Changes the libraries, or leaves them as they were if `change` fails. Cost: O(all functions); others do not wait.
-    pub fn change_libraries(
+    /// As [`Code::change_and_tell`], and nobody is told.
+    #[cfg(test)]
+    pub(crate) fn change_libraries(
         &self,
         change: impl FnOnce(&mut Libraries) -> Result<(), String>,
+    ) -> Result<(), String> {
+        self.change_and_tell(change, || {})
+    }
+
+    /// Changes the libraries, or leaves them as they were if `change` fails. `tell` tells of the change, before
+    /// another one may come. Cost: O(all functions); others do not wait.
+    fn change_and_tell(
+        &self,
+        change: impl FnOnce(&mut Libraries) -> Result<(), String>,
+        tell: impl FnOnce(),
     ) -> Result<(), String> {
         let _changing = self.changing.lock();
         let mut libraries = Libraries::clone(&self.libraries());
@@ -301,6 +312,7 @@ impl Code {
             std::mem::replace(&mut *known, libraries)
         };
         drop(before);
+        tell();
         Ok(())
     }
 
@@ -328,20 +340,27 @@ pub enum Change {
 impl Change {
     /// Makes the change. Errors: why it cannot be made, a full text.
     pub fn make(&self, code: &Code) -> Result<(), String> {
-        match self {
-            Change::ForgetScripts => {
-                code.forget_scripts();
-                Ok(())
+        self.make_and_tell(code, || {})
+    }
+
+    /// Makes the change. `tell` tells of one of libraries, before another one may come. Errors: as [`Change::make`].
+    pub fn make_and_tell(&self, code: &Code, tell: impl FnOnce()) -> Result<(), String> {
+        let change = |libraries: &mut Libraries| {
+            match self {
+                Change::ForgetScripts => {}
+                Change::FlushLibraries => *libraries = Libraries::default(),
+                Change::DeleteLibrary(name) => {
+                    libraries.remove(name).then_some(()).ok_or("ERR Library not found")?;
+                }
+                Change::AddLibraries(addition) => addition.make(libraries)?,
             }
-            Change::FlushLibraries => code.change_libraries(|libraries| {
-                *libraries = Libraries::default();
-                Ok(())
-            }),
-            Change::DeleteLibrary(name) => code.change_libraries(|libraries| {
-                libraries.remove(name).then_some(()).ok_or_else(|| "ERR Library not found".into())
-            }),
-            Change::AddLibraries(addition) => code.change_libraries(|libraries| addition.make(libraries)),
+            Ok(())
+        };
+        if let Change::ForgetScripts = self {
+            code.forget_scripts();
+            return Ok(());
         }
+        code.change_and_tell(change, tell)
     }
 }
 

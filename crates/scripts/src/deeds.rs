@@ -56,6 +56,7 @@ pub fn say(scripts: &Scripts, deed: Deed) {
         Deed::Log(level, message) => write_log(level, &message),
         Deed::Keep(kept) => scripts.code.take_over(kept),
         Deed::Publish(shard, channel, message) => {
+            scripts.pubsub.tell_followers(shard, &channel, &message);
             let message = || pubsub::Shared::Own((&*message).into());
             scripts.pubsub.announce(shard, &channel, message);
         }

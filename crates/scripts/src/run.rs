@@ -2,7 +2,8 @@
 
 use super::reader::{Reader, load, load_chunk};
 use super::*;
-use command::Room;
+use command::effects::is_itself;
+use command::{Room, facts};
 
 /// Ground that a script's commands run on.
 pub struct Ground<'a, 'o> {
@@ -369,7 +370,7 @@ impl<'a, 'o> Runner<'a, 'o> {
                 self.reply.clear();
                 continue;
             }
-            if let Some(effects) = effects {
+            if let Some(effects) = effects.filter(|_| self.db < self.scripts.keyspace.databases()) {
                 note_effects(&mut self.told, self.db, command, args, effects);
             }
             // A run that is repeated must choose the same.
@@ -565,11 +566,11 @@ fn note_effects(
     let bytes = |args: resp::Args<'_>| args.iter().map(|word| word.len() + size_of::<usize>()).sum::<usize>();
     let bytes = effects.iter().map(|effect| bytes(effect.args())).sum::<usize>().max(bytes(args));
     told.bytes += bytes + KEPT;
-    match command.effect {
-        command::Effect::Itself if effects.is_empty() => {
+    match is_itself(command, effects.len(), false) {
+        true => {
             told.effects.push((db as u32, args.to_owned()));
         }
-        _ => told.effects.extend(effects.into_iter().map(|effect| (db as u32, effect))),
+        false => told.effects.extend(effects.into_iter().map(|effect| (db as u32, effect))),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::options::{int, is};
 use crate::serial::{self, Decoded};
 use crate::table::*;
 use crate::{Cx, Error, Held, Stream};
-use keyspace::{Class, View};
+use keyspace::{Class, Owned, View};
 use resp::{Args, Reply};
 use std::borrow::Cow;
 use stdx::points::{self, Point};
@@ -26,6 +26,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     Command::new("restore", -4, Run::Write(restore), WRITE | DENYOOM, acl::KEYSPACE | acl::DANGEROUS)
         .keys(&[KeySpec::one(1, OW_UPDATE)])
         .cost(restore_cost)
+        .portable(500)
         .doc("generic", "2.6.0", TRIP, "Makes a key of a value in serialized form."),
     Command::new(
         "mrestore",
@@ -36,8 +37,11 @@ pub(crate) static COMMANDS: &[Command] = &[
     )
     .keys(&[RESTORED])
     .cost(mrestore_cost)
+    .effect(Effect::Noted)
+    .portable(500)
     .doc("generic", "1.0.0", TRIP, "Makes keys of values in serialized form."),
     Command::new("migrate", -6, Run::Exec, WRITE | MOVABLEKEYS, acl::KEYSPACE | acl::DANGEROUS)
+        .portable(100)
         .facts(facts::CHANGES | facts::MANY_WORDS | facts::KEY_WORDS)
         .keys(&[KeySpec::one(3, MOVED), MOVED_TOO])
         .tips(&["nondeterministic_output"])
@@ -58,6 +62,9 @@ const MOVED_TOO: KeySpec = KeySpec {
     begin: Begin::Keyword { word: "KEYS", shown: -2, options: MIGRATE_OPTIONS },
     ..KeySpec::range(0, -1, 1, Use(&["RW", "access", "delete", "incomplete"]))
 };
+
+/// Types of payloads of hashes whose fields may have times.
+const HASHES_WITH_TIMES: std::ops::RangeInclusive<u8> = 22..=25;
 
 /// Bytes above which a payload is streamed.
 const STREAM_BYTES: usize = 64 * 1024;
@@ -188,9 +195,9 @@ fn restore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let ttl = time_to_live(args.at(2))?;
     let decoded = decode(cx, args.at(3))?;
     match put(cx, key, ttl, decoded, &options) {
-        Put::Made if ttl > 0 && !options.absttl => note(cx, args, 2..3),
+        Put::Made => note(cx, args, deadline(cx, ttl, false).filter(|_| !options.absttl)),
         Put::Removed => cx.effect(&[b"DEL", key]),
-        Put::Made | Put::Nothing => {}
+        Put::Nothing => {}
     }
     cx.out.ok();
     Ok(())
@@ -224,22 +231,21 @@ fn mrestore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         });
     }
     cx.out.array(keys);
-    let mut has_ttl = false;
     for (at, decoded) in (2..end).step_by(RESTORED_STEP).zip(decoded) {
         let key = args.at(at);
         let outcome = options.admit(cx, key).and_then(|()| {
             let ttl = time_to_live(args.at(at + 1))?;
-            has_ttl |= ttl > 0;
-            put(cx, key, ttl, decoded?, &options);
+            match put(cx, key, ttl, decoded?, &options) {
+                Put::Made => note_one(cx, key, deadline(cx, ttl, options.absttl), args.at(at + 2)),
+                Put::Removed => cx.effect(&[b"DEL", key]),
+                Put::Nothing => {}
+            }
             Ok(())
         });
         match outcome {
             Ok(()) => cx.out.ok(),
             Err(error) => cx.out.error(&error.text()),
         }
-    }
-    if has_ttl && !options.absttl {
-        note(cx, args, (3..end).step_by(RESTORED_STEP));
     }
     Ok(())
 }
@@ -291,17 +297,42 @@ fn put(cx: &mut Cx<'_, '_>, key: &[u8], ttl: i64, decoded: Decoded, options: &Op
     }
 }
 
-/// Notes the command with absolute times at these positions, as replicas have other clocks.
-fn note(cx: &mut Cx<'_, '_>, args: Args<'_>, places: impl Iterator<Item = usize>) {
-    let mut words: Vec<Cow<'_, [u8]>> = args.iter().map(Cow::Borrowed).collect();
-    for at in places {
-        // An argument that is not a time has made no key, and makes none there.
-        if let Some(deadline) = int(args.at(at)).ok().and_then(|ttl| deadline(cx, ttl, false)) {
-            words[at] = Cow::Owned(deadline.to_string().into_bytes());
-        }
+/// Notes RESTORE with an absolute time if it had a relative one, as replicas have other clocks.
+fn note(cx: &mut Cx<'_, '_>, args: Args<'_>, at: Option<u64>) {
+    let payload = fresh(cx, args.at(1), args.at(3));
+    if at.is_none() && matches!(payload, Cow::Borrowed(_)) {
+        return;
     }
-    words.push(Cow::Borrowed(b"ABSTTL"));
-    cx.effect(&words.iter().map(AsRef::as_ref).collect::<Vec<&[u8]>>());
+    let mut time = itoa::Buffer::new();
+    let mut words: Vec<&[u8]> = args.iter().collect();
+    words[3] = &payload;
+    if let Some(at) = at {
+        words[2] = time.format(at).as_bytes();
+        words.push(b"ABSTTL");
+    }
+    cx.effect(&words);
+}
+
+/// Notes one key of MRESTORE as the RESTORE that makes it.
+fn note_one(cx: &mut Cx<'_, '_>, key: &[u8], at: Option<u64>, payload: &[u8]) {
+    let (payload, mut time) = (fresh(cx, key, payload), itoa::Buffer::new());
+    let time = time.format(at.unwrap_or(0)).as_bytes();
+    cx.effect(&[b"RESTORE", key, time, &payload, b"REPLACE", b"ABSTTL"]);
+}
+
+/// The payload that makes the value of the key. Fields that had expired when it was read are in it no more. O(1)
+/// but for a hash with times.
+fn fresh<'p>(cx: &mut Cx<'_, '_>, key: &[u8], payload: &'p [u8]) -> Cow<'p, [u8]> {
+    let has_times = payload.first().is_some_and(|kind| HASHES_WITH_TIMES.contains(kind));
+    if !has_times || !cx.view.listens() {
+        return Cow::Borrowed(payload);
+    }
+    // It is no use of the key.
+    cx.view.set_quiet(true);
+    let made = cx.view.owned(key);
+    let encode = |owned: Owned| serial::encode(&owned.value, cx.view.due_ms(), &mut |_| Ok(()));
+    let encoded = made.and_then(|owned| encode(owned).ok().flatten());
+    encoded.map_or(Cow::Borrowed(payload), Cow::Owned)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ const fn setter(name: &'static str, run: Handler, since: &'static str, summary: 
     Command::new(name, -3, Run::Write(run), WRITE | FAST, acl::KEYSPACE)
         .keys(CHANGED)
         .effect(Effect::Noted)
+        .portable(206)
         .doc("generic", since, "O(1)", summary)
 }
 

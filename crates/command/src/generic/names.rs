@@ -50,6 +50,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         .keys(&[KeySpec::one(1, RW_ACCESS_DELETE), KeySpec::one(2, OW_INSERT)])
         .doc("generic", "1.0.0", "O(1)", "Gives a value another key, unless that is taken."),
     Command::new("copy", -3, Run::Write(copy), WRITE | DENYOOM, acl::KEYSPACE)
+        .portable(602)
         .keys(&[KeySpec::one(1, RO_ACCESS), KeySpec::one(2, OW_UPDATE)])
         .doc("generic", "6.2.0", "O(1): the copy shares the original.", "Copies a value to another key."),
     Command::new("move", 3, Run::Write(move_key), WRITE | FAST, acl::KEYSPACE)

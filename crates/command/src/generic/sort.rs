@@ -134,6 +134,17 @@ impl<'a> Options<'a> {
         Ok(o)
     }
 
+    /// Whether elements may be equal to the sort, so that other servers order them in another way.
+    fn leaves_ties(&self) -> bool {
+        self.alpha && self.by.is_some_and(|pattern| pattern.contains(&b'*'))
+    }
+
+    /// Whether fields of hashes are looked at.
+    fn reads_fields(&self) -> bool {
+        let of_field = |pattern: &&[u8]| pattern.windows(2).any(|two| two == b"->");
+        self.by.iter().chain(&self.get).any(of_field)
+    }
+
     /// Whether to sort. BY a pattern without `*` means: do not sort.
     fn sorts(&self) -> bool {
         self.by.is_none_or(|by| by.contains(&b'*'))
@@ -193,7 +204,7 @@ fn sort(cx: &mut Cx<'_, '_>, args: Args<'_>, may_store: bool) -> Result<(), Erro
         return match options.store {
             Some(destination) => {
                 let list = listed(cx, &elements)?;
-                store(cx, destination, list)
+                store(cx, destination, list, &options)
             }
             None => answer(cx, elements),
         };
@@ -212,7 +223,7 @@ fn sort(cx: &mut Cx<'_, '_>, args: Args<'_>, may_store: bool) -> Result<(), Erro
         Some(destination) => {
             let list = gotten.listed(budget)?;
             drop(gotten);
-            store(cx, destination, list)
+            store(cx, destination, list, &options)
         }
         None => gotten.answer(cx.out, budget),
     }
@@ -536,8 +547,26 @@ impl Drop for Elements {
     }
 }
 
-fn store(cx: &mut Cx<'_, '_>, destination: &[u8], list: List) -> Result<(), Error> {
+/// Elements of one command that is noted.
+const NOTED: usize = 512;
+
+/// Notes the result instead of the command, as another server may find another one: there a field that has
+/// expired here is still there, and equal elements come in another order. O(elements).
+fn note(cx: &mut Cx<'_, '_>, destination: &[u8], list: &List) {
+    cx.effect(&[b"DEL", destination]);
+    let elements: Vec<Vec<u8>> = list.iter().map(|elem| elem.to_vec()).collect();
+    for elements in elements.chunks(NOTED) {
+        let words: Vec<&[u8]> =
+            [&b"RPUSH"[..], destination].into_iter().chain(elements.iter().map(Vec::as_slice)).collect();
+        cx.effect(&words);
+    }
+}
+
+fn store(cx: &mut Cx<'_, '_>, destination: &[u8], list: List, options: &Options<'_>) -> Result<(), Error> {
     cx.out.int(list.len() as i64);
+    if (options.reads_fields() || options.leaves_ties()) && cx.view.listens() {
+        note(cx, destination, &list);
+    }
     if !list.is_empty() {
         cx.view.put(destination, Value::List(list), None);
         cx.view.changed(destination, Class::List, "sortstore");

@@ -70,6 +70,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         .cost(per_argument)
         .doc("hash", "7.4.0", "O(N) for N fields named.", "Takes the expiry off fields."),
     Command::new("hgetex", -5, Run::Write(hgetex), WRITE | FAST, acl::HASH)
+        .portable(704)
         .keys(&[KeySpec::one(1, RW_ACCESS_UPDATE)])
         .cost(per_argument)
         .effect(Effect::Noted)
@@ -80,6 +81,7 @@ pub(crate) static COMMANDS: &[Command] = &[
             "Answers the values of fields and sets when they expire.",
         ),
     Command::new("hsetex", -6, Run::Write(hsetex), WRITE | DENYOOM | FAST, acl::HASH)
+        .portable(704)
         .keys(CHANGED)
         .cost(per_argument)
         .effect(Effect::Noted)
@@ -428,10 +430,9 @@ fn hsetex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         Keep::At(at) => {
             cx.view.field_expires(key, at);
             cx.view.notify(key, Class::Hash, "hexpire");
-            note(cx, key, &options, &[b"PXAT", itoa::Buffer::new().format(at).as_bytes()]);
+            note(cx, key, &options);
         }
-        Keep::Ttl => note(cx, key, &options, &[b"KEEPTTL"]),
-        Keep::No => note(cx, key, &options, &[]),
+        Keep::Ttl | Keep::No => note(cx, key, &options),
     }
     cx.out.int(1);
     Ok(())
@@ -450,12 +451,33 @@ fn set_pairs(cx: &mut Cx<'_, '_>, key: &[u8], options: &SetOptions<'_>) -> Resul
     Ok(())
 }
 
-/// Notes the deterministic form. Conditions are settled.
-fn note(cx: &mut Cx<'_, '_>, key: &[u8], options: &SetOptions<'_>, time: &[&[u8]]) {
-    let mut count = itoa::Buffer::new();
-    let mut words: Vec<&[u8]> = vec![b"HSETEX", key];
-    words.extend(time);
-    words.extend([b"FIELDS", count.format(options.pairs.len() / 2).as_bytes()]);
+/// Notes the deterministic form, in words that servers without HSETEX know. Conditions are settled.
+fn note(cx: &mut Cx<'_, '_>, key: &[u8], options: &SetOptions<'_>) {
+    if !cx.view.listens() {
+        return;
+    }
+    let mut words: Vec<&[u8]> = vec![b"HSET", key];
     words.extend(options.pairs.iter());
+    cx.effect(&words);
+    match options.keep {
+        Keep::No => {}
+        Keep::At(at) => note_time(cx, key, at, options.fields()),
+        Keep::Ttl => {
+            let time = |hash: &Hash, field| Some((hash.expire_at(field).flatten()?, field));
+            let hash = cx.view.hash(key).ok().flatten();
+            let times: Vec<(u64, &[u8])> = hash
+                .map(|hash| options.fields().filter_map(|field| time(hash, field)).collect())
+                .unwrap_or_default();
+            times.into_iter().for_each(|(at, field)| note_time(cx, key, at, std::iter::once(field)));
+        }
+    }
+}
+
+fn note_time<'f>(cx: &mut Cx<'_, '_>, key: &[u8], at: u64, fields: impl Iterator<Item = &'f [u8]>) {
+    let (mut time, mut count) = (itoa::Buffer::new(), itoa::Buffer::new());
+    let fields: Vec<&[u8]> = fields.collect();
+    let mut words: Vec<&[u8]> = vec![b"HPEXPIREAT", key, time.format(at).as_bytes(), b"FIELDS"];
+    words.push(count.format(fields.len()).as_bytes());
+    words.extend(fields);
     cx.effect(&words);
 }

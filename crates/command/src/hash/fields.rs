@@ -11,6 +11,7 @@ const NEW: u32 = WRITE | DENYOOM | FAST;
 
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("hset", -4, Run::Write(hset), NEW, acl::HASH)
+        .portable(400)
         .keys(&[KeySpec::one(1, RW_UPDATE)])
         .cost(per_argument)
         .doc(
@@ -49,6 +50,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         .keys(&[KeySpec::one(1, RO)])
         .doc("hash", "2.0.0", "O(1)", "Tells whether a hash has a field."),
     Command::new("hdel", -3, Run::Write(hdel), WRITE | FAST, acl::HASH)
+        .portable(204)
         .keys(&[KeySpec::one(1, RW_DELETE)])
         .cost(per_argument)
         .doc(
@@ -58,6 +60,7 @@ pub(crate) static COMMANDS: &[Command] = &[
             "Takes fields out of a hash; an empty hash disappears.",
         ),
     Command::new("hgetdel", -5, Run::Write(hgetdel), WRITE | FAST, acl::HASH)
+        .portable(200)
         .keys(&[KeySpec::one(1, RW_ACCESS_DELETE)])
         .cost(per_argument)
         .effect(Effect::Noted)

@@ -93,7 +93,7 @@ fn purge(
     if gone.len() > 2 {
         let words: Vec<&[u8]> = gone.iter().map(|word| &word[..]).collect();
         cx.effect(&words);
-        if effect == Effect::Itself {
+        if effect == Effect::Itself && cx.view.listens() {
             cx.effects.push(args.to_owned());
         }
     }

@@ -17,6 +17,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         "Adds to the integer in a field; a missing field counts as 0.",
     ),
     Command::new("hincrbyfloat", 4, Run::Write(hincrbyfloat), WRITE | DENYOOM | FAST, acl::HASH)
+        .portable(200)
         .keys(KEY)
         .effect(Effect::Noted)
         .doc("hash", "2.6.0", "O(1)", "Adds to the decimal number in a field; a missing field counts as 0."),
@@ -68,7 +69,14 @@ fn hincrbyfloat(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     new.format(&mut text);
     store(cx, args, &text, Effect::Noted)?;
     cx.view.changed(key, Class::Hash, "hincrbyfloat");
-    cx.effect(&[b"HSETEX", key, b"KEEPTTL", b"FIELDS", b"1", field, &text]);
+    match cx.view.hash(key)?.and_then(|hash| hash.expire_at(field)).flatten() {
+        // Old servers know this form.
+        None => cx.effect(&[b"HSET", key, field, &text]),
+        Some(at) => {
+            let mut time = itoa::Buffer::new();
+            cx.effect(&[b"HSETEX", key, b"PXAT", time.format(at).as_bytes(), b"FIELDS", b"1", field, &text]);
+        }
+    }
     cx.out.bulk(&text);
     Ok(())
 }

@@ -126,7 +126,7 @@ fn values_are_counted_up() {
             ("hincrby h m 1", "-ERR increment or decrement would overflow"),
             ("hincrbyfloat h x 1.5", "\"-0.5\""),
         ]);
-        assert_eq!(db.effect_lines(), ["HSETEX h KEEPTTL FIELDS 1 x -0.5"]);
+        assert_eq!(db.effect_lines(), ["HSET h x -0.5"]);
         db.check(&[
             ("hincrbyfloat h x abc", "-ERR value is not a valid float"),
             ("hincrbyfloat h x nan", "-ERR value is not a valid float"),
@@ -136,6 +136,8 @@ fn values_are_counted_up() {
             ("hincrbyfloat h y 5.0e3", "\"5000\""),
         ]);
         assert_eq!(told(&mut db), "new:h hincrby:h hincrby:h hset:h hincrbyfloat:h hincrbyfloat:h");
+        db.check(&[("hpexpireat h 1800000000000 fields 1 x", "[1]"), ("hincrbyfloat h x 0.5", "\"0\"")]);
+        assert_eq!(db.effect_lines(), ["HSETEX h PXAT 1800000000000 FIELDS 1 x 0"]);
     });
 }
 
@@ -378,7 +380,18 @@ fn values_are_set_with_an_expiry() {
             ("hget h a", "\"6\""),
             ("hsetex h fxx px 100 fields 2 a 7 a 8", "1"),
         ]);
-        assert_eq!(db.effect_lines(), [format!("HSETEX h PXAT {} FIELDS 2 a 7 a 8", NOW + 100)]);
+        assert_eq!(
+            db.effect_lines(),
+            ["HSET h a 7 a 8".to_string(), format!("HPEXPIREAT h {} FIELDS 2 a a", NOW + 100)]
+        );
+        db.check(&[("hsetex h keepttl fields 2 a 8 b 9", "1")]);
+        assert_eq!(
+            db.effect_lines(),
+            ["HSET h a 8 b 9".to_string(), format!("HPEXPIREAT h {} FIELDS 1 a", NOW + 100)]
+        );
+        db.check(&[("hsetex h fields 1 b 9", "1")]);
+        assert_eq!(db.effect_lines(), ["HSET h b 9"]);
+        db.line("hdel h b");
         db.events();
         db.check(&[("hget h a", "\"8\""), ("hsetex h ex 0 fields 1 a 7", "1"), ("exists h", "0")]);
         assert_eq!(db.effect_lines().len(), 0);

@@ -14,6 +14,7 @@ use resp::Args;
 
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("blpop", -3, Run::Write(blpop), WRITE | BLOCKING, acl::LIST)
+        .portable(200)
         .keys(&[KeySpec::range(1, -2, 1, RW_ACCESS_DELETE)])
         .effect(Effect::Noted)
         .doc(
@@ -23,6 +24,7 @@ pub(crate) static COMMANDS: &[Command] = &[
             "Takes the first element of the first list that is not empty, or waits for one.",
         ),
     Command::new("brpop", -3, Run::Write(brpop), WRITE | BLOCKING, acl::LIST)
+        .portable(200)
         .keys(&[KeySpec::range(1, -2, 1, RW_ACCESS_DELETE)])
         .effect(Effect::Noted)
         .doc(
@@ -50,6 +52,7 @@ pub(crate) static COMMANDS: &[Command] = &[
             "Moves the last element of one list to the front of another, or waits for one.",
         ),
     Command::new("blmpop", -5, Run::Write(blmpop), WRITE | BLOCKING | MOVABLEKEYS, acl::LIST)
+        .portable(602)
         .keys(&[KeySpec::numkeys(2, RW_ACCESS_DELETE)])
         .reply(crate::replies::popped::<2>)
         .effect(Effect::Noted)

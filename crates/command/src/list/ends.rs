@@ -21,6 +21,7 @@ pub(super) const MOVED: &[KeySpec] = &[KeySpec::one(1, RW_ACCESS_DELETE), KeySpe
 
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("lpush", -3, Run::Write(lpush), WRITE | DENYOOM | FAST, acl::LIST)
+        .portable(204)
         .keys(&[KeySpec::one(1, RW_INSERT)])
         .cost(per_argument)
         .doc(
@@ -30,6 +31,7 @@ pub(crate) static COMMANDS: &[Command] = &[
             "Puts elements in front of a list, making the list if needed.",
         ),
     Command::new("rpush", -3, Run::Write(rpush), WRITE | DENYOOM | FAST, acl::LIST)
+        .portable(204)
         .keys(&[KeySpec::one(1, RW_INSERT)])
         .cost(per_argument)
         .doc(
@@ -39,14 +41,17 @@ pub(crate) static COMMANDS: &[Command] = &[
             "Puts elements at the end of a list, making the list if needed.",
         ),
     Command::new("lpushx", -3, Run::Write(lpushx), WRITE | DENYOOM | FAST, acl::LIST)
+        .portable(400)
         .keys(&[KeySpec::one(1, RW_INSERT)])
         .cost(per_argument)
         .doc("list", "2.2.0", PUSH_COMPLEXITY, "Puts elements in front of a list that is there already."),
     Command::new("rpushx", -3, Run::Write(rpushx), WRITE | DENYOOM | FAST, acl::LIST)
+        .portable(400)
         .keys(&[KeySpec::one(1, RW_INSERT)])
         .cost(per_argument)
         .doc("list", "2.2.0", PUSH_COMPLEXITY, "Puts elements at the end of a list that is there already."),
     Command::new("lpop", -2, Run::Write(lpop), WRITE | FAST, acl::LIST)
+        .portable(602)
         .keys(&[KeySpec::one(1, RW_ACCESS_DELETE)])
         .reply(crate::replies::counted)
         .doc(
@@ -56,6 +61,7 @@ pub(crate) static COMMANDS: &[Command] = &[
             "Takes elements from the front of a list; an empty list disappears.",
         ),
     Command::new("rpop", -2, Run::Write(rpop), WRITE | FAST, acl::LIST)
+        .portable(602)
         .keys(&[KeySpec::one(1, RW_ACCESS_DELETE)])
         .reply(crate::replies::counted)
         .doc(
@@ -83,6 +89,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         "Takes the last element of one list, puts it in front of another, and answers it.",
     ),
     Command::new("lmpop", -4, Run::Write(lmpop), WRITE | MOVABLEKEYS, acl::LIST)
+        .portable(602)
         .keys(&[KeySpec::numkeys(1, RW_ACCESS_DELETE)])
         .reply(crate::replies::popped::<1>)
         .effect(Effect::Noted)

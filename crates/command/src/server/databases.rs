@@ -10,10 +10,12 @@ pub(crate) static COMMANDS: &[Command] = &[
         .tips(&["request_policy:all_shards", "response_policy:agg_sum"])
         .doc("server", "1.0.0", "O(1)", "How many keys the current database holds."),
     Command::new("flushdb", -1, Run::Whole(flushdb), WRITE, acl::DANGEROUS | acl::KEYSPACE)
+        .portable(602)
         .facts(facts::FLUSHES)
         .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
         .doc("server", "1.0.0", "O(1); old values are freed elsewhere.", "Empties the current database."),
     Command::new("flushall", -1, Run::Whole(flushall), WRITE, acl::DANGEROUS | acl::KEYSPACE)
+        .portable(602)
         .facts(facts::FLUSHES)
         .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
         .doc(

@@ -14,6 +14,7 @@ use value::{Elem, Held, Set};
 pub(crate) static COMMANDS: &[Command] =
     &[
         Command::new("sadd", -3, Run::Write(sadd), WRITE | DENYOOM | FAST, acl::SET)
+            .portable(204)
             .keys(&[KeySpec::one(1, RW_INSERT)])
             .cost(per_argument)
             .doc(
@@ -23,6 +24,7 @@ pub(crate) static COMMANDS: &[Command] =
                 "Puts members into a set, making the set if needed.",
             ),
         Command::new("srem", -3, Run::Write(srem), WRITE | FAST, acl::SET)
+            .portable(204)
             .keys(&[KeySpec::one(1, RW_DELETE)])
             .cost(per_argument)
             .doc(

@@ -11,6 +11,7 @@ use value::{Elem, Held, Set};
 
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("spop", -2, Run::Write(spop), WRITE | FAST, acl::SET)
+        .portable(100)
         .keys(&[KeySpec::one(1, RW_ACCESS_DELETE)])
         .reply(crate::replies::counted)
         .tips(&["nondeterministic_output"])

@@ -37,6 +37,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         "Takes from the integer a key holds; a missing key counts as 0.",
     ),
     Command::new("incrbyfloat", 3, Run::Write(incrbyfloat), FLAGS, acl::STRING)
+        .portable(600)
         .keys(KEY)
         .effect(Effect::Noted)
         .doc("string", "2.6.0", "O(1)", "Adds to the decimal number a key holds; a missing key counts as 0."),

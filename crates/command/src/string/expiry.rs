@@ -109,9 +109,4 @@ impl<'a> Options<'a> {
     pub(super) fn deadline(&self, cx: &Cx<'_, '_>, command: &str) -> Result<Option<u64>, Error> {
         self.expire.map(|(unit, time)| unit.deadline(time, cx.view.now_ms(), command)).transpose()
     }
-
-    /// Whether the deadline depends on the time the command runs.
-    pub(super) fn is_relative(&self) -> bool {
-        self.expire.is_some_and(|(unit, _)| unit.is_relative())
-    }
 }

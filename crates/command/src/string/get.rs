@@ -41,6 +41,7 @@ pub(crate) static COMMANDS: &[Command] = &[
             "Gives the strings of many keys.",
         ),
     Command::new("getex", -2, Run::Write(getex), WRITE | FAST, acl::STRING)
+        .portable(206)
         .facts(facts::READS_VALUE)
         .keys(&[RW_EXPIRY])
         .reply(crate::replies::whole)
@@ -56,6 +57,8 @@ pub(crate) static COMMANDS: &[Command] = &[
         .cost(super::argument_cost::<2>)
         .doc("string", "1.0.0", "O(1)", "Sets a key to a string and gives the one it held before."),
     Command::new("delifeq", 3, Run::Write(delifeq), WRITE | FAST, acl::STRING)
+        .effect(Effect::Noted)
+        .portable(100)
         .keys(&[KeySpec::one(1, RM_DELETE)])
         .cost(super::argument_cost::<2>)
         .doc("string", "9.0.0", "O(1)", "Removes a key if its string equals the one given."),
@@ -251,6 +254,7 @@ fn delifeq(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if equal {
         cx.view.remove(key);
         cx.view.changed(key, Class::Generic, "del");
+        cx.effect(&[b"DEL", key]);
     }
     cx.out.int(equal.into());
     Ok(())

@@ -27,6 +27,7 @@ const MSETEX_KEYS: KeySpec = KeySpec {
 
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("set", -3, Run::Write(set), WRITE | DENYOOM, acl::STRING)
+        .portable(602)
         .facts(facts::SETS)
         .keys(&[SET_KEY])
         .reply(set_reply)
@@ -37,10 +38,12 @@ pub(crate) static COMMANDS: &[Command] = &[
         .cost(argument_cost::<2>)
         .doc("string", "1.0.0", "O(1)", "Sets a key to a string if there is no such key."),
     Command::new("setex", 4, Run::Write(setex), WRITE | DENYOOM, acl::STRING)
+        .portable(602)
         .keys(&[KeySpec::one(1, OW_UPDATE)])
         .cost(argument_cost::<3>)
         .doc("string", "2.0.0", "O(1)", "Sets a key to a string that expires after so many seconds."),
     Command::new("psetex", 4, Run::Write(psetex), WRITE | DENYOOM, acl::STRING)
+        .portable(602)
         .keys(&[KeySpec::one(1, OW_UPDATE)])
         .cost(argument_cost::<3>)
         .doc("string", "2.6.0", "O(1)", "Sets a key to a string that expires after so many milliseconds."),
@@ -55,6 +58,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         .cost(many_cost)
         .doc("string", "1.0.1", N_KEYS, "Sets many keys to strings at once if none of them exists."),
     Command::new("msetex", -4, Run::Write(msetex), WRITE | DENYOOM | MOVABLEKEYS, acl::STRING)
+        .portable(602)
         .keys(&[MSETEX_KEYS])
         .tips(&["request_policy:multi_shard", "response_policy:all_succeeded"])
         .cost(many_cost)
@@ -119,9 +123,7 @@ fn set_with_options(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if met {
         let expire = if options.keep_ttl { cx.view.expire_ms(key).flatten() } else { deadline };
         put(cx, key, value, expire, deadline.is_some());
-        if let (Some(at), true) = (deadline, options.is_relative()) {
-            cx.effect(&[b"SET", key, value, b"PXAT", itoa::Buffer::new().format(at).as_bytes()]);
-        }
+        note_set(cx, key, value, options.keep_ttl, deadline);
     }
     match (options.get, met) {
         (true, _) => {}
@@ -132,6 +134,15 @@ fn set_with_options(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         cx.stream(rest)?;
     }
     Ok(())
+}
+
+/// Notes a SET whose conditions were met, in words that old servers know.
+fn note_set(cx: &mut Cx<'_, '_>, key: &[u8], value: &[u8], keeps_ttl: bool, deadline: Option<u64>) {
+    match deadline {
+        Some(at) => cx.effect(&[b"SET", key, value, b"PXAT", itoa::Buffer::new().format(at).as_bytes()]),
+        None if keeps_ttl => cx.effect(&[b"SET", key, value, b"KEEPTTL"]),
+        None => cx.effect(&[b"SET", key, value]),
+    }
 }
 
 /// Stores one string and reports the change. `expires`: the expiry is new.
@@ -241,11 +252,13 @@ fn msetex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         let expire = if options.keep_ttl { cx.view.expire_ms(key).flatten() } else { deadline };
         put(cx, key, args.at(i + 1), expire, deadline.is_some());
     }
-    if let (Some(at), true) = (deadline, options.is_relative()) {
-        let mut at_text = itoa::Buffer::new();
-        let mut words: Vec<&[u8]> = vec![b"MSETEX", args.at(1)];
-        words.extend(args.to(end).from(2));
-        words.extend([&b"PXAT"[..], at_text.format(at).as_bytes()]);
+    let pairs = args.to(end).from(2);
+    if deadline.is_some() || options.keep_ttl {
+        for i in (0..pairs.len()).step_by(2) {
+            note_set(cx, pairs.at(i), pairs.at(i + 1), options.keep_ttl, deadline);
+        }
+    } else {
+        let words: Vec<&[u8]> = std::iter::once(&b"MSET"[..]).chain(pairs.iter()).collect();
         cx.effect(&words);
     }
     cx.out.int(1);
@@ -335,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn relative_times_are_noted_as_absolute_ones() {
+    fn the_log_gets_absolute_times_and_no_conditions() {
         Db::both(|mut db| {
             db.now_ms = 1000;
             let mut noted = |line| {
@@ -344,11 +357,19 @@ mod tests {
             };
             assert_eq!(noted("set k v EX 1 NX GET"), ["SET k v PXAT 2000"]);
             assert_eq!(noted("set k w EX 1 NX"), [""; 0]);
-            assert_eq!(noted("set k w PXAT 5000"), [""; 0]);
+            assert_eq!(noted("set k w PXAT 5000"), ["SET k w PXAT 5000"]);
+            assert_eq!(noted("set k w GET KEEPTTL"), ["SET k w KEEPTTL"]);
+            assert_eq!(noted("set k x IFEQ w"), ["SET k x"]);
+            assert_eq!(noted("set k w IFEQ w"), [""; 0]);
+            assert_eq!(noted("set k v XX"), ["SET k v"]);
+            assert_eq!(noted("delifeq k w"), [""; 0]);
+            assert_eq!(noted("delifeq k v"), ["DEL k"]);
             assert_eq!(noted("setex k 2 v"), ["SET k v PXAT 3000"]);
             assert_eq!(noted("psetex k 2 v"), ["SET k v PXAT 1002"]);
             assert_eq!(noted("msetex 2 a 1 b 2 XX EX 1"), [""; 0]);
-            assert_eq!(noted("msetex 2 a 1 b 2 NX EX 1"), ["MSETEX 2 a 1 b 2 PXAT 2000"]);
+            assert_eq!(noted("msetex 2 a 1 b 2 NX EX 1"), ["SET a 1 PXAT 2000", "SET b 2 PXAT 2000"]);
+            assert_eq!(noted("msetex 2 a 1 b 2 KEEPTTL"), ["SET a 1 KEEPTTL", "SET b 2 KEEPTTL"]);
+            assert_eq!(noted("msetex 2 a 1 b 2"), ["MSET a 1 b 2"]);
             assert_eq!(noted("getex k EX 1"), ["PEXPIREAT k 2000"]);
             assert_eq!(noted("getex k"), [""; 0]);
             assert_eq!(noted("getex k PERSIST"), ["PERSIST k"]);

@@ -16,6 +16,7 @@ const READ_ONE: &[KeySpec] = &[KeySpec::one(1, RO_ACCESS)];
 pub(crate) static COMMANDS: &[Command] =
     &[
         Command::new("zadd", -4, Run::Write(zadd), WRITE | DENYOOM | FAST, acl::SORTEDSET)
+            .portable(602)
             .keys(&[KeySpec::one(1, RW_UPDATE)])
             .cost(per_argument)
             .doc(
@@ -28,6 +29,7 @@ pub(crate) static COMMANDS: &[Command] =
             .keys(&[KeySpec::one(1, RW_ACCESS_UPDATE)])
             .doc(GROUP, "1.2.0", LOG, "Adds to a member's score, taking an absent one for zero."),
         Command::new("zrem", -3, Run::Write(zrem), WRITE | FAST, acl::SORTEDSET)
+            .portable(204)
             .keys(&[KeySpec::one(1, RW_DELETE)])
             .cost(per_argument)
             .doc(

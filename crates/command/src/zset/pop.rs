@@ -28,6 +28,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         .cost(pop_cost)
         .doc(GROUP, "5.0.0", POPS, "Takes the highest members out of a sorted set and answers them."),
     Command::new("bzpopmin", -3, Run::Write(bzpopmin), WRITE | FAST | BLOCKING, acl::SORTEDSET)
+        .portable(500)
         .keys(MANY)
         .effect(Effect::Noted)
         .doc(
@@ -37,6 +38,7 @@ pub(crate) static COMMANDS: &[Command] = &[
             "Takes the lowest member out of the first sorted set that has one, waiting for it.",
         ),
     Command::new("bzpopmax", -3, Run::Write(bzpopmax), WRITE | FAST | BLOCKING, acl::SORTEDSET)
+        .portable(500)
         .keys(MANY)
         .effect(Effect::Noted)
         .doc(
@@ -46,6 +48,7 @@ pub(crate) static COMMANDS: &[Command] = &[
             "Takes the highest member out of the first sorted set that has one, waiting for it.",
         ),
     Command::new("zmpop", -4, Run::Write(zmpop), WRITE | MOVABLEKEYS, acl::SORTEDSET)
+        .portable(500)
         .keys(&[KeySpec::numkeys(1, RW_ACCESS_DELETE)])
         .reply(crate::replies::popped::<1>)
         .effect(Effect::Noted)
@@ -57,6 +60,7 @@ pub(crate) static COMMANDS: &[Command] = &[
             "Takes the lowest or highest members out of the first sorted set that has any.",
         ),
     Command::new("bzmpop", -5, Run::Write(bzmpop), WRITE | BLOCKING | MOVABLEKEYS, acl::SORTEDSET)
+        .portable(500)
         .keys(&[KeySpec::numkeys(2, RW_ACCESS_DELETE)])
         .reply(crate::replies::popped::<2>)
         .effect(Effect::Noted)

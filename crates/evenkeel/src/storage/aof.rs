@@ -17,8 +17,8 @@ use persist::disk::RealDisk;
 use persist::order::Order;
 use persist::stream::{Item, Outlet};
 use persist::{
-    Apply, Damaged, Fsync, Hooks, LoadedLog, LogOptions, LogOutlet, LogState, Options, Place, Preallocate, Rewriting, Settings,
-    Writer,
+    Apply, Damaged, Fsync, Hooks, LoadedLog, LogOptions, LogOutlet, LogState, Options, Place, Preallocate,
+    Rewriting, Settings, Writer,
 };
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -158,8 +158,10 @@ impl Files {
         drop(lock(&place.dir)?);
         put_unfinished_aside(&place.dir)?;
         let load = Load::begin(server);
-        let options =
-            LogOptions { base: base_options(self.options()), truncated: self.config.live.aof_load_truncated.get() };
+        let options = LogOptions {
+            base: base_options(self.options()),
+            truncated: self.config.live.aof_load_truncated.get(),
+        };
         let into = persist::IntoKeyspace::new(&server.keyspace, 0, |code| load.library(code));
         let mut apply = Into(Replay::new(server));
         let found = persist::load_log(&RealDisk, &place, options, &into, &mut apply, &self.progress)

@@ -4,15 +4,16 @@ use super::{Act, PLAIN, Row, aside};
 use crate::Flow;
 use crate::Server;
 use command::Error;
-use resp::{Args, Reply};
+use keyspace::To;
+use resp::{Args, OwnedArgs, Reply};
 use scripts::libraries::{self, AskedChange};
 
 pub(super) const ACTIONS: &[Row] = &[
-    Row("function|load", |act, args| perform(act, libraries::load(args)?), PLAIN),
-    Row("function|delete", |act, args| perform(act, libraries::delete(args)), PLAIN),
-    Row("function|flush", |act, args| perform(act, libraries::flush(args)?), PLAIN),
+    Row("function|load", |act, args| perform(act, libraries::load(args)?, args), PLAIN),
+    Row("function|delete", |act, args| perform(act, libraries::delete(args), args), PLAIN),
+    Row("function|flush", |act, args| perform(act, libraries::flush(args)?, args), PLAIN),
     Row("function|dump", dump, PLAIN),
-    Row("function|restore", |act, args| perform(act, libraries::restore(args)?), PLAIN),
+    Row("function|restore", |act, args| perform(act, libraries::restore(args)?, args), PLAIN),
 ];
 
 /// Takes a library of a file that is loaded. Cost: its code runs once, on this thread.
@@ -24,15 +25,27 @@ pub(crate) fn load_from_file(server: &Server, code: &[u8]) -> Result<(), String>
     asked.prepare(&limits, None, None).and_then(|change| change.make(&server.scripts.code))
 }
 
+/// What others are told of a change that was made. One that follows may have a library of that name still.
+fn told_words(asked: &AskedChange, args: Args<'_>) -> OwnedArgs {
+    let replaces = matches!(asked, AskedChange::Load(_, libraries::Policy::Append));
+    let names = [&b"FUNCTION"[..], args.at(1)];
+    names.into_iter().chain(replaces.then_some(&b"REPLACE"[..])).chain(args.iter().skip(2)).collect()
+}
+
 /// Makes a change of libraries, on a thread.
-fn perform(act: &mut Act<'_, '_>, asked: AskedChange) -> Result<Flow, Error> {
+fn perform(act: &mut Act<'_, '_>, asked: AskedChange, args: Args<'_>) -> Result<Flow, Error> {
+    let words = act.server.keyspace.listens().then(|| told_words(&asked, args));
     let code = act.server.scripts.code.clone();
     let limits = act.server.scripts.limits(&act.server.config.live);
     let (server, gone) = (act.server.clone(), act.session.cancel.clone());
     let change = move |asked: AskedChange, out: &mut Reply| {
         let prepared =
             libraries::apart(&server.scripts, move |turn| asked.prepare(&limits, Some(&gone), Some(turn)));
-        let made = prepared.and_then(|change| change.make(&code).map(|()| change));
+        let tell = || {
+            let words = words.iter().flat_map(|words| words.args().iter());
+            server.keyspace.tell_apart(To::All, &mut { words });
+        };
+        let made = prepared.and_then(|change| change.make_and_tell(&code, tell).map(|()| change));
         server.scripts.tidy_idle();
         match made {
             Ok(change) => change.answer(out),

@@ -1,6 +1,7 @@
 //! The load: streams of the differential tester, and between them what it cannot send: times that pass, keys
 //! that expire soon, long work of several clients at once, the sweep, and evictions.
 
+use crate::world::quote;
 use evenkeel_differential::grammar::{self, Group};
 use evenkeel_differential::identity::Identity;
 use evenkeel_differential::scenes::Generator;
@@ -44,12 +45,6 @@ pub enum Move {
 
 impl Move {
     pub fn text(&self) -> String {
-        let quote = |words: &[Vec<u8>]| {
-            let words: Vec<String> = words.iter().map(|word| word.escape_ascii().to_string()).collect();
-            let mut text = words.join(" ");
-            text.truncate(200);
-            text
-        };
         match self {
             Move::Step(step) => {
                 format!("{}: {}", step.client, step.text().chars().take(200).collect::<String>())

@@ -10,10 +10,12 @@
 
 mod contents;
 mod load;
+mod portable;
 mod world;
 
 use evenkeel_differential::step::{Action, Step};
 use exec::{Replay, Server};
+use keyspace::To;
 use load::Move;
 use std::sync::Arc;
 use world::{Told, World};
@@ -41,8 +43,11 @@ impl Mirror {
 
     /// Executes what was told since the last time, a group for each LSN.
     fn follow(&mut self, told: &world::Stenographer) -> Result<(), String> {
-        self.heard = std::mem::take(&mut *told.0.lock().expect("no panic"));
-        self.heard.sort_by_key(|told| told.lsn);
+        self.heard = told.take();
+        for told in &self.heard {
+            let is_message = told.words[0].ends_with(b"PUBLISH");
+            assert_eq!(told.to, if is_message { To::Replicas } else { To::All }, "{}", told.text());
+        }
         for group in self.heard.chunk_by(|a, b| a.lsn == b.lsn) {
             let alone = group.len() == 1;
             let mut apply = |words: &[&[u8]]| {

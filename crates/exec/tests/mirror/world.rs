@@ -28,16 +28,34 @@ pub struct Told {
 
 impl Told {
     pub fn text(&self) -> String {
-        let words: Vec<String> = self.words.iter().map(|word| word.escape_ascii().to_string()).collect();
-        let mut text = format!("{:6} {:?} {}", self.lsn, self.db, words.join(" "));
-        text.truncate(300);
-        text
+        format!("{:6} {:?} {}", self.lsn, self.db, quote(&self.words))
     }
+}
+
+/// Words as a person reads them.
+pub fn quote<W: AsRef<[u8]>>(words: &[W]) -> String {
+    let words: Vec<String> = words.iter().map(|word| word.as_ref().escape_ascii().to_string()).collect();
+    let mut text = words.join(" ");
+    text.truncate(300);
+    text
 }
 
 /// Collects what is told.
 #[derive(Clone, Default)]
-pub struct Stenographer(pub Arc<Mutex<Vec<Told>>>);
+pub struct Stenographer(Arc<Mutex<Vec<Told>>>);
+
+impl Stenographer {
+    /// All that was told since the last time, in the order of the LSNs.
+    pub fn take(&self) -> Vec<Told> {
+        let mut told = std::mem::take(&mut *self.0.lock().expect("no panic"));
+        told.sort_by_key(|told| told.lsn);
+        told
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.lock().expect("no panic").len()
+    }
+}
 
 impl CommitSink for Stenographer {
     fn words(&self, at: At, words: &mut dyn Iterator<Item = &[u8]>) {
@@ -82,6 +100,10 @@ impl World {
 
     pub fn now_ms(&self) -> u64 {
         self.local.log.now_ms
+    }
+
+    pub fn set_now_ms(&mut self, now_ms: u64) {
+        self.local.log.now_ms = now_ms;
     }
 
     /// Moves the clock on.
@@ -200,7 +222,9 @@ impl World {
 
     /// Does a loop's turns until there is nothing to do here.
     fn pump(&mut self) {
+        let began = Instant::now();
         loop {
+            assert!(began.elapsed() < PATIENCE, "long work never ends");
             self.server.mailbox(0).drain(&mut self.letters);
             let idle = self.letters.is_empty() && !self.local.works.any();
             for letter in std::mem::take(&mut self.letters) {

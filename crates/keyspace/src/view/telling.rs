@@ -23,6 +23,8 @@ pub struct Changes {
     pub lsn: Lsn,
     /// Number of modifications (Redis's `dirty`).
     pub dirty: u64,
+    /// So many of them were keys that had expired.
+    pub expired: u64,
     pub events: Vec<Event>,
     /// Keys with more than [`RUN`] events.
     pub runs: Vec<Run>,
@@ -40,6 +42,11 @@ pub enum Ready {
 }
 
 impl Changes {
+    /// Modifications without the removals of expired keys.
+    pub fn made(&self) -> u64 {
+        self.dirty - self.expired
+    }
+
     /// Adds events and ready keys of another view.
     pub fn join(&mut self, other: Changes) {
         self.events.extend(other.events);

@@ -3,7 +3,7 @@
 use super::wanted::{Name, WANTED_BYTES, Wanted};
 use super::{Body, Job, State};
 use crate::attempt::Long;
-use command::effects::List;
+use command::effects::{List, is_itself};
 use command::{Budget, Caller, Cx, Error, Outcome, Room, places};
 use keyspace::{Announce, Keyspace, Overlay, View};
 use resp::Reply;
@@ -176,9 +176,9 @@ impl Job {
         }
         if wrote && keyspace.listens() {
             let db = self.db as u32;
-            match command.effect {
-                command::Effect::Itself if effects.is_empty() => self.effects.push((db, self.body.kept(i))),
-                _ => self.effects.extend(effects.into_iter().map(|effect| (db, Arc::new(effect)))),
+            match is_itself(command, effects.len(), self.db >= keyspace.databases()) {
+                true => self.effects.push((db, self.body.kept(i))),
+                false => self.effects.extend(effects.into_iter().map(|effect| (db, Arc::new(effect)))),
             }
         }
         match result {

@@ -323,19 +323,10 @@ fn many_are_restored_as_each_would_be() {
             "OK",
         ];
         assert_eq!(mrestore(&mut db, &mixed, &[]), format!("[{}]", wrong.join(", ")));
-        let noted: Vec<Vec<u8>> = mixed
-            .iter()
-            .flat_map(|(key, ttl, payload)| {
-                let ttl = if *ttl == "5" { "1700000000005" } else { ttl };
-                [
-                    key.as_bytes().to_vec(),
-                    ttl.as_bytes().to_vec(),
-                    payload.escape_ascii().to_string().into_bytes(),
-                ]
-            })
-            .collect();
-        let noted = String::from_utf8(noted.join(&b' ')).expect("escaped");
-        assert_eq!(db.effect_lines(), [format!("MRESTORE 6 {noted} ABSTTL")]);
+        let noted = [("a", "0", s), ("q", "1700000000005", n)].map(|(key, ttl, payload)| {
+            format!("RESTORE {key} {ttl} {} REPLACE ABSTTL", payload.escape_ascii())
+        });
+        assert_eq!(db.effect_lines(), noted);
         db.check(&[(r#"get a"#, r#""a\x00b""#), ("exists b c d", "0"), ("pexpiretime q", "1700000000005")]);
         assert_eq!(mrestore(&mut db, &mixed[..2], &["REPLACE"]), "[OK, OK]");
         db.check(&[("get a", r#""-17""#)]);
