@@ -85,6 +85,7 @@ fn fill(
     if let Some(ballast) = ballast {
         fs::write(ballast, vec![b'b'; BALLAST_BYTES]).map_err(|e| e.to_string())?;
     }
+    // What waits has to fit when there is room again.
     let words = [
         "--appendonly",
         "yes",
@@ -92,6 +93,10 @@ fn fill(
         fsync,
         "--log-stuck",
         "2",
+        "--log-pending-soft",
+        "1mb",
+        "--log-pending-hard",
+        "2mb",
         "--auto-aof-rewrite-percentage",
         "0",
     ];
@@ -120,7 +125,11 @@ fn fill(
     let mut conn = life.conn()?;
     let synced = conn.call(&["WAITAOF", "1", "0", "30000"]);
     if !matches!(synced.items(), Some([Frame::Int(1), _])) {
-        return Err(format!("WAITAOF was answered {synced} after the disk had room again"));
+        let reply = conn.call(&["INFO", "persistence"]);
+        let text = String::from_utf8_lossy(reply.text().unwrap_or_default()).into_owned();
+        let of_log: Vec<&str> = text.lines().filter(|line| line.starts_with("aof_")).collect();
+        let of_log = of_log.join(" ");
+        return Err(format!("WAITAOF was answered {synced} after the disk had room again: {of_log}"));
     }
     if let Some(how) = life.ended() {
         return Err(how);
