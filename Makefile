@@ -68,6 +68,13 @@ soak: ## everything at once, with sums that must hold and nothing left at the en
 	@$(CARGO) build --quiet -p evenkeel -p chaos
 	@$(CARGO) run --quiet -p chaos -- soak --seconds $(SOAK_SECONDS) $(CHAOS_ARGS)
 
+# CRASH_ARGS: e.g. CRASH_ARGS='--seed 7 --fsync always --dir /dev/shm'.
+CRASH_ROUNDS ?= 1000
+.PHONY: crash
+crash: ## kill -9 at any moment, cut and damaged files, full disks: what was promised is there (CRASH_ROUNDS, CRASH_ARGS)
+	@$(CARGO) build --quiet -p evenkeel -p chaos
+	@$(CARGO) run --quiet -p chaos -- crash --rounds $(CRASH_ROUNDS) $(CRASH_ARGS)
+
 # C Lua as scripts reach it, under AddressSanitizer and UndefinedBehaviorSanitizer with Lua's own assertions: all tests of the
 # crate, then some of them, of hostile numbers, of the compiler and of the basics, with a collection wherever memory may be taken.
 # The runtime of the sanitizers comes with gcc.

@@ -2,8 +2,8 @@
 # Runs the tests for `make test`: everything they need, then all of them, then one line of totals.
 #     tests/run.sh [unit] [differential] [linear] [chaos] [clients]      (default: all five)
 # Environment: EVENKEEL_COMMANDS (commands of the differential test), EVENKEEL_SEED, EVENKEEL_LINEAR (seeds of
-# the linearizability test, as 1..20), EVENKEEL_FUZZ_SECONDS and EVENKEEL_SOAK_SECONDS, EVENKEEL_PEERS (folder
-# of Redis 8 and Valkey 9 from `make peers`, which then serve as further oracles).
+# the linearizability test, as 1..20), EVENKEEL_FUZZ_SECONDS, EVENKEEL_SOAK_SECONDS and EVENKEEL_CRASH_ROUNDS,
+# EVENKEEL_PEERS (folder of Redis 8 and Valkey 9 from `make peers`, which then serve as further oracles).
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root" || exit 2
@@ -133,13 +133,14 @@ linear() {
     count "linear" "$1" "$2" "$status" "$note"
 }
 
-# The chaos tests: one server gets every input that clients can send, and on another everything happens at
-# once.
+# The chaos tests: one server gets every input that clients can send, on another everything happens at once, and
+# a third is killed again and again.
 chaos() {
     say "clients that try to break the server"
     local status=0 totals good=0 bad=0 note program
     cargo build --quiet $everything </dev/null || status=1
-    for program in "fuzz --seconds ${EVENKEEL_FUZZ_SECONDS:-8}" "soak --seconds ${EVENKEEL_SOAK_SECONDS:-30}"; do
+    for program in "fuzz --seconds ${EVENKEEL_FUZZ_SECONDS:-8}" "soak --seconds ${EVENKEEL_SOAK_SECONDS:-30}" \
+        "crash --rounds ${EVENKEEL_CRASH_ROUNDS:-24}"; do
         # shellcheck disable=SC2086
         "$target/debug/chaos" $program --server "$target/debug/evenkeel" --seed "${EVENKEEL_SEED:-1}" 2>&1 </dev/null |
             tee "$log/${program%% *}.log"
@@ -151,6 +152,7 @@ chaos() {
     done
     note=$(sed -n 's/^fuzz: \([0-9]* requests\) in .*/\1/p' "$log/fuzz.log" | tail -n 1)
     note=$note$(sed -n 's/^soak: \([0-9]* replies\) held.*/, \1 held to a sentence/p' "$log/soak.log" | tail -n 1)
+    note=$note$(sed -n 's/^crash: \([0-9]* rounds\): .*/, \1 of crashes/p' "$log/crash.log" | tail -n 1)
     count "chaos" "$good" "$bad" "$status" "$note"
 }
 

@@ -1,14 +1,16 @@
-//! Two programs that try to break a running server: `fuzz` by its input, `soak` by everything that can happen
-//! at once.
+//! Three programs that try to break a server: `fuzz` by its input, `soak` by everything that can happen at once, `crash`
+//! by ends at any moment.
 //!
 //! ```text
 //!  seed ─▶ fuzz: calls from COMMAND DOCS, nearly right, hostile, half, no protocol at all ─▶ alive? answered? bounded?
 //!       └▶ soak: scripts, jobs, transfers, pops, pauses, flushes, eviction, readers that stop ─▶ sums right? nothing left?
+//!       └▶ crash: writers, rewrites, saves, kill -9, cut and damaged files, full disks ─▶ is there what was promised?
 //! ```
 //!
 //! 1. The requests follow from the seed; their times, and the events that result, do not.
 //! 2. Nothing is compared with a clock, except with a limit that cannot be missed by accident (`--hang`).
 
+mod crash;
 mod episode;
 mod fuzz;
 mod grammar;
@@ -29,6 +31,7 @@ Tries to break Evenkeel, and says whether it held.
 
   chaos fuzz [options]     clients that send all kinds of requests, and what is none
   chaos soak [options]     everything at once, with invariants; at the end nothing may be left
+  chaos crash [options]    kill -9 again and again; what was promised must be there
 
   --server PATH       the server under test (default: the built evenkeel)
   --seed N            which run (default 1)
@@ -43,6 +46,14 @@ Tries to break Evenkeel, and says whether it held.
 
 soak only:
   --only a,b          only these actors, by names that it prints
+
+crash only:
+  --rounds N          how many (default 1000)
+  --fsync MODE        only this appendfsync (default: another one each round)
+  --dir D             where the files are (default: the folder for temporary files)
+  --without a,b       leave out points, or: function (no libraries), temporary (the doctor sees no unfinished files)
+  --tell-all          a line for each round
+  --only a,b          only these parts: rounds, mount and limit (full disks)
 
 fuzz only:
   --round N           the first round (default 0); every round has a server of its own
@@ -68,6 +79,10 @@ pub struct Options {
     pub patience: Duration,
     pub round: u64,
     pub round_time: Duration,
+    pub rounds: u64,
+    pub fsync: Option<String>,
+    pub dir: Option<PathBuf>,
+    pub tells_all: bool,
     pub faults: usize,
     pub without: Vec<String>,
     pub not: Vec<Vec<u8>>,
@@ -80,6 +95,7 @@ pub struct Options {
 enum Program {
     Fuzz,
     Soak,
+    Crash,
 }
 
 fn main() -> ExitCode {
@@ -90,6 +106,7 @@ fn main() -> ExitCode {
         }
         Ok(Some((Program::Fuzz, options))) => fuzz_all(&options),
         Ok(Some((Program::Soak, options))) => soak_all(&options),
+        Ok(Some((Program::Crash, options))) => crash_all(&options),
         Ok(None) => {
             print!("{HELP}");
             ExitCode::SUCCESS
@@ -146,12 +163,21 @@ fn soak_all(options: &Options) -> ExitCode {
     if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+fn crash_all(options: &Options) -> ExitCode {
+    println!("crash: seed {}, {} rounds", options.seed, options.rounds);
+    let (passed, faults) = crash::run(options).unwrap_or_else(|why| (0, vec![why]));
+    faults.iter().for_each(|fault| println!("FAULT: {fault}"));
+    println!("crash: {passed} passed, {} failed", faults.len());
+    if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<(Program, Options)>, String> {
     let (program, seconds) = match args.next().as_deref() {
         Some("fuzz") => (Program::Fuzz, 600),
         Some("soak") => (Program::Soak, 300),
+        Some("crash") => (Program::Crash, 0),
         Some("--help" | "-h") => return Ok(None),
-        _ => return Err("which: fuzz or soak?".into()),
+        _ => return Err("which: fuzz, soak or crash?".into()),
     };
     let mut options = Options {
         server: std::env::current_exe().unwrap_or_default().with_file_name("evenkeel"),
@@ -166,6 +192,10 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<(Program, Opti
         patience: Duration::from_secs(60),
         round: 0,
         round_time: Duration::from_secs(60),
+        rounds: 1000,
+        fsync: None,
+        dir: None,
+        tells_all: false,
         faults: 1,
         without: Vec::new(),
         not: Vec::new(),
@@ -183,6 +213,10 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<(Program, Opti
             "--seed" => options.seed = number(value()?)?,
             "--seconds" => options.time = Duration::from_secs(number(value()?)?),
             "--connections" => options.connections = number(value()?)? as usize,
+            "--rounds" => options.rounds = number(value()?)?,
+            "--fsync" => options.fsync = Some(fsync(value()?)?),
+            "--tell-all" => options.tells_all = true,
+            "--dir" => options.dir = Some(value()?.into()),
             "--maxmemory" => options.maxmemory = value()?,
             "--cap-mb" => options.cap_mb = number(value()?)?,
             "--data-mb" => options.data_mb = number(value()?)?,
@@ -204,4 +238,11 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<(Program, Opti
         }
     }
     Ok(Some((program, options)))
+}
+
+fn fsync(mode: String) -> Result<String, String> {
+    match mode.as_str() {
+        "always" | "everysec" | "no" => Ok(mode),
+        _ => Err(format!("--fsync {mode}: always, everysec or no")),
+    }
 }
