@@ -97,7 +97,7 @@ fn trouble(act: &Act<'_, '_>, command: &Command) -> Result<(), Stop> {
         if !command.has(table::LOADING) {
             return Err(Stop::Refused(durable::loading_error(act.server)));
         }
-        if queue.is_some_and(|queue| queue.len() > 0) {
+        if queue.is_some_and(|queue| !queue.is_empty()) {
             let error = durable::loading_error(act.server);
             let error = format!("EXECABORT Transaction discarded because of: {}", error.text());
             return Err(Stop::Aborted(Error::from(error)));

@@ -635,7 +635,8 @@ impl Writer {
                 file.write(&batch, &self.server)?;
                 self.pace(file.out.written());
                 let Batch { mut bytes, mut items } = batch;
-                (bytes.clear(), items.clear());
+                bytes.clear();
+                items.clear();
                 // The piece may be gone.
                 let _ = self.give_back.send(Batch { bytes, items });
                 Ok(())
