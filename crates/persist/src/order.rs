@@ -34,6 +34,8 @@ const SHARED: usize = 4096;
 /// How often the thread looks while anything comes, and after how many looks in vain it sleeps.
 const EVERY: Duration = Duration::from_millis(5);
 const IN_VAIN: u32 = 20;
+/// Bytes of entries whose room is kept for the next look.
+const ROOM: usize = 4 * 1024 * 1024;
 /// Chunks there are from the start.
 const CHUNKS: usize = 8;
 
@@ -188,9 +190,18 @@ fn encode(scratch: &mut Vec<u8>, words: &mut dyn Iterator<Item = &[u8]>) -> usiz
     scratch.extend_from_slice(&[0; LINE]);
     for word in words {
         count += 1;
-        scratch.push(b'$');
-        scratch.extend_from_slice(digits.format(word.len()).as_bytes());
-        scratch.extend_from_slice(b"\r\n");
+        match word.len() {
+            len @ 0..10 => scratch.extend_from_slice(&[b'$', b'0' + len as u8, b'\r', b'\n']),
+            len @ 10..100 => {
+                let (tens, ones) = (b'0' + (len / 10) as u8, b'0' + (len % 10) as u8);
+                scratch.extend_from_slice(&[b'$', tens, ones, b'\r', b'\n']);
+            }
+            len => {
+                scratch.push(b'$');
+                scratch.extend_from_slice(digits.format(len).as_bytes());
+                scratch.extend_from_slice(b"\r\n");
+            }
+        }
         scratch.extend_from_slice(word);
         scratch.extend_from_slice(b"\r\n");
     }
@@ -394,8 +405,8 @@ impl Looking {
         }
         self.framers.iter_mut().for_each(Framer::close);
         self.order.held.store(self.taken.bytes.len(), Ordering::Relaxed);
-        // Its room is used again.
-        if self.taken.entries.is_empty() && entries.capacity() <= 1 << 16 {
+        // Its room is used again, unless a burst made it large.
+        if self.taken.entries.is_empty() && taken.bytes.capacity() <= ROOM {
             taken.bytes.clear();
             taken.large.clear();
             self.taken = Taken { entries: cleared(entries), ..taken };

@@ -140,12 +140,12 @@ fn groups_are_framed() {
     assert!(both(&keyspace, "b", false) && both(&keyspace, "c", true));
     keyspace.tell_apart(To::Replicas, &mut [&b"PUBLISH"[..], b"ch", b"m"].into_iter()).unwrap();
     keyspace.mark_now(Mark(7)).unwrap();
-    set(&keyspace, 1, "d", b"1");
+    set(&keyspace, 1, "d-of-13-bytes", b"1");
     keyspace.tell_shared(set(&keyspace, 2, "h", b""), list(&[(2, "SET h v")]));
     keyspace.tell_shared(set(&keyspace, 2, "h", b""), list(&[(2, "SET h v"), (1, "SET e v")]));
     order.stop();
     let expected = "SELECT 0|SET a 1|SELECT 1|SET a (5000)|SELECT 0|MULTI|SET b v|SELECT 1|SET b v|EXEC|SELECT 0|MULTI|\
-        SET c v|SELECT 1|SET c v|EXEC|PUBLISH ch m|mark 7|SELECT 1|SET d 1|SET e v";
+        SET c v|SELECT 1|SET c v|EXEC|PUBLISH ch m|mark 7|SELECT 1|SET d-of-13-bytes 1|SET e v";
     let expected: Vec<&str> = expected.split('|').collect();
     drop(order);
     assert_eq!(all(sent), expected);
