@@ -30,7 +30,7 @@ const STEPS: usize = 300;
 struct Mirror {
     server: Arc<Server>,
     replay: Replay,
-    /// What it was told last.
+    /// Words told since the last comparison.
     heard: Vec<Told>,
 }
 
