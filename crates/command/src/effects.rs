@@ -1,4 +1,4 @@
-//! What a command changed, told to those that follow the sequence.
+//! Tells those that follow the sequence of what a command changed.
 
 use crate::{Command, Effect, facts};
 use keyspace::{At, EffectVisitor, Keyspace, View};
@@ -9,7 +9,7 @@ use std::borrow::Borrow;
 pub struct Ran<'a> {
     pub command: &'static Command,
     pub args: Args<'a>,
-    /// What it noted.
+    /// Commands it noted.
     pub effects: &'a [OwnedArgs],
     /// [`Changes::made`] of the view before it ran.
     ///

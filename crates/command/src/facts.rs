@@ -140,6 +140,18 @@ mod tests {
     }
 
     #[test]
+    fn every_write_says_who_knows_what_it_tells() {
+        for command in places::all().iter().filter(|command| command.is_write()) {
+            let version = command.portable_from();
+            let known =
+                if command.group == "roaring" { version == 0 } else { (100..=704).contains(&version) };
+            assert!(known, "{}: {version}", command.name);
+        }
+        let row = |name: &str| crate::registry::row(name).map(Command::portable_from);
+        assert_eq!(["set", "hsetex", "append", "r.setbit"].map(row), [602, 704, 200, 0].map(Some));
+    }
+
+    #[test]
     fn facts_that_follow_from_each_other_stand_together() {
         assert!(with(FUNCTION).all(|command| command.is(SCRIPT)));
         assert!(with(SWAPS).all(|command| command.is(FLUSHES)));

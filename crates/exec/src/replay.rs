@@ -16,7 +16,6 @@
 use crate::Server;
 use crate::mail::Mail;
 use crate::pubsub::Shared;
-use crate::queue::Queue;
 use command::facts::{self, has_unknown_keys};
 use command::keys::{database, settle, shards_of};
 use command::{Budget, Caller, Command, Cx, Error, Handler, Run, registry};
@@ -34,8 +33,9 @@ pub struct Replay {
     server: Arc<Server>,
     db: usize,
     words: OwnedArgs,
-    /// The commands since MULTI.
-    group: Option<Queue>,
+    /// The commands since MULTI, if there was one.
+    group: Group,
+    in_group: bool,
     /// Receives replies, which nobody reads.
     out: Reply,
     random: u64,
@@ -48,7 +48,8 @@ impl Replay {
             server: server.clone(),
             db: 0,
             words: OwnedArgs::new(),
-            group: None,
+            group: Group::default(),
+            in_group: false,
             out: Reply::new(false),
             random: 1,
         }
@@ -61,7 +62,7 @@ impl Replay {
 
     /// Whether a group is open: its commands so far have done nothing yet.
     pub fn is_in_group(&self) -> bool {
-        self.group.is_some()
+        self.in_group
     }
 
     /// Executes one command.
@@ -96,29 +97,27 @@ impl Replay {
         if command.is(facts::INSIDE_MULTI) {
             return self.frame(command);
         }
-        match &mut self.group {
-            Some(group) => {
-                group.push(command, args, None);
-                Ok(())
-            }
-            None => self.alone(command, args).map_err(told),
+        if self.in_group {
+            self.group.push(command, args);
+            return Ok(());
         }
+        self.alone(command, args).map_err(told)
     }
 
     /// MULTI, EXEC, DISCARD.
     fn frame(&mut self, command: &'static Command) -> Result<(), String> {
-        match (command.name, self.group.take()) {
-            ("multi", None) => self.group = Some(Queue::default()),
-            ("exec", Some(group)) => return self.group(&group),
-            ("discard", Some(_)) => {}
-            ("multi", group) => {
+        match (command.name, self.in_group) {
+            ("multi", false) => self.in_group = true,
+            ("multi", true) => return Err("ERR MULTI calls can not be nested".into()),
+            ("exec" | "discard", true) => {
+                self.in_group = false;
+                let mut group = std::mem::take(&mut self.group);
+                let done = if command.is(facts::RUNS_QUEUE) { self.group(&group) } else { Ok(()) };
+                group.clear();
                 self.group = group;
-                return Err("ERR MULTI calls can not be nested".into());
+                return done;
             }
-            (_, group) => {
-                self.group = group;
-                return Err("ERR it does not belong here".into());
-            }
+            _ => return Err("ERR it does not belong here".into()),
         }
         Ok(())
     }
@@ -140,7 +139,7 @@ impl Replay {
     }
 
     /// Executes the commands of a group under one set of locks (Y4). O(its commands).
-    fn group(&mut self, group: &Queue) -> Result<(), String> {
+    fn group(&mut self, group: &Group) -> Result<(), String> {
         let (server, now_ms) = (self.server.clone(), stdx::clock::wall_ms());
         let shards = shards_needed(group);
         let mut view = View::locked(&server.keyspace, shards, self.db, now_ms);
@@ -164,7 +163,7 @@ impl Replay {
 
     /// Makes the tables true for the keys of a group.
     #[cold]
-    fn settle(&self, group: &Queue, shards: Bits, view: &mut View<'_>) {
+    fn settle(&self, group: &Group, shards: Bits, view: &mut View<'_>) {
         if shards == Bits::below(keyspace::SHARDS) {
             return view.settle_all();
         }
@@ -222,6 +221,48 @@ impl Replay {
     }
 }
 
+/// The commands of a group. Its memory serves the next one.
+#[derive(Default)]
+struct Group {
+    chunks: Vec<Chunk>,
+}
+
+#[derive(Default)]
+struct Chunk {
+    words: OwnedArgs,
+    /// From this word on, so many.
+    commands: Vec<(&'static Command, usize, usize)>,
+}
+
+impl Group {
+    fn push(&mut self, command: &'static Command, args: Args<'_>) {
+        let has_room = |chunk: &Chunk| chunk.words.mem_bytes() < KEPT && chunk.words.fits(args.bytes());
+        if !self.chunks.last().is_some_and(has_room) {
+            self.chunks.push(Chunk::default());
+        }
+        let Some(chunk) = self.chunks.last_mut() else { return };
+        chunk.commands.push((command, chunk.words.len(), args.len()));
+        chunk.words.extend(args.iter());
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&'static Command, Args<'_>)> {
+        self.chunks.iter().flat_map(|chunk| {
+            let args = chunk.words.args();
+            chunk.commands.iter().map(move |(command, from, count)| (*command, args.slice(*from, *count)))
+        })
+    }
+
+    /// Forgets the commands, and keeps the memory of a few.
+    fn clear(&mut self) {
+        self.chunks.truncate(1);
+        self.chunks.retain(|chunk| chunk.words.mem_bytes() < KEPT);
+        for chunk in &mut self.chunks {
+            chunk.words.clear();
+            chunk.commands.clear();
+        }
+    }
+}
+
 fn told(error: Error) -> String {
     error.text().into_owned()
 }
@@ -260,7 +301,7 @@ fn locked<'k>(keyspace: &'k Keyspace, command: &Command, args: Args<'_>, db: usi
 }
 
 /// The shards of the keys of a group.
-fn shards_needed(group: &Queue) -> Bits {
+fn shards_needed(group: &Group) -> Bits {
     let mut shards = Bits::EMPTY;
     for (command, args) in group.iter() {
         if matches!(command.run, Run::Whole(_)) || has_unknown_keys(command, args) {

@@ -18,6 +18,7 @@ use exec::{Replay, Server};
 use keyspace::To;
 use load::Move;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use world::{Told, World};
 
 /// Rounds of a short run.
@@ -29,7 +30,7 @@ const STEPS: usize = 300;
 struct Mirror {
     server: Arc<Server>,
     replay: Replay,
-    /// What it was told last.
+    /// Words told since the last comparison.
     heard: Vec<Told>,
 }
 
@@ -166,6 +167,7 @@ fn a_mirror_holds_the_same() {
         Some(only) => only..only + 1,
         None => 0..number("EVENKEEL_MIRROR").unwrap_or(ROUNDS),
     };
+    let runs_all = rounds.clone().count() as u64 >= ROUNDS;
     let mut failures = Vec::new();
     for number in rounds {
         if let Err(failure) = round(&mut world, &mut mirror, seed, number, STEPS) {
@@ -175,6 +177,12 @@ fn a_mirror_holds_the_same() {
         }
     }
     assert!(failures.is_empty(), "rounds that differ: {failures:?}");
+    if runs_all {
+        let stats = &world.server.keyspace.stats;
+        let counts = [&stats.expired_keys, &stats.expired_fields, &stats.evicted_keys];
+        let counts = counts.map(|count| count.load(Ordering::Relaxed));
+        assert!(counts.iter().all(|count| *count > 0) && world.told.lists() > 0, "{counts:?}");
+    }
     world.server.keyspace.check_invariants();
     mirror.server.keyspace.check_invariants();
 }

@@ -7,7 +7,7 @@ use exec::session::{ClientInfo, flag};
 use exec::{Flow, Local, Server, Session, Stream, blocking, drive, scripts};
 use keyspace::{At, CommitSink, Effects, Lsn, Mark, Sweep, Swept, To};
 use resp::{OwnedArgs, Reply};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -42,28 +42,37 @@ pub fn quote<W: AsRef<[u8]>>(words: &[W]) -> String {
 
 /// Collects what is told.
 #[derive(Clone, Default)]
-pub struct Stenographer(Arc<Mutex<Vec<Told>>>);
+pub struct Stenographer {
+    told: Arc<Mutex<Vec<Told>>>,
+    /// Lists that were told by one pointer.
+    lists: Arc<AtomicUsize>,
+}
 
 impl Stenographer {
     /// All that was told since the last time, in the order of the LSNs.
     pub fn take(&self) -> Vec<Told> {
-        let mut told = std::mem::take(&mut *self.0.lock().expect("no panic"));
+        let mut told = std::mem::take(&mut *self.told.lock().expect("no panic"));
         told.sort_by_key(|told| told.lsn);
         told
     }
 
     pub fn len(&self) -> usize {
-        self.0.lock().expect("no panic").len()
+        self.told.lock().expect("no panic").len()
+    }
+
+    pub fn lists(&self) -> usize {
+        self.lists.load(Ordering::Relaxed)
     }
 }
 
 impl CommitSink for Stenographer {
     fn words(&self, at: At, words: &mut dyn Iterator<Item = &[u8]>) {
         let words = words.map(<[u8]>::to_vec).collect();
-        self.0.lock().expect("no panic").push(Told { lsn: at.lsn, db: at.db, to: at.to, words });
+        self.told.lock().expect("no panic").push(Told { lsn: at.lsn, db: at.db, to: at.to, words });
     }
 
     fn shared(&self, at: At, effects: Arc<dyn Effects>) {
+        self.lists.fetch_add(1, Ordering::Relaxed);
         effects.each(&mut |db, words| self.words(At { db, ..at }, words));
     }
 
