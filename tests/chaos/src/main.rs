@@ -51,7 +51,8 @@ crash only:
   --rounds N          how many (default 1000)
   --fsync MODE        only this appendfsync (default: another one each round)
   --dir D             where the files are (default: the folder for temporary files)
-  --without a,b       leave out points, or: function (no libraries), temporary (the doctor sees no unfinished files)
+  --without a,b       leave out points, or: function (no libraries), order (no end in order), temporary (the doctor sees
+                      no unfinished files)
   --tell-all          a line for each round
   --only a,b          only these parts: rounds, mount and limit (full disks)
 

@@ -16,8 +16,8 @@ pub struct Past {
     /// The round in a few words.
     pub title: String,
     pub units: Vec<Vec<Unit>>,
-    /// Counters that readers saw.
-    pub seen: [u64; WRITERS],
+    /// Counters that readers saw, and by which command.
+    pub seen: [(u64, &'static str); WRITERS],
     pub killed_ms: u64,
     /// What was acknowledged before this time is there, if the log was written.
     pub safe_ms: u64,
@@ -308,11 +308,10 @@ fn promises(past: &Past, fits: &[Fit], now: &State) -> Result<Verdict, String> {
             verdict.lost += 1;
             verdict.lost_ms = verdict.lost_ms.max(past.killed_ms.saturating_sub(acked_ms));
         }
-        let counter = balance(now, &(0, tick(nr))).unwrap_or(0) as u64;
-        if counter < past.seen[nr] && !past.is_void {
+        let ((seen, way), counter) = (past.seen[nr], balance(now, &(0, tick(nr))).unwrap_or(0));
+        if counter < seen as i64 && !past.is_void {
             return Err(format!(
-                "the counter of writer {nr} was read as {} under always, and is {counter}",
-                past.seen[nr]
+                "{way} read the counter of writer {nr} as {seen} under always, and it is {counter}"
             ));
         }
     }

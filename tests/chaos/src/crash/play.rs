@@ -8,6 +8,7 @@ use super::writer::{Author, Promise, Stage, WRITERS, read, write};
 use crate::Options;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use support::rng::Rng;
@@ -92,7 +93,7 @@ impl Plan {
                 let (point, by) = rng.pick(&points);
                 End::Point(point, by)
             }
-            35..41 => End::InOrder,
+            35..41 if !options.without.iter().any(|without| without == "order") => End::InOrder,
             _ => End::Moment,
         };
         let switch = match rng.below(36) {
@@ -190,7 +191,7 @@ pub fn play(life: &mut Life, plan: &Plan) -> (Past, Played) {
     let past = Past {
         title: format!("round {} ({plan})", plan.round),
         units,
-        seen: std::array::from_fn(|nr| stage.seen[nr].load(SeqCst)),
+        seen: stage.seen.into_inner().unwrap_or_else(PoisonError::into_inner),
         killed_ms,
         safe_ms: came.held_ms.unwrap_or(killed_ms).min(killed_ms).saturating_sub(GRACE_MS),
         is_whole: came.is_whole,

@@ -6,6 +6,7 @@
 use super::model::{ACCOUNT, Key, Op, Until};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use support::rng::Rng;
 use support::wire::{Conn, Frame, encode};
@@ -36,8 +37,8 @@ pub struct Stage {
     pub stop: AtomicBool,
     tick: AtomicU64,
     era: AtomicU64,
-    /// The highest counter that was read of each writer under [`Promise::Always`].
-    pub seen: [AtomicU64; WRITERS],
+    /// The highest counter that was read of each writer under [`Promise::Always`], and by which command.
+    pub seen: Mutex<[(u64, &'static str); WRITERS]>,
 }
 
 /// A stretch of time with one promise.
@@ -62,7 +63,7 @@ impl Stage {
             stop: AtomicBool::new(false),
             tick: AtomicU64::new(1),
             era: AtomicU64::new(0),
-            seen: [const { AtomicU64::new(0) }; WRITERS],
+            seen: Mutex::default(),
         };
         stage.begin(promise);
         stage
@@ -445,9 +446,10 @@ pub fn read(stage: &Stage, mut rng: Rng) -> Option<String> {
         let nr = rng.below(WRITERS);
         let key = tick(nr);
         let era = stage.era();
-        let reply = match rng.below(3) {
-            0 => conn.call_bytes(&[b"GET".to_vec(), key]),
-            1 => conn.call_bytes(&[
+        let way = *rng.pick(&["GET", "EVAL", "MGET"]);
+        let reply = match way {
+            "GET" => conn.call_bytes(&[b"GET".to_vec(), key]),
+            "EVAL" => conn.call_bytes(&[
                 b"EVAL".to_vec(),
                 b"return redis.call('GET', KEYS[1])".to_vec(),
                 b"1".to_vec(),
@@ -465,7 +467,8 @@ pub fn read(stage: &Stage, mut rng: Rng) -> Option<String> {
             Frame::Gone(_) => return None,
             Frame::Bulk(text) if era == stage.era() && era.promise() == Promise::Always => {
                 let seen = std::str::from_utf8(text).ok().and_then(|n| n.parse().ok()).unwrap_or(0);
-                stage.seen[nr].fetch_max(seen, SeqCst);
+                let held = &mut stage.seen.lock().unwrap_or_else(PoisonError::into_inner)[nr];
+                *held = (*held).max((seen, way));
             }
             Frame::Error(_) => return Some(format!("a read was answered {reply}")),
             _ => {}
