@@ -4,7 +4,7 @@
 use exec::mail::Mail;
 use exec::piece::Delivery;
 use exec::session::{ClientInfo, flag};
-use exec::{Flow, Local, Server, Session, Stream, blocking, drive, scripts};
+use exec::{Flow, Local, Server, Session, Stream, blocking, deeds, drive, eval};
 use keyspace::{At, CommitSink, Effects, Lsn, Mark, Sweep, Swept, To};
 use resp::{OwnedArgs, Reply};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -143,7 +143,7 @@ impl World {
         loop {
             let Client { session, waits, reply } = &mut self.clients[client];
             let mut out = Reply::new(session.resp3);
-            self.local.lap();
+            self.local.log.lap();
             let flow = exec::execute(&self.server, &mut self.local, session, args.args(), &mut out);
             *waits = false;
             match flow {
@@ -255,7 +255,7 @@ impl World {
 
     fn open(&mut self, letter: Mail) {
         match letter {
-            Mail::Reply { client, bytes, stream } => match scripts::waiting_deeds(&mut self.local, client) {
+            Mail::Reply { client, bytes, stream } => match deeds::waiting_deeds(&mut self.local, client) {
                 Some(mut deeds) => {
                     deeds.answered(&bytes, stream);
                     self.deeds(deeds);
@@ -272,7 +272,7 @@ impl World {
             Mail::Errand(errand) => {
                 let client =
                     self.clients.get_mut(errand.client as usize - 1).map(|client| &mut client.session);
-                scripts::perform(&self.server, &mut self.local, client, *errand);
+                eval::perform(&self.server, &mut self.local, client, *errand);
             }
             Mail::Ready(keys) => blocking::serve(&self.server, &mut self.local, keys),
             Mail::Serve(waiter) => {
@@ -295,10 +295,10 @@ impl World {
         }
     }
 
-    fn deeds(&mut self, deeds: Box<scripts::Deeds>) {
+    fn deeds(&mut self, deeds: Box<deeds::Deeds>) {
         let at = deeds.client() as usize - 1;
         let session = self.clients.get_mut(at).map(|client| &mut client.session);
-        let done = scripts::advance_deeds(&self.server, &mut self.local, session, deeds);
+        let done = deeds::advance_deeds(&self.server, &mut self.local, session, deeds);
         done.into_iter().for_each(|delivery| self.deliver(delivery));
     }
 
