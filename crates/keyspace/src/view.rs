@@ -117,12 +117,13 @@ impl Touch {
     }
 }
 
-/// Expired keys that the sink was told of before they are removed.
+/// Expired keys that reads met. They are removed at the end.
 #[derive(Default)]
-struct Told {
-    /// So many of those that reads met were looked at.
+struct Stale {
+    keys: Vec<(usize, Box<[u8]>)>,
+    /// So many of them were looked at, and those that the sink was told of (W6).
     upto: usize,
-    names: HashMap<usize, HashSet<Box<[u8]>>>,
+    told: HashMap<usize, HashSet<Box<[u8]>>>,
 }
 
 /// Keys that are fetched together.
@@ -172,10 +173,7 @@ pub struct View<'k> {
     /// A value that is being changed in place: shard, database, entry, and its outside bytes before the
     /// change (W4).
     editing: Option<(usize, usize, Raw, usize)>,
-    /// Expired keys that reads met. They are removed at the end.
-    stale: RefCell<Vec<(usize, Box<[u8]>)>>,
-    /// Those of them that the sink was told of already (W6).
-    told: Option<Box<Told>>,
+    stale: RefCell<Option<Box<Stale>>>,
     /// The sink is told nothing of what expires: it knows.
     hush: bool,
     /// Keys are looked at to estimate a cost (W5), and so many were that are none of the command's.
@@ -266,7 +264,6 @@ impl<'k> View<'k> {
             counted: (db, 0, 0, Bytes::default()),
             editing: None,
             stale: RefCell::default(),
-            told: None,
             hush: false,
             estimating: Cell::new(false),
             strays: Cell::new(0),
@@ -300,20 +297,25 @@ impl<'k> View<'k> {
     /// Removes expired keys that reads met.
     #[inline]
     fn drop_stale(&mut self) {
-        if self.stale.get_mut().is_empty() {
-            return;
+        if self.stale.get_mut().is_some() {
+            self.remove_stale();
         }
-        let db = self.db;
-        if self.keyspace.keeps_expired(self.now_ms) {
-            return self.stale.get_mut().clear();
+    }
+
+    #[cold]
+    fn remove_stale(&mut self) {
+        if !self.keyspace.keeps_expired(self.now_ms) {
+            let Some(stale) = self.stale.get_mut() else { return };
+            let (keys, db) = (std::mem::take(&mut stale.keys), self.db);
+            stale.upto = 0;
+            for (db, key) in keys {
+                self.db = db;
+                self.hush = self.was_told(&key);
+                self.expire_if_due(&key);
+            }
+            (self.db, self.hush) = (db, false);
         }
-        for (db, key) in std::mem::take(self.stale.get_mut()) {
-            self.db = db;
-            self.hush = self.was_told(&key);
-            self.expire_if_due(&key);
-        }
-        self.told = None;
-        (self.db, self.hush) = (db, false);
+        *self.stale.get_mut() = None;
     }
 
     /// The changes so far; the locks stay.
@@ -460,11 +462,17 @@ impl<'k> View<'k> {
         let spot = shard.dbs[self.db].spot(hash, key)?;
         let entry = EntryRef::new(spot.entry());
         if entry.expire_ms().is_some_and(|at| at <= self.due_ms) {
-            self.stale.borrow_mut().push((self.db, key.into()));
+            self.note_stale(key);
             return None;
         }
         self.note_use(hash, spot, entry);
         Some(entry)
+    }
+
+    /// Notes that the key has expired.
+    #[cold]
+    fn note_stale(&self, key: &[u8]) {
+        self.stale.borrow_mut().get_or_insert_default().keys.push((self.db, key.into()));
     }
 
     /// Reports a key that is not locked as absent to an estimate. Panics otherwise (W5).
@@ -647,7 +655,7 @@ impl<'k> View<'k> {
     #[inline]
     fn touch(&mut self, hash: u64, key: &[u8], how: Touch) {
         let keep = self.begin_write();
-        if !self.stale.get_mut().is_empty() {
+        if self.stale.get_mut().is_some() {
             self.tell_stale();
         }
         let Store::Locked(guard) = &mut self.store else { return };
@@ -714,21 +722,22 @@ impl<'k> View<'k> {
         }
         let (lsn, due_ms) = (self.changes.lsn, self.due_ms);
         let Store::Locked(guard) = &self.store else { return };
-        let (stale, told) = (self.stale.get_mut(), self.told.get_or_insert_default());
-        for (db, key) in &stale[told.upto..] {
+        let Some(Stale { keys, upto, told }) = self.stale.get_mut().as_deref_mut() else { return };
+        for (db, key) in &keys[*upto..] {
             let hash = hash_bytes(key);
             let entry = guard.get(shard_of(hash)).dbs[*db].find(hash, key);
             let due = entry.and_then(|entry| entry.expire_ms()).is_some_and(|at| at <= due_ms);
-            if due && told.names.entry(*db).or_default().insert(key.clone()) {
+            if due && told.entry(*db).or_default().insert(key.clone()) {
                 self.keyspace.tell_sink(lsn, *db, &[b"DEL", key]);
             }
         }
-        told.upto = stale.len();
+        *upto = keys.len();
     }
 
     /// Whether the sink was told that the key is gone, before it is.
     fn was_told(&self, key: &[u8]) -> bool {
-        let told = self.told.as_ref().and_then(|told| told.names.get(&self.db));
+        let stale = self.stale.borrow();
+        let told = stale.as_ref().and_then(|stale| stale.told.get(&self.db));
         told.is_some_and(|names| names.contains(key))
     }
 
