@@ -180,7 +180,7 @@ fn torn_in_the_middle(files: &[LogFile], about: &[LogFileDescription]) -> Result
         let error = |what| LogError { file: file.path.clone(), offset: about.ends_at, what };
         let next = goes_on_behind(&files[index + 1..]).map_err(|problem| error(LogProblem::Io(problem)))?;
         match next {
-            None if file.kind == FileKind::Incr => {}
+            None => {}
             Some(Some(from)) if from <= last => {}
             _ => return Err(error(LogProblem::Torn)),
         }

@@ -162,8 +162,7 @@ pub fn load_log(
     for index in 0..files.len() {
         loading.file(&files, index, install)?;
     }
-    let ends = files.iter().filter(|file| file.kind == FileKind::Incr);
-    for file in ends.filter(|file| file.ends_at.get() < file.len) {
+    for file in files.iter().filter(|file| file.ends_at.get() < file.len) {
         let cut = cut_off(disk, &file.path, file.ends_at.get());
         cut.map_err(|error| file.error(file.ends_at.get(), LogProblem::Io(error)))?;
     }
@@ -298,7 +297,7 @@ impl Loading<'_> {
         self.found.is_foreign |= scan.foreign_from.is_some();
         let bytes = file.ends_at.get().min(scan.at);
         match file.kind {
-            FileKind::Base => self.found.base_bytes = file.len,
+            FileKind::Base => self.found.base_bytes = file.ends_at.get(),
             _ => {
                 file.ends_at.set(bytes);
                 self.found.incr_bytes += bytes;
@@ -382,7 +381,7 @@ impl Loading<'_> {
             Some(Some((epoch, lsn))) => (epoch, lsn) <= self.last,
             Some(None) => false,
         };
-        if !is_void || file.kind == FileKind::Base {
+        if !is_void {
             return Err(file.error(from, LogProblem::Torn));
         }
         let bytes = file.len - from;
