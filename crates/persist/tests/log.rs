@@ -272,6 +272,20 @@ fn more_unsynced_than_is_kept_asks_for_a_rewrite() {
 }
 
 #[test]
+fn lsns_that_go_back_stop_the_log() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let place = place(dir.path());
+    let options = settings(Fsync::Always);
+    let writer = Writer::open(Arc::new(RealDisk), place, None, 100, options, Hooks::default()).expect("room");
+    let (mut outlet, mut source) = (writer.outlet(), Source::new(13, 5));
+    source.give(&mut outlet);
+    until("it stops", || !writer.state().is_running());
+    let LogState::Stopped(why) = writer.state() else { panic!("it stopped") };
+    assert!(why.contains("go back"), "{why}");
+    assert!(writer.pending_bytes() > 0);
+}
+
+#[test]
 fn a_disk_that_hangs_stops_the_log_and_nothing_is_acknowledged() {
     let dir = tempfile::tempdir().expect("a folder");
     let place = place(dir.path());

@@ -79,6 +79,8 @@ pub(crate) struct LocalLog {
     /// The last LSN that was appended, and the last that is durable.
     last: Lsn,
     durable: Lsn,
+    /// The number of the last batch.
+    number: Option<u64>,
     /// The database that is selected behind the last batch.
     db: Option<u64>,
     unsynced: VecDeque<Unsynced>,
@@ -136,6 +138,7 @@ impl LocalLog {
             epoch,
             last,
             durable: last,
+            number: None,
             db: None,
             unsynced: VecDeque::new(),
             unsynced_bytes: 0,
@@ -327,7 +330,7 @@ impl LocalLog {
             self.unsynced.push_back(Unsynced { batch: batch.clone(), db: self.db, end: self.incr.end });
         }
         let selected = batch.blocks.iter().rev().find_map(|block| last_select(&block.bytes));
-        (self.db, self.last) = (selected.or(self.db), batch.last);
+        (self.db, self.last, self.number) = (selected.or(self.db), batch.last, Some(batch.number));
         self.note_size(self.incr.seq, self.incr.end);
     }
 
@@ -339,8 +342,11 @@ impl LocalLog {
         if self.is_broken {
             self.afresh()?;
         }
-        // It went to the new file with the others.
-        if batch.last > self.last {
+        // One that is tried again may have gone to a new file with the others.
+        if self.number != Some(batch.number) {
+            if batch.first <= self.last {
+                return Err(io::Error::other("the LSNs of the stream go back"));
+            }
             points::reach(Point::LogWrite);
             self.incr.write(batch, self.db, self.pads)?;
             self.appended(batch);
