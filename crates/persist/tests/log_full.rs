@@ -1,4 +1,5 @@
-//! A disk that is really full, where the machine lets a small one be mounted; elsewhere it is said that it does not.
+//! A disk that is really full, where the machine lets a small one be mounted; elsewhere it is said that it
+//! does not.
 
 mod stream;
 
@@ -28,7 +29,7 @@ impl<'d> Mounted<'d> {
 
 impl Drop for Mounted<'_> {
     fn drop(&mut self) {
-        // What is left of it goes with the machine.
+        // A mount that stays goes with the machine.
         let _ = Command::new("umount").arg(self.0).status();
     }
 }

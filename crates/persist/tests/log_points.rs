@@ -1,4 +1,5 @@
-//! The directory at every named point, as a kill leaves it there: it is loaded, and has what was told to be durable.
+//! The directory at every named point, as a kill leaves it there: it is loaded, and has what was told to be
+//! durable.
 
 mod stream;
 

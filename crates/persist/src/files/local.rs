@@ -1,10 +1,12 @@
 //! The log in the directory, as a [`Log`].
 //!
-//! - H1: a batch that was written counts when it is durable. With [`LocalLog::set_durable`] that is so when `append` is done.
-//! - H2: a file whose sync failed is never written again. All batches since its last good sync are kept, and go to a new file;
-//!   the old one is cut back to what was durable. The new file says from where on it goes (incr E3).
-//! - H3: if more was unsynced than may be kept, the new file begins behind a gap, and [`LocalLog::has_gap`] says so until a rewrite
-//!   has made a new base behind it.
+//! - H1: a batch that was written counts when it is durable. With [`LocalLog::set_durable`] that is so when
+//!   `append` is done.
+//! - H2: a file whose sync failed is never written again. All batches since its last good sync are kept, and
+//!   go to a new file; the old one is cut back to what was durable. The new file says from where on it goes
+//!   (incr E3).
+//! - H3: if more was unsynced than may be kept, the new file begins behind a gap, and [`LocalLog::has_gap`]
+//!   says so until a rewrite has made a new base behind it.
 //! - H4: before a file is followed by another it is durable (files F2).
 
 use super::incr::{IncrFile, last_select};

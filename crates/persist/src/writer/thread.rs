@@ -241,7 +241,7 @@ impl Pen {
         Ok(())
     }
 
-    /// What is done now and then.
+    /// Work that is done now and then.
     fn tick(&mut self, upto: Option<Lsn>) {
         if self.settings.fsync == Fsync::Always {
             // Everything that was given is written, and what lies between has no effects.
