@@ -43,7 +43,8 @@ pub trait DiskFile: Send + Sync {
     /// Writes some of the bytes at an offset, and says how many.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
 
-    /// Makes what was written durable, and the length. After an error nothing is known of it: the file must be given up.
+    /// Makes what was written durable, and the length. After an error nothing is known of it: the file must
+    /// be given up.
     fn sync_data(&self) -> io::Result<()>;
 
     /// As `sync_data`, with all the file system knows of the file.

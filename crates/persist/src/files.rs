@@ -1,11 +1,14 @@
-//! The directory of the log, as Redis 7 keeps it: a base, files of commands that follow it, and a manifest that names them.
+//! The directory of the log, as Redis 7 keeps it: a base, files of commands that follow it, and a manifest
+//! that names them.
 //!
 //! ```text
 //! appendonly.aof.manifest ─► appendonly.aof.N.base.rdb ─► appendonly.aof.M.incr.aof ─► … M+1 … (the last one grows)
 //! ```
 //!
-//! - F1: the manifest is the truth: a file that it does not name is garbage. It is replaced whole, by renaming.
-//! - F2: a file that is followed by one with commands is durable, or the one behind it says from where on it is void ([`incr`]).
+//! - F1: the manifest is the truth: a file that it does not name is garbage. It is replaced whole, by
+//!   renaming.
+//! - F2: a file that is followed by one with commands is durable, or the one behind it says from where on it
+//!   is void ([`incr`]).
 //! - F3: names are plain file names of this directory, and never links.
 
 pub mod base;
@@ -92,7 +95,7 @@ impl Files {
     }
 
     /// Makes the next file of commands, empty, and names it in the manifest.
-    /// Those that are dropped become history.
+    /// Files that are dropped become history.
     pub(crate) fn add_incr(&mut self, drops: &[u64]) -> io::Result<(u64, Arc<dyn DiskFile>)> {
         let seq = self.manifest.last_incr_seq() + 1;
         let name = self.place.incr_name(seq);

@@ -13,16 +13,21 @@
 //!
 //! The log, for whoever wires it:
 //!
-//! - at start: [`load_log`], then [`Writer::open`] with its outcome, and [`Writer::outlet`] to the source of the stream;
-//! - replies wait for [`Hooks::durable`]; writes are refused while [`Writer::state`] is stopped, or [`Writer::pending_bytes`] too many;
-//! - a rewrite: [`Writer::begin_rewrite`], its mark into the stream, a snapshot at the mark's LSN to [`Rewriting::base`] with the facts
-//!   `evenkeel-lsn` and `evenkeel-epoch` ([`Writer::epoch`]), then [`Writer::finish_rewrite`] or [`Writer::fail_rewrite`];
+//! - at start: [`load_log`], then [`Writer::open`] with its outcome, and [`Writer::outlet`] to the source of
+//!   the stream;
+//! - replies wait for [`Hooks::durable`]; writes are refused while [`Writer::state`] is stopped, or
+//!   [`Writer::pending_bytes`] too many;
+//! - a rewrite: [`Writer::begin_rewrite`], its mark into the stream, a snapshot at the mark's LSN to
+//!   [`Rewriting::base`] with the facts `evenkeel-lsn` and `evenkeel-epoch` ([`Writer::epoch`]), then
+//!   [`Writer::finish_rewrite`] or [`Writer::fail_rewrite`];
 //! - at the end: [`Writer::close`].
 //!
-//! The bytes of a file are the affair of [`rdb::file`], and those of values of [`serial`]; here are threads, memory and disks.
+//! The bytes of a file are the affair of [`rdb::file`], and those of values of [`serial`]; here are threads,
+//! memory and disks.
 //!
 //! - P1: a file under its final name is whole and synced. A failure leaves the one before as it was.
-//! - P2: damage is named with its offset, key and database. Nothing of a file is believed before it was checked.
+//! - P2: damage is named with its offset, key and database. Nothing of a file is believed before it was
+//!   checked.
 #![forbid(unsafe_code)]
 
 mod describe;

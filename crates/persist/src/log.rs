@@ -1,8 +1,9 @@
-//! What a log must be able to do, whether it is a file here or a service elsewhere.
+//! The duties of a log, whether it is a file here or a service elsewhere.
 //!
 //! - J1: one batch is on its way at a time, and is appended at the position that the one before gave.
 //! - J2: positions rise, and are not dense.
-//! - J3: [`Append::Unknown`] says nothing of the batch. The caller asks [`Log::end`] and [`Log::tail`] for its number first.
+//! - J3: [`Append::Unknown`] says nothing of the batch. The caller asks [`Log::end`] and [`Log::tail`] for
+//!   its number first.
 
 use crate::stream::Block;
 use keyspace::Lsn;

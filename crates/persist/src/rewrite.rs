@@ -1,4 +1,5 @@
-//! A new base in place of a long log. The caller drives it: it takes a snapshot at the LSN of a mark, and writes it to a file.
+//! A new base in place of a long log. The caller drives it: it takes a snapshot at the LSN of a mark, and
+//! writes it to a file.
 //!
 //! ```text
 //! begin ─► an empty file of commands, in the manifest          a failure leaves one more file
@@ -7,7 +8,8 @@
 //! failed ─► the temporary base is removed; nothing else was changed
 //! ```
 //!
-//! - Y1: the manifest is replaced once, at the end: before that the old base and all files count, behind it the new ones.
+//! - Y1: the manifest is replaced once, at the end: before that the old base and all files count, behind it
+//!   the new ones.
 //! - Y2: one rewrite at a time.
 //! - Y3: a failed one is tried again after 1, 2, 4 … 60 minutes ([`Writer::wants_rewrite`]).
 
@@ -60,7 +62,7 @@ impl fmt::Display for RewriteError {
 
 impl std::error::Error for RewriteError {}
 
-/// What is known of rewrites.
+/// The state of rewrites.
 #[derive(Debug)]
 pub(crate) struct Rewrites {
     next: u64,
@@ -148,8 +150,8 @@ impl Writer {
         Ok(Rewriting { mark, base })
     }
 
-    /// The base is written: it takes the place of the old one and of all files before the mark (Y1). Waits until the log has come
-    /// to the mark, for the time of `log-stuck` at most.
+    /// The base is written: it takes the place of the old one and of all files before the mark (Y1). Waits
+    /// until the log has come to the mark, for the time of `log-stuck` at most.
     ///
     /// Errors: the log is the one before; the rewrite has failed.
     pub fn finish_rewrite(&self, rewriting: &Rewriting, base_bytes: u64) -> Result<(), RewriteError> {
@@ -182,8 +184,9 @@ impl Writer {
         locked(&self.shared.rewrites).ends(false);
     }
 
-    /// Whether the log has grown so much that a rewrite is due: by so many percent since the last one, and to so many bytes.
-    /// 0 percent: never. Or a failed sync has left a gap in the log, which only a new base fills.
+    /// Whether the log has grown so much that a rewrite is due: by so many percent since the last one, and to
+    /// so many bytes. 0 percent: never. Or a failed sync has left a gap in the log, which only a new base
+    /// fills.
     pub fn wants_rewrite(&self, percentage: u64, min_size_bytes: u64) -> bool {
         let size = locked(&self.shared.sizes).all();
         let rewrites = locked(&self.shared.rewrites);

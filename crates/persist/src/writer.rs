@@ -6,12 +6,14 @@
 //!                                     └─► keeper: filler ahead of the file, old files
 //! ```
 //!
-//! - K1: what was taken is written in its order, whatever fails. After an error the same batch is tried again each second, and the
-//!   log goes on by itself. Nothing that was taken is dropped while the process lives.
-//! - K2: `durable` is told only what a good sync covers. Under everysec and no it is told [`EVERYTHING`], once.
-//! - K3: between two batches the file changes at a mark exactly: no group is split, and none is on both sides.
-//! - K4: the state is stopped while an error lasts, or nothing was written for [`Settings::stuck`] though something waits. It is
-//!   told by a thread that touches no file.
+//! - K1: what was taken is written in its order, whatever fails. After an error the same batch is tried again
+//!   each second, and the log goes on by itself. Nothing that was taken is dropped while the process lives.
+//! - K2: `durable` is told only what a good sync covers. Under everysec and no it is told [`EVERYTHING`],
+//!   once.
+//! - K3: between two batches the file changes at a mark exactly: no group is split, and none is on both
+//!   sides.
+//! - K4: the state is stopped while an error lasts, or nothing was written for [`Settings::stuck`] though
+//!   something waits. It is told by a thread that touches no file.
 //!
 //! Memory: what waits, a batch of at most [`BATCH_BYTES`] and a block, and [`Settings::unsynced_max`].
 
@@ -41,7 +43,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What `durable` is told when nobody is to wait for the disk.
+/// The LSN that `durable` is told when nobody is to wait for the disk.
 pub const EVERYTHING: Lsn = Lsn::MAX;
 /// Bytes of a batch, more or less.
 const BATCH_BYTES: u64 = 8 << 20;
@@ -110,7 +112,8 @@ pub enum LogState {
 
 type Told<T> = Box<dyn Fn(T) + Send + Sync>;
 
-/// What the log tells. Called by its threads: must not wait, and must not ask the [`Writer`].
+/// Calls by which the log tells of itself. They come from its threads: they must not wait, and not ask the
+/// [`Writer`].
 pub struct Hooks {
     /// Everything up to an LSN is durable (K2). The value falls once, when `appendfsync` becomes always.
     pub durable: Told<Lsn>,
@@ -132,7 +135,7 @@ impl Default for Hooks {
     }
 }
 
-/// What is known of the state (K4).
+/// The facts that the state follows from (K4).
 #[derive(Default)]
 struct Standing {
     error: Option<String>,
@@ -140,7 +143,7 @@ struct Standing {
     told: LogState,
 }
 
-/// What the threads share.
+/// The state that the threads share.
 pub(crate) struct Shared {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) place: Place,
@@ -203,8 +206,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Goes on from what was loaded, in a new file, or begins a log where there is none. The first group begins with SELECT.
-    /// LSNs that come are behind `last`.
+    /// Goes on from what was loaded, in a new file, or begins a log where there is none. The first group
+    /// begins with SELECT. LSNs that come are behind `last`.
     ///
     /// Errors: the file or the manifest cannot be made.
     pub fn open(

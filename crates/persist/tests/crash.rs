@@ -1,4 +1,5 @@
-//! Power that goes at every call of the disk: what was told to be durable is there, and what is there is a prefix.
+//! Power that goes at every call of the disk: what was told to be durable is there, and what is there is a
+//! prefix.
 
 mod stream;
 
@@ -174,7 +175,8 @@ fn settled(writer: &Writer, disk: &Power) {
     }
 }
 
-/// Lives of a log, each of which ends one call later, on what the one before left. `EVENKEEL_CRASH_SEED` makes other ones.
+/// Lives of a log, each of which ends one call later, on what the one before left. `EVENKEEL_CRASH_SEED`
+/// makes other ones.
 fn all_calls(fsync: Fsync, fills: bool, rewrites: bool, fails: bool) {
     let seed = std::env::var("EVENKEEL_CRASH_SEED").map_or(0, |seed| seed.parse::<u64>().expect("a number"));
     let mut dir = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,5 @@
-//! Logs that were cut, changed or made to harm: read or refused, never a panic, and no memory for what is only announced.
+//! Logs that were cut, changed or made to harm: read or refused, never a panic, and no memory for what is
+//! only announced.
 
 mod checks;
 mod stream;

@@ -251,9 +251,14 @@ fn more_unsynced_than_is_kept_asks_for_a_rewrite() {
     let limits = Settings { unsynced_max: 1_000, ..settings(Fsync::EverySecond) };
     let living = open(Arc::new(disk.clone()), &place, limits);
     let (mut outlet, mut source) = (living.writer.outlet(), Source::new(11, 0));
-    (0..50).for_each(|_| source.give(&mut outlet));
-    disk.set(Faults { sync_once: Some(Errno::IO), ..Faults::default() });
-    until("it asks", || living.asked.load(Ordering::SeqCst) == 1);
+    let began = Instant::now();
+    while living.asked.load(Ordering::SeqCst) == 0 {
+        assert!(began.elapsed() < Duration::from_secs(20), "it asks");
+        disk.set(Faults { sync_once: Some(Errno::IO), ..Faults::default() });
+        (0..20).for_each(|_| source.give(&mut outlet));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    disk.set(Faults::default());
     assert!(living.writer.figures().has_gap && living.writer.wants_rewrite(0, 0));
     let rewriting = living.writer.begin_rewrite().expect("room");
     outlet.take(source.mark(rewriting.mark));
@@ -264,6 +269,20 @@ fn more_unsynced_than_is_kept_asks_for_a_rewrite() {
     until("the gap is closed", || !living.writer.figures().has_gap);
     living.writer.close().expect("room");
     all_there(&place, &source);
+}
+
+#[test]
+fn lsns_that_go_back_stop_the_log() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let place = place(dir.path());
+    let options = settings(Fsync::Always);
+    let writer = Writer::open(Arc::new(RealDisk), place, None, 100, options, Hooks::default()).expect("room");
+    let (mut outlet, mut source) = (writer.outlet(), Source::new(13, 5));
+    source.give(&mut outlet);
+    until("it stops", || !writer.state().is_running());
+    let LogState::Stopped(why) = writer.state() else { panic!("it stopped") };
+    assert!(why.contains("go back"), "{why}");
+    assert!(writer.pending_bytes() > 0);
 }
 
 #[test]
@@ -393,11 +412,15 @@ fn a_snapshot_may_precede_the_commands_of_a_base() {
     assert_eq!((recovered.log.lsn, recovered.log.epoch), (17, 3));
     let about = describe_log(&place, 0).expect("a manifest").expect("a log");
     assert!(about.is_sound() && about.files[0].rdb.is_some() && about.files[0].commands == 2, "{about}");
-    for len in [bytes.len() - 1, snapshot - 1] {
-        std::fs::write(place.path(b"appendonly.aof"), &bytes[..len]).expect("room");
-        let error = recover(&place).err().expect("a base is whole").to_string();
-        assert!(error.contains("offset"), "{error}");
-    }
+    // The commands at its end may be torn, as long as nothing follows. The snapshot may not.
+    let base = place.path(b"appendonly.aof");
+    std::fs::write(&base, &bytes[..bytes.len() - 1]).expect("room");
+    let recovered = recover(&place).expect("torn");
+    assert_eq!((recovered.done.len(), recovered.log.cut.len()), (0, 1));
+    assert_eq!(std::fs::read(&base).expect("a file").len(), snapshot + 23);
+    std::fs::write(&base, &bytes[..snapshot - 1]).expect("room");
+    let error = recover(&place).err().expect("it is damaged").to_string();
+    assert!(error.contains("offset"), "{error}");
 }
 
 #[test]

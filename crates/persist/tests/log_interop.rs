@@ -1,5 +1,5 @@
-//! Directories of real servers read here, and directories written here read by them and by their checkers. Servers that are not on
-//! this machine are left out, and it is said which.
+//! Directories of real servers read here, and directories written here read by them and by their checkers.
+//! Servers that are not on this machine are left out, and it is said which.
 
 mod peer;
 mod stream;
@@ -16,7 +16,7 @@ use stream::{Done, Source, recover, write_base};
 
 type Keys = BTreeMap<(u64, Vec<u8>), Vec<u8>>;
 
-/// What commands leave.
+/// The keys that commands leave.
 fn keys_of<'d>(done: impl Iterator<Item = &'d Done>) -> Keys {
     let mut keys = Keys::new();
     for done in done {

@@ -1,4 +1,5 @@
-//! The directory at every named point, as a kill leaves it there: it is loaded, and has what was told to be durable.
+//! The directory at every named point, as a kill leaves it there: it is loaded, and has what was told to be
+//! durable.
 
 mod stream;
 
@@ -24,10 +25,32 @@ const POINTS: [Point; 8] = [
     Point::LogAfresh,
 ];
 
-fn copy(from: &Path, to: &Path) {
-    for entry in std::fs::read_dir(from).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        std::fs::copy(&path, to.join(path.file_name().expect("a name"))).expect("room");
+/// Copies a directory in which others work, as it is at one moment: its manifest did not change meanwhile.
+fn copy(place: &Place, to: &Path) {
+    let began = Instant::now();
+    loop {
+        let manifest = std::fs::read(place.manifest()).expect("a manifest");
+        let entries = std::fs::read_dir(&place.dir).expect("a folder");
+        let copied = entries.into_iter().try_for_each(|entry| {
+            let path = entry?.path();
+            std::fs::copy(&path, to.join(path.file_name().expect("a name"))).map(drop)
+        });
+        if copied.is_ok() && std::fs::read(place.manifest()).expect("a manifest") == manifest {
+            return;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "{copied:?}");
+        std::fs::read_dir(to).expect("a folder").for_each(|entry| {
+            std::fs::remove_file(entry.expect("an entry").path()).expect("it is there");
+        });
+    }
+}
+
+/// Lets everybody go on, also after a panic.
+struct Released(Point);
+
+impl Drop for Released {
+    fn drop(&mut self) {
+        points::set(self.0, Mode::Off);
     }
 }
 
@@ -37,7 +60,8 @@ fn live(place: &Place, source: &mut Source, point: Point, fsync: Fsync) {
     let durable = Arc::new(AtomicU64::new(0));
     let told = Arc::clone(&durable);
     let hooks = Hooks { durable: Box::new(move |lsn| told.store(lsn, Ordering::SeqCst)), ..Hooks::default() };
-    let settings = Settings { fsync, preallocate: Preallocate::No, ..Settings::default() };
+    let retry = Duration::from_millis(10);
+    let settings = Settings { fsync, preallocate: Preallocate::No, retry, ..Settings::default() };
     let writer = Writer::open(Arc::new(disk.clone()), place.clone(), None, 0, settings, hooks).expect("room");
     let mut outlet = writer.outlet();
     let is_held = || points::held(point) > 0;
@@ -51,6 +75,7 @@ fn live(place: &Place, source: &mut Source, point: Point, fsync: Fsync) {
     (0..5).for_each(|_| source.give(&mut outlet));
     until(&|| writer.pending_bytes() == 0);
     points::set(point, Mode::Hold(1));
+    let released = Released(point);
     let mut killed = None;
     std::thread::scope(|scope| {
         let rewrites = scope.spawn(|| {
@@ -62,18 +87,25 @@ fn live(place: &Place, source: &mut Source, point: Point, fsync: Fsync) {
             (0..5).for_each(|_| source.give(&mut outlet));
             let bytes = write_base(Arc::new(RealDisk), &rewriting.base, commands, lsn, 1).expect("room");
             writer.finish_rewrite(&rewriting, bytes).expect("at the mark");
-            // The keeper writes a manifest, whose sync is not to be the one that fails.
-            std::thread::sleep(Duration::from_millis(100));
-            disk.set(Faults { sync_once: Some(Errno::IO), ..Faults::default() });
-            (0..5).for_each(|_| source.give(&mut outlet));
+            // The keeper's manifest may have the error that is meant for the log.
+            let rounds = if point == Point::LogAfresh { 2_000 } else { 1 };
+            for _ in 0..rounds {
+                if !points::is_armed(point) || points::held(point) > 0 {
+                    break;
+                }
+                disk.set(Faults { sync_once: Some(Errno::IO), ..Faults::default() });
+                source.give(&mut outlet);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            disk.set(Faults::default());
         });
         until(&|| rewrites.is_finished());
-        // Under everysec the failing sync is that of the next second.
+        // The keeper may come to it later.
         until(&|| false);
         let acknowledged = durable.load(Ordering::SeqCst);
         let dir = tempfile::tempdir().expect("a folder");
-        copy(&place.dir, dir.path());
-        points::set(point, Mode::Off);
+        copy(place, dir.path());
+        drop(released);
         rewrites.join().expect("no panic");
         killed = Some((dir, acknowledged));
     });

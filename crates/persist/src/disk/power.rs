@@ -1,6 +1,7 @@
 //! A disk in memory that loses its power, for tests.
 //!
-//! - B1: after an outage a file has what was synced. Of what was not, each sector of 512 bytes is there or not, in no order.
+//! - B1: after an outage a file has what was synced. Of what was not, each sector of 512 bytes is there or
+//!   not, in no order.
 //! - B2: names that were not synced are kept up to some moment, in their order.
 //! - B3: a sync that fails loses the sectors. Later syncs succeed, and do not bring them back.
 

@@ -1,7 +1,8 @@
 //! The base: the state that the files of commands go on from.
 //!
-//! It is an RDB file, or commands, or an RDB file with commands behind it. Before Redis 7 the whole log was one such file,
-//! `appendonly.aof` in the directory of the data; it becomes the base as Redis makes it one: the manifest first, then the file moves.
+//! It is an RDB file, or commands, or an RDB file with commands behind it. Before Redis 7 the whole log was
+//! one such file, `appendonly.aof` in the directory of the data; it becomes the base as Redis makes it one:
+//! the manifest first, then the file moves.
 
 use super::manifest::{Entry, FileKind, Manifest};
 use super::{Place, put_manifest};
@@ -54,7 +55,8 @@ pub(crate) fn read_small(path: &Path) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Whether files of a log that have anything are in the directory. The first file is made before the first manifest, and is empty.
+/// Whether files of a log that have anything are in the directory. The first file is made before the first
+/// manifest, and is empty.
 pub(crate) fn has_files(disk: &dyn Disk, place: &Place) -> bool {
     let names = disk.names(&place.dir).unwrap_or_default();
     let is_filled = |name: &PathBuf| place.dir.join(name).metadata().is_ok_and(|about| about.len() > 0);
@@ -67,7 +69,8 @@ fn single(place: &Place) -> PathBuf {
     above.join(std::ffi::OsStr::from_bytes(&place.name))
 }
 
-/// Makes a log of one file the base, if there is one and no manifest names others. Gives the manifest that counts then.
+/// Makes a log of one file the base, if there is one and no manifest names others. Gives the manifest that
+/// counts then.
 pub(crate) fn upgrade(
     disk: &dyn Disk,
     place: &Place,

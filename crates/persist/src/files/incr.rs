@@ -8,17 +8,19 @@
 //!
 //! Redis and Valkey skip lines that begin with `#`.
 //!
-//! - E1: a batch is as long as its line says: from the end of the line before to its own. `sum` is the CRC-64 of these bytes,
-//!   chained from the line before. `check` is the lower half of the CRC-64 of the line before it, begun with the file's seed:
-//!   a value that holds such a line cannot know it.
-//! - E2: `synced` bytes of the file were durable when the batch was written. So a batch that is damaged below the `synced` of a
-//!   later line was damaged afterwards. Any other may be what a power failure left of a write.
-//! - E3: the line at the head names the LSN behind which the file goes on. What files before it hold behind that LSN is void, or
-//!   comes here again.
-//! - E4: a batch of ours never begins with SELECT without a line [`OURS`] before it. So commands behind the last line that do
-//!   begin so are of a server that appended to the file.
+//! - E1: a batch is as long as its line says: from the end of the line before to its own. `sum` is the CRC-64
+//!   of these bytes, chained from the line before. `check` is the lower half of the CRC-64 of the line before
+//!   it, begun with the file's seed: a value that holds such a line cannot know it.
+//! - E2: `synced` bytes of the file were durable when the batch was written. So a batch that is damaged below
+//!   the `synced` of a later line was damaged afterwards. Any other may be what a power failure left of a
+//!   write.
+//! - E3: the line at the head names the LSN behind which the file goes on. What files before it hold behind
+//!   that LSN is void, or comes here again.
+//! - E4: a batch of ours never begins with SELECT without a line [`OURS`] before it. So commands behind the
+//!   last line that do begin so are of a server that appended to the file.
 //! - E5: where filler is, batches end at multiples of [`FILLER`], and filler lines begin there.
-//! - E6: the filler and the log never write the same bytes: the filler takes pieces behind what the log has claimed.
+//! - E6: the filler and the log never write the same bytes: the filler takes pieces behind what the log has
+//!   claimed.
 
 use crate::disk::{DiskFile, write_all_at};
 use crate::log::Batch;
@@ -27,12 +29,12 @@ use rdb::crc64;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// What begins a line about a batch.
+/// The beginning of a line about a batch.
 pub(crate) const LINE: &[u8] = b"#EK ";
 const VERSION: &[u8] = b"1";
 /// The longest such line, its padding included.
 pub(crate) const LINE_MAX: usize = 256;
-/// What precedes a batch that begins with SELECT (E4).
+/// The line before a batch that begins with SELECT (E4).
 pub(crate) const OURS: &[u8] = b"#+\r\n";
 /// Bytes of a filler line.
 pub(crate) const FILLER: u64 = 64;
@@ -42,7 +44,7 @@ const FILL: u64 = 256 << 10;
 /// Bytes that are gathered before they are written.
 const GATHER: usize = 256 << 10;
 
-/// What a line says.
+/// The facts of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Line {
     pub(crate) epoch: u64,
@@ -74,7 +76,8 @@ impl Line {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// Reads a line, its end included. None if it is none, or its check is another one. A head has its seed in itself.
+    /// Reads a line, its end included. None if it is none, or its check is another one. A head has its seed
+    /// in itself.
     pub(crate) fn parse(text: &[u8], seed: Option<u64>) -> Option<Line> {
         let text = text.strip_suffix(b"\r\n")?.trim_ascii_end();
         let mut words = text.split(|byte| *byte == b' ');
@@ -136,7 +139,8 @@ impl IncrFile {
         IncrFile { file, seq, epoch, seed, sum, last, end, synced, begun, ahead, buffer: Vec::new() }
     }
 
-    /// Writes a batch at the end. A file that begins with it gets a SELECT of the database first, if the batch has none.
+    /// Writes a batch at the end. A file that begins with it gets a SELECT of the database first, if the
+    /// batch has none.
     ///
     /// Errors: nothing of it counts, and the file was cut back if that was possible.
     pub(crate) fn write(&mut self, batch: &Batch, db: Option<u64>, pads: bool) -> io::Result<()> {
@@ -272,7 +276,8 @@ pub(crate) fn is_select(bytes: &[u8]) -> bool {
     bytes.starts_with(SELECT)
 }
 
-/// The database that is selected last among whole commands. Cost: O(commands) if SELECT stands anywhere, else a fast search.
+/// The database that is selected last among whole commands. Cost: O(commands) if SELECT stands anywhere, else
+/// a fast search.
 pub(crate) fn last_select(bytes: &[u8]) -> Option<u64> {
     memchr::memmem::find(bytes, SELECT)?;
     let limits = resp::Limits { words_max: i32::MAX as usize, bulk_bytes_max: u32::MAX as usize };
@@ -338,8 +343,8 @@ impl Ahead {
         Ok(())
     }
 
-    /// Writes the next piece of filler, if little is left. Gives whether there was any need. The descriptor is the caller's own,
-    /// so that an error of a sync is told here and to the log.
+    /// Writes the next piece of filler, if little is left. Gives whether there was any need. The descriptor
+    /// is the caller's own, so that an error of a sync is told here and to the log.
     pub(crate) fn fill(&self, file: &dyn DiskFile, line: &[u8]) -> io::Result<bool> {
         let (from, to) = {
             let mut state = self.state();

@@ -1,10 +1,12 @@
 //! The log in the directory, as a [`Log`].
 //!
-//! - H1: a batch that was written counts when it is durable. With [`LocalLog::set_durable`] that is so when `append` is done.
-//! - H2: a file whose sync failed is never written again. All batches since its last good sync are kept, and go to a new file;
-//!   the old one is cut back to what was durable. The new file says from where on it goes (incr E3).
-//! - H3: if more was unsynced than may be kept, the new file begins behind a gap, and [`LocalLog::has_gap`] says so until a rewrite
-//!   has made a new base behind it.
+//! - H1: a batch that was written counts when it is durable. With [`LocalLog::set_durable`] that is so when
+//!   `append` is done.
+//! - H2: a file whose sync failed is never written again. All batches since its last good sync are kept, and
+//!   go to a new file; the old one is cut back to what was durable. The new file says from where on it goes
+//!   (incr E3).
+//! - H3: if more was unsynced than may be kept, the new file begins behind a gap, and [`LocalLog::has_gap`]
+//!   says so until a rewrite has made a new base behind it.
 //! - H4: before a file is followed by another it is durable (files F2).
 
 use super::incr::{IncrFile, last_select};
@@ -79,6 +81,8 @@ pub(crate) struct LocalLog {
     /// The last LSN that was appended, and the last that is durable.
     last: Lsn,
     durable: Lsn,
+    /// The number of the last batch.
+    number: Option<u64>,
     /// The database that is selected behind the last batch.
     db: Option<u64>,
     unsynced: VecDeque<Unsynced>,
@@ -136,6 +140,7 @@ impl LocalLog {
             epoch,
             last,
             durable: last,
+            number: None,
             db: None,
             unsynced: VecDeque::new(),
             unsynced_bytes: 0,
@@ -332,7 +337,7 @@ impl LocalLog {
             self.unsynced.push_back(Unsynced { batch: batch.clone(), db: self.db, end: self.incr.end });
         }
         let selected = batch.blocks.iter().rev().find_map(|block| last_select(&block.bytes));
-        (self.db, self.last) = (selected.or(self.db), batch.last);
+        (self.db, self.last, self.number) = (selected.or(self.db), batch.last, Some(batch.number));
         self.note_size(self.incr.seq, self.incr.end);
     }
 
@@ -344,8 +349,11 @@ impl LocalLog {
         if self.is_broken {
             self.afresh()?;
         }
-        // It went to the new file with the others.
-        if batch.last > self.last {
+        // One that is tried again may have gone to a new file with the others.
+        if self.number != Some(batch.number) {
+            if batch.first <= self.last {
+                return Err(io::Error::other("the LSNs of the stream go back"));
+            }
             points::reach(Point::LogWrite);
             self.incr.write(batch, self.db, self.pads)?;
             self.appended(batch);

@@ -12,7 +12,7 @@ use crate::load::aof::{CutOff, LogError, LogFile, LogProblem, cut_off, goes_on_b
 use std::fmt;
 use std::io;
 
-/// What a file of commands holds, or a base.
+/// The contents of a file of commands, or of a base.
 #[derive(Debug, Default)]
 pub struct LogFileDescription {
     pub name: String,
@@ -24,7 +24,7 @@ pub struct LogFileDescription {
     pub batches: u64,
     pub commands: u64,
     pub transactions: u64,
-    /// Of the first and the last batch, and of the epoch of the file.
+    /// LSNs of the first and the last batch, and the epoch of the file.
     pub first_lsn: Option<u64>,
     pub last_lsn: Option<u64>,
     pub epoch: Option<u64>,
@@ -36,12 +36,12 @@ pub struct LogFileDescription {
     pub damage: Option<(u64, &'static str)>,
 }
 
-/// What the directory of a log holds.
+/// The contents of a log's directory.
 #[derive(Debug)]
 pub struct LogDescription {
     pub manifest: Manifest,
     pub files: Vec<LogFileDescription>,
-    /// What keeps it from being loaded, as far as this can be seen without running a command.
+    /// The reason why it cannot be loaded, as far as this can be seen without running a command.
     pub problem: Option<LogError>,
 }
 
@@ -180,7 +180,7 @@ fn torn_in_the_middle(files: &[LogFile], about: &[LogFileDescription]) -> Result
         let error = |what| LogError { file: file.path.clone(), offset: about.ends_at, what };
         let next = goes_on_behind(&files[index + 1..]).map_err(|problem| error(LogProblem::Io(problem)))?;
         match next {
-            None if file.kind == FileKind::Incr => {}
+            None => {}
             Some(Some(from)) if from <= last => {}
             _ => return Err(error(LogProblem::Torn)),
         }
@@ -188,7 +188,7 @@ fn torn_in_the_middle(files: &[LogFile], about: &[LogFileDescription]) -> Result
     Ok(())
 }
 
-/// What a repair did.
+/// The outcome of a repair.
 #[derive(Debug, Default)]
 pub struct Repaired {
     pub cut: Vec<CutOff>,

@@ -1,11 +1,15 @@
 //! A log into a server: the base, then the files of commands in their order.
 //!
-//! - U1: commands are applied in whole units only: a batch whose checksum fits, else a command or a whole MULTI … EXEC.
-//! - U2: only the last file that has anything may end within a unit. It is cut there, with [`LogOptions::truncated`].
-//! - U3: a batch whose LSN was reached before, in the same epoch or a later one, is not applied again, but for its SELECTs.
+//! - U1: commands are applied in whole units only: a batch whose checksum fits, else a command or a whole
+//!   MULTI … EXEC.
+//! - U2: only the last file that has anything may end within a unit. It is cut there, with
+//!   [`LogOptions::truncated`].
+//! - U3: a batch whose LSN was reached before, in the same epoch or a later one, is not applied again, but
+//!   for its SELECTs.
 //! - U4: damage before that is an error with the file and the offset, and nothing is changed on the disk.
 //!
-//! Cost: O(bytes). Memory: a window of 256 KB, or the longest command, and what [`load()`](super::load()) takes for a base.
+//! Cost: O(bytes). Memory: a window of 256 KB, or the longest command, and what [`load()`](super::load())
+//! takes for a base.
 
 pub(crate) mod scan;
 
@@ -98,7 +102,7 @@ impl fmt::Display for LogError {
 
 impl std::error::Error for LogError {}
 
-/// What was cut off.
+/// A torn end that was cut off.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CutOff {
     pub file: PathBuf,
@@ -132,8 +136,8 @@ pub struct LoadedLog {
 
 /// Loads the log of a directory. None: there is none.
 ///
-/// A single file from before Redis 7, in the directory above, becomes the base first. Files are changed only at their ends (U2),
-/// and only after everything was applied.
+/// A single file from before Redis 7, in the directory above, becomes the base first. Files are changed only
+/// at their ends (U2), and only after everything was applied.
 ///
 /// Errors: see [`LogProblem`]. Keys may have been installed and commands applied by then.
 pub fn load_log(
@@ -162,8 +166,7 @@ pub fn load_log(
     for index in 0..files.len() {
         loading.file(&files, index, install)?;
     }
-    let ends = files.iter().filter(|file| file.kind == FileKind::Incr);
-    for file in ends.filter(|file| file.ends_at.get() < file.len) {
+    for file in files.iter().filter(|file| file.ends_at.get() < file.len) {
         let cut = cut_off(disk, &file.path, file.ends_at.get());
         cut.map_err(|error| file.error(file.ends_at.get(), LogProblem::Io(error)))?;
     }
@@ -298,7 +301,7 @@ impl Loading<'_> {
         self.found.is_foreign |= scan.foreign_from.is_some();
         let bytes = file.ends_at.get().min(scan.at);
         match file.kind {
-            FileKind::Base => self.found.base_bytes = file.len,
+            FileKind::Base => self.found.base_bytes = file.ends_at.get(),
             _ => {
                 file.ends_at.set(bytes);
                 self.found.incr_bytes += bytes;
@@ -382,7 +385,7 @@ impl Loading<'_> {
             Some(Some((epoch, lsn))) => (epoch, lsn) <= self.last,
             Some(None) => false,
         };
-        if !is_void || file.kind == FileKind::Base {
+        if !is_void {
             return Err(file.error(from, LogProblem::Torn));
         }
         let bytes = file.len - from;

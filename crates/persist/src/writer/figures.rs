@@ -53,7 +53,7 @@ pub struct Latency {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RewriteStatus {
     pub is_ok: bool,
-    /// Of the last one that ended; None before the first.
+    /// Time of the last one that ended; None before the first.
     pub seconds: Option<u64>,
     pub is_running: bool,
     /// Failures since the last good one.

@@ -1,4 +1,4 @@
-//! What was taken and is not written.
+//! The items that were taken and are not written.
 
 use super::Shared;
 use crate::files::local::locked;
@@ -49,7 +49,7 @@ pub(crate) struct Queue {
     pub(super) closing: Closing,
 }
 
-/// What the log thread does next.
+/// The next work of the log thread.
 pub(super) enum Todo {
     Batch(Vec<Block>),
     Mark(Mark),

@@ -244,7 +244,7 @@ impl Pen {
         Ok(())
     }
 
-    /// What is done now and then.
+    /// Work that is done now and then.
     fn tick(&mut self, upto: Option<Lsn>) {
         self.seen = upto.unwrap_or(self.seen);
         let is_whole = self.log.is_synced();

@@ -1,4 +1,4 @@
-//! What must hold for any bytes, for the hostile tests and for fuzzing.
+//! Laws that hold for any bytes, for the hostile tests and for fuzzing.
 
 use persist::{Manifest, check_file};
 

@@ -188,7 +188,7 @@ impl Install for Base {
     }
 }
 
-/// What a directory holds.
+/// The contents of a directory.
 pub struct Recovered {
     /// Commands that a base stands for, and those that were applied.
     pub in_base: usize,

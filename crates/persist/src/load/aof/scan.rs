@@ -1,8 +1,10 @@
 //! Finds whole units in a file of commands, without applying them.
 //!
-//! A unit is a batch where the file has lines about batches ([`crate::files::incr`]), else a command or MULTI … EXEC.
+//! A unit is a batch where the file has lines about batches ([`crate::files::incr`]), else a command or MULTI
+//! … EXEC.
 //!
-//! - A1: memory is a window of [`WINDOW`] bytes. Only [`Window::range`] takes more, for a command that is there.
+//! - A1: memory is a window of [`WINDOW`] bytes. Only [`Window::range`] takes more, for a command that is
+//!   there.
 //! - A2: no count and no length is trusted: both are compared with the bytes that are left in the file.
 //! - A3: a scan takes O(bytes): each is looked at a bounded number of times.
 
@@ -113,7 +115,7 @@ impl<'f> Window<'f> {
     }
 }
 
-/// What a command is to the scan.
+/// The kinds of commands that a scan tells apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommandKind {
     Multi,
@@ -122,7 +124,7 @@ pub(crate) enum CommandKind {
     Other,
 }
 
-/// What stands at an offset.
+/// The item at an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
     Command {
@@ -256,7 +258,7 @@ fn kind_of(name: &[u8], words: u64) -> CommandKind {
     }
 }
 
-/// What comes next in a file.
+/// The next part of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// Commands to apply. The line of a batch.
@@ -267,7 +269,7 @@ pub(crate) enum Unit {
     },
     /// Nothing more but notes.
     End,
-    /// What a write left that did not come to its end. All before `from` is whole.
+    /// The remains of a write that did not come to its end. All before `from` is whole.
     Torn {
         from: u64,
     },
