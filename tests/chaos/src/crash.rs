@@ -29,10 +29,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use support::rng::Rng;
 
-/// What may be lost without `always` if the machine lives on.
+/// Writes as old as this are there without `always`, too, if the machine lives on.
 const GRACE_MS: u64 = 2000;
 
-/// What all rounds counted.
+/// The figures of all rounds.
 #[derive(Default)]
 struct Tally {
     rounds: u64,
@@ -53,7 +53,7 @@ struct Course<'o> {
     options: &'o Options,
     root: PathBuf,
     data: PathBuf,
-    /// What is known to be there.
+    /// Everything that is known to be there.
     state: State,
     past: Option<Past>,
     start_ms: u64,

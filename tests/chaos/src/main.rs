@@ -93,6 +93,36 @@ pub struct Options {
     pub peer: Option<PathBuf>,
 }
 
+impl Options {
+    fn new(time: Duration) -> Options {
+        Options {
+            server: std::env::current_exe().unwrap_or_default().with_file_name("evenkeel"),
+            seed: 1,
+            time,
+            connections: 6,
+            maxmemory: "300mb".into(),
+            cap_mb: 1024,
+            data_mb: 6144,
+            slack_mb: 32,
+            hang: Duration::from_secs(120),
+            patience: Duration::from_secs(60),
+            round: 0,
+            round_time: Duration::from_secs(60),
+            rounds: 1000,
+            fsync: None,
+            dir: None,
+            tells_all: false,
+            faults: 1,
+            without: Vec::new(),
+            not: Vec::new(),
+            only: Vec::new(),
+            allows_panics: false,
+            blames: true,
+            peer: None,
+        }
+    }
+}
+
 enum Program {
     Fuzz,
     Soak,
@@ -180,31 +210,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<(Program, Opti
         Some("--help" | "-h") => return Ok(None),
         _ => return Err("which: fuzz, soak or crash?".into()),
     };
-    let mut options = Options {
-        server: std::env::current_exe().unwrap_or_default().with_file_name("evenkeel"),
-        seed: 1,
-        time: Duration::from_secs(seconds),
-        connections: 6,
-        maxmemory: "300mb".into(),
-        cap_mb: 1024,
-        data_mb: 6144,
-        slack_mb: 32,
-        hang: Duration::from_secs(120),
-        patience: Duration::from_secs(60),
-        round: 0,
-        round_time: Duration::from_secs(60),
-        rounds: 1000,
-        fsync: None,
-        dir: None,
-        tells_all: false,
-        faults: 1,
-        without: Vec::new(),
-        not: Vec::new(),
-        only: Vec::new(),
-        allows_panics: false,
-        blames: true,
-        peer: None,
-    };
+    let mut options = Options::new(Duration::from_secs(seconds));
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or(format!("{arg} needs a value"));
         let number = |text: String| text.parse::<u64>().map_err(|_| format!("{arg} needs a number"));

@@ -47,7 +47,7 @@ impl Drop for Mount {
     }
 }
 
-/// What makes the disk full.
+/// The way in which the disk gets full.
 pub enum Full {
     /// A file system of 16 MB with ballast.
     Mounted,
@@ -85,7 +85,7 @@ fn fill(
     if let Some(ballast) = ballast {
         fs::write(ballast, vec![b'b'; BALLAST_BYTES]).map_err(|e| e.to_string())?;
     }
-    // What waits has to fit when there is room again.
+    // The writes that wait have to fit when there is room again.
     let words = [
         "--appendonly",
         "yes",

@@ -40,7 +40,7 @@ pub fn remove_temporary(dir: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// What the doctor found.
+/// The doctor's finding.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Health {
     Sound,
@@ -91,7 +91,7 @@ fn marks(bytes: &[u8]) -> Vec<Mark> {
     starts.filter(begins).filter_map(mark).filter(|mark| mark.from > 0).collect()
 }
 
-/// What was done to files.
+/// Damage that was done.
 pub struct Damage {
     pub what: String,
     /// The file that the refusal has to name. None: it has to start, without some of the end.

@@ -1,4 +1,4 @@
-//! What is there after a crash, held against what was sent and what was promised.
+//! The data after a crash, held against what was sent and what was promised.
 //!
 //! - J1: the keys of a client are those of the first j of its units, for some j. `j` is at least what was promised.
 //! - J2: the accounts are what the first units of all clients make them, so each transfer is whole.
@@ -10,7 +10,7 @@ use super::writer::{Promise, Unit, WRITERS, dbs, tick};
 use std::collections::{BTreeMap, BTreeSet};
 use support::wire::{Conn, Frame, encode, quote};
 
-/// What a round left to be judged.
+/// A round that is to be judged.
 #[derive(Clone)]
 pub struct Past {
     /// The round in a few words.
@@ -19,7 +19,7 @@ pub struct Past {
     /// Counters that readers saw, and by which command.
     pub seen: [(u64, &'static str); WRITERS],
     pub killed_ms: u64,
-    /// What was acknowledged before this time is there, if the log was written.
+    /// A unit that was acknowledged before this time is there, if the log was written.
     pub safe_ms: u64,
     /// The server ended in order: all that was acknowledged while the log was written is there.
     pub is_whole: bool,
@@ -27,7 +27,7 @@ pub struct Past {
     pub is_void: bool,
 }
 
-/// What a judgement counted.
+/// The figures of a judgement.
 #[derive(Default)]
 pub struct Verdict {
     pub acked: usize,

@@ -80,7 +80,7 @@ impl Life {
         Ok(conn)
     }
 
-    /// What the process said, or its end.
+    /// The end of what the process said.
     pub fn said(&self) -> String {
         let text = fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(&text[text.len().saturating_sub(4000)..]).into_owned()

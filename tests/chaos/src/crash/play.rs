@@ -45,7 +45,7 @@ pub enum End {
     InOrder,
 }
 
-/// What happens to the log as a whole.
+/// A switch of the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Switch {
     None,

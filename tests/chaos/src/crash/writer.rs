@@ -19,18 +19,18 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A time far away.
 const FAR_MS: i64 = 4_000_000_000_000;
 
-/// What the server promises at a time.
+/// The server's promise at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Promise {
     /// The log is not written, or has no base.
     Nothing,
-    /// What was acknowledged some time ago is there.
+    /// A unit that was acknowledged some time ago is there.
     InTime,
-    /// What was acknowledged is there.
+    /// A unit that was acknowledged is there.
     Always,
 }
 
-/// What a round shares.
+/// The context of all clients of a round.
 pub struct Stage {
     pub addr: SocketAddr,
     pub began: Instant,
@@ -118,7 +118,7 @@ pub struct Unit {
     pub sent: u64,
     /// The tick and the time in milliseconds.
     pub acked: Option<(u64, u64)>,
-    /// What holds for it, once it is acknowledged.
+    /// The promise that holds for it, once it is acknowledged.
     pub promise: Promise,
 }
 
