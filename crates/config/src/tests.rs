@@ -110,7 +110,7 @@ fn what_does_not_exist_yet_may_be_taken_back_by_a_later_line() {
     let text = "daemonize yes\nsave 3600 1 300 100\nappendonly yes\nport 7000\ndaemonize no\nsave \"\"\nappendonly no\n";
     assert_eq!(load(text).unwrap().value("daemonize").as_deref(), Some(&b"no"[..]));
     for (text, left) in [
-        ("daemonize yes\nappendonly yes\ndaemonize no\n", "appendonly yes"),
+        ("daemonize yes\ntls-port 6380\ndaemonize no\n", "tls-port 6380"),
         ("daemonize no\ndaemonize yes\n", "daemonize yes"),
         ("daemonize no\ndaemonize perhaps\ndaemonize no\n", "daemonize perhaps"),
         ("port none\nport 7000\n", "port none"),
