@@ -170,7 +170,7 @@ impl Transport for Epoll {
         true
     }
 
-    fn wait(&mut self, timeout: Duration, events: &mut Vec<Event>, _: &mut Pool) {
+    fn wait(&mut self, timeout: Duration, events: &mut Vec<Event>, _: &mut Pool) -> bool {
         let timeout =
             Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
         self.events.clear();
@@ -202,6 +202,7 @@ impl Transport for Epoll {
                 events.push(Event::Half(slot));
             }
         }
+        true
     }
 }
 

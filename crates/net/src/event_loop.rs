@@ -116,7 +116,7 @@ pub(crate) struct EventLoop {
     dirty: Vec<usize>,
     /// Connections whose replies wait until their effects are durable.
     gated: Vec<usize>,
-    /// Calls to the transport so far. `unsubmitted`: a send was queued that goes out with the next call.
+    /// Calls to the transport so far that took all that was queued. `unsubmitted`: a send was queued that goes out with the next call.
     submissions: u64,
     unsubmitted: bool,
     /// Messages on their way to subscribers.
@@ -271,9 +271,7 @@ impl EventLoop {
                 self.kept_since_ns = self.local.log.clock_ns;
             }
             self.local.log.expect_late(self.taken + self.events.len() as u64);
-            for slot in std::mem::take(&mut self.leaving) {
-                self.mark_dirty(slot);
-            }
+            self.look_at_leaving();
             self.serve_fresh(io);
             self.write_all(io);
             if self.has_chores() {
@@ -293,13 +291,22 @@ impl EventLoop {
         self.say_goodbye(io);
     }
 
+    /// Connections whose last bytes were queued are looked at again.
+    fn look_at_leaving(&mut self) {
+        for slot in std::mem::take(&mut self.leaving) {
+            self.mark_dirty(slot);
+        }
+    }
+
     /// Lets the transport work and takes its events. Bookkeeping is done at once; costly events are queued.
     fn wait<T: Transport>(&mut self, io: &mut T, timeout: Duration) {
         keyspace::debug_assert_no_slot();
         let mut arrived = std::mem::take(&mut self.arrived);
-        io.wait(timeout, &mut arrived, &mut self.pool);
-        self.submissions += 1;
-        self.unsubmitted = false;
+        // A send that has not begun must not be followed by the end of its connection.
+        if io.wait(timeout, &mut arrived, &mut self.pool) {
+            self.submissions += 1;
+            self.unsubmitted = false;
+        }
         for event in arrived.drain(..) {
             match event {
                 Event::Unsent { .. } | Event::Writable(_) | Event::Mail | Event::Listener(_) => {

@@ -132,7 +132,9 @@ pub(crate) trait Transport {
 
     /// Does what is queued, sleeps until something happens or the timeout ends, and appends the events.
     /// Buffers that are not needed any more go to the pool.
-    fn wait(&mut self, timeout: Duration, events: &mut Vec<Event>, pool: &mut Pool);
+    ///
+    /// False if the system took not all of what was queued: some sends are yet to begin.
+    fn wait(&mut self, timeout: Duration, events: &mut Vec<Event>, pool: &mut Pool) -> bool;
 }
 
 /// Buffers for replies. Idle connections hold none; the buffer used last, still in the cache, is handed out

@@ -545,7 +545,7 @@ impl Transport for Uring {
         false
     }
 
-    fn wait(&mut self, timeout: Duration, events: &mut Vec<Event>, pool: &mut Pool) {
+    fn wait(&mut self, timeout: Duration, events: &mut Vec<Event>, pool: &mut Pool) -> bool {
         for slot in std::mem::take(&mut self.due) {
             if self.take_due(slot) {
                 self.begin_receiving(slot);
@@ -565,7 +565,8 @@ impl Transport for Uring {
         let leaving = self.leaving.len();
         let hurry = leaving > 0 || !self.crowd.is_empty();
         self.ring.enter(if hurry { Duration::ZERO } else { timeout });
-        if !self.ring.has_queued() {
+        let all_begun = !self.ring.has_queued();
+        if all_begun {
             self.close_removed(leaving, events);
         }
         loop {
@@ -577,6 +578,7 @@ impl Transport for Uring {
             }
         }
         self.settle(events, pool);
+        all_begun
     }
 }
 

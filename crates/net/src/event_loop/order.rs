@@ -140,6 +140,9 @@ mod tests {
         /// Bytes that were sent, and to which slot.
         said: Vec<(usize, Vec<u8>)>,
         scratch: Vec<u8>,
+        /// Sends are queued, and the system takes none of them now.
+        queues: bool,
+        is_full: bool,
     }
 
     impl Transport for Script {
@@ -178,7 +181,7 @@ mod tests {
         fn send(&mut self, slot: usize, _: &mut Socket, bytes: Vec<u8>, from: usize) -> io::Result<Sent> {
             self.answered.push(slot);
             self.said.push((slot, bytes[from..].to_vec()));
-            Ok(Sent::Done(bytes))
+            if self.queues { Ok(Sent::Queued) } else { Ok(Sent::Done(bytes)) }
         }
 
         fn remove(&mut self, _: usize, _: Socket) -> bool {
@@ -193,8 +196,9 @@ mod tests {
             true
         }
 
-        fn wait(&mut self, _: Duration, events: &mut Vec<Event>, _: &mut Pool) {
+        fn wait(&mut self, _: Duration, events: &mut Vec<Event>, _: &mut Pool) -> bool {
             events.append(&mut self.news);
+            !self.is_full
         }
     }
 
@@ -212,6 +216,7 @@ mod tests {
         fn turn_until_chores(&mut self, io: &mut Script) {
             self.wait(io, Duration::ZERO);
             self.local.log.tick();
+            self.look_at_leaving();
             self.serve_fresh(io);
             self.write_all(io);
         }
@@ -309,14 +314,29 @@ mod tests {
         pair.ask(0, "SET k 1\r\nPING");
         let first = pair.last();
         pair.ask(0, "PING\r\nINCR k");
+        // What nobody touched is told at once, and what is not durable is not.
+        pair.ask(1, "GET other");
         pair.ask(1, "GET k");
-        assert_eq!((&*pair.said(0), &*pair.said(1)), ("", "$1\r\n2\r\n"));
+        assert_eq!((&*pair.said(0), &*pair.said(1)), ("", "$-1\r\n"));
         pair.set_durable(first);
         assert_eq!(pair.said(0), "+OK\r\n+PONG\r\n");
         pair.set_durable(u64::MAX);
-        assert_eq!(pair.said(0), "+PONG\r\n:2\r\n");
+        assert_eq!((&*pair.said(0), &*pair.said(1)), ("+PONG\r\n:2\r\n", "$1\r\n2\r\n"));
         pair.ask(0, "INCR k");
         assert_eq!(pair.said(0), ":3\r\n");
+    }
+
+    /// A system that takes not all of what is queued would send the end of a connection before its last bytes.
+    #[test]
+    fn a_connection_does_not_end_before_its_last_bytes_were_taken() {
+        let mut pair = Pair::new();
+        (pair.io.queues, pair.io.is_full) = (true, true);
+        pair.ask(0, "QUIT");
+        assert_eq!(pair.said(0), "+OK\r\n");
+        assert!(pair.event_loop.conns[0].as_ref().is_some_and(|conn| !conn.doomed));
+        pair.io.is_full = false;
+        (0..10).for_each(|_| pair.turn());
+        assert!(pair.event_loop.conns[0].as_ref().is_none_or(|conn| conn.doomed));
     }
 
     #[test]
