@@ -125,10 +125,7 @@ fn fill(
     let mut conn = life.conn()?;
     let synced = conn.call(&["WAITAOF", "1", "0", "30000"]);
     if !matches!(synced.items(), Some([Frame::Int(1), _])) {
-        let reply = conn.call(&["INFO", "persistence"]);
-        let text = String::from_utf8_lossy(reply.text().unwrap_or_default()).into_owned();
-        let of_log: Vec<&str> = text.lines().filter(|line| line.starts_with("aof_")).collect();
-        let of_log = of_log.join(" ");
+        let of_log = figures(&mut conn);
         return Err(format!("WAITAOF was answered {synced} after the disk had room again: {of_log}"));
     }
     if let Some(how) = life.ended() {
@@ -143,6 +140,13 @@ fn fill(
     Ok(format!(
         "{acked} writes acknowledged, all there; {held} held; writes went on {resumed} ms after there was room"
     ))
+}
+
+/// The figures of the log, in one line.
+fn figures(conn: &mut Conn) -> String {
+    let reply = conn.call(&["INFO", "persistence"]);
+    let text = String::from_utf8_lossy(reply.text().unwrap_or_default()).into_owned();
+    text.lines().filter(|line| line.starts_with("aof_")).collect::<Vec<_>>().join(" ")
 }
 
 fn started(start: Start) -> Result<Life, String> {
@@ -258,7 +262,12 @@ fn resumes(life: &Life) -> Result<u128, String> {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    Err(format!("writes are refused for {} s after there was room:\n{}", PATIENCE.as_secs(), life.said()))
+    let of_log = figures(&mut life.conn()?);
+    Err(format!(
+        "writes are refused for {} s after there was room: {of_log}\n{}",
+        PATIENCE.as_secs(),
+        life.said()
+    ))
 }
 
 fn check(conn: &mut Conn, acked: &BTreeSet<usize>) -> Result<(), String> {
