@@ -54,6 +54,7 @@ fn directory(dir: &Path, fixes: bool) -> Result<Finding, String> {
     for path in entries(dir)? {
         let one = match path.is_dir() {
             true => log_in(&path, fixes)?,
+            false if is_temporary(&path) => None,
             false if path.extension().is_some_and(|ending| ending == "rdb") && !is_of_log(&path) => {
                 Some(file(&path)?)
             }
@@ -80,6 +81,11 @@ fn entries(dir: &Path) -> Result<Vec<PathBuf>, String> {
         .map_err(failed)?;
     paths.sort();
     Ok(paths)
+}
+
+/// A file that was being written.
+fn is_temporary(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"temp-"))
 }
 
 /// Bases are described with their log.

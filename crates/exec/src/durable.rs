@@ -72,6 +72,9 @@ pub trait Storage: Send + Sync {
     /// The LSN up to which writes are durable; None: there is no log. `waits`: somebody waits for a later one.
     fn synced(&self, waits: bool) -> Option<Lsn>;
 
+    /// Says how much waits for the log ([`Durability::set_log_full`]). Called now and then.
+    fn look_at_log(&self, server: &Server);
+
     /// Somebody waits for what was told: it is to be written now. Cost: less than a microsecond.
     fn bell(&self);
 

@@ -79,11 +79,8 @@ struct Watched {
 impl Watched {
     fn look(&self) {
         let (Some(writer), Some(server)) = (self.writer.upgrade(), self.server.upgrade()) else { return };
-        let live = &server.config.live;
         let told = self.order.get().and_then(Weak::upgrade).map_or(0, |order| order.pending_bytes());
-        let pending = writer.pending_bytes() + told as u64;
-        server.durability.set_log_full(pending > live.log_pending_bytes.size() as u64);
-        server.durability.set_log_over(pending > live.log_pending_max_bytes.size() as u64);
+        note_pending(&server, writer.pending_bytes() + told as u64);
     }
 }
 
@@ -97,6 +94,13 @@ impl Outlet for Watched {
         self.outlet.turn(upto);
         self.look();
     }
+}
+
+/// So many bytes wait for the log.
+fn note_pending(server: &Server, pending: u64) {
+    let live = &server.config.live;
+    server.durability.set_log_full(pending > live.log_pending_bytes.size() as u64);
+    server.durability.set_log_over(pending > live.log_pending_max_bytes.size() as u64);
 }
 
 /// Executes the commands of a log.
@@ -307,17 +311,13 @@ impl Files {
     }
 
     pub(super) fn begin_base(&self) -> Result<Rewrite, String> {
-        let begun = self.with_log(|running| {
-            let rewriting = running.writer.begin_rewrite().map_err(|error| error.to_string())?;
-            let rewrite = Rewrite {
-                base: rewriting.base.clone(),
-                mark: rewriting.mark.0,
-                epoch: running.writer.epoch(),
-            };
-            *running.rewriting.lock() = Some(rewriting);
-            Ok(rewrite)
-        });
-        begun.unwrap_or_else(|| Err("there is no append-only log".to_owned()))
+        // Not under the lock, which loops take: it waits for the disk.
+        let writer = self.with_log(|running| running.writer.clone());
+        let writer = writer.ok_or("there is no append-only log")?;
+        let rewriting = writer.begin_rewrite().map_err(|error| error.to_string())?;
+        let rewrite = Rewrite { base: rewriting.base.clone(), mark: rewriting.mark.0, epoch: writer.epoch() };
+        self.with_log(|running| *running.rewriting.lock() = Some(rewriting));
+        Ok(rewrite)
     }
 
     pub(super) fn end_base(&self, written: Result<u64, ()>) -> Result<(), String> {
@@ -344,6 +344,14 @@ impl Files {
             }
             running.writer.synced()
         })
+    }
+
+    /// Looks at what waits for the log: its thread may write without anything new to be told.
+    pub(super) fn look(&self, server: &Server) {
+        self.with_log(|running| {
+            let told = running.order.pending_bytes() as u64;
+            note_pending(server, told + running.writer.pending_bytes());
+        });
     }
 
     pub(super) fn ring(&self) {
@@ -446,10 +454,10 @@ fn put_aside(dir: &Path, why: &str) -> Result<(), String> {
 pub struct LogObserver(pub Weak<Server>);
 
 impl config::Observer for LogObserver {
-    fn changed(&self, directive: &config::Directive, live: &config::Live) {
+    fn changed(&self, directive: &config::Directive, _: &config::Live) {
         let Some(server) = self.0.upgrade() else { return };
         match directive.name {
-            "appendonly" => exec::durable::switch_log(&server, live.appendonly.get()),
+            "appendonly" => exec::durable::switch_log(&server),
             "appendfsync" | "aof-preallocate" | "log-unsynced-max" | "log-stuck" => {
                 exec::durable::configure_log(&server);
             }

@@ -3,9 +3,10 @@
 use super::saving::{self, Purpose};
 use crate::Server;
 use crate::mail::Mail;
+use crate::piece::{Desk, Letter, Piece, Step};
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
 
 /// Whether a last snapshot is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub(super) struct Asked {
     pub(super) waiting: Vec<(usize, u64)>,
 }
 
+/// How long loops may take to do what they had begun.
+const PASSING: Duration = Duration::from_secs(10);
 /// How often a wait looks around.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -74,6 +77,7 @@ pub fn end_in_order(server: &Arc<Server>, by_signal: Option<(Wish, bool)>) -> Re
     {
         // Nobody writes any more.
         server.work.pause.set(u64::MAX >> 1, true);
+        pass_all_loops(server);
         return match storage.close_log(server) {
             Err(why) if force => {
                 log::error!("{why}: the server ends all the same, as it was told to");
@@ -83,6 +87,34 @@ pub fn end_in_order(server: &Arc<Server>, by_signal: Option<(Wish, bool)>) -> Re
         };
     }
     saved
+}
+
+/// A loop has come to it: what it had begun before is done.
+struct Passed(Sender<()>);
+
+impl Piece for Passed {
+    fn advance(self: Box<Self>, _: &mut Desk<'_>) -> Step {
+        // Nobody may wait any more.
+        let _ = self.0.send(());
+        Step::Over(None)
+    }
+}
+
+/// Waits until all loops have done what they had begun: from then on they know of a pause.
+fn pass_all_loops(server: &Arc<Server>) {
+    let (passed, wait) = channel();
+    for loop_id in 0..server.loops() {
+        (server.work.post)(loop_id, Letter::Back(Box::new(Passed(passed.clone()))));
+    }
+    drop(passed);
+    let until = Instant::now() + PASSING;
+    for _ in 0..server.loops() {
+        if wait.recv_timeout(until.saturating_duration_since(Instant::now())).is_err() {
+            return log::warn!(
+                "an event loop does not come to its work: the server ends without waiting for it"
+            );
+        }
+    }
 }
 
 fn save_last(server: &Arc<Server>, saves: bool, force: bool) -> Result<(), String> {

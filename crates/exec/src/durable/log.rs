@@ -124,6 +124,7 @@ impl Durability {
 pub(super) fn tend(server: &Arc<Server>, _: &mut Local) {
     let Some(storage) = server.durability.storage() else { return };
     let live = &server.config.live;
+    storage.look_at_log(server);
     if !live.appendonly.get() || saving::is_busy(server) {
         return;
     }
@@ -166,10 +167,15 @@ pub fn rewrite_now(server: &Arc<Server>) -> Result<(), String> {
 }
 
 /// The log begins or ends (CONFIG SET appendonly), on a thread of its own.
-pub fn switch_log(server: &Arc<Server>, on: bool) {
+///
+/// Several switches are made one after the other; each makes the state that is wanted by then.
+pub fn switch_log(server: &Arc<Server>) {
+    static SWITCHING: Mutex<()> = Mutex::new(());
     let server = server.clone();
     let switch = move || {
         let Some(storage) = server.durability.storage() else { return };
+        let _one = SWITCHING.lock();
+        let on = server.config.live.appendonly.get();
         match storage.switch_log(&server, on) {
             Ok(()) => log::info!("the append-only log {}", if on { "is written" } else { "was ended" }),
             Err(why) => {
