@@ -18,8 +18,8 @@ pub use self::log::Rewrite;
 pub(crate) use self::log::{begin_rewrite, is_rewriting};
 pub use self::log::{configure_log, rewrite_now, switch_log};
 pub use ending::{Wish, end_in_order, give_up_end};
-pub(crate) use loading::reload;
 pub use loading::{Load, expect_load, load_at_start};
+pub(crate) use loading::{reload, reload_log};
 pub(crate) use saving::{Purpose, begin, cancel, is_busy};
 
 use crate::{Local, Server};

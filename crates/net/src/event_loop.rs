@@ -21,7 +21,7 @@ use exec::mail::Mail;
 use exec::pubsub::FanOut;
 use exec::snapshots::Streamed;
 use exec::waits::{Part, Spent};
-use exec::{Flow, Local, Server};
+use exec::{After, Local, Server, Session, Sessions};
 use keyspace::Sweep;
 use std::collections::{HashMap, VecDeque};
 use std::net::TcpListener;
@@ -851,54 +851,36 @@ impl EventLoop {
         }
     }
 
+    /// Opens a letter. Those that are not about connections are exec's.
     fn open<T: Transport>(&mut self, io: &mut T, letter: Mail) {
+        let mut done = std::mem::take(&mut self.done);
+        let mut sessions = Table { by_id: &self.by_id, conns: &mut self.conns };
+        let after = exec::receive(&self.server, &mut self.local, &mut sessions, letter, &mut done);
+        self.deliver_all(done);
+        match after {
+            After::Nothing => {}
+            After::Parked { client, until_ms, timeout_ms } => self.park(client, until_ms, timeout_ms),
+            After::LookAgain => self.releasing = Some(0),
+            After::OpenGates => self.open_gates(),
+            After::Unopened(letter) => self.open_own(io, letter),
+        }
+    }
+
+    /// Opens a letter about connections.
+    fn open_own<T: Transport>(&mut self, io: &mut T, letter: Mail) {
         match letter {
-            Mail::Reply { client, bytes, stream } => {
-                match exec::deeds::waiting_deeds(&mut self.local, client) {
-                    Some(mut deeds) => {
-                        deeds.answered(&bytes, stream);
-                        self.do_deeds(deeds);
-                    }
-                    None => self.deliver(client, bytes, stream, None),
-                }
-            }
-            Mail::Deeds(deeds) => self.do_deeds(deeds),
-            Mail::Work(letter) => {
-                let mut done = std::mem::take(&mut self.done);
-                exec::drive::receive(&self.server, &mut self.local, letter, &mut done);
-                self.deliver_all(done);
-            }
-            Mail::Errand(errand) => {
-                let slot = self.by_id.get(&errand.client);
-                let session = slot.and_then(|slot| self.conns[*slot].as_mut()).map(|conn| &mut conn.session);
-                exec::eval::perform(&self.server, &mut self.local, session, *errand);
-            }
-            Mail::Ready(keys) => exec::blocking::serve(&self.server, &mut self.local, keys),
-            Mail::Serve(waiter) => {
-                let slot = self.by_id.get(&waiter.client);
-                if let Some(conn) = slot.and_then(|slot| self.conns[*slot].as_mut()) {
-                    exec::blocking::give_to_job(&self.server, &mut self.local, &mut conn.session, &waiter);
-                }
-            }
-            Mail::Wait(wait) => self.wait_on(*wait),
-            Mail::Announce(passing) => self.local.announce(passing),
             Mail::Publish(message) => self.publishing.push_back(self.local.subscribers.fan_out(message)),
             Mail::Kill { client } => match self.by_id.get(&client) {
                 Some(&slot) => self.doom(slot),
                 None => self.pass_on_kill(client),
             },
-            Mail::Source(letter) => exec::fetching::receive(&self.server, &mut self.local, letter),
-            Mail::Retry => {
-                self.releasing = Some(0);
-                exec::drive::resume(&self.server, &mut self.local);
-            }
             Mail::Adopt(any) => {
                 if let Ok(conn) = any.downcast::<Box<Conn>>() {
                     self.adopt(io, *conn);
                 }
             }
-            Mail::Durable => self.open_gates(),
             Mail::Shutdown => self.stopping = true,
+            _ => {}
         }
     }
 
@@ -911,17 +893,6 @@ impl EventLoop {
             }
             self.mark_dirty(slot);
         }
-    }
-
-    /// Does a slice of what a committed script or transaction still has to do.
-    fn do_deeds(&mut self, deeds: Box<exec::deeds::Deeds>) {
-        let client = deeds.client();
-        let slot = self.by_id.get(&client);
-        let session = slot.and_then(|slot| self.conns[*slot].as_mut()).map(|conn| &mut conn.session);
-        let mark = self.local.log.enter(Part::Commit, client);
-        let done = exec::deeds::advance_deeds(&self.server, &mut self.local, session, deeds);
-        self.local.log.leave(&self.server.observe, Part::Commit, client, mark);
-        done.into_iter().for_each(|done| self.deliver_done(done));
     }
 
     /// Delivers all, and keeps their list for the next.
@@ -939,24 +910,16 @@ impl EventLoop {
         self.deliver(done.client, done.bytes, done.stream, done.spent);
     }
 
-    /// Parks a client whose job found nothing, for the rest of its time.
-    fn wait_on(&mut self, wait: exec::piece::Wait) {
-        let client = wait.client;
+    /// A client waits for keys from now on.
+    fn park(&mut self, client: u64, until_ms: Option<u64>, timeout_ms: Option<u64>) {
         let Some(&slot) = self.by_id.get(&client) else { return };
         let Some(conn) = self.conns[slot].as_mut() else { return };
-        let (until, session) = (conn.waits_until(), &mut conn.session);
-        match exec::blocking::wait(&self.server, &mut self.local, session, wait, until) {
-            (Flow::Parked(timeout_ms), _) => {
-                conn.state = State::Parked(until.or(timeout_ms.map(|ms| self.local.log.now_ms + ms)));
-                if let Some(Some(at)) = conn.new_deadline() {
-                    self.timers.set(client, at);
-                }
-                if conn.is_orphaned() {
-                    self.doom(slot);
-                }
-            }
-            (Flow::Stream(stream), bytes) => self.deliver(client, bytes, Some(stream), None),
-            (_, bytes) => self.deliver(client, bytes, None, None),
+        conn.state = State::Parked(until_ms.or(timeout_ms.map(|ms| self.local.log.now_ms + ms)));
+        if let Some(Some(at)) = conn.new_deadline() {
+            self.timers.set(client, at);
+        }
+        if conn.is_orphaned() {
+            self.doom(slot);
         }
     }
 
@@ -985,6 +948,24 @@ impl EventLoop {
             }
         }
         io.wait(Duration::ZERO, &mut Vec::new(), &mut self.pool);
+    }
+}
+
+/// The clients of a loop.
+struct Table<'a> {
+    by_id: &'a HashMap<u64, usize>,
+    conns: &'a mut [Option<Box<Conn>>],
+}
+
+impl Sessions for Table<'_> {
+    fn session(&mut self, client: u64) -> Option<&mut Session> {
+        let slot = *self.by_id.get(&client)?;
+        self.conns[slot].as_mut().map(|conn| &mut conn.session)
+    }
+
+    fn waits_until(&self, client: u64) -> Option<u64> {
+        let slot = *self.by_id.get(&client)?;
+        self.conns[slot].as_ref().and_then(|conn| conn.waits_until())
     }
 }
 

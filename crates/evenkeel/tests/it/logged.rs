@@ -57,6 +57,8 @@ fn what_was_acknowledged_is_there_after_a_kill() {
             assert!(!reply.starts_with('-'), "{line}: {reply}");
         }
         let digest = client.call("DEBUG DIGEST");
+        client.expect("DEBUG LOADAOF", "+OK");
+        client.expect("DEBUG DIGEST", &digest);
         server.signal("KILL");
         server.exit_code();
         digest

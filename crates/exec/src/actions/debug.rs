@@ -34,6 +34,8 @@ const HELP: &[&str] = &[
     "    How many keys a database has.",
     "JMAP",
     "    Taken without effect.",
+    "LOADAOF",
+    "    End the append-only log in order, empty all databases and load it again; others are refused meanwhile.",
     "LOG <text>",
     "    Write into the server's log.",
     "OBJECT <key>",
@@ -90,7 +92,8 @@ fn debug(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         (b"stringmatch-len", 4) => stringmatch(act, args)?,
         (b"quicklist-packed-threshold", 3) | (b"change-repl-id" | b"jmap", 2) => act.out.ok(),
         (b"reload", 2..=4) => return reload(act, args),
-        (b"loadaof" | b"restart" | b"crash-and-recover", _) => {
+        (b"loadaof", 2) => return load_aof(act),
+        (b"restart" | b"crash-and-recover", _) => {
             return Err(Error::new("ERR this DEBUG subcommand does not exist in Evenkeel yet"));
         }
         _ => of_server(act, &name, args)?,
@@ -161,6 +164,18 @@ fn reload(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
                 out.error(&format!("ERR Error trying to load the RDB dump, check server logs: {why}"))
             }
         }
+    })
+}
+
+/// `DEBUG LOADAOF`
+fn load_aof(act: &mut Act<'_, '_>) -> Result<Flow, Error> {
+    if act.in_multi || act.in_script {
+        return Err(Error::new("ERR DEBUG LOADAOF is not allowed in a transaction"));
+    }
+    let server = act.server.clone();
+    aside(act, "loadaof", move |out| match durable::reload_log(&server) {
+        Ok(()) => out.ok(),
+        Err(why) => out.error(&format!("ERR Error trying to load the AOF files, check server logs: {why}")),
     })
 }
 

@@ -101,7 +101,7 @@ impl Piece for Passed {
 }
 
 /// Waits until all loops have done what they had begun: from then on they know of a pause.
-fn pass_all_loops(server: &Arc<Server>) {
+pub(super) fn pass_all_loops(server: &Arc<Server>) {
     let (passed, wait) = channel();
     for loop_id in 0..server.loops() {
         (server.work.post)(loop_id, Letter::Back(Box::new(Passed(passed.clone()))));

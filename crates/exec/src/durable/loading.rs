@@ -102,6 +102,24 @@ pub(crate) fn reload(server: &Arc<Server>, flush: bool) -> Result<(), String> {
     loaded
 }
 
+/// Ends the log in order, empties all databases and loads it again: DEBUG LOADAOF. For a thread that is not demoted.
+///
+/// Errors: a sentence; the log cannot be written, and all is as before; or the keyspace holds what was loaded before the fault.
+pub(crate) fn reload_log(server: &Arc<Server>) -> Result<(), String> {
+    let Some(storage) = server.durability.storage() else { return Err("there are no files".into()) };
+    if !server.config.live.appendonly.get() {
+        return Err("there is no append-only log (appendonly is no)".into());
+    }
+    let load = Load::begin(server);
+    super::ending::pass_all_loops(server);
+    storage.close_log(server)?;
+    empty(&server.keyspace);
+    scripts::Change::FlushLibraries.make(&server.scripts.code)?;
+    let loaded = storage.load_at_start(server);
+    drop(load);
+    loaded
+}
+
 fn empty(keyspace: &Keyspace) {
     let mut view = View::whole(keyspace, 0, stdx::clock::wall_ms());
     for db in 0..keyspace.databases() {

@@ -1,0 +1,110 @@
+//! How a loop opens its letters: all but those about connections themselves, which are the transport's.
+//!
+//! - R1: a letter changes and tells what it has to, and then its replies are in `done` (exec X3).
+//! - R2: the loop does what [`After`] says before the next letter.
+
+use crate::mail::Mail;
+use crate::{Flow, Local, Server, Session, blocking, deeds, drive, eval, fetching};
+use observe::waits::Part;
+use std::sync::Arc;
+use work::piece::Delivery;
+
+/// The clients of a loop, by their numbers.
+pub trait Sessions {
+    fn session(&mut self, client: u64) -> Option<&mut Session>;
+
+    /// Until when a client's command may wait at most (milliseconds since 1970), if that is known already.
+    fn waits_until(&self, client: u64) -> Option<u64>;
+}
+
+/// What is left for the loop to do.
+pub enum After {
+    Nothing,
+    /// This client waits for keys: until then, or for so many milliseconds; for ever if neither is given.
+    Parked {
+        client: u64,
+        until_ms: Option<u64>,
+        timeout_ms: Option<u64>,
+    },
+    /// Clients whose commands were held are to be looked at again.
+    LookAgain,
+    /// Replies that waited for the log may leave.
+    OpenGates,
+    /// It is no letter for this.
+    Unopened(Mail),
+}
+
+/// Opens a letter; replies that became ready go to `done`. Cost: a slice of what the letter asks for.
+pub fn receive(
+    server: &Arc<Server>,
+    local: &mut Local,
+    sessions: &mut dyn Sessions,
+    letter: Mail,
+    done: &mut Vec<Delivery>,
+) -> After {
+    match letter {
+        Mail::Reply { client, bytes, stream } => match deeds::waiting_deeds(local, client) {
+            Some(mut waiting) => {
+                waiting.answered(&bytes, stream);
+                do_deeds(server, local, sessions, waiting, done);
+            }
+            None => done.push(Delivery { client, bytes, stream, spent: None, selected: None }),
+        },
+        Mail::Deeds(deeds) => do_deeds(server, local, sessions, deeds, done),
+        Mail::Work(letter) => drive::receive(server, local, letter, done),
+        Mail::Errand(errand) => {
+            let session = sessions.session(errand.client);
+            eval::perform(server, local, session, *errand);
+        }
+        Mail::Ready(keys) => blocking::serve(server, local, keys),
+        Mail::Serve(waiter) => {
+            if let Some(session) = sessions.session(waiter.client) {
+                blocking::give_to_job(server, local, session, &waiter);
+            }
+        }
+        Mail::Wait(wait) => return wait_on(server, local, sessions, *wait, done),
+        Mail::Announce(announced) => local.announce(announced),
+        Mail::Source(letter) => fetching::receive(server, local, letter),
+        Mail::Retry => {
+            drive::resume(server, local);
+            return After::LookAgain;
+        }
+        Mail::Durable => return After::OpenGates,
+        letter => return After::Unopened(letter),
+    }
+    After::Nothing
+}
+
+/// Does a slice of what a committed script or transaction still has to do.
+fn do_deeds(
+    server: &Arc<Server>,
+    local: &mut Local,
+    sessions: &mut dyn Sessions,
+    deeds: Box<deeds::Deeds>,
+    done: &mut Vec<Delivery>,
+) {
+    let client = deeds.client();
+    let mark = local.log.enter(Part::Commit, client);
+    done.extend(deeds::advance_deeds(server, local, sessions.session(client), deeds));
+    local.log.leave(&server.observe, Part::Commit, client, mark);
+}
+
+/// Parks a client whose job found nothing, for the rest of its time.
+fn wait_on(
+    server: &Arc<Server>,
+    local: &mut Local,
+    sessions: &mut dyn Sessions,
+    wait: work::piece::Wait,
+    done: &mut Vec<Delivery>,
+) -> After {
+    let client = wait.client;
+    let until_ms = sessions.waits_until(client);
+    let Some(session) = sessions.session(client) else { return After::Nothing };
+    let (stream, bytes) = match blocking::wait(server, local, session, wait, until_ms) {
+        (Flow::Parked(timeout_ms), _) => return After::Parked { client, until_ms, timeout_ms },
+        (Flow::Stream(stream), bytes) => (Some(stream), bytes),
+        (_, bytes) => (None, bytes),
+    };
+    done.push(Delivery { client, bytes, stream, spent: None, selected: None });
+    After::Nothing
+}
