@@ -149,6 +149,8 @@ pub(crate) struct Conn {
     gates: Gates,
     /// In the loop's list of connections that have such bytes.
     pub(crate) gated: bool,
+    /// Since when its replies wait for the log (monotonic clock).
+    pub(crate) gated_since_ns: Option<u64>,
     /// Bytes the socket did not take, and the offset of the first unsent one.
     unsent: Option<(Vec<u8>, usize)>,
     /// The socket is full; the transport reports when it has room.
@@ -246,6 +248,7 @@ impl Conn {
             out: Reply::new(false),
             gates: Gates::default(),
             gated: false,
+            gated_since_ns: None,
             unsent: None,
             blocked: false,
             blocked_ns: None,

@@ -703,6 +703,11 @@ impl EventLoop {
                 return false;
             }
         };
+        if flushed == Flushed::Gated {
+            conn.gated_since_ns.get_or_insert(self.local.log.clock_ns);
+        } else if let Some(since_ns) = conn.gated_since_ns.take() {
+            self.local.log.waited_for_log(&self.server.observe, &conn.session.info, since_ns);
+        }
         if flushed == Flushed::Queued {
             self.unsubmitted = true;
             conn.sent_with = self.submissions;

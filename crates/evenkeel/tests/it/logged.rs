@@ -206,6 +206,9 @@ fn under_always_a_reply_waits_for_the_disk_and_nobody_else_does() {
     reader.expect_reply("\"2\"");
     blocked.expect_reply("[\"waited\", \"y\"]");
     other.expect_reply(":1");
+    // And whoever waited is told for what.
+    let waits = free.call("EVENKEEL WAITS");
+    assert!(waits.contains("\"log\""), "{waits}");
 }
 
 /// A file that may not grow stands for a full disk.

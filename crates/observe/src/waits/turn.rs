@@ -20,6 +20,9 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use stdx::clock::thread_cpu_ns;
 
+/// A wait for the log that is worth noting.
+const LOG_NS: u64 = 20_000_000;
+
 /// The age up to which a reading of the CPU clock serves for the next turn (T2).
 const CPU_BASE_NS: u64 = 500_000;
 /// Long pieces kept per turn.
@@ -570,6 +573,15 @@ impl TurnLog {
             let command = holder.as_ref().map_or("unknown", |holder| holder.command());
             let culprit = Culprit::of((What::Commit, ns), holder, command);
             request.behind = Some(self.note_wait(observe, client, (What::Commit, ns), Arc::new(culprit)));
+        }
+    }
+
+    /// Notes that a client's replies have waited for the log until now, if that took long. A sync takes some milliseconds
+    /// on many disks, and is no news.
+    pub fn waited_for_log(&mut self, observe: &Observe, client: &Arc<ClientInfo>, since_ns: u64) {
+        let ns = self.clock_ns.saturating_sub(since_ns);
+        if ns >= LOG_NS {
+            self.note_nobody(observe, client, (What::Log, ns));
         }
     }
 
