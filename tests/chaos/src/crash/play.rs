@@ -239,7 +239,9 @@ fn rest(rng: &mut Rng, most_ms: usize) {
 /// Sends a command. Errors: one, but for the news that something is under way.
 fn tell(conn: &mut Conn, words: &[&str]) -> Result<Frame, String> {
     let reply = conn.call(words);
-    let is_news = matches!(&reply, Frame::Error(text) if text.starts_with(b"ERR Background"));
+    // Another snapshot or rewrite is under way.
+    let news: [&[u8]; 2] = [b"ERR Background", b"ERR Another child process"];
+    let is_news = matches!(&reply, Frame::Error(text) if news.iter().any(|begin| text.starts_with(begin)));
     match reply {
         Frame::Error(_) | Frame::Gone(_) if !is_news => {
             Err(format!("{} was answered {reply}", words.join(" ")))
