@@ -158,8 +158,8 @@ fn everysec_syncs_once_a_second() {
     let (mut outlet, mut source) = (living.outlet(), Source::new(3, 0));
     source.give(&mut outlet);
     until("written", || living.pending_bytes() == 0);
-    until("synced", || living.figures().syncs.count == 1);
-    assert_eq!(living.figures().pending_syncs, 0);
+    until("synced", || living.figures().syncs.count >= 1);
+    until("idle", || living.figures().pending_syncs == 0);
     living.close().expect("room");
 }
 
