@@ -4,10 +4,10 @@ mod aof;
 
 pub use self::aof::LogObserver;
 
+use arc_swap::ArcSwapOption;
 use config::Config;
 use exec::Server;
 use exec::durable::{KeyFacts, Load, Rewrite, SaveOut, SavePlan, Storage};
-use parking_lot::Mutex;
 use persist::disk::RealDisk;
 use persist::{Damaged, IntoKeyspace, Kept, Options, Progress, SaveFile, Unknown};
 use rdb::Dialect;
@@ -20,7 +20,8 @@ use value::Value;
 pub struct Files {
     config: Arc<Config>,
     progress: Progress,
-    log: Mutex<Option<self::aof::Running>>,
+    /// Loops look at it, so there is no lock.
+    log: ArcSwapOption<self::aof::Running>,
 }
 
 impl Files {
@@ -30,7 +31,9 @@ impl Files {
         let files = Files::new(config);
         let dir = files.dir();
         files.check_dir(dir.as_os_str().as_encoded_bytes())?;
-        check_name(&config.live.dbfilename.get())?;
+        check_name("dbfilename", &config.live.dbfilename.get())?;
+        check_name("appendfilename", &config.live.appendfilename.get())?;
+        check_name("appenddirname", &config.live.appenddirname.get())?;
         match persist::remove_leftovers(&RealDisk, &dir) {
             Ok(0) => {}
             Ok(removed) => log::info!("removed {removed} unfinished snapshots of former processes"),
@@ -40,7 +43,7 @@ impl Files {
     }
 
     fn new(config: &Arc<Config>) -> Files {
-        Files { config: config.clone(), progress: Progress::default(), log: Mutex::new(None) }
+        Files { config: config.clone(), progress: Progress::default(), log: ArcSwapOption::empty() }
     }
 
     fn dir(&self) -> PathBuf {
@@ -90,10 +93,10 @@ impl Files {
 /// Keys that are named in the log.
 const SKIPPED_SHOWN: usize = 20;
 
-/// The name of the snapshot's file has to be one of `dir`.
-pub fn check_name(name: &[u8]) -> Result<(), String> {
+/// A name of a file or directory has to be one of `dir`.
+fn check_name(directive: &str, name: &[u8]) -> Result<(), String> {
     if name.is_empty() || name.contains(&b'/') || name == b"." || name == b".." {
-        return Err("dbfilename can't be a path, just a filename".to_owned());
+        return Err(format!("{directive} can't be a path, just a filename"));
     }
     Ok(())
 }
@@ -240,7 +243,7 @@ impl config::Observer for FilesObserver {
         let text = directive.kind.shown(value);
         match directive.name {
             "dir" => Files::new(&self.0).check_dir(&text),
-            "dbfilename" => check_name(&text),
+            "dbfilename" => check_name("dbfilename", &text),
             _ => Ok(()),
         }
     }

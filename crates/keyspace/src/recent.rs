@@ -10,7 +10,7 @@
 use crate::Keyspace;
 use crate::sequence::Lsn;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// More room than this is given back when the keys are dropped.
 const ROOM: usize = 1024;
@@ -20,11 +20,13 @@ pub(crate) struct Durable {
     upto: AtomicU64,
     /// The last write to whole databases (R3).
     pub(crate) all: AtomicU64,
+    /// Keys that are kept.
+    keys: AtomicUsize,
 }
 
 impl Default for Durable {
     fn default() -> Durable {
-        Durable { upto: AtomicU64::new(Lsn::MAX), all: AtomicU64::new(0) }
+        Durable { upto: AtomicU64::new(Lsn::MAX), all: AtomicU64::new(0), keys: AtomicUsize::new(0) }
     }
 }
 
@@ -37,8 +39,10 @@ pub(crate) struct Recent {
 
 impl Recent {
     #[cold]
-    pub(crate) fn note(&mut self, hash: u64, lsn: Lsn, durable: Lsn) {
+    pub(crate) fn note(&mut self, hash: u64, lsn: Lsn, kept: &Durable) {
+        let durable = kept.upto.load(Ordering::Acquire);
         if self.newest <= durable && !self.keys.is_empty() {
+            kept.keys.fetch_sub(self.keys.len(), Ordering::Relaxed);
             if self.keys.capacity() > ROOM {
                 let keys = std::mem::take(&mut self.keys);
                 stdx::reclaim::defer(keys.len() * 16, move || drop(keys));
@@ -46,7 +50,10 @@ impl Recent {
                 self.keys.clear();
             }
         }
-        let of = self.keys.entry(hash).or_insert(lsn);
+        let of = self.keys.entry(hash).or_insert_with(|| {
+            kept.keys.fetch_add(1, Ordering::Relaxed);
+            lsn
+        });
         *of = (*of).max(lsn);
         self.newest = self.newest.max(lsn);
     }
@@ -70,6 +77,12 @@ impl Keyspace {
     #[inline]
     pub fn durable(&self) -> Lsn {
         self.durable.upto.load(Ordering::Acquire)
+    }
+
+    /// Keys that are kept for that: those written since, and some that are durable by now. At most as many as the log may have
+    /// waiting.
+    pub fn undurable_keys(&self) -> usize {
+        self.durable.keys.load(Ordering::Relaxed)
     }
 
     /// Says so. `Lsn::MAX`: whatever is visible counts as durable.

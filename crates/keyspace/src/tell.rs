@@ -57,7 +57,7 @@ impl At {
     }
 }
 
-/// Who hears of something.
+/// The listeners that hear of something.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum To {
     All,
@@ -87,7 +87,7 @@ pub type Announce = Option<Arc<dyn Effects>>;
 /// Numbers of keyspaces, for their threads.
 static TELLS: AtomicU64 = AtomicU64::new(1);
 
-/// Who listens, and the slots of those who write. See the module.
+/// The listener, and the slots of the threads that write. See the module.
 pub(crate) struct Tell {
     id: u64,
     slots: Slots,

@@ -661,7 +661,7 @@ impl<'k> View<'k> {
         let Store::Locked(guard) = &mut self.store else { return };
         let shard = guard.get_mut(shard_of(hash));
         if self.keyspace.gates() {
-            shard.recent.note(hash, self.changes.lsn, self.keyspace.durable());
+            shard.recent.note(hash, self.changes.lsn, &self.keyspace.durable);
         }
         if keep.walk() {
             let write = Write { db: self.db, hash, key, lsn: self.changes.lsn, edits: how == Touch::Edit };

@@ -32,7 +32,7 @@ pub enum Policy {
     Flush,
     /// They stay; one of the same name is an error.
     Append,
-    /// Those of the same name go.
+    /// Libraries of the same name go.
     Replace,
 }
 

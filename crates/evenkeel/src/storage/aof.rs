@@ -26,8 +26,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+/// How long the end of a log waits for a rewrite that is ending.
+const LETTING_GO: Duration = Duration::from_secs(20);
 /// Beside a log without a base (A1).
 const UNFINISHED: &str = "unfinished";
 
@@ -96,6 +98,19 @@ impl Outlet for Watched {
     }
 }
 
+/// The only owner of something, as soon as others have let go of it. None: they do not.
+fn alone<T>(mut shared: Arc<T>) -> Option<T> {
+    let until = Instant::now() + LETTING_GO;
+    loop {
+        match Arc::try_unwrap(shared) {
+            Ok(owned) => return Some(owned),
+            Err(_) if Instant::now() >= until => return None,
+            Err(still) => shared = still,
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// So many bytes wait for the log.
 fn note_pending(server: &Server, pending: u64) {
     let live = &server.config.live;
@@ -158,7 +173,7 @@ fn place(config: &Config) -> Place {
 impl Files {
     /// Loads the log, or the snapshot where there is no log yet, and begins to write.
     pub(super) fn load_and_log(&self, server: &Arc<Server>) -> Result<(), String> {
-        let (place, began) = (place(&self.config), std::time::Instant::now());
+        let (place, began) = (place(&self.config), Instant::now());
         drop(lock(&place.dir)?);
         put_unfinished_aside(&place.dir)?;
         let load = Load::begin(server);
@@ -243,29 +258,34 @@ impl Files {
             .map_err(|error| format!("no thread could be started: {error}"))?;
         let _ = later.set(Arc::downgrade(&order));
         server.keyspace.listen(order.clone());
-        *self.log.lock() = Some(Running { writer, order, gate, _lock: lock, rewriting: Mutex::new(None) });
+        let running = Running { writer, order, gate, _lock: lock, rewriting: Mutex::new(None) };
+        self.log.store(Some(Arc::new(running)));
         Ok(())
     }
 
-    /// Ends the log: what was told is written.
+    /// Ends the log: what was told is written, if that can be. An operator who ends a log that cannot be written gives up what
+    /// waits for it.
     pub(super) fn end_log(&self, server: &Arc<Server>) {
-        if let Err(why) = self.stop_log(server) {
-            log::error!("the append-only log was not ended in order: {why}");
+        let ended = self.drain(server).and(self.stop_log(server));
+        if let Err(why) = ended {
+            log::error!("the append-only log was ended, and does not hold the last writes: {why}");
         }
     }
 
+    /// Ends the log; afterwards no reply and no writer waits for it. Errors: something was not written.
     fn stop_log(&self, server: &Arc<Server>) -> Result<(), String> {
-        self.drain(server)?;
-        let Some(Running { writer, order, gate, .. }) = self.log.lock().take() else { return Ok(()) };
+        let Some(running) = self.log.swap(None) else { return Ok(()) };
+        let Some(Running { writer, order, gate, .. }) = alone(running) else {
+            return Err("its files are still in use".to_owned());
+        };
         order.stop();
         drop(order);
-        let closed = match Arc::try_unwrap(writer) {
-            Ok(writer) => writer.close(),
-            Err(_) => Err("it is still in use".to_owned()),
-        };
+        let closed =
+            alone(writer).map_or_else(|| Err("its files are still in use".to_owned()), Writer::close);
         gate.open(server);
         server.durability.set_log_full(false);
         server.durability.set_log_over(false);
+        server.durability.set_log_stopped(server, None);
         closed
     }
 
@@ -287,11 +307,11 @@ impl Files {
     }
 
     fn with_log<T>(&self, f: impl FnOnce(&Running) -> T) -> Option<T> {
-        self.log.lock().as_ref().map(f)
+        self.log.load().as_ref().map(|running| f(running))
     }
 
     pub(super) fn switch(&self, server: &Arc<Server>, on: bool) -> Result<(), String> {
-        let runs = self.log.lock().is_some();
+        let runs = self.log.load().is_some();
         match (on, runs) {
             (true, false) => self.run_without_base(server),
             (false, true) => {
@@ -303,6 +323,7 @@ impl Files {
     }
 
     pub(super) fn close(&self, server: &Arc<Server>) -> Result<(), String> {
+        self.drain(server)?;
         self.stop_log(server)
     }
 

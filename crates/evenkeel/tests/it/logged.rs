@@ -198,12 +198,24 @@ fn under_always_a_reply_waits_for_the_disk_and_nobody_else_does() {
     reader.expect("GET untouched", "\"1\"");
     reader.expect("PING", "+PONG");
     reader.expect("PUBLISH c m", ":0");
-    // A read of what is not durable yet waits with it.
+    // A read of what is not durable yet waits with it, also if a long command wrote it.
+    let pairs: String = (0..600).map(|n| format!(" many:{n} x")).collect();
+    let mut bulk = server.client();
+    bulk.send(crate::support::encode_line(&format!("MSET{pairs}")));
+    let deadline = Instant::now() + PATIENCE;
+    while !reader.call("INFO keyspace").contains("db0:keys=6") {
+        assert!(Instant::now() < deadline, "the MSET does not commit");
+    }
+    let mut reader_of_many = server.client();
+    reader_of_many.send("GET many:7\r\n");
+    assert_eq!(reader_of_many.reply_within(SILENCE), None);
     reader.send("GET a\r\n");
     assert_eq!(reader.reply_within(SILENCE), None);
     let mut free = server.client();
     free.expect("DEBUG POINT log-sync OFF", "+OK");
     reader.expect_reply("\"2\"");
+    reader_of_many.expect_reply("\"x\"");
+    bulk.expect_reply("+OK");
     blocked.expect_reply("[\"waited\", \"y\"]");
     other.expect_reply(":1");
     // And whoever waited is told for what.
@@ -253,6 +265,36 @@ fn a_full_disk_stops_writes_until_there_is_room() {
     };
     let server = start_in(folder.path(), EVERYSEC);
     ready(&server).expect("DEBUG DIGEST", &digest);
+}
+
+#[test]
+fn a_log_that_cannot_be_written_can_be_ended() {
+    if foreign() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut server = start_in(folder.path(), EVERYSEC);
+    let mut client = ready(&server);
+    client.expect("SET k v", "+OK");
+    limit_files(&server, "4096");
+    let big = format!("SET big {}", "x".repeat(8000));
+    let deadline = Instant::now() + PATIENCE;
+    while !client.call(&big).starts_with("-MISCONF ") {
+        assert!(Instant::now() < deadline);
+    }
+    // An end that would lose what was acknowledged does not happen.
+    client.expect("SHUTDOWN", "-ERR Errors trying to SHUTDOWN. Check logs.");
+    assert!(client.call("SET k w").starts_with("-MISCONF ") && server.is_running());
+    client.expect("CONFIG SET appendonly no", "+OK");
+    server.await_words("does not hold the last writes");
+    client.expect("SET k w", "+OK");
+    limit_files(&server, "unlimited");
+    client.expect("CONFIG SET appendonly yes", "+OK");
+    await_info(&mut client, "aof_rewrites:2\\r");
+    server.signal("KILL");
+    server.exit_code();
+    let server = start_in(folder.path(), EVERYSEC);
+    ready(&server).expect("GET k", "\"w\"");
 }
 
 fn limit_files(server: &Server, bytes: &str) {

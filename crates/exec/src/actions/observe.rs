@@ -158,6 +158,7 @@ fn add_own_figures(server: &Server, s: &mut Snapshot) {
         ("turns_handed_over", server.work.turns.handovers()),
         ("snapshots_open", server.keyspace.active_snapshots() as u64),
         ("last_lsn", server.keyspace.last_lsn()),
+        ("undurable_keys", server.keyspace.undurable_keys() as u64),
         ("connections_moved", server.observe.stats.registry.counter(Counter::ConnectionsMoved)),
     ];
     let (kept, oldest_ms) = server.keyspace.retained();
