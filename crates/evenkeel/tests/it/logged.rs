@@ -27,6 +27,19 @@ fn last_file(dir: &Path) -> PathBuf {
     dir.join("appendonlydir").join(last.expect("a file of commands"))
 }
 
+/// Ends a server at once.
+fn kill(server: &mut Server) {
+    server.signal("KILL");
+    server.exit_code();
+}
+
+/// Ends a server in order.
+#[track_caller]
+fn end(server: &mut Server) {
+    server.signal("TERM");
+    assert_eq!(server.exit_code(), Some(0));
+}
+
 #[test]
 fn what_was_acknowledged_is_there_after_a_kill() {
     if foreign() {
@@ -59,8 +72,7 @@ fn what_was_acknowledged_is_there_after_a_kill() {
         let digest = client.call("DEBUG DIGEST");
         client.expect("DEBUG LOADAOF", "+OK");
         client.expect("DEBUG DIGEST", &digest);
-        server.signal("KILL");
-        server.exit_code();
+        kill(&mut server);
         digest
     };
     let server = start_in(folder.path(), ALWAYS);
@@ -119,8 +131,7 @@ fn a_rewrite_makes_the_log_short_and_loses_nothing() {
         client.expect("SADD ints 18", ":1");
         assert!(log_files(folder.path()).iter().any(|name| name.ends_with(".base.rdb")));
         let digest = client.call("DEBUG DIGEST");
-        server.signal("KILL");
-        server.exit_code();
+        kill(&mut server);
         digest
     };
     let server = start_in(folder.path(), ALWAYS);
@@ -148,8 +159,7 @@ fn the_log_begins_and_ends_while_the_server_runs() {
         client.expect("SET late x", "+OK");
         client.expect("WAITAOF 1 0 0", "[:1, :0]");
         let digest = client.call("DEBUG DIGEST");
-        server.signal("KILL");
-        server.exit_code();
+        kill(&mut server);
         digest
     };
     let server = start_in(folder.path(), EVERYSEC);
@@ -259,8 +269,7 @@ fn a_full_disk_stops_writes_until_there_is_room() {
         }
         client.expect("WAITAOF 1 0 0", "[:1, :0]");
         let digest = client.call("DEBUG DIGEST");
-        server.signal("KILL");
-        server.exit_code();
+        kill(&mut server);
         digest
     };
     let server = start_in(folder.path(), EVERYSEC);
@@ -291,8 +300,7 @@ fn a_log_that_cannot_be_written_can_be_ended() {
     limit_files(&server, "unlimited");
     client.expect("CONFIG SET appendonly yes", "+OK");
     await_info(&mut client, "aof_rewrites:2\\r");
-    server.signal("KILL");
-    server.exit_code();
+    kill(&mut server);
     let server = start_in(folder.path(), EVERYSEC);
     ready(&server).expect("GET k", "\"w\"");
 }
@@ -319,8 +327,7 @@ fn a_torn_end_is_cut_off_and_damage_before_it_is_named() {
                 client.expect("WAITAOF 1 0 0", "[:1, :0]");
             }
         }
-        server.signal("TERM");
-        assert_eq!(server.exit_code(), Some(0));
+        end(&mut server);
     }
     let file = last_file(folder.path());
     let whole = std::fs::read(&file).expect("the file");
@@ -331,8 +338,7 @@ fn a_torn_end_is_cut_off_and_damage_before_it_is_named() {
         server.await_words("was torn");
         let keys: usize = client.call("DBSIZE").trim_start_matches(':').parse().expect("a number");
         assert!((80..100).contains(&keys), "{keys}");
-        server.signal("KILL");
-        server.exit_code();
+        kill(&mut server);
     }
     let mut broken = whole;
     let at = broken.windows(4).position(|four| four == b"\r\nk3").expect("k3..") + 2;
@@ -372,8 +378,7 @@ fn redis_starts_from_our_log_and_we_from_its() {
     {
         let mut server = start_in(folder.path(), EVERYSEC);
         write(&mut ready(&server));
-        server.signal("TERM");
-        assert_eq!(server.exit_code(), Some(0));
+        end(&mut server);
     }
     let Some(mut redis) = Server::redis(&["--dir", &dir, "--appendonly", "yes"]) else { return };
     let mut client = redis.client();

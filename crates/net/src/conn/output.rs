@@ -1,0 +1,245 @@
+//! The bytes that go out of a connection: replies, messages between them, and what may not leave yet.
+
+use super::*;
+
+impl Conn {
+    /// Ends the wait with a reply that came by mail, and leaves when effects up to `gate` are durable.
+    pub(crate) fn resume(&mut self, bytes: Vec<u8>, stream: Option<Box<dyn Stream>>, gate: Lsn) {
+        if gate > 0 {
+            self.session.gate = self.session.gate.max(gate);
+            self.gates.close(self.out.len(), gate);
+        }
+        self.session.set_flag(flag::BLOCKED, false);
+        self.state = State::Running;
+        self.session.hushed = false;
+        // The reply may be that of HELLO.
+        self.out.set_resp3(self.session.resp3);
+        if self.session.mutes_reply() {
+            return self.session.take_told(&mut self.out);
+        }
+        self.stream = stream;
+        if self.is_http() {
+            return self.replied(bytes);
+        }
+        if self.out.is_empty() && bytes.len() > KEEP {
+            // Large replies are handed over, not copied.
+            self.out = Reply::with_buffer(bytes, self.session.resp3);
+        } else {
+            self.out.encoded(&bytes);
+        }
+    }
+
+    /// Appends a message that is no reply. It goes between replies, never inside one; during a stream it
+    /// waits. True if the connection has to be continued to write it.
+    pub(crate) fn push(&mut self, message: &Encoded, pool: &mut Pool) -> bool {
+        match message {
+            Encoded::Short(bytes) if self.takes_messages() => {
+                if self.out.capacity() == 0 {
+                    self.out.swap(&mut pool.get());
+                }
+                self.out.encoded(bytes);
+                self.told += bytes.len();
+                return false;
+            }
+            Encoded::Short(bytes) => self.behind.push_back(Shared::Own(bytes.clone())),
+            Encoded::Long(parts) => self.behind.extend(parts.iter().cloned()),
+        }
+        self.behind_bytes += message.len();
+        true
+    }
+
+    /// Whether a short message may be copied to `out`. A full `out` takes none, so that its buffer does not
+    /// grow by leaps.
+    pub(super) fn takes_messages(&self) -> bool {
+        !self.session.hushed
+            && self.stream.is_none()
+            && self.behind.is_empty()
+            && self.out.len() < MESSAGES_MAX
+    }
+
+    /// Whether waiting messages can be written; also true while a command is blocked.
+    pub(super) fn has_messages(&self) -> bool {
+        !self.behind.is_empty() && !self.session.hushed && self.stream.is_none() && self.written() < OUT_HIGH
+    }
+
+    /// Writes up to [`STREAM_PART`] bytes of the waiting messages.
+    pub(super) fn write_behind(&mut self) {
+        let until = self.out.len() + STREAM_PART;
+        while let Some(piece) = self.behind.front() {
+            let room = until.saturating_sub(self.out.len());
+            if room == 0 {
+                return;
+            }
+            let rest = &piece[self.behind_from..];
+            let part = rest.len().min(room);
+            self.out.encoded(&rest[..part]);
+            self.behind_bytes -= part;
+            self.behind_from += part;
+            if self.behind_from == piece.len() {
+                self.behind_from = 0;
+                if let Some(piece) = self.behind.pop_front()
+                    && piece.len() >= exec::job::MANY_BYTES
+                {
+                    exec::job::discard(piece);
+                }
+            }
+        }
+        self.behind = Queue::default();
+    }
+
+    /// Returns its socket. Large buffers are freed on another thread.
+    pub(crate) fn dismiss(mut self, server: &Server) -> Socket {
+        self.set_thirsty(server, None);
+        self.drop_open();
+        let unsent = self.unsent.take().map_or(Vec::new(), |(bytes, _)| bytes);
+        let end = self.input.len();
+        for buffer in [self.input.take_to(end), self.out.take(), unsent] {
+            if buffer.capacity() >= exec::job::MANY_BYTES {
+                exec::job::discard(buffer);
+            }
+        }
+        if self.behind_bytes >= exec::job::MANY_BYTES {
+            exec::job::discard(self.behind);
+        }
+        if let Some(held) = self.held.take() {
+            exec::job::discard(held);
+        }
+        self.socket
+    }
+
+    /// Takes back the bytes that the transport could not send.
+    pub(crate) fn put_back(&mut self, bytes: Vec<u8>, from: usize, blocked: bool, now_ns: u64) {
+        debug_assert!(self.unsent.is_none(), "one send at a time");
+        let rest = (bytes.len() - from) as u64;
+        add(&self.session.info.net_out, rest.wrapping_neg());
+        self.unsent = Some((bytes, from));
+        self.blocked = blocked;
+        if blocked {
+            self.blocked_ns.get_or_insert(now_ns);
+        }
+    }
+
+    /// Notes that the socket has room again. Returns when it ran out of room (monotonic clock).
+    pub(crate) fn unblock(&mut self) -> Option<u64> {
+        self.blocked = false;
+        self.blocked_ns.take()
+    }
+
+    /// Takes those of the bytes to be sent that may leave; None: none may.
+    #[cold]
+    pub(super) fn take_free(&mut self, durable: Lsn) -> Option<Vec<u8>> {
+        let free = self.gates.free(self.out.len(), durable);
+        if free == 0 {
+            return None;
+        }
+        self.gates.left(free);
+        let mut bytes = self.out.take();
+        if free < bytes.len() {
+            self.out.encoded(&bytes.split_off(free));
+        }
+        Some(bytes)
+    }
+
+    /// Sends what waits, as far as it tells of nothing behind `durable`.
+    pub(crate) fn flush<T: Transport>(
+        &mut self,
+        io: &mut T,
+        slot: usize,
+        (local, durable): (&Local, Lsn),
+        pool: &mut Pool,
+    ) -> std::io::Result<Flushed> {
+        self.told = 0;
+        if self.blocked {
+            self.session.info.reply_bytes.store(self.pending_out() as u64, Ordering::Relaxed);
+            return Ok(Flushed::Blocked);
+        }
+        let (bytes, from) = match self.unsent.take() {
+            Some(unsent) => unsent,
+            None if self.out.is_empty() => return Ok(Flushed::All),
+            None if !self.gates.are_open() => match self.take_free(durable) {
+                Some(bytes) => (bytes, 0),
+                None => return Ok(Flushed::Gated),
+            },
+            None => (self.out.take(), 0),
+        };
+        if let Some(http) = self.as_http() {
+            http.progress_ms = local.log.now_ms;
+        }
+        let asked = (bytes.len() - from) as u64;
+        local.log.recorder.add(Counter::WritesProcessed, 1);
+        let info = &self.session.info;
+        info.reply_bytes.store(self.pending_out() as u64, Ordering::Relaxed);
+        add(&info.net_out, asked);
+        local.log.recorder.add(Counter::NetOutputBytes, asked);
+        match io.send(slot, &mut self.socket, bytes, from)? {
+            Sent::Done(buffer) => {
+                pool.put(buffer);
+                Ok(if self.out.is_empty() { Flushed::All } else { Flushed::Part })
+            }
+            Sent::Queued => Ok(Flushed::Queued),
+            Sent::Short { bytes, from, blocked } => {
+                let rest = (bytes.len() - from) as u64;
+                local.log.recorder.add(Counter::NetOutputBytes, rest.wrapping_neg());
+                self.put_back(bytes, from, blocked, local.log.clock_ns);
+                self.session.info.reply_bytes.store(self.pending_out() as u64, Ordering::Relaxed);
+                Ok(if blocked { Flushed::Blocked } else { Flushed::Part })
+            }
+        }
+    }
+
+    /// Whether its reply is being streamed.
+    pub(crate) fn streams(&self) -> bool {
+        self.stream.is_some()
+    }
+
+    /// Reports what its streamed reply keeps alive.
+    pub(crate) fn held(&self, held: &mut dyn FnMut(exec::Held)) {
+        if let Some(stream) = &self.stream {
+            stream.holds(held);
+        }
+    }
+
+    /// Whether its output exceeds the soft limit.
+    pub(crate) fn is_over_soft_limit(&self) -> bool {
+        self.soft_since.is_some()
+    }
+
+    /// Bytes in memory that are to be sent to the client, including those its stream has not written yet.
+    pub(crate) fn bytes_to_send(&self) -> usize {
+        self.pending_out() + self.stream.as_ref().map_or(0, |stream| stream.unsent_bytes())
+    }
+
+    /// Whether its output exceeds the hard limit, or has exceeded the soft one for too long.
+    pub(crate) fn exceeds_output_limit(&mut self, server: &Server, now_ms: u64) -> bool {
+        let class = if self.session.subs.is_empty() { 0 } else { 2 };
+        let limit = &server.config.live.output_limits[class];
+        let pending = self.bytes_to_send();
+        let (hard, soft) = (limit.hard_bytes.size(), limit.soft_bytes.size());
+        if hard > 0 && pending > hard {
+            return true;
+        }
+        if soft == 0 || pending <= soft {
+            self.soft_since = None;
+            return false;
+        }
+        let since = *self.soft_since.get_or_insert(now_ms);
+        now_ms.saturating_sub(since) >= (limit.soft_s.get() as u64).saturating_mul(1000)
+    }
+
+    /// Whether something can run without more input.
+    pub(crate) fn has_work(&self) -> bool {
+        self.has_messages()
+            || self.state == State::Running
+                && self.written() < OUT_HIGH
+                && (self.is_replying()
+                    || self.held.is_some()
+                    || self.unread() > 0 && (self.unread() >= self.enough || self.eof))
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        (self.session.closing || self.ended)
+            && self.pending_out() == 0
+            && !self.is_replying()
+            && self.state == State::Running
+    }
+}
