@@ -19,6 +19,7 @@
 mod accounts;
 mod changed;
 mod kept;
+mod stale;
 mod telling;
 mod typed;
 mod watched;
@@ -35,8 +36,8 @@ use crate::sequence::{Keeps, Lsn};
 use crate::shard::Shard;
 use crate::walk::Write;
 use crate::{Keyspace, SHARDS, shard_of};
+use stale::Stale;
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use stdx::hash::hash_bytes;
@@ -115,15 +116,6 @@ impl Touch {
             }
         }
     }
-}
-
-/// Expired keys that reads met. They are removed at the end.
-#[derive(Default)]
-struct Stale {
-    keys: Vec<(usize, Box<[u8]>)>,
-    /// So many of them were looked at, and those that the sink was told of (W6).
-    upto: usize,
-    told: HashMap<usize, HashSet<Box<[u8]>>>,
 }
 
 /// Keys that are fetched together.
@@ -294,30 +286,6 @@ impl<'k> View<'k> {
         std::mem::take(&mut self.changes)
     }
 
-    /// Removes expired keys that reads met.
-    #[inline]
-    fn drop_stale(&mut self) {
-        if self.stale.get_mut().is_some() {
-            self.remove_stale();
-        }
-    }
-
-    #[cold]
-    fn remove_stale(&mut self) {
-        if !self.keyspace.keeps_expired(self.now_ms) {
-            let Some(stale) = self.stale.get_mut() else { return };
-            let (keys, db) = (std::mem::take(&mut stale.keys), self.db);
-            stale.upto = 0;
-            for (db, key) in keys {
-                self.db = db;
-                self.hush = self.was_told(&key);
-                self.expire_if_due(&key);
-            }
-            (self.db, self.hush) = (db, false);
-        }
-        *self.stale.get_mut() = None;
-    }
-
     /// The changes so far; the locks stay.
     pub fn changes(&self) -> &Changes {
         &self.changes
@@ -467,12 +435,6 @@ impl<'k> View<'k> {
         }
         self.note_use(hash, spot, entry);
         Some(entry)
-    }
-
-    /// Notes that the key has expired.
-    #[cold]
-    fn note_stale(&self, key: &[u8]) {
-        self.stale.borrow_mut().get_or_insert_default().keys.push((self.db, key.into()));
     }
 
     /// Reports a key that is not locked as absent to an estimate. Panics otherwise (W5).
@@ -681,69 +643,6 @@ impl<'k> View<'k> {
         } else if !shard.pre.is_empty() {
             shard.pre.clear();
         }
-    }
-
-    /// Removes the key if it has expired; true if it did so.
-    fn drop_expired(&mut self, hash: u64, key: &[u8]) -> bool {
-        let Store::Locked(guard) = &mut self.store else { return false };
-        let entry = guard.get(shard_of(hash)).dbs[self.db].find(hash, key);
-        let Some(expired_ms) = entry.and_then(|entry| entry.expire_ms()).filter(|at| *at <= self.due_ms)
-        else {
-            return false;
-        };
-        let intents = &guard.get(shard_of(hash)).intents;
-        if !intents.is_empty() && intents.cover(&self.keyspace.sequence, self.db, hash, key) {
-            // A long commit relies on the key or is about to replace it. Meanwhile it stays absent to all
-            // readers.
-            return false;
-        }
-        self.settle_edit();
-        self.touch(hash, key, Touch::Replace);
-        self.change(hash, |directory| (directory.remove(hash, key), -1, -1));
-        self.keyspace.stats.expired_keys.fetch_add(1, Ordering::Relaxed);
-        self.keyspace.counts[self.db].expired.fetch_add(1, Ordering::Relaxed);
-        // A follower of the sequence has another clock. It must hear of the removal before the command's own
-        // effect.
-        if !self.hush && !self.was_told(key) {
-            self.keyspace.tell_sink(self.changes.lsn, self.db, &[b"DEL", key]);
-        }
-        self.tell_expired(hash, key, expired_ms);
-        self.changes.dirty += 1;
-        self.changes.expired += 1;
-        self.push_event(self.db, key, Class::Expired, "expired");
-        true
-    }
-
-    /// Tells the sink of expired keys that reads came across since it was told last (W6). O(those keys).
-    #[cold]
-    fn tell_stale(&mut self) {
-        if self.hush || !self.keep.listens() || self.keyspace.keeps_expired(self.now_ms) {
-            return;
-        }
-        let (lsn, due_ms) = (self.changes.lsn, self.due_ms);
-        let Store::Locked(guard) = &self.store else { return };
-        let Some(Stale { keys, upto, told }) = self.stale.get_mut().as_deref_mut() else { return };
-        for (db, key) in &keys[*upto..] {
-            let hash = hash_bytes(key);
-            let entry = guard.get(shard_of(hash)).dbs[*db].find(hash, key);
-            let due = entry.and_then(|entry| entry.expire_ms()).is_some_and(|at| at <= due_ms);
-            if due && told.entry(*db).or_default().insert(key.clone()) {
-                self.keyspace.tell_sink(lsn, *db, &[b"DEL", key]);
-            }
-        }
-        *upto = keys.len();
-    }
-
-    /// Whether the sink was told that the key is gone, before it is.
-    fn was_told(&self, key: &[u8]) -> bool {
-        let stale = self.stale.borrow();
-        let told = stale.as_ref().and_then(|stale| stale.told.get(&self.db));
-        told.is_some_and(|names| names.contains(key))
-    }
-
-    /// Removes the key if it has expired, and tells watchers and listeners.
-    pub fn expire_if_due(&mut self, key: &[u8]) {
-        self.drop_expired(self.hash_of(key), key);
     }
 
     /// The live entry, ready to be changed and kept for snapshots. `None` if there is no such key.
