@@ -2,6 +2,24 @@
 
 use super::*;
 
+/// Writes that reached the sink: LSN, database, words.
+pub(super) type Told = Arc<std::sync::Mutex<Vec<(Lsn, usize, Vec<String>)>>>;
+
+pub(super) struct Sink(pub(super) Told);
+
+impl CommitSink for Sink {
+    fn words(&self, at: At, words: &mut dyn Iterator<Item = &[u8]>) {
+        let words = words.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+        self.0.lock().unwrap().push((at.lsn, at.db.unwrap() as usize, words));
+    }
+
+    fn shared(&self, at: At, effects: Arc<dyn Effects>) {
+        effects.each(&mut |db, words| self.words(At { db, ..at }, words));
+    }
+
+    fn mark(&self, _: Lsn, _: Mark) {}
+}
+
 /// A keyspace with a sink, keys that expire at 1000, and one that does not.
 fn world() -> (Arc<Keyspace>, Told) {
     let (keyspace, told) = (Keyspace::new(2), Told::default());
