@@ -305,6 +305,34 @@ fn a_log_that_cannot_be_written_can_be_ended() {
     ready(&server).expect("GET k", "\"w\"");
 }
 
+#[test]
+fn a_client_that_waits_for_a_full_disk_is_closed_and_not_told_that_all_is_well() {
+    if foreign() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let args = [ALWAYS, &["--log-stuck", "1", "--aof-preallocate", "no"]].concat();
+    let mut server = start_in(folder.path(), &args);
+    let mut client = ready(&server);
+    client.expect("SET k v", "+OK");
+    limit_files(&server, "4096");
+    let mut writer = server.client();
+    writer.send(crate::support::encode_line(&format!("SET big {}", "x".repeat(8000))));
+    assert_eq!(writer.reply_within(PATIENCE).as_deref(), Some("(closed)"));
+    server.await_words("1 clients were closed unanswered");
+    client.expect("GET k", "\"v\"");
+    limit_files(&server, "unlimited");
+    let deadline = Instant::now() + PATIENCE;
+    while client.call("SET k w") != "+OK" {
+        assert!(Instant::now() < deadline, "writes do not go on");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // Nothing that was taken is dropped: the write whose end nobody heard of is there.
+    kill(&mut server);
+    let server = start_in(folder.path(), ALWAYS);
+    ready(&server).expect("STRLEN big", ":8000");
+}
+
 fn limit_files(server: &Server, bytes: &str) {
     let pid = server.pid().to_string();
     let limit = format!("--fsize={bytes}:unlimited");

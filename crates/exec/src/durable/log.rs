@@ -85,7 +85,7 @@ impl Durability {
         self.log.stopped.lock().clone()
     }
 
-    pub(crate) fn is_log_stopped(&self) -> bool {
+    pub fn is_log_stopped(&self) -> bool {
         self.state.load(Relaxed) & trouble::LOG_STOPPED != 0
     }
 

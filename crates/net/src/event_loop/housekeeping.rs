@@ -122,6 +122,24 @@ impl EventLoop {
         }
     }
 
+    /// Closes clients whose replies have waited for a log that does not write, for `log-stuck` and longer: they are told nothing
+    /// rather than something false. O(connections that wait)
+    fn close_unanswered(&mut self) {
+        if self.gated.is_empty() || !self.server.durability.is_log_stopped() {
+            return;
+        }
+        let limit_ns = self.server.config.live.log_stuck_s.size() as u64 * 1_000_000_000;
+        let now_ns = self.local.log.clock_ns;
+        let waits = |slot: &usize| self.conns[*slot].as_ref().and_then(|conn| conn.gated_since_ns);
+        let late =
+            |slot: &usize| waits(slot).is_some_and(|since_ns| now_ns.saturating_sub(since_ns) >= limit_ns);
+        let late: Vec<usize> = self.gated.iter().copied().filter(late).collect();
+        if !late.is_empty() {
+            log::warn!("{} clients were closed unanswered: the log cannot be written", late.len());
+        }
+        late.into_iter().for_each(|slot| self.doom(slot));
+    }
+
     fn cron(&mut self) {
         // Only the first loop sweeps: two would meet at the same shards.
         self.sweeping |= self.local.log.id == 0;
@@ -148,6 +166,7 @@ impl EventLoop {
         self.look_at_limited();
         self.look_at_hauls();
         self.look_at_streams();
+        self.close_unanswered();
         if self.local.log.id == 0 {
             self.server.keyspace.cursors.prune(self.local.log.now_ms);
             exec::fetching::cron(&self.server);
