@@ -122,6 +122,10 @@ impl Storage for Files {
         Ok(Box::new(Out(file)))
     }
 
+    fn loads_at_start(&self) -> bool {
+        self.config.live.appendonly.get() || self.snapshot().exists()
+    }
+
     fn load_at_start(&self, server: &Arc<Server>) -> Result<(), String> {
         match self.config.live.appendonly.get() {
             true => self.load_and_log(server),

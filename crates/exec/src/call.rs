@@ -210,6 +210,7 @@ fn serve(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Fl
         Flow::Held(_) => return flow,
         Flow::Parked(_) => {
             away(act.local, act.session, command, args, before);
+            act.server.park_gate(act.session, command, args);
             return flow;
         }
         _ => {}

@@ -41,6 +41,9 @@ pub trait Storage: Send + Sync {
     /// Errors: a sentence; nothing is left behind.
     fn create(&self, plan: &SavePlan) -> Result<Box<dyn SaveOut>, String>;
 
+    /// Whether there is anything to load, or a log to begin.
+    fn loads_at_start(&self) -> bool;
+
     /// Loads what the server goes on from, the log or a snapshot, and begins the log. Called once, by a thread of its own.
     ///
     /// Errors: a sentence; some keys may have been installed.

@@ -186,10 +186,16 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
             forget_watched(act, &mut run);
             return Started::Done;
         }
+        let only_reads = server.keyspace.gates() && !overlay.is_dirty();
+        let recent = if only_reads { overlay.recent() } else { 0 };
         let (changes, committed) = settle(act.local.log.now_ms, overlay, &mut told);
         drive::tell(&server, act.local, changes);
         if committed {
-            server.gate_of_all(act.session);
+            if only_reads {
+                act.session.gate = act.session.gate.max(recent);
+            } else {
+                server.gate_of_all(act.session);
+            }
             act.local.log.count_within(&server.observe, &mut lua.tally, act.session.id);
             forget_watched(act, &mut run);
             if do_few(&server.scripts, &mut told) {

@@ -77,6 +77,8 @@ pub struct Session {
     /// Its replies leave when effects up to this LSN are durable: the newest of its own, or of those it may
     /// have been told of.
     pub gate: keyspace::Lsn,
+    /// Hashes of the keys that the reply of the parked command tells of; None: of anything.
+    pub saw: Option<Vec<u64>>,
     /// The request whose reply will come by mail.
     pub away: Option<Box<Away>>,
     /// How many words of the command that is run again and again are done.
@@ -145,6 +147,7 @@ impl Session {
             closing: false,
             cancel: Arc::default(),
             gate: 0,
+            saw: None,
             away: None,
             done: 0,
             guarded: Cell::new(None),

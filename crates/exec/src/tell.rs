@@ -88,9 +88,28 @@ impl Server {
         }
     }
 
-    /// The gate of a reply that comes by mail: it may tell of anything that is visible by now.
+    /// Notes what the reply of a parked command will tell of: its keys, if it only reads and names them all.
+    pub(crate) fn park_gate(&self, session: &mut Session, command: &Command, args: Args<'_>) {
+        session.saw = None;
+        if !self.keyspace.gates()
+            || !matches!(command.run, Run::Read(_))
+            || facts::has_unknown_keys(command, args)
+        {
+            return;
+        }
+        let mut keys = Vec::new();
+        command.each_key(args, &mut |i, _| keys.push(stdx::hash::hash_bytes(args.at(i))));
+        session.saw = (!keys.is_empty()).then_some(keys);
+    }
+
+    /// The gate of a reply that comes by mail: it tells of the keys that were noted, else of anything that is visible by now.
+    /// O(keys noted).
     #[inline]
-    pub fn gate_of_mail(&self) -> Lsn {
-        if self.keyspace.gates() { self.keyspace.last_lsn() } else { 0 }
+    pub fn gate_of_mail(&self, session: &mut Session) -> Lsn {
+        let saw = session.saw.take();
+        if !self.keyspace.gates() {
+            return 0;
+        }
+        saw.map_or_else(|| self.keyspace.last_lsn(), |keys| self.keyspace.recent(keys.into_iter()))
     }
 }

@@ -32,7 +32,7 @@ mod slots;
 use crate::entry::Owned;
 use crate::happened::{Happened, Happening};
 use crate::intent::Intent;
-use crate::sequence::Snapshot;
+use crate::sequence::{Lsn, Snapshot};
 use crate::shard_of;
 use crate::tell::Announce;
 use crate::view::{Changes, Class, View};
@@ -103,6 +103,8 @@ pub struct Overlay {
     near: Near,
     chunks: BTreeMap<(usize, u64), Chunk>,
     wanted: std::cell::Cell<Option<(usize, u64)>>,
+    /// Whether it was asked for keys that nobody named, or how many there are.
+    listed: std::cell::Cell<bool>,
     /// Databases that were emptied.
     flushed: Vec<usize>,
     /// The number at the snapshot of each database of today, after SWAPDBs (O6). Empty: all as they were.
@@ -246,6 +248,7 @@ impl Overlay {
             near: Near::default(),
             chunks: BTreeMap::new(),
             wanted: std::cell::Cell::new(None),
+            listed: std::cell::Cell::new(false),
             flushed: Vec::new(),
             places: Vec::new(),
             known_bytes: 0,
@@ -503,6 +506,15 @@ impl Overlay {
         self.places.clear();
     }
 
+    /// The LSN that a reply which only read has to wait for; 0: none. O(keys known), each under its shard's lock.
+    pub fn recent(&self) -> Lsn {
+        let keyspace = self.snapshot.keyspace();
+        if self.listed.get() || self.written || self.near.read() > 0 {
+            return keyspace.last_lsn();
+        }
+        keyspace.recent(self.slots.iter().map(|slot| slot.hash))
+    }
+
     /// Whether a commit would change or tell anything. O(1).
     #[inline]
     pub fn is_dirty(&self) -> bool {
@@ -590,6 +602,7 @@ impl Overlay {
         now_ms: u64,
         f: &mut dyn FnMut(&[u8], Kind),
     ) -> Option<(usize, Option<u64>)> {
+        self.listed.set(true);
         let db = self.physical(db);
         let none = Chunk::default();
         let chunk = if self.flushed.contains(&db) { Some(&none) } else { self.chunk(db, position) };
@@ -625,6 +638,7 @@ impl Overlay {
     /// How many keys it adds to a database, less those it removes. For a database it emptied: how many keys
     /// it has. A key that was overwritten unseen counts as missed, and its base is asked for. O(keys known).
     pub(crate) fn added(&self, db: usize, now_ms: u64) -> i64 {
+        self.listed.set(true);
         let db = self.physical(db);
         let (mut added, flushed) = (0, self.flushed.contains(&db));
         for slot in self.slots.iter().filter(|slot| slot.db == db && slot.cell.dirty) {

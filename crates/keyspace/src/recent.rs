@@ -7,8 +7,8 @@
 //!
 //! Cost: O(1) a write and a read, only while replies wait.
 
-use crate::Keyspace;
 use crate::sequence::Lsn;
+use crate::{Keyspace, shard_of};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -83,6 +83,21 @@ impl Keyspace {
     /// waiting.
     pub fn undurable_keys(&self) -> usize {
         self.durable.keys.load(Ordering::Relaxed)
+    }
+
+    /// The LSN that a reply about keys has to wait for, by their hashes; 0: none. What is committed and not yet
+    /// in the table is nobody's: then it is that of everything. O(keys), each under its shard's lock.
+    pub fn recent(&self, keys: impl Iterator<Item = u64>) -> Lsn {
+        let durable = self.durable();
+        if self.intents.load(Ordering::Acquire) > 0 {
+            return self.last_lsn();
+        }
+        let of = |hash: u64| {
+            let shard = shard_of(hash);
+            self.shards.lock_one(shard).get(shard).recent.of(hash, durable)
+        };
+        let newest = keys.map(of).fold(self.durable.all.load(Ordering::Acquire), Lsn::max);
+        if newest > durable { newest } else { 0 }
     }
 
     /// Says so. `Lsn::MAX`: whatever is visible counts as durable.

@@ -33,6 +33,7 @@ use exec::stats::Counter;
 use exec::{Flow, Local, Server, Session, Stream};
 use http::{Desk, Http};
 use keyspace::Lsn;
+use output::Streaming;
 use resp::{Batch, Limits, OwnedArgs, Parser, Reply, Span, Stop};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -157,10 +158,8 @@ pub(crate) struct Conn {
     /// The socket is full; the transport reports when it has room.
     blocked: bool,
     blocked_ns: Option<u64>,
-    stream: Option<Box<dyn Stream>>,
+    stream: Option<Streaming>,
     doing: Doing,
-    /// When the loop first saw the current stream, by the wall clock; 0: not yet.
-    pub(crate) stream_since_ms: u64,
     /// Is in the loop's list of connections with a stream.
     pub(crate) streaming: bool,
     /// Is in the loop's list of connections over their soft limit.
@@ -255,7 +254,6 @@ impl Conn {
             blocked_ns: None,
             stream: None,
             doing: Doing::Other,
-            stream_since_ms: 0,
             streaming: false,
             limited: false,
             large: None,
@@ -436,7 +434,7 @@ impl Conn {
         if self.is_http() {
             return false;
         }
-        let acts = self.stream.as_ref().is_some_and(|stream| stream.has_effects());
+        let acts = self.stream.as_ref().is_some_and(|stream| stream.reply.has_effects());
         let rest = self.unread() > 0 || self.held.is_some() || acts;
         if !rest || self.is_blocked() || self.session.closing {
             return false;
@@ -564,7 +562,7 @@ impl Conn {
     #[cold]
     fn recover(&mut self, server: &Arc<Server>, local: &mut Local, tools: &mut Tools, input: &[u8]) -> Next {
         let doing = std::mem::replace(&mut self.doing, Doing::Other);
-        (self.stream, self.stream_since_ms, self.state) = (None, 0, State::Running);
+        (self.stream, self.state) = (None, State::Running);
         let mark = match doing {
             Doing::Command(mark) | Doing::Held(mark) | Doing::Parsing(mark) if mark <= self.out.len() => mark,
             _ => return self.give_up(input),
@@ -680,9 +678,9 @@ impl Conn {
             return self.translate(server, local, &mut tools.desk);
         }
         if let Some(stream) = &mut self.stream
-            && !stream.fill(&mut self.out, STREAM_PART)
+            && !stream.reply.fill(&mut self.out, STREAM_PART)
         {
-            (self.stream, self.stream_since_ms) = (None, 0);
+            self.stream = None;
         }
     }
 
@@ -735,7 +733,7 @@ impl Conn {
             self.start = from + batch.end(i);
             match flow {
                 Flow::Done => {}
-                Flow::Stream(stream) => self.stream = Some(stream),
+                Flow::Stream(stream) => self.stream = Some(Streaming::new(stream)),
                 Flow::Parked(timeout_ms) => {
                     self.state = State::Parked(timeout_ms.map(|ms| local.log.now_ms + ms))
                 }
@@ -906,7 +904,7 @@ impl Conn {
         local.incoming = None;
         match flow {
             Flow::Done => {}
-            Flow::Stream(stream) => self.stream = Some(stream),
+            Flow::Stream(stream) => self.stream = Some(Streaming::new(stream)),
             Flow::Parked(timeout_ms) => {
                 self.state = State::Parked(timeout_ms.map(|ms| local.log.now_ms + ms));
             }

@@ -579,11 +579,10 @@ impl EventLoop {
             Some(Some(at)) => self.timers.set(conn.session.id, at),
             Some(None) => self.timers.forget(conn.session.id),
         }
-        if conn.streams() && conn.stream_since_ms == 0 {
-            conn.stream_since_ms = self.local.log.now_ms;
-            if !std::mem::replace(&mut conn.streaming, true) {
-                self.streaming.push(conn.session.id);
-            }
+        if conn.streams_since_ms(self.local.log.now_ms).is_some()
+            && !std::mem::replace(&mut conn.streaming, true)
+        {
+            self.streaming.push(conn.session.id);
         }
         if conn.begins_to_haul() {
             self.hauling.push_back(conn.session.id);
@@ -939,7 +938,8 @@ impl EventLoop {
         let Some(conn) = self.conns[slot].as_mut() else { return };
         let failed = bytes.strip_prefix(b"-");
         exec::waited::ended(&self.server, &mut self.local, &mut conn.session, spent, failed);
-        conn.resume(bytes, stream, self.server.gate_of_mail());
+        let gate = self.server.gate_of_mail(&mut conn.session);
+        conn.resume(bytes, stream, gate);
         self.mark_dirty(slot);
         self.queue(slot);
     }

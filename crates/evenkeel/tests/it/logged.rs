@@ -315,12 +315,22 @@ fn a_client_that_waits_for_a_full_disk_is_closed_and_not_told_that_all_is_well()
     let mut server = start_in(folder.path(), &args);
     let mut client = ready(&server);
     client.expect("SET k v", "+OK");
+    let fill = b"for i = 1, 50000 do redis.call('SADD', KEYS[1], 'm' .. i) end";
+    client.request(&[b"EVAL", fill, b"1", b"set"]);
+    client.expect_reply("(nil)");
     limit_files(&server, "4096");
     let mut writer = server.client();
     writer.send(crate::support::encode_line(&format!("SET big {}", "x".repeat(8000))));
     assert_eq!(writer.reply_within(PATIENCE).as_deref(), Some("(closed)"));
     server.await_words("1 clients were closed unanswered");
     client.expect("GET k", "\"v\"");
+    // So are scripts and long commands that tell of nothing that waits for the disk.
+    client.request(&[b"EVAL", b"return redis.call('GET', KEYS[1])", b"1", b"k"]);
+    client.expect_reply("\"v\"");
+    client.expect("SINTERCARD 2 set set", ":50000");
+    client.request(&[b"EVAL", b"return redis.call('STRLEN', KEYS[1])", b"1", b"big"]);
+    assert_eq!(client.reply_within(PATIENCE).as_deref(), Some("(closed)"));
+    let mut client = server.client();
     limit_files(&server, "unlimited");
     let deadline = Instant::now() + PATIENCE;
     while client.call("SET k w") != "+OK" {

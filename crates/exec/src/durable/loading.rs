@@ -67,15 +67,21 @@ impl Drop for Load {
     }
 }
 
-/// Refuses commands that need the data until [`load_at_start`] is done. For the start, before anybody is served.
+/// Refuses commands that need the data until [`load_at_start`] is done, if there is anything to load. For the start,
+/// before anybody is served.
 pub fn expect_load(server: &Server) {
-    server.durability.set(trouble::LOADING, true);
+    let loads = server.durability.storage().is_some_and(|storage| storage.loads_at_start());
+    server.durability.set(trouble::LOADING, loads);
 }
 
 /// Loads what the files hold, before the first command that needs it. Nobody else writes.
 ///
 /// Errors: a sentence; the server must not serve what was loaded.
 pub fn load_at_start(server: &Arc<Server>) -> Result<(), String> {
+    // A file that a client made since is no data of the start.
+    if !server.durability.is_loading() {
+        return Ok(());
+    }
     let loaded = server.durability.storage().map_or(Ok(()), |storage| storage.load_at_start(server));
     // After an error nobody is to see a part of the data until the process ends.
     server.durability.set(trouble::LOADING, loaded.is_err());

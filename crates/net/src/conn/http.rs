@@ -13,6 +13,7 @@
 //!
 //! Cost: a request that is answered at once allocates nothing.
 
+use super::output::Streaming;
 use super::{Conn, Doing, Next, Speech, State, Tools, add_response};
 use crate::socket::Socket;
 use exec::call::BROKEN;
@@ -408,7 +409,7 @@ impl Conn {
             }
             Flow::Done => open(desk.reply.as_bytes(), true),
             Flow::Stream(stream) => {
-                self.stream = Some(stream);
+                self.stream = Some(Streaming::new(stream));
                 open(desk.reply.as_bytes(), true)
             }
             Flow::Parked(timeout_ms) => {
@@ -491,8 +492,8 @@ impl Conn {
             && let Some(stream) = &mut self.stream
         {
             desk.reply.clear();
-            if !stream.fill(&mut desk.reply, PART) {
-                (self.stream, self.stream_since_ms) = (None, 0);
+            if !stream.reply.fill(&mut desk.reply, PART) {
+                self.stream = None;
             }
             open.reply.extend_from_slice(desk.reply.as_bytes());
             return Ok(None);
@@ -557,8 +558,8 @@ impl Conn {
             body.put(piece, &mut desk.text, out)
         } else if let Some(stream) = &mut self.stream {
             desk.reply.clear();
-            if !stream.fill(&mut desk.reply, PART) {
-                (self.stream, self.stream_since_ms) = (None, 0);
+            if !stream.reply.fill(&mut desk.reply, PART) {
+                self.stream = None;
             }
             body.put(desk.reply.as_bytes(), &mut desk.text, out)
         } else {

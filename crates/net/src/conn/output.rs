@@ -2,6 +2,18 @@
 
 use super::*;
 
+/// A reply that is written piece by piece, and since when.
+pub(super) struct Streaming {
+    pub(super) reply: Box<dyn Stream>,
+    since_ms: Option<u64>,
+}
+
+impl Streaming {
+    pub(super) fn new(reply: Box<dyn Stream>) -> Streaming {
+        Streaming { reply, since_ms: None }
+    }
+}
+
 impl Conn {
     /// Ends the wait with a reply that came by mail, and leaves when effects up to `gate` are durable.
     pub(crate) fn resume(&mut self, bytes: Vec<u8>, stream: Option<Box<dyn Stream>>, gate: Lsn) {
@@ -17,7 +29,7 @@ impl Conn {
         if self.session.mutes_reply() {
             return self.session.take_told(&mut self.out);
         }
-        self.stream = stream;
+        self.stream = stream.map(Streaming::new);
         if self.is_http() {
             return self.replied(bytes);
         }
@@ -187,15 +199,16 @@ impl Conn {
         }
     }
 
-    /// Whether its reply is being streamed.
-    pub(crate) fn streams(&self) -> bool {
-        self.stream.is_some()
+    /// Since when its reply is being streamed, by the wall clock: since the loop first asked, which is now at the
+    /// latest. None: it is not.
+    pub(crate) fn streams_since_ms(&mut self, now_ms: u64) -> Option<u64> {
+        self.stream.as_mut().map(|stream| *stream.since_ms.get_or_insert(now_ms))
     }
 
     /// Reports what its streamed reply keeps alive.
     pub(crate) fn held(&self, held: &mut dyn FnMut(exec::Held)) {
         if let Some(stream) = &self.stream {
-            stream.holds(held);
+            stream.reply.holds(held);
         }
     }
 
@@ -206,7 +219,7 @@ impl Conn {
 
     /// Bytes in memory that are to be sent to the client, including those its stream has not written yet.
     pub(crate) fn bytes_to_send(&self) -> usize {
-        self.pending_out() + self.stream.as_ref().map_or(0, |stream| stream.unsent_bytes())
+        self.pending_out() + self.stream.as_ref().map_or(0, |stream| stream.reply.unsent_bytes())
     }
 
     /// Whether its output exceeds the hard limit, or has exceeded the soft one for too long.

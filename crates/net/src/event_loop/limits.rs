@@ -78,13 +78,14 @@ impl EventLoop {
                 self.streaming.swap_remove(self.streams_at);
                 continue;
             };
-            conn.streaming = conn.streams();
-            if !conn.streaming {
+            let since_ms = conn.streams_since_ms(self.local.log.now_ms);
+            conn.streaming = since_ms.is_some();
+            let Some(since_ms) = since_ms else {
                 self.streaming.swap_remove(self.streams_at);
                 continue;
-            }
+            };
             self.streams_at += 1;
-            let (loop_id, since_ms, streams) = (self.local.log.id, conn.stream_since_ms, &mut self.streams);
+            let (loop_id, streams) = (self.local.log.id, &mut self.streams);
             conn.held(&mut |held| streams.push(Streamed { client, loop_id, since_ms, held }));
         }
     }

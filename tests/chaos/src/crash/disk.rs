@@ -115,7 +115,7 @@ fn fill(
         None => life.limit_files(None)?,
     }
     let resumed = resumes(&life)?;
-    if !filler.read(PATIENCE)? {
+    if !filler.read(PATIENCE)? || filler.conn.is_gone() {
         filler.conn = life.conn()?;
     }
     filler.send(100);
