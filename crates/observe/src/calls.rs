@@ -179,6 +179,16 @@ impl Calls {
         self.add_slow(log, live, info, slow.ns, slow.words, &request);
     }
 
+    /// Logs a reply that waited long for the log (`ns`). Its words are gone by then: the entry has the command's name.
+    #[cold]
+    pub fn logged(&self, log: &TurnLog, live: &Live, info: &ClientInfo, request: &Request) {
+        let slower_us = live.slowlog_slower_us.get();
+        if slower_us >= 0 && request.log_ns / 1000 >= slower_us as u64 && log.turn.is_among_first() {
+            let words = vec![request.command.as_bytes().to_vec()];
+            self.add_slow(log, live, info, request.log_ns, words, request);
+        }
+    }
+
     fn add_slow(
         &self,
         log: &TurnLog,

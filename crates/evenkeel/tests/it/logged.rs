@@ -228,9 +228,14 @@ fn under_always_a_reply_waits_for_the_disk_and_nobody_else_does() {
     bulk.expect_reply("+OK");
     blocked.expect_reply("[\"waited\", \"y\"]");
     other.expect_reply(":1");
-    // And whoever waited is told for what.
+    // All that tell of waits say for what.
     let waits = free.call("EVENKEEL WAITS");
     assert!(waits.contains("\"log\""), "{waits}");
+    let id = reader.call("CLIENT ID");
+    let why = free.call(&format!("EVENKEEL WHY {}", id.trim_start_matches(':')));
+    assert!(why.contains("\"waited-for-log\""), "{why}");
+    let slow = free.call("SLOWLOG WHY");
+    assert!(slow.contains("for the disk of the append-only log"), "{slow}");
 }
 
 /// A file that may not grow stands for a full disk.

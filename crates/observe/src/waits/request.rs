@@ -52,6 +52,8 @@ pub struct Request {
     pub pause_ns: u64,
     /// Wait until the client read its replies.
     pub socket_ns: u64,
+    /// Wait of the reply until what it tells of was durable.
+    pub log_ns: u64,
     /// Wait for a key, a time or an answer.
     pub parked_ns: u64,
     /// Wait for a worker or a script's thread.
@@ -95,6 +97,7 @@ impl Request {
             ("waited-for-source", self.source_ns),
             ("waited-for-pause", self.pause_ns),
             ("waited-for-socket", self.socket_ns),
+            ("waited-for-log", self.log_ns),
             ("parked", self.parked_ns),
             ("waited-for-thread", self.queued_ns),
             ("waited-for-snapshot", self.snapshot_ns),
@@ -120,6 +123,7 @@ impl Request {
                 "waited-for-source" => format!("waited {us} us for the database of a source"),
                 "waited-for-pause" => format!("waited {us} us for the end of CLIENT PAUSE"),
                 "waited-for-socket" => format!("waited {us} us until its client took what it was sent"),
+                "waited-for-log" => format!("its reply waited {us} us for the disk of the append-only log"),
                 "parked" => format!("was parked for {us} us"),
                 "waited-for-thread" => format!("waited {us} us for a thread"),
                 "waited-for-snapshot" => format!("waited {us} us for a snapshot"),

@@ -582,6 +582,10 @@ impl TurnLog {
         let ns = self.clock_ns.saturating_sub(since_ns);
         if ns >= LOG_NS {
             self.note_nobody(observe, client, (What::Log, ns));
+            let (command, unix_ms) = (client.command(), self.now_ms);
+            let request = Request { command, unix_ms, log_ns: ns, ..Request::default() };
+            observe.stats.logged(self, &observe.config.live, client, &request);
+            client.remember(request);
         }
     }
 
