@@ -10,6 +10,9 @@ use exec::info::Allocator;
 use tikv_jemalloc_ctl::stats_print::{Options, stats_print};
 use tikv_jemalloc_ctl::{background_thread, epoch, max_background_threads, stats};
 
+/// How long unused memory stays. Ten seconds of a script's garbage are more than a small `maxmemory` leaves.
+const UNUSED_MS: usize = 1000;
+
 /// The allocator's figures now; zero where it does not tell.
 pub fn allocator() -> Allocator {
     // Without a new epoch the figures are those of the last one.
@@ -24,7 +27,12 @@ pub fn allocator() -> Allocator {
 
 /// Lets a thread of the allocator return unused memory. Otherwise any thread that allocates or frees may have
 /// to do so, even an event loop, and it takes long if there is much.
+///
+/// What a script or a large request has freed is returned before others are short of memory: within a second or two.
 pub fn purge_aside() {
+    if !stdx::threads::return_unused_after(UNUSED_MS) {
+        log::warn!("the allocator keeps memory that nobody uses for ten seconds");
+    }
     // One thread is enough, and it has this thread's priority; further ones would get that of the thread that
     // starts them.
     let _ = max_background_threads::write(1);

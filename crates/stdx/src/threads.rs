@@ -32,6 +32,14 @@ pub fn own_arena() {
     use_arena(create_arena());
 }
 
+/// Has the allocator return memory that nobody used for so many milliseconds: in the arena of the first thread, and
+/// in all that are made from now on. Its own default is ten seconds. False if it keeps that.
+pub fn return_unused_after(ms: usize) -> bool {
+    let names = [&b"arenas.dirty_decay_ms\0"[..], b"arena.0.dirty_decay_ms\0"];
+    // SAFETY: the names end with a zero byte, and what they take is an `ssize_t`, not below -1.
+    names.iter().all(|name| unsafe { raw::write::<isize>(name, ms as isize) }.is_ok())
+}
+
 /// Bytes that threads have freed and the allocator caches for them, as of its last epoch. It counts them as
 /// allocated.
 pub fn cached_bytes() -> usize {
