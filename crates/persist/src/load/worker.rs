@@ -141,7 +141,9 @@ impl<'l> Workers<'l> {
         let mut places = Vec::with_capacity(piece.entries.len());
         let mut failed = None;
         for raw in &piece.entries {
-            match self.decode(piece, raw) {
+            // A mistake of ours in a decoder refuses the file, and ends nothing else.
+            let decoded = stdx::panics::contain(|| self.decode(piece, raw));
+            match decoded.unwrap_or_else(|why| Err(Problem::Refused(format!("internal error: {why}")))) {
                 Ok(Some(loaded)) => {
                     batch.push(loaded);
                     places.push(raw);
