@@ -79,7 +79,6 @@ const NOT_YET: &[&str] = &[
     "georadiusbymember_ro",
     "geosearch",
     "geosearchstore",
-    "monitor",
     "pfadd",
     "pfcount",
     "pfdebug",

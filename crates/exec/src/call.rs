@@ -1,6 +1,7 @@
 //! From a command's arguments to its reply: look-up, checks, plan, run, effects.
 
 use crate::act::Act;
+use crate::actions::monitor;
 use crate::calls::Ran;
 use crate::fetching;
 use crate::gates::{self, Admitted, Stop};
@@ -188,6 +189,9 @@ fn serve(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Fl
     act.session.info.runs(number);
     let before = act.local.log.clock_ns;
     act.local.log.begin_command(act.session.id, number);
+    if act.server.pubsub.is_monitored() {
+        monitor::show(act, command, args);
+    }
     let newest = act.local.newest;
     let mark = act.out.len();
     let flow = match plan {
@@ -206,6 +210,9 @@ fn serve(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Fl
     }
     let ns = act.local.log.lap() - before;
     let spent = account(act, command, args, ns, &flow);
+    if !matches!(flow, Flow::Held(_)) {
+        act.session.is_shown = false;
+    }
     match flow {
         Flow::Held(_) => return flow,
         Flow::Parked(_) => {

@@ -50,6 +50,7 @@ impl From<pubsub::Letter> for Mail {
         match letter {
             pubsub::Letter::Publish(message) => Mail::Publish(message),
             pubsub::Letter::Announce(announced) => Mail::Announce(announced),
+            pubsub::Letter::CutOff(client) => Mail::Kill { client },
         }
     }
 }

@@ -20,6 +20,7 @@ pub fn goodbye(server: &Server, local: &mut Local, session: &mut Session) {
         local.leaving.push(session.id);
     }
     crate::transaction::leave(server, local, session);
+    crate::actions::monitor::end(server, local, session);
     crate::actions::leave_all(server, local, session);
     server.observe.clients.remove(session.id);
 }

@@ -77,6 +77,8 @@ pub struct Session {
     /// Its replies leave when effects up to this LSN are durable: the newest of its own, or of those it may
     /// have been told of.
     pub gate: keyspace::Lsn,
+    /// MONITOR has shown the command that runs, or is held.
+    pub(crate) is_shown: bool,
     /// Hashes of the keys that the reply of the parked command tells of; None: of anything.
     pub saw: Option<Vec<u64>>,
     /// The request whose reply will come by mail.
@@ -147,6 +149,7 @@ impl Session {
             closing: false,
             cancel: Arc::default(),
             gate: 0,
+            is_shown: false,
             saw: None,
             away: None,
             done: 0,

@@ -105,6 +105,13 @@ impl Keyspace {
         self.durable.upto.store(lsn, Ordering::Release);
     }
 
+    /// Whatever is visible by now counts as not durable, if it is not: until now nobody noted what is. Call it behind
+    /// [`Keyspace::set_durable`]: a write that did not see that has drawn its LSN before.
+    pub fn doubt_all(&self) {
+        std::sync::atomic::fence(Ordering::SeqCst);
+        self.durable.all.fetch_max(self.last_lsn(), Ordering::AcqRel);
+    }
+
     /// Whole databases were replaced (R3).
     pub(crate) fn note_recent_all(&self, lsn: Lsn) {
         if self.gates() {

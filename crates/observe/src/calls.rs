@@ -250,7 +250,8 @@ impl Default for Calls {
 }
 
 /// Whether an argument is a password, which no log may show.
-fn is_secret(command: &Command, args: Args<'_>, at: usize) -> bool {
+/// Whether a word is a password, or what else logs and monitors leave out.
+pub fn is_secret(command: &Command, args: Args<'_>, at: usize) -> bool {
     let follows = |word: &str, by: usize| {
         at.checked_sub(by).and_then(|i| args.get(i)).is_some_and(|arg| command::options::is(arg, word))
     };

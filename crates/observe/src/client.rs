@@ -133,4 +133,5 @@ pub mod flag {
     pub const NO_TOUCH: u32 = 32;
     pub const CLOSE_SOON: u32 = 64;
     pub const WATCH_DIRTY: u32 = 128;
+    pub const MONITOR: u32 = 256;
 }

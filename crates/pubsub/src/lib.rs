@@ -18,6 +18,7 @@
 
 pub mod flood;
 mod message;
+pub mod monitor;
 mod notify;
 mod run;
 
@@ -62,6 +63,7 @@ struct Tables {
     channels: Table,
     patterns: Table,
     shard_channels: Table,
+    monitors: Table,
 }
 
 impl Tables {
@@ -70,6 +72,7 @@ impl Tables {
             Kind::Channel => &mut self.channels,
             Kind::Pattern => &mut self.patterns,
             Kind::Shard => &mut self.shard_channels,
+            Kind::Monitor => &mut self.monitors,
         }
     }
 }
@@ -164,9 +167,12 @@ impl FanOut {
 
     /// Ends the delivery: its deliveries are no longer under way.
     pub fn end(self, pubsub: &PubSub) {
+        let bytes = self.message.payload.len();
+        if self.message.kind == Kind::Monitor {
+            return pubsub.monitors.arrived(bytes);
+        }
         pubsub.flood.remove(self.message.count, BACKLOG);
         pubsub.sending.fetch_sub(self.message.count, Ordering::Relaxed);
-        let bytes = self.message.payload.len();
         if bytes > SHARED {
             stdx::reclaim::defer(bytes, move || drop(self));
         }
@@ -296,6 +302,8 @@ pub struct Subscriptions {
     pub channels: BTreeSet<Arc<[u8]>>,
     pub patterns: BTreeSet<Arc<[u8]>>,
     pub shard_channels: BTreeSet<Arc<[u8]>>,
+    /// The name of MONITOR's lines, if the client asked for them. It does not make a subscriber of it.
+    pub monitor: BTreeSet<Arc<[u8]>>,
 }
 
 impl Subscriptions {
@@ -315,6 +323,8 @@ pub enum Letter {
     Publish(Published),
     /// An announced message, for the first loop.
     Announce(Announced),
+    /// This client is to be closed.
+    CutOff(u64),
 }
 
 /// Sends a letter to the loop of that number.
@@ -332,6 +342,7 @@ pub struct PubSub {
     sending: AtomicUsize,
     /// Announced messages and runs of events that are not yet published.
     announced: AtomicUsize,
+    monitors: monitor::Monitors,
 }
 
 impl PubSub {
@@ -344,6 +355,7 @@ impl PubSub {
             flood: Flood::default(),
             sending: AtomicUsize::new(0),
             announced: AtomicUsize::new(0),
+            monitors: monitor::Monitors::default(),
         }
     }
 

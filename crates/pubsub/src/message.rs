@@ -7,12 +7,14 @@ use std::sync::Arc;
 /// The length above which a payload is not copied to each subscriber's buffer, but sent from where it is.
 pub(crate) const SHARED: usize = 16 * 1024;
 
-/// The three kinds of subscription.
+/// The kinds of subscription.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Kind {
     Channel,
     Pattern,
     Shard,
+    /// Lines of MONITOR: see [`crate::monitor`].
+    Monitor,
 }
 
 /// A published message, on its way to one loop's subscribers.
@@ -67,6 +69,9 @@ impl Encoded {
 
 /// Encodes a message for one protocol version. O(channel + payload); a payload above 16 KB is not copied.
 pub fn encode(message: &Published, resp3: bool) -> Encoded {
+    if let (Kind::Monitor, Shared::Own(line)) = (message.kind, &message.payload) {
+        return Encoded::Short(line.clone());
+    }
     let mut out = Reply::new(resp3);
     match &message.pattern {
         Some(pattern) => {

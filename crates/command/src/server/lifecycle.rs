@@ -29,6 +29,12 @@ pub(crate) static COMMANDS: &[Command] = &[
         "O(1)",
         "Writes the append-only file anew in the background.",
     ),
+    Command::new("monitor", 1, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0).facts(facts::CHANGES).doc(
+        "server",
+        "1.0.0",
+        "O(1), and a line for each command of all clients.",
+        "Shows the commands of all clients as they run.",
+    ),
     Command::new("lastsave", 1, Run::Exec, LOADING | STALE | FAST, acl::ADMIN | acl::DANGEROUS)
         .tips(&["nondeterministic_output"])
         .doc("server", "1.0.0", "O(1)", "Tells when the data was last written to disk."),

@@ -38,35 +38,77 @@ pub struct Running {
     writer: Arc<Writer>,
     order: Arc<Order>,
     gate: Arc<Gate>,
+    server: Weak<Server>,
     /// Keeps other servers out of the directory.
     _lock: File,
     rewriting: Mutex<Option<Rewriting>>,
 }
 
 /// Up to where the log is durable, and whether replies wait for that (A1).
+///
+/// A client that is told of `appendfsync always` relies on it from then on, and the log's thread learns of it later. So the gate
+/// closes with the setting, and the thread cannot open it.
 #[derive(Default)]
-struct Gate(Mutex<(bool, u64)>);
+struct Gate(Mutex<Gated>);
+
+#[derive(Default)]
+struct Gated {
+    /// Replies wait, if the log says so.
+    is_used: bool,
+    /// The setting is `always`.
+    is_always: bool,
+    /// Up to where the log is durable; [`OPEN`]: that matters to nobody.
+    lsn: u64,
+}
+
+const OPEN: u64 = u64::MAX;
 
 impl Gate {
+    fn new(is_always: bool) -> Gate {
+        Gate(Mutex::new(Gated { is_always, ..Gated::default() }))
+    }
+
+    /// The log's thread says how far everything is durable.
     fn durable(&self, server: &Server, lsn: u64) {
         let mut gate = self.0.lock();
-        gate.1 = lsn;
-        if gate.0 {
-            server.set_durable(lsn);
+        if gate.is_always && lsn == OPEN {
+            return;
+        }
+        // What was known to be durable stays so.
+        gate.lsn = if gate.lsn == OPEN { lsn } else { gate.lsn.max(lsn) };
+        if gate.is_used {
+            server.set_durable(gate.lsn);
+        }
+    }
+
+    /// The setting changed; up to `synced` everything is durable.
+    fn set_always(&self, server: &Server, is_always: bool, synced: u64) {
+        let mut gate = self.0.lock();
+        let was = std::mem::replace(&mut gate.is_always, is_always);
+        match (was, is_always) {
+            (false, true) if gate.lsn == OPEN => gate.lsn = synced,
+            (true, false) => gate.lsn = OPEN,
+            _ => return,
+        }
+        if gate.is_used {
+            server.set_durable(gate.lsn);
+            if is_always {
+                server.keyspace.doubt_all();
+            }
         }
     }
 
     /// From now on replies wait.
     fn close(&self, server: &Server) {
         let mut gate = self.0.lock();
-        gate.0 = true;
-        server.set_durable(gate.1);
+        gate.is_used = true;
+        server.set_durable(gate.lsn);
     }
 
     /// No reply waits any more.
     fn open(&self, server: &Server) {
-        self.0.lock().0 = false;
-        server.set_durable(u64::MAX);
+        self.0.lock().is_used = false;
+        server.set_durable(OPEN);
     }
 }
 
@@ -235,7 +277,8 @@ impl Files {
 
     /// Opens the files, and has the keyspace tell what happens.
     fn run(&self, server: &Arc<Server>, place: Place, found: Option<LoadedLog>) -> Result<(), String> {
-        let gate = Arc::<Gate>::default();
+        let settings = settings(&self.config);
+        let gate = Arc::new(Gate::new(settings.fsync == Fsync::Always));
         let dir = place.dir.clone();
         let lock = lock(&dir)?;
         let writer = Writer::open(
@@ -243,7 +286,7 @@ impl Files {
             place,
             found,
             server.keyspace.last_lsn(),
-            settings(&self.config),
+            settings,
             hooks(server, &gate),
         );
         let writer = Arc::new(writer.map_err(|error| format!("{}: {error}", dir.display()))?);
@@ -258,7 +301,14 @@ impl Files {
             .map_err(|error| format!("no thread could be started: {error}"))?;
         let _ = later.set(Arc::downgrade(&order));
         server.keyspace.listen(order.clone());
-        let running = Running { writer, order, gate, _lock: lock, rewriting: Mutex::new(None) };
+        let running = Running {
+            writer,
+            order,
+            gate,
+            server: Arc::downgrade(server),
+            _lock: lock,
+            rewriting: Mutex::new(None),
+        };
         self.log.store(Some(Arc::new(running)));
         Ok(())
     }
@@ -328,7 +378,14 @@ impl Files {
     }
 
     pub(super) fn configure(&self) {
-        self.with_log(|running| running.writer.set(settings(&self.config)));
+        self.with_log(|running| {
+            let settings = settings(&self.config);
+            running.writer.set(settings);
+            if let Some(server) = running.server.upgrade() {
+                let is_always = settings.fsync == Fsync::Always;
+                running.gate.set_always(&server, is_always, running.writer.synced());
+            }
+        });
     }
 
     pub(super) fn begin_base(&self) -> Result<Rewrite, String> {

@@ -2,6 +2,7 @@
 
 use crate::snapshots::{await_info, fill, ready, start_in};
 use crate::support::{Client, PATIENCE, Server, foreign, run, said};
+use crate::waits::until;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -236,6 +237,42 @@ fn under_always_a_reply_waits_for_the_disk_and_nobody_else_does() {
     assert!(why.contains("\"waited-for-log\""), "{why}");
     let slow = free.call("SLOWLOG WHY");
     assert!(slow.contains("for the disk of the append-only log"), "{slow}");
+}
+
+/// Whoever is told of `appendfsync always` relies on it, although the log's thread has not heard of it.
+#[test]
+fn always_holds_from_the_moment_it_is_set() {
+    if foreign() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let server =
+        start_in(folder.path(), &["--appendonly", "yes", "--appendfsync", "no", "--log-stuck", "600"]);
+    let mut client = ready(&server);
+    client.expect("SET before 1", "+OK");
+    client.expect("DEBUG POINT log-rotate HOLD 1", "+OK");
+    client.expect("BGREWRITEAOF", "+Background append only file rewriting started");
+    until("the log's thread is held", || client.call("DEBUG POINT log-rotate") == ":1");
+    client.expect("SET k 1", "+OK");
+    // The weaker setting and the stronger one again: the log's thread sees neither of them alone.
+    for mode in ["always", "everysec", "always"] {
+        client.expect(&format!("CONFIG SET appendfsync {mode}"), "+OK");
+    }
+    let (mut writer, mut reader) = (server.client(), server.client());
+    writer.send("SET k 2\r\n");
+    reader.send("GET before\r\n");
+    assert_eq!(writer.reply_within(SILENCE), None);
+    assert_eq!(reader.reply_within(SILENCE), None);
+    let mut free = server.client();
+    free.expect("CONFIG SET appendfsync no", "+OK");
+    writer.expect_reply("+OK");
+    reader.expect_reply("\"1\"");
+    free.expect("CONFIG SET appendfsync always", "+OK");
+    writer.send("SET k 3\r\n");
+    assert_eq!(writer.reply_within(SILENCE), None);
+    free.expect("DEBUG POINT log-rotate OFF", "+OK");
+    writer.expect_reply("+OK");
+    reader.expect("GET k", "\"3\"");
 }
 
 /// A file that may not grow stands for a full disk.

@@ -253,6 +253,7 @@ const CLIENT_BYTES: u64 = 1500;
 fn flags(client: &ClientInfo) -> String {
     let bits = client.flags.load(Relaxed);
     let letters = [
+        (flag::MONITOR, 'O'),
         (flag::PUBSUB, 'P'),
         (flag::MULTI, 'x'),
         (flag::BLOCKED, 'b'),

@@ -211,6 +211,7 @@ fn reset(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     if super::leave_next(act.server, act.local, session) {
         return Ok(crate::held::go_on(session, act.local));
     }
+    super::monitor::end(act.server, act.local, session);
     session.select(0);
     session.authenticated = act.server.config.live.requirepass.is_empty();
     session.reply_mode = ReplyMode::On;

@@ -11,6 +11,7 @@ mod docs;
 mod evenkeel;
 pub(crate) mod libraries;
 mod migrate;
+pub(crate) mod monitor;
 pub(crate) mod observe;
 mod persistence;
 mod pubsub;
@@ -35,6 +36,7 @@ static TOPICS: &[&[Row]] = &[
     evenkeel::ACTIONS,
     libraries::ACTIONS,
     migrate::ACTIONS,
+    monitor::ACTIONS,
     observe::ACTIONS,
     persistence::ACTIONS,
     pubsub::ACTIONS,

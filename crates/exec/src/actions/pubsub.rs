@@ -50,6 +50,7 @@ fn set_of(subs: &mut Subscriptions, kind: Kind) -> &mut BTreeSet<Arc<[u8]>> {
         Kind::Channel => &mut subs.channels,
         Kind::Pattern => &mut subs.patterns,
         Kind::Shard => &mut subs.shard_channels,
+        Kind::Monitor => &mut subs.monitor,
     }
 }
 
@@ -58,6 +59,7 @@ const fn words(kind: Kind) -> (&'static str, &'static str) {
         Kind::Channel => ("subscribe", "unsubscribe"),
         Kind::Pattern => ("psubscribe", "punsubscribe"),
         Kind::Shard => ("ssubscribe", "sunsubscribe"),
+        Kind::Monitor => ("monitor", "reset"),
     }
 }
 

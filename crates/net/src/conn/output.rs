@@ -224,7 +224,8 @@ impl Conn {
 
     /// Whether its output exceeds the hard limit, or has exceeded the soft one for too long.
     pub(crate) fn exceeds_output_limit(&mut self, server: &Server, now_ms: u64) -> bool {
-        let class = if self.session.subs.is_empty() { 0 } else { 2 };
+        let subs = &self.session.subs;
+        let class = if !subs.monitor.is_empty() { 1 } else { 2 * usize::from(!subs.is_empty()) };
         let limit = &server.config.live.output_limits[class];
         let pending = self.bytes_to_send();
         let (hard, soft) = (limit.hard_bytes.size(), limit.soft_bytes.size());

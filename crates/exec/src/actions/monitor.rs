@@ -1,0 +1,69 @@
+//! MONITOR: a client sees the commands of all.
+//!
+//! - A command is shown when it begins, also if it is held on its way; one that is refused is not.
+//! - EXEC is shown behind the commands of its transaction, of which the first [`SHOWN_MAX`] are.
+//! - Commands of administration are not shown, passwords neither, nor what a script calls.
+
+use super::{Act, PLAIN, Row};
+use crate::Flow;
+use crate::pubsub::{Kind, PubSub, monitor};
+use crate::session::flag;
+use crate::{Local, Server, Session};
+use command::table::ADMIN;
+use command::{Command, Error, facts};
+use observe::calls;
+use resp::Args;
+
+pub(super) const ACTIONS: &[Row] = &[Row("monitor", begin, PLAIN)];
+
+/// Commands of one transaction that are shown.
+const SHOWN_MAX: usize = 1000;
+
+/// `MONITOR`: OK, and from then on a line for each command of any client. RESET ends it.
+///
+/// Cost: O(monitors); each command of anybody then costs a line, O(its words) up to 64 KB.
+fn begin(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    if act.in_multi {
+        return Err(Error::new("ERR MONITOR isn't allowed for DENY BLOCKING client"));
+    }
+    let (name, session) = (PubSub::monitors_name(), &mut *act.session);
+    if session.subs.monitor.insert(name.clone()) {
+        act.local.subscribers.add(Kind::Monitor, name, session.id);
+        act.server.pubsub.add_monitor(act.local.log.id, session.id);
+        session.set_flag(flag::MONITOR, true);
+    }
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+/// Ends what MONITOR began. O(monitors).
+pub(crate) fn end(server: &Server, local: &mut Local, session: &mut Session) {
+    if let Some(name) = session.subs.monitor.pop_first() {
+        local.subscribers.remove(Kind::Monitor, &name, session.id);
+        server.pubsub.remove_monitor(local.log.id, session.id);
+        session.set_flag(flag::MONITOR, false);
+    }
+}
+
+/// Shows a command that is about to run, once.
+#[cold]
+pub(crate) fn show(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) {
+    if std::mem::replace(&mut act.session.is_shown, true) || command.has(ADMIN) {
+        return;
+    }
+    if command.is(facts::RUNS_QUEUE) {
+        let Some(multi) = act.session.multi.as_ref().filter(|multi| !multi.broken) else { return };
+        for (command, args) in multi.queue.iter().filter(|(command, _)| !command.has(ADMIN)).take(SHOWN_MAX) {
+            send(act.server, act.session, command, args);
+        }
+    }
+    send(act.server, act.session, command, args);
+}
+
+fn send(server: &Server, session: &Session, command: &Command, args: Args<'_>) {
+    let shown =
+        |at: usize| if calls::is_secret(command, args, at) { &b"(redacted)"[..] } else { args.at(at) };
+    let now_us = stdx::clock::wall_ns() / 1000;
+    let words = (0..args.len()).map(shown);
+    server.pubsub.monitor(monitor::line(now_us, session.db, &session.info.address, words));
+}
