@@ -9,8 +9,8 @@
 //!                              └─ action: what is no function of the keyspace            actions
 //! ```
 //!
-//! - X1: a loop serves one client for at most one quantum before it serves the others; `net` counts, `execute`
-//!   keeps a single command within it by sending long ones to a worker.
+//! - X1: a loop serves one client for at most one quantum before it serves the others. `net` counts the time;
+//!   `execute` keeps a single command within it by sending long ones to a worker.
 //! - X2: replies come in the order of the commands: a client whose command is elsewhere runs no further one.
 //! - X3: what a command tells the outside (notifications, waiters that are ready) is done after its locks are released
 //!   and before the same loop runs another command.
