@@ -33,7 +33,7 @@ impl Open {
         true
     }
 
-    /// What the one that is being written keeps alive.
+    /// Names the values that the reply being written keeps alive.
     pub fn holds(&self, held: &mut dyn FnMut(Held)) {
         self.0.iter().for_each(|long| long.holds(held));
     }

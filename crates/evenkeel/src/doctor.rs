@@ -21,7 +21,7 @@ type, the largest values, bytes by prefix, expiries, and damage with its offset.
   --fix    cut off the torn end of an append-only log
 ";
 
-/// What a call came to: the text, and whether all is sound.
+/// The result of a call: the text, and whether all is sound.
 pub struct Finding {
     pub text: String,
     pub is_sound: bool,

@@ -198,7 +198,7 @@ fn load_data(server: &Arc<exec::Server>, signals: &Signals) -> Result<Loaded, St
     Ok(loaded)
 }
 
-/// What a signal asks for (`shutdown-on-sigint`, `shutdown-on-sigterm`); None: SHUTDOWN says it.
+/// The wish of a signal (`shutdown-on-sigint`, `shutdown-on-sigterm`). None: SHUTDOWN has its own.
 fn wish(config: &Config, stop: Stop) -> Option<(Wish, bool)> {
     // The choices are default, save, nosave, now, force.
     let flags = match stop {

@@ -4,7 +4,7 @@
 //! holds: large ones run elsewhere. A key is hashed and compared on the loop. An action goes through its
 //! words on the loop.
 //!
-//! Cost: nothing for commands below 128 KB (`Local::incoming`), O(words) for up to [`WORDS_MAX`] of them, else O(1).
+//! Cost: nothing for commands below 128 KB (`Local::incoming`); above, O(words) up to [`WORDS_MAX`], else O(1).
 
 use command::facts::{KEY_WORDS, LONG_WORDS, MANY_WORDS, SCRIPT};
 use command::table::BLOCKING;
@@ -18,9 +18,9 @@ const WORD_MAX: usize = 64 * 1024;
 /// Most words of an action.
 const WORDS_MAX: usize = 10_000;
 
-const TOO_MANY: Error = Error::new("ERR too many words: this command may have 10000");
-const TOO_LONG: Error = Error::new("ERR too long a word: those of this command may have 65536 bytes");
-const KEY_TOO_LONG: Error = Error::new("ERR too long a key: it may have 262144 bytes");
+const TOO_MANY: Error = Error::new("ERR this command may have at most 10000 words");
+const TOO_LONG: Error = Error::new("ERR a word of this command may have at most 65536 bytes");
+const KEY_TOO_LONG: Error = Error::new("ERR a key may have at most 262144 bytes");
 
 /// Why a large command is refused. None: it may run.
 pub(crate) fn refusal(command: &'static Command, words: &OwnedArgs) -> Option<Error> {

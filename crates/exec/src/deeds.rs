@@ -3,7 +3,7 @@
 //! are done after the commit.
 //!
 //! ```text
-//! EXEC ─► over an overlay: [ +OK  ·  :1  · ] ─► commit ─► deeds, in slices ─► [ +OK  +PONG  :1  +OK ] ─► reply
+//! EXEC ─► over an overlay: [ +OK  ·  :1  · ] ─► commit ─► deeds ─► [ +OK  +PONG  :1  +OK ] ─► reply
 //!                                 └──────┴─ places of answers ───┘
 //! ```
 //!

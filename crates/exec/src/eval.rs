@@ -293,7 +293,7 @@ pub fn perform(server: &Arc<Server>, local: &mut Local, session: Option<&mut Ses
             let reply = errand.reply.clone();
             return crate::aside::perform_for_script(&mut act, command, args, move |bytes| reply.put(bytes));
         }
-        (Ok(_), None) => out.error("ERR the client has gone"),
+        (Ok(_), None) => out.error("ERR the client has disconnected"),
         (Err(error), _) => out.error(&error.text()),
     }
     errand.reply.put(out.into_bytes());

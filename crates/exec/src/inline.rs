@@ -95,7 +95,7 @@ fn run_elsewhere(
         return Some(wait_for_guard(act.session, act.local));
     }
     if act.local.incoming.is_some() && act.session.rows.source.is_some() {
-        act.out.error("ERR too many bytes for a key of a source");
+        act.out.error("ERR the command is too long for a key of a source");
         return Some(Flow::Done);
     }
     if has_unknown_keys(command, args) || has_many_words || act.local.incoming.is_some() {

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!   the allocator's figures ─► rest ─┐
-//!   (every few ms, the clerk)        ├─► used ─► above the limit?  a write evicts up to 16 keys, the loops go on in slices,
-//!   bytes of entries (each write) ───┘                             who writes far above it waits, what has no victim is OOM
+//!   (every few ms, the clerk)        ├─► used ─► above the limit?  a write evicts up to 16 keys, loops go on
+//!   bytes of entries (each write) ───┘           far above it?      a writer waits for them
+//!                                                no victim?         OOM
 //! ```
 //!
 //! - R1: `used` is what allocator and segments have handed out, less three things: what waits for the

@@ -117,7 +117,7 @@ impl Replay {
                 self.group = group;
                 return done;
             }
-            _ => return Err("ERR it does not belong here".into()),
+            _ => return Err("ERR no transaction is open".into()),
         }
         Ok(())
     }

@@ -170,7 +170,7 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     }
     if multi.sources && is_long_for_rows(&multi.queue) {
         leave(act.server, act.local, act.session);
-        return Err(Error::new("ERR the transaction is too long for one with keys of sources"));
+        return Err(Error::new("ERR the transaction is too long: it names keys of sources"));
     }
     let plain = multi.queue.is_keyed();
     let long = multi.queue.words() + act.session.watched() >= job::MANY_WORDS

@@ -110,7 +110,7 @@ impl Default for Tell {
     }
 }
 
-/// What a thread knows of a keyspace it writes to.
+/// A thread's place in a keyspace that it writes to.
 struct Chair {
     of: u64,
     seat: Seat,

@@ -39,12 +39,12 @@ use value::Value;
 
 /// Keys folded under one lock (W4).
 const FOLDED_TOGETHER: usize = 32;
-/// What is done under one lock, in entries (W6).
+/// Most work under one lock, in entries (W6).
 const UNDER_LOCK: usize = 100;
 /// Bytes copied that count as one more entry: a hundredth of 16 KB (W6).
 const ENTRY_BYTES: usize = 160;
 
-/// What a walk may use.
+/// Limits of a walk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WalkLimits {
     /// Bytes kept for it; 0: no limit (W7).
@@ -83,7 +83,7 @@ pub enum Walked {
     Over(Lsn),
 }
 
-/// What a key held.
+/// A key's value.
 #[derive(Clone, Debug)]
 pub enum WalkValue<'a> {
     /// A short string.
@@ -117,7 +117,7 @@ pub trait WalkSink {
     /// A key; each comes once, in no order. Called with a shard locked: it copies short texts and notes handles, and never waits.
     fn entry(&mut self, entry: WalkEntry<'_>);
 
-    /// What must be told of long commits that the walk folded (W4). No lock is held.
+    /// Takes the changes of long commits that the walk folded (W4). No lock is held.
     fn told(&mut self, changes: Changes);
 }
 
@@ -138,7 +138,7 @@ pub struct WalkFigures {
 /// Is called with the LSN of a walk, under all shard locks. Again if the walk begins anew (W5): the last call counts.
 pub type WalkMark = Arc<dyn Fn(Lsn) + Send + Sync>;
 
-/// What was queued in a shard, on its way to the sink.
+/// A shard's queue, on its way to the sink.
 struct Taken {
     queue: shard::Queued,
     shard: usize,
@@ -320,7 +320,7 @@ impl Walk {
         let Some(mine) = walk.as_mut().filter(|walk| walk.is_of(&self.round)) else { return 1 };
         let (spent, passed) = mine.walk_on(dbs, left.min(UNDER_LOCK), sink, &self.keyspace);
         if passed {
-            // What came into the queue since it was taken is given next, and nothing comes any more.
+            // Entries queued since it was taken come next; no more can follow.
             self.taken = Some(Taken { queue: mine.take_queue(), shard });
             let rest = walk.take();
             drop(guard);

@@ -58,7 +58,7 @@ fn info(kind: u64, at: At) -> u64 {
     kind | to | at.db.map_or(0, |db| HAS_DB | u64::from(db) << 32)
 }
 
-/// What has no place in a ring.
+/// An effect that has no place in a ring.
 enum Large {
     /// A command: bytes, and where in them it begins.
     Long(Vec<u8>, usize),
@@ -295,7 +295,7 @@ impl Taken {
         &self.bytes[entry.at..entry.at + entry.len()]
     }
 
-    /// What is left from an entry on, by itself.
+    /// The rest from an entry on, as its own value.
     fn rest(&mut self, from: usize) -> Taken {
         let mut rest = Taken::default();
         for entry in self.entries.drain(from..) {
@@ -320,7 +320,7 @@ impl Taken {
 struct Looking {
     order: Arc<Order>,
     rings: Vec<Taker<Large>>,
-    /// What was told above the settled LSN.
+    /// Effects told above the settled LSN.
     taken: Taken,
     framers: Vec<Framer>,
     /// All up to here was given.

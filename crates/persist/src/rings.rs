@@ -67,7 +67,7 @@ impl Chunk {
     }
 }
 
-/// What both sides know of a ring.
+/// The state that both sides of a ring share.
 struct Ring<L> {
     large: Mutex<VecDeque<L>>,
     /// Its thread has ended; nothing more is put.

@@ -61,14 +61,14 @@ impl Dialect {
         }
     }
 
-    /// What stands before a field that expires then, if it does.
+    /// Writes the part before a field that expires at `time`, if the dialect has one.
     pub(crate) fn put_before(self, out: &mut Vec<u8>, time: Option<u64>, soonest_ms: u64) {
         if self == Dialect::Redis {
             put_len(out, time.map_or(0, |time| time.saturating_sub(soonest_ms).saturating_add(1)));
         }
     }
 
-    /// What stands behind its value.
+    /// Writes the part behind a field's value, if the dialect has one.
     pub(crate) fn put_behind(self, out: &mut Vec<u8>, time: Option<u64>) {
         if self == Dialect::Valkey {
             out.extend_from_slice(&time.map_or(-1, |time| time as i64).to_le_bytes());

@@ -51,7 +51,7 @@ impl Shortener {
 /// A string, piece by piece. See the module.
 pub struct CompressedString {
     len: usize,
-    /// What has come and is not packed yet.
+    /// Bytes that have come and are not packed yet.
     block: Vec<u8>,
     packer: Packer,
     out: Vec<u8>,

@@ -26,7 +26,7 @@ pub struct Asked {
     pub far: bool,
 }
 
-/// What a script says of memory.
+/// A script's need of memory, by its flags.
 #[derive(Clone, Copy)]
 pub enum Hunger {
     /// Nothing: its commands are looked at one by one.
@@ -56,7 +56,7 @@ impl Hunger {
     }
 }
 
-/// What EVAL and its kin are to run within a transaction: the script, and how many keys it declares.
+/// The script that EVAL and its kin are to run within a transaction, and the count of keys it declares.
 pub fn asked_for(
     lua: &mut LuaState,
     command: &Command,
@@ -141,7 +141,7 @@ pub fn look_at(code: &Code, command: &Command, args: Args<'_>, out: &mut Reply) 
     Ok(())
 }
 
-/// What SCRIPT FLUSH asks for.
+/// The change that SCRIPT FLUSH asks for.
 pub fn forgets(args: Args<'_>) -> Result<Change, Error> {
     if args.len() > 3 || args.get(2).is_some_and(|mode| !is(mode, "sync") && !is(mode, "async")) {
         return Err(Error::new("ERR SCRIPT FLUSH only support SYNC|ASYNC option"));

@@ -35,15 +35,15 @@ const LOOKED_AT: usize = 64 * 1024;
 const EVALS_MAX: usize = 500;
 /// And of so many bytes together; one is always kept.
 const EVALS_BYTES: usize = 64 << 20;
-/// What a script takes beside its text.
+/// Bytes of a script besides its text.
 const BODY_OVERHEAD: usize = 192;
 /// Longer texts are hashed each time: comparing them takes a while, too.
 const LAST_MAX: usize = 16 * 1024;
 /// Nanoseconds of CPU time a library may take to be loaded by loops.
 const LIGHT_NS: u64 = 100_000;
-/// What such a library may take on a loop if it does something else there.
+/// Longest time on a loop of such a library that does something else there.
 const LIGHT_MAX_NS: u64 = 2_000_000;
-/// What one may take on a thread: somewhat more than when it is accepted.
+/// Longest time on a thread: somewhat more than when the library is accepted.
 const LOAD_MAX_NS: u64 = 1_000_000_000;
 /// How long a loop loads libraries at a stretch.
 const SLICE_NS: u64 = 50_000;
@@ -140,7 +140,7 @@ pub struct Code {
     /// How often all scripts were forgotten, and how often engines were asked to give up what they can do without.
     flushes: AtomicU64,
     purges: AtomicU64,
-    /// What engines take their memory from.
+    /// The budget that engines take their memory from.
     work: OnceLock<Arc<Budget>>,
     /// A draft: the version it was made of.
     drafted_at: Option<u64>,
@@ -183,7 +183,7 @@ impl Code {
         (self.flushes.load(Ordering::Acquire), self.purges.load(Ordering::Acquire))
     }
 
-    /// What a transaction may change without others' seeing it (K2). O(1).
+    /// A copy that a transaction may change before others see it (K2). O(1).
     pub(super) fn draft(self: &Arc<Code>) -> Code {
         // Before the libraries are taken: what is changed between is found to be changed.
         let drafted_at = Some(self.version());
@@ -391,7 +391,7 @@ pub struct LuaState {
     heeded: (u64, u64),
     /// On a loop: it is being collected.
     collecting: bool,
-    /// What the script that ran last called.
+    /// The commands that the last script called.
     pub tally: Tally,
     /// The script that came last, so that its text need not be hashed again, and [`Code::forgotten`] at that time.
     last: Option<(Sha, Arc<Kept>, u64)>,

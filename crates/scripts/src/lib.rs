@@ -106,7 +106,7 @@ const SMALL_WHOLE: usize = 500;
 /// Threads for long scripts; more of them wait their turn.
 const THREADS: usize = keyspace::MAX_LONG;
 
-/// What is to be run.
+/// The code that is to be run.
 pub enum Body {
     Script(Sha, Arc<Kept>),
     /// A script that is not compiled yet: a thread does that. Whether it came by EVAL_RO.
@@ -186,7 +186,7 @@ impl ScriptRun {
         self.declared > MANY_KEYS || self.words.len() > MANY_WORDS || bytes() > MANY_BYTES
     }
 
-    /// What says that nobody wants its answer any more; None if it has to be done nevertheless.
+    /// The flag that is set once the answer is not wanted. None: the script has to run nevertheless.
     fn gone(&self) -> Option<&AtomicBool> {
         self.gone.as_deref().filter(|_| self.read_only)
     }
@@ -216,7 +216,7 @@ impl ScriptRun {
     }
 }
 
-/// What a script told the outside, until its commit (C2).
+/// A script's messages and effects for the outside, kept until its commit (C2).
 #[derive(Default)]
 pub struct Told {
     pub deeds: Vec<Deed>,
@@ -243,7 +243,7 @@ impl Told {
         self.effects.append(&mut next.effects);
     }
 
-    /// What those that follow the sequence are told. It hands its effects over.
+    /// Hands the effects over, for those that follow the sequence.
     fn announce(&mut self) -> Announce {
         if self.effects.is_empty() {
             return None;
@@ -269,7 +269,7 @@ pub enum Halt {
 }
 
 impl Halt {
-    /// What ends the script.
+    /// The reason that the engine is stopped with.
     fn stop(self) -> Stop {
         match self {
             Halt::Killed => Stop::Killed,
@@ -278,7 +278,7 @@ impl Halt {
         }
     }
 
-    /// What the client of a script is told that was ended from outside.
+    /// The error that the client gets when its script was ended from outside.
     fn told(self, config: &Config) -> String {
         match self {
             Halt::TooLong => {
@@ -314,7 +314,7 @@ fn write_log(level: i32, message: &[u8]) {
     log::log!(log_level(level), "{}", String::from_utf8_lossy(message));
 }
 
-/// What a script's level is in our log.
+/// The log level of a script's level.
 fn log_level(level: i32) -> log::Level {
     match level {
         0 => log::Level::Debug,
@@ -375,7 +375,7 @@ impl Scripts {
         self.code.purge();
     }
 
-    /// What an engine that is none of ours may take, and where from.
+    /// The memory limits of an engine for users' scripts, and the budget behind them.
     pub fn limits(&self, live: &config::Live) -> Limits {
         Limits { memory_bytes: live.lua_memory_bytes.size(), ..self.code.limits() }
     }
@@ -402,7 +402,7 @@ impl Drop for Scripts {
 /// Commits; false: the race was lost. Gives what is to be told.
 pub fn settle(now_ms: u64, overlay: Overlay, told: &mut Told) -> (Option<Changes>, bool) {
     if !overlay.is_dirty() {
-        // What was loaded before a FLUSHDB and what was loaded after it are of two moments.
+        // Keys loaded before a FLUSHDB and keys loaded after it are of two moments.
         let current = overlay.snapshot().is_current();
         overlay.dispose();
         return (None, current);
@@ -414,7 +414,7 @@ pub fn settle(now_ms: u64, overlay: Overlay, told: &mut Told) -> (Option<Changes
     }
 }
 
-/// What a script or function is known by.
+/// The name of a script or function.
 #[derive(PartialEq, Eq, Hash)]
 enum Name {
     Script(Sha),

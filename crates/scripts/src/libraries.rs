@@ -25,7 +25,7 @@ struct Accepted {
     code: Arc<LibraryCode>,
 }
 
-/// What happens to libraries that are there already.
+/// The fate of libraries that exist already.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     /// All go.
@@ -51,7 +51,7 @@ pub enum AskedChange {
     Other(Change),
 }
 
-/// What a command that changes libraries asks for.
+/// The change that a command asks for.
 pub fn asked_for(command: &Command, args: Args<'_>) -> Result<AskedChange, Error> {
     match command.name {
         "function|load" => load(args),
@@ -86,7 +86,7 @@ impl AskedChange {
 }
 
 impl Change {
-    /// What the command that asked for it is answered.
+    /// Answers the command that asked for the change.
     pub fn answer(&self, out: &mut Reply) {
         match self {
             Change::AddLibraries(Addition { libraries, is_load: true, .. }) => {

@@ -10,7 +10,7 @@ pub struct Ground<'a, 'o> {
     pub overlay: &'a mut Overlay,
     /// The loop it runs on; a thread has its loop perform what it asks for.
     pub outside: Option<&'a mut (dyn Outside + 'o)>,
-    /// What the run holds of what work may, and how much of that is neither its overlay's nor told by it.
+    /// The run's part of the memory of work. `base`: the bytes that are neither its overlay's nor told by it.
     pub holding: &'a mut Holding,
     pub base: usize,
 }
@@ -75,9 +75,9 @@ impl<'a> Limit<'a> {
 const LOGGED: usize = 1024;
 /// A reply's buffer that is larger is not kept for the next.
 const REPLY_KEPT: usize = 64 << 10;
-/// What a key of the whole takes in a list, about.
+/// Bytes of a key in a list of the whole keyspace, about.
 const LISTED: usize = 96;
-/// What a deed takes besides its bytes, about.
+/// Bytes of a deed besides its own, about.
 const KEPT: usize = 96;
 
 /// The host of one run.

@@ -224,7 +224,7 @@ impl Transaction {
         ended
     }
 
-    /// What a command with a script asks for.
+    /// The request of a command with a script.
     fn asked_for(
         &self,
         lua: &mut LuaState,
@@ -320,7 +320,7 @@ fn is_far(scripts: &Scripts, lua: &mut LuaState, body: &Body) -> bool {
     lacks || scripts.is_long(body)
 }
 
-/// What a command with a script in it asks for.
+/// The request of a command with a script.
 enum Order {
     Run(ScriptRun),
     Answer(Vec<u8>),

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use value::trie::NEVER;
 use value::{Elem, Hash, Ints, List, Run, Set, Str, StrRef, Value, ZSet, hash, list};
 
-/// What may stop a long run.
+/// Charges for steps; an error stops a long run.
 pub type Charge<'c, E> = dyn FnMut(usize) -> Result<(), E> + 'c;
 
 /// Why nothing came of a value or a payload.
@@ -494,7 +494,7 @@ fn count_live<O: Out + ?Sized>(hash: &Hash, now_ms: u64, out: &mut O) -> Result<
     refused.map_or(Ok(live.unwrap_or_default()), Err)
 }
 
-/// What a payload is of, if it is sound; see [`decode`].
+/// The contents of a payload, if it is sound; see [`decode`].
 #[derive(Debug)]
 pub enum Decoded {
     Value(Value),

@@ -72,7 +72,7 @@ pub(super) fn encode<E>(bits: &Ints, wide: bool, charge: &mut Charge<'_, E>) -> 
     Ok(out)
 }
 
-/// What is in a container.
+/// The contents of a container.
 enum Container {
     Full,
     /// First and last.
@@ -457,7 +457,7 @@ mod tests {
             let step = (bytes.len() / 200).max(1);
             for at in (0..bytes.len()).step_by(step) {
                 assert_eq!(decoded(&bytes[..at], wide), None, "cut at {at}");
-                // What is turned round may be another bitmap, but a sound one.
+                // A flipped bit may give another bitmap, but a sound one.
                 for turn in [1, 0x80, 0xff] {
                     let mut broken = bytes.clone();
                     broken[at] ^= turn;

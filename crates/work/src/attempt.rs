@@ -252,7 +252,7 @@ pub trait Long: Send + Sized + 'static {
         None
     }
 
-    /// What those that follow the sequence are told.
+    /// The effects for those that follow the sequence.
     fn announce(&mut self, desk: &Desk<'_>) -> Announce;
 
     /// A commit straight from its words.

@@ -29,7 +29,7 @@ pub struct BulkJob {
     found: Option<usize>,
 }
 
-/// What a commit keeps of a key besides its words.
+/// Bytes that a commit keeps of a key besides its words.
 const INTENT_BYTES: usize = 64;
 
 #[derive(Clone, Copy)]
@@ -102,7 +102,7 @@ impl Words for BulkWords {
     }
 }
 
-/// What those that follow the sequence are told of a bulk.
+/// The effects of a bulk, for those that follow the sequence.
 struct BulkEffects {
     db: u32,
     words: Arc<BulkWords>,

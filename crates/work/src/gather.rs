@@ -38,7 +38,7 @@ pub struct Gather {
     counts: bool,
     found: i64,
     pieces: VecDeque<Piece>,
-    /// Of all of them, what they share with the keyspace left out.
+    /// Bytes of all pieces, without those shared with the keyspace.
     piece_bytes: usize,
     /// G3.
     holding: Holding,
@@ -49,7 +49,7 @@ pub struct Gather {
     open: Open,
 }
 
-/// Of the next pieces so many are told, long values among them: those behind are told when it is their turn.
+/// Pieces whose long values are told at a time. Pieces behind them are told in their turn.
 const TOLD: usize = 64;
 
 enum Piece {

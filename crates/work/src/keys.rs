@@ -24,7 +24,7 @@ struct Sieve {
     open: VecDeque<Box<[u8]>>,
     /// How far the first of them is.
     matching: Match,
-    /// What may be looked at yet.
+    /// Steps that may be taken yet.
     looks: usize,
 }
 
@@ -58,7 +58,7 @@ impl Sieve {
     }
 }
 
-/// What of a pattern has to be looked at: nothing of one that matches everything.
+/// The pattern that keys are matched with; None for one that matches everything.
 fn needed(pattern: &[u8]) -> Option<&[u8]> {
     (*pattern != *b"*").then_some(pattern)
 }
@@ -219,7 +219,7 @@ fn send(pieces: &mut VecDeque<Vec<u8>>, out: &mut Reply, room: usize) -> bool {
     !pieces.is_empty()
 }
 
-/// What goes through many keys on a loop says of itself to get a place.
+/// Describes a walk over many keys that asks for a place.
 pub(super) fn walks(info: &Arc<ClientInfo>, command: &'static str, gone: Arc<AtomicBool>) -> Asker {
     let (sign, words) = (StopSign::default(), Vec::new());
     Asker {

@@ -18,7 +18,7 @@ struct Queue<J> {
     jobs: VecDeque<J>,
     /// Threads without a job, also those that were woken for one.
     idle: usize,
-    /// Those that sleep, the last of them last.
+    /// Sleeping threads; the last to fall asleep is last.
     sleeping: Vec<Thread>,
     threads: usize,
     ended: bool,
@@ -33,14 +33,14 @@ struct Ranked<J> {
 
 /// See the module.
 pub struct Pool<J> {
-    /// What its threads' names begin with.
+    /// The beginning of its threads' names.
     name: &'static str,
     /// Threads of each rank at most.
     most: usize,
     ranks: [Ranked<J>; 2],
 }
 
-/// What a thread of a pool takes its jobs from.
+/// A thread's end of a pool, which gives it jobs.
 pub struct Taker<J> {
     pool: Arc<Pool<J>>,
     rank: Rank,
@@ -148,7 +148,7 @@ impl<J> Taker<J> {
             queue.sleeping.push(me.clone());
             MutexGuard::unlocked(&mut queue, thread::park);
             queue.idle -= 1;
-            // Who was not called still stands there.
+            // A thread that woke by itself is still in the list.
             queue.sleeping.retain(|thread| thread.id() != me.id());
         }
     }

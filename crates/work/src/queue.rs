@@ -19,7 +19,7 @@ use stdx::budget::{Budget, Full, Holding};
 const CHUNK: usize = 256;
 /// A command of so many bytes or words has an allocation of its own.
 const OWN: usize = 1024;
-/// What a command takes besides its words.
+/// Bytes of a command besides its words.
 const ENTRY: usize = size_of::<Entry>();
 /// So many databases may be emptied under locks.
 const FLUSHES: usize = 4;

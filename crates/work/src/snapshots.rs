@@ -1,4 +1,5 @@
-//! Who may hold a snapshot, for how long, and what becomes of those who held theirs for too long.
+//! Snapshots: which work may hold one, for how long, and how a holder is ended that keeps its own for too
+//! long.
 //!
 //! ```text
 //! open ──none free, or others wait already──► queue (`snapshots/places.rs`) ──a snapshot is closed──► Letter::Snapshot
@@ -184,7 +185,7 @@ impl Snapshots {
         self.streamed.load(Relaxed)
     }
 
-    /// What lives only for streamed replies: whose owners all are such (P4).
+    /// The values that only streamed replies keep alive: all their owners are such replies (P4).
     fn only_streamed(&self, now_ms: u64) -> Vec<Streamed> {
         let streams = self.streams.lock();
         let old = streams
@@ -200,7 +201,7 @@ impl Snapshots {
     }
 }
 
-/// What a streamed reply keeps alive.
+/// A value that a streamed reply keeps alive.
 #[derive(Clone, Copy, Debug)]
 pub struct Streamed {
     pub client: u64,
@@ -210,7 +211,7 @@ pub struct Streamed {
     pub held: command::Held,
 }
 
-/// What is smaller is not worth a look.
+/// Least size of a value that is looked at.
 const LARGE: usize = 64 * 1024;
 /// A reply that is streamed for less long is not looked at: loops look ten times a second, each at its own time.
 const SETTLED_MS: u64 = 1000;

@@ -29,7 +29,7 @@ pub struct Work {
     pub workers: Workers,
     /// Jobs and scripts take turns.
     pub turns: Arc<Turns>,
-    /// What happened, and which rank their threads take.
+    /// Counters and logs, and the rank of each thread.
     pub observe: Arc<Observe>,
     /// Snapshots that are open, and work that waits for a place.
     pub snapshots: Snapshots,

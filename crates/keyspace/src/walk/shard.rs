@@ -1,4 +1,4 @@
-//! What a walk has in one shard: how far it is, and what writes replaced ahead of it.
+//! A walk's state in one shard: its position, and the entries that writes replaced ahead of it.
 
 use super::{ENTRY_BYTES, Round, WalkEntry, WalkSink, WalkValue};
 use crate::Keyspace;

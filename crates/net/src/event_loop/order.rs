@@ -314,7 +314,7 @@ mod tests {
         pair.ask(0, "SET k 1\r\nPING");
         let first = pair.last();
         pair.ask(0, "PING\r\nINCR k");
-        // What nobody touched is told at once, and what is not durable is not.
+        // An untouched key is told at once; an effect that is not durable is not.
         pair.ask(1, "GET other");
         pair.ask(1, "GET k");
         assert_eq!((&*pair.said(0), &*pair.said(1)), ("", "$-1\r\n"));

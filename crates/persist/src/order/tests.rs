@@ -6,7 +6,7 @@ use keyspace::{Class, EffectVisitor, Overlay, Snapshot, View};
 use std::collections::HashSet;
 use std::sync::mpsc;
 
-/// What an outlet was given.
+/// A thing that an outlet was given.
 #[derive(Debug)]
 enum Given {
     Item(Item),

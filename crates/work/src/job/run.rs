@@ -203,7 +203,7 @@ impl Job {
         tally.queued(command, args, ns);
     }
 
-    /// What those that follow the sequence are told. It hands its effects over. O(effects).
+    /// Hands the effects over, for those that follow the sequence. O(effects).
     pub(super) fn tells(&mut self) -> Announce {
         if self.effects.is_empty() {
             return None;

@@ -55,7 +55,7 @@ pub enum Class {
 
 const CLASSES: [Class; 3] = [Class::Job, Class::Script, Class::Walk];
 
-/// What tells long work to stop, and why.
+/// A flag that tells long work to stop, and why.
 #[derive(Clone, Default, Debug)]
 pub struct StopSign {
     /// The work looks at this while it runs.
@@ -286,7 +286,7 @@ impl Table {
         self.holders.push(Holder { asker, lsn, began_ns, asked_ns: None });
     }
 
-    /// What is known of a client that holds a place, or held one lately.
+    /// The record of a client that holds a place, or held one lately.
     pub(super) fn whose(&self, client: u64) -> Option<Known> {
         let holder = self.holders.iter().find(|holder| holder.asker.client == client);
         let former = || self.former.iter().find(|known| known.client == client).cloned();
@@ -402,7 +402,7 @@ mod tests {
         now_ns: u64,
         last: u64,
         pieces: Vec<Piece>,
-        /// What ended: its name, how long it was there, and how often it gave way.
+        /// Pieces that ended: name, time they held a place, and how often they gave way.
         ended: Vec<(u64, u64, u32)>,
     }
 
@@ -437,7 +437,7 @@ mod tests {
             self.table.hold(piece.asker.clone(), self.last, self.now_ns);
         }
 
-        /// What happens in the next moment.
+        /// Does the next moment.
         fn step(&mut self) {
             self.now_ns += STEP_NS;
             for at in (0..self.pieces.len()).rev() {
