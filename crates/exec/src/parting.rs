@@ -1,4 +1,4 @@
-//! What happens to a client's affairs when it disconnects.
+//! The end of a client: its affairs with others end when it disconnects.
 
 use crate::session::flag;
 use crate::{Local, Server, Session};

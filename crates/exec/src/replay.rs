@@ -117,7 +117,7 @@ impl Replay {
                 self.group = group;
                 return done;
             }
-            _ => return Err("ERR no transaction is open".into()),
+            _ => return Err("ERR there is no MULTI before it".into()),
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use super::{Body, Change, Code, Found, LuaState};
 use command::options::{int, is};
-use command::{Command, Error};
+use command::{Command, Error, facts};
 use resp::{Args, Reply};
 use script::{Host, Sha};
 
@@ -132,7 +132,7 @@ pub fn function_of(code: &Code, args: Args<'_>, read_only: bool) -> Result<Asked
 /// SCRIPT EXISTS and SCRIPT SHOW.
 pub fn look_at(code: &Code, command: &Command, args: Args<'_>, out: &mut Reply) -> Result<(), Error> {
     let known = |sha: &[u8]| Sha::from_hex(sha).and_then(|sha| code.script(&sha));
-    if command.name == "script|show" {
+    if command.is(facts::SHOWS_SCRIPT) {
         out.bulk(&known(args.at(2)).ok_or(Error::new("NOSCRIPT No matching script."))?.text);
         return Ok(());
     }

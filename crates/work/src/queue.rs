@@ -392,8 +392,7 @@ mod tests {
 
     #[test]
     fn what_waits_for_the_commit_is_known() {
-        let is =
-            |name: &str| is_deed(command::places::all().iter().find(|command| command.name == name).unwrap());
+        let is = |name: &str| is_deed(command::places::all().iter().find(|row| row.name == name).unwrap());
         assert!(["subscribe", "config|set", "publish", "echo"].iter().all(|name| is(name)));
         assert!(!["select", "eval", "fcall", "script|load", "get", "keys"].iter().any(|name| is(name)));
     }

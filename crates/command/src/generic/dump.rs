@@ -42,7 +42,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     .doc("generic", "1.0.0", TRIP, "Makes keys of values in serialized form."),
     Command::new("migrate", -6, Run::Exec, WRITE | MOVABLEKEYS, acl::KEYSPACE | acl::DANGEROUS)
         .portable(100)
-        .facts(facts::CHANGES | facts::MANY_WORDS | facts::KEY_WORDS)
+        .facts(facts::CHANGES | facts::MANY_WORDS | facts::KEY_WORDS | facts::KEYS_BEHIND)
         .keys(&[KeySpec::one(3, MOVED), MOVED_TOO])
         .tips(&["nondeterministic_output"])
         .effect(Effect::Noted)

@@ -293,7 +293,7 @@ fn keys(act: &mut Act<'_, '_>, args: Args<'_>, with_uses: bool) -> Result<Flow, 
     }
     let mut found: Vec<(usize, Use)> = Vec::new();
     let told = command.each_key(given, &mut |at, uses| found.push((at, uses)));
-    if command.name == "migrate" && found.len() > 1 {
+    if command.is(facts::KEYS_BEHIND) && found.len() > 1 {
         // An empty key stands for the keys behind KEYS; with any other, KEYS must be absent.
         let stands_for_others = given.at(3).is_empty();
         found.retain(|(at, _)| stands_for_others && *at != 3);

@@ -306,7 +306,7 @@ enum Uses {
     Idle,
 }
 
-/// What the walk gives, collected into batches.
+/// Keys that the walk visits, collected into batches.
 #[derive(Default)]
 struct Taking {
     batch: Batch,

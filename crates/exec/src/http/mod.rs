@@ -168,8 +168,7 @@ pub fn readiness(server: &Server) -> Readiness {
 }
 
 static ITEMS: LazyLock<&'static Command> = LazyLock::new(|| {
-    let row = places::all().iter().find(|command| command.name == "evenkeel|items");
-    row.copied().expect("the table has the row")
+    places::all().iter().find(|row| row.name == "evenkeel|items").expect("the table has the row")
 });
 
 /// The words before the keys of [`items`].
