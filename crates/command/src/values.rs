@@ -8,8 +8,8 @@ use resp::Reply;
 pub struct Open(Option<Box<dyn Stream>>);
 
 impl Open {
-    /// Writes values as long as there is room; false when there are no more. `next` writes one and gives what is left of it if it
-    /// is long, or None if there is none.
+    /// Writes values as long as there is room; false when there are no more. `next` writes one and gives what
+    /// is left of it if it is long, or None if there is none.
     pub fn fill(
         &mut self,
         out: &mut Reply,

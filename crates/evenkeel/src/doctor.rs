@@ -1,6 +1,8 @@
-//! `evenkeel doctor`: checks and describes the files of a server that is not running, and cuts a torn end off.
+//! `evenkeel doctor`: checks and describes the files of a server that is not running, and cuts a torn end
+//! off.
 //!
-//! Memory is bounded whatever the files say. Exit codes: 0 if everything is sound, 1 if something is not, 2 for a wrong call.
+//! Memory is bounded whatever the files say. Exit codes: 0 if everything is sound, 1 if something is not, 2
+//! for a wrong call.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use persist::disk::RealDisk;

@@ -178,7 +178,8 @@ fn serve(
 /// How the load at the start ended.
 type Loaded = Arc<OnceLock<Result<(), String>>>;
 
-/// Loads the data on a thread, while clients are told of the progress. If that fails, the server is asked to stop.
+/// Loads the data on a thread, while clients are told of the progress. If that fails, the server is asked to
+/// stop.
 fn load_data(server: &Arc<exec::Server>, signals: &Signals) -> Result<Loaded, String> {
     let stopper = signals.stopper().map_err(|e| format!("Cannot handle signals: {e}"))?;
     let (loaded, server) = (Loaded::default(), server.clone());

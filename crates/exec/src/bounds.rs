@@ -4,7 +4,8 @@
 //! holds: large ones run elsewhere. A key is hashed and compared on the loop. An action goes through its
 //! words on the loop.
 //!
-//! Cost: nothing for commands below 128 KB (`Local::incoming`); above, O(words) up to [`WORDS_MAX`], else O(1).
+//! Cost: nothing for commands below 128 KB (`Local::incoming`); above, O(words) up to [`WORDS_MAX`], else
+//! O(1).
 
 use command::facts::{KEY_WORDS, LONG_WORDS, MANY_WORDS, SCRIPT};
 use command::table::BLOCKING;

@@ -12,8 +12,8 @@
 //! - X1: a loop serves one client for at most one quantum before it serves the others. `net` counts the time;
 //!   `execute` keeps a single command within it by sending long ones to a worker.
 //! - X2: replies come in the order of the commands: a client whose command is elsewhere runs no further one.
-//! - X3: the outside hears of a command (events, waiters that are ready) after its locks are released, and before
-//!   the same loop runs another command.
+//! - X3: the outside hears of a command (events, waiters that are ready) after its locks are released, and
+//!   before the same loop runs another command.
 #![forbid(unsafe_code)]
 
 mod act;

@@ -713,8 +713,8 @@ pub(crate) fn expiry_relied_on(cell: &Cell, ran_ms: u64) -> Option<u64> {
 }
 
 impl Overlay {
-    /// Makes a commit of it that can be done in pieces; for overlays of many keys. `age`: the smaller wins against other
-    /// long commits. Cost: O(keys · log keys), no lock taken.
+    /// Makes a commit of it that can be done in pieces; for overlays of many keys. `age`: the smaller wins
+    /// against other long commits. Cost: O(keys · log keys), no lock taken.
     pub fn seal(mut self, age: u64, announce: Announce) -> Commit {
         let (announce, epoch) = (self.announce_expired(announce), self.listen_epoch());
         let mut commit = Commit::new(self.into_parts(), age, announce);

@@ -5,20 +5,24 @@
 //!                     position ──┘      a write keeps the entry: queue ──► sink, before the walk goes on
 //! ```
 //!
-//! - W1: a walk begins under all shard locks: it draws its LSN `s`, and every shard gets a [`ShardWalk`]. There is one walk at a time.
-//! - W2: the order is shard by shard, in each by database, in each by hash. A write at n > s to a key that is not passed puts the
-//!   entry into the shard's queue and the key among those that are *done*. That is O(1), and all a writer ever does for a walk.
-//! - W3: queues are given to the sink before the walk goes on. So what is kept is bounded by how long that takes, not by how long
-//!   the walk does.
-//! - W4: what was committed at n ≤ s and is not folded is folded first, in all shards. Until then nothing is given to the sink.
-//!   A fold at n ≤ s keeps nothing.
-//! - W5: the walk knows tables by what they were called at `s` ([`Numbers`](crate::underway::Numbers)). A table that is emptied
-//!   is handed to the walk. If that happens before all is folded (W4), the walk begins anew, at a later LSN.
-//! - W6: a lock is held for lines of together some 16 KB or 100 entries. What was queued is given without a lock.
-//! - W7: what is kept has a limit. Above half of it the shards that keep most are walked first. Above it the walk fails; writers
-//!   go on.
-//! - W8: keys that have expired and were not removed are given, with their time; those of hidden databases never are. Without a
-//!   walk a write pays nothing: the word that tells of snapshots tells of walks.
+//! - W1: a walk begins under all shard locks: it draws its LSN `s`, and every shard gets a [`ShardWalk`].
+//!   There is one walk at a time.
+//! - W2: the order is shard by shard, in each by database, in each by hash. A write at n > s to a key that is
+//!   not passed puts the entry into the shard's queue and the key among those that are *done*. That is O(1),
+//!   and all a writer ever does for a walk.
+//! - W3: queues are given to the sink before the walk goes on. So what is kept is bounded by how long that
+//!   takes, not by how long the walk does.
+//! - W4: what was committed at n ≤ s and is not folded is folded first, in all shards. Until then nothing is
+//!   given to the sink. A fold at n ≤ s keeps nothing.
+//! - W5: the walk knows tables by what they were called at `s` ([`Numbers`](crate::underway::Numbers)). A
+//!   table that is emptied is handed to the walk. If that happens before all is folded (W4), the walk begins
+//!   anew, at a later LSN.
+//! - W6: a lock is held for lines of together some 16 KB or 100 entries. What was queued is given without a
+//!   lock.
+//! - W7: what is kept has a limit. Above half of it the shards that keep most are walked first. Above it the
+//!   walk fails; writers go on.
+//! - W8: keys that have expired and were not removed are given, with their time; those of hidden databases
+//!   never are. Without a walk a write pays nothing: the word that tells of snapshots tells of walks.
 //! - W9: a replacement of tables at n ≤ s is part of what the walk shows: the walk takes no notice of it.
 
 mod round;
@@ -114,7 +118,8 @@ impl WalkEntry<'_> {
 
 /// Takes what a walk gives.
 pub trait WalkSink {
-    /// A key; each comes once, in no order. Called with a shard locked: it copies short texts and notes handles, and never waits.
+    /// A key; each comes once, in no order. Called with a shard locked: it copies short texts and notes
+    /// handles, and never waits.
     fn entry(&mut self, entry: WalkEntry<'_>);
 
     /// Takes the changes of long commits that the walk folded (W4). No lock is held.
@@ -135,7 +140,8 @@ pub struct WalkFigures {
     pub anew: u64,
 }
 
-/// Is called with the LSN of a walk, under all shard locks. Again if the walk begins anew (W5): the last call counts.
+/// Is called with the LSN of a walk, under all shard locks. Again if the walk begins anew (W5): the last call
+/// counts.
 pub type WalkMark = Arc<dyn Fn(Lsn) + Send + Sync>;
 
 /// A shard's queue, on its way to the sink.
@@ -222,8 +228,9 @@ impl Walk {
         }
     }
 
-    /// Does so many keys' worth of it, some 0.1 µs each, and a little more at most. Errors: the limit (W7), or it was cancelled; then
-    /// what was given counts for nothing. Called again after the end, it says the same.
+    /// Does so many keys' worth of it, some 0.1 µs each, and a little more at most. Errors: the limit (W7),
+    /// or it was cancelled; then what was given counts for nothing. Called again after the end, it says the
+    /// same.
     pub fn advance(
         &mut self,
         now_ms: u64,

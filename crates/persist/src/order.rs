@@ -5,12 +5,14 @@
 //! loop 2: [n=8 DEL ..]                ─┴─► everything up to p, framed ─► blocks ─► outlets
 //! ```
 //!
-//! - T3: within a ring, entries of one LSN stay in order; entries of different LSNs may be mixed. So they are sorted
-//!   stably.
-//! - O1: a group of several commands stands in MULTI … EXEC, SELECT where the database changes. No group is split.
-//! - O2: the thread looks every 5 ms while anything comes, and at once for a full chunk or a bell. After a while
-//!   without anything it sleeps, and the next entry wakes it: who puts draws its LSN, puts, and then looks whether the
-//!   thread sleeps; the thread says that it sleeps, and then looks whether an LSN was drawn.
+//! - T3: within a ring, entries of one LSN stay in order; entries of different LSNs may be mixed. So they are
+//!   sorted stably.
+//! - O1: a group of several commands stands in MULTI … EXEC, SELECT where the database changes. No group is
+//!   split.
+//! - O2: the thread looks every 5 ms while anything comes, and at once for a full chunk or a bell. After a
+//!   while without anything it sleeps, and the next entry wakes it: who puts draws its LSN, puts, and then
+//!   looks whether the thread sleeps; the thread says that it sleeps, and then looks whether an LSN was
+//!   drawn.
 
 mod frame;
 
@@ -133,7 +135,8 @@ impl Order {
         self.waiting.load(Ordering::Relaxed) + self.held.load(Ordering::Relaxed)
     }
 
-    /// Has the thread look now: a reply waits for what was told. O(1); a system call if it is the first to say so.
+    /// Has the thread look now: a reply waits for what was told. O(1); a system call if it is the first to
+    /// say so.
     pub fn bell(&self) {
         if !self.rung.swap(true, Ordering::AcqRel)
             && let Some(sleeper) = self.sleeper.get()

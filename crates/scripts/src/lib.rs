@@ -6,20 +6,22 @@
 //!                                  └─ lost a race ─► again on a new snapshot; after a few, protected (job J3)
 //! ```
 //!
-//! - C1: a script over an overlay has applied nothing before its commit, so it can be dropped and run again at any time:
-//!   at the end of the quantum, at SCRIPT KILL, after a lost race. Nobody is ever told BUSY.
-//! - C2: what it tells the outside (PUBLISH, the log) is kept until after the commit and happens once (`deeds.rs`).
-//! - C3: a script's reads are all at one snapshot; if it wrote, the commit checks that none of them changed since.
-//! - C4: a script that once needed a thread is remembered, and goes there at once, until it proves short there: a loop that
-//!   others interrupt makes any script look long.
+//! - C1: a script over an overlay has applied nothing before its commit, so it can be dropped and run again
+//!   at any time: at the end of the quantum, at SCRIPT KILL, after a lost race. Nobody is ever told BUSY.
+//! - C2: what it tells the outside (PUBLISH, the log) is kept until after the commit and happens once
+//!   (`deeds.rs`).
+//! - C3: a script's reads are all at one snapshot; if it wrote, the commit checks that none of them changed
+//!   since.
+//! - C4: a script that once needed a thread is remembered, and goes there at once, until it proves short
+//!   there: a loop that others interrupt makes any script look long.
 //! - C5: script threads take no shard lock: loops read keys for them.
-//! - C7: a script can be killed until its commit is decided, wherever it is: waiting for a thread, running, between two
-//!   attempts. One that only reads ends so when its client goes.
+//! - C7: a script can be killed until its commit is decided, wherever it is: waiting for a thread, running,
+//!   between two attempts. One that only reads ends so when its client goes.
 //! - C8: one that others wait for gives its place up and starts over behind them (`snapshots/places.rs`).
-//! - C9: one whose client has gone goes on for `script-orphan-time`, and only as long as nobody waits for its place. One whose
-//!   client was killed ends at once.
-//! - C6: libraries are loaded into each engine from their code; what a library keeps in upvalues is per engine, and not
-//!   part of the dataset.
+//! - C9: one whose client has gone goes on for `script-orphan-time`, and only as long as nobody waits for its
+//!   place. One whose client was killed ends at once.
+//! - C6: libraries are loaded into each engine from their code; what a library keeps in upvalues is per
+//!   engine, and not part of the dataset.
 //!
 //! A loop runs a script inline itself, and does the deeds (exec, `eval.rs` and `deeds.rs`).
 #![forbid(unsafe_code)]
@@ -95,7 +97,8 @@ const MANY_KEYS: usize = 200;
 const MANY_WORDS: usize = 256;
 /// And the bytes of them: Lua hashes each.
 const MANY_BYTES: usize = 64 * 1024;
-/// A script's first requests for keys, and one more for each so many keys of the database, are answered without neighbours.
+/// A script's first requests for keys, and one more for each so many keys of the database, are answered
+/// without neighbours.
 const ALONE: usize = 8;
 const FAIR: usize = 1_000;
 /// Neighbours of a key that are read with it, at first and at most.
@@ -163,7 +166,8 @@ pub struct ScriptRun {
     pub used_ms: Option<u64>,
     pub random: u64,
     pub loop_id: usize,
-    /// Says that its client went: then one that only reads is of use to nobody. None: another one looks after it.
+    /// Says that its client went: then one that only reads is of use to nobody. None: another one looks after
+    /// it.
     pub gone: Option<Arc<AtomicBool>>,
 }
 
@@ -300,7 +304,8 @@ pub struct Scripts {
     /// Whether any keys are rows of a database; it may be set when none are.
     any_rows: Arc<AtomicBool>,
     house: Box<dyn House>,
-    /// Scripts that once took longer than a loop has, and whether they read a good part of all keys when they last ran.
+    /// Scripts that once took longer than a loop has, and whether they read a good part of all keys when they
+    /// last ran.
     long: Mutex<HashMap<Name, bool>>,
     has_long: AtomicBool,
     pub running: Mutex<Vec<Arc<Running>>>,
@@ -364,8 +369,8 @@ impl Scripts {
         self.has_long.store(false, Ordering::Release);
     }
 
-    /// Has all engines give up what scripts and functions left, and, behind a flush, what is compiled: loops before long, threads that
-    /// have no work now, if this is called where one may wait.
+    /// Has all engines give up what scripts and functions left, and, behind a flush, what is compiled: loops
+    /// before long, threads that have no work now, if this is called where one may wait.
     pub fn tidy_idle(&self) {
         self.engines.heed();
     }
@@ -380,8 +385,8 @@ impl Scripts {
         Limits { memory_bytes: live.lua_memory_bytes.size(), ..self.code.limits() }
     }
 
-    /// Long scripts that wait for a thread or a place, of which so many do, and all others that are not over. A script whose turn in
-    /// the line of its kind has not come counts to the latter.
+    /// Long scripts that wait for a thread or a place, of which so many do, and all others that are not over.
+    /// A script whose turn in the line of its kind has not come counts to the latter.
     pub fn load(&self, for_place: usize) -> (usize, usize) {
         let waiting = self.threads.waiting() + for_place;
         (waiting, self.running.lock().len().saturating_sub(waiting))
@@ -439,7 +444,8 @@ impl Scripts {
         running.iter().filter(|r| r.client == client).for_each(|r| r.kill.store(true, Ordering::Relaxed));
     }
 
-    /// Ends what has gone on for longer than `orphan_ms` since its client went (C9); 0: no limit. O(scripts that are not over).
+    /// Ends what has gone on for longer than `orphan_ms` since its client went (C9); 0: no limit. O(scripts
+    /// that are not over).
     pub fn end_orphans(&self, now_ms: u64, orphan_ms: u64) {
         let running = self.running.lock();
         let gone =

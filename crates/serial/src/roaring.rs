@@ -7,11 +7,12 @@
 //! portable  cookie ─► which are runs, a bit each ─► (key, length - 1), 2 + 2 bytes each ─► offsets, 4 bytes each ─► containers
 //! ```
 //!
-//! The portable form is that of the public specification of Roaring bitmaps; all numbers are little-endian. A container has
-//! the numbers with the same upper bits but 16: up to 4,096 of them as a list, more as 8 KB of bits, or runs if that is
-//! shorter.
+//! The portable form is that of the public specification of Roaring bitmaps; all numbers are little-endian. A
+//! container has the numbers with the same upper bits but 16: up to 4,096 of them as a list, more as 8 KB of
+//! bits, or runs if that is shorter.
 //!
-//! - P1: what is read is checked: order, counts, ends. Memory is taken for what is there, not for what is announced.
+//! - P1: what is read is checked: order, counts, ends. Memory is taken for what is there, not for what is
+//!   announced.
 //!
 //! Cost: O(containers and what is in them); said through `charge` for each container.
 

@@ -320,8 +320,8 @@ fn note_one(cx: &mut Cx<'_, '_>, key: &[u8], at: Option<u64>, payload: &[u8]) {
     cx.effect(&[b"RESTORE", key, time, &payload, b"REPLACE", b"ABSTTL"]);
 }
 
-/// The payload that makes the value of the key. Fields that had expired when it was read are in it no more. O(1)
-/// but for a hash with times.
+/// The payload that makes the value of the key. Fields that had expired when it was read are in it no more.
+/// O(1) but for a hash with times.
 fn fresh<'p>(cx: &mut Cx<'_, '_>, key: &[u8], payload: &'p [u8]) -> Cow<'p, [u8]> {
     let has_times = payload.first().is_some_and(|kind| HASHES_WITH_TIMES.contains(kind));
     if !has_times || !cx.view.listens() {

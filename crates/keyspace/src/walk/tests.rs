@@ -865,7 +865,8 @@ fn every_walk_finds_the_sum_while_threads_carry_money_between_databases() {
                             (0..20).for_each(|i| put(keyspace, 3, &format!("x{i}"), "y", None));
                             View::open(keyspace, 0, 1).flush(Some(2 + dice.below(2) as usize));
                         }
-                        // The accounts move as a whole; there and back under the same locks, or nobody would find them.
+                        // The accounts move as a whole; there and back under the same locks, or nobody would
+                        // find them.
                         2 if t == 2 => {
                             let mut view = View::whole(keyspace, 0, 1);
                             view.swap(0, 2);

@@ -326,7 +326,8 @@ mod tests {
         assert_eq!(pair.said(0), ":3\r\n");
     }
 
-    /// A system that takes not all of what is queued would send the end of a connection before its last bytes.
+    /// A system that takes not all of what is queued would send the end of a connection before its last
+    /// bytes.
     #[test]
     fn a_connection_does_not_end_before_its_last_bytes_were_taken() {
         let mut pair = Pair::new();

@@ -1,4 +1,5 @@
-//! The laws of the stream: LSNs rise, each effect comes once, no group is split, and only visible databases are told.
+//! The laws of the stream: LSNs rise, each effect comes once, no group is split, and only visible databases
+//! are told.
 
 use super::*;
 use crate::stream::{Block, Item};
