@@ -40,8 +40,8 @@ pub fn log(keyspace: &Keyspace, view: &View<'_>, ran: Ran<'_>) {
     }
 }
 
-/// Whether a command that changed something is told as it came, though it noted so many commands. `hidden`: in
-/// a database whose effects nobody is told of.
+/// Whether a command that changed something is told as it came, though it noted so many commands. `hidden`:
+/// in a database whose effects nobody is told of.
 pub fn is_itself(command: &Command, noted: usize, hidden: bool) -> bool {
     debug_assert!(
         noted > 0 || hidden || command.effect == Effect::Itself,

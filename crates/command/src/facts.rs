@@ -76,6 +76,10 @@ facts! {
     SPEAKS = 27;
     /// Sends a message to whoever subscribed to a pattern.
     PASSES_PATTERNS = 28;
+    /// Takes its keys behind the word KEYS, if its key word is empty (MIGRATE).
+    KEYS_BEHIND = 29;
+    /// Answers the text of a script.
+    SHOWS_SCRIPT = 30;
 }
 
 impl Command {

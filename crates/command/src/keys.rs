@@ -40,7 +40,8 @@ pub fn database(databases: usize, word: &[u8]) -> Result<usize, Error> {
     db.ok_or(Error::new("ERR DB index is out of range"))
 }
 
-/// The database, beside the current one, in which a command writes a key, and that key; there are so many databases.
+/// The database, beside the current one, in which a command writes a key, and that key; there are so many
+/// databases.
 pub fn target<'w>(databases: usize, command: &Command, args: Args<'w>) -> Option<(usize, &'w [u8])> {
     let (key, db) = match command.name {
         "move" => (args.at(1), args.get(2)?),

@@ -26,8 +26,8 @@ pub fn encode_for(
 
 /// The value of a payload as of now. Cost: O(bytes), unpacked.
 ///
-/// Errors: DUMP payload version or checksum are wrong, Bad data format (and of what, if it is sound but not supported); those
-/// of `charge`.
+/// Errors: DUMP payload version or checksum are wrong, Bad data format (and of what, if it is sound but not
+/// supported); those of `charge`.
 pub fn decode(payload: &[u8], now_ms: u64, charge: &mut Charge<'_, Error>) -> Result<Decoded, Error> {
     serial::decode(payload, now_ms, charge).map_err(told)
 }

@@ -30,8 +30,8 @@ pub enum Run {
 /// The form of a write that the log and the replicas receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// The command as it came: it is deterministic, and every server from [`Command::portable_from`] on knows its
-    /// words. Or the commands noted with `Cx::effect` if there are any (SET with EX).
+    /// The command as it came: it is deterministic, and every server from [`Command::portable_from`] on knows
+    /// its words. Or the commands noted with `Cx::effect` if there are any (SET with EX).
     Itself,
     /// Only the commands noted with `Cx::effect`, as the command is not deterministic (SPOP, relative
     /// expiries, INCRBYFLOAT).
@@ -307,15 +307,15 @@ impl Command {
         self
     }
 
-    /// The Redis version from which on all servers know what the log receives (602: 6.2), where that is not the
-    /// version the command came with. 0: only Evenkeel, or a server with a module.
+    /// The Redis version from which on all servers know what the log receives (602: 6.2), where that is not
+    /// the version the command came with. 0: only Evenkeel, or a server with a module.
     pub const fn portable(mut self, version: u16) -> Command {
         self.portable = version;
         self
     }
 
-    /// The Redis version from which on all servers know every command that the log receives for this one, as 100
-    /// times the major number and the minor one. 0: only Evenkeel, or a server with a module.
+    /// The Redis version from which on all servers know every command that the log receives for this one, as
+    /// 100 times the major number and the minor one. 0: only Evenkeel, or a server with a module.
     pub fn portable_from(&self) -> u16 {
         match self.portable {
             BY_SINCE if self.group == "roaring" => 0,

@@ -8,8 +8,8 @@ use resp::Reply;
 pub struct Open(Option<Box<dyn Stream>>);
 
 impl Open {
-    /// Writes values as long as there is room; false when there are no more. `next` writes one and gives what is left of it if it
-    /// is long, or None if there is none.
+    /// Writes values as long as there is room; false when there are no more. `next` writes one and gives what
+    /// is left of it if it is long, or None if there is none.
     pub fn fill(
         &mut self,
         out: &mut Reply,
@@ -33,7 +33,7 @@ impl Open {
         true
     }
 
-    /// What the one that is being written keeps alive.
+    /// Names the values that the reply being written keeps alive.
     pub fn holds(&self, held: &mut dyn FnMut(Held)) {
         self.0.iter().for_each(|long| long.holds(held));
     }

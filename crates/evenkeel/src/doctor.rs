@@ -1,6 +1,8 @@
-//! `evenkeel doctor`: checks and describes the files of a server that is not running, and cuts a torn end off.
+//! `evenkeel doctor`: checks and describes the files of a server that is not running, and cuts a torn end
+//! off.
 //!
-//! Memory is bounded whatever the files say. Exit codes: 0 if everything is sound, 1 if something is not, 2 for a wrong call.
+//! Memory is bounded whatever the files say. Exit codes: 0 if everything is sound, 1 if something is not, 2
+//! for a wrong call.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use persist::disk::RealDisk;
@@ -21,7 +23,7 @@ type, the largest values, bytes by prefix, expiries, and damage with its offset.
   --fix    cut off the torn end of an append-only log
 ";
 
-/// What a call came to: the text, and whether all is sound.
+/// The result of a call: the text, and whether all is sound.
 pub struct Finding {
     pub text: String,
     pub is_sound: bool,

@@ -178,7 +178,8 @@ fn serve(
 /// How the load at the start ended.
 type Loaded = Arc<OnceLock<Result<(), String>>>;
 
-/// Loads the data on a thread, while clients are told of the progress. If that fails, the server is asked to stop.
+/// Loads the data on a thread, while clients are told of the progress. If that fails, the server is asked to
+/// stop.
 fn load_data(server: &Arc<exec::Server>, signals: &Signals) -> Result<Loaded, String> {
     let stopper = signals.stopper().map_err(|e| format!("Cannot handle signals: {e}"))?;
     let (loaded, server) = (Loaded::default(), server.clone());
@@ -198,7 +199,7 @@ fn load_data(server: &Arc<exec::Server>, signals: &Signals) -> Result<Loaded, St
     Ok(loaded)
 }
 
-/// What a signal asks for (`shutdown-on-sigint`, `shutdown-on-sigterm`); None: SHUTDOWN says it.
+/// The wish of a signal (`shutdown-on-sigint`, `shutdown-on-sigterm`). None: SHUTDOWN has its own.
 fn wish(config: &Config, stop: Stop) -> Option<(Wish, bool)> {
     // The choices are default, save, nosave, now, force.
     let flags = match stop {

@@ -25,8 +25,8 @@ pub struct Files {
 }
 
 impl Files {
-    /// Removes what saves of processes that are gone left behind. Errors: `dir` is none, or there is something wrong with the name
-    /// of the file.
+    /// Removes what saves of processes that are gone left behind. Errors: `dir` is none, or there is
+    /// something wrong with the name of the file.
     pub fn open(config: &Arc<Config>) -> Result<Files, String> {
         let files = Files::new(config);
         let dir = files.dir();

@@ -1,8 +1,7 @@
-//! The parts a command is performed with, and the table of actions: of all that is no function of the
-//! keyspace.
+//! The parts that a command is performed with, and the table of actions: the commands that are no function of
+//! the keyspace.
 //!
-//! The table is handed to the server when it starts, so that whoever runs commands needs to know none of the
-//! actions.
+//! The server gets the table when it starts. So the code that runs commands does not depend on the actions.
 
 use crate::{Flow, Local, Server, Session};
 use command::{Command, Error, facts, places};
@@ -16,16 +15,16 @@ pub struct Act<'a, 'k> {
     pub local: &'a mut Local,
     pub session: &'a mut Session,
     pub out: &'a mut Reply,
-    /// The view EXEC or a script holds: its locks are held, so nothing may be locked besides.
+    /// The view that EXEC or a script holds. Its locks are held, so an action must lock nothing else.
     pub view: Option<&'a mut View<'k>>,
     pub in_script: bool,
     pub in_multi: bool,
-    /// A transaction's commit is done: no locks are held, and the answer may come in pieces or by mail.
+    /// The transaction is committed: no locks are held, and the answer may come in pieces or by mail.
     pub committed: bool,
 }
 
 impl<'a> Act<'a, '_> {
-    /// For a command that a client sent, outside of transactions and scripts.
+    /// For a command that a client sent, outside transactions and scripts.
     #[inline]
     pub(crate) fn of_client(
         server: &'a Arc<Server>,
@@ -36,7 +35,7 @@ impl<'a> Act<'a, '_> {
         Act { server, local, session, out, view: None, in_script: false, in_multi: false, committed: false }
     }
 
-    /// Whether the whole answer is needed when it returns: locks are held, or a script waits for it.
+    /// Whether the whole answer must be there on return: locks are held, or a script waits for it.
     pub(crate) fn is_pressed(&self) -> bool {
         (self.in_multi || self.in_script) && !self.committed
     }
@@ -45,24 +44,24 @@ impl<'a> Act<'a, '_> {
 /// Performs a command that is no function of the keyspace.
 pub type Action = fn(&mut Act<'_, '_>, Args<'_>) -> Result<Flow, Error>;
 
-/// Name and function; `KEYSPACE` marks those that look at keys themselves, for which EXEC locks everything.
+/// Name and function. `KEYSPACE` marks actions that look at keys themselves; EXEC locks everything for them.
 pub(crate) struct Row(pub &'static str, pub Action, pub bool);
 
 pub(crate) const PLAIN: bool = false;
 pub(crate) const KEYSPACE: bool = true;
 
-/// Begins a function of the keyspace for a client of its own, which gets the reply in slices. None: it runs
-/// as it stands.
+/// Begins a function of the keyspace in slices, for a client outside transactions and scripts. None: it runs
+/// inline.
 pub type Begin = fn(&mut Act<'_, '_>, Args<'_>) -> Option<Flow>;
 
-/// All actions, by their commands' numbers.
+/// All actions, by the number of their command.
 pub struct Actions {
     rows: Vec<Option<&'static Row>>,
     begins: Vec<Option<Begin>>,
 }
 
 impl Actions {
-    /// Cost: O(commands · rows), once.
+    /// Builds the table. Cost: O(commands · rows), once.
     pub(crate) fn of(topics: &[&'static [Row]], begins: &[(&str, Begin)]) -> Actions {
         let row = |name: &str| topics.iter().flat_map(|topic| topic.iter()).find(|row| row.0 == name);
         let begin = |name: &str| begins.iter().find(|(of, _)| *of == name).map(|(_, begin)| *begin);
@@ -76,7 +75,7 @@ impl Actions {
         self.rows.get(places::of(command)).copied().flatten().filter(|row| row.0 == command.name)
     }
 
-    /// Performs a command that is no function of the keyspace.
+    /// Performs an action. Errors: the action's own; the command has no action.
     pub(crate) fn perform(
         &self,
         act: &mut Act<'_, '_>,
@@ -94,7 +93,7 @@ impl Actions {
         }
     }
 
-    /// Begins a function of the keyspace in slices, if it is one of those and that long.
+    /// Begins a function of the keyspace in slices, if it has such a form and is long enough.
     pub(crate) fn begin(
         &self,
         act: &mut Act<'_, '_>,

@@ -1,4 +1,4 @@
-//! Answers that are collected beside the loops: by the clerk, or by a thread of their own.
+//! Answers that are collected outside the loops: by the clerk, or by a thread of their own.
 
 use crate::act::Act;
 use crate::mail::Mail;
@@ -11,15 +11,15 @@ use std::collections::{BTreeMap, HashMap};
 
 type Collect = Box<dyn FnOnce(&mut Reply) + Send>;
 
-/// The way an answer takes that is collected elsewhere.
+/// The way of an answer that is collected elsewhere.
 #[derive(Default)]
 pub(crate) enum Collected {
-    /// It goes to the client by mail.
+    /// The client gets it by mail.
     #[default]
     ByMail,
-    /// The caller of the action has it collected.
+    /// The action's caller will collect it.
     Wanted,
-    /// How.
+    /// The action left this to be collected.
     Found(Collect),
 }
 
@@ -29,7 +29,7 @@ impl Collected {
     }
 }
 
-/// Performs an action for a script that waits on its thread: `deliver` gets the answer, at once or from the
+/// Performs an action for a script that waits on its thread. `deliver` gets the answer, at once or from the
 /// clerk.
 pub(crate) fn perform_for_script(
     act: &mut Act<'_, '_>,
@@ -69,8 +69,8 @@ pub(crate) fn perform_for_script(
     }
 }
 
-/// Collects the answer of a caller that cannot wait ([`Act::is_pressed`]), or leaves the collecting to a script's
-/// thread. `Err`: it is to be collected elsewhere.
+/// Collects the answer of a caller that cannot wait ([`Act::is_pressed`]), or leaves the collecting to a
+/// script's thread. `Err`: it is to be collected elsewhere.
 fn here<C: FnOnce(&mut Reply) + Send + 'static>(act: &mut Act<'_, '_>, collect: C) -> Result<Flow, C> {
     if act.is_pressed() {
         collect(act.out);
@@ -106,7 +106,7 @@ pub(crate) fn elsewhere(
     Ok(Flow::Parked(None))
 }
 
-/// Collects an answer on a thread that nobody else depends on: a panic is its client's alone.
+/// Collects an answer; a panic in it becomes an error of this client alone.
 fn contained(out: &mut Reply, collect: impl FnOnce(&mut Reply)) {
     let mark = out.len();
     if stdx::panics::contain(|| collect(&mut *out)).is_err() {
@@ -115,13 +115,15 @@ fn contained(out: &mut Reply, collect: impl FnOnce(&mut Reply)) {
     }
 }
 
-/// Threads that collect answers at a time, at most.
+/// Most threads that collect answers at a time.
 const ASIDES_MAX: usize = 64;
-/// A client that waits for one asks again each millisecond; one that has not asked for so long has gone.
+/// Milliseconds after which a client that has not asked again counts as gone. A waiting one asks each
+/// millisecond.
 const ASKS_MS: u64 = 1000;
 
-/// The threads that collect answers, and who waits for one: first come, first served, so that many who ask
-/// again and again keep nobody out. Those who wait are kept by ticket: client, and when it asked last.
+/// The threads that collect answers, and the clients that wait for one: first come, first served. So clients
+/// that ask again and again keep nobody out. The waiting ones are kept by ticket: client, and time of its
+/// last question.
 #[derive(Default)]
 struct Asides {
     running: usize,
@@ -137,7 +139,7 @@ impl Asides {
         f(ASIDES.lock().get_or_insert_default())
     }
 
-    /// Whether a client may have a thread now; else it waits. Cost: O(threads + log n) for n that wait.
+    /// Gives a client a thread if one is free; else it waits. Cost: O(threads + log n) for n waiting clients.
     fn take(&mut self, client: u64, now_ms: u64) -> bool {
         let ticket = *self.tickets.entry(client).or_insert_with(|| {
             self.last_ticket += 1;
@@ -160,7 +162,7 @@ impl Asides {
     }
 }
 
-/// One of the threads, as long as it is.
+/// One of the threads, while it runs.
 struct One;
 
 impl Drop for One {
@@ -169,9 +171,9 @@ impl Drop for One {
     }
 }
 
-/// Collects an answer that may take long on a thread of its own; the client is parked until it comes. Who
-/// cannot wait ([`Act::is_pressed`]) gets it at once. The thread is not demoted: `collect` may take shard
-/// locks.
+/// Collects an answer that may take long, on a thread of its own; the client is parked until it comes. A
+/// caller that cannot wait ([`Act::is_pressed`]) gets it at once. The thread is not demoted: `collect` may
+/// take shard locks.
 pub(crate) fn aside(
     act: &mut Act<'_, '_>,
     thread: &str,
@@ -209,11 +211,11 @@ mod tests {
     fn threads_that_collect_answers_go_to_who_came_first() {
         let mut asides = Asides::default();
         assert!((0..ASIDES_MAX as u64).all(|client| asides.take(client, 0)));
-        // Two wait, and one that comes in the moment a thread is free is behind them.
+        // Two clients wait. A third that asks when a thread comes free is behind them.
         assert!(!asides.take(100, 1) && !asides.take(101, 1));
         asides.running -= 1;
         assert!(!asides.take(0, 2) && !asides.take(101, 2) && asides.take(100, 2));
-        // A client that has gone is passed over, after a while.
+        // A client that has gone is skipped after a while.
         asides.running -= 1;
         assert!(!asides.take(0, 900) && !asides.take(0, 1000));
         assert!(asides.take(0, 3 + ASKS_MS));

@@ -1,8 +1,7 @@
 //! Commands that wait for keys, as the server uses the park: the parts of server, loop and session that
-//! `park` asks for, and what becomes of what it gives back. Changes are told first, replies are delivered
-//! then (X3).
+//! `park` asks for, and what happens with its results. Changes are told before replies are delivered (X3).
 //!
-//! A command that waits and has much to do is a job's work, like any other command:
+//! A blocked command that has much to do becomes a job, like any other long command:
 //!
 //! ```text
 //! waiting ──served with much──► Mail::Serve, to its loop ──► job ──► reply
@@ -10,9 +9,9 @@
 //!    └────────────────────────── Mail::Wait ◄─────────────────┘
 //! ```
 //!
-//! - A1: a job that finds nothing answers nothing: its client goes on waiting for what is left of its time.
-//! - A2: it waits as a newcomer does: registered first, it looks once more (park P2). While its job ran it
-//!   was in no line, so others may have been served before it.
+//! - A1: a job that finds nothing sends no reply: its client goes on waiting for the rest of its time-out.
+//! - A2: the client waits as a newcomer does: it is registered first and looks once more (park P2). While its
+//!   job ran it stood in no line, so others may have been served before it.
 
 use crate::chores::Registers;
 use crate::mail::Mail;
@@ -31,13 +30,13 @@ fn means<'a>(server: &'a Server, local: &mut Local) -> Means<'a> {
     Means { keyspace: &server.keyspace, now_ms, seed, late: Vec::new(), pieces: Vec::new() }
 }
 
-/// Tells what the park left behind for its loop, and has the rest go on in slices.
+/// Tells what the park left for its loop, and continues the rest in slices.
 fn leave_behind(server: &Server, local: &mut Local, means: Means<'_>) {
     put_off(server, local, means.late);
     means.pieces.into_iter().for_each(|piece| local.works.push(Box::new(Registers(piece))));
 }
 
-/// Tells changes whose waiters are served with this loop's next mail.
+/// Sends changes to this loop's mailbox; the next mail serves their waiters.
 fn put_off(server: &Server, local: &Local, late: Vec<Changes>) {
     for changes in late {
         let ready = server.tell(changes);
@@ -57,7 +56,7 @@ pub(crate) fn park(
     block: Block,
     out: &mut Reply,
 ) -> Flow {
-    // Writers see it there.
+    // From here on writers see the waiter.
     stdx::panics::changes();
     let (client, loop_id, db, gone) = (session.id, local.log.id, session.db, session.cancel.clone());
     let newcomer = Newcomer { client, loop_id, db, gone };
@@ -82,7 +81,7 @@ pub(crate) fn park(
     }
 }
 
-/// Serves the clients that wait for keys that were just touched, and those that wait for what that touches
+/// Serves the clients that wait for keys that were just touched, and those that wait for keys touched by that
 /// (park P4).
 pub fn serve(server: &Server, local: &mut Local, ready: Vec<Ready>) {
     let (mut means, mut serving) = (means(server, local), Serving::new(ready));
@@ -97,8 +96,8 @@ pub fn serve(server: &Server, local: &mut Local, ready: Vec<Ready>) {
     }
 }
 
-/// Tells what serving a client did, and answers it or hands it to its loop; what others may be served with
-/// now.
+/// Tells what serving a client changed, and answers it or hands it to its loop. Gives the keys that this
+/// filled.
 fn deliver(server: &Server, served: Served) -> Vec<Ready> {
     match served {
         Served::Reply { waiter, changes, bytes, stream } => {
@@ -113,7 +112,7 @@ fn deliver(server: &Server, served: Served) -> Vec<Ready> {
     }
 }
 
-/// Registers a client for some more keys, or takes it off some; false if that was all.
+/// Registers a client for some more keys, or takes it off some. False: that was all.
 pub(crate) fn advance(server: &Server, local: &mut Local, registering: &mut Registering) -> bool {
     let mut means = means(server, local);
     let (is_left, served) = registering.advance(&mut means);
@@ -125,7 +124,7 @@ pub(crate) fn advance(server: &Server, local: &mut Local, registering: &mut Regi
     is_left
 }
 
-/// Takes a client out that waits, for another reason than data. None if it was served already, or is being
+/// Takes a waiting client out of the park for another reason than data. None: it was served, or is being
 /// served.
 pub fn leave(server: &Server, local: &mut Local, client: u64) -> Option<Arc<Waiter>> {
     let mut means = means(server, local);
@@ -134,7 +133,7 @@ pub fn leave(server: &Server, local: &mut Local, client: u64) -> Option<Arc<Wait
     waiter
 }
 
-/// Has a job serve a client that was taken out of the park because it has much to do. Cost: O(words).
+/// Hands a client that was taken out of the park to a job, because it has much to do. Cost: O(words).
 pub fn give_to_job(server: &Arc<Server>, local: &mut Local, session: &mut Session, waiter: &Waiter) {
     session.set_flag(flag::BLOCKED, false);
     if let Some(away) = &mut session.away {
@@ -143,8 +142,8 @@ pub fn give_to_job(server: &Arc<Server>, local: &mut Local, session: &mut Sessio
     hand_on::serve(server, local, session, waiter);
 }
 
-/// Has a client wait whose job found nothing (A1): what became of that, and what it is answered if it has not
-/// to wait. `until_ms`: when its time is up, if it waited before.
+/// Parks a client whose job found nothing (A1). Gives whether it waits, or the answer it gets at once.
+/// `until_ms`: the end of its time-out, if it waited before.
 pub fn wait(
     server: &Arc<Server>,
     local: &mut Local,
@@ -158,7 +157,7 @@ pub fn wait(
         Some(until) => until.saturating_sub(local.log.now_ms),
         None => ms.saturating_sub(elapsed_ms),
     };
-    // The time of one that is up comes with the next look at the clock.
+    // A time-out that is over takes effect with the next look at the clock.
     let timeout_ms = wait.block.timeout_ms.map(|ms| left(ms).max(1));
     let (block, mut out) = (Block { timeout_ms, ..wait.block }, Reply::new(session.resp3));
     let flow = park(server, local, session, wait.command, wait.args.args(), block, &mut out);

@@ -1,31 +1,32 @@
-//! How large the words of a command may be, and how many, where a loop does all the work.
+//! Limits of the size and the number of a command's words, where a loop does all the work.
 //!
-//! Values may have as many bytes as `proto-max-bulk-len` says, and commands that are functions of keys as many words as there
-//! is memory: those go elsewhere when they are large. A key is hashed and compared on the loop, and a command that acts on the
-//! server or its connection goes through its words there: 100 MB take some 200 ms, a million words 20 to 100.
+//! Values may be as long as `proto-max-bulk-len` says, and functions of keys may have as many words as memory
+//! holds: large ones run elsewhere. A key is hashed and compared on the loop. An action goes through its
+//! words on the loop.
 //!
-//! Cost: nothing for commands below 128 KB (`Local::incoming`), O(words) for up to [`WORDS_MAX`] of them, else O(1).
+//! Cost: nothing for commands below 128 KB (`Local::incoming`); above, O(words) up to [`WORDS_MAX`], else
+//! O(1).
 
 use command::facts::{KEY_WORDS, LONG_WORDS, MANY_WORDS, SCRIPT};
 use command::table::BLOCKING;
 use command::{Command, Error, Run};
 use resp::OwnedArgs;
 
-/// Bytes of a key.
+/// Longest key, in bytes.
 const KEY_MAX: usize = 256 * 1024;
-/// Bytes of a word of a command that is no function of keys.
+/// Longest word of an action, in bytes.
 const WORD_MAX: usize = 64 * 1024;
-/// Words of such a command.
+/// Most words of an action.
 const WORDS_MAX: usize = 10_000;
 
-const TOO_MANY: Error = Error::new("ERR too many words: this command may have 10000");
-const TOO_LONG: Error = Error::new("ERR too long a word: those of this command may have 65536 bytes");
-const KEY_TOO_LONG: Error = Error::new("ERR too long a key: it may have 262144 bytes");
+const TOO_MANY: Error = Error::new("ERR this command may have at most 10000 words");
+const TOO_LONG: Error = Error::new("ERR a word of this command may have at most 65536 bytes");
+const KEY_TOO_LONG: Error = Error::new("ERR a key may have at most 262144 bytes");
 
-/// Why a large command is not run.
+/// Why a large command is refused. None: it may run.
 pub(crate) fn refusal(command: &'static Command, words: &OwnedArgs) -> Option<Error> {
     if command.has(BLOCKING) {
-        // A client that waits names few keys, and short ones (`park.rs`).
+        // A blocking command names few keys, and short ones (`park`).
         return None;
     }
     let args = words.args();

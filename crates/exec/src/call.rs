@@ -1,4 +1,4 @@
-//! From a command's arguments to its reply: look-up, checks, plan, run, effects.
+//! From a command's arguments to its reply: look-up, gates, plan, run, effects.
 
 use crate::act::Act;
 use crate::actions::monitor;
@@ -17,7 +17,7 @@ use resp::{Args, Reply};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Runs one command of a client. `out` gets the reply, after whatever stands in it.
+/// Runs one command of a client. `out` gets the reply, behind what it holds already.
 pub fn execute(
     server: &Arc<Server>,
     local: &mut Local,
@@ -52,7 +52,7 @@ pub fn execute(
     match session.reply_mode {
         ReplyMode::On | ReplyMode::SkipNext => flow,
         ReplyMode::Off => muted(flow, mark, session, out),
-        // The reply to be dropped comes by mail.
+        // The reply that is to be dropped comes by mail.
         ReplyMode::Skip if matches!(flow, Flow::Parked(_)) => flow,
         ReplyMode::Skip => {
             session.reply_mode = ReplyMode::On;
@@ -61,7 +61,7 @@ pub fn execute(
     }
 }
 
-/// Runs one command of a client who is always answered (no CLIENT REPLY) and whose command's row is known.
+/// Runs one command whose row is known, for a client that always gets a reply (no CLIENT REPLY).
 pub(crate) fn execute_row(
     server: &Arc<Server>,
     local: &mut Local,
@@ -74,8 +74,8 @@ pub(crate) fn execute_row(
     serve(&mut Act::of_client(server, local, session, out), command, args)
 }
 
-/// Answers a command that panicked before it changed anything (`stdx::panics`), and puts in order what it left behind of itself. What it
-/// wrote is taken back already.
+/// Answers a command that panicked before it changed anything (`stdx::panics`) and resets the state that it
+/// left in its session. The bytes it wrote are taken back already.
 #[cold]
 pub fn recover(server: &Server, local: &mut Local, session: &mut Session, out: &mut Reply) {
     local.log.lap();
@@ -98,14 +98,14 @@ pub fn recover(server: &Server, local: &mut Local, session: &mut Session, out: &
     }
 }
 
-/// The text of [`recover`], for whoever speaks another protocol.
+/// The error text of [`recover`], for other protocols.
 pub const BROKEN: &str = job::BROKEN;
 
-/// Answers words that are no call of a command.
+/// Answers words that are not a well-formed call of a command.
 #[cold]
 fn unresolved(act: &mut Act<'_, '_>, args: Args<'_>, error: Error) -> Flow {
     if is_http(args) {
-        // A browser or a web server was led here to post commands: nothing of it is answered.
+        // A browser or a web server was tricked into posting commands here: they get no answer.
         log::warn!("client {} speaks HTTP: closed", act.session.id);
         return Flow::Close;
     }
@@ -136,7 +136,7 @@ fn muted(flow: Flow, mark: usize, session: &mut Session, out: &mut Reply) -> Flo
     }
 }
 
-/// A stream that runs for what it does, not for what it says (CLIENT REPLY).
+/// A stream that runs for its side effects; its bytes are dropped (CLIENT REPLY).
 struct Muted {
     stream: Box<dyn Stream>,
     dropped: Reply,
@@ -150,7 +150,7 @@ impl Stream for Muted {
     }
 }
 
-/// Writes an error reply; an error before MULTI's EXEC spoils the transaction.
+/// Writes an error reply. Inside MULTI, an error also makes EXEC fail.
 fn refuse(act: &mut Act<'_, '_>, command: Option<&'static Command>, error: &Error) -> Flow {
     if let Some(multi) = &mut act.session.multi {
         multi.broken = true;
@@ -161,7 +161,7 @@ fn refuse(act: &mut Act<'_, '_>, command: Option<&'static Command>, error: &Erro
     Flow::Done
 }
 
-/// Does what a gate said of a command that does not run now.
+/// Carries out a gate's decision about a command that does not run now.
 fn stop(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>, stop: Stop) -> Flow {
     match stop {
         Stop::Queued => crate::transaction::queue(act, command, args),
@@ -174,7 +174,7 @@ fn stop(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>, stop: 
     }
 }
 
-/// Bytes a command has to give the reclaimer to be held back the next time.
+/// Bytes that a command has to give the reclaimer for its client to be held back the next time.
 const LITTER: u64 = 16 * 1024;
 
 /// Asks the gates, runs the command, and accounts for it.
@@ -229,7 +229,7 @@ fn serve(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Fl
     flow
 }
 
-/// Tells where a command's time went, if it was held or took long; its client remembers that.
+/// Records where a command's time went, if it was held or took long; its client remembers that.
 #[inline]
 fn account(
     act: &mut Act<'_, '_>,
@@ -264,7 +264,7 @@ fn remember(
     spent
 }
 
-/// A command took a quantum or more on its loop: whoever comes after it in this turn waited for it.
+/// Records that a command took a quantum or more: the clients behind it in this turn waited for it.
 #[cold]
 fn took_long(
     server: &Server,
@@ -297,7 +297,7 @@ fn took_long(
     Some(request)
 }
 
-/// The reply will come by mail. The command is counted, and logged, when it is there.
+/// Notes that the reply will come by mail. The command is counted and logged when the reply is there.
 fn away(local: &mut Local, session: &mut Session, command: &'static Command, args: Args<'_>, began_ns: u64) {
     let is_job = std::mem::take(&mut local.away);
     let words = crate::calls::words(command, args);

@@ -1,4 +1,4 @@
-//! Pieces of work that know the whole loop: they find it at their desk, as its home.
+//! Pieces of work that need the whole loop: each finds the loop at its desk, as its home.
 
 use crate::mail::Mail;
 use crate::park::Registering;
@@ -11,18 +11,18 @@ use resp::Reply;
 use std::sync::Arc;
 use stdx::points::{self, Point};
 
-/// The server and the loop a piece is at.
+/// The server, and the loop that the piece is on.
 fn home<'a>(desk: &'a mut Desk<'_>) -> (Arc<Server>, &'a mut Local) {
     let local = desk.home.downcast_mut::<Local>().expect("a loop drives its own work");
     (local.server.clone(), local)
 }
 
-/// A slice is done: what is left of it, if there is more.
+/// Ends a slice: `piece` goes on if something is left.
 fn more(is_left: bool, piece: Box<dyn Piece>) -> Step {
     if is_left { Step::More(piece) } else { Step::Over(None) }
 }
 
-/// Rows of a source to be installed.
+/// Installs rows of a source.
 pub(crate) struct Filling(pub(crate) Box<rows::Fill>);
 
 impl Piece for Filling {
@@ -37,7 +37,7 @@ impl Piece for Filling {
     }
 }
 
-/// Items of a source to be removed.
+/// Removes items of a source.
 pub(crate) struct Removing(pub(crate) Box<rows::Dropping>);
 
 impl Piece for Removing {
@@ -52,7 +52,7 @@ impl Piece for Removing {
     }
 }
 
-/// Keys a client begins to wait for, or ceases to.
+/// Registers a client for the keys it begins to wait for, or takes it off them.
 pub(crate) struct Registers(pub(crate) Box<Registering>);
 
 impl Piece for Registers {
@@ -71,7 +71,7 @@ impl Piece for Registers {
     }
 }
 
-/// Subscriptions of a client that went, to be ended.
+/// Ends the subscriptions of a client that disconnected.
 pub(crate) struct Leaving(pub(crate) u64, pub(crate) Subscriptions);
 
 impl Piece for Leaving {
@@ -82,14 +82,14 @@ impl Piece for Leaving {
     }
 }
 
-/// A client's message, on its way through the patterns.
+/// Sends a client's message through the patterns.
 pub(crate) struct Publishing(pub(crate) u64, pub(crate) Box<Passing>);
 
 impl Piece for Publishing {
     fn advance(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
         let (server, local) = home(desk);
         if let Some(sent) = server.pubsub.pass(&mut self.1) {
-            // By mail: it may be a deed of a transaction that waits for the answer.
+            // By mail: the message may be a deed of a transaction that waits for the answer.
             let mut out = Reply::new(false);
             out.int(sent as i64);
             server.send(local.log.id, Mail::Reply { client: self.0, bytes: out.into_bytes(), stream: None });
@@ -99,7 +99,7 @@ impl Piece for Publishing {
     }
 }
 
-/// The messages in `Local::announced`.
+/// Sends the messages in `Local::announced`.
 pub(crate) struct Announcing;
 
 impl Piece for Announcing {
@@ -113,7 +113,7 @@ impl Piece for Announcing {
     }
 }
 
-/// Libraries of functions to be loaded into the loop's engine.
+/// Loads libraries of functions into the loop's engine.
 pub(crate) struct Libraries;
 
 impl Piece for Libraries {
@@ -123,7 +123,7 @@ impl Piece for Libraries {
     }
 }
 
-/// Litter of scripts in the loop's engine, to be collected.
+/// Collects the garbage of scripts in the loop's engine.
 pub(crate) struct Collecting;
 
 impl Piece for Collecting {

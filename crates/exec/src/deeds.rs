@@ -1,19 +1,22 @@
-//! What a script or transaction does besides its writes: it publishes, writes into the log, and a transaction acts on its
-//! connection and on the server (SUBSCRIBE, CONFIG SET, CLIENT KILL …). All of it happens with the commit.
+//! Deeds: what a script or transaction does besides its writes. Both publish and write into the log; a
+//! transaction also acts on its connection and on the server (SUBSCRIBE, CONFIG SET, CLIENT KILL …). Deeds
+//! are done after the commit.
 //!
 //! ```text
-//! EXEC ─► over an overlay: [ +OK  ·  :1  · ] ─► commit ─► deeds, in slices ─► [ +OK  +PONG  :1  +OK ] ─► reply
+//! EXEC ─► over an overlay: [ +OK  ·  :1  · ] ─► commit ─► deeds ─► [ +OK  +PONG  :1  +OK ] ─► reply
 //!                                 └──────┴─ places of answers ───┘
 //! ```
 //!
-//! - D1: a deed is done once, after the commit, in the order of the commands. Who is killed, loses a race for good, or finds
-//!   what it watched touched has done none.
-//! - D2: the client is parked until all are done, and messages for it wait as long (`Session::hushed`): to whoever reads its
-//!   connection its subscriptions and the reply are of one moment, as if locks had been held.
-//! - D3: deeds of a client that has gone are done by a stand-in, whose subscriptions end with it.
-//! - D4: what a deed tells (INFO, CLIENT LIST …) is true after the commit, not at its place between the writes.
+//! - D1: a deed is done once, after the commit, in the order of the commands. A script or transaction that is
+//!   killed, loses its race for good, or finds a watched key touched has no deeds.
+//! - D2: the client is parked until all deeds are done, and messages for it wait as long (`Session::hushed`).
+//!   So its connection shows subscriptions and reply as of one moment, as if locks had been held.
+//! - D3: a stand-in does the deeds of a client that has disconnected; subscriptions of the stand-in end with
+//!   it.
+//! - D4: a deed's answer (INFO, CLIENT LIST …) is true after the commit, not at its place between the writes.
 //!
-//! Cost: O(1) for each deed besides its own; a slice takes [`SLICE_NS`], or one deed if that takes longer.
+//! Cost: O(1) for each deed, plus the deed's own. A slice takes [`SLICE_NS`], or one deed if that takes
+//! longer.
 
 use crate::act::Act;
 use crate::mail::Mail;
@@ -26,29 +29,29 @@ use scripts::{Answers, Body, Committed, Deed, ScriptRun, Spliced, say};
 use std::sync::Arc;
 use stdx::budget::Share;
 
-/// How long a slice may take.
+/// Longest slice, in nanoseconds.
 const SLICE_NS: u64 = 50_000;
-/// Bytes of a reply that are put together at a stretch.
+/// Bytes of a reply that are put together in one slice.
 const JOINED: usize = 16 * 1024;
 
-/// What is left to do of something that is committed. See the module.
+/// The deeds of a committed script or transaction that are still to be done. See the module.
 pub struct Deeds {
     run: ScriptRun,
     left: std::vec::IntoIter<Deed>,
     doing: Option<Doing>,
-    /// The reply without the answers of the deeds, and these.
+    /// The reply without the deeds' answers, and those answers.
     reply: Vec<u8>,
     answers: Answers,
     selected: Option<usize>,
     spent: Option<Box<Spent>>,
     /// The reply's part of `work-max-memory`.
     share: Option<Share>,
-    /// The connection is closed after the reply.
+    /// The connection closes after the reply.
     closes: bool,
     stand_in: Option<Box<Session>>,
 }
 
-/// An act under way, and what it has answered so far.
+/// A deed under way, and its answer so far.
 struct Doing {
     at: usize,
     index: usize,
@@ -66,7 +69,7 @@ enum Step {
 }
 
 impl Deeds {
-    /// The reply has stood behind `before` bytes of something else.
+    /// `before`: the bytes of other replies that stood before this one.
     pub(crate) fn new(committed: Committed, before: usize) -> Box<Deeds> {
         let Committed { run, reply, told, spent, share } = committed;
         let mut deeds = told.deeds;
@@ -94,16 +97,16 @@ impl Deeds {
         self.run.client
     }
 
-    /// The answer one of them waited for.
+    /// Takes an answer that came by mail.
     pub fn answered(&mut self, bytes: &[u8], stream: Option<Box<dyn Stream>>) {
         if let Some(doing) = &mut self.doing {
             doing.out.encoded(bytes);
-            // An empty one says that all is there.
+            // An empty stream says that the answer is complete.
             doing.stream = Some(stream.unwrap_or_else(|| Box::new(Nothing)));
         }
     }
 
-    /// Does the next deed, or some of it.
+    /// Does the next deed, or a slice of it.
     fn step(&mut self, server: &Arc<Server>, local: &mut Local, session: Option<&mut Session>) -> Step {
         let mut doing = match (self.doing.take(), session.as_deref()) {
             (Some(doing), _) => doing,
@@ -143,7 +146,7 @@ impl Deeds {
                 doing.stream = Some(stream);
                 self.doing = Some(doing);
             }
-            // There is more of it.
+            // The deed goes on in the next slice.
             Flow::Held(_) => self.doing = Some(doing),
             Flow::Parked(_) => {
                 self.doing = Some(doing);
@@ -153,7 +156,7 @@ impl Deeds {
         Step::More
     }
 
-    /// An act is done.
+    /// Ends a deed.
     fn end(&mut self, server: &Server, local: &mut Local, command: &'static Command, doing: Doing) {
         let error = doing.out.as_bytes().strip_prefix(b"-");
         error.into_iter().for_each(|text| local.log.recorder.error(text));
@@ -164,7 +167,7 @@ impl Deeds {
         self.answers.add(doing.at, doing.out.into_bytes());
     }
 
-    /// All are done: the reply.
+    /// Makes the reply, once all deeds are done.
     fn deliver(self: Box<Self>, resp3: bool) -> Delivery {
         let Deeds { run, reply, answers, selected, spent, share, .. } = *self;
         let (client, mut out) = (run.client, Reply::new(resp3));
@@ -181,7 +184,7 @@ impl Deeds {
     }
 }
 
-/// Performs an act outside of all locks; `doing` gets what it answers.
+/// Performs a deed outside all locks; `doing` gets its answer.
 fn perform_one(
     server: &Arc<Server>,
     local: &mut Local,
@@ -201,7 +204,7 @@ fn perform_one(
     })
 }
 
-/// Does a slice of the deeds; `session` is their client's, if that is still there. None: not yet done.
+/// Does a slice of the deeds. `session`: their client's, if it is still connected. None: some are left.
 pub fn advance_deeds(
     server: &Arc<Server>,
     local: &mut Local,
@@ -247,12 +250,12 @@ pub fn advance_deeds(
     Some(deeds.deliver(resp3))
 }
 
-/// The deeds of a client that wait for an answer. O(1).
+/// The deeds of a client that wait for an answer by mail. O(1).
 pub fn waiting_deeds(local: &mut Local, client: u64) -> Option<Box<Deeds>> {
     local.acting.remove(&client)
 }
 
-/// A stream that is at its end.
+/// A stream without bytes.
 struct Nothing;
 
 impl Stream for Nothing {

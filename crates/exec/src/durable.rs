@@ -1,7 +1,7 @@
-//! How the data gets to disk and back, as the server sees it: what is under way, and what failed.
+//! Snapshots and the log, as the server sees them: what is under way, and what failed.
 //!
 //! ```text
-//! BGSAVE, SAVE, save points, SHUTDOWN ─► begin ─► Saving, a piece of a loop ─► batches ─► writer, a thread ─► SaveOut
+//! BGSAVE, SAVE, save points, SHUTDOWN ─► begin ─► Saving, on a loop ─► batches ─► writer, a thread ─► SaveOut
 //! start, DEBUG RELOAD ─────────────────► loading: commands are refused that need the data
 //! ```
 //!
@@ -34,7 +34,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use value::Value;
 
-/// Files, as the program around the server provides them.
+/// The files, as the program around the server provides them.
 pub trait Storage: Send + Sync {
     /// Begins a snapshot's file. Called by the writer.
     ///
@@ -44,58 +44,60 @@ pub trait Storage: Send + Sync {
     /// Whether there is anything to load, or a log to begin.
     fn loads_at_start(&self) -> bool;
 
-    /// Loads what the server goes on from, the log or a snapshot, and begins the log. Called once, by a thread of its own.
+    /// Loads the log or a snapshot, and begins the log. Called once, on a thread of its own.
     ///
     /// Errors: a sentence; some keys may have been installed.
     fn load_at_start(&self, server: &Arc<Server>) -> Result<(), String>;
 
-    /// Loads the snapshot file, if there is one, into a keyspace without keys. Called by a thread of its own.
+    /// Loads the snapshot file, if there is one, into an empty keyspace. Called on a thread of its own.
     ///
     /// Errors: a sentence; some keys may have been installed.
     fn load(&self, server: &Arc<Server>) -> Result<(), String>;
 
-    /// Bytes of the load that is under way: read, and in all.
+    /// Bytes of the load under way: read so far, and in all.
     fn progress(&self) -> (u64, u64);
 
-    /// CONFIG SET appendonly: the log begins or ends, on a thread of its own. Errors: a sentence; nothing is begun then.
+    /// CONFIG SET appendonly: begins or ends the log, on a thread of its own. Errors: a sentence; the log is
+    /// as before.
     fn switch_log(&self, server: &Arc<Server>, on: bool) -> Result<(), String>;
 
-    /// Settings of the log changed.
+    /// Applies changed settings of the log.
     fn configure_log(&self);
 
-    /// Begins a rewrite: makes the file in which the log goes on. Called by the writer. Errors: a sentence.
+    /// Begins a rewrite: makes the file in which the log continues. Called by the writer. Errors: a sentence.
     fn begin_rewrite(&self) -> Result<Rewrite, String>;
 
-    /// Ends it: the base was written, with so many bytes, or was not. Errors: a sentence; the log is as before.
+    /// Ends a rewrite. `Ok`: the base was written, with so many bytes. Errors: a sentence; the log is as
+    /// before.
     fn end_rewrite(&self, written: Result<u64, ()>) -> Result<(), String>;
 
-    /// Whether the log has grown by so many percent, and to so many bytes.
+    /// Whether the log has grown by so many percent since its base, and to so many bytes.
     fn wants_rewrite(&self, percentage: u64, least_bytes: u64) -> bool;
 
-    /// The LSN up to which writes are durable; None: there is no log. `waits`: somebody waits for a later one.
+    /// The LSN up to which writes are durable. None: there is no log. `waits`: a later one is waited for.
     fn synced(&self, waits: bool) -> Option<Lsn>;
 
-    /// Says how much waits for the log ([`Durability::set_log_full`]). Called now and then.
+    /// Reports how much waits for the log ([`Durability::set_log_full`]). Called now and then.
     fn look_at_log(&self, server: &Server);
 
-    /// Somebody waits for what was told: it is to be written now. Cost: less than a microsecond.
+    /// Asks the log to write at once what it was told, because a reply waits. Cost: less than a microsecond.
     fn bell(&self);
 
     /// Figures of the log's files.
     fn log_figures(&self) -> Aof;
 
-    /// The end of the server: everything told is made durable. Errors: a sentence.
+    /// Makes everything told durable, at the end of the server. Errors: a sentence.
     fn close_log(&self, server: &Arc<Server>) -> Result<(), String>;
 
     /// Whether `dir` can be used. Errors: a sentence.
     fn check_dir(&self, dir: &[u8]) -> Result<(), String>;
 }
 
-/// What a snapshot is to be.
+/// The contents and the format of a snapshot that is to be taken.
 #[derive(Clone, Debug, Default)]
 pub struct SavePlan {
     pub path: PathBuf,
-    /// 0: the lowest that carries the data.
+    /// The version of the RDB format. 0: the lowest that carries the data.
     pub version: u16,
     pub for_valkey: bool,
     pub has_functions: bool,
@@ -108,9 +110,9 @@ pub struct SavePlan {
 /// A key's facts beside its value.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KeyFacts {
-    /// Milliseconds since 1970.
+    /// Expiry, in milliseconds since 1970.
     pub expire_ms: Option<u64>,
-    /// Seconds since it was last used, or how often it is.
+    /// Seconds since the last use, or the frequency of use.
     pub idle_s: Option<u64>,
     pub freq: Option<u8>,
 }
@@ -118,31 +120,32 @@ pub struct KeyFacts {
 /// A snapshot's file that is being written. Dropped, it leaves nothing behind. Errors are sentences.
 pub trait SaveOut: Send {
     fn function(&mut self, code: &[u8]) -> Result<(), String>;
-    /// The next keys are of this database. `sizes`: keys, and those that expire; given once for each.
+    /// Begins a database; the next keys are its. `sizes`: keys, and keys with an expiry; given once for each
+    /// database.
     fn database(&mut self, db: usize, sizes: Option<(u64, u64)>) -> Result<(), String>;
     fn text(&mut self, key: &[u8], text: &[u8], facts: KeyFacts) -> Result<(), String>;
     fn value(&mut self, key: &[u8], value: &Value, facts: KeyFacts) -> Result<(), String>;
-    /// Bytes so far.
+    /// Bytes written so far.
     fn written(&self) -> u64;
-    /// Ends the file, makes it durable and gives it its name. Gives its bytes.
+    /// Ends the file, makes it durable and gives it its name. Returns its bytes.
     fn finish(self: Box<Self>) -> Result<u64, String>;
 }
 
-/// In `state`: something is not as usual.
+/// Bits of `state`: reasons to refuse or hold commands.
 mod trouble {
     /// Data is being loaded.
     pub(super) const LOADING: u32 = 1;
-    /// The last snapshot failed, and writes are to stop then.
+    /// The last snapshot failed, and writes are to stop for that.
     pub(super) const SAVE_FAILED: u32 = 2;
     /// The log does not write.
     pub(super) const LOG_STOPPED: u32 = 4;
-    /// Very much waits for the log.
+    /// Very much waits for the log: writes are held.
     pub(super) const LOG_FULL: u32 = 8;
-    /// So much that writes are refused.
+    /// Too much waits for the log: writes are refused.
     pub(super) const LOG_OVER: u32 = 16;
 }
 
-/// See the module.
+/// State of snapshots and the log. See the module.
 #[derive(Default)]
 pub struct Durability {
     storage: OnceLock<Box<dyn Storage>>,
@@ -155,9 +158,9 @@ pub struct Durability {
 }
 
 impl Durability {
-    /// Gives it the files, before anybody is served.
+    /// Provides the files, before the first client.
     pub fn store_in(&self, storage: Box<dyn Storage>) {
-        // A second one would be a mistake of the program; the first stays.
+        // A second call would be a mistake of the program; the first storage stays.
         let _ = self.storage.set(storage);
     }
 
@@ -165,13 +168,13 @@ impl Durability {
         self.storage.get().map(|storage| &**storage)
     }
 
-    /// Whether some commands are refused now. Cost: one load.
+    /// Whether some commands are refused or held now. Cost: one load.
     #[inline]
     pub(crate) fn is_in_trouble(&self) -> bool {
         self.state.load(Relaxed) != 0
     }
 
-    /// Replies wait for the log: see [`Storage::bell`].
+    /// Asks the log to write at once: see [`Storage::bell`].
     pub fn ring(&self) {
         if let Some(storage) = self.storage() {
             storage.bell();
@@ -208,7 +211,7 @@ pub(crate) fn loading_error(server: &Server) -> Error {
     Error::from(format!("LOADING Evenkeel is loading the dataset in memory: {percent}% of {total} bytes"))
 }
 
-/// Looks at the save points. Called by one loop, now and then. Cost: O(save points).
+/// Begins snapshots and rewrites that are due. Called by one loop, now and then. Cost: O(save points).
 pub(crate) fn tend(server: &Arc<Server>, local: &mut Local) {
     saving::judge(server);
     if !server.durability.is_loading() {

@@ -18,7 +18,7 @@ use scripts::{
 use std::sync::{Arc, Weak};
 use stdx::budget::Holding;
 
-/// The server as its scripts see it.
+/// The server, as its scripts see it.
 pub(crate) struct Around {
     pub(crate) server: Weak<Server>,
     pub(crate) loops: Arc<[Mailbox]>,
@@ -73,16 +73,16 @@ impl Rows for Source {
     }
 }
 
-/// How an EVAL went on the loop that received it.
+/// How a script went on the loop that received it.
 pub(crate) enum Started {
     Done,
-    /// On a thread; the reply comes by mail.
+    /// The script is on a thread; the reply comes by mail.
     Away,
-    /// A long commit is protected on its keys: to be run again in a moment.
+    /// A protected commit holds the script's keys: it is to be run again in a moment.
     Later,
 }
 
-/// Runs a script for a client: inline first, elsewhere if it is long. See the module. `far`: not on a loop.
+/// Runs a client's script: inline first, on a thread if it is long. `far`: on a thread at once.
 pub(crate) fn start(act: &mut Act<'_, '_>, run: ScriptRun, far: bool) -> Started {
     let server = act.server.clone();
     let guarded = server.keyspace.has_guards() && !run.read_only;
@@ -100,7 +100,7 @@ pub(crate) fn start(act: &mut Act<'_, '_>, run: ScriptRun, far: bool) -> Started
     run_with_engine(act, run)
 }
 
-/// Runs a transaction for a client that is out of it already: inline first, unless it is long.
+/// Runs a transaction over an overlay: inline first, unless it is long. Its client has left MULTI already.
 pub(crate) fn start_exec(
     act: &mut Act<'_, '_>,
     queue: crate::queue::Queue,
@@ -137,24 +137,24 @@ fn run_with_engine(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
     started
 }
 
-/// Collects some of what scripts left in a loop's engine; true if some is left.
+/// Collects some garbage of scripts in a loop's engine. True: some is left.
 pub(crate) fn collect_some(local: &mut Local) -> bool {
     local.lua.as_mut().is_some_and(|lua| lua.collect_some())
 }
 
-/// Has the libraries loaded in slices if a function was called that is not there (K4).
+/// Begins to load the libraries in slices, if a called function was missing (K4).
 fn load_libraries(local: &mut Local) {
     if local.lua.as_mut().is_some_and(|lua| lua.wants_libraries()) {
         local.works.push(Box::new(Loading));
     }
 }
 
-/// Loads some libraries into a loop's engine; true if some are left.
+/// Loads some libraries into a loop's engine. True: some are left.
 pub(crate) fn load_some_libraries(local: &mut Local) -> bool {
     local.lua.as_mut().is_some_and(|lua| lua.load_some_libraries())
 }
 
-/// Sends a script to a thread of its own.
+/// Sends a script to a thread.
 fn send_away(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
     let job = ScriptJob::new(&act.server.scripts, run, act.session.info.clone());
     act.local.away = true;
@@ -162,7 +162,7 @@ fn send_away(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
     Started::Away
 }
 
-/// Runs a script on its loop, again after each lost race; it goes to a thread if that takes too long.
+/// Runs a script on its loop, again after each lost race. A script that takes too long goes to a thread.
 fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> Started {
     let server = act.server.clone();
     for _ in 0..TRIES {
@@ -209,7 +209,7 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
     send_away(act, run)
 }
 
-/// Runs a script once over an overlay, as long as a loop has; its reply goes to the client's buffer.
+/// Runs a script once over an overlay, for one quantum at most. Its reply goes to the client's buffer.
 fn run_for_a_quantum(
     act: &mut Act<'_, '_>,
     lua: &mut LuaState,
@@ -235,14 +235,15 @@ fn run_for_a_quantum(
     run_once(&server.scripts, lua, run, ground, limit, None, &mut out.bytes)
 }
 
-/// EXEC: gives up what its client watched.
+/// EXEC: gives up the client's watched keys.
 fn forget_watched(act: &mut Act<'_, '_>, run: &mut ScriptRun) {
     if let Some(watch) = run.watch().map(std::mem::take) {
         crate::transaction::forget(act.server, act.local, watch);
     }
 }
 
-/// The bytes of a client's replies, which a script appends to; they go back also when it panics.
+/// The client's reply buffer, lent to a script that appends to it. Dropping it gives the buffer back, also
+/// after a panic.
 struct OnLoan<'a> {
     home: &'a mut Reply,
     bytes: Vec<u8>,
@@ -260,7 +261,7 @@ impl Drop for OnLoan<'_> {
     }
 }
 
-/// Does what a script that ran inline and is committed has to do; its reply stands behind `mark`.
+/// Does the deeds of a committed inline script, whose reply stands behind `mark`.
 fn do_deeds(act: &mut Act<'_, '_>, run: ScriptRun, mark: usize, told: Told) -> Started {
     let reply = act.out.as_bytes()[mark..].to_vec();
     act.out.truncate(mark);
@@ -279,20 +280,20 @@ fn do_deeds(act: &mut Act<'_, '_>, run: ScriptRun, mark: usize, told: Told) -> S
     Started::Away
 }
 
-/// Performs what a script on a thread may not; `session` is its client's, if that is still there.
+/// Performs a command for a script on a thread. `session`: its client's, if it is still connected.
 pub fn perform(server: &Arc<Server>, local: &mut Local, session: Option<&mut Session>, errand: Errand) {
     let mut out = Reply::new(errand.resp3);
     let args = errand.words.args();
     match (call::resolve(args), session) {
         (Ok(command), Some(session)) => {
             let out = &mut out;
-            // Nobody holds locks, and the script's thread waits as long as it takes.
+            // No locks are held, and the script's thread waits as long as it takes.
             let (in_script, in_multi, committed) = (true, true, true);
             let mut act = Act { server, local, session, out, view: None, in_script, in_multi, committed };
             let reply = errand.reply.clone();
             return crate::aside::perform_for_script(&mut act, command, args, move |bytes| reply.put(bytes));
         }
-        (Ok(_), None) => out.error("ERR the client has gone"),
+        (Ok(_), None) => out.error("ERR the client has disconnected"),
         (Err(error), _) => out.error(&error.text()),
     }
     errand.reply.put(out.into_bytes());

@@ -1,5 +1,5 @@
 //! Rows of sources, as the server uses them: the parts of server, loop and session that `rows` asks for, and
-//! what becomes of what it gives back. Changes are told first, letters are delivered then (X3).
+//! what happens with its results. Changes are told before letters are delivered (X3).
 
 use crate::actions::Act;
 use crate::chores::{Filling, Removing};
@@ -18,13 +18,14 @@ use resp::{Args, Reply};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The server as its rows see it.
+/// The server, as crate `rows` sees it.
 pub(crate) struct Around {
     pub(crate) keyspace: Arc<Keyspace>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) http: Arc<Http>,
     pub(crate) loops: Arc<[Mailbox]>,
-    /// Whether there are any sources; scripts ask it. Set before they are, cleared after.
+    /// Whether there are sources; scripts ask it. Set before the first is added, cleared after the last is
+    /// removed.
     pub(crate) any: Arc<AtomicBool>,
 }
 
@@ -43,12 +44,12 @@ impl House for Around {
     }
 }
 
-/// Looks at how full the sources' caches are; now and then.
+/// Measures how full the sources' caches are. Called now and then.
 pub fn cron(server: &Server) {
     server.rows.note_sizes(|number| memory::fullness(server, number));
 }
 
-/// A loop takes a letter.
+/// Takes a letter of crate `rows`.
 pub fn receive(server: &Server, local: &mut Local, letter: Letter) {
     match letter {
         Letter::Fill(fill) => local.works.push(Box::new(Filling(fill))),
@@ -64,7 +65,7 @@ pub fn receive(server: &Server, local: &mut Local, letter: Letter) {
     }
 }
 
-/// Installs some rows; true if there are more.
+/// Installs some rows. True: there are more.
 pub(crate) fn fill(server: &Server, local: &mut Local, fill: &mut Fill, count: usize) -> bool {
     let mut news = News::default();
     let is_left = fill.advance(&server.rows, local.log.now_ms, count, &mut news);
@@ -81,7 +82,7 @@ pub(crate) fn fill(server: &Server, local: &mut Local, fill: &mut Fill, count: u
     is_left
 }
 
-/// Removes some items; true if there are more.
+/// Removes some items. True: there are more.
 pub(crate) fn drop_items(server: &Server, local: &mut Local, dropping: &mut Dropping, count: usize) -> bool {
     let mut told = Vec::new();
     let is_left = dropping.advance(&server.rows, local.log.now_ms, count, &mut told);
@@ -89,14 +90,14 @@ pub(crate) fn drop_items(server: &Server, local: &mut Local, dropping: &mut Drop
     is_left
 }
 
-/// Removes all items of a source: O(1) under all locks, what was there is freed elsewhere.
+/// Removes all items of a source. O(1) under all locks; the reclaimer frees the items.
 pub(crate) fn empty(server: &Server, local: &mut Local, entry: &Entry) {
     let mut told = Vec::new();
     rows::empty(&server.keyspace, entry, local.log.now_ms, &mut told);
     tell(server, local, told);
 }
 
-/// Ends a source; false if there is none of that name.
+/// Ends a source. False: there is none of that name.
 pub(crate) fn remove(server: &Server, local: &mut Local, name: &[u8]) -> bool {
     let mut told = Vec::new();
     let was_there = server.rows.remove(name, local.log.now_ms, &mut told);
@@ -104,7 +105,7 @@ pub(crate) fn remove(server: &Server, local: &mut Local, name: &[u8]) -> bool {
     was_there
 }
 
-/// The same where only the server is at hand. Not on a demoted thread: it takes locks.
+/// Ends a source where no loop is at hand. Takes locks: not for a demoted thread.
 pub(crate) fn take_back(server: &Server, name: &[u8]) {
     let mut told = Vec::new();
     server.rows.remove(name, stdx::clock::wall_ms(), &mut told);
@@ -123,7 +124,7 @@ fn tell(server: &Server, local: &mut Local, told: Vec<Changes>) {
     told.into_iter().for_each(|changes| server.after(local, changes));
 }
 
-/// The client whose command asks for rows.
+/// Describes the client whose command asks for rows.
 #[inline]
 fn asker(local: &Local, session: &Session) -> Asker {
     Asker {
@@ -134,7 +135,7 @@ fn asker(local: &Local, session: &Session) -> Asker {
     }
 }
 
-/// How a client goes on whose command cannot run now.
+/// Parks or holds a client whose command cannot run now. Errors: the reason why the command never can.
 fn stopped(session: &Session, stop: Stop) -> Result<Flow, Error> {
     match stop {
         Stop::Held(until_ms) => Ok(hold(session, until_ms)),
@@ -147,14 +148,14 @@ fn hold(session: &Session, until_ms: u64) -> Flow {
     Flow::Held(until_ms)
 }
 
-/// How a command is run that may name keys of sources ([`rows::plan`]).
+/// The plan for a command that may name keys of sources ([`rows::plan`]).
 pub(crate) fn plan(server: &Server, session: &mut Session, command: &Command, args: Args<'_>) -> Plan {
-    // Within a transaction SELECT holds for what is behind it.
+    // Within a transaction a queued SELECT holds for the commands behind it.
     let db = session.multi.as_ref().and_then(|multi| multi.selected).unwrap_or(session.db);
     rows::plan(&server.rows, &mut session.rows, db, command, args)
 }
 
-/// Runs a command of several keys, some of them rows, or goes on with it.
+/// Runs a command of several keys, some of them rows, or continues it.
 pub(crate) fn fetch(
     server: &Server,
     local: &mut Local,
@@ -177,8 +178,8 @@ pub(crate) fn fetch(
     }
 }
 
-/// Looks whether the rows a command names are there, in a view that holds their shards. None: it may run;
-/// else how its client goes on, or the error it gets.
+/// Checks that the rows a command names are present, in a view that holds their shards. None: the command may
+/// run. Else: how its client goes on, or its error.
 #[inline]
 pub(crate) fn look(
     local: &Local,
@@ -192,7 +193,7 @@ pub(crate) fn look(
     Some(stopped(session, stop))
 }
 
-/// The same of the rows a transaction names.
+/// Checks that the rows a transaction names are present; as [`look`].
 pub(crate) fn look_at(
     local: &Local,
     session: &mut Session,
@@ -203,7 +204,7 @@ pub(crate) fn look_at(
     Some(stopped(session, stop))
 }
 
-/// Sees to it that the rows a transaction or script names are there before it runs ([`rows::preload`]).
+/// Loads the rows that a transaction or script names, before it runs ([`rows::preload`]).
 pub(crate) fn preload<'a>(
     act: &mut Act<'_, '_>,
     keys: impl Iterator<Item = &'a [u8]>,
@@ -213,7 +214,7 @@ pub(crate) fn preload<'a>(
     Some(stopped(act.session, stop))
 }
 
-/// Keys of the commands of a transaction.
+/// The keys of a transaction's commands.
 pub(crate) fn keys_of(queue: &Queue) -> Vec<&[u8]> {
     let mut keys = Vec::new();
     for (command, args) in queue.iter() {
@@ -222,8 +223,8 @@ pub(crate) fn keys_of(queue: &Queue) -> Vec<&[u8]> {
     keys
 }
 
-/// Asks for the rows of a command that will be run after one that waits, so that they come along. Cost: as
-/// looking at its keys.
+/// Requests the rows of a command that stands behind a waiting one, so that they are loaded together. Cost:
+/// as looking at its keys.
 #[cold]
 pub fn ask_ahead(server: &Server, local: &Local, session: &Session, args: Args<'_>) {
     if let Ok(command) = command::resolve(args) {
@@ -231,7 +232,7 @@ pub fn ask_ahead(server: &Server, local: &Local, session: &Session, args: Args<'
     }
 }
 
-/// The same where the command's row is known.
+/// As [`ask_ahead`], for a command whose row is known.
 pub(crate) fn ask_ahead_for(
     server: &Server,
     local: &Local,

@@ -1,6 +1,6 @@
-//! Reasons against running a command now: one function for each, in the one order that [`admit`] writes down.
+//! Reasons against running a command now: one function each, in the order that [`admit`] lists.
 //!
-//! A gate answers and runs nothing; `call` does what it says. Cost: some loads and comparisons, unless
+//! A gate decides and runs nothing; `call` carries its decision out. Cost: some loads and comparisons, unless
 //! something is wrong.
 
 use crate::act::Act;
@@ -17,27 +17,27 @@ use command::{Command, Error, facts};
 use resp::Args;
 use std::sync::atomic::Ordering;
 
-/// A command may run, and this is known of it.
+/// A command may run; these facts about the server were found on the way.
 pub(crate) struct Admitted {
     pub plan: Plan,
-    /// More waits to be freed than may.
+    /// More garbage waits for the reclaimer than its limit.
     pub is_full: bool,
-    /// Very many messages are under way: since when (`pubsub::flood`); 0: they are not.
+    /// Since when very many messages are under way (`pubsub::flood`); 0: they are not.
     pub flooded: u64,
 }
 
 /// Why a command does not run now.
 pub(crate) enum Stop {
     Refused(Error),
-    /// And the client's transaction is discarded.
+    /// The command is refused, and the client's transaction is discarded.
     Aborted(Error),
-    /// It is run again at that time (milliseconds since 1970).
+    /// The command is run again at that time (milliseconds since 1970).
     Held(u64),
-    /// It becomes part of the client's transaction.
+    /// The command becomes part of the client's transaction.
     Queued,
 }
 
-/// Asks all gates.
+/// Asks all gates, in order; the first objection counts.
 #[inline]
 pub(crate) fn admit(
     act: &mut Act<'_, '_>,
@@ -57,7 +57,7 @@ pub(crate) fn admit(
     Ok(Admitted { plan, is_full, flooded })
 }
 
-/// The client has to log in first.
+/// Login: the client has to authenticate first.
 #[inline]
 fn login(act: &Act<'_, '_>, command: &Command) -> Result<(), Stop> {
     if act.session.authenticated || command.has(table::NO_AUTH) || act.session.is_let_in(act.server) {
@@ -66,7 +66,7 @@ fn login(act: &Act<'_, '_>, command: &Command) -> Result<(), Stop> {
     Err(Stop::Refused(Error::new("NOAUTH Authentication required.")))
 }
 
-/// The client has subscribed, and its protocol tells messages from replies by what it may send.
+/// Subscriber mode: under RESP2 a subscribed client may send a few commands only.
 #[inline]
 fn mode(act: &Act<'_, '_>, command: &Command) -> Result<(), Stop> {
     if !act.session.in_pubsub_mode() || command.is(facts::WHILE_SUBSCRIBED) {
@@ -79,7 +79,7 @@ fn mode(act: &Act<'_, '_>, command: &Command) -> Result<(), Stop> {
     ))))
 }
 
-/// Data is being loaded, or writes cannot be made durable.
+/// Readiness: data is being loaded, or writes cannot be made durable.
 #[inline]
 fn durable(act: &Act<'_, '_>, command: &Command) -> Result<(), Stop> {
     if !act.server.durability.is_in_trouble() {
@@ -111,7 +111,7 @@ fn trouble(act: &Act<'_, '_>, command: &Command) -> Result<(), Stop> {
         }
         return if command.is_write() { Err(Stop::Refused(Error::from(refusal))) } else { Ok(()) };
     }
-    // Scripts may write; so they wait, too.
+    // Scripts may write, so they wait too.
     let queues = act.session.multi.is_some() && !command.is(facts::INSIDE_MULTI);
     if durability.is_log_full() && !queues && (queued_writes || command.may_write()) {
         act.session.waits_for_itself(What::Log, act.local.log.clock_ns);
@@ -120,7 +120,7 @@ fn trouble(act: &Act<'_, '_>, command: &Command) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Where its keys are. A command of very many keys is looked at in several turns.
+/// Route: the database of the command's keys. A command of very many keys is looked at over several turns.
 #[inline]
 fn route(act: &mut Act<'_, '_>, command: &Command, args: Args<'_>) -> Result<Plan, Stop> {
     if !act.server.rows.any() {
@@ -132,7 +132,7 @@ fn route(act: &mut Act<'_, '_>, command: &Command, args: Args<'_>) -> Result<Pla
     }
 }
 
-/// Memory is limited, and short.
+/// Memory: it is limited, and short.
 #[inline]
 fn memory(act: &mut Act<'_, '_>, command: &Command) -> Result<(), Stop> {
     if !act.server.memory.is_limited() {
@@ -167,7 +167,7 @@ fn ration(act: &mut Act<'_, '_>, command: &Command) -> Result<(), Stop> {
     Err(Stop::Refused(Error::new(memory::OOM)))
 }
 
-/// The client is within MULTI.
+/// MULTI: the command is queued.
 #[inline]
 fn queued(act: &mut Act<'_, '_>, command: &Command, args: Args<'_>, plan: &Plan) -> Result<(), Stop> {
     let Some(multi) = &mut act.session.multi else { return Ok(()) };
@@ -184,7 +184,7 @@ fn queued(act: &mut Act<'_, '_>, command: &Command, args: Args<'_>, plan: &Plan)
     Err(Stop::Queued)
 }
 
-/// Its keys are of a source that does not allow it.
+/// Sources: a key belongs to a source that does not allow the command.
 #[inline]
 fn fit(plan: Plan) -> Result<Plan, Stop> {
     match plan {
@@ -193,7 +193,7 @@ fn fit(plan: Plan) -> Result<Plan, Stop> {
     }
 }
 
-/// CLIENT PAUSE.
+/// CLIENT PAUSE: the command waits for its end.
 #[inline]
 fn pause(act: &mut Act<'_, '_>, command: &Command) -> Result<(), Stop> {
     let pause = &act.server.work.pause;
@@ -204,8 +204,8 @@ fn pause(act: &mut Act<'_, '_>, command: &Command) -> Result<(), Stop> {
     Ok(())
 }
 
-/// More waits to be freed than may, its client has added to that, and now wants to write again. Gives whether
-/// more waits than may.
+/// Reclaimer: its queue is over the limit, and this client added to it and wants to write again. Gives
+/// whether the queue is over the limit.
 #[inline]
 fn litter(act: &mut Act<'_, '_>, command: &Command) -> Result<bool, Stop> {
     let is_full = stdx::reclaim::is_full();
@@ -223,8 +223,8 @@ fn wait_for_reclaim(act: &Act<'_, '_>) -> Stop {
     held(act, act.local.log.now_ms + 2)
 }
 
-/// Very many messages are under way, many of them the client's own, and it would add to them. Gives since
-/// when they are.
+/// Messages: very many are under way, many of them from this client, and the command would add more. Gives
+/// since when.
 #[inline]
 fn flood(act: &mut Act<'_, '_>, command: &Command) -> Result<u64, Stop> {
     let flooded = act.server.pubsub.flood.full();
@@ -240,12 +240,12 @@ fn wait_for_messages(act: &Act<'_, '_>) -> Stop {
     held(act, act.local.log.now_ms + 1)
 }
 
-/// Whether messages may come of a command: those it publishes, and what its writes tell.
+/// Whether a command may cause messages: it publishes, or its writes are told.
 pub(crate) fn tells(command: &Command) -> bool {
     command.may_write() || command.is(facts::PUBLISHES)
 }
 
-/// It is run again at that time.
+/// Stops the command until that time, when it is run again.
 fn held(act: &Act<'_, '_>, until_ms: u64) -> Stop {
     act.session.set_flag(flag::BLOCKED, true);
     Stop::Held(until_ms)

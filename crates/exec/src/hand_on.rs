@@ -1,4 +1,4 @@
-//! Commands that do not run here and now: they become a job, a bulk, or a walk.
+//! Commands that are too long for their loop: they become a job, a bulk or a walk.
 
 use crate::act::Act;
 use crate::attempt::Attempt;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use work::gather::{Gather, Reader};
 use work::keys::{Keys, Scan, long_scan};
 
-/// A client as its job knows it.
+/// Describes a client to its job.
 fn client(local: &mut Local, session: &Session, resp3: bool) -> Client {
     Client {
         loop_id: local.log.id,
@@ -32,14 +32,14 @@ fn client(local: &mut Local, session: &Session, resp3: bool) -> Client {
     }
 }
 
-/// Its client waits for what goes on elsewhere.
+/// Begins a piece of long work; its client is parked until the reply comes.
 fn away(server: &Arc<Server>, local: &mut Local, piece: Box<dyn Piece>) -> Flow {
     local.away = true;
     drive::begin(server, local, piece);
     Flow::Parked(None)
 }
 
-/// Sends a command to a worker. Its words come from the connection if they are many, else they are copied.
+/// Sends a command to a worker. Its words are taken over from the connection if they are many, else copied.
 pub(crate) fn start(
     server: &Arc<Server>,
     local: &mut Local,
@@ -55,7 +55,7 @@ pub(crate) fn start(
     away(server, local, job)
 }
 
-/// Has a job serve a client that waited for its keys. Cost: O(words).
+/// Has a job serve a client that was blocked on its keys. Cost: O(words).
 pub(crate) fn serve(server: &Arc<Server>, local: &mut Local, session: &Session, waiter: &Waiter) {
     let (Run::Write(handler) | Run::Read(handler)) = waiter.command.run else { return };
     let args = Arc::new(waiter.args.args().to_owned());
@@ -64,7 +64,7 @@ pub(crate) fn serve(server: &Arc<Server>, local: &mut Local, session: &Session, 
     drive::begin(server, local, Job::new(client, body, server.memory.work.clone(), true));
 }
 
-/// Sends the queue of an EXEC to a worker, or has it committed as a bulk. Cost: O(1).
+/// Sends the queue of an EXEC to a worker, or commits it as a bulk. Cost: O(1).
 pub(crate) fn start_exec(
     server: &Arc<Server>,
     local: &mut Local,
@@ -81,7 +81,7 @@ pub(crate) fn start_exec(
     away(server, local, Job::of_exec(client, queue, watch, server.memory.work.clone(), slower_us))
 }
 
-/// Runs a command of many words as a bulk if it is of that kind.
+/// Runs a command of many words as a bulk. None: it is no such command.
 pub(crate) fn start_bulk(
     server: &Arc<Server>,
     local: &mut Local,
@@ -114,7 +114,7 @@ fn begin_bulk(
     }
 }
 
-/// `KEYS pattern`: its reply streams as soon as there is a snapshot.
+/// `KEYS pattern`: the reply streams as soon as a snapshot is open.
 pub(crate) fn start_keys(server: &Arc<Server>, local: &mut Local, session: &Session, args: Args<'_>) -> Flow {
     let client = (session.info.clone(), session.cancel.clone(), local.log.id);
     let mut keys = Keys::new(&server.work, client, session.db, args.at(1), session.resp3);
@@ -125,7 +125,7 @@ pub(crate) fn start_keys(server: &Arc<Server>, local: &mut Local, session: &Sess
     away(server, local, keys)
 }
 
-/// A long SCAN; None if it is none.
+/// Begins a long SCAN. None: it is short.
 pub(crate) fn start_scan(server: &Arc<Server>, session: &Session, args: Args<'_>) -> Option<Flow> {
     let (cursor, count) = long_scan(args)?;
     let (its, keyspace) = (server.clone(), server.keyspace.clone());
@@ -139,7 +139,7 @@ pub(crate) fn start_scan(server: &Arc<Server>, session: &Session, args: Args<'_>
     Some(Flow::Stream(Scan::new(keyspace, tell, session.db, session.resp3, words)))
 }
 
-/// A command of many words that only looks at its keys; None if it is another.
+/// Begins a read of very many keys in slices. None: it is no such command.
 pub(crate) fn start_gather(
     server: &Arc<Server>,
     session: &Session,

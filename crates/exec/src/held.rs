@@ -1,4 +1,4 @@
-//! A command that cannot run at this moment: its client is held, and runs it again.
+//! A command that cannot run at this moment: its client is held and runs it again.
 
 use crate::pause::Pause;
 use crate::session::flag;
@@ -15,7 +15,7 @@ pub(crate) fn is_guarded(server: &Server, local: &Local, command: &Command, args
     note_guard(local, server.keyspace.guarded(keys.into_iter(), local.log.now_ms))
 }
 
-/// Notes for whom a client is about to be held; true if for anybody.
+/// Notes whose commit a client is about to be held for. False: for nobody's.
 pub(crate) fn note_guard(local: &Local, guarded: Option<keyspace::Guarded>) -> bool {
     if let Some(guarded) = guarded {
         local.guard.set(guarded.client);
@@ -23,7 +23,7 @@ pub(crate) fn note_guard(local: &Local, guarded: Option<keyspace::Guarded>) -> b
     guarded.is_some()
 }
 
-/// The command is run again in a moment.
+/// Holds a client for a protected commit: its command is run again in a moment.
 pub(crate) fn wait_for_guard(session: &Session, local: &Local) -> Flow {
     session.set_flag(flag::BLOCKED, true);
     if session.guarded.get().is_none() {
@@ -32,7 +32,7 @@ pub(crate) fn wait_for_guard(session: &Session, local: &Local) -> Flow {
     Flow::Held(local.log.now_ms + 1)
 }
 
-/// Lets a command wait for the end of CLIENT PAUSE: when that is.
+/// Holds a command until CLIENT PAUSE ends. Gives that time (milliseconds since 1970).
 pub(crate) fn for_pause(pause: &Pause, session: &mut Session, now_ns: u64) -> u64 {
     session.set_flag(flag::BLOCKED, true);
     session.postponed.get_or_insert_with(|| pause.postpone());
@@ -40,20 +40,19 @@ pub(crate) fn for_pause(pause: &Pause, session: &mut Session, now_ns: u64) -> u6
     pause.until_ms()
 }
 
-/// The command is run again in a moment: what it depends on is being done by another loop now.
+/// Holds a client because another loop is doing what its command depends on: it is run again in a moment.
 pub(crate) fn retry(session: &Session, local: &Local) -> Flow {
     session.set_flag(flag::BLOCKED, true);
     Flow::Held(local.log.now_ms + 1)
 }
 
-/// The command looks again after so many milliseconds.
+/// Holds a client for so many milliseconds, then runs its command again.
 pub(crate) fn retry_later(session: &Session, local: &Local, ms: u64) -> Flow {
     session.set_flag(flag::BLOCKED, true);
     Flow::Held(local.log.now_ms + ms)
 }
 
-/// The command has done a slice of its work, and is run again in this loop's next turn (`Session::done` says
-/// where).
+/// Ends a slice of a command, which goes on in this loop's next turn (`Session::done` says where).
 pub(crate) fn go_on(session: &Session, local: &Local) -> Flow {
     session.set_flag(flag::BLOCKED, true);
     Flow::Held(local.log.now_ms)

@@ -4,7 +4,7 @@ use crate::stats::Counter;
 use crate::{Local, Server};
 use std::sync::Arc;
 
-/// A loop's share of the housekeeping, ten times a second.
+/// Does a loop's share of the housekeeping, ten times a second.
 pub fn cron(server: &Arc<Server>, local: &mut Local) {
     let leaving = std::mem::take(&mut local.leaving);
     for client in leaving {
@@ -24,7 +24,7 @@ pub fn cron(server: &Arc<Server>, local: &mut Local) {
         let orphan_ms = server.config.live.script_orphan_ms.size() as u64;
         server.work.lines.tend(local.log.clock_ns);
         server.scripts.end_orphans(local.log.clock_ns / 1_000_000, orphan_ms);
-        // The allocator asks its arenas one by one, and whoever holds one may not be running.
+        // The allocator asks its arenas one by one, and may wait for a lock whose holder was preempted.
         let (errand, now_ms) = (server.clone(), local.log.now_ms);
         server.observe.clerk.send(move || {
             let speeds = errand.observe.stats.sample(now_ms, crate::memory::look(&errand, now_ms));

@@ -1,5 +1,5 @@
-//! Runs a command on its client's loop, by its row: under the locks of its keys, over the keyspace as a
-//! whole, or as an action. A command that turns out to be long is handed on.
+//! Runs a command on its client's loop, by its row: under the locks of its keys, over the whole keyspace, or
+//! as an action. A command that turns out to be long is handed on.
 
 use crate::act::Act;
 use crate::held::{is_guarded, wait_for_guard};
@@ -15,10 +15,10 @@ use resp::Args;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Above so many steps what only reads values does it without the locks of their shards: some microseconds.
+/// Estimated steps above which a read gives its shard locks back first: some microseconds.
 const APART_STEPS: usize = 100;
 
-/// Runs a command whose keys belong to a source in that source's database.
+/// Runs a command whose keys belong to a source, in that source's database.
 #[cold]
 pub(crate) fn run_in(
     act: &mut Act<'_, '_>,
@@ -32,7 +32,7 @@ pub(crate) fn run_in(
     run(&mut Act::of_client(act.server, act.local, stay.session, act.out), command, args)
 }
 
-/// A client is in a source's database, and comes back also by a panic.
+/// A client's stay in a source's database. Dropping it restores the database, also after a panic.
 struct Stay<'a> {
     session: &'a mut crate::Session,
     own: usize,
@@ -63,7 +63,7 @@ pub(crate) fn run(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'
     }
 }
 
-/// Answers with an error in place of what was written since `mark`.
+/// Replaces what was written since `mark` by an error.
 #[cold]
 fn fail(act: &mut Act<'_, '_>, mark: usize, error: &Error) -> Flow {
     act.out.truncate(mark);
@@ -95,7 +95,7 @@ fn run_elsewhere(
         return Some(wait_for_guard(act.session, act.local));
     }
     if act.local.incoming.is_some() && act.session.rows.source.is_some() {
-        act.out.error("ERR too many bytes for a key of a source");
+        act.out.error("ERR the command is too long for a key of a source");
         return Some(Flow::Done);
     }
     if has_unknown_keys(command, args) || has_many_words || act.local.incoming.is_some() {
@@ -104,22 +104,22 @@ fn run_elsewhere(
     None
 }
 
-/// Begins a command of many words in slices, if it is one of those that are done so.
+/// Begins a command of many words in slices, if it has such a form.
 #[cold]
 fn many_words(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Option<Flow> {
-    // A bulk never ends an older commit, so nobody has to be asked before.
+    // A bulk never ends an older commit, so no guard has to be asked before.
     if let Some(flow) = hand_on::start_bulk(act.server, act.local, act.session, command, args, act.out) {
         return Some(flow);
     }
     hand_on::start_gather(act.server, act.session, command, args, act.local.incoming.as_ref())
 }
 
-/// Makes it a job.
+/// Makes the command a job.
 fn hand_on(act: &mut Act<'_, '_>, command: &'static Command, handler: Handler, args: Args<'_>) -> Flow {
     hand_on::start(act.server, act.local, act.session, (command, handler, args), act.out)
 }
 
-/// The keys of a command, locked, and what long commits have left to be done for them done.
+/// Locks the keys of a command, and finishes what long commits still have to write there.
 #[inline]
 fn lock_keys<'a>(act: &mut Act<'a, '_>, command: &'static Command, args: Args<'_>) -> View<'a> {
     let (server, local, session) = (act.server, &mut *act.local, &*act.session);
@@ -160,7 +160,7 @@ fn keyed(act: &mut Act<'_, '_>, command: &'static Command, handler: Handler, arg
         return result.unwrap_or_else(|error| fail(act, mark, &error));
     }
     let own_write = source.is_some() && command.is_write();
-    // A write to a row that is cached, or a read of one that is not kept, ends here: rows are small.
+    // A write to a cached row, or a read of a row that is not kept, ends here: rows are small.
     let ends_here = own_write || act.session.rows.lent.is_some();
     if !ends_here && is_long(&mut view, command, args) {
         server.after(act.local, view.finish());
@@ -200,7 +200,7 @@ fn keyed(act: &mut Act<'_, '_>, command: &'static Command, handler: Handler, arg
     }
 }
 
-/// Looks whether the rows of a source's keys are there, and tells the source of a write. `Some`: the command
+/// Checks that the rows of a source's keys are present, and tells the source of a write. `Some`: the command
 /// does not run now.
 #[cold]
 fn at_source(
@@ -217,8 +217,8 @@ fn at_source(
     result
 }
 
-/// Whether it is estimated to take longer than a loop has. What only reads long values is left with those,
-/// and no locks.
+/// Whether the command is estimated to take longer than a quantum. A long read keeps its values and gives the
+/// locks back.
 #[inline]
 fn is_long(view: &mut View<'_>, command: &'static Command, args: Args<'_>) -> bool {
     let steps = command.steps(view, args);
@@ -234,7 +234,7 @@ fn is_long(view: &mut View<'_>, command: &'static Command, args: Args<'_>) -> bo
     false
 }
 
-/// Runs a function of the keyspace as a whole.
+/// Runs a function of the whole keyspace.
 fn whole(act: &mut Act<'_, '_>, command: &'static Command, handler: Handler, args: Args<'_>) -> Flow {
     if let Some(flow) = act.server.actions.begin(act, command, args) {
         act.server.gate_of_all(act.session);

@@ -1,19 +1,19 @@
 //! Runs commands: plan, session, transactions, blocking, pub/sub, workers.
 //!
 //! ```text
-//! net ──Args──► call::execute ─┬─ refused, held or queued, for one of some reasons        gates
-//!                              ├─ inline: under the locks of the command's shards       inline
-//!                              ├─ worker: over an overlay at a snapshot                  hand_on, drive, crate work
-//!                              ├─ queued: MULTI, then all at once at EXEC                transaction
-//!                              ├─ parked: BLPOP and its kin, until a writer serves them  park
-//!                              └─ action: what is no function of the keyspace            actions
+//! net ──Args──► call::execute ─┬─ refused, held or queued, for one of some reasons    gates
+//!                              ├─ inline: under the locks of the command's shards   inline
+//!                              ├─ worker: over an overlay at a snapshot              hand_on, drive, crate work
+//!                              ├─ queued: MULTI, then all at once at EXEC            transaction
+//!                              ├─ parked: BLPOP and its kin, until a writer serves them  blocking
+//!                              └─ action: no function of the keyspace                actions
 //! ```
 //!
-//! - X1: a loop serves one client for at most one quantum before it serves the others; `net` counts, `execute`
-//!   keeps a single command within it by sending long ones to a worker.
+//! - X1: a loop serves one client for at most one quantum before it serves the others. `net` counts the time;
+//!   `execute` keeps a single command within it by sending long ones to a worker.
 //! - X2: replies come in the order of the commands: a client whose command is elsewhere runs no further one.
-//! - X3: what a command tells the outside (notifications, waiters that are ready) is done after its locks are released
-//!   and before the same loop runs another command.
+//! - X3: the outside hears of a command (events, waiters that are ready) after its locks are released, and
+//!   before the same loop runs another command.
 #![forbid(unsafe_code)]
 
 mod act;

@@ -9,33 +9,33 @@ use std::sync::Arc;
 /// The state one loop has for itself.
 pub struct Local {
     pub(crate) server: Arc<Server>,
-    /// Its clocks, its turn, its counters.
+    /// The loop's clocks, its turn and its counters.
     pub log: TurnLog,
     random: u64,
-    /// The command that runs has become a job or a script on a thread: it is counted when that is done.
+    /// The running command has become a job, or a script on a thread. It is counted when that is done.
     pub(crate) away: bool,
-    /// An answer that is collected elsewhere is for a script, which waits for it on its thread.
+    /// A script's thread waits for an answer that is collected elsewhere: the state of that answer.
     pub(crate) collected: Collected,
-    /// The client whose commit was found to be protected last.
+    /// The client whose protected commit last held a command up.
     pub(crate) guard: std::cell::Cell<u64>,
-    /// The newest effect that was told here.
+    /// The newest effect that this loop told.
     pub(crate) newest: keyspace::Lsn,
-    /// Clients that went while somebody was about to serve them.
+    /// Clients that disconnected while a writer was about to serve them.
     pub(crate) leaving: Vec<u64>,
-    /// This loop's Lua; made when the first script comes.
+    /// This loop's Lua engine; made when the first script comes.
     pub(crate) lua: Option<Box<scripts::LuaState>>,
     /// This loop's subscribers.
     pub subscribers: pubsub::Subscribers,
-    /// Messages nobody waits for, on their way through the patterns, one after the other.
+    /// Messages without a waiting publisher, on their way through the patterns, one after the other.
     pub(crate) announced: std::collections::VecDeque<pubsub::Announced>,
-    /// Deeds that wait for an answer by mail, by their client.
+    /// Deeds that wait for an answer by mail, by client.
     pub(crate) acting: std::collections::HashMap<u64, Box<crate::deeds::Deeds>>,
-    /// The words of the command that is about to run, if they are many: whoever keeps them takes a share
-    /// instead of a copy.
+    /// The words of the command that is about to run, if they are many: a caller that keeps them takes a
+    /// share, not a copy.
     pub incoming: Option<Arc<OwnedArgs>>,
-    /// The hash of the first argument of the command that is about to run, if that is known.
+    /// The hash of the first argument of the command that is about to run, if it is known.
     pub key_hash: Option<u64>,
-    /// Commands that asked for memory.
+    /// Count of commands that asked for memory.
     pub(crate) asked: u32,
     /// Long work that this loop does in slices.
     pub works: works::Works,
@@ -67,7 +67,7 @@ impl Local {
         }
     }
 
-    /// A message nobody waits for goes on from here.
+    /// Sends a message without a waiting publisher through the patterns, in slices.
     pub fn announce(&mut self, announced: pubsub::Announced) {
         if self.announced.is_empty() {
             self.works.push(Box::new(chores::Announcing));
@@ -75,10 +75,11 @@ impl Local {
         self.announced.push_back(announced);
     }
 
-    /// A fresh random number; nobody may rely on its being hard to guess.
+    /// A fresh random number. It can be guessed: not for secrets.
     #[inline]
     pub fn random(&mut self) -> u64 {
-        // A step of a linear congruential generator, whose weak low bits go to the top and into the others.
+        // A step of a linear congruential generator. Its low bits are weak, so they go to the top and are
+        // mixed in.
         self.random = self.random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         self.random.rotate_left(32) ^ self.random
     }

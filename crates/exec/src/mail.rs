@@ -1,4 +1,5 @@
-//! Letters of threads to an event loop: one queue per loop, and an eventfd that wakes it (`stdx::letterbox`).
+//! Letters from threads to an event loop: one queue per loop, and an eventfd that wakes it
+//! (`stdx::letterbox`).
 
 use crate::piece::Letter;
 use command::Stream;
@@ -9,38 +10,38 @@ use stdx::letterbox::{Bell, Letterbox};
 
 /// A letter to a loop.
 pub enum Mail {
-    /// More effects are durable: replies that waited for that may leave.
+    /// More effects are durable: replies that waited for them may leave.
     Durable,
-    /// The reply a parked client waits for: encoded bytes, and what streams after them.
+    /// The reply that a parked client waits for: encoded bytes, and a stream that follows them.
     Reply {
         client: u64,
         bytes: Vec<u8>,
         stream: Option<Box<dyn Stream>>,
     },
-    /// Long work tells something: see [`crate::drive::receive`].
+    /// A letter of long work: see [`crate::drive::receive`].
     Work(Letter),
-    /// A script's thread has something performed.
+    /// A script's thread asks the loop to perform a command.
     Errand(Box<scripts::Errand>),
-    /// What a committed script or transaction still has to do.
+    /// The deeds of a committed script or transaction.
     Deeds(Box<crate::deeds::Deeds>),
-    /// Keys were filled that somebody waits for.
+    /// Keys were filled that clients wait for.
     Ready(Vec<keyspace::Ready>),
-    /// A client that waited has much to do: see [`crate::blocking::give_to_job`].
+    /// A blocked client can be served, with much: see [`crate::blocking::give_to_job`].
     Serve(Arc<crate::park::Waiter>),
-    /// A job found nothing for a command that waits: see [`crate::blocking::wait`].
+    /// A job found nothing for a blocked command: see [`crate::blocking::wait`].
     Wait(Box<crate::piece::Wait>),
-    /// A message nobody waits for, that has patterns to pass, or many.
+    /// A message without a waiting publisher that has many patterns to pass.
     Announce(pubsub::Announced),
     Publish(pubsub::Published),
-    /// Close this client, its replies so far unsent.
+    /// Close this client; its unsent replies are dropped.
     Kill {
         client: u64,
     },
-    /// CLIENT PAUSE ended, or something else parked clients should look at again.
+    /// Parked clients look again: CLIENT PAUSE ended, or something else changed.
     Retry,
-    /// Rows of sources came, or changed.
+    /// Rows of sources arrived or changed.
     Source(crate::rows::Letter),
-    /// A connection for this loop; what it is only `net` knows.
+    /// A connection for this loop. Its type is `net`'s.
     Adopt(Box<dyn std::any::Any + Send>),
     Shutdown,
 }
@@ -73,12 +74,12 @@ impl From<Letter> for Mail {
     }
 }
 
-/// An eventfd.
+/// An eventfd, which wakes its loop.
 pub struct Eventfd(OwnedFd);
 
 impl Bell for Eventfd {
     fn ring(&self) {
-        // It can only fail when the counter is full, and then the loop is awake already.
+        // A write fails only when the counter is full, and then the loop is awake already.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
@@ -87,7 +88,8 @@ impl Bell for Eventfd {
     }
 }
 
-/// One loop's queue. Whoever sleeps on its descriptor must do so for edges, not for levels: a late ring may stay unread.
+/// One loop's queue. Its descriptor must be polled edge-triggered, not level-triggered: a late ring may stay
+/// unread.
 pub struct Mailbox(Letterbox<Mail, Eventfd>);
 
 impl Mailbox {
@@ -96,17 +98,17 @@ impl Mailbox {
         Ok(Mailbox(Letterbox::new(Eventfd(fd))))
     }
 
-    /// Never blocks for longer than another letter takes to be put in.
+    /// Sends a letter. Waits at most while another letter is put in.
     pub fn send(&self, mail: Mail) {
         self.0.send(mail);
     }
 
-    /// True if there may be mail: the loop must not sleep.
+    /// Whether there may be mail; the loop must not sleep then.
     pub fn is_rung(&self) -> bool {
         self.0.is_rung()
     }
 
-    /// Takes all mail; for the loop itself.
+    /// Takes all mail. The loop itself calls this.
     pub fn drain(&self, into: &mut Vec<Mail>) {
         self.0.drain(into);
     }

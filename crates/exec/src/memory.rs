@@ -1,22 +1,24 @@
-//! How much memory is in use, who may have more, and the debt of evictions.
+//! Memory in use, the decision who may have more, and the debt of evictions.
 //!
 //! ```text
 //!   the allocator's figures ─► rest ─┐
-//!   (every few ms, the clerk)        ├─► used ─► above the limit?  a write evicts up to 16 keys, the loops go on in slices,
-//!   bytes of entries (each write) ───┘                             who writes far above it waits, what has no victim is OOM
+//!   (every few ms, the clerk)        ├─► used ─► above the limit?  a write evicts up to 16 keys, loops go on
+//!   bytes of entries (each write) ───┘           far above it?      a writer waits for them
+//!                                                no victim?         OOM
 //! ```
 //!
-//! - R1: `used` is what the allocator and the segments have, less what waits for the reclaimer, what only snapshots and
-//!   replies being streamed keep alive, and what work holds beside the data (`work-max-memory`). Between two looks at the
-//!   allocator only entries come and go, and those are counted.
-//! - R2: what tables, dead entries and half-full pages take grows only slowly in the eyes of this file while keys are evicted:
-//!   taken as it is at a moment, a page that an eviction has half emptied would call for the next eviction.
-//! - R3: nobody but a writer pays, with [`AT_ONCE`] evictions at most; the rest is the loops' debt, paid in slices of
-//!   [`SLICE_NS`]. Above the limit by more than a slack a writer pays in slices too, and only then runs.
-//! - R4: each source has a budget of its own as well, for its hidden databases. When the whole is short, budgets give in
-//!   proportion to what they hold; so the time of each goes on by how full the whole is, too.
+//! - R1: `used` is what allocator and segments have handed out, less three things: what waits for the
+//!   reclaimer, what only snapshots or streamed replies keep alive, and what work holds beside the data
+//!   (`work-max-memory`). Between two looks at the allocator only the bytes of entries are counted.
+//! - R2: the space of tables, dead entries and half-full pages enters `used` as a slow mean while keys are
+//!   evicted. Taken as it is, a page half emptied by an eviction would call for the next eviction.
+//! - R3: a writer pays for memory with at most [`AT_ONCE`] evictions. The rest is the loops' debt, paid in
+//!   slices of [`SLICE_NS`]. A writer far above the limit pays in slices too, and runs only then.
+//! - R4: each source also has a budget of its own, for its hidden databases. When the whole is short, budgets
+//!   give in proportion to what they hold; so the policy's time of each also depends on how full the whole
+//!   is.
 //!
-//! Costs: nothing but a load when nothing is limited; else O(databases in use) for a write below the limit.
+//! Cost: one load when nothing is limited; else O(databases in use) for a write below the limit.
 
 use crate::{Local, Server, Session};
 pub(crate) use command::OOM;
@@ -27,33 +29,34 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use stdx::budget::{Budget, Holding};
 
-/// Evictions one write pays for.
+/// Evictions that one write pays for.
 const AT_ONCE: usize = 16;
-/// How long a slice of evictions takes at most.
+/// Longest slice of evictions, in nanoseconds.
 const SLICE_NS: u64 = 50_000;
-/// The allocator is asked once in so many milliseconds while something may take memory, and in so many while all only read.
+/// Milliseconds between two looks at the allocator, while something may take memory; then, while all only
+/// read.
 const LOOK_MS: u64 = 4;
 const LOOK_IDLE_MS: u64 = 100;
-/// Looks at the allocator that it is the mean of what segments take beside entries.
+/// Weight of the mean of what segments take beside entries, in looks at the allocator.
 const SMOOTH: i64 = 64;
-/// One in so many writes tells the policy how full it is.
+/// One in so many writes reports the fullness to the policy.
 const NOTED: u32 = 32;
-/// The longest a writer waits without anything being evicted.
+/// Longest wait of a writer without any eviction, in milliseconds.
 const PATIENCE_MS: u64 = 500;
 
-/// See the module.
+/// Limits, figures and debt of memory. See the module.
 pub struct Memory {
     /// 0: none.
     limit: AtomicU64,
-    /// Something is limited: the whole, or a source.
+    /// There is some limit: of the whole, or of a source.
     limited: AtomicBool,
-    /// Per budget of a source.
+    /// Limits of the sources' budgets.
     limits: Box<[AtomicU64]>,
-    /// Something is over its limit and there is somebody to evict.
+    /// Some budget is over its limit and has something to evict.
     owes: AtomicBool,
-    /// What is used beside entries and segments; below zero while values share content.
+    /// Bytes in use beside entries and segments; negative while values share content.
     rest: AtomicI64,
-    /// Bytes of segments beside rooms of entries (R2), and how many those were then.
+    /// Bytes of segments beside rooms of entries (R2), and the bytes of rooms at that time.
     excess: AtomicI64,
     rooms: AtomicU64,
     evicted: AtomicU64,
@@ -61,39 +64,39 @@ pub struct Memory {
     looking: AtomicBool,
     /// Connections whose requests wait for memory.
     pub thirsty: AtomicUsize,
-    /// Something may have come since the last look.
+    /// Memory may have been taken since the last look.
     stirred: AtomicBool,
-    /// Since when more is used than may be; 0: it is not.
+    /// Since when the limit is exceeded (milliseconds since 1970); 0: it is not.
     over_since_ms: AtomicU64,
     over_ms: AtomicU64,
     lfu: AtomicBool,
-    /// What scripts, transactions and long commands hold beside the data (`work-max-memory`).
+    /// The budget of what scripts, transactions and long commands hold beside the data (`work-max-memory`).
     pub work: Arc<Budget>,
 }
 
-/// What becomes of a long request that is on its way.
+/// The decision about a long request that is being received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Incoming {
-    /// There is memory for it.
+    /// Memory is held for the request.
     Held,
-    /// There is none now.
+    /// There is no memory now; there may be later.
     Waits,
-    /// There cannot be any.
+    /// The request can never fit.
     Never,
 }
 
-/// What becomes of a command.
+/// The decision about a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     Run,
     /// Memory is short, and nothing can be evicted.
     Short,
-    /// It is run again when some more is evicted.
+    /// The command is run again when more is evicted.
     Wait,
 }
 
 impl Memory {
-    /// For so many sources.
+    /// Makes budgets for so many sources.
     pub(crate) fn new(sources: usize) -> Memory {
         Memory {
             limit: AtomicU64::new(0),
@@ -115,7 +118,7 @@ impl Memory {
         }
     }
 
-    /// Takes over what the configuration says.
+    /// Applies the configuration.
     pub(crate) fn configure(&self, keyspace: &Keyspace, live: &Live) {
         let limit = live.maxmemory_bytes.size() as u64;
         let (mut policy, lfu) = policy_of(live.maxmemory_policy.get());
@@ -130,7 +133,7 @@ impl Memory {
         self.note_limited();
     }
 
-    /// Limits what long work holds: what the directive says, or a quarter of `maxmemory` or of the machine's memory.
+    /// Sets the limit of long work: the directive's, or a quarter of `maxmemory` or of the machine's memory.
     pub(crate) fn limit_work(&self, live: &Live, machine_bytes: u64) {
         let limit = match (live.work_max_bytes.size() as u64, live.maxmemory_bytes.size() as u64) {
             (0, 0) => machine_bytes / 4,
@@ -144,7 +147,7 @@ impl Memory {
     pub fn limit_source(&self, keyspace: &Keyspace, source: usize, bytes: u64) {
         self.limits[source].store(bytes, Relaxed);
         keyspace.set_eviction(1 + source, Policy::Adaptive, 0);
-        // Of the source that was in this place nothing counts any more.
+        // Figures of the source that had this place before no longer count.
         keyspace.note_fullness(1 + source, 0.0);
         self.note_limited();
     }
@@ -154,20 +157,20 @@ impl Memory {
         self.limited.store(self.limit.load(Relaxed) > 0 || sources || self.lfu.load(Relaxed), Relaxed);
     }
 
-    /// Whether anything is to be done here at all.
+    /// Whether anything is limited. Cost: one load.
     #[inline]
     pub fn is_limited(&self) -> bool {
         self.limited.load(Relaxed)
     }
 
-    /// Whether a client's command began while memory was short and nothing could be evicted. What a session knows of that is of
-    /// the last command that was looked at, and while nothing is limited none is.
+    /// Whether the client's command began while memory was short and nothing could be evicted. The session's
+    /// note is of the last command that was checked, and without a limit no command is checked.
     pub(crate) fn is_short(&self, session: &Session) -> bool {
         session.short && self.is_limited()
     }
 
-    /// Holds memory for a request that has, or will have, so many bytes: of what work may hold, or what the data leave free below
-    /// `maxmemory`. Without `maxmemory` nothing is held. Cost: O(databases in use).
+    /// Holds memory for a request of so many bytes: from the budget of work, or from what the data leave free
+    /// below `maxmemory`. Without `maxmemory` nothing is held. Cost: O(databases in use).
     pub fn hold_request(&self, keyspace: &Keyspace, holding: &mut Holding, bytes: u64) -> Incoming {
         let limit = self.limit.load(Relaxed);
         if limit == 0 {
@@ -184,13 +187,14 @@ impl Memory {
                 holding.force(&self.work, bytes);
                 Incoming::Held
             }
-            // It waits for others' work to end, not for keys to go.
+            // The request waits for other work to end, not for evictions.
             () if bytes <= limit && (bytes <= self.work.limit() || fits(0)) => Incoming::Waits,
             () => Incoming::Never,
         }
     }
 
-    /// Bytes of work that are no reason to evict: what is held above its limit stands where the data left room.
+    /// Bytes of work that are no reason to evict. Work above its limit stands in room that the data left
+    /// free.
     fn apart(&self) -> u64 {
         match self.work.limit() {
             0 => self.work.used(),
@@ -198,7 +202,7 @@ impl Memory {
         }
     }
 
-    /// Something comes to memory: the allocator is to be asked soon. O(1).
+    /// Says that memory is about to be taken: the allocator is to be asked soon. O(1).
     #[inline]
     pub fn stir(&self) {
         if !self.stirred.load(Relaxed) {
@@ -206,28 +210,28 @@ impl Memory {
         }
     }
 
-    /// Whether a loop should go on evicting. What was owed to a limit that is gone nobody pays.
+    /// Whether a loop should go on evicting. Without a limit there is no debt.
     pub fn owes(&self) -> bool {
         self.owes.load(Relaxed) && self.is_limited()
     }
 
-    /// What entries of so many bytes in pages and outside take of some budget. Of the segments' excess they have their part;
-    /// but few entries, which have a segment each, not more than they are themselves.
+    /// Bytes that some entries take of a budget: their own, and their part of the segments' excess. A few
+    /// entries have a segment each; their part is not more than their own bytes.
     fn weigh(&self, (rooms, outside): (u64, u64)) -> u64 {
         let (excess, all) = (self.excess.load(Relaxed).max(0), self.rooms.load(Relaxed).max(1));
         let part = (u128::from(rooms) * excess as u128 / u128::from(all)) as u64;
         rooms + part.min(rooms) + outside
     }
 
-    /// What the allocator and the segments have handed out: R1, with all that waits to be freed or is kept for others. Exact
-    /// when the allocator was just asked; of what came or went since, entries are counted. O(databases in use).
+    /// Bytes that allocator and segments have handed out, with what waits to be freed or is kept for others
+    /// (R1). Exact right after a look at the allocator; later only entries are counted. O(databases in use).
     pub(crate) fn handed_out(&self, keyspace: &Keyspace, streamed: u64) -> u64 {
         let outside = keyspace.all_entry_bytes().1 + Keyspace::segment_bytes() as u64;
         let waiting = stdx::reclaim::pending_bytes() + keyspace.retained().0 + streamed + self.apart();
         (self.rest.load(Relaxed) + (outside + waiting) as i64).max(0) as u64
     }
 
-    /// R1.
+    /// Bytes in use (R1).
     fn used(&self, keyspace: &Keyspace) -> u64 {
         let (rooms, outside) = keyspace.all_entry_bytes();
         // Segments that are given back count at once.
@@ -235,7 +239,7 @@ impl Memory {
         (self.rest.load(Relaxed) + segments + outside as i64).max(0) as u64
     }
 
-    /// R2.
+    /// Updates the mean excess of segments (R2).
     fn note_segments(&self, keyspace: &Keyspace, rooms: u64) {
         let now = (Keyspace::segment_bytes() as i64 - rooms as i64).max(0);
         let evicted = keyspace.stats.evicted_keys.load(Relaxed);
@@ -246,7 +250,7 @@ impl Memory {
         self.rooms.store(rooms, Relaxed);
     }
 
-    /// How long the limit is exceeded now, and was in all, in milliseconds.
+    /// Milliseconds for which the limit is exceeded now, and was in all.
     pub(crate) fn exceeded_ms(&self, now_ms: u64) -> (u64, u64) {
         let now = match self.over_since_ms.load(Relaxed) {
             0 => 0,
@@ -255,7 +259,7 @@ impl Memory {
         (now, self.over_ms.load(Relaxed) + now)
     }
 
-    /// CONFIG RESETSTAT.
+    /// CONFIG RESETSTAT: resets the figures.
     pub(crate) fn reset_stat(&self, now_ms: u64) {
         self.over_ms.store(0, Relaxed);
         if self.over_since_ms.load(Relaxed) != 0 {
@@ -273,7 +277,7 @@ impl Memory {
     }
 }
 
-/// By the place of the policy's name, and whether it is one of the LFU names.
+/// The policy of a choice of `maxmemory-policy`, and whether it is an LFU one.
 fn policy_of(choice: i64) -> (Policy, bool) {
     match choice {
         0 => (Policy::VolatileAdaptive, false),
@@ -287,7 +291,7 @@ fn policy_of(choice: i64) -> (Policy, bool) {
     }
 }
 
-/// Before a command that may need memory: evicts, if it has to be (R3).
+/// Checks memory before a command that may need some: evicts if necessary (R3).
 #[cold]
 pub(crate) fn admit(server: &Server, local: &mut Local, session: &Session) -> Verdict {
     let memory = &server.memory;
@@ -300,7 +304,7 @@ pub(crate) fn admit(server: &Server, local: &mut Local, session: &Session) -> Ve
     let used = memory.used(&server.keyspace);
     local.asked = local.asked.wrapping_add(1);
     if local.asked.is_multiple_of(NOTED) {
-        // Even if the clerk does not get to run: the policy's time must not stand still while keys come.
+        // The policy's time must go on while keys come, even if the clerk does not get to run.
         server.keyspace.note_fullness(0, used as f64 / limit as f64);
     }
     if used <= limit {
@@ -342,8 +346,8 @@ pub(crate) fn is_denied(session: &Session, command: &Command) -> bool {
     }
 }
 
-/// Once per turn of a loop while something is limited: has the allocator asked if nobody did lately, feeds the policy, pays a
-/// slice of what is owed.
+/// Looks after memory, once per turn of a loop while something is limited. Has the allocator asked if that is
+/// due, feeds the policy, and pays a slice of the debt.
 pub fn tend(server: &Arc<Server>, local: &mut Local) {
     let memory = &server.memory;
     server.keyspace.feed_accesses();
@@ -355,12 +359,13 @@ pub fn tend(server: &Arc<Server>, local: &mut Local) {
         && !memory.looking.swap(true, Relaxed)
     {
         if server.keyspace.active_snapshots() > 0 {
-            // What is kept for them must be known as well as what is evicted.
+            // The bytes kept for snapshots must be as fresh as the bytes evicted.
             server.keyspace.prune();
         }
         memory.stirred.store(false, Relaxed);
         let (errand, now_ms) = (server.clone(), local.log.now_ms);
-        // The allocator asks its arenas one by one, and whoever holds one may not be running: no loop waits for that.
+        // The allocator asks its arenas one by one, and a lock's holder may be preempted: no loop waits for
+        // that.
         let sent = server.observe.clerk.send(move || {
             look(&errand, now_ms);
             errand.memory.looking.store(false, Relaxed);
@@ -376,16 +381,16 @@ pub fn tend(server: &Arc<Server>, local: &mut Local) {
     }
 }
 
-/// Asks the allocator (R1, R2), and gives what it and the segments have. On the clerk's thread; tens to hundreds of
-/// microseconds.
+/// Asks the allocator (R1, R2). Gives the bytes that it and the segments have. On the clerk's thread; takes
+/// tens to hundreds of microseconds.
 pub(crate) fn look(server: &Server, now_ms: u64) -> u64 {
     let (memory, keyspace) = (&server.memory, &server.keyspace);
-    // The figures are not of one moment, and this thread may have to wait between them: each is taken before and after, and the
-    // larger one counts. So what comes or goes meanwhile lets too little seem in use until the next look, never too much: nothing
-    // is evicted for what is gone already.
+    // The figures are not of one moment, and this thread may wait between them. So each is taken before and
+    // after, and the larger one counts. Memory in use may seem too little until the next look, never too
+    // much: nothing is evicted for what is gone.
     let apart = || {
         let pinned = keyspace.retained().0 + server.work.snapshots.streamed();
-        // Little segments are the allocator's, and are counted as segments.
+        // Small segments come from the allocator, but are counted as segments.
         let outside = keyspace.all_entry_bytes().1 as i64 + Keyspace::little_bytes() as i64;
         (outside, (stdx::reclaim::pending_bytes() + pinned + memory.apart()) as i64)
     };
@@ -403,7 +408,7 @@ pub(crate) fn look(server: &Server, now_ms: u64) -> u64 {
 
     let limit = memory.limit.load(Relaxed);
     let used = memory.used(keyspace);
-    // Without a limit the keys there are count as all there can be, if somebody wants to know how often they are used.
+    // Without a limit the present keys count as full, if the frequency of their use is wanted.
     let unlimited = if memory.lfu.load(Relaxed) { 1.0 } else { 0.0 };
     keyspace.note_fullness(0, if limit > 0 { used as f64 / limit as f64 } else { unlimited });
     memory.note_over(limit > 0 && used > limit, now_ms);
@@ -425,8 +430,8 @@ fn used_by(server: &Server, source: usize) -> u64 {
     server.memory.weigh(bytes)
 }
 
-/// Which part of the room a source's entries can have is taken: of its own limit, or of the whole's, whichever is reached sooner.
-/// 0 without limits. O(databases in use).
+/// The part of its room that a source has filled, by its own limit or the whole's, whichever is nearer. 0
+/// without limits. O(databases in use).
 pub(crate) fn fullness(server: &Server, source: usize) -> f64 {
     let memory = &server.memory;
     let part = |limit: &AtomicU64, used: &dyn Fn() -> u64| match limit.load(Relaxed) {
@@ -437,7 +442,7 @@ pub(crate) fn fullness(server: &Server, source: usize) -> f64 {
     own.max(part(&memory.limit, &|| memory.used(&server.keyspace)))
 }
 
-/// How much of it may be done now.
+/// The rest of a slice of evictions.
 struct Pace {
     left: usize,
     until_ns: Option<u64>,
@@ -452,7 +457,7 @@ impl Pace {
         Pace { left: usize::MAX, until_ns: Some(stdx::clock::mono_ns() + SLICE_NS) }
     }
 
-    /// Takes one; false if it is over.
+    /// Takes one eviction. False: the slice is over.
     fn step(&mut self) -> bool {
         if self.left == 0 || self.until_ns.is_some_and(|until| stdx::clock::mono_ns() >= until) {
             return false;
@@ -464,14 +469,14 @@ impl Pace {
 
 #[derive(PartialEq, Eq)]
 enum Paid {
-    /// Nothing is owed any more.
+    /// The debt is paid.
     Enough,
     Some,
-    /// There is nothing to evict.
+    /// Nothing can be evicted.
     Nothing,
 }
 
-/// A slice for whoever is over a limit.
+/// Pays a slice for each budget that is over its limit.
 fn pay_all(server: &Server, now_ms: u64, told: &mut Vec<Changes>) {
     let (memory, mut pace) = (&server.memory, Pace::slice());
     let mut owes = false;
@@ -487,7 +492,7 @@ fn pay_all(server: &Server, now_ms: u64, told: &mut Vec<Changes>) {
         }
     }
     let limit = memory.limit.load(Relaxed);
-    // What a source has can be had again; of the rest nothing may change while CLIENT PAUSE stops writes.
+    // A source can give its rows again. Other keys must not change while CLIENT PAUSE stops writes.
     if limit > 0 && !server.work.pause.stops_writes(now_ms) {
         let paid = pay(server, now_ms, limit, &mut pace, told);
         owes |= paid == Paid::Some;
@@ -498,7 +503,7 @@ fn pay_all(server: &Server, now_ms: u64, told: &mut Vec<Changes>) {
     memory.owes.store(owes, Relaxed);
 }
 
-/// Evicts from all budgets until no more is used than may be, or it is enough for now.
+/// Evicts from all budgets until memory in use is below the limit, or the slice is over.
 fn pay(server: &Server, now_ms: u64, limit: u64, pace: &mut Pace, told: &mut Vec<Changes>) -> Paid {
     while server.memory.used(&server.keyspace) > limit {
         if !pace.step() {
@@ -510,7 +515,7 @@ fn pay(server: &Server, now_ms: u64, limit: u64, pace: &mut Pace, told: &mut Vec
     Paid::Enough
 }
 
-/// A budget that has something to evict, in proportion to what it holds (R4).
+/// Chooses a budget that has something to evict, in proportion to what it holds (R4).
 fn choose(server: &Server) -> Option<usize> {
     let weight = |budget| match server.keyspace.has_victims(budget) {
         true => server.memory.weigh(server.keyspace.budget_bytes(budget)).max(1),
@@ -571,7 +576,8 @@ mod tests {
         assert!(!memory.owes(), "loops would never sleep again");
     }
 
-    /// Long requests: of what work may hold, else of what the data leave, else they wait or cannot be.
+    /// Long requests take from the budget of work, else from what the data leave free; else they wait or are
+    /// refused.
     #[test]
     fn a_long_request_takes_what_is_free_and_waits_for_what_others_hold() {
         let (live, memory, keyspace) = (Live::default(), Memory::new(0), Keyspace::new(1));
@@ -587,7 +593,7 @@ mod tests {
         assert_eq!(hold(&mut first, 301), Incoming::Never);
         assert_eq!(hold(&mut first, 50), Incoming::Held);
         let before = memory.rest.load(Relaxed);
-        // The data take most of it.
+        // The data take most of the memory.
         memory.rest.store(before + 280 * MB as i64, Relaxed);
         let mut second = Holding::default();
         assert_eq!(hold(&mut second, 50), Incoming::Waits);
@@ -595,7 +601,7 @@ mod tests {
         assert_eq!(hold(&mut second, 80), Incoming::Never);
         first.take();
         assert_eq!(hold(&mut second, 50), Incoming::Held);
-        // They take little.
+        // The data take little.
         memory.rest.store(before, Relaxed);
         assert_eq!(hold(&mut first, 200), Incoming::Held);
         assert_eq!(hold(&mut second, 150), Incoming::Waits);

@@ -1,22 +1,22 @@
-//! The end of a client's affairs with others when it goes.
+//! The end of a client: its affairs with others end when it disconnects.
 
 use crate::session::flag;
 use crate::{Local, Server, Session};
 use std::sync::atomic::Ordering;
 
-/// Ends everything a client that goes has with others: what it waits for, watches, listens to and runs
+/// Ends everything that a disconnecting client has under way: waits, watches, subscriptions, and work
 /// elsewhere.
 pub fn goodbye(server: &Server, local: &mut Local, session: &mut Session) {
     session.cancel.store(true, Ordering::Relaxed);
     if session.info.killed.load(Ordering::Relaxed) {
-        // The work it sent last is not wanted either, unless that is decided.
+        // Its last command is not wanted either, unless its commit is decided.
         server.scripts.stop(session.id);
         server.work.snapshots.stop(session.id);
     }
     if session.info.flags.load(Ordering::Relaxed) & flag::BLOCKED != 0
         && crate::blocking::leave(server, local, session.id).is_none()
     {
-        // Somebody may be trying to serve it at this moment and find nothing: look again later.
+        // A writer may be serving it at this moment, and find nothing to give: look again later.
         local.leaving.push(session.id);
     }
     crate::transaction::leave(server, local, session);

@@ -1,14 +1,14 @@
-//! The keys of a batch of commands, brought nearer before they run.
+//! Prefetching: the keys of a batch of commands are brought into the cache before the commands run.
 
 use crate::{Server, Session};
 use resp::Batch;
 
-/// Commands of a batch whose keys are looked at before they run.
+/// Commands of a batch whose keys are prefetched.
 const LOOKED_AT: usize = 32;
-/// Different keys from which on fetching them together pays.
+/// Number of different keys from which on prefetching pays.
 const FETCH_FROM: usize = 4;
 
-/// Hashes of the first arguments of a batch's commands, as far as they are known.
+/// Hashes of the first arguments of a batch's commands, where they are known.
 #[derive(Default)]
 pub struct Hashes {
     hashes: [u64; LOOKED_AT],
@@ -22,14 +22,13 @@ impl Hashes {
     }
 }
 
-/// Fetches the keys of a batch of commands into the cache, as far as they are simple ones, and tells their
-/// hashes.
+/// Prefetches the keys of a batch's simple commands. Gives their hashes. O(commands), 32 at most.
 pub fn prefetch(server: &Server, session: &Session, batch: &Batch, input: &[u8]) -> Hashes {
     let (mut known, mut different, mut n) = (Hashes::default(), [0u64; LOOKED_AT], 0);
     let mut last: (&[u8], u64) = (&[], 0);
     for i in 0..batch.len().min(LOOKED_AT) {
         let Some(key) = batch.args(i, input).get(1) else { continue };
-        // For a command without a key there this fetches something for nothing; that is rare and harmless.
+        // A first argument that is no key is prefetched in vain; that is rare and harmless.
         if n == 0 || key != last.0 {
             last = (key, stdx::hash::hash_bytes(key));
             different[n] = last.1;

@@ -1,6 +1,6 @@
-//! How a loop opens its letters: all but those about connections themselves, which are the transport's.
+//! How a loop opens its letters. Letters about connections are the transport's.
 //!
-//! - R1: a letter changes and tells what it has to, and then its replies are in `done` (exec X3).
+//! - R1: a letter's changes are made and told before its replies are in `done` (exec X3).
 //! - R2: the loop does what [`After`] says before the next letter.
 
 use crate::mail::Mail;
@@ -9,32 +9,33 @@ use observe::waits::Part;
 use std::sync::Arc;
 use work::piece::Delivery;
 
-/// The clients of a loop, by their numbers.
+/// The clients of a loop, by id.
 pub trait Sessions {
     fn session(&mut self, client: u64) -> Option<&mut Session>;
 
-    /// Until when a client's command may wait at most (milliseconds since 1970), if that is known already.
+    /// The time at which a client's blocked command times out (milliseconds since 1970), if it is known.
     fn waits_until(&self, client: u64) -> Option<u64>;
 }
 
-/// What is left for the loop to do.
+/// The rest of the work, which only the loop can do.
 pub enum After {
     Nothing,
-    /// This client waits for keys: until then, or for so many milliseconds; for ever if neither is given.
+    /// This client waits for keys until that time, or for so many milliseconds, or for ever if neither is
+    /// given.
     Parked {
         client: u64,
         until_ms: Option<u64>,
         timeout_ms: Option<u64>,
     },
-    /// Clients whose commands were held are to be looked at again.
+    /// Clients whose commands were held look again.
     LookAgain,
     /// Replies that waited for the log may leave.
     OpenGates,
-    /// It is no letter for this.
+    /// The letter is about a connection.
     Unopened(Mail),
 }
 
-/// Opens a letter; replies that became ready go to `done`. Cost: a slice of what the letter asks for.
+/// Opens a letter. Replies that became ready go to `done`. Cost: a slice of the work the letter asks for.
 pub fn receive(
     server: &Arc<Server>,
     local: &mut Local,
@@ -75,7 +76,7 @@ pub fn receive(
     After::Nothing
 }
 
-/// Does a slice of what a committed script or transaction still has to do.
+/// Does a slice of the deeds of a committed script or transaction.
 fn do_deeds(
     server: &Arc<Server>,
     local: &mut Local,
@@ -89,7 +90,7 @@ fn do_deeds(
     local.log.leave(&server.observe, Part::Commit, client, mark);
 }
 
-/// Parks a client whose job found nothing, for the rest of its time.
+/// Parks a client whose job found nothing, for the rest of its time-out.
 fn wait_on(
     server: &Arc<Server>,
     local: &mut Local,

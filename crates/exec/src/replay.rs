@@ -28,7 +28,7 @@ use stdx::locks::Bits;
 /// Bytes of words and replies above which their buffer is given back.
 const KEPT: usize = 1 << 20;
 
-/// An execution of told commands. See the module.
+/// An execution of told commands, with its database and open group. See the module.
 pub struct Replay {
     server: Arc<Server>,
     db: usize,
@@ -60,7 +60,7 @@ impl Replay {
         self.db
     }
 
-    /// Whether a group is open: its commands so far have done nothing yet.
+    /// Whether a group is open. Its commands have not been executed yet.
     pub fn is_in_group(&self) -> bool {
         self.in_group
     }
@@ -68,8 +68,8 @@ impl Replay {
     /// Executes one command.
     ///
     /// # Errors
-    /// It cannot be executed, with its name. All commands of a group but those that fail take effect; the
-    /// error is that of the first.
+    /// The command cannot be executed; the text names it. In a group the other commands take effect, and the
+    /// error is the first.
     pub fn apply(&mut self, args: &[&[u8]]) -> Result<(), String> {
         let Some(name) = args.first() else { return Err("a command without words".into()) };
         let named = |error: String| format!("{}: {error}", name.escape_ascii());
@@ -117,7 +117,7 @@ impl Replay {
                 self.group = group;
                 return done;
             }
-            _ => return Err("ERR it does not belong here".into()),
+            _ => return Err("ERR there is no MULTI before it".into()),
         }
         Ok(())
     }
@@ -161,7 +161,7 @@ impl Replay {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Makes the tables true for the keys of a group.
+    /// Writes what long commits decided but have not written yet, for the keys of a group.
     #[cold]
     fn settle(&self, group: &Group, shards: Bits, view: &mut View<'_>) {
         if shards == Bits::below(keyspace::SHARDS) {
@@ -202,14 +202,14 @@ impl Replay {
                 let change = libraries::asked_for(command, args)?.prepare(&limits, None, None)?;
                 change.make(&server.scripts.code)?;
             }
-            // A primary of another kind asks so whether its link is alive.
+            // A primary of another kind sends PING to check its link.
             "ping" => {}
             _ => return Err(Error::new("ERR it is not a command of a log")),
         }
         Ok(())
     }
 
-    /// Tells those who listen to the keyspace itself (Y3).
+    /// Tells changes to keyspace events and waiting clients (Y3).
     fn tell(&self, changes: Changes) {
         if changes.events.is_empty() && changes.runs.is_empty() && changes.ready.is_empty() {
             return;
@@ -230,7 +230,7 @@ struct Group {
 #[derive(Default)]
 struct Chunk {
     words: OwnedArgs,
-    /// From this word on, so many.
+    /// Row, index of the first word, and count of words.
     commands: Vec<(&'static Command, usize, usize)>,
 }
 
@@ -252,7 +252,7 @@ impl Group {
         })
     }
 
-    /// Forgets the commands, and keeps the memory of a few.
+    /// Forgets the commands, but keeps some of the memory.
     fn clear(&mut self) {
         self.chunks.truncate(1);
         self.chunks.retain(|chunk| chunk.words.mem_bytes() < KEPT);
@@ -267,7 +267,7 @@ fn told(error: Error) -> String {
     error.text().into_owned()
 }
 
-/// The row of told words: by the command's own name, else by the name clients use.
+/// The row of told words: by the command's own name, else by its renamed one.
 fn row(args: Args<'_>) -> Result<&'static Command, Error> {
     match registry::find_own(args.at(0)) {
         Some(command) if command.subs.is_empty() && command.arity_fits(args.len()) => Ok(command),

@@ -9,11 +9,11 @@ use observe::Observe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The state all loops share.
+/// The state all loops share. See the module.
 pub struct Server {
     pub keyspace: Arc<Keyspace>,
     pub config: Arc<Config>,
-    /// What happened, and who waited for whom.
+    /// Counters, logs, clients, and who waited for whom.
     pub observe: Arc<Observe>,
     pub pubsub: Arc<pubsub::PubSub>,
     pub park: Arc<park::Park>,
@@ -21,12 +21,12 @@ pub struct Server {
     pub work: Arc<works::Work>,
     /// Memory in use, and what is evicted.
     pub memory: Arc<memory::Memory>,
-    /// Files: what is being saved and loaded.
+    /// Snapshots and the log: what is being saved and loaded.
     pub durability: crate::durable::Durability,
-    /// Memory of the machine.
+    /// Memory of the machine, in bytes.
     pub memory_bytes: u64,
     pub scripts: Arc<scripts::Scripts>,
-    /// Functions for the commands that are none of the keyspace.
+    /// The functions of commands that are no function of the keyspace.
     pub actions: &'static Actions,
     /// Databases that are read through.
     pub rows: Arc<rows::Rows>,
@@ -34,9 +34,9 @@ pub struct Server {
     pub run_id: String,
     pub(crate) loops: Arc<[Mailbox]>,
     pub(crate) shutdown: AtomicBool,
-    /// Patterns of what is shown over HTTP.
+    /// The paths that HTTP shows, and their keys.
     pub http: Arc<http::Http>,
-    /// The program around the server, for what only that can do; set once, before anybody is served.
+    /// The program around the server, for what only the program can do. Set once, before the first client.
     pub(crate) program: OnceLock<Box<dyn Program>>,
     /// The transport of the loops, for INFO; set once by the code that starts them.
     pub multiplexing: OnceLock<&'static str>,
@@ -46,15 +46,15 @@ pub struct Server {
 pub trait Program: Send + Sync {
     /// The allocator's figures now. Costs microseconds.
     fn allocator(&self) -> info::Allocator;
-    /// All that the allocator tells about itself, for people. May take long.
+    /// The allocator's own report, for people to read. May take long.
     fn allocator_report(&self) -> String;
-    /// SHUTDOWN: ends the process in order. Returns at once.
+    /// SHUTDOWN: begins an orderly end of the process. Returns at once.
     fn stop(&self);
 }
 
 impl Server {
-    /// Tells it the program it runs in, before the loops start: what memory the program has counts from its
-    /// first command on.
+    /// Names the program that the server runs in, before the loops start. Its memory counts from its first
+    /// command on.
     pub fn run_in(&self, program: Box<dyn Program>) {
         if self.program.set(program).is_ok() {
             let now_ms = stdx::clock::wall_ms();
@@ -67,8 +67,7 @@ impl Server {
         self.loops.len()
     }
 
-    /// How many of the cores this process may use were busy in the last second, in thousandths of a core;
-    /// None: not known.
+    /// How busy this process's cores were in the last second, in thousandths of one core. None: not known.
     pub fn busy_milli(&self) -> Option<u64> {
         self.observe.crowd.busy_milli(stdx::clock::mono_ns())
     }
@@ -81,7 +80,7 @@ impl Server {
         self.loops[loop_id].send(mail);
     }
 
-    /// Asks every loop to end.
+    /// Asks every loop to end. Returns at once.
     pub fn shut_down(&self) {
         if !self.shutdown.swap(true, Ordering::AcqRel) {
             self.loops.iter().for_each(|mailbox| mailbox.send(Mail::Shutdown));

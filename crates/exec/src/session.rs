@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use work::Others;
 pub use work::Watch;
 
-/// What the next replies of a client are worth (CLIENT REPLY).
+/// Whether the next replies are sent (CLIENT REPLY).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ReplyMode {
     #[default]
@@ -29,15 +29,15 @@ pub enum ReplyMode {
 #[derive(Default)]
 pub struct Multi {
     pub queue: Queue,
-    /// A command names keys of sources.
+    /// Some command names keys of sources.
     pub sources: bool,
-    /// What the last SELECT of the queue selects.
+    /// The database that the queue's last SELECT chooses.
     pub selected: Option<usize>,
-    /// A command could not be queued: EXEC refuses the whole.
+    /// Some command could not be queued: EXEC refuses the whole transaction.
     pub broken: bool,
 }
 
-/// Watched rows of a client whose EXEC is under way elsewhere.
+/// Watched rows of a client whose EXEC runs elsewhere.
 struct WatchedRows(crate::rows::Watched);
 
 impl Others for WatchedRows {
@@ -50,16 +50,17 @@ impl Others for WatchedRows {
     }
 }
 
-/// See the module.
+/// A client's state. See the module.
 pub struct Session {
     pub id: u64,
     pub info: Arc<ClientInfo>,
     pub db: usize,
     pub resp3: bool,
-    /// It gave the password, or none was asked for when it came; see [`Session::is_let_in`].
+    /// The client gave the password, or none was required when it connected; see [`Session::is_let_in`].
     pub authenticated: bool,
     pub reply_mode: ReplyMode,
-    /// Confirmations of subscriptions that were written while replies are left out (CLIENT REPLY): they are told all the same.
+    /// Confirmations of subscriptions, written while replies are left out (CLIENT REPLY). They are sent all
+    /// the same.
     pub(crate) told: Vec<u8>,
     pub multi: Option<Multi>,
     pub watch: Watch,
@@ -68,60 +69,63 @@ pub struct Session {
     pub subs: Subscriptions,
     pub no_touch: bool,
     pub no_evict: bool,
-    /// Messages wait until the reply that is being made is written.
+    /// Messages wait until the reply under way is written.
     pub hushed: bool,
-    /// Close when everything written so far is sent (QUIT, errors of the protocol).
+    /// The connection closes when everything written so far is sent (QUIT, errors of the protocol).
     pub closing: bool,
-    /// Cancels what runs for this client on a worker, when it goes.
+    /// Set when the client disconnects: cancels what runs for it on a worker.
     pub cancel: Arc<AtomicBool>,
-    /// Its replies leave when effects up to this LSN are durable: the newest of its own, or of those it may
-    /// have been told of.
+    /// The client's replies leave when effects up to this LSN are durable. It covers the client's own
+    /// effects, and those that its replies may tell of.
     pub gate: keyspace::Lsn,
     /// MONITOR has shown the command that runs, or is held.
     pub(crate) is_shown: bool,
-    /// Hashes of the keys that the reply of the parked command tells of; None: of anything.
+    /// Hashes of the keys that the parked command's reply tells of. None: it may tell of anything.
     pub saw: Option<Vec<u64>>,
     /// The request whose reply will come by mail.
     pub away: Option<Box<Away>>,
-    /// How many words of the command that is run again and again are done.
+    /// Count of words that are done, for a command that runs in slices.
     pub(crate) done: usize,
-    /// The client whose protected commit holds this one up, and since when (monotonic clock).
+    /// The client whose protected commit holds this one up, and the start of that wait (monotonic clock, ns).
     pub guarded: Cell<Option<(u64, u64)>>,
-    /// When the reclaimer was full and it gave it something to free (`stdx::reclaim::fullness`).
+    /// The reclaimer's fullness when this client last gave it garbage while it was full
+    /// (`stdx::reclaim::fullness`).
     pub littered: u64,
-    /// What it published while very many messages were under way.
+    /// Messages that the client published while very many were under way.
     pub(crate) published: Added,
-    /// It is held back until less of its own is under way: of what, and since when (monotonic clock).
+    /// The client is held back until less of its own work is under way: which work, and since when (monotonic
+    /// clock, ns).
     pub held_back: Cell<Option<(What, u64)>>,
     aof_wait: Option<(keyspace::Lsn, u64)>,
-    /// Its command waits for the end of CLIENT PAUSE.
+    /// The command waits for the end of CLIENT PAUSE.
     pub(crate) postponed: Option<Postponed>,
-    /// It waits for evictions: since when (milliseconds since 1970) how many keys have been evicted in all.
+    /// The command waits for evictions: since when (milliseconds since 1970), and how many keys had been
+    /// evicted by then.
     pub(crate) short_since: Cell<Option<(u64, u64)>>,
-    /// Memory was short, and nothing could be evicted, when its command began; see `Memory::is_short`.
+    /// When the command began, memory was short and nothing could be evicted; see `Memory::is_short`.
     pub(crate) short: bool,
-    /// Rows of sources that its command waits for, or was given.
+    /// Rows of sources that the command waits for, or was given.
     pub rows: crate::rows::Pending,
 }
 
 impl Session {
-    /// Whether its command had to wait before it could run: `Local::end_waits` is to be told.
+    /// Whether the command had to wait before it ran: `Local::end_waits` is to be told.
     #[inline]
     pub fn was_held(&self) -> bool {
         self.guarded.get().is_some() || self.held_back.get().is_some() || self.rows.loaded_since_ns.is_some()
     }
 
-    /// When keys that are looked at now count as used; None: not by this client (CLIENT NO-TOUCH).
+    /// The time at which keys looked at now count as used. None: they do not (CLIENT NO-TOUCH).
     pub(crate) fn uses_at(&self, now_ms: u64) -> Option<u64> {
         (!self.no_touch).then_some(now_ms)
     }
 
-    /// How many keys and rows it watches.
+    /// Count of watched keys and rows.
     pub(crate) fn watched(&self) -> usize {
         self.watch.keys.len() + self.watched_rows.len()
     }
 
-    /// Takes all it watches out of it.
+    /// Takes everything that the client watches.
     pub(crate) fn take_watch(&mut self) -> Watch {
         let (mut watch, rows) = (std::mem::take(&mut self.watch), std::mem::take(&mut self.watched_rows));
         if !rows.is_empty() {
@@ -165,8 +169,8 @@ impl Session {
         }
     }
 
-    /// Whether it may use commands. One that has not authenticated may as soon as no password is asked for any more, and no
-    /// longer than that.
+    /// Whether the client may use commands. Without authentication it may exactly while no password is
+    /// required.
     #[inline]
     pub fn is_let_in(&self, server: &crate::Server) -> bool {
         self.authenticated || server.config.live.requirepass.is_empty()
@@ -176,7 +180,7 @@ impl Session {
         self.info.unix || self.info.address.starts_with("127.") || self.info.address.starts_with("[::1]")
     }
 
-    /// It is held back until less of its own is under way; false if it was already.
+    /// Holds the client back until less of its own work is under way. False: it was held back already.
     pub(crate) fn waits_for_itself(&self, what: What, now_ns: u64) -> bool {
         let begins = self.held_back.get().is_none();
         if begins {
@@ -185,17 +189,18 @@ impl Session {
         begins
     }
 
-    /// WAITAOF goes on: the LSN it waits for and when it began, if it has.
+    /// The state of WAITAOF: the LSN it waits for, and when it began. None: it does not wait.
     pub(crate) fn aof_wait(&mut self) -> &mut Option<(keyspace::Lsn, u64)> {
         &mut self.aof_wait
     }
 
-    /// RESP2 clients that subscribed may only send a few commands.
+    /// Whether the client may send a few commands only: it speaks RESP2 and has subscribed.
     pub fn in_pubsub_mode(&self) -> bool {
         !self.resp3 && !self.subs.is_empty()
     }
 
-    /// The client sent an empty line or array: to Redis a command that has no reply, so what CLIENT REPLY SKIP left out is that.
+    /// The client sent an empty line or array. Redis takes that as a command without a reply, so CLIENT REPLY
+    /// SKIP ends with it.
     pub fn got_nothing(&mut self) {
         if matches!(self.reply_mode, ReplyMode::Skip | ReplyMode::SkipNext) {
             self.reply_mode = ReplyMode::On;
@@ -207,14 +212,14 @@ impl Session {
         matches!(self.reply_mode, ReplyMode::Off | ReplyMode::Skip)
     }
 
-    /// Takes what is told although replies are left out. O(its length).
+    /// Moves the messages that CLIENT REPLY does not leave out to `out`. O(their bytes).
     pub fn take_told(&mut self, out: &mut Reply) {
         if !self.told.is_empty() {
             out.encoded(&std::mem::take(&mut self.told));
         }
     }
 
-    /// Whether the reply of a command that was elsewhere is to be dropped (CLIENT REPLY).
+    /// Whether to drop the reply of a command that ran elsewhere (CLIENT REPLY).
     pub fn mutes_reply(&mut self) -> bool {
         if self.reply_mode == ReplyMode::Skip {
             self.reply_mode = ReplyMode::On;

@@ -25,7 +25,7 @@ fn rename_commands(config: &Config) -> std::io::Result<()> {
     }
 }
 
-/// Lets the keyspace collect only the events somebody wants.
+/// Lets the keyspace collect only the events that some setting asks for.
 struct NotifyObserver(Arc<Keyspace>);
 
 impl config::Observer for NotifyObserver {
@@ -36,7 +36,7 @@ impl config::Observer for NotifyObserver {
     }
 }
 
-/// Knows the clients that hold places for long work.
+/// Finds the clients that hold places for long work.
 struct PlaceHolders(Weak<Server>);
 
 impl Holders for PlaceHolders {
@@ -47,7 +47,8 @@ impl Holders for PlaceHolders {
 }
 
 impl Server {
-    /// Starts workers and reclaimer; the loops are `net`'s, one per mailbox.
+    /// Starts workers and reclaimer. The loops are `net`'s, one per mailbox. Errors: a thread cannot be
+    /// started.
     pub fn start(config: Arc<Config>, loops: usize) -> std::io::Result<Arc<Server>> {
         rename_commands(&config)?;
         let keyspace =

@@ -1,4 +1,4 @@
-//! One command among others that run together: of a transaction, or of a script in a whole view.
+//! One command among others that run together: in a transaction, or in a script over a whole view.
 
 use crate::Flow;
 use crate::act::Act;
@@ -8,7 +8,7 @@ use keyspace::View;
 use resp::Args;
 use stdx::budget::Holding;
 
-/// Runs a command on a view somebody else holds: a step of EXEC or of a script in a whole view.
+/// Runs a command on a view that its caller holds: a step of EXEC, or of a script over a whole view.
 pub(crate) fn step(
     act: &mut Act<'_, '_>,
     view: &mut View<'_>,
@@ -18,12 +18,11 @@ pub(crate) fn step(
     let mark = act.out.len();
     let result = match command.run {
         Run::Read(handler) | Run::Write(handler) | Run::Whole(handler) => {
-            // The command before it may have looked without using.
+            // The command before may have looked at keys without counting that as use.
             view.set_quiet(act.session.no_touch && !command.is(facts::TOUCHES));
             let before = view.changes().made();
             let caller = Caller { in_script: act.in_script, client_id: act.session.id, ..Caller::default() };
-            // A command that is estimated to be long is not run here; this is the bound where an estimate is
-            // wrong.
+            // No command runs here that is estimated to be long. This bounds one whose estimate is wrong.
             let mut holding = Holding::default();
             let room = Room::new(&act.server.memory.work, &mut holding, 0);
             let budget = Budget::unlimited(None).within(room, mark);

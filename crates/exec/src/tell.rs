@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A reply waits for the effects of its own command, and for those on the keys that it tells of
-//! ([`Server::gate_of`]). So nobody is told what a failure of the power could take back.
+//! ([`Server::gate_of`]). So no client is told what a power failure could take back.
 
 use crate::mail::Mail;
 use crate::{Local, Server, Session, blocking};
@@ -17,12 +17,12 @@ use keyspace::{Changes, Lsn, Ready, View};
 use resp::Args;
 
 impl Server {
-    /// Hands a write's effect to whoever follows the sequence; the locks are still held.
+    /// Hands a write's effect to the sink. The caller still holds the locks.
     pub(crate) fn log_effect(&self, ran: Ran<'_>, view: &View<'_>) {
         command::effects::log(&self.keyspace, view, ran);
     }
 
-    /// Tells the outside what a command did (X3); gives what waiters are to be served with.
+    /// Tells the outside what a command did (X3). Gives the keys whose waiters are to be served.
     pub(crate) fn tell(&self, mut changes: Changes) -> Vec<Ready> {
         if !changes.events.is_empty() {
             self.pubsub.notify(&changes.events);
@@ -34,7 +34,7 @@ impl Server {
         changes.ready
     }
 
-    /// `tell`, and serves the waiters.
+    /// As `tell`, and serves the waiters.
     #[inline]
     pub fn after(&self, local: &mut Local, changes: Changes) {
         local.newest = local.newest.max(changes.lsn);
@@ -51,19 +51,20 @@ impl Server {
         }
     }
 
-    /// Up to which LSN effects are durable. A reply that tells of a later one waits in its connection.
+    /// The LSN up to which effects are durable. A reply that tells of a later one waits in its connection.
     #[inline]
     pub fn durable(&self) -> Lsn {
         self.keyspace.durable()
     }
 
-    /// Says up to which LSN effects are durable from now on, and lets go of the replies that waited for that.
+    /// Sets the LSN up to which effects are durable, and releases the replies that waited for it.
     pub fn set_durable(&self, lsn: Lsn) {
         self.keyspace.set_durable(lsn);
         self.loops.iter().for_each(|mailbox| mailbox.send(Mail::Durable));
     }
 
-    /// The gate of a command's reply: it tells of its keys, which others may have changed. The keys are locked.
+    /// Raises the client's gate for a reply that tells of these keys, which others may have changed. The keys
+    /// are locked.
     #[inline]
     pub(crate) fn gate_of(&self, session: &mut Session, view: &View<'_>, command: &Command, args: Args<'_>) {
         if self.keyspace.gates() {
@@ -81,14 +82,15 @@ impl Server {
         session.gate = gate;
     }
 
-    /// The gate of a reply that may tell of anything.
+    /// Raises the client's gate for a reply that may tell of anything.
     pub(crate) fn gate_of_all(&self, session: &mut Session) {
         if self.keyspace.gates() {
             session.gate = session.gate.max(self.keyspace.last_lsn());
         }
     }
 
-    /// Notes what the reply of a parked command will tell of: its keys, if it only reads and names them all.
+    /// Notes the keys that a parked command's reply will tell of, if the command only reads and names them
+    /// all.
     pub(crate) fn park_gate(&self, session: &mut Session, command: &Command, args: Args<'_>) {
         session.saw = None;
         if !self.keyspace.gates()
@@ -102,8 +104,8 @@ impl Server {
         session.saw = (!keys.is_empty()).then_some(keys);
     }
 
-    /// The gate of a reply that comes by mail: it tells of the keys that were noted, else of anything that is visible by now.
-    /// O(keys noted).
+    /// The gate of a reply that comes by mail: the LSN of the keys that were noted, else of everything
+    /// visible now. O(keys noted).
     #[inline]
     pub fn gate_of_mail(&self, session: &mut Session) -> Lsn {
         let saw = session.saw.take();

@@ -1,14 +1,14 @@
 //! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
 //!
-//! EXEC takes the locks of all keys of all queued commands, and of all watched keys, at once; under them it looks at
-//! the mark that any touch of a watched key sets, and runs the queue. So nothing comes between, and the marks are exact.
+//! EXEC locks the shards of all queued and all watched keys at once. Under the locks it checks the mark that
+//! any touch of a watched key sets, and runs the queue. So nothing comes between, and the marks are exact.
 //!
-//! - T1: a command that could not be queued makes EXEC refuse the whole (EXECABORT).
+//! - T1: a command that could not be queued makes EXEC refuse the whole transaction (EXECABORT).
 //! - T2: a command that fails while running leaves the others applied.
-//! - T3: a long queue of commands that are functions of their keys runs as a job (`job.rs`) and is committed in slices;
-//!   the watched keys belong to what that commit checks.
-//! - T4: a queue with scripts or KEYS in it, or a long one that also publishes, subscribes or the like, runs like a
-//!   script: over an overlay, on a thread if it takes long (`scripts/src/transaction.rs`).
+//! - T3: a long queue of functions of keys runs as a job (crate `work`) and is committed in slices. Its
+//!   commit checks the watched keys.
+//! - T4: a queue with scripts or KEYS runs like a script, over an overlay, on a thread if it is long
+//!   (`scripts/src/transaction.rs`). So does a long queue that also publishes, subscribes or the like.
 
 use crate::act::Act;
 use crate::eval::{self, Started};
@@ -26,10 +26,10 @@ use std::sync::atomic::Ordering;
 use stdx::locks::Bits;
 use work::watch::AT_A_STRETCH;
 
-/// Bytes that a watched key takes, here and in the keyspace, besides its name twice: nodes of a tree, places in a
-/// table and a table of its own.
+/// Bytes that a watched key takes, here and in the keyspace, besides two copies of its name: tree nodes,
+/// table slots, and a table of its own.
 const WATCHED: usize = 330;
-/// Commands of a transaction above which they are freed elsewhere.
+/// Most commands of a transaction that are freed on the loop; the reclaimer frees longer queues.
 const FEW: usize = 16;
 
 /// Queues a command of an open MULTI.
@@ -43,7 +43,7 @@ pub(crate) fn queue(act: &mut Act<'_, '_>, command: &'static Command, args: Args
     }
     multi.queue.push(command, args, local.incoming.clone());
     if multi.queue.bytes() > limit {
-        // The queue is bounded like the query buffer; beyond that the transaction cannot run.
+        // The queue is bounded like the query buffer. A longer transaction cannot run.
         multi.broken = true;
         multi.queue.clear();
         out.error("ERR the transaction is larger than client-query-buffer-limit");
@@ -102,12 +102,12 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
         }
         let mut view =
             View::locked(&act.server.keyspace, Keyspace::shards_of([key]), session.db, act.local.log.now_ms);
-        // To watch a key is no use of it.
+        // Watching a key does not count as use.
         view.set_quiet(true);
         if view.has_intents() {
             view.settle(&[(session.db, key)], false);
         }
-        // Last: a long write decided before came before WATCH.
+        // Last, because a long write that was decided before came before WATCH.
         let then = view.watch(key, &session.watch.dirty);
         act.server.after(act.local, view.finish());
         session.watch.keys.insert((session.db, key.into()), then);
@@ -116,7 +116,7 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
     act.server.observe.clients.note_watching(&session.info, session.watched());
     session.info.watch_bytes.store(session.watch.bytes as u64, Ordering::Relaxed);
     if session.watch.holding.set(&act.server.memory.work, session.watch.bytes as u64).is_err() {
-        // It is no longer known whether they are touched: EXEC takes it that they are.
+        // Whether these keys were touched is no longer known: EXEC takes them as touched.
         forget_watched(act.server, act.local, session);
         session.watch.dirty.store(true, Ordering::Release);
         return Err(Error::work_memory());
@@ -130,7 +130,7 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
 }
 
 pub(crate) fn unwatch(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    // Inside EXEC the locks of the watched keys are held, and EXEC forgets them at its end anyway.
+    // Inside EXEC the locks of the watched keys are held, and EXEC forgets the keys at its end anyway.
     if act.view.is_none() {
         forget_watched(act.server, act.local, act.session);
     }
@@ -138,7 +138,7 @@ pub(crate) fn unwatch(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error>
     Ok(Flow::Done)
 }
 
-/// Ends MULTI and WATCH: after EXEC and DISCARD, on RESET and when the client goes.
+/// Ends MULTI and WATCH: after EXEC and DISCARD, on RESET, and when the client disconnects.
 pub(crate) fn leave(server: &Server, local: &mut Local, session: &mut Session) {
     if let Some(multi) = session.multi.take().filter(|multi| multi.queue.len() > FEW) {
         stdx::reclaim::discard(multi);
@@ -149,7 +149,7 @@ pub(crate) fn leave(server: &Server, local: &mut Local, session: &mut Session) {
     forget_watched(server, local, session);
 }
 
-/// Cost: O(1) beyond [`AT_A_STRETCH`] keys: the others are forgotten in slices.
+/// Forgets the watched keys. O(1): beyond [`AT_A_STRETCH`] keys the rest is forgotten in slices.
 pub(crate) fn forget_watched(server: &Server, local: &mut Local, session: &mut Session) {
     server.observe.clients.note_watching(&session.info, 0);
     session.info.watch_bytes.store(0, Ordering::Relaxed);
@@ -170,7 +170,7 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     }
     if multi.sources && is_long_for_rows(&multi.queue) {
         leave(act.server, act.local, act.session);
-        return Err(Error::new("ERR the transaction is too long for one with keys of sources"));
+        return Err(Error::new("ERR the transaction is too long: it names keys of sources"));
     }
     let plain = multi.queue.is_keyed();
     let long = multi.queue.words() + act.session.watched() >= job::MANY_WORDS
@@ -184,7 +184,7 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     {
         return waits_for_rows(act, multi, result);
     }
-    // Under its locks it is looked at again; of what runs elsewhere only the news counts from here on.
+    // The watched rows are checked again under the locks. For what runs elsewhere, only later changes count.
     if !act.session.watched_rows.is_empty()
         && act.session.watched_rows.is_changed(&act.server.keyspace, act.local.log.now_ms)
     {
@@ -193,14 +193,14 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         return Ok(Flow::Done);
     }
     if plain && long && crate::bulk::is_bulk(act.session.watched(), &multi.queue) {
-        // It never ends an older commit, so nobody has to be asked before.
+        // A bulk never ends an older commit, so no guard has to be asked before.
         return Ok(start_job(act, multi));
     }
     if act.server.keyspace.has_guards() && any_guarded(act, &multi.queue) {
         act.session.multi = Some(multi);
         return Ok(crate::held::wait_for_guard(act.session, act.local));
     }
-    // A job knows database 0 only, where rows are not.
+    // A job knows database 0 only; rows are in others.
     if plain && long && !multi.sources {
         return Ok(start_job(act, multi));
     }
@@ -210,7 +210,7 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     run_here(act, multi, plain)
 }
 
-/// Runs the queue at once, under the locks of its keys, unless that turns out to be long.
+/// Runs the queue at once, under the locks of its keys, unless it turns out to be long.
 fn run_here(act: &mut Act<'_, '_>, multi: Multi, plain: bool) -> Result<Flow, Error> {
     let mut rows = if multi.sources {
         rows::TransactionRows::of(&act.server.rows, multi.queue.iter())
@@ -220,11 +220,11 @@ fn run_here(act: &mut Act<'_, '_>, multi: Multi, plain: bool) -> Result<Flow, Er
     let shards = shards_needed(act.server, act.session, &multi.queue);
     let keyspace = act.server.keyspace.clone();
     let mut view = View::locked(&keyspace, shards, act.session.db, act.local.log.now_ms);
-    // Whether what was watched is still there is no use of it; each command says for itself.
+    // Checking whether watched keys still exist does not count as use; each command decides for itself.
     view.set_quiet(true);
     if view.has_intents() {
         if !multi.sources && shards == Bits::below(keyspace::SHARDS) {
-            // All that long commits have still to write would be written now.
+            // Otherwise everything that long commits still have to write would be written now.
             act.server.after(act.local, view.finish());
             return Ok(run_over(act, multi, false));
         }
@@ -255,7 +255,7 @@ fn run_here(act: &mut Act<'_, '_>, multi: Multi, plain: bool) -> Result<Flow, Er
     Ok(end)
 }
 
-/// Runs the commands one after the other, in a view that holds their keys.
+/// Runs the queued commands in order, in a view that holds their keys.
 fn run_commands(act: &mut Act<'_, '_>, multi: &Multi, changes_rows: bool, view: &mut View<'_>) -> Flow {
     act.out.array(multi.queue.len());
     let mut end = Flow::Done;
@@ -308,17 +308,17 @@ fn run_commands(act: &mut Act<'_, '_>, multi: &Multi, changes_rows: bool, view: 
     end
 }
 
-/// Whether it publishes something that has very many patterns to pass.
+/// Whether the queue publishes while very many patterns are subscribed.
 fn passes_many_patterns(server: &Server, queue: &Queue) -> bool {
     queue.publishes() && server.pubsub.len(Kind::Pattern) > FEW_PATTERNS
 }
 
-/// Whether a transaction has more words than one may have that names rows.
+/// Whether a transaction has more words than one with rows may have.
 fn is_long_for_rows(queue: &Queue) -> bool {
     queue.words() >= job::MANY_WORDS || queue.bytes() >= job::MANY_BYTES
 }
 
-/// Its client is held until rows are there, or gets the error.
+/// Holds the client until the rows are there, or answers with the error.
 #[cold]
 fn waits_for_rows(act: &mut Act<'_, '_>, multi: Multi, result: Result<Flow, Error>) -> Result<Flow, Error> {
     match result {
@@ -328,7 +328,7 @@ fn waits_for_rows(act: &mut Act<'_, '_>, multi: Multi, result: Result<Flow, Erro
     result
 }
 
-/// What is left of a write to a source's key.
+/// Finishes a write to a source's key.
 #[cold]
 fn after_write(
     act: &Act<'_, '_>,
@@ -341,12 +341,12 @@ fn after_write(
         rows::before_write(entry, command, args);
         rows::after_write(entry, view, command, args);
     } else if view.db() >= act.server.keyspace.databases() {
-        // The source ended since the command's database was chosen.
+        // The source ended after the command's database was chosen.
         command.each_key(args, &mut |i, _| _ = view.remove(args.at(i)));
     }
 }
 
-/// Makes the tables true for everything the transaction may look at.
+/// Writes what long commits decided but have not written yet, for all keys that the transaction may look at.
 #[cold]
 fn settle(server: &Server, session: &Session, multi: &Multi, shards: Bits, view: &mut View<'_>) {
     if shards == Bits::below(keyspace::SHARDS) {
@@ -365,10 +365,10 @@ fn settle(server: &Server, session: &Session, multi: &Multi, shards: Bits, view:
     view.settle(&keys, multi.queue.has_writes());
 }
 
-/// Whether the commands are estimated to take longer than a loop has.
+/// Whether the commands are estimated to take longer than a quantum.
 fn is_long(multi: &Multi, view: &View<'_>) -> bool {
     let cost = |(command, args): (&'static Command, Args<'_>)| {
-        // Nothing is streamed here.
+        // No reply streams here.
         command.steps(view, args).saturating_add(command.reply_steps(view, args)).saturating_add(1)
     };
     multi.queue.iter().map(cost).fold(0, usize::saturating_add) > command::INLINE_STEPS
@@ -379,14 +379,14 @@ fn any_guarded(act: &Act<'_, '_>, queue: &Queue) -> bool {
     writes.any(|(command, args)| crate::held::is_guarded(act.server, act.local, command, args))
 }
 
-/// Runs the queue elsewhere (T3); the session is out of the transaction at once.
+/// Runs the queue elsewhere (T3). The session leaves the transaction at once.
 fn start_job(act: &mut Act<'_, '_>, multi: Multi) -> Flow {
     let flow = crate::hand_on::start_exec(act.server, act.local, act.session, multi.queue, act.out);
     leave(act.server, act.local, act.session);
     flow
 }
 
-/// Runs the queue without locks (T4); the session is out of the transaction at once.
+/// Runs the queue over an overlay (T4). The session leaves the transaction at once.
 fn run_over(act: &mut Act<'_, '_>, multi: Multi, long: bool) -> Flow {
     let watch = act.session.take_watch();
     leave(act.server, act.local, act.session);
@@ -396,7 +396,8 @@ fn run_over(act: &mut Act<'_, '_>, multi: Multi, long: bool) -> Flow {
     }
 }
 
-/// The shards of every queued key and of every watched one; all, if a command needs the whole or names no keys itself.
+/// The shards of all queued and watched keys. All shards, if a command needs the whole keyspace or declares
+/// no keys.
 fn shards_needed(server: &Server, session: &Session, queue: &Queue) -> Bits {
     let mut shards = Keyspace::shards_of(session.watch.keys.keys().map(|(_, key)| &**key));
     if !session.watched_rows.is_empty() {
@@ -416,7 +417,7 @@ fn shards_needed(server: &Server, session: &Session, queue: &Queue) -> Bits {
     shards
 }
 
-/// Under the locks: was a watched key touched, be it that it expired?
+/// Whether a watched key was touched, or has expired. The locks are held.
 fn was_touched(session: &Session, view: &mut View<'_>) -> bool {
     let rows = &session.watched_rows;
     let touched = session.watch.is_touched(view) || !rows.is_empty() && rows.is_changed_in(view);

@@ -1,9 +1,10 @@
-//! The end of what held a client's command up: how long it waited and for whom is noted, and what the client may do next.
+//! The end of a wait: notes how long a client's command was held up and for whom, and what the client may do
+//! next.
 
 use crate::{Local, Server, Session};
 use observe::waits::{self, HeldUp, Request, Spent};
 
-/// Notes what the command waited for before it ran, and puts it down in `request`.
+/// Adds to `request` what the command waited for before it ran.
 #[cold]
 pub fn end_waits(server: &Server, local: &mut Local, session: &mut Session, request: &mut Request) {
     session.postponed = None;
@@ -15,7 +16,8 @@ pub fn end_waits(server: &Server, local: &mut Local, session: &mut Session, requ
     local.log.end_waits(&server.observe, &session.info, held, request);
 }
 
-/// The reply of a request that was elsewhere has come. `spent`: it was a job or a script. `failed`: the error it answers.
+/// Accounts for a reply that came by mail. `spent`: the time of a job or script. `failed`: the error that it
+/// answers.
 pub fn ended(
     server: &Server,
     local: &mut Local,
@@ -26,7 +28,7 @@ pub fn ended(
     let Some(away) = session.away.take() else { return };
     let flooded = server.pubsub.flood.full();
     if flooded > 0 {
-        // How many messages came of it is not looked at.
+        // The number of messages that came of it is not counted.
         let published = spent.as_ref().is_some_and(|spent| spent.published);
         let tells = crate::gates::tells(away.command) && server.config.live.notify.get() != 0;
         if published || tells || away.command.is(command::facts::PUBLISHES) {
@@ -35,13 +37,14 @@ pub fn ended(
     }
     let is_long_write = spent.is_some() && away.is_job && away.command.is_write();
     if is_long_write && stdx::reclaim::is_full() {
-        // Long writes are done in slices, and who frees what in them is not looked at: most replace something large.
+        // Most long writes replace something large. So each counts as garbage, whatever it gave the
+        // reclaimer.
         session.littered = stdx::reclaim::fullness();
     }
     waits::ended(&server.observe, &mut local.log, &session.info, *away, spent, failed);
 }
 
-/// The job of a request that waits for keys found nothing: the request goes on waiting.
+/// Notes that a blocked command's job found nothing: the command goes on waiting.
 pub(crate) fn waits_on(server: &Server, local: &mut Local, session: &mut Session, spent: Spent) {
     let away = session.away.take();
     session.away =

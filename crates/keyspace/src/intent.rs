@@ -518,30 +518,7 @@ impl Commit {
             }
             Stage::Placing(part) if part == self.parts.len() => self.decide(&keyspace, now_ms, told),
             Stage::Placing(part) => {
-                let (shard, cells) = &mut self.parts[part];
-                if let Cells::Bulk(bulk, list) = cells {
-                    order(bulk, list);
-                }
-                let mut view = View::locked(&keyspace, Bits::one(*shard), 0, now_ms);
-                let open = self.record.fate(&keyspace.sequence) == Fate::Open;
-                let current = self.snapshot.as_ref().is_none_or(Snapshot::is_current);
-                let placed = match open && current {
-                    true => {
-                        let s = self.snapshot.as_ref().map_or(0, Snapshot::lsn);
-                        view.place((&self.record, &self.numbers), cells, (s, now_ms), keys)
-                    }
-                    false => Err(Conflict { by: self.record.ended_by() }),
-                };
-                told.push(view.finish());
-                self.stage = match placed {
-                    Ok(true) => Stage::Placing(part + 1),
-                    Ok(false) => Stage::Placing(part),
-                    Err(Conflict { by }) => {
-                        (self.snapshot, self.lost_to) = (None, by);
-                        self.record.end(&keyspace.sequence);
-                        Stage::Withdrawing(0)
-                    }
-                };
+                self.stage = self.place_some(&keyspace, part, (now_ms, keys), told);
                 Progress::More
             }
             Stage::Folding(part, n) if part == self.parts.len() => {
@@ -567,6 +544,40 @@ impl Commit {
                 self.withdraw(&keyspace, part);
                 self.stage = Stage::Withdrawing(part + 1);
                 Progress::More
+            }
+        }
+    }
+
+    /// Places some intents of one shard, unless the commit has lost a race. Gives the next stage.
+    fn place_some(
+        &mut self,
+        keyspace: &Arc<Keyspace>,
+        part: usize,
+        (now_ms, keys): (u64, usize),
+        told: &mut Vec<Changes>,
+    ) -> Stage {
+        let (shard, cells) = &mut self.parts[part];
+        if let Cells::Bulk(bulk, list) = cells {
+            order(bulk, list);
+        }
+        let mut view = View::locked(keyspace, Bits::one(*shard), 0, now_ms);
+        let open = self.record.fate(&keyspace.sequence) == Fate::Open;
+        let current = self.snapshot.as_ref().is_none_or(Snapshot::is_current);
+        let placed = match open && current {
+            true => {
+                let s = self.snapshot.as_ref().map_or(0, Snapshot::lsn);
+                view.place((&self.record, &self.numbers), cells, (s, now_ms), keys)
+            }
+            false => Err(Conflict { by: self.record.ended_by() }),
+        };
+        told.push(view.finish());
+        match placed {
+            Ok(true) => Stage::Placing(part + 1),
+            Ok(false) => Stage::Placing(part),
+            Err(Conflict { by }) => {
+                (self.snapshot, self.lost_to) = (None, by);
+                self.record.end(&keyspace.sequence);
+                Stage::Withdrawing(0)
             }
         }
     }
@@ -702,8 +713,8 @@ pub(crate) fn expiry_relied_on(cell: &Cell, ran_ms: u64) -> Option<u64> {
 }
 
 impl Overlay {
-    /// Makes a commit of it that can be done in pieces; for overlays of many keys. `age`: the smaller wins against other
-    /// long commits. Cost: O(keys · log keys), no lock taken.
+    /// Makes a commit of it that can be done in pieces; for overlays of many keys. `age`: the smaller wins
+    /// against other long commits. Cost: O(keys · log keys), no lock taken.
     pub fn seal(mut self, age: u64, announce: Announce) -> Commit {
         let (announce, epoch) = (self.announce_expired(announce), self.listen_epoch());
         let mut commit = Commit::new(self.into_parts(), age, announce);

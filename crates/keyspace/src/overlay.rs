@@ -506,7 +506,8 @@ impl Overlay {
         self.places.clear();
     }
 
-    /// The LSN that a reply which only read has to wait for; 0: none. O(keys known), each under its shard's lock.
+    /// The LSN that a reply which only read has to wait for; 0: none. O(keys known), each under its shard's
+    /// lock.
     pub fn recent(&self) -> Lsn {
         let keyspace = self.snapshot.keyspace();
         if self.listed.get() || self.written || self.near.read() > 0 {

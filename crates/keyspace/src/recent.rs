@@ -1,7 +1,7 @@
 //! Keys whose last write is not durable yet: a reply that tells of such a key waits until it is.
 //!
-//! - R1: they are kept only while replies wait for a log ([`Keyspace::gates`]), and dropped together when the newest of a shard
-//!   is durable.
+//! - R1: they are kept only while replies wait for a log ([`Keyspace::gates`]), and dropped together when the
+//!   newest of a shard is durable.
 //! - R2: two keys of one hash count as one. So do equal names in several databases.
 //! - R3: a flush or an exchange of databases counts for all keys.
 //!
@@ -79,14 +79,14 @@ impl Keyspace {
         self.durable.upto.load(Ordering::Acquire)
     }
 
-    /// Keys that are kept for that: those written since, and some that are durable by now. At most as many as the log may have
-    /// waiting.
+    /// Keys that are kept for that: those written since, and some that are durable by now. At most as many as
+    /// the log may have waiting.
     pub fn undurable_keys(&self) -> usize {
         self.durable.keys.load(Ordering::Relaxed)
     }
 
-    /// The LSN that a reply about keys has to wait for, by their hashes; 0: none. What is committed and not yet
-    /// in the table is nobody's: then it is that of everything. O(keys), each under its shard's lock.
+    /// The LSN that a reply about keys has to wait for, by their hashes; 0: none. What is committed and not
+    /// yet in the table is nobody's: then it is that of everything. O(keys), each under its shard's lock.
     pub fn recent(&self, keys: impl Iterator<Item = u64>) -> Lsn {
         let durable = self.durable();
         if self.intents.load(Ordering::Acquire) > 0 {

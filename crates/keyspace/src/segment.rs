@@ -454,7 +454,8 @@ impl Directory {
             let mut walk = Walk::new(segment);
             while let Some((_, entry)) = walk.next() {
                 let Some(at) = EntryRef::new(entry).next_expiry() else { continue };
-                // Keys that are due count too: they may stay, or move to another database, before they are removed.
+                // Keys that are due count too: they may stay, or move to another database, before they are
+                // removed.
                 soonest = soonest.min(at);
                 if at <= now {
                     keys.push(entry.key().into());

@@ -112,7 +112,8 @@ impl Sequence {
         };
     }
 
-    /// Draws the LSN of something that is told. The thread leaves its slot when all is told (`tell/slots.rs` T1).
+    /// Draws the LSN of something that is told. The thread leaves its slot when all is told (`tell/slots.rs`
+    /// T1).
     pub(crate) fn enter_and_draw(&self) -> Lsn {
         self.tell.enter(|| self.last());
         self.draw()

@@ -8,11 +8,11 @@
 //!
 //! - T1, T2, T4: an LSN is settled once all that is told up to it was told (`tell/slots.rs`).
 //! - T5: a write of a hidden database is told to nobody. This is the only place that looks.
-//! - T6: what is told at one LSN is a *group*: all of it or nothing takes effect. A thread tells it in the order
-//!   in which it takes effect.
-//! - T7: listening begins and ends under all shard locks. Undecided commits are ended then, and overlays begun
-//!   before lose their race: what they did was not noted. So from the LSN that [`Keyspace::listen`] returns on,
-//!   everything is told.
+//! - T6: what is told at one LSN is a *group*: all of it or nothing takes effect. A thread tells it in the
+//!   order in which it takes effect.
+//! - T7: listening begins and ends under all shard locks. Undecided commits are ended then, and overlays
+//!   begun before lose their race: what they did was not noted. So from the LSN that [`Keyspace::listen`]
+//!   returns on, everything is told.
 
 mod slots;
 
@@ -27,8 +27,8 @@ use stdx::locks::Bits;
 
 /// Receives every write: for a log, for replicas. An expiry arrives as the removal it is (DEL, HDEL).
 ///
-/// Several threads call it at once, and LSNs need not come in order. Shard locks may be held during a call: note
-/// the effect, never wait.
+/// Several threads call it at once, and LSNs need not come in order. Shard locks may be held during a call:
+/// note the effect, never wait.
 pub trait CommitSink: Send + Sync {
     /// A command took effect. Its words are valid during the call.
     fn words(&self, at: At, words: &mut dyn Iterator<Item = &[u8]>);
@@ -92,8 +92,8 @@ pub(crate) struct Tell {
     id: u64,
     slots: Slots,
     sink: Mutex<Option<Arc<dyn CommitSink>>>,
-    /// How often `sink` was replaced, which is said before LISTEN, and how often listening began, which is said
-    /// after it.
+    /// How often `sink` was replaced, which is said before LISTEN, and how often listening began, which is
+    /// said after it.
     replaced: AtomicU64,
     epoch: AtomicU64,
 }
@@ -110,7 +110,7 @@ impl Default for Tell {
     }
 }
 
-/// What a thread knows of a keyspace it writes to.
+/// A thread's place in a keyspace that it writes to.
 struct Chair {
     of: u64,
     seat: Seat,
@@ -217,8 +217,8 @@ impl Effects for Group {
 }
 
 impl Keyspace {
-    /// Has a sink, in place of any other, hear of every write from now on. Returns the LSN behind which it hears
-    /// of all (T7). Takes all shard locks for some 20 µs. O(commits under way).
+    /// Has a sink, in place of any other, hear of every write from now on. Returns the LSN behind which it
+    /// hears of all (T7). Takes all shard locks for some 20 µs. O(commits under way).
     pub fn listen(&self, sink: Arc<dyn CommitSink>) -> Lsn {
         self.change_listener(Some(sink))
     }
@@ -268,8 +268,8 @@ impl Keyspace {
         }
     }
 
-    /// Tells something that belongs to no key (PUBLISH, FUNCTION), at an LSN of its own. `None`: nobody hears of
-    /// it. O(its words).
+    /// Tells something that belongs to no key (PUBLISH, FUNCTION), at an LSN of its own. `None`: nobody hears
+    /// of it. O(its words).
     pub fn tell_apart(&self, to: To, words: &mut dyn Iterator<Item = &[u8]>) -> Option<Lsn> {
         if !self.listens() {
             return None;
@@ -309,8 +309,8 @@ impl Keyspace {
         (db as usize) < self.databases()
     }
 
-    /// The effects of a long commit as they are told: those of hidden databases are left out (T5), and keys that
-    /// it found expired go first. `None`: there is nobody to hear of it, or nothing to be told.
+    /// The effects of a long commit as they are told: those of hidden databases are left out (T5), and keys
+    /// that it found expired go first. `None`: there is nobody to hear of it, or nothing to be told.
     pub(crate) fn group(&self, expired: Vec<(usize, Box<[u8]>)>, effects: Announce) -> Announce {
         let any = !expired.is_empty() || effects.is_some();
         let visible = self.databases() as u32;

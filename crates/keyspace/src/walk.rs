@@ -5,20 +5,24 @@
 //!                     position ──┘      a write keeps the entry: queue ──► sink, before the walk goes on
 //! ```
 //!
-//! - W1: a walk begins under all shard locks: it draws its LSN `s`, and every shard gets a [`ShardWalk`]. There is one walk at a time.
-//! - W2: the order is shard by shard, in each by database, in each by hash. A write at n > s to a key that is not passed puts the
-//!   entry into the shard's queue and the key among those that are *done*. That is O(1), and all a writer ever does for a walk.
-//! - W3: queues are given to the sink before the walk goes on. So what is kept is bounded by how long that takes, not by how long
-//!   the walk does.
-//! - W4: what was committed at n ≤ s and is not folded is folded first, in all shards. Until then nothing is given to the sink.
-//!   A fold at n ≤ s keeps nothing.
-//! - W5: the walk knows tables by what they were called at `s` ([`Numbers`](crate::underway::Numbers)). A table that is emptied
-//!   is handed to the walk. If that happens before all is folded (W4), the walk begins anew, at a later LSN.
-//! - W6: a lock is held for lines of together some 16 KB or 100 entries. What was queued is given without a lock.
-//! - W7: what is kept has a limit. Above half of it the shards that keep most are walked first. Above it the walk fails; writers
-//!   go on.
-//! - W8: keys that have expired and were not removed are given, with their time; those of hidden databases never are. Without a
-//!   walk a write pays nothing: the word that tells of snapshots tells of walks.
+//! - W1: a walk begins under all shard locks: it draws its LSN `s`, and every shard gets a [`ShardWalk`].
+//!   There is one walk at a time.
+//! - W2: the order is shard by shard, in each by database, in each by hash. A write at n > s to a key that is
+//!   not passed puts the entry into the shard's queue and the key among those that are *done*. That is O(1),
+//!   and all a writer ever does for a walk.
+//! - W3: queues are given to the sink before the walk goes on. So what is kept is bounded by how long that
+//!   takes, not by how long the walk does.
+//! - W4: what was committed at n ≤ s and is not folded is folded first, in all shards. Until then nothing is
+//!   given to the sink. A fold at n ≤ s keeps nothing.
+//! - W5: the walk knows tables by what they were called at `s` ([`Numbers`](crate::underway::Numbers)). A
+//!   table that is emptied is handed to the walk. If that happens before all is folded (W4), the walk begins
+//!   anew, at a later LSN.
+//! - W6: a lock is held for lines of together some 16 KB or 100 entries. What was queued is given without a
+//!   lock.
+//! - W7: what is kept has a limit. Above half of it the shards that keep most are walked first. Above it the
+//!   walk fails; writers go on.
+//! - W8: keys that have expired and were not removed are given, with their time; those of hidden databases
+//!   never are. Without a walk a write pays nothing: the word that tells of snapshots tells of walks.
 //! - W9: a replacement of tables at n ≤ s is part of what the walk shows: the walk takes no notice of it.
 
 mod round;
@@ -39,12 +43,12 @@ use value::Value;
 
 /// Keys folded under one lock (W4).
 const FOLDED_TOGETHER: usize = 32;
-/// What is done under one lock, in entries (W6).
+/// Most work under one lock, in entries (W6).
 const UNDER_LOCK: usize = 100;
 /// Bytes copied that count as one more entry: a hundredth of 16 KB (W6).
 const ENTRY_BYTES: usize = 160;
 
-/// What a walk may use.
+/// Limits of a walk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WalkLimits {
     /// Bytes kept for it; 0: no limit (W7).
@@ -83,7 +87,7 @@ pub enum Walked {
     Over(Lsn),
 }
 
-/// What a key held.
+/// A key's value.
 #[derive(Clone, Debug)]
 pub enum WalkValue<'a> {
     /// A short string.
@@ -114,10 +118,11 @@ impl WalkEntry<'_> {
 
 /// Takes what a walk gives.
 pub trait WalkSink {
-    /// A key; each comes once, in no order. Called with a shard locked: it copies short texts and notes handles, and never waits.
+    /// A key; each comes once, in no order. Called with a shard locked: it copies short texts and notes
+    /// handles, and never waits.
     fn entry(&mut self, entry: WalkEntry<'_>);
 
-    /// What must be told of long commits that the walk folded (W4). No lock is held.
+    /// Takes the changes of long commits that the walk folded (W4). No lock is held.
     fn told(&mut self, changes: Changes);
 }
 
@@ -135,10 +140,11 @@ pub struct WalkFigures {
     pub anew: u64,
 }
 
-/// Is called with the LSN of a walk, under all shard locks. Again if the walk begins anew (W5): the last call counts.
+/// Is called with the LSN of a walk, under all shard locks. Again if the walk begins anew (W5): the last call
+/// counts.
 pub type WalkMark = Arc<dyn Fn(Lsn) + Send + Sync>;
 
-/// What was queued in a shard, on its way to the sink.
+/// A shard's queue, on its way to the sink.
 struct Taken {
     queue: shard::Queued,
     shard: usize,
@@ -222,8 +228,9 @@ impl Walk {
         }
     }
 
-    /// Does so many keys' worth of it, some 0.1 µs each, and a little more at most. Errors: the limit (W7), or it was cancelled; then
-    /// what was given counts for nothing. Called again after the end, it says the same.
+    /// Does so many keys' worth of it, some 0.1 µs each, and a little more at most. Errors: the limit (W7),
+    /// or it was cancelled; then what was given counts for nothing. Called again after the end, it says the
+    /// same.
     pub fn advance(
         &mut self,
         now_ms: u64,
@@ -320,7 +327,7 @@ impl Walk {
         let Some(mine) = walk.as_mut().filter(|walk| walk.is_of(&self.round)) else { return 1 };
         let (spent, passed) = mine.walk_on(dbs, left.min(UNDER_LOCK), sink, &self.keyspace);
         if passed {
-            // What came into the queue since it was taken is given next, and nothing comes any more.
+            // Entries queued since it was taken come next; no more can follow.
             self.taken = Some(Taken { queue: mine.take_queue(), shard });
             let rest = walk.take();
             drop(guard);

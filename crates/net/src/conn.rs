@@ -771,7 +771,13 @@ impl Conn {
             // Commands that are only queued or refused do not read the clock.
             local.log.lap();
         }
-        match filled.stop {
+        self.end_batch(filled.stop, input)
+    }
+
+    /// Takes note of why a batch ended. False: no further command can run now.
+    #[inline(always)]
+    fn end_batch(&mut self, stop: Stop, input: &[u8]) -> bool {
+        match stop {
             Stop::Full => {
                 (self.need, self.enough) = (1, 1);
                 self.stride = BATCH.min(2 * self.stride);

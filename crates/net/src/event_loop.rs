@@ -116,7 +116,8 @@ pub(crate) struct EventLoop {
     dirty: Vec<usize>,
     /// Connections whose replies wait until their effects are durable.
     gated: Vec<usize>,
-    /// Calls to the transport so far that took all that was queued. `unsubmitted`: a send was queued that goes out with the next call.
+    /// Calls to the transport so far that took all that was queued. `unsubmitted`: a send was queued that
+    /// goes out with the next call.
     submissions: u64,
     unsubmitted: bool,
     /// Messages on their way to subscribers.

@@ -26,7 +26,7 @@ impl Gates {
     /// Bytes from this place on wait for that LSN.
     #[cold]
     pub(crate) fn close(&mut self, from: usize, lsn: Lsn) {
-        // What stands behind a gate that asks for as much waits for it anyway (GA1).
+        // Bytes behind a gate of the same or a later LSN wait for it anyway (GA1).
         if self.0.back().is_none_or(|(_, before)| *before < lsn) {
             self.0.push_back((from, lsn));
         }

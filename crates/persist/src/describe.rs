@@ -1,7 +1,7 @@
 //! A report of a file, without loading it.
 //!
-//! Memory is bounded whatever the file says: [`LARGEST`] keys, [`PREFIXES_MAX`] prefixes, [`DATABASES_MAX`] databases,
-//! a window. Cost: O(bytes), about 2 ns each.
+//! Memory is bounded whatever the file says: [`LARGEST`] keys, [`PREFIXES_MAX`] prefixes, [`DATABASES_MAX`]
+//! databases, a window. Cost: O(bytes), about 2 ns each.
 
 use rdb::file::{Damage, EntryHead, FileReader, Format, Input, Part, Problem, Shown, Summed};
 use std::collections::{BTreeMap, HashMap};
@@ -101,8 +101,8 @@ pub struct Description {
     pub damage: Option<Damage<io::Error>>,
 }
 
-/// Reads a file and reports its contents, damage included. `now_ms` tells which keys have expired. See the module for cost
-/// and memory.
+/// Reads a file and reports its contents, damage included. `now_ms` tells which keys have expired. See the
+/// module for cost and memory.
 ///
 /// Errors: it is no file of a known version.
 pub fn describe(reader: impl Read, now_ms: u64) -> Result<Description, Damage<io::Error>> {

@@ -5,7 +5,8 @@
 //!                └─► blocks ─► a thread that sums them
 //! ```
 //!
-//! - L1: at most [`QUEUED`] pieces a worker wait, so memory is bounded by them, beside what is loaded and one large value a worker.
+//! - L1: at most [`QUEUED`] pieces a worker wait, so memory is bounded by them, beside what is loaded and one
+//!   large value a worker.
 //! - L2: the error that is given is the first in the file, whichever thread found it first.
 //! - L3: with [`Damaged::KeepPrefix`] pieces are installed in their order, and nothing behind the damage is.
 //! - L4: the checksum is known last. If it alone is wrong, all keys have been installed by then.
@@ -106,7 +107,8 @@ pub struct Report {
     pub bytes: u64,
     /// Whether a checksum stood there and fitted.
     pub is_summed: bool,
-    /// The damage, with [`Damaged::KeepPrefix`]: everything before [`Damage::from`] was installed, nothing behind it.
+    /// The damage, with [`Damaged::KeepPrefix`]: everything before [`Damage::from`] was installed, nothing
+    /// behind it.
     pub damage: Option<Damage<io::Error>>,
 }
 
@@ -135,8 +137,8 @@ pub fn load_file(
 
 /// Loads what a reader gives. The caller's thread reads; others decode. See the module for cost and memory.
 ///
-/// Errors: it is no file of a known version, or damaged; it has values that are not supported; the `install` refuses.
-/// Keys may have been installed by then.
+/// Errors: it is no file of a known version, or damaged; it has values that are not supported; the `install`
+/// refuses. Keys may have been installed by then.
 pub fn load<R: Read + Send>(
     reader: R,
     options: Options,
@@ -222,7 +224,8 @@ enum Next {
 }
 
 impl Reading<'_> {
-    /// Reads to the end or to the damage, and sends all whole entries before it. Gives the checksum at the end.
+    /// Reads to the end or to the damage, and sends all whole entries before it. Gives the checksum at the
+    /// end.
     fn read<R: Read>(&mut self, file: &mut FileReader<Source<R>>) -> Result<Option<u64>, Damage<io::Error>> {
         let read = loop {
             match self.part(file) {

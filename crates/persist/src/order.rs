@@ -5,12 +5,14 @@
 //! loop 2: [n=8 DEL ..]                ─┴─► everything up to p, framed ─► blocks ─► outlets
 //! ```
 //!
-//! - T3: within a ring, entries of one LSN stay in order; entries of different LSNs may be mixed. So they are sorted
-//!   stably.
-//! - O1: a group of several commands stands in MULTI … EXEC, SELECT where the database changes. No group is split.
-//! - O2: the thread looks every 5 ms while anything comes, and at once for a full chunk or a bell. After a while
-//!   without anything it sleeps, and the next entry wakes it: who puts draws its LSN, puts, and then looks whether the
-//!   thread sleeps; the thread says that it sleeps, and then looks whether an LSN was drawn.
+//! - T3: within a ring, entries of one LSN stay in order; entries of different LSNs may be mixed. So they are
+//!   sorted stably.
+//! - O1: a group of several commands stands in MULTI … EXEC, SELECT where the database changes. No group is
+//!   split.
+//! - O2: the thread looks every 5 ms while anything comes, and at once for a full chunk or a bell. After a
+//!   while without anything it sleeps, and the next entry wakes it: who puts draws its LSN, puts, and then
+//!   looks whether the thread sleeps; the thread says that it sleeps, and then looks whether an LSN was
+//!   drawn.
 
 mod frame;
 
@@ -58,7 +60,7 @@ fn info(kind: u64, at: At) -> u64 {
     kind | to | at.db.map_or(0, |db| HAS_DB | u64::from(db) << 32)
 }
 
-/// What has no place in a ring.
+/// An effect that has no place in a ring.
 enum Large {
     /// A command: bytes, and where in them it begins.
     Long(Vec<u8>, usize),
@@ -133,7 +135,8 @@ impl Order {
         self.waiting.load(Ordering::Relaxed) + self.held.load(Ordering::Relaxed)
     }
 
-    /// Has the thread look now: a reply waits for what was told. O(1); a system call if it is the first to say so.
+    /// Has the thread look now: a reply waits for what was told. O(1); a system call if it is the first to
+    /// say so.
     pub fn bell(&self) {
         if !self.rung.swap(true, Ordering::AcqRel)
             && let Some(sleeper) = self.sleeper.get()
@@ -295,7 +298,7 @@ impl Taken {
         &self.bytes[entry.at..entry.at + entry.len()]
     }
 
-    /// What is left from an entry on, by itself.
+    /// The rest from an entry on, as its own value.
     fn rest(&mut self, from: usize) -> Taken {
         let mut rest = Taken::default();
         for entry in self.entries.drain(from..) {
@@ -320,7 +323,7 @@ impl Taken {
 struct Looking {
     order: Arc<Order>,
     rings: Vec<Taker<Large>>,
-    /// What was told above the settled LSN.
+    /// Effects told above the settled LSN.
     taken: Taken,
     framers: Vec<Framer>,
     /// All up to here was given.

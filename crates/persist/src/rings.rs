@@ -67,7 +67,7 @@ impl Chunk {
     }
 }
 
-/// What both sides know of a ring.
+/// The state that both sides of a ring share.
 struct Ring<L> {
     large: Mutex<VecDeque<L>>,
     /// Its thread has ended; nothing more is put.
@@ -98,8 +98,8 @@ pub(crate) fn ring<L>(pool: &Pool) -> (Putter<L>, Taker<L>) {
 }
 
 impl<L> Putter<L> {
-    /// Puts an entry. Returns the bytes of the chunk that became full, if one did. The low bits of `info` say the
-    /// length of the body, which fits into a chunk. O(body).
+    /// Puts an entry. Returns the bytes of the chunk that became full, if one did. The low bits of `info` say
+    /// the length of the body, which fits into a chunk. O(body).
     pub(crate) fn put(&mut self, pool: &Pool, lsn: u64, info: u64, body: &[u8]) -> Option<usize> {
         debug_assert_eq!(info & LEN, body.len() as u64);
         let words = HEAD + body.len().div_ceil(8);
@@ -147,8 +147,8 @@ impl<L> Drop for Putter<L> {
 }
 
 impl<L> Taker<L> {
-    /// Takes all entries that are there: LSN, info and the words of the body of each. Returns the bytes of chunks
-    /// that were left. O(entries).
+    /// Takes all entries that are there: LSN, info and the words of the body of each. Returns the bytes of
+    /// chunks that were left. O(entries).
     pub(crate) fn take(&mut self, pool: &Pool, f: &mut dyn FnMut(u64, u64, &[AtomicU64])) -> usize {
         let mut left = 0;
         loop {

@@ -5,8 +5,8 @@
 //!              all through one buffer, 256 KB at a time, into temp-<pid>-<n>.rdb
 //! ```
 //!
-//! - V1: the file has its final name only after all of it is durable. Before that a failure, or a drop, removes the temporary
-//!   file and touches nothing else.
+//! - V1: the file has its final name only after all of it is durable. Before that a failure, or a drop,
+//!   removes the temporary file and touches nothing else.
 //! - V2: after a failed write or sync nothing more is written, and `finish` gives that failure.
 //! - V3: large values pass through in pieces ([`serial::encode_into`]).
 
@@ -103,7 +103,8 @@ pub struct SaveFile {
 impl SaveFile {
     /// Begins a file that will have the name `target`, and writes its header. The directory must be there.
     ///
-    /// Errors: no temporary file can be made beside it; the version of the format is older than the values that are written.
+    /// Errors: no temporary file can be made beside it; the version of the format is older than the values
+    /// that are written.
     pub fn create(disk: Arc<dyn Disk>, target: &Path, format: Format) -> Result<SaveFile, SaveError> {
         if format.version < rdb::VERSION_VALUES {
             let error = io::Error::new(ErrorKind::InvalidInput, "this version of the format is too old");
@@ -182,12 +183,13 @@ impl SaveFile {
         self.key(key, &Value::Str(Str::from_slice(text)), kept)
     }
 
-    /// Writes a key, which must not have been written before. All fields are written, also those that have expired.
+    /// Writes a key, which must not have been written before. All fields are written, also those that have
+    /// expired.
     ///
     /// Cost: O(bytes). Memory: one buffer (V3).
     ///
-    /// Errors: also that a compressed bitmap is too long, or that the format has no fields that expire. In the last case nothing is
-    /// written, and the file goes on.
+    /// Errors: also that a compressed bitmap is too long, or that the format has no fields that expire. In
+    /// the last case nothing is written, and the file goes on.
     pub fn key(&mut self, key: &[u8], value: &Value, kept: Kept) -> Result<(), SaveError> {
         if serial::has_dialects(value) && !self.format.has_field_times() {
             return Err(self.refused("this version of the format has no fields that expire"));
@@ -349,8 +351,8 @@ impl Out for SaveFile {
     }
 }
 
-/// Removes temporary files in a directory whose processes are gone, or whose number this process has now. For the start, before
-/// anything is saved. Gives how many.
+/// Removes temporary files in a directory whose processes are gone, or whose number this process has now. For
+/// the start, before anything is saved. Gives how many.
 ///
 /// Errors: the directory cannot be read. A file that cannot be removed is named in the log.
 pub fn remove_leftovers(disk: &dyn Disk, dir: &Path) -> io::Result<usize> {

@@ -26,7 +26,7 @@ pub trait Outlet: Send {
     /// All items up to an LSN were given.
     fn turn(&mut self, upto: Lsn);
 
-    /// What it hears of: what is told to a log, or what is told to replicas.
+    /// The effects that it hears: those for a log, or those for replicas.
     fn hears(&self) -> To {
         To::Log
     }

@@ -278,8 +278,8 @@ impl Writer {
         locked(&self.shared.standing).told.clone()
     }
 
-    /// Up to where everything is durable, whatever the policy. It follows the stream closely only while that is
-    /// [wanted](Writer::want_turns).
+    /// Up to where everything is durable, whatever the policy. It follows the stream closely only while that
+    /// is [wanted](Writer::want_turns).
     pub fn synced(&self) -> Lsn {
         self.shared.counters.synced_lsn.load(Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
-//! Files that were cut, changed or made to harm: an error or the right contents, never a panic, and no memory for what is only
-//! announced.
+//! Files that were cut, changed or made to harm: an error or the right contents, never a panic, and no memory
+//! for what is only announced.
 
 mod files;
 

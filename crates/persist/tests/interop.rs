@@ -1,5 +1,5 @@
-//! Files of real servers read here, and files written here read by them. Servers that are not on this machine are left out,
-//! and it is said which.
+//! Files of real servers read here, and files written here read by them. Servers that are not on this machine
+//! are left out, and it is said which.
 
 mod peer;
 

@@ -113,7 +113,8 @@ fn packed_file() -> (Vec<u8>, Vec<Key>) {
         file.database(1, 90, 0).expect("room");
         for i in 0..90 {
             let key = format!("k{i:03}").into_bytes();
-            // A listpack of two elements, "f" and a number. Much stands between, so that there are many pieces.
+            // A listpack of two elements, "f" and a number. Much stands between, so that there are many
+            // pieces.
             let pack = [&b"\x0c\x00\x00\x00\x02\x00\x81f\x02"[..], &[i as u8, 1, 0xff]].concat();
             let entry = [b"\x10\x04", &key[..], &[pack.len() as u8], &pack].concat();
             file.entries(&entry, 1).expect("room");

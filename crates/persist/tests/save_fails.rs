@@ -1,4 +1,5 @@
-//! Saves on disks that fail: the file before stays as it was, nothing is left over, and the error names the step.
+//! Saves on disks that fail: the file before stays as it was, nothing is left over, and the error names the
+//! step.
 
 use persist::disk::{Disk, Faults, Faulty, RealDisk};
 use persist::{Kept, SaveError, SaveFile, Saved, Step, remove_leftovers, set_aside};

@@ -10,11 +10,12 @@
 //! let payload = set.finish().expect("not empty");
 //! ```
 //!
-//! The encodings are the plain ones, with elements compressed if that is asked for: every Redis from 4.0 on and every Valkey
-//! reads them, and makes of them what it would have made of the commands. Only fields that expire need Redis 7.4, or
-//! Valkey 9, which write them differently ([`Dialect`]).
+//! The encodings are the plain ones, with elements compressed if that is asked for: every Redis from 4.0 on
+//! and every Valkey reads them, and makes of them what it would have made of the commands. Only fields that
+//! expire need Redis 7.4, or Valkey 9, which write them differently ([`Dialect`]).
 //!
-//! - B1: what is in a payload is the caller's affair: servers refuse a set, sorted set or hash with a member twice.
+//! - B1: what is in a payload is the caller's affair: servers refuse a set, sorted set or hash with a member
+//!   twice.
 //!
 //! Cost: O(bytes); whoever knows how many elements will come saves moving them once (`with_len`).
 
@@ -61,14 +62,14 @@ impl Dialect {
         }
     }
 
-    /// What stands before a field that expires then, if it does.
+    /// Writes the part before a field that expires at `time`, if the dialect has one.
     pub(crate) fn put_before(self, out: &mut Vec<u8>, time: Option<u64>, soonest_ms: u64) {
         if self == Dialect::Redis {
             put_len(out, time.map_or(0, |time| time.saturating_sub(soonest_ms).saturating_add(1)));
         }
     }
 
-    /// What stands behind its value.
+    /// Writes the part behind a field's value, if the dialect has one.
     pub(crate) fn put_behind(self, out: &mut Vec<u8>, time: Option<u64>) {
         if self == Dialect::Valkey {
             out.extend_from_slice(&time.map_or(-1, |time| time as i64).to_le_bytes());
@@ -257,7 +258,8 @@ pub struct ZSetPayload {
 payload!(ZSetPayload, types::ZSET_2, "a sorted set");
 
 impl ZSetPayload {
-    /// Adds a member, which must not be there yet (B1), in any order. False, and not added, if the score is NaN.
+    /// Adds a member, which must not be there yet (B1), in any order. False, and not added, if the score is
+    /// NaN.
     pub fn insert(&mut self, member: &[u8], score: f64) -> bool {
         if score.is_nan() {
             return false;
@@ -298,8 +300,8 @@ impl HashPayload {
         HashPayload { counted: Counted::new(types::HASH, &[], len), at_once: None, times: Vec::new() }
     }
 
-    /// For so many fields of which the first expires at `soonest_ms`, written in this dialect at once: `finish` needs not go
-    /// through them again, and gives the same whatever it is told.
+    /// For so many fields of which the first expires at `soonest_ms`, written in this dialect at once:
+    /// `finish` needs not go through them again, and gives the same whatever it is told.
     pub fn expiring(dialect: Dialect, len: usize, soonest_ms: u64) -> HashPayload {
         let counted = dialect.begin(len, soonest_ms);
         HashPayload { counted, at_once: Some((dialect, soonest_ms)), times: Vec::new() }

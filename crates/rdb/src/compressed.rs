@@ -1,10 +1,12 @@
-//! Texts that are written compressed, if they get shorter by that: the body of a long string, and elements of collections.
+//! Texts that are written compressed, if they get shorter by that: the body of a long string, and elements of
+//! collections.
 //!
 //! ```text
 //! text, piece by piece ─► a block ─► packed      type ─► COMPRESSED ─► packed length ─► length ─► packed blocks
 //! ```
 //!
-//! - P1: the packed length, which is known last, is written as wide as the length, which is known first and larger.
+//! - P1: the packed length, which is known last, is written as wide as the length, which is known first and
+//!   larger.
 //!
 //! Memory: what is packed so far, and less than 100 KB, however long the text is.
 
@@ -16,7 +18,8 @@ use crate::{put_len, types};
 const LEN_MIN: usize = 21;
 /// As many bytes must be saved.
 const GAIN_MIN: usize = 4;
-/// Whether an element of so many bytes is compressed if it gets shorter: one block at most, so that it does not take long. O(1).
+/// Whether an element of so many bytes is compressed if it gets shorter: one block at most, so that it does
+/// not take long. O(1).
 pub fn is_compressed(len: usize) -> bool {
     (LEN_MIN..=BLOCK).contains(&len)
 }
@@ -29,7 +32,8 @@ pub(crate) struct Shortener {
 }
 
 impl Shortener {
-    /// Appends a text in its compressed form. False, and nothing is appended, if nothing is gained. O(length), under 500 µs.
+    /// Appends a text in its compressed form. False, and nothing is appended, if nothing is gained.
+    /// O(length), under 500 µs.
     pub(crate) fn put(&mut self, text: &[u8], out: &mut Vec<u8>) -> bool {
         if !is_compressed(text.len()) {
             return false;
@@ -51,7 +55,7 @@ impl Shortener {
 /// A string, piece by piece. See the module.
 pub struct CompressedString {
     len: usize,
-    /// What has come and is not packed yet.
+    /// Bytes that have come and are not packed yet.
     block: Vec<u8>,
     packer: Packer,
     out: Vec<u8>,
@@ -79,8 +83,8 @@ impl CompressedString {
         CompressedString { len, block, packer: Packer::new(len), out, begun_at, packed_len_at, packed_from }
     }
 
-    /// Takes the next bytes of the text. False as soon as it is clear that nothing is gained. O(bytes), and under 500 µs where a
-    /// block is full.
+    /// Takes the next bytes of the text. False as soon as it is clear that nothing is gained. O(bytes), and
+    /// under 500 µs where a block is full.
     pub fn push(&mut self, mut piece: &[u8]) -> bool {
         while !piece.is_empty() && self.gains() {
             let (now, later) = piece.split_at(piece.len().min(BLOCK - self.block.len()));
@@ -111,7 +115,8 @@ impl CompressedString {
         self.into_buffer().ok()
     }
 
-    /// The buffer with the string, when all of the text has come. Err, with the buffer as it was before: nothing was gained.
+    /// The buffer with the string, when all of the text has come. Err, with the buffer as it was before:
+    /// nothing was gained.
     pub fn into_buffer(mut self) -> Result<Vec<u8>, Vec<u8>> {
         self.pack();
         if !self.gains() {
@@ -306,7 +311,8 @@ mod tests {
                     prop_assert!(body.len() < text.len() + 16);
                     prop_assert_eq!(read(&body), text);
                 }
-                // The two triples of a word of two bytes may have one place in the packer's table, and displace each other.
+                // The two triples of a word of two bytes may have one place in the packer's table, and
+                // displace each other.
                 None => prop_assert!(text.len() <= 20 || times < 3 || word.len() == 2 || word.len() > 100),
             }
         }

@@ -7,11 +7,14 @@
 //! key:  EXPIRETIME_MS, 8 bytes?  ─► FREQ, 1 byte │ IDLE, length?  ─► type, 1 byte ─► name, a string ─► object
 //! ```
 //!
-//! [`FileReader`] finds the boundaries of keys without building a value; the `put_` functions write the parts.
+//! [`FileReader`] finds the boundaries of keys without building a value; the `put_` functions write the
+//! parts.
 //!
-//! - R1: no length is trusted. Memory is taken for bytes that have come, and for strings up to what they can unpack to.
+//! - R1: no length is trusted. Memory is taken for bytes that have come, and for strings up to what they can
+//!   unpack to.
 //! - R2: nothing here panics on any input. An error names the offset, the database and the key.
-//! - R3: an object is passed over, not checked: its collections may be empty, and its packs broken. [`crate::decode`] says so.
+//! - R3: an object is passed over, not checked: its collections may be empty, and its packs broken.
+//!   [`crate::decode`] says so.
 //!
 //! Cost: O(bytes). Memory: one window of 64 KB, the longest name, and what the caller asks to keep.
 //!
@@ -71,7 +74,8 @@ impl Format {
 
     /// The lowest version of a dialect that carries what is there.
     ///
-    /// 9 brought the opcodes for accesses, 10 libraries of functions. Fields that expire need the dialect's own version.
+    /// 9 brought the opcodes for accesses, 10 libraries of functions. Fields that expire need the dialect's
+    /// own version.
     pub fn lowest(dialect: Dialect, has_functions: bool, has_field_times: bool) -> Format {
         match (dialect, has_field_times) {
             (Dialect::Redis, true) => Format::REDIS,

@@ -4,7 +4,8 @@
 //! type ─► key, in files ─► what precedes ─► count ─► elements …
 //! ```
 //!
-//! The count comes first, so the caller must know it. The encodings are those of [`crate::ListPayload`] and its kin.
+//! The count comes first, so the caller must know it. The encodings are those of [`crate::ListPayload`] and
+//! its kin.
 //!
 //! Memory: the caller's buffer, and some 100 KB if elements are compressed.
 

@@ -2,6 +2,7 @@
 
 use super::wait::{self, Asker, Stop};
 use super::{Entry, Pending, Rows};
+use command::table::Begin;
 use command::{Command, Error, INLINE_WORDS, facts};
 use keyspace::Keyspace;
 use resp::Args;
@@ -136,9 +137,10 @@ impl Named {
     }
 }
 
-/// Where the key stands that SORT stores to.
+/// The place of the key that SORT stores to. Its row is the only write with unknown keys.
 fn stored_to(command: &Command, args: Args<'_>) -> Option<usize> {
-    if command.name == "sort" { command::sort_destination(args) } else { None }
+    let sorts = command.is_write() && command.keys.iter().any(|spec| spec.begin == Begin::Unknown);
+    if sorts { command::sort_destination(args) } else { None }
 }
 
 /// The database, beside the current one, in which a command writes a key, and that key.
@@ -173,7 +175,7 @@ pub fn came_since(rows: &Rows, command: &Command, args: Args<'_>) -> Error {
 
 /// The reason why a command may not be run on a source's key.
 fn refusal(entry: &Entry, command: &Command, args: Args<'_>, key: &[u8]) -> Option<Error> {
-    if command.name.starts_with("sort") && facts::has_unknown_keys(command, args) {
+    if facts::has_unknown_keys(command, args) {
         return Some(not_together(entry, key));
     }
     if !command.is_write() || command.is(facts::READS_VALUE) {

@@ -1,4 +1,5 @@
-//! The reply of a transaction, put together of what its commands answered when they ran and of what its deeds answered behind.
+//! The reply of a transaction, put together of what its commands answered when they ran and of what its deeds
+//! answered behind.
 
 use command::Stream;
 use resp::Reply;

@@ -2,7 +2,7 @@
 
 use super::{Body, Change, Code, Found, LuaState};
 use command::options::{int, is};
-use command::{Command, Error};
+use command::{Command, Error, facts};
 use resp::{Args, Reply};
 use script::{Host, Sha};
 
@@ -26,7 +26,7 @@ pub struct Asked {
     pub far: bool,
 }
 
-/// What a script says of memory.
+/// A script's need of memory, by its flags.
 #[derive(Clone, Copy)]
 pub enum Hunger {
     /// Nothing: its commands are looked at one by one.
@@ -56,7 +56,7 @@ impl Hunger {
     }
 }
 
-/// What EVAL and its kin are to run within a transaction: the script, and how many keys it declares.
+/// The script that EVAL and its kin are to run within a transaction, and the count of keys it declares.
 pub fn asked_for(
     lua: &mut LuaState,
     command: &Command,
@@ -132,7 +132,7 @@ pub fn function_of(code: &Code, args: Args<'_>, read_only: bool) -> Result<Asked
 /// SCRIPT EXISTS and SCRIPT SHOW.
 pub fn look_at(code: &Code, command: &Command, args: Args<'_>, out: &mut Reply) -> Result<(), Error> {
     let known = |sha: &[u8]| Sha::from_hex(sha).and_then(|sha| code.script(&sha));
-    if command.name == "script|show" {
+    if command.is(facts::SHOWS_SCRIPT) {
         out.bulk(&known(args.at(2)).ok_or(Error::new("NOSCRIPT No matching script."))?.text);
         return Ok(());
     }
@@ -141,7 +141,7 @@ pub fn look_at(code: &Code, command: &Command, args: Args<'_>, out: &mut Reply) 
     Ok(())
 }
 
-/// What SCRIPT FLUSH asks for.
+/// The change that SCRIPT FLUSH asks for.
 pub fn forgets(args: Args<'_>) -> Result<Change, Error> {
     if args.len() > 3 || args.get(2).is_some_and(|mode| !is(mode, "sync") && !is(mode, "async")) {
         return Err(Error::new("ERR SCRIPT FLUSH only support SYNC|ASYNC option"));

@@ -6,19 +6,23 @@
 //! Code (a draft) ◄── the engine of one run of a transaction that changes what its own scripts see
 //! ```
 //!
-//! - K1: libraries change as a whole: who runs functions has those of one moment. Loops change none: who does works on a copy.
-//! - K2: a transaction with a change and a use of it behind (SCRIPT FLUSH, then EVALSHA) makes the change in a draft, which
-//!   only its own engine sees. With its commit the command is performed again, for all, and that is what is answered
-//!   (`deeds.rs`). Libraries that others changed meanwhile are a lost race; between the last look at that and the deed they
-//!   may still change, and the answer may be an error though the scripts behind it have seen the change.
-//! - K3: a loop compiles only short texts, some 60 ns a byte. Longer ones are compiled by the thread that runs them first, or
-//!   on one of their own (SCRIPT LOAD), and loops take over what came out, unless even that is long: such scripts always run
-//!   on threads.
-//! - K4: a loop loads libraries in slices, while threads run what is called, and none that takes long to load.
-//! - K5: scripts that came by EVAL are forgotten when there are [`EVALS_MAX`] of them, or they have [`EVALS_BYTES`], those not used of
-//!   late first.
+//! - K1: libraries change as a whole: who runs functions has those of one moment. Loops change none: who does
+//!   works on a copy.
+//! - K2: a transaction with a change and a use of it behind (SCRIPT FLUSH, then EVALSHA) makes the change in
+//!   a draft, which only its own engine sees. With its commit the command is performed again, for all, and
+//!   that is what is answered (`deeds.rs`). Libraries that others changed meanwhile are a lost race; between
+//!   the last look at that and the deed they may still change, and the answer may be an error though the
+//!   scripts behind it have seen the change.
+//! - K3: a loop compiles only short texts, some 60 ns a byte. Longer ones are compiled by the thread that
+//!   runs them first, or on one of their own (SCRIPT LOAD), and loops take over what came out, unless even
+//!   that is long: such scripts always run on threads.
+//! - K4: a loop loads libraries in slices, while threads run what is called, and none that takes long to
+//!   load.
+//! - K5: scripts that came by EVAL are forgotten when there are [`EVALS_MAX`] of them, or they have
+//!   [`EVALS_BYTES`], those not used of late first.
 //!
-//! Cost: lookups O(1) and O(log functions), and O(bytes) to compare a script's text; a draft O(1), a change O(all functions).
+//! Cost: lookups O(1) and O(log functions), and O(bytes) to compare a script's text; a draft O(1), a change
+//! O(all functions).
 
 use super::*;
 use crate::libraries::Addition;
@@ -35,15 +39,15 @@ const LOOKED_AT: usize = 64 * 1024;
 const EVALS_MAX: usize = 500;
 /// And of so many bytes together; one is always kept.
 const EVALS_BYTES: usize = 64 << 20;
-/// What a script takes beside its text.
+/// Bytes of a script besides its text.
 const BODY_OVERHEAD: usize = 192;
 /// Longer texts are hashed each time: comparing them takes a while, too.
 const LAST_MAX: usize = 16 * 1024;
 /// Nanoseconds of CPU time a library may take to be loaded by loops.
 const LIGHT_NS: u64 = 100_000;
-/// What such a library may take on a loop if it does something else there.
+/// Longest time on a loop of such a library that does something else there.
 const LIGHT_MAX_NS: u64 = 2_000_000;
-/// What one may take on a thread: somewhat more than when it is accepted.
+/// Longest time on a thread: somewhat more than when the library is accepted.
 const LOAD_MAX_NS: u64 = 1_000_000_000;
 /// How long a loop loads libraries at a stretch.
 const SLICE_NS: u64 = 50_000;
@@ -99,7 +103,8 @@ impl Texts {
         }
     }
 
-    /// Makes room for one more of so many bytes that came by EVAL. Those used since they were last looked at get another turn.
+    /// Makes room for one more of so many bytes that came by EVAL. Those used since they were last looked at
+    /// get another turn.
     fn make_room(&mut self, bytes: usize) -> u64 {
         let mut gone = 0;
         while self.evals.len() >= EVALS_MAX || self.eval_bytes + bytes > EVALS_BYTES {
@@ -137,10 +142,11 @@ pub struct Code {
     function_count: AtomicUsize,
     library_bytes: AtomicUsize,
     version: AtomicU64,
-    /// How often all scripts were forgotten, and how often engines were asked to give up what they can do without.
+    /// How often all scripts were forgotten, and how often engines were asked to give up what they can do
+    /// without.
     flushes: AtomicU64,
     purges: AtomicU64,
-    /// What engines take their memory from.
+    /// The budget that engines take their memory from.
     work: OnceLock<Arc<Budget>>,
     /// A draft: the version it was made of.
     drafted_at: Option<u64>,
@@ -183,7 +189,7 @@ impl Code {
         (self.flushes.load(Ordering::Acquire), self.purges.load(Ordering::Acquire))
     }
 
-    /// What a transaction may change without others' seeing it (K2). O(1).
+    /// A copy that a transaction may change before others see it (K2). O(1).
     pub(super) fn draft(self: &Arc<Code>) -> Code {
         // Before the libraries are taken: what is changed between is found to be changed.
         let drafted_at = Some(self.version());
@@ -291,8 +297,8 @@ impl Code {
         self.change_and_tell(change, || {})
     }
 
-    /// Changes the libraries, or leaves them as they were if `change` fails. `tell` tells of the change, before
-    /// another one may come. Cost: O(all functions); others do not wait.
+    /// Changes the libraries, or leaves them as they were if `change` fails. `tell` tells of the change,
+    /// before another one may come. Cost: O(all functions); others do not wait.
     fn change_and_tell(
         &self,
         change: impl FnOnce(&mut Libraries) -> Result<(), String>,
@@ -343,7 +349,8 @@ impl Change {
         self.make_and_tell(code, || {})
     }
 
-    /// Makes the change. `tell` tells of one of libraries, before another one may come. Errors: as [`Change::make`].
+    /// Makes the change. `tell` tells of one of libraries, before another one may come. Errors: as
+    /// [`Change::make`].
     pub fn make_and_tell(&self, code: &Code, tell: impl FnOnce()) -> Result<(), String> {
         let change = |libraries: &mut Libraries| {
             match self {
@@ -391,9 +398,10 @@ pub struct LuaState {
     heeded: (u64, u64),
     /// On a loop: it is being collected.
     collecting: bool,
-    /// What the script that ran last called.
+    /// The commands that the last script called.
     pub tally: Tally,
-    /// The script that came last, so that its text need not be hashed again, and [`Code::forgotten`] at that time.
+    /// The script that came last, so that its text need not be hashed again, and [`Code::forgotten`] at that
+    /// time.
     last: Option<(Sha, Arc<Kept>, u64)>,
 }
 
@@ -434,8 +442,8 @@ impl LuaState {
         (self.engine.memory_used().saturating_sub(functions), functions)
     }
 
-    /// Gives up compiled scripts if all were forgotten since, functions if libraries changed (a loop does that when it loads
-    /// them), and what it can do without if it was asked to. O(1).
+    /// Gives up compiled scripts if all were forgotten since, functions if libraries changed (a loop does
+    /// that when it loads them), and what it can do without if it was asked to. O(1).
     pub fn heed(&mut self) {
         let (wishes, version) = (self.code.wishes(), self.code.version());
         if !self.on_loop && self.version != version {
@@ -457,7 +465,8 @@ impl LuaState {
         self.heeded == self.code.wishes() && (self.on_loop || self.version == self.code.version())
     }
 
-    /// A thread: gives up what the script left that ran last, and what others asked for. O(1); see [`LuaState::collect`].
+    /// A thread: gives up what the script left that ran last, and what others asked for. O(1); see
+    /// [`LuaState::collect`].
     pub(super) fn tidy(&mut self) {
         self.heed();
         self.engine.tidy();
@@ -487,8 +496,8 @@ impl LuaState {
         &self.code
     }
 
-    /// Looks for a script by its text, and compiles it if need be, as long as `host` lets it. `stays`: it is not to be
-    /// forgotten.
+    /// Looks for a script by its text, and compiles it if need be, as long as `host` lets it. `stays`: it is
+    /// not to be forgotten.
     pub fn find(&mut self, text: &[u8], stays: bool, host: &mut dyn Host) -> Result<Found, String> {
         if self.on_loop && text.len() > LOOKED_AT {
             return Ok(Found::Text);
@@ -573,9 +582,9 @@ impl LuaState {
         std::mem::take(&mut self.lacks) && self.loading.is_none()
     }
 
-    /// A thread: has a function as its library is now (C6), and forgets all if any library changed. Only its own library is
-    /// loaded: what others' code does then is nobody else's affair. It may take as long as when it was accepted, and `host` may
-    /// end it before. Cost: O(1), or that library's code.
+    /// A thread: has a function as its library is now (C6), and forgets all if any library changed. Only its
+    /// own library is loaded: what others' code does then is nobody else's affair. It may take as long as
+    /// when it was accepted, and `host` may end it before. Cost: O(1), or that library's code.
     pub(super) fn sync(&mut self, function: &str, host: &mut dyn Host) {
         if self.on_loop {
             return;
@@ -640,7 +649,8 @@ impl LuaState {
         stdx::reclaim::discard(std::mem::take(&mut self.functions));
     }
 
-    /// Whether it could be loaded: it was, once, to be accepted, but then it may have had more memory or time.
+    /// Whether it could be loaded: it was, once, to be accepted, but then it may have had more memory or
+    /// time.
     fn load_library(&mut self, code: &LibraryCode, ended: &mut dyn FnMut() -> Option<Stop>) -> bool {
         let library = self.engine.load_library(&code.text, &mut Quiet(ended));
         let loaded = library.is_ok();
@@ -650,8 +660,8 @@ impl LuaState {
     }
 }
 
-/// SCRIPT LOAD of a long text: compiles it in an engine of its own, for a client, until it is killed or takes too long. Answers
-/// its digest.
+/// SCRIPT LOAD of a long text: compiles it in an engine of its own, for a client, until it is killed or takes
+/// too long. Answers its digest.
 pub fn compile_apart(
     scripts: &Arc<Scripts>,
     text: &[u8],
@@ -793,7 +803,8 @@ mod tests {
         assert!(lua.has_function("flight1") && lua.has_function("fnext"));
     }
 
-    /// A library that loads at once when it is tried, and never ends thereafter, is nobody's affair but of those who call it.
+    /// A library that loads at once when it is tried, and never ends thereafter, is nobody's affair but of
+    /// those who call it.
     #[test]
     fn libraries_that_never_end_are_given_up() {
         let code = Arc::new(Code::default());

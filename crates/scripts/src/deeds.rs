@@ -1,5 +1,5 @@
-//! Deeds: a script or transaction does them besides its writes, in the order of its commands. Its client's loop does them once it
-//! is committed (exec, `deeds.rs`).
+//! Deeds: a script or transaction does them besides its writes, in the order of its commands. Its client's
+//! loop does them once it is committed (exec, `deeds.rs`).
 
 use super::*;
 use stdx::budget::Share;

@@ -6,20 +6,22 @@
 //!                                  └─ lost a race ─► again on a new snapshot; after a few, protected (job J3)
 //! ```
 //!
-//! - C1: a script over an overlay has applied nothing before its commit, so it can be dropped and run again at any time:
-//!   at the end of the quantum, at SCRIPT KILL, after a lost race. Nobody is ever told BUSY.
-//! - C2: what it tells the outside (PUBLISH, the log) is kept until after the commit and happens once (`deeds.rs`).
-//! - C3: a script's reads are all at one snapshot; if it wrote, the commit checks that none of them changed since.
-//! - C4: a script that once needed a thread is remembered, and goes there at once, until it proves short there: a loop that
-//!   others interrupt makes any script look long.
+//! - C1: a script over an overlay has applied nothing before its commit, so it can be dropped and run again
+//!   at any time: at the end of the quantum, at SCRIPT KILL, after a lost race. Nobody is ever told BUSY.
+//! - C2: what it tells the outside (PUBLISH, the log) is kept until after the commit and happens once
+//!   (`deeds.rs`).
+//! - C3: a script's reads are all at one snapshot; if it wrote, the commit checks that none of them changed
+//!   since.
+//! - C4: a script that once needed a thread is remembered, and goes there at once, until it proves short
+//!   there: a loop that others interrupt makes any script look long.
 //! - C5: script threads take no shard lock: loops read keys for them.
-//! - C7: a script can be killed until its commit is decided, wherever it is: waiting for a thread, running, between two
-//!   attempts. One that only reads ends so when its client goes.
+//! - C7: a script can be killed until its commit is decided, wherever it is: waiting for a thread, running,
+//!   between two attempts. One that only reads ends so when its client goes.
 //! - C8: one that others wait for gives its place up and starts over behind them (`snapshots/places.rs`).
-//! - C9: one whose client has gone goes on for `script-orphan-time`, and only as long as nobody waits for its place. One whose
-//!   client was killed ends at once.
-//! - C6: libraries are loaded into each engine from their code; what a library keeps in upvalues is per engine, and not
-//!   part of the dataset.
+//! - C9: one whose client has gone goes on for `script-orphan-time`, and only as long as nobody waits for its
+//!   place. One whose client was killed ends at once.
+//! - C6: libraries are loaded into each engine from their code; what a library keeps in upvalues is per
+//!   engine, and not part of the dataset.
 //!
 //! A loop runs a script inline itself, and does the deeds (exec, `eval.rs` and `deeds.rs`).
 #![forbid(unsafe_code)]
@@ -95,7 +97,8 @@ const MANY_KEYS: usize = 200;
 const MANY_WORDS: usize = 256;
 /// And the bytes of them: Lua hashes each.
 const MANY_BYTES: usize = 64 * 1024;
-/// A script's first requests for keys, and one more for each so many keys of the database, are answered without neighbours.
+/// A script's first requests for keys, and one more for each so many keys of the database, are answered
+/// without neighbours.
 const ALONE: usize = 8;
 const FAIR: usize = 1_000;
 /// Neighbours of a key that are read with it, at first and at most.
@@ -106,7 +109,7 @@ const SMALL_WHOLE: usize = 500;
 /// Threads for long scripts; more of them wait their turn.
 const THREADS: usize = keyspace::MAX_LONG;
 
-/// What is to be run.
+/// The code that is to be run.
 pub enum Body {
     Script(Sha, Arc<Kept>),
     /// A script that is not compiled yet: a thread does that. Whether it came by EVAL_RO.
@@ -163,7 +166,8 @@ pub struct ScriptRun {
     pub used_ms: Option<u64>,
     pub random: u64,
     pub loop_id: usize,
-    /// Says that its client went: then one that only reads is of use to nobody. None: another one looks after it.
+    /// Says that its client went: then one that only reads is of use to nobody. None: another one looks after
+    /// it.
     pub gone: Option<Arc<AtomicBool>>,
 }
 
@@ -186,7 +190,7 @@ impl ScriptRun {
         self.declared > MANY_KEYS || self.words.len() > MANY_WORDS || bytes() > MANY_BYTES
     }
 
-    /// What says that nobody wants its answer any more; None if it has to be done nevertheless.
+    /// The flag that is set once the answer is not wanted. None: the script has to run nevertheless.
     fn gone(&self) -> Option<&AtomicBool> {
         self.gone.as_deref().filter(|_| self.read_only)
     }
@@ -216,7 +220,7 @@ impl ScriptRun {
     }
 }
 
-/// What a script told the outside, until its commit (C2).
+/// A script's messages and effects for the outside, kept until its commit (C2).
 #[derive(Default)]
 pub struct Told {
     pub deeds: Vec<Deed>,
@@ -243,7 +247,7 @@ impl Told {
         self.effects.append(&mut next.effects);
     }
 
-    /// What those that follow the sequence are told. It hands its effects over.
+    /// Hands the effects over, for those that follow the sequence.
     fn announce(&mut self) -> Announce {
         if self.effects.is_empty() {
             return None;
@@ -269,7 +273,7 @@ pub enum Halt {
 }
 
 impl Halt {
-    /// What ends the script.
+    /// The reason that the engine is stopped with.
     fn stop(self) -> Stop {
         match self {
             Halt::Killed => Stop::Killed,
@@ -278,7 +282,7 @@ impl Halt {
         }
     }
 
-    /// What the client of a script is told that was ended from outside.
+    /// The error that the client gets when its script was ended from outside.
     fn told(self, config: &Config) -> String {
         match self {
             Halt::TooLong => {
@@ -300,7 +304,8 @@ pub struct Scripts {
     /// Whether any keys are rows of a database; it may be set when none are.
     any_rows: Arc<AtomicBool>,
     house: Box<dyn House>,
-    /// Scripts that once took longer than a loop has, and whether they read a good part of all keys when they last ran.
+    /// Scripts that once took longer than a loop has, and whether they read a good part of all keys when they
+    /// last ran.
     long: Mutex<HashMap<Name, bool>>,
     has_long: AtomicBool,
     pub running: Mutex<Vec<Arc<Running>>>,
@@ -314,7 +319,7 @@ fn write_log(level: i32, message: &[u8]) {
     log::log!(log_level(level), "{}", String::from_utf8_lossy(message));
 }
 
-/// What a script's level is in our log.
+/// The log level of a script's level.
 fn log_level(level: i32) -> log::Level {
     match level {
         0 => log::Level::Debug,
@@ -364,8 +369,8 @@ impl Scripts {
         self.has_long.store(false, Ordering::Release);
     }
 
-    /// Has all engines give up what scripts and functions left, and, behind a flush, what is compiled: loops before long, threads that
-    /// have no work now, if this is called where one may wait.
+    /// Has all engines give up what scripts and functions left, and, behind a flush, what is compiled: loops
+    /// before long, threads that have no work now, if this is called where one may wait.
     pub fn tidy_idle(&self) {
         self.engines.heed();
     }
@@ -375,13 +380,13 @@ impl Scripts {
         self.code.purge();
     }
 
-    /// What an engine that is none of ours may take, and where from.
+    /// The memory limits of an engine for users' scripts, and the budget behind them.
     pub fn limits(&self, live: &config::Live) -> Limits {
         Limits { memory_bytes: live.lua_memory_bytes.size(), ..self.code.limits() }
     }
 
-    /// Long scripts that wait for a thread or a place, of which so many do, and all others that are not over. A script whose turn in
-    /// the line of its kind has not come counts to the latter.
+    /// Long scripts that wait for a thread or a place, of which so many do, and all others that are not over.
+    /// A script whose turn in the line of its kind has not come counts to the latter.
     pub fn load(&self, for_place: usize) -> (usize, usize) {
         let waiting = self.threads.waiting() + for_place;
         (waiting, self.running.lock().len().saturating_sub(waiting))
@@ -402,7 +407,7 @@ impl Drop for Scripts {
 /// Commits; false: the race was lost. Gives what is to be told.
 pub fn settle(now_ms: u64, overlay: Overlay, told: &mut Told) -> (Option<Changes>, bool) {
     if !overlay.is_dirty() {
-        // What was loaded before a FLUSHDB and what was loaded after it are of two moments.
+        // Keys loaded before a FLUSHDB and keys loaded after it are of two moments.
         let current = overlay.snapshot().is_current();
         overlay.dispose();
         return (None, current);
@@ -414,7 +419,7 @@ pub fn settle(now_ms: u64, overlay: Overlay, told: &mut Told) -> (Option<Changes
     }
 }
 
-/// What a script or function is known by.
+/// The name of a script or function.
 #[derive(PartialEq, Eq, Hash)]
 enum Name {
     Script(Sha),
@@ -439,7 +444,8 @@ impl Scripts {
         running.iter().filter(|r| r.client == client).for_each(|r| r.kill.store(true, Ordering::Relaxed));
     }
 
-    /// Ends what has gone on for longer than `orphan_ms` since its client went (C9); 0: no limit. O(scripts that are not over).
+    /// Ends what has gone on for longer than `orphan_ms` since its client went (C9); 0: no limit. O(scripts
+    /// that are not over).
     pub fn end_orphans(&self, now_ms: u64, orphan_ms: u64) {
         let running = self.running.lock();
         let gone =

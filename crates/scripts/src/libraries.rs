@@ -1,7 +1,7 @@
 //! How libraries of functions come and go: FUNCTION LOAD, DELETE, FLUSH, DUMP, RESTORE.
 //!
-//! - L1: a library's code is run once before it is accepted, on a thread and in an engine of its own: it may take half a
-//!   second, and no loop waits for it.
+//! - L1: a library's code is run once before it is accepted, on a thread and in an engine of its own: it may
+//!   take half a second, and no loop waits for it.
 //! - L2: libraries are replaced under one lock: of a dump all are accepted, or none.
 
 use super::quiet::Deadline;
@@ -25,7 +25,7 @@ struct Accepted {
     code: Arc<LibraryCode>,
 }
 
-/// What happens to libraries that are there already.
+/// The fate of libraries that exist already.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     /// All go.
@@ -51,7 +51,7 @@ pub enum AskedChange {
     Other(Change),
 }
 
-/// What a command that changes libraries asks for.
+/// The change that a command asks for.
 pub fn asked_for(command: &Command, args: Args<'_>) -> Result<AskedChange, Error> {
     match command.name {
         "function|load" => load(args),
@@ -62,8 +62,8 @@ pub fn asked_for(command: &Command, args: Args<'_>) -> Result<AskedChange, Error
 }
 
 impl AskedChange {
-    /// Tries what is to be loaded; the many libraries of a dump only as long as somebody wants to know. Cost: running the code of
-    /// each library once (L1), in so much memory at most.
+    /// Tries what is to be loaded; the many libraries of a dump only as long as somebody wants to know. Cost:
+    /// running the code of each library once (L1), in so much memory at most.
     pub fn prepare(
         self,
         limits: &Limits,
@@ -86,7 +86,7 @@ impl AskedChange {
 }
 
 impl Change {
-    /// What the command that asked for it is answered.
+    /// Answers the command that asked for the change.
     pub fn answer(&self, out: &mut Reply) {
         match self {
             Change::AddLibraries(Addition { libraries, is_load: true, .. }) => {
@@ -198,8 +198,8 @@ fn codes_of(payload: &[u8]) -> Result<Vec<Box<[u8]>>, String> {
     Ok(codes)
 }
 
-/// Runs or compiles clients' code as long work is run: behind all others, and in turns. Who waits for it may take locks, and is
-/// not demoted.
+/// Runs or compiles clients' code as long work is run: behind all others, and in turns. Who waits for it may
+/// take locks, and is not demoted.
 pub fn apart<T: Send>(
     scripts: &Scripts,
     work: impl FnOnce(&Turn) -> Result<T, String> + Send,
@@ -238,7 +238,8 @@ fn try_library(engine: &mut Engine, text: Box<[u8]>, deadline: Deadline<'_>) -> 
 }
 
 impl Addition {
-    /// Adds the libraries. Errors: which name exists already. Cost: O(all functions) for each that is replaced.
+    /// Adds the libraries. Errors: which name exists already. Cost: O(all functions) for each that is
+    /// replaced.
     pub fn make(&self, libraries: &mut Libraries) -> Result<(), String> {
         match self.policy {
             Policy::Flush => *libraries = Libraries::default(),
@@ -255,7 +256,8 @@ impl Addition {
         Ok(())
     }
 
-    /// Libraries are looked at before functions, as in Redis. Replaced libraries take their functions with them.
+    /// Libraries are looked at before functions, as in Redis. Replaced libraries take their functions with
+    /// them.
     fn refuse_taken_names(&self, libraries: &Libraries) -> Result<(), String> {
         let known = self.libraries.iter().find(|new| libraries.code.contains_key(&new.name));
         if let (Some(Accepted { name, .. }), Policy::Append) = (known, self.policy) {

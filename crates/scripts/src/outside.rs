@@ -5,10 +5,11 @@ use command::{Command, Error};
 use keyspace::View;
 use resp::{Args, Reply};
 
-/// Performs for a script what is no function of the keyspace. `exec` implements it for a loop; a thread has its reader, which sends
-/// a letter to the loop.
+/// Performs for a script what is no function of the keyspace. `exec` implements it for a loop; a thread has
+/// its reader, which sends a letter to the loop.
 pub trait Outside {
-    /// Performs a command; `out` gets the answer. `in_script`: Lua calls it, and no transaction. Errors: the command's own.
+    /// Performs a command; `out` gets the answer. `in_script`: Lua calls it, and no transaction. Errors: the
+    /// command's own.
     fn perform(
         &mut self,
         command: &'static Command,
@@ -26,7 +27,8 @@ pub trait House: Send + Sync {
     /// Whether the process is ending: no loop answers any more.
     fn is_ending(&self) -> bool;
 
-    /// The rows that the keys of a call are; None: its keys are in their own database. Errors: it may not be run.
+    /// The rows that the keys of a call are; None: its keys are in their own database. Errors: it may not be
+    /// run.
     fn rows_of(&self, db: usize, command: &Command, args: Args<'_>) -> Result<Option<Box<dyn Rows>>, Error>;
 
     /// Whether a command that writes may be run now. Errors: what it was made could not be kept.

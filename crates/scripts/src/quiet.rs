@@ -62,8 +62,8 @@ pub(super) struct Compiling<'a> {
     pub(super) halt: Option<Halt>,
 }
 
-/// Questions, of some 50 µs, after which the client's going ends a compilation: a script that was sent by somebody who did not
-/// wait for its answer is run.
+/// Questions, of some 50 µs, after which the client's going ends a compilation: a script that was sent by
+/// somebody who did not wait for its answer is run.
 const ASKED: u32 = 1024;
 
 impl<'a> Compiling<'a> {

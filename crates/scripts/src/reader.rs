@@ -53,7 +53,8 @@ pub struct Reader {
     answer: Arc<Answer<Box<ReadKeys>>>,
     /// How often it asked for keys that were not declared.
     asked: usize,
-    /// The keys the script declares, until it asks for one that it does not know: one that only overwrites asks for none.
+    /// The keys the script declares, until it asks for one that it does not know: one that only overwrites
+    /// asks for none.
     declared: Option<Declared>,
     /// Whether the script read a good part of all keys when it ran before.
     roamed: bool,
@@ -85,9 +86,9 @@ impl Reader {
         }
     }
 
-    /// Keys to be read around one that is asked for. A round trip costs as much as reading some hundred keys along with the
-    /// one: a script that has asked for a fair share of all keys is given their neighbours too, more each time, so that it
-    /// soon has them all, and has cost at most twice what it would have.
+    /// Keys to be read around one that is asked for. A round trip costs as much as reading some hundred keys
+    /// along with the one: a script that has asked for a fair share of all keys is given their neighbours
+    /// too, more each time, so that it soon has them all, and has cost at most twice what it would have.
     fn near(&mut self, keys: usize) -> usize {
         self.asked += 1;
         if self.roamed || self.asked >= ALONE + keys / FAIR {
@@ -118,7 +119,8 @@ impl Reader {
         }
     }
 
-    /// Asks the loop and waits; None if the process is ending. A panic there goes on here, where it is contained.
+    /// Asks the loop and waits; None if the process is ending. A panic there goes on here, where it is
+    /// contained.
     fn ask(&self, request: ReadKeys) -> Option<Box<ReadKeys>> {
         let post = || (self.scripts.work.post)(self.loop_id, Letter::Read(Box::new(request)));
         let read = self.wait_for(post, &self.answer);

@@ -10,7 +10,7 @@ pub struct Ground<'a, 'o> {
     pub overlay: &'a mut Overlay,
     /// The loop it runs on; a thread has its loop perform what it asks for.
     pub outside: Option<&'a mut (dyn Outside + 'o)>,
-    /// What the run holds of what work may, and how much of that is neither its overlay's nor told by it.
+    /// The run's part of the memory of work. `base`: the bytes that are neither its overlay's nor told by it.
     pub holding: &'a mut Holding,
     pub base: usize,
 }
@@ -64,7 +64,8 @@ impl<'a> Limit<'a> {
         is_over(self.until_ns).then_some(Halt::Elsewhere)
     }
 
-    /// Whether a script of a transaction that began then, and was halted now, would not do with a loop's time by itself.
+    /// Whether a script of a transaction that began then, and was halted now, would not do with a loop's time
+    /// by itself.
     pub(super) fn is_its_own_fault(&self, began_ns: u64) -> bool {
         let now_ns = stdx::clock::mono_ns();
         self.until_ns.is_some_and(|until| now_ns <= until || now_ns - began_ns >= QUANTUM_NS / 2)
@@ -75,9 +76,9 @@ impl<'a> Limit<'a> {
 const LOGGED: usize = 1024;
 /// A reply's buffer that is larger is not kept for the next.
 const REPLY_KEPT: usize = 64 << 10;
-/// What a key of the whole takes in a list, about.
+/// Bytes of a key in a list of the whole keyspace, about.
 const LISTED: usize = 96;
-/// What a deed takes besides its bytes, about.
+/// Bytes of a deed besides its own, about.
 const KEPT: usize = 96;
 
 /// The host of one run.
@@ -165,8 +166,8 @@ impl<'a, 'o> Runner<'a, 'o> {
         }
     }
 
-    /// Runs a command of a transaction and appends its reply, be it an error; false if the run has to end before it or
-    /// in it.
+    /// Runs a command of a transaction and appends its reply, be it an error; false if the run has to end
+    /// before it or in it.
     pub(super) fn queued(
         &mut self,
         command: &'static Command,
@@ -202,8 +203,8 @@ impl<'a, 'o> Runner<'a, 'o> {
         }
     }
 
-    /// The script answered an error, which is counted where it ran: it may be that of one of its commands, and is not
-    /// counted twice.
+    /// The script answered an error, which is counted where it ran: it may be that of one of its commands,
+    /// and is not counted twice.
     #[cold]
     fn ended_in_error(&mut self, text: &[u8]) {
         if self.errors.iter().any(|known| text.starts_with(known)) {
@@ -392,7 +393,8 @@ impl<'a, 'o> Runner<'a, 'o> {
                 }
             });
         }
-        // It must be known before the command runs: run again after it changed the overlay, it would find what it did itself.
+        // It must be known before the command runs: run again after it changed the overlay, it would find
+        // what it did itself.
         if let Some((db, key)) = command::keys::target(self.scripts.keyspace.databases(), command, args) {
             let db = overlay.physical(db);
             if !overlay.knows(db, key) {
@@ -402,8 +404,8 @@ impl<'a, 'o> Runner<'a, 'o> {
         unknown
     }
 
-    /// Runs a command over the overlay: how it ended, the effects of one that wrote, and the next random number. Errors: a loop has
-    /// not the time.
+    /// Runs a command over the overlay: how it ended, the effects of one that wrote, and the next random
+    /// number. Errors: a loop has not the time.
     #[allow(clippy::type_complexity, reason = "it is used once")]
     #[inline]
     fn once(
@@ -472,8 +474,8 @@ impl<'a, 'o> Runner<'a, 'o> {
         self.ground.overlay.bytes() + self.ground.base + self.told.bytes
     }
 
-    /// Takes memory for what it holds now and so many bytes more. Errors: it may not have so much. Then the run is over, whatever a
-    /// script does with that.
+    /// Takes memory for what it holds now and so many bytes more. Errors: it may not have so much. Then the
+    /// run is over, whatever a script does with that.
     fn hold(&mut self, more: usize) -> Result<(), Error> {
         let bytes = self.held() + self.reply.capacity() + more;
         self.ground.holding.set(&self.scripts.work.budget, bytes as u64).map_err(|_| {
@@ -482,7 +484,8 @@ impl<'a, 'o> Runner<'a, 'o> {
         })
     }
 
-    /// Takes memory for so many bytes that are told the outside later. Errors: it is more than a script may have.
+    /// Takes memory for so many bytes that are told the outside later. Errors: it is more than a script may
+    /// have.
     fn keep(&mut self, bytes: usize) -> Result<(), Error> {
         self.told.bytes += bytes + KEPT;
         self.hold(0)?;
@@ -537,8 +540,8 @@ impl<'a, 'o> Runner<'a, 'o> {
         }
     }
 
-    /// Has the client's loop perform an action: a thread has neither the client nor the loop's counters at hand. It
-    /// happens before the commit; nothing a script may call this way changes keys.
+    /// Has the client's loop perform an action: a thread has neither the client nor the loop's counters at
+    /// hand. It happens before the commit; nothing a script may call this way changes keys.
     fn have_performed(&mut self, args: resp::Args<'_>) -> Result<(), Error> {
         let Some(reader) = &self.reader else { return Err(Error::new("ERR nobody can perform this")) };
         match reader.have_performed(self.run.client, args, self.reply.resp3()) {

@@ -4,8 +4,8 @@ use super::{ScriptRun, Scripts};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
 
-/// A script that left its loop, as SCRIPT KILL and FUNCTION STATS see it: waiting for a thread, running, or not yet decided
-/// to be committed (C7).
+/// A script that left its loop, as SCRIPT KILL and FUNCTION STATS see it: waiting for a thread, running, or
+/// not yet decided to be committed (C7).
 pub struct Running {
     /// Whose it is.
     pub client: u64,

@@ -5,12 +5,12 @@
 //!                                  └─ longer ─► a script's thread ─► watched keys untouched? ─► commit ─► reply
 //! ```
 //!
-//! - E1: none of its commands does anything before the commit: what is no function of the keyspace is done with it
-//!   (`deeds.rs`). So all that is said of a script (C1 to C7) is true of it as a whole. A command that fails, be it a script,
-//!   leaves the others applied.
+//! - E1: none of its commands does anything before the commit: what is no function of the keyspace is done
+//!   with it (`deeds.rs`). So all that is said of a script (C1 to C7) is true of it as a whole. A command
+//!   that fails, be it a script, leaves the others applied.
 //! - E2: the watched keys are among those the commit checks; their mark tells of a touch before the snapshot.
-//! - E3: SCRIPT KILL and FUNCTION KILL end the whole of it if such a thing is in it: nothing is applied, EXECABORT is the
-//!   answer.
+//! - E3: SCRIPT KILL and FUNCTION KILL end the whole of it if such a thing is in it: nothing is applied,
+//!   EXECABORT is the answer.
 //! - E4: scripts see what commands before them changed of scripts and functions (`code.rs` K2).
 //!
 //! Cost: that of its commands, and O(1) for each on top.
@@ -144,8 +144,8 @@ impl Transaction {
         }
     }
 
-    /// Changes which scripts and functions its scripts see (E4); false: this may take longer than a loop has. Cost: trying the
-    /// libraries that are to be added.
+    /// Changes which scripts and functions its scripts see (E4); false: this may take longer than a loop has.
+    /// Cost: trying the libraries that are to be added.
     fn change(
         &self,
         scripts: &Scripts,
@@ -224,7 +224,7 @@ impl Transaction {
         ended
     }
 
-    /// What a command with a script asks for.
+    /// The request of a command with a script.
     fn asked_for(
         &self,
         lua: &mut LuaState,
@@ -268,7 +268,8 @@ impl Transaction {
         }))
     }
 
-    /// Whether a watched key was touched in a way that sets no mark: it expired, or its database was exchanged (E2).
+    /// Whether a watched key was touched in a way that sets no mark: it expired, or its database was
+    /// exchanged (E2).
     fn has_expired(
         &self,
         scripts: &Scripts,
@@ -285,8 +286,8 @@ impl Transaction {
         self.watch.is_touched(&mut view)
     }
 
-    /// The keys its commands name and those that are watched: a thread reads them at once. What a plain SET replaces need
-    /// not be known. O(words).
+    /// The keys its commands name and those that are watched: a thread reads them at once. What a plain SET
+    /// replaces need not be known. O(words).
     pub(super) fn wanted(&self, scripts: &Scripts, run: &ScriptRun) -> Vec<(usize, Box<[u8]>)> {
         let mut db = run.db;
         let mut wanted: HashSet<(usize, &[u8])> =
@@ -320,7 +321,7 @@ fn is_far(scripts: &Scripts, lua: &mut LuaState, body: &Body) -> bool {
     lacks || scripts.is_long(body)
 }
 
-/// What a command with a script in it asks for.
+/// The request of a command with a script.
 enum Order {
     Run(ScriptRun),
     Answer(Vec<u8>),

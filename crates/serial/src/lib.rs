@@ -7,13 +7,15 @@
 //! object ── decode_body ► Value       the same without a footer
 //! ```
 //!
-//! All take time in proportion to the value and say so as they go, through `charge` (steps of about 50 ns): inline that
-//! ends in a run on a worker, there in the end of a turn.
+//! All take time in proportion to the value and say so as they go, through `charge` (steps of about 50 ns):
+//! inline that ends in a run on a worker, there in the end of a turn.
 //!
-//! - Z1: a field that has expired is not written, and not read either. A hash that has only such fields is no value.
-//! - Z2: strings, elements and fields are compressed if `rdbcompression` says so and they get shorter by it; of the latter those
-//!   of up to 64 KB, for nothing looks at the budget within one.
-//! - Z3: `encode_into` keeps nothing of a value but what the `Out` does, some 100 KB, and the one string of a compressed bitmap.
+//! - Z1: a field that has expired is not written, and not read either. A hash that has only such fields is no
+//!   value.
+//! - Z2: strings, elements and fields are compressed if `rdbcompression` says so and they get shorter by it;
+//!   of the latter those of up to 64 KB, for nothing looks at the budget within one.
+//! - Z3: `encode_into` keeps nothing of a value but what the `Out` does, some 100 KB, and the one string of a
+//!   compressed bitmap.
 
 mod roaring;
 
@@ -25,7 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use value::trie::NEVER;
 use value::{Elem, Hash, Ints, List, Run, Set, Str, StrRef, Value, ZSet, hash, list};
 
-/// What may stop a long run.
+/// Charges for steps; an error stops a long run.
 pub type Charge<'c, E> = dyn FnMut(usize) -> Result<(), E> + 'c;
 
 /// Why nothing came of a value or a payload.
@@ -101,11 +103,12 @@ pub fn write_cost(value: value::ValueRef<'_>) -> usize {
     elements * 2 * WRITE_STEPS + if compression() { bytes / COMPRESSED_PER_STEP } else { 0 }
 }
 
-/// Payloads that are not looked through for what they cost: doing so would be a good part of it. One of them can unpack to
-/// more than it seems, which the budget notices then.
+/// Payloads that are not looked through for what they cost: doing so would be a good part of it. One of them
+/// can unpack to more than it seems, which the budget notices then.
 const SHORT_PAYLOAD: usize = 256;
 
-/// Steps it takes to read a payload, at most by a factor of two unless it is short. O(1): see [`rdb::estimate`].
+/// Steps it takes to read a payload, at most by a factor of two unless it is short. O(1): see
+/// [`rdb::estimate`].
 pub fn read_cost(payload: &[u8]) -> usize {
     if payload.len() <= SHORT_PAYLOAD {
         return payload.len() / 4 * READ_STEPS;
@@ -132,8 +135,8 @@ pub trait Out {
     /// Where bytes are appended. It may be emptied in [`Out::work`].
     fn buffer(&mut self) -> &mut Vec<u8>;
 
-    /// So many steps of about 50 ns come: the moment to charge, to pause, and to empty the buffer. Between two calls less than
-    /// 400 KB are appended; 70 KB unless a string is compressed.
+    /// So many steps of about 50 ns come: the moment to charge, to pause, and to empty the buffer. Between
+    /// two calls less than 400 KB are appended; 70 KB unless a string is compressed.
     fn work(&mut self, steps: usize) -> Result<(), Self::Stop>;
 
     /// Whether the buffer is never emptied.
@@ -199,10 +202,11 @@ fn room(value: &Value) -> usize {
     }
 }
 
-/// Writes the object of a value: its type, the key if there is one, and its contents. Gives the version of the format it needs.
+/// Writes the object of a value: its type, the key if there is one, and its contents. Gives the version of
+/// the format it needs.
 ///
-/// Fields that have expired by `now_ms` are left out (Z1), and None is given if all have; without `now_ms` all are written with
-/// their times, as in files.
+/// Fields that have expired by `now_ms` are left out (Z1), and None is given if all have; without `now_ms`
+/// all are written with their times, as in files.
 ///
 /// Cost: O(bytes); a long string that gets shorter is packed twice unless the `out` is whole. Memory: Z3.
 ///
@@ -229,7 +233,8 @@ pub fn encode_into<O: Out + ?Sized>(
     Ok(Some(form.version()))
 }
 
-/// Elements of a collection on their way: says every [`PIECE`]th time how many are due, and what their bytes are.
+/// Elements of a collection on their way: says every [`PIECE`]th time how many are due, and what their bytes
+/// are.
 struct Elements<'o, O: Out + ?Sized> {
     out: &'o mut O,
     writer: Writer,
@@ -494,7 +499,7 @@ fn count_live<O: Out + ?Sized>(hash: &Hash, now_ms: u64, out: &mut O) -> Result<
     refused.map_or(Ok(live.unwrap_or_default()), Err)
 }
 
-/// What a payload is of, if it is sound; see [`decode`].
+/// The contents of a payload, if it is sound; see [`decode`].
 #[derive(Debug)]
 pub enum Decoded {
     Value(Value),
@@ -504,15 +509,16 @@ pub enum Decoded {
 
 /// The value of a payload as of now. Cost: O(bytes), unpacked.
 ///
-/// Errors: DUMP payload version or checksum are wrong, Bad data format (and of what, if it is sound but not supported); those
-/// of `charge`.
+/// Errors: DUMP payload version or checksum are wrong, Bad data format (and of what, if it is sound but not
+/// supported); those of `charge`.
 pub fn decode<E>(payload: &[u8], now_ms: u64, charge: &mut Charge<'_, E>) -> Result<Decoded, Failure<E>> {
     let opened = rdb::open_in_pieces(payload, &mut |bytes| charge(bytes / BYTES_PER_STEP))?;
     let (body, version) = opened.ok_or(Failure::Sum)?;
     decode_body(body, version, now_ms, charge)
 }
 
-/// The same without a footer: an object of a file that was written in this version. At time 0 nothing has expired.
+/// The same without a footer: an object of a file that was written in this version. At time 0 nothing has
+/// expired.
 pub fn decode_body<E>(
     body: &[u8],
     version: u16,

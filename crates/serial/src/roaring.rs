@@ -7,11 +7,12 @@
 //! portable  cookie ─► which are runs, a bit each ─► (key, length - 1), 2 + 2 bytes each ─► offsets, 4 bytes each ─► containers
 //! ```
 //!
-//! The portable form is that of the public specification of Roaring bitmaps; all numbers are little-endian. A container has
-//! the numbers with the same upper bits but 16: up to 4,096 of them as a list, more as 8 KB of bits, or runs if that is
-//! shorter.
+//! The portable form is that of the public specification of Roaring bitmaps; all numbers are little-endian. A
+//! container has the numbers with the same upper bits but 16: up to 4,096 of them as a list, more as 8 KB of
+//! bits, or runs if that is shorter.
 //!
-//! - P1: what is read is checked: order, counts, ends. Memory is taken for what is there, not for what is announced.
+//! - P1: what is read is checked: order, counts, ends. Memory is taken for what is there, not for what is
+//!   announced.
 //!
 //! Cost: O(containers and what is in them); said through `charge` for each container.
 
@@ -72,7 +73,7 @@ pub(super) fn encode<E>(bits: &Ints, wide: bool, charge: &mut Charge<'_, E>) -> 
     Ok(out)
 }
 
-/// What is in a container.
+/// The contents of a container.
 enum Container {
     Full,
     /// First and last.
@@ -457,7 +458,7 @@ mod tests {
             let step = (bytes.len() / 200).max(1);
             for at in (0..bytes.len()).step_by(step) {
                 assert_eq!(decoded(&bytes[..at], wide), None, "cut at {at}");
-                // What is turned round may be another bitmap, but a sound one.
+                // A flipped bit may give another bitmap, but a sound one.
                 for turn in [1, 0x80, 0xff] {
                     let mut broken = bytes.clone();
                     broken[at] ^= turn;

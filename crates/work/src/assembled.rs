@@ -5,9 +5,11 @@
 //!   streams       └─ a large value, kept as an O(1) clone, at its place
 //! ```
 //!
-//! - A1: its bytes, and what its streams keep alive, count as what every streamed reply keeps (`snapshots.rs` P3): a client that
-//!   does not read it is cut off when that is too much, or too old. Memory of work (`work-max-memory`) it is no more.
-//! - A2: its bytes count to `client-output-buffer-limit`: a reply that does not stream is no less long for standing here.
+//! - A1: its bytes, and what its streams keep alive, count as what every streamed reply keeps (`snapshots.rs`
+//!   P3): a client that does not read it is cut off when that is too much, or too old. Memory of work
+//!   (`work-max-memory`) it is no more.
+//! - A2: its bytes count to `client-output-buffer-limit`: a reply that does not stream is no less long for
+//!   standing here.
 //!
 //! Cost: O(1) a piece, besides copying it.
 
@@ -37,7 +39,8 @@ struct Assembled {
     info: Option<Arc<ClientInfo>>,
 }
 
-/// A reply as it is handed to its client: what is written at once, and the rest. `share` is what its bytes held while they were made.
+/// A reply as it is handed to its client: what is written at once, and the rest. `share` is what its bytes
+/// held while they were made.
 pub fn assemble(
     bytes: Vec<u8>,
     rests: Rests,

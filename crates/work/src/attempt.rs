@@ -8,9 +8,11 @@
 //!   └──────────────── a race was lost, or others waited for its place
 //! ```
 //!
-//! - A1: nothing of an attempt has happened before its commit. So it can be dropped at any time, and run again.
+//! - A1: nothing of an attempt has happened before its commit. So it can be dropped at any time, and run
+//!   again.
 //! - A2: its changes are told before it is delivered, and before it begins again (exec X3).
-//! - A3: what it holds in the way of others ends with its delivery, or before: its place in a line, its snapshot, its protection.
+//! - A3: what it holds in the way of others ends with its delivery, or before: its place in a line, its
+//!   snapshot, its protection.
 
 use crate::assembled::{self, Rests};
 use crate::job::discard;
@@ -31,7 +33,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use stdx::budget::{Budget, Full, Holding};
 use stdx::points::{self, Point};
 
-/// Keys that are committed at once, under the locks of all their shards: more of them are committed in slices.
+/// Keys that are committed at once, under the locks of all their shards: more of them are committed in
+/// slices.
 pub const AT_ONCE: usize = 128;
 
 /// How far a long write is, when its loop has it.
@@ -252,7 +255,7 @@ pub trait Long: Send + Sized + 'static {
         None
     }
 
-    /// What those that follow the sequence are told.
+    /// The effects for those that follow the sequence.
     fn announce(&mut self, desk: &Desk<'_>) -> Announce;
 
     /// A commit straight from its words.
@@ -442,7 +445,8 @@ fn decide<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
     }
     let Some(overlay) = work.attempt_mut().overlay.take() else { return deliver(work, desk) };
     if !overlay.is_dirty() {
-        // After a FLUSHDB what was read before and after it are of two moments: a mere read starts over as well.
+        // After a FLUSHDB what was read before and after it are of two moments: a mere read starts over as
+        // well.
         let current = overlay.snapshot().is_current();
         overlay.dispose();
         if !current {
@@ -504,7 +508,8 @@ fn end<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
     deliver(work, desk)
 }
 
-/// A race was lost to whose write that was (`stdx::doing`): it runs again on a new snapshot. A watched key that was touched ends it.
+/// A race was lost to whose write that was (`stdx::doing`): it runs again on a new snapshot. A watched key
+/// that was touched ends it.
 fn again<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>, by: u64) -> Step {
     if work.is_killed() {
         return work.end_useless(desk);

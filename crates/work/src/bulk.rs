@@ -1,5 +1,5 @@
-//! Commands that set or remove many keys whatever those are: MSET, MSETNX, DEL, UNLINK, or an EXEC of plain SETs. They need no
-//! worker: the loop commits them in slices straight from their words.
+//! Commands that set or remove many keys whatever those are: MSET, MSETNX, DEL, UNLINK, or an EXEC of plain
+//! SETs. They need no worker: the loop commits them in slices straight from their words.
 //!
 //! Cost: O(keys), in slices; nothing is copied.
 
@@ -29,7 +29,7 @@ pub struct BulkJob {
     found: Option<usize>,
 }
 
-/// What a commit keeps of a key besides its words.
+/// Bytes that a commit keeps of a key besides its words.
 const INTENT_BYTES: usize = 64;
 
 #[derive(Clone, Copy)]
@@ -102,7 +102,7 @@ impl Words for BulkWords {
     }
 }
 
-/// What those that follow the sequence are told of a bulk.
+/// The effects of a bulk, for those that follow the sequence.
 struct BulkEffects {
     db: u32,
     words: Arc<BulkWords>,
@@ -324,7 +324,8 @@ mod tests {
         its.begin(mset(2, b"a", 0));
         assert_eq!((its.pieces(), its.work.lines.waiting()), (2, 0));
         assert_eq!(its.answered(), [1, 2]);
-        // The first has lost: who comes after it waits, and so does another that lost; one of another key does not.
+        // The first has lost: who comes after it waits, and so does another that lost; one of another key
+        // does not.
         its.begin(mset(3, b"a", 1));
         its.begin(mset(4, b"a", 0));
         its.begin(mset(5, b"a", 1));

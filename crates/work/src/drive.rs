@@ -1,4 +1,5 @@
-//! How a loop drives its long work (`works.rs`): it has pieces do slices, tells what they changed, and delivers what is done.
+//! How a loop drives its long work (`works.rs`): it has pieces do slices, tells what they changed, and
+//! delivers what is done.
 
 use crate::piece::{Delivery, Desk, Letter, Piece, Step, Tray, Wait};
 use crate::works::{SLICE_NS, Work, Works};
@@ -126,15 +127,15 @@ pub fn receive(work: &Arc<Work>, home: &mut impl Home, letter: Letter, done: &mu
     }
 }
 
-/// Has what CLIENT PAUSE held go on, in slices, if it is over; a script that was killed meanwhile ends. Called when it may be, and now
-/// and then. Cost: O(what is held).
+/// Has what CLIENT PAUSE held go on, in slices, if it is over; a script that was killed meanwhile ends.
+/// Called when it may be, and now and then. Cost: O(what is held).
 pub fn resume(work: &Arc<Work>, home: &mut impl Home) {
     let stopped = work.pause.stops_writes(home.log().now_ms);
     home.works().resume(work, stopped);
 }
 
-/// Starts what waited for a place, as far as it is its turn and there are any. Called when a snapshot was closed, and now and
-/// then.
+/// Starts what waited for a place, as far as it is its turn and there are any. Called when a snapshot was
+/// closed, and now and then.
 pub fn retry_waiting(work: &Arc<Work>, home: &mut impl Home) {
     while let Some(ticket) = work.snapshots.next_of(home.log().id) {
         match home.works().take_waiting(ticket) {

@@ -1,9 +1,12 @@
-//! MGET, EXISTS and TOUCH of very many keys: read at a snapshot in the order of their words, in slices, while others are served.
+//! MGET, EXISTS and TOUCH of very many keys: read at a snapshot in the order of their words, in slices, while
+//! others are served.
 //!
 //! - G1: nothing is sent before all keys were read: if whole tables are replaced meanwhile it begins again.
-//! - G3: what it has collected counts as memory of work (`work-max-memory`), and if that is too much it is an error. Once it is sent
-//!   it counts as what every streamed reply keeps (`snapshots.rs` P3), so a client that does not read it is cut off.
-//! - G2: short values are encoded as they are found; of long ones a handle is kept, and written as the socket drains.
+//! - G3: what it has collected counts as memory of work (`work-max-memory`), and if that is too much it is an
+//!   error. Once it is sent it counts as what every streamed reply keeps (`snapshots.rs` P3), so a client
+//!   that does not read it is cut off.
+//! - G2: short values are encoded as they are found; of long ones a handle is kept, and written as the socket
+//!   drains.
 //!
 //! Cost: O(keys), some 0.15 µs each on the loop; memory O(reply), long values not counted.
 
@@ -38,7 +41,7 @@ pub struct Gather {
     counts: bool,
     found: i64,
     pieces: VecDeque<Piece>,
-    /// Of all of them, what they share with the keyspace left out.
+    /// Bytes of all pieces, without those shared with the keyspace.
     piece_bytes: usize,
     /// G3.
     holding: Holding,
@@ -49,7 +52,7 @@ pub struct Gather {
     open: Open,
 }
 
-/// Of the next pieces so many are told, long values among them: those behind are told when it is their turn.
+/// Pieces whose long values are told at a time. Pieces behind them are told in their turn.
 const TOLD: usize = 64;
 
 enum Piece {
@@ -69,8 +72,8 @@ pub struct Reader<'a> {
 }
 
 impl Gather {
-    /// A command of many words that only looks at its keys; None if it is another, each miss is to be notified, or there is no place:
-    /// then it waits as other long work does.
+    /// A command of many words that only looks at its keys; None if it is another, each miss is to be
+    /// notified, or there is no place: then it waits as other long work does.
     pub fn start(
         work: &Arc<Work>,
         reader: Reader<'_>,
@@ -110,7 +113,8 @@ impl Gather {
         }))
     }
 
-    /// Opens the snapshot, or a new one if whole tables were replaced meanwhile (G1); false if none is to be had now.
+    /// Opens the snapshot, or a new one if whole tables were replaced meanwhile (G1); false if none is to be
+    /// had now.
     fn ready(&mut self) -> bool {
         if self.snapshot.as_ref().is_some_and(Snapshot::is_current) {
             return true;

@@ -6,21 +6,23 @@
 //!           └────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! - J1: a worker takes no shard lock: it is demoted, and preempted it would hold the lock for milliseconds. Loops read
-//!   what it needs and commit what it did.
+//! - J1: a worker takes no shard lock: it is demoted, and preempted it would hold the lock for milliseconds.
+//!   Loops read what it needs and commit what it did.
 //! - J2: a job of a client that went is dropped if it only reads; a write that was fully received completes.
-//! - J3: a write that lost `PROTECT_FROM` races (`races.rs`) is protected for `PROTECTED_MS` in each further attempt: writers of
-//!   its keys wait. One that lost `INSIST_FROM` is protected for as long as all its attempts took, and a second at least: one
-//!   that never ends keeps nobody's keys. Protection ends with the delivery: the rest is freed later ([`discard`]), and nobody waits
-//!   for that.
-//! - J4: nothing on the loop grows with the arguments: they are handed over, not copied, and freed by the reclaimer.
+//! - J3: a write that lost `PROTECT_FROM` races (`races.rs`) is protected for `PROTECTED_MS` in each further
+//!   attempt: writers of its keys wait. One that lost `INSIST_FROM` is protected for as long as all its
+//!   attempts took, and a second at least: one that never ends keeps nobody's keys. Protection ends with the
+//!   delivery: the rest is freed later ([`discard`]), and nobody waits for that.
+//! - J4: nothing on the loop grows with the arguments: they are handed over, not copied, and freed by the
+//!   reclaimer.
 //! - J5: writes of one kind that lose to each other go one after the other (`lines.rs`).
-//! - J6: one that has lost, or is the first of them, learns at once when it loses (`job/alarm.rs`): its attempt is *doomed*.
-//! - J7: one that is asked to give its place to others (`snapshots/places.rs`) drops its attempt and starts over behind them.
-//!   One whose client was killed ends, unless its commit is decided.
-//! - J8: what it holds beside the data, its overlay and its reply above all, it takes from what work may hold (`work-max-memory`). If
-//!   there is no room for more it ends with an error, and nothing of it is done. A long reply is kept so until it is sent, and large
-//!   values in it as handles (`assembled.rs`).
+//! - J6: one that has lost, or is the first of them, learns at once when it loses (`job/alarm.rs`): its
+//!   attempt is *doomed*.
+//! - J7: one that is asked to give its place to others (`snapshots/places.rs`) drops its attempt and starts
+//!   over behind them. One whose client was killed ends, unless its commit is decided.
+//! - J8: what it holds beside the data, its overlay and its reply above all, it takes from what work may hold
+//!   (`work-max-memory`). If there is no room for more it ends with an error, and nothing of it is done. A
+//!   long reply is kept so until it is sent, and large values in it as handles (`assembled.rs`).
 
 mod alarm;
 mod run;
@@ -128,7 +130,8 @@ pub enum State {
     /// Keys it needs are not read yet.
     NeedKeys(Wanted),
     Done(Option<Box<dyn Stream>>),
-    /// It was told to stop: what it read was changed meanwhile, others wait for its place, or nobody wants it any more.
+    /// It was told to stop: what it read was changed meanwhile, others wait for its place, or nobody wants it
+    /// any more.
     Stopped,
 }
 

@@ -1,5 +1,5 @@
-//! KEYS and large SCANs, in slices, while others are served in between. KEYS shows every key as it was at one moment, a
-//! segment at a time; SCAN gives its own, weaker guarantee.
+//! KEYS and large SCANs, in slices, while others are served in between. KEYS shows every key as it was at one
+//! moment, a segment at a time; SCAN gives its own, weaker guarantee.
 
 use crate::piece::{Delivery, Desk, Piece, Step, Who};
 use crate::snapshots::{self, Asker, Class, StopSign};
@@ -18,13 +18,14 @@ use stdx::glob::Match;
 /// Bytes of a pattern that are looked at under one lock, and in one slice: some 25 µs.
 const LOOKS: usize = 16 * 1024;
 
-/// Keys on their way through a pattern. What a slice has no time for is decided in the next ones, without a lock.
+/// Keys on their way through a pattern. What a slice has no time for is decided in the next ones, without a
+/// lock.
 #[derive(Default)]
 struct Sieve {
     open: VecDeque<Box<[u8]>>,
     /// How far the first of them is.
     matching: Match,
-    /// What may be looked at yet.
+    /// Steps that may be taken yet.
     looks: usize,
 }
 
@@ -41,7 +42,8 @@ impl Sieve {
         }
     }
 
-    /// Begins a slice: decides what is left of those before, and tells which of them match. False if some are left still.
+    /// Begins a slice: decides what is left of those before, and tells which of them match. False if some are
+    /// left still.
     fn begin(&mut self, pattern: Option<&[u8]>, f: &mut dyn FnMut(&[u8])) -> bool {
         self.looks = LOOKS;
         while let (Some(pattern), Some(key)) = (pattern, self.open.front()) {
@@ -58,7 +60,7 @@ impl Sieve {
     }
 }
 
-/// What of a pattern has to be looked at: nothing of one that matches everything.
+/// The pattern that keys are matched with; None for one that matches everything.
 fn needed(pattern: &[u8]) -> Option<&[u8]> {
     (*pattern != *b"*").then_some(pattern)
 }
@@ -116,8 +118,8 @@ pub struct Scan {
 /// Tells what a walk changed (exec X3).
 pub type Tell = Box<dyn Fn(Changes) + Send>;
 
-/// Whether a SCAN is long: it has a COUNT of more than [`SCAN_AT_ONCE`], or a pattern that may have to be gone through again and
-/// again. None: that is not what it says.
+/// Whether a SCAN is long: it has a COUNT of more than [`SCAN_AT_ONCE`], or a pattern that may have to be
+/// gone through again and again. None: that is not what it says.
 pub fn long_scan(args: Args<'_>) -> Option<(u64, usize)> {
     let cursor = command::options::cursor(args.at(1)).ok()?;
     let options = ScanOptions::parse(args.from(2), &["type"]).ok()?;
@@ -125,7 +127,8 @@ pub fn long_scan(args: Args<'_>) -> Option<(u64, usize)> {
     (options.count > SCAN_AT_ONCE || slow).then_some((cursor, options.count))
 }
 
-/// Whether matching so many keys may take longer than a slice. Only what stands behind a star is looked at again.
+/// Whether matching so many keys may take longer than a slice. Only what stands behind a star is looked at
+/// again.
 fn is_slow(pattern: &[u8], keys: usize) -> bool {
     let before_star = pattern.iter().position(|byte| *byte == b'*').unwrap_or(pattern.len());
     let behind = pattern.len().saturating_sub(before_star + 1);
@@ -133,8 +136,8 @@ fn is_slow(pattern: &[u8], keys: usize) -> bool {
 }
 
 impl Scan {
-    /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]` from a cursor on, so many keys ([`long_scan`]). Cost: O(count · (pattern
-    /// + key)) at best, in slices; memory O(reply).
+    /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]` from a cursor on, so many keys
+    /// ([`long_scan`]). Cost: O(count · (pattern + key)) at best, in slices; memory O(reply).
     pub fn new(
         keyspace: Arc<Keyspace>,
         tell: Tell,
@@ -219,7 +222,7 @@ fn send(pieces: &mut VecDeque<Vec<u8>>, out: &mut Reply, room: usize) -> bool {
     !pieces.is_empty()
 }
 
-/// What goes through many keys on a loop says of itself to get a place.
+/// Describes a walk over many keys that asks for a place.
 pub(super) fn walks(info: &Arc<ClientInfo>, command: &'static str, gone: Arc<AtomicBool>) -> Asker {
     let (sign, words) = (StopSign::default(), Vec::new());
     Asker {
@@ -236,8 +239,8 @@ pub(super) fn walks(info: &Arc<ClientInfo>, command: &'static str, gone: Arc<Ato
 }
 
 impl Keys {
-    /// `KEYS pattern`: cost O(keys · (pattern + key)), in slices of a segment; memory O(reply). It waits if there are too many
-    /// snapshots ([`Keys::open`]).
+    /// `KEYS pattern`: cost O(keys · (pattern + key)), in slices of a segment; memory O(reply). It waits if
+    /// there are too many snapshots ([`Keys::open`]).
     pub fn new(
         work: &Arc<Work>,
         (info, gone, loop_id): (Arc<ClientInfo>, Arc<AtomicBool>, usize),
@@ -275,7 +278,8 @@ impl Keys {
         self.snapshot.is_some()
     }
 
-    /// Makes sure of the snapshot. Opens a new one if whole tables were replaced meanwhile; false if none is to be had now.
+    /// Makes sure of the snapshot. Opens a new one if whole tables were replaced meanwhile; false if none is
+    /// to be had now.
     fn ready(&mut self) -> Result<bool, String> {
         let Some(snapshot) = &self.snapshot else { return Ok(self.reopen()) };
         match snapshot.ended() {
@@ -296,7 +300,8 @@ impl Keys {
         self.snapshot.is_some()
     }
 
-    /// A slice: goes on with keys that are not decided, else through the next segment. False when there is nothing to do.
+    /// A slice: goes on with keys that are not decided, else through the next segment. False when there is
+    /// nothing to do.
     fn collect(&mut self) -> bool {
         let Some(snapshot) = &self.snapshot else { return true };
         let (pattern, now, encoded, found) =

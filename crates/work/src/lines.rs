@@ -1,8 +1,9 @@
 //! Lines: long writes that lose to each other go one after the other.
 //!
-//! Long work runs beside everything else, and runs again if what it read was changed meanwhile. Ten clients that all have one
-//! list changed in its middle would lose to each other, nine times out of ten at first. So who lost a race stands in the
-//! line of its kind, which is the same command or script with the same first key, and so does who comes while there is one.
+//! Long work runs beside everything else, and runs again if what it read was changed meanwhile. Ten clients
+//! that all have one list changed in its middle would lose to each other, nine times out of ten at first. So
+//! who lost a race stands in the line of its kind, which is the same command or script with the same first
+//! key, and so does who comes while there is one.
 //!
 //! ```text
 //! a race is lost ─┐                  ┌─ first ──► snapshot, thread, commit (attempt) ──► answered: the next is first
@@ -10,10 +11,11 @@
 //! ```
 //!
 //! - Q1: different work on the same keys races as ever: nobody's short write waits for somebody's long one.
-//! - Q2: who waits holds nothing, no snapshot, no thread and no lock, and the first waits for nobody in a line. So no two
-//!   wait for each other.
-//! - Q3: the first gives up its place when it is answered, at the latest when it is dropped. One that has been first for
-//!   [`FIRST_NS`] while others wait is first no more: it may never end, and the next races with it.
+//! - Q2: who waits holds nothing, no snapshot, no thread and no lock, and the first waits for nobody in a
+//!   line. So no two wait for each other.
+//! - Q3: the first gives up its place when it is answered, at the latest when it is dropped. One that has
+//!   been first for [`FIRST_NS`] while others wait is first no more: it may never end, and the next races
+//!   with it.
 //! - Q4: a line nobody waits in ends with its first.
 //! - Q5: who waited is told for how long, and who was first when it came.
 //! - Q6: where there is no line, asking costs one load; else O(1), and O(n) for a first key of n bytes.
@@ -80,8 +82,8 @@ impl Lines {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Lets work pass that is about to open its snapshot, unless it has to wait in the line of its kind: then it comes back by
-    /// [`Letter::First`]. Work that has lost a race opens a line if there is none.
+    /// Lets work pass that is about to open its snapshot, unless it has to wait in the line of its kind: then
+    /// it comes back by [`Letter::First`]. Work that has lost a race opens a line if there is none.
     pub fn stand<L: Long>(self: &Arc<Lines>, mut work: Box<L>) -> Option<Box<L>> {
         let attempt = work.attempt();
         let lost = attempt.races.lost > 0;

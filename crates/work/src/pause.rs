@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 /// See the module.
 #[derive(Default)]
 pub struct Pause {
-    /// 0: there is none. Else when it ends (milliseconds since 1970), shifted, and in the last bit whether it is one of writes only.
+    /// 0: there is none. Else when it ends (milliseconds since 1970), shifted, and in the last bit whether it
+    /// is one of writes only.
     word: AtomicU64,
     /// Long writes on their way that it holds.
     pub held: AtomicUsize,

@@ -7,8 +7,10 @@
 //! ```
 //!
 //! - E1: a piece does what takes some 10 µs, and says what is left.
-//! - E2: a piece tells nobody what it changed: it puts that on the desk. The caller tells it, and delivers the reply then (exec X3).
-//! - E3: a piece that belongs to no thread and no line is in one place: a loop's queue, its waiting room, or a letter.
+//! - E2: a piece tells nobody what it changed: it puts that on the desk. The caller tells it, and delivers
+//!   the reply then (exec X3).
+//! - E3: a piece that belongs to no thread and no line is in one place: a loop's queue, its waiting room, or
+//!   a letter.
 
 use crate::reading::ReadKeys;
 use crate::watch::{AT_A_STRETCH, Watch};
@@ -29,7 +31,8 @@ pub struct Who {
     pub loop_id: usize,
 }
 
-/// Long work that a loop does in slices (works L1 to L3). Jobs, bulks, KEYS, scripts, rows and registrations are its kinds.
+/// Long work that a loop does in slices (works L1 to L3). Jobs, bulks, KEYS, scripts, rows and registrations
+/// are its kinds.
 pub trait Piece: Send {
     /// Does the next slice.
     fn advance(self: Box<Self>, desk: &mut Desk<'_>) -> Step;

@@ -1,11 +1,13 @@
 //! Threads for long work, made as they are needed: they stay, and take what was queued in order.
 //!
-//! - P1: a job finds a thread at once unless the most of them run. How many run at a time is not the pool's affair: who
-//!   has a thread takes turns (`stdx::turns`), so that a short job does not wait for long ones.
-//! - P2: the threads are demoted (`stdx::threads::demote`): an event loop that has something to do goes first.
-//! - P3: there are threads of both ranks (`crowd.rs`), and as many of each as there may be; a job goes to those of the rank
-//!   it has when it comes, unless there are none of it and none can be made.
-//! - P4: of those that sleep the one is woken that did something last: the others, with their interpreters, stay out of the caches.
+//! - P1: a job finds a thread at once unless the most of them run. How many run at a time is not the pool's
+//!   affair: who has a thread takes turns (`stdx::turns`), so that a short job does not wait for long ones.
+//! - P2: the threads are demoted (`stdx::threads::demote`): an event loop that has something to do goes
+//!   first.
+//! - P3: there are threads of both ranks (`crowd.rs`), and as many of each as there may be; a job goes to
+//!   those of the rank it has when it comes, unless there are none of it and none can be made.
+//! - P4: of those that sleep the one is woken that did something last: the others, with their interpreters,
+//!   stay out of the caches.
 
 use observe::crowd::Rank;
 use parking_lot::{Mutex, MutexGuard};
@@ -18,7 +20,7 @@ struct Queue<J> {
     jobs: VecDeque<J>,
     /// Threads without a job, also those that were woken for one.
     idle: usize,
-    /// Those that sleep, the last of them last.
+    /// Sleeping threads; the last to fall asleep is last.
     sleeping: Vec<Thread>,
     threads: usize,
     ended: bool,
@@ -33,14 +35,14 @@ struct Ranked<J> {
 
 /// See the module.
 pub struct Pool<J> {
-    /// What its threads' names begin with.
+    /// The beginning of its threads' names.
     name: &'static str,
     /// Threads of each rank at most.
     most: usize,
     ranks: [Ranked<J>; 2],
 }
 
-/// What a thread of a pool takes its jobs from.
+/// A thread's end of a pool, which gives it jobs.
 pub struct Taker<J> {
     pool: Arc<Pool<J>>,
     rank: Rank,
@@ -59,7 +61,8 @@ impl<J: Send + 'static> Pool<J> {
         &self.ranks[rank as usize]
     }
 
-    /// Queues a job; `work` is what a thread does that has to be made for it. Cost: microseconds; some 50 with a new thread.
+    /// Queues a job; `work` is what a thread does that has to be made for it. Cost: microseconds; some 50
+    /// with a new thread.
     pub fn submit(self: &Arc<Self>, job: J, rank: Rank, work: impl FnOnce(&Taker<J>) + Send + 'static) {
         let ranked = self.of(rank);
         let mut queue = ranked.queue.lock();
@@ -148,7 +151,7 @@ impl<J> Taker<J> {
             queue.sleeping.push(me.clone());
             MutexGuard::unlocked(&mut queue, thread::park);
             queue.idle -= 1;
-            // Who was not called still stands there.
+            // A thread that woke by itself is still in the list.
             queue.sleeping.retain(|thread| thread.id() != me.id());
         }
     }

@@ -4,7 +4,8 @@
 //! chunks: [ words: SET k v INCR n …   entries: (SET, from 0) (INCR, from 3) … ] [ … ]     256 commands each
 //! ```
 //!
-//! - Q1: nothing of it is ever copied or freed as a whole on a loop: chunks are handed over, and freed by the reclaimer.
+//! - Q1: nothing of it is ever copied or freed as a whole on a loop: chunks are handed over, and freed by the
+//!   reclaimer.
 //! - Q2: what EXEC has to know of the commands is counted as they come.
 //!
 //! Cost: `push` O(words), no allocation for most commands; `at` O(1).
@@ -19,7 +20,7 @@ use stdx::budget::{Budget, Full, Holding};
 const CHUNK: usize = 256;
 /// A command of so many bytes or words has an allocation of its own.
 const OWN: usize = 1024;
-/// What a command takes besides its words.
+/// Bytes of a command besides its words.
 const ENTRY: usize = size_of::<Entry>();
 /// So many databases may be emptied under locks.
 const FLUSHES: usize = 4;
@@ -143,8 +144,8 @@ impl Queue {
         self.keyed == self.len
     }
 
-    /// Whether the `i`-th command changes which scripts and functions there are, and one behind it may look for them.
-    /// `drafted`: one before it did.
+    /// Whether the `i`-th command changes which scripts and functions there are, and one behind it may look
+    /// for them. `drafted`: one before it did.
     pub fn changes_code(&self, i: usize, drafted: bool) -> bool {
         (drafted || i < self.looked_until) && self.at(i).0.is(facts::CHANGES_CODE)
     }
@@ -184,7 +185,8 @@ impl Queue {
         self.len += 1;
         self.words += args.len();
         self.bytes += bytes + 16 * args.len();
-        // Every share has a part that is granted whatever the rest holds, so the words of one queue are one share.
+        // Every share has a part that is granted whatever the rest holds, so the words of one queue are one
+        // share.
         kept.iter().for_each(|kept| kept.give_up_share());
         self.own += ENTRY + bytes + 8 * args.len();
         self.writes += usize::from(command.is_write());
@@ -235,7 +237,8 @@ impl Queue {
         self.chunks[i / CHUNK].at(i % CHUNK)
     }
 
-    /// The words of the `i`-th command, if they are many: whoever keeps them takes a share. Panics past the end.
+    /// The words of the `i`-th command, if they are many: whoever keeps them takes a share. Panics past the
+    /// end.
     #[inline]
     pub fn kept(&self, i: usize) -> Option<Arc<OwnedArgs>> {
         match &self.chunks[i / CHUNK].entries[i % CHUNK].words {
@@ -244,7 +247,8 @@ impl Queue {
         }
     }
 
-    /// Brings the `i`-th command nearer to the cache: first its entry, then the places of its words, then the words.
+    /// Brings the `i`-th command nearer to the cache: first its entry, then the places of its words, then the
+    /// words.
     #[inline]
     pub fn prefetch(&self, i: usize, step: usize) {
         let chunk = &self.chunks[i / CHUNK];
@@ -392,8 +396,7 @@ mod tests {
 
     #[test]
     fn what_waits_for_the_commit_is_known() {
-        let is =
-            |name: &str| is_deed(command::places::all().iter().find(|command| command.name == name).unwrap());
+        let is = |name: &str| is_deed(command::places::all().iter().find(|row| row.name == name).unwrap());
         assert!(["subscribe", "config|set", "publish", "echo"].iter().all(|name| is(name)));
         assert!(!["select", "eval", "fcall", "script|load", "get", "keys"].iter().any(|name| is(name)));
     }

@@ -1,4 +1,5 @@
-//! Who may hold a snapshot, for how long, and what becomes of those who held theirs for too long.
+//! Snapshots: which work may hold one, for how long, and how a holder is ended that keeps its own for too
+//! long.
 //!
 //! ```text
 //! open ──none free, or others wait already──► queue (`snapshots/places.rs`) ──a snapshot is closed──► Letter::Snapshot
@@ -7,9 +8,10 @@
 //! ```
 //!
 //! - P1: who gets a place, and who gives one up, `snapshots/places.rs` says. Only loops take its lock.
-//! - P2: whoever waited is told for how long, and who had the oldest snapshot then, also when that one's client has gone.
-//! - P3: replies that stream hold no snapshot but values; what of those lives for them alone is counted with what is kept
-//!   for snapshots, and their clients are cut off when it is too much or for too long.
+//! - P2: whoever waited is told for how long, and who had the oldest snapshot then, also when that one's
+//!   client has gone.
+//! - P3: replies that stream hold no snapshot but values; what of those lives for them alone is counted with
+//!   what is kept for snapshots, and their clients are cut off when it is too much or for too long.
 //! - P4: a value lives for streamed replies alone if as many of them hold it as it has owners.
 
 mod places;
@@ -29,7 +31,8 @@ pub struct Snapshots {
     keyspace: Arc<Keyspace>,
     post: Post,
     places: Mutex<places::Table>,
-    /// The loop of somebody who waits, plus one; 0: nobody does. A demoted thread asks, and takes no lock a loop may want.
+    /// The loop of somebody who waits, plus one; 0: nobody does. A demoted thread asks, and takes no lock a
+    /// loop may want.
     some_loop: AtomicUsize,
     /// Per loop: what replies that are being streamed keep alive, as of its last look.
     streams: Mutex<Vec<Vec<Streamed>>>,
@@ -70,8 +73,8 @@ impl Snapshots {
         }
     }
 
-    /// A snapshot for a client's long work, if it is its turn; else it queues up and is told by [`Letter::Snapshot`].
-    /// `queued`: it waits already.
+    /// A snapshot for a client's long work, if it is its turn; else it queues up and is told by
+    /// [`Letter::Snapshot`]. `queued`: it waits already.
     pub fn open(&self, loop_id: usize, asker: Asker, queued: &mut Option<Queued>) -> Option<Snapshot> {
         let began_ns = stdx::clock::mono_ns();
         let mut places = self.swept();
@@ -184,7 +187,7 @@ impl Snapshots {
         self.streamed.load(Relaxed)
     }
 
-    /// What lives only for streamed replies: whose owners all are such (P4).
+    /// The values that only streamed replies keep alive: all their owners are such replies (P4).
     fn only_streamed(&self, now_ms: u64) -> Vec<Streamed> {
         let streams = self.streams.lock();
         let old = streams
@@ -200,7 +203,7 @@ impl Snapshots {
     }
 }
 
-/// What a streamed reply keeps alive.
+/// A value that a streamed reply keeps alive.
 #[derive(Clone, Copy, Debug)]
 pub struct Streamed {
     pub client: u64,
@@ -210,14 +213,16 @@ pub struct Streamed {
     pub held: command::Held,
 }
 
-/// What is smaller is not worth a look.
+/// Least size of a value that is looked at.
 const LARGE: usize = 64 * 1024;
-/// A reply that is streamed for less long is not looked at: loops look ten times a second, each at its own time.
+/// A reply that is streamed for less long is not looked at: loops look ten times a second, each at its own
+/// time.
 const SETTLED_MS: u64 = 1000;
 
 impl Snapshots {
-    /// Frees what nobody reads any more, and ends those who keep too much of it, or for too long: these clients lose their
-    /// snapshots. Called by one loop, now and then. Cost: O(shards), and O(n) for n replies that are being streamed.
+    /// Frees what nobody reads any more, and ends those who keep too much of it, or for too long: these
+    /// clients lose their snapshots. Called by one loop, now and then. Cost: O(shards), and O(n) for n
+    /// replies that are being streamed.
     pub fn tend(&self, limits: Limits, mono_ms: u64, now_ms: u64) -> Vec<u64> {
         let kept = self.tend_streams(limits, now_ms);
         let revoked = self.keyspace.limit_snapshots(mono_ms, limits, kept);
@@ -244,7 +249,8 @@ impl Snapshots {
         ended
     }
 
-    /// Cuts off clients that read something too slowly that lives only for that (P3). Gives the bytes that do.
+    /// Cuts off clients that read something too slowly that lives only for that (P3). Gives the bytes that
+    /// do.
     fn tend_streams(&self, limits: Limits, now_ms: u64) -> u64 {
         let only = self.only_streamed(now_ms);
         let mut roots: HashMap<usize, u64> = HashMap::new();

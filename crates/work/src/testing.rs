@@ -110,7 +110,8 @@ impl Loop {
         drive::receive(&self.work, &mut self.home, letter, done);
     }
 
-    /// The clients that are answered when there is nothing left to do. In no order: works take turns by the clock.
+    /// The clients that are answered when there is nothing left to do. In no order: works take turns by the
+    /// clock.
     pub(crate) fn answered(&mut self) -> Vec<u64> {
         let mut done = Vec::new();
         while self.home.works.any() {

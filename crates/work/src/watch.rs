@@ -65,9 +65,10 @@ impl Watch {
         !self.keys.is_empty() || self.others.is_some()
     }
 
-    /// Has what decided long commits have still to write of watched keys written, [`AT_A_STRETCH`] keys at a time; true if some are
-    /// left. `last` is the last of them, `told` gets what is to be told. A snapshot shows what was decided before it, but the watches'
-    /// mark is set only when it is written: so this comes between the snapshot and the look at the mark.
+    /// Has what decided long commits have still to write of watched keys written, [`AT_A_STRETCH`] keys at a
+    /// time; true if some are left. `last` is the last of them, `told` gets what is to be told. A snapshot
+    /// shows what was decided before it, but the watches' mark is set only when it is written: so this comes
+    /// between the snapshot and the look at the mark.
     ///
     /// Cost: O([`AT_A_STRETCH`] · log keys).
     pub fn settle_some(

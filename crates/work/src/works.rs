@@ -1,9 +1,11 @@
-//! Long work on a loop: it is done in slices between serving clients. Keys are read at a snapshot, commits go on.
+//! Long work on a loop: it is done in slices between serving clients. Keys are read at a snapshot, commits go
+//! on.
 //!
 //! - L1: a slice ends after [`SLICE_NS`], between two batches of [`KEYS`] keys.
 //! - L2: pieces of work take turns, so that a small one does not wait for a large one.
-//! - L3: while CLIENT PAUSE stops writes no commit is decided: what is on its way stays as it is, its snapshot open, and goes on
-//!   when the pause ends. What has not begun to commit gives its place to those who wait, and runs again.
+//! - L3: while CLIENT PAUSE stops writes no commit is decided: what is on its way stays as it is, its
+//!   snapshot open, and goes on when the pause ends. What has not begun to commit gives its place to those
+//!   who wait, and runs again.
 
 use crate::lines::Lines;
 use crate::pause::Pause;
@@ -29,7 +31,7 @@ pub struct Work {
     pub workers: Workers,
     /// Jobs and scripts take turns.
     pub turns: Arc<Turns>,
-    /// What happened, and which rank their threads take.
+    /// Counters and logs, and the rank of each thread.
     pub observe: Arc<Observe>,
     /// Snapshots that are open, and work that waits for a place.
     pub snapshots: Snapshots,
@@ -112,7 +114,8 @@ impl Works {
         self.paused.push((stdx::clock::mono_ns(), piece));
     }
 
-    /// Goes on with the pieces that CLIENT PAUSE held, if they may or have to. `stopped`: the pause goes on. O(what is held).
+    /// Goes on with the pieces that CLIENT PAUSE held, if they may or have to. `stopped`: the pause goes on.
+    /// O(what is held).
     pub fn resume(&mut self, work: &Work, stopped: bool) {
         if self.paused.is_empty() {
             return;

@@ -42,7 +42,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     .doc("generic", "1.0.0", TRIP, "Makes keys of values in serialized form."),
     Command::new("migrate", -6, Run::Exec, WRITE | MOVABLEKEYS, acl::KEYSPACE | acl::DANGEROUS)
         .portable(100)
-        .facts(facts::CHANGES | facts::MANY_WORDS | facts::KEY_WORDS)
+        .facts(facts::CHANGES | facts::MANY_WORDS | facts::KEY_WORDS | facts::KEYS_BEHIND)
         .keys(&[KeySpec::one(3, MOVED), MOVED_TOO])
         .tips(&["nondeterministic_output"])
         .effect(Effect::Noted)
@@ -320,8 +320,8 @@ fn note_one(cx: &mut Cx<'_, '_>, key: &[u8], at: Option<u64>, payload: &[u8]) {
     cx.effect(&[b"RESTORE", key, time, &payload, b"REPLACE", b"ABSTTL"]);
 }
 
-/// The payload that makes the value of the key. Fields that had expired when it was read are in it no more. O(1)
-/// but for a hash with times.
+/// The payload that makes the value of the key. Fields that had expired when it was read are in it no more.
+/// O(1) but for a hash with times.
 fn fresh<'p>(cx: &mut Cx<'_, '_>, key: &[u8], payload: &'p [u8]) -> Cow<'p, [u8]> {
     let has_times = payload.first().is_some_and(|kind| HASHES_WITH_TIMES.contains(kind));
     if !has_times || !cx.view.listens() {

@@ -101,7 +101,7 @@ pub(crate) static COMMANDS: &[Command] = &[
                     "Makes a script known without running it.",
                 ),
             Command::new("script|show", 3, Run::Exec, NOSCRIPT | STALE, acl::SCRIPTING)
-                .facts(facts::ENGINE)
+                .facts(facts::ENGINE | facts::SHOWS_SCRIPT)
                 .doc("scripting", "8.0.0", "O(1).", "The text of a known script."),
         ]),
 ];

@@ -5,7 +5,8 @@
 //!                                     └─► too much waits: writers are held    └─► durable: replies leave
 //! ```
 //!
-//! - A1: a log that has no base yet has a file [`UNFINISHED`] beside it, and no reply waits for it. A start puts such a log aside.
+//! - A1: a log that has no base yet has a file [`UNFINISHED`] beside it, and no reply waits for it. A start
+//!   puts such a log aside.
 
 use super::Files;
 use config::Config;
@@ -245,7 +246,8 @@ impl Files {
         Ok(())
     }
 
-    /// Begins the log of a server that had none. What the snapshot holds becomes its base before anybody is served.
+    /// Begins the log of a server that had none. What the snapshot holds becomes its base before anybody is
+    /// served.
     fn begin_log(&self, server: &Arc<Server>, load: &Load) -> Result<(), String> {
         let snapshot = self.snapshot();
         if snapshot.exists() {
@@ -313,8 +315,8 @@ impl Files {
         Ok(())
     }
 
-    /// Ends the log: what was told is written, if that can be. An operator who ends a log that cannot be written gives up what
-    /// waits for it.
+    /// Ends the log: what was told is written, if that can be. An operator who ends a log that cannot be
+    /// written gives up what waits for it.
     pub(super) fn end_log(&self, server: &Arc<Server>) {
         let ended = self.drain(server).and(self.stop_log(server));
         if let Err(why) = ended {
@@ -528,7 +530,8 @@ fn put_aside(dir: &Path, why: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Settings of the log changed, or it is to begin or end (CONFIG SET). Both take place on threads of their own.
+/// Settings of the log changed, or it is to begin or end (CONFIG SET). Both take place on threads of their
+/// own.
 pub struct LogObserver(pub Weak<Server>);
 
 impl config::Observer for LogObserver {

@@ -78,7 +78,8 @@ fn a_script_that_remembers_without_end_is_ended_and_costs_nobody_a_key() {
     nothing_is_left(&mut other, loops.len() as u64);
 }
 
-/// Every request may hold a little whatever the others hold, but those that one MULTI keeps are one piece of work.
+/// Every request may hold a little whatever the others hold, but those that one MULTI keeps are one piece of
+/// work.
 #[test]
 fn a_transaction_of_many_requests_that_are_long_each_is_bounded() {
     let Some((server, mut other)) = full_server() else { return };

@@ -1,7 +1,7 @@
-//! CLIENT: what connections are there, and what they may do.
+//! CLIENT: lists connections and acts on them.
 //!
-//! Lists are written in slices, so that they hold nobody up however many connections there are. Everything that acts on
-//! another client goes to its loop by mail.
+//! A list is written in slices, so it delays no other client however many connections there are. Whatever
+//! acts on another client goes to its loop by mail.
 
 use super::connection::{USER, is_plain, set_name};
 use super::{Act, PLAIN, Row, help};
@@ -149,9 +149,10 @@ fn on_off(word: &[u8]) -> Result<bool, Error> {
     }
 }
 
-// ----- what connections there are --------------------------------------------------------------------------------
+// ----- lists of connections
+// ---------------------------------------------------------------------------------
 
-/// Clients looked at in one slice.
+/// Clients that one slice visits.
 const SLICE: usize = 32;
 
 fn info(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
@@ -161,7 +162,7 @@ fn info(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// `CLIENT LIST [filter value ...]`: O(clients), in slices.
+/// `CLIENT LIST [filter value ...]`. Cost: O(clients), in slices.
 fn list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let search = Search::new(act, Filter::parse(args, Form::List)?);
     let few = search.is_short();
@@ -173,7 +174,7 @@ fn list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Stream(Box::new(listing)))
 }
 
-/// A list being written: described page by page, then sent page by page, for its length comes first.
+/// A list under way. It is written page by page and then sent page by page, because its length comes first.
 struct Listing {
     search: Search,
     pages: VecDeque<Vec<u8>>,
@@ -202,7 +203,7 @@ impl Stream for Listing {
     }
 }
 
-/// One line of CLIENT LIST.
+/// Writes a client's line of CLIENT LIST.
 fn describe(client: &ClientInfo, now_ms: u64, out: &mut Vec<u8>) {
     let seconds = |since: u64| now_ms.saturating_sub(since) / 1000;
     let text = client.text.lock().clone();
@@ -247,7 +248,7 @@ fn describe(client: &ClientInfo, now_ms: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(line.as_bytes());
 }
 
-/// What a connection takes besides its buffers, roughly.
+/// Memory of a connection besides its buffers, in bytes, roughly.
 const CLIENT_BYTES: u64 = 1500;
 
 fn flags(client: &ClientInfo) -> String {
@@ -272,7 +273,8 @@ fn flags(client: &ClientInfo) -> String {
     out
 }
 
-// ----- choosing some -----------------------------------------------------------------------------------------------
+// ----- filters
+// ----------------------------------------------------------------------------------------------
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
@@ -280,12 +282,12 @@ enum Form {
     Kill,
 }
 
-/// What CLIENT LIST and CLIENT KILL look for: every filter must fit.
+/// The filters of CLIENT LIST and CLIENT KILL. A client has to pass all of them.
 #[derive(Default)]
 struct Filter {
     ids: Option<Vec<u64>>,
     pubsub: Option<bool>,
-    /// A type of which there never is any (primaries and replicas).
+    /// The type asked for has no clients here (primaries and replicas).
     nobody: bool,
     address: Option<Vec<u8>>,
     local_address: Option<Vec<u8>>,
@@ -309,11 +311,11 @@ impl Filter {
         Ok(filter)
     }
 
-    /// `LIST ID` takes as many numbers as follow.
+    /// Reads the numbers of `LIST ID`, as many as follow.
     fn listed_ids(&mut self, args: Args<'_>, from: usize) -> Result<usize, Error> {
         let mut end = from;
         while let Some(id) = args.get(end).and_then(stdx::num::parse_i64) {
-            // A negative number is nobody's.
+            // No client has a negative number.
             self.ids.get_or_insert_default().push(u64::try_from(id).unwrap_or(0));
             end += 1;
         }
@@ -379,13 +381,13 @@ impl Filter {
     }
 }
 
-/// A walk over the clients that fit, in the order asked for, or of age.
+/// A walk over the clients that pass the filters, in the order asked for, or by age.
 struct Search {
     server: Arc<Server>,
     filter: Filter,
     me: u64,
     now_ms: u64,
-    /// Last client visited, or how many of the listed ones were.
+    /// The last client visited, or the count of listed ones that were.
     after: u64,
 }
 
@@ -395,12 +397,12 @@ impl Search {
         Search { server, filter, me, now_ms: act.local.log.now_ms, after: 0 }
     }
 
-    /// Whether it is over within a quantum.
+    /// Whether the walk takes less than a quantum.
     fn is_short(&self) -> bool {
         self.filter.ids.as_ref().map_or(self.server.observe.clients.len(), Vec::len) <= SLICE
     }
 
-    /// Visits a slice of the clients; those that fit, None after the last. O(SLICE).
+    /// Visits a slice of the clients and gives those that pass. None: after the last. O(SLICE).
     fn next(&mut self) -> Option<Vec<Arc<ClientInfo>>> {
         let clients = &self.server.observe.clients;
         let mut page: Vec<_> = match &self.filter.ids {
@@ -421,9 +423,11 @@ impl Search {
     }
 }
 
-// ----- acting on others --------------------------------------------------------------------------------------------
+// ----- acting on others
+// -------------------------------------------------------------------------------------
 
-/// `CLIENT KILL ip:port`, or with filters: O(clients), in slices. Whoever kills itself still gets the answer.
+/// `CLIENT KILL ip:port`, or with filters. A client that kills itself still gets the answer. Cost:
+/// O(clients), in slices.
 fn kill(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let old = args.len() == 3;
     let filter = match old {
@@ -442,7 +446,7 @@ fn kill(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Stream(Box::new(killing)))
 }
 
-/// Clients being killed, a slice at a time; the answer comes at the end.
+/// Kills clients a slice at a time; the answer comes at the end.
 struct Killing {
     search: Search,
     old: bool,
@@ -513,13 +517,14 @@ fn unblock(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     };
     let client = command::options::int(args.at(2))?;
     if act.in_multi {
-        // Taking the client off its keys needs locks, and the transaction may hold some.
+        // Taking the client off its keys takes locks, and the transaction may hold some.
         return Err(Error::new("ERR CLIENT UNBLOCK is not allowed in a transaction"));
     }
     let (park, id) = (&act.server.park, u64::try_from(client).unwrap_or(0));
     let waiter = crate::blocking::leave(act.server, act.local, id);
     if waiter.is_none() && park.holds(id) {
-        // A writer tries to serve it at this moment. Only when that has ended is it known whether it waits.
+        // A writer is serving the client at this moment. Whether the client still waits is known only after
+        // that.
         return Ok(crate::held::retry(act.session, act.local));
     }
     act.out.int(waiter.is_some().into());
@@ -535,7 +540,8 @@ fn unblock(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-// ----- client-side caching: not yet --------------------------------------------------------------------------------
+// ----- client-side caching: not yet
+// -------------------------------------------------------------------------
 
 fn getredir(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     act.out.int(-1);

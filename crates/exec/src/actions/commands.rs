@@ -1,4 +1,4 @@
-//! COMMAND and ACL CAT: what the table of commands says, in the forms clients and tools read.
+//! COMMAND and ACL CAT: the facts of the table of commands, in the forms that clients and tools read.
 
 use super::{Act, PLAIN, Row, help};
 use crate::Flow;
@@ -64,7 +64,7 @@ fn info_all(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     tell(act, registry::callable().iter().map(|command| Some(*command)).collect())
 }
 
-/// Facts about some commands, as a stream: all of them take longer than a loop has.
+/// Streams the facts of some commands. All commands together take longer than a quantum.
 fn tell(act: &mut Act<'_, '_>, commands: Vec<Option<&'static Command>>) -> Result<Flow, Error> {
     act.out.array(commands.len());
     let mut facts = Facts { commands, next: 0 };
@@ -94,7 +94,7 @@ impl Stream for Facts {
     }
 }
 
-/// `COMMAND INFO [name ...]`: a null for each name there is no command of.
+/// `COMMAND INFO [name ...]`: a null for each unknown name. Cost: O(commands), in slices.
 fn info(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if args.len() == 2 {
         return info_all(act, args);
@@ -102,7 +102,7 @@ fn info(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     tell(act, args.from(2).iter().map(by_full_name).collect())
 }
 
-/// The ten facts of COMMAND INFO.
+/// Writes the ten facts of COMMAND INFO.
 fn facts(out: &mut Reply, command: &Command) {
     let (first, last, step) = legacy_range(command.keys);
     out.array(10);
@@ -126,8 +126,8 @@ fn facts(out: &mut Reply, command: &Command) {
     command.subs.iter().for_each(|sub| facts(out, sub));
 }
 
-/// First key, last key and step, as clients knew them before there were key specifications: of the specifications that
-/// are plain ranges, those that continue each other.
+/// First key, last key and step, as clients knew them before key specifications. They come from those plain
+/// ranges that continue each other.
 fn legacy_range(specs: &[KeySpec]) -> (i64, i64, i64) {
     let ranges = specs.iter().filter_map(|spec| match (spec.begin, spec.find) {
         (Begin::Index(first), Find::Range { last, step, limit: 0 }) => {
@@ -208,10 +208,10 @@ fn uses(out: &mut Reply, uses: Use) {
     uses.0.iter().for_each(|name| out.simple(name));
 }
 
-/// Bytes of a pattern that take long to be held against all names.
+/// Length from which on a pattern takes long to compare with all names, in bytes.
 const LONG: usize = 256;
 
-/// `COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN glob]`: subcommands are listed like commands.
+/// `COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN glob]`: names, with those of subcommands.
 fn list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let fits: Box<dyn Fn(&Command) -> bool> = match args.len() {
         2 => Box::new(|_| true),
@@ -276,7 +276,8 @@ fn whoami(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// `COMMAND GETKEYS` and `GETKEYSANDFLAGS`, followed by a whole command.
+/// `COMMAND GETKEYS` and `GETKEYSANDFLAGS`, followed by a whole command. Errors: it is no command, or has no
+/// keys.
 fn keys(act: &mut Act<'_, '_>, args: Args<'_>, with_uses: bool) -> Result<Flow, Error> {
     let given = args.from(2);
     let command = registry::find(given.at(0)).ok_or(Error::new("ERR Invalid command specified"))?;
@@ -292,8 +293,8 @@ fn keys(act: &mut Act<'_, '_>, args: Args<'_>, with_uses: bool) -> Result<Flow, 
     }
     let mut found: Vec<(usize, Use)> = Vec::new();
     let told = command.each_key(given, &mut |at, uses| found.push((at, uses)));
-    if command.name == "migrate" && found.len() > 1 {
-        // An empty one stands for the keys behind KEYS; beside another there must be none.
+    if command.is(facts::KEYS_BEHIND) && found.len() > 1 {
+        // An empty key stands for the keys behind KEYS; with any other, KEYS must be absent.
         let stands_for_others = given.at(3).is_empty();
         found.retain(|(at, _)| stands_for_others && *at != 3);
     }
@@ -320,9 +321,9 @@ fn keys(act: &mut Act<'_, '_>, args: Args<'_>, with_uses: bool) -> Result<Flow, 
 const BITFIELD_OPTIONS: OptionWords =
     OptionWords { from: 2, takes: &[("get", 2), ("set", 3), ("incrby", 3), ("overflow", 1)] };
 
-/// What a command whose options decide does with its key.
+/// The use of a key by a command whose options decide it.
 fn settled(command: &Command, args: Args<'_>, usage: Use) -> Use {
-    // The value SET stores is no option, whatever it says.
+    // The value that SET stores is no option, whatever its text.
     let first = if command.is(facts::SETS) { 3 } else { 2 };
     let has = |words: &[&str]| args.iter().skip(first).any(|arg| words.iter().any(|word| is(arg, word)));
     match command.name {

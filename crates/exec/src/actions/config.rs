@@ -1,4 +1,4 @@
-//! CONFIG, and what follows when a setting changes.
+//! CONFIG, and the consequences of a changed setting.
 
 use super::{Act, PLAIN, Row, aside, elsewhere, help};
 use crate::Flow;
@@ -30,7 +30,7 @@ const HELP: &[&str] = &[
     "    Change settings: all of these or, if one is wrong, none.",
 ];
 
-/// Bytes of a pattern that take long to be held against all names.
+/// Length from which on a pattern takes long to compare with all names, in bytes.
 const LONG: usize = 256;
 
 fn get(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
@@ -42,7 +42,7 @@ fn get(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
             out.bulk(value);
         }
     };
-    // Each pattern is held against all names.
+    // Each pattern is compared with all names.
     let many =
         args.len() > 8 || args.from(2).iter().any(|pattern| pattern.contains(&b'*') || pattern.len() > LONG);
     if many {
@@ -78,9 +78,8 @@ fn reset_stat(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// Writes and syncs a file, so on a thread of its own, not the clerk's: who asks for INFO does not wait for the disk. A
-/// transaction, which holds its locks until the answer is there,
-/// cannot have it.
+/// `CONFIG REWRITE`: writes and syncs the file on a thread of its own, so INFO on the clerk does not wait for
+/// the disk. Errors: it fails; a transaction, which would hold its locks until the answer, cannot have it.
 fn rewrite(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     if act.in_multi || act.in_script {
         return Err(Error::new(
@@ -94,7 +93,7 @@ fn rewrite(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     })
 }
 
-/// Keeps what other crates read in step with the settings.
+/// Passes changed settings on to the other crates.
 struct Follower {
     keyspace: Arc<Keyspace>,
     memory: Arc<Memory>,

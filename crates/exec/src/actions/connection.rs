@@ -1,6 +1,6 @@
 //! PING, ECHO, AUTH, HELLO, SELECT, QUIT, RESET.
 //!
-//! There is one user, `default`. With no `requirepass` any password is right for it, as in Redis.
+//! There is one user, `default`. Without `requirepass` every password is right for it, as in Redis.
 
 use super::{Act, PLAIN, Row, aside};
 use crate::Flow;
@@ -82,7 +82,7 @@ fn is_right(server: &Server, user: &[u8], password: &[u8]) -> bool {
     user == USER && (expected.is_empty() || same(&expected, password))
 }
 
-/// Compares in a time that tells nothing about where the two differ.
+/// Compares in constant time: the duration does not show where the two differ.
 pub(crate) fn same(expected: &[u8], given: &[u8]) -> bool {
     let differing = given.iter().enumerate().fold(0, |bits, (i, byte)| {
         bits | (byte ^ expected.get(i % expected.len().max(1)).copied().unwrap_or(0))
@@ -90,7 +90,7 @@ pub(crate) fn same(expected: &[u8], given: &[u8]) -> bool {
     std::hint::black_box(differing) == 0 && given.len() == expected.len()
 }
 
-/// What `HELLO` is asked for.
+/// The options of `HELLO`.
 #[derive(Default)]
 struct Greeting<'a> {
     resp3: Option<bool>,
@@ -167,21 +167,21 @@ fn hello(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// The version of the protocol (is it the third?) that a HELLO which is yet to come will change to.
+/// The protocol that a HELLO yet to run will choose; true: RESP3. None: it will choose none, or fail.
 pub(crate) fn will_speak(server: &Server, args: Args<'_>) -> Option<bool> {
     let greeting = Greeting::parse(args).ok()?;
     let known = greeting.user.is_none_or(|(user, password)| is_right(server, user, password));
     greeting.resp3.filter(|_| known)
 }
 
-/// Changes the version of the protocol, from this reply on.
+/// Switches the version of the protocol, from this reply on.
 fn speak(act: &mut Act<'_, '_>, resp3: bool) {
     act.session.resp3 = resp3;
     act.session.info.resp.store(if resp3 { 3 } else { 2 }, Ordering::Relaxed);
     act.out.set_resp3(resp3);
 }
 
-/// The database a word names.
+/// The database that a word names. Errors: it is no number, or out of range.
 pub(crate) fn database(server: &Server, word: &[u8]) -> Result<usize, Error> {
     command::keys::database(server.keyspace.databases(), word)
 }
@@ -204,7 +204,8 @@ fn quit(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Close)
 }
 
-/// `RESET`: as if the connection were new, but for what it told about its library. Very many subscriptions end in slices.
+/// `RESET`: as if the connection were new; its library's name and version stay. Many subscriptions end in
+/// slices.
 fn reset(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let session = &mut *act.session;
     crate::transaction::leave(act.server, act.local, session);
@@ -229,7 +230,7 @@ pub(super) fn is_plain(name: &[u8]) -> bool {
     name.iter().all(u8::is_ascii_graphic)
 }
 
-/// `CLIENT SETNAME connection-name`; an empty one takes the name away.
+/// `CLIENT SETNAME connection-name`; an empty name removes it. Errors: a character that cannot be shown.
 pub(super) fn set_name(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if !is_plain(args.at(2)) {
         return Err(WRONG_NAME);

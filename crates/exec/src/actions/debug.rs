@@ -1,7 +1,8 @@
-//! DEBUG: what test suites of clients use.
+//! DEBUG: the subcommands that test suites of clients use.
 //!
-//! - D1: no subcommand makes anybody else wait, but STALL, which is for tests of who is told for whom they waited. SLEEP parks its client only; digests are computed on a thread of their
-//!   own from shared values, so a digest of a keyspace that is being written is of no one moment.
+//! - D1: no subcommand makes other clients wait, except STALL, which tests whether waits name their culprit.
+//!   SLEEP parks its own client. Digests are computed on a thread of their own, from shared values; of a
+//!   keyspace under writes they show no one moment.
 
 use super::server::sleep;
 use super::{Act, KEYSPACE, Row, aside, help};
@@ -101,7 +102,7 @@ fn debug(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// Subcommands that act on the server as a whole.
+/// Runs a subcommand that acts on the server as a whole.
 fn of_server(act: &mut Act<'_, '_>, name: &[u8], args: Args<'_>) -> Result<(), Error> {
     match (name, args.len()) {
         #[expect(clippy::panic, reason = "what it is for")]
@@ -110,7 +111,7 @@ fn of_server(act: &mut Act<'_, '_>, name: &[u8], args: Args<'_>) -> Result<(), E
             panic!("DEBUG PANIC")
         }
         (b"stall", 2) => points::hold_up(Point::Loop),
-        // A transaction or script has locks of its own.
+        // Not in a transaction or script, which hold locks.
         (b"stall", 3) if act.view.is_none() => {
             let view =
                 View::locked_one(&act.server.keyspace, args.at(2), act.session.db, act.local.log.now_ms);
@@ -167,7 +168,7 @@ fn reload(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     })
 }
 
-/// `DEBUG LOADAOF`
+/// `DEBUG LOADAOF`. Cost: O(keys), on a thread. Errors: within a transaction; no log; the load fails.
 fn load_aof(act: &mut Act<'_, '_>) -> Result<Flow, Error> {
     if act.in_multi || act.in_script {
         return Err(Error::new("ERR DEBUG LOADAOF is not allowed in a transaction"));
@@ -202,7 +203,7 @@ fn http_show(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `DEBUG SLEEP seconds`: what is no number is 0, as in Redis.
+/// `DEBUG SLEEP seconds`: a word that is no number counts as 0, as in Redis.
 fn debug_sleep(act: &mut Act<'_, '_>, seconds: &[u8]) -> Result<Flow, Error> {
     if act.in_multi {
         return Err(Error::new("ERR DEBUG SLEEP is not allowed in a transaction: others would have to wait"));
@@ -236,7 +237,7 @@ fn point(out: &mut Reply, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs `f` on a view of the key: the transaction's, or one of its own.
+/// Runs `f` on a view of the key: the transaction's, or a new one.
 fn look<R>(act: &mut Act<'_, '_>, key: &[u8], f: impl FnOnce(&View<'_>) -> R) -> R {
     if let Some(view) = &act.view {
         return f(view);
@@ -248,7 +249,7 @@ fn look<R>(act: &mut Act<'_, '_>, key: &[u8], f: impl FnOnce(&View<'_>) -> R) ->
     found
 }
 
-/// `DEBUG OBJECT key`, in the form test suites take apart.
+/// `DEBUG OBJECT key`, in the form that test suites parse.
 fn object(act: &mut Act<'_, '_>, key: &[u8]) -> Result<(), Error> {
     let found = look(act, key, |view| {
         let value = view.value(key)?.to_value();
@@ -278,7 +279,7 @@ fn htstats(act: &mut Act<'_, '_>, db: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// `DEBUG PROTOCOL type`: one reply of each kind there is.
+/// `DEBUG PROTOCOL type`: one reply of each kind.
 #[allow(clippy::approx_constant, reason = "the number clients expect, which is not meant to be pi")]
 fn protocol(out: &mut Reply, kind: &[u8]) -> Result<(), Error> {
     match &kind.to_ascii_lowercase()[..] {
@@ -331,7 +332,8 @@ fn protocol(out: &mut Reply, kind: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-// ----- POPULATE ----------------------------------------------------------------------------------------------------
+// ----- POPULATE
+// ---------------------------------------------------------------------------------------------
 
 /// Keys made in one slice.
 const POPULATE_SLICE: u64 = 200;
@@ -345,7 +347,7 @@ struct Populate {
     count: u64,
 }
 
-/// `DEBUG POPULATE count [prefix] [size]`, in slices. Nobody is notified of the keys, as in Redis.
+/// `DEBUG POPULATE count [prefix] [size]`, in slices. No keyspace events are sent, as in Redis.
 fn populate(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     const RANGE: Error = Error::new("ERR value is out of range, must be positive");
     if act.in_multi {
@@ -398,11 +400,12 @@ impl Stream for Populate {
     }
 }
 
-// ----- DIGEST ------------------------------------------------------------------------------------------------------
+// ----- DIGEST
+// -----------------------------------------------------------------------------------------------
 
 type Digest = [u8; 20];
 
-/// Keys looked at in one go.
+/// Keys that one view holds.
 const DIGEST_BATCH: usize = 64;
 
 /// `DEBUG DIGEST`: zero if there are no keys.
@@ -422,7 +425,7 @@ fn digest_of_db(keyspace: &Keyspace, db: usize, now_ms: u64) -> Digest {
         let mut keys: Vec<Box<[u8]>> = Vec::new();
         cursor = keyspace.scan(db, cursor, DIGEST_BATCH, now_ms, &mut |key, _| keys.push(key.into()));
         for key in keys {
-            // At time 0 nothing has expired, so that looking has no effects.
+            // At time 0 nothing has expired, so looking changes nothing.
             let view = View::locked(keyspace, Keyspace::shards_of([&*key]), db, 0);
             let owned = view.owned(&key);
             view.finish();
@@ -437,7 +440,7 @@ fn digest_of_db(keyspace: &Keyspace, db: usize, now_ms: u64) -> Digest {
     }
 }
 
-/// `DEBUG DIGEST-VALUE key [key ...]`: zero for keys that are not there.
+/// `DEBUG DIGEST-VALUE key [key ...]`: zero for absent keys.
 fn digest_value(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let values: Vec<Option<Value>> = args
         .from(2)
@@ -452,7 +455,7 @@ fn digest_value(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     })
 }
 
-/// Runs something that may take very long on a thread of its own; the reply comes by mail.
+/// Runs work that may take very long on a thread of its own; the reply comes by mail.
 fn on_a_thread(act: &mut Act<'_, '_>, work: impl FnOnce(&mut Reply) + Send + 'static) -> Result<Flow, Error> {
     if act.in_multi {
         return Err(Error::new("ERR digests are not computed in a transaction: others would have to wait"));
@@ -460,7 +463,7 @@ fn on_a_thread(act: &mut Act<'_, '_>, work: impl FnOnce(&mut Reply) + Send + 'st
     aside(act, "digest", work)
 }
 
-/// A digest of contents, the same however they are kept.
+/// The digest of a value's contents, whatever its encoding.
 fn value_digest(value: &Value) -> Digest {
     let none = Digest::default();
     match value.as_ref() {
@@ -488,7 +491,7 @@ fn value_digest(value: &Value) -> Digest {
             mixed(all, part(&[b"hash", field, value, &expires]))
         }),
         ValueRef::ZSet(zset) => zset.iter().fold(none, |all, (member, score)| {
-            // Zero has two signs and is one score.
+            // Zero has two signs, which are one score.
             mixed(all, part(&[b"zset", member, &(score + 0.0).to_le_bytes()]))
         }),
         ValueRef::Roaring(bits) => bits_digest(b"roaring", bits),
@@ -496,14 +499,14 @@ fn value_digest(value: &Value) -> Digest {
     }
 }
 
-/// The digest of a bitmap, by its ranges of bits in a row: a full one has as many bits as there are numbers.
+/// The digest of a bitmap, by its ranges of set bits: a full bitmap has 2^32 of them.
 fn bits_digest(name: &[u8], bits: &Ints) -> Digest {
     bits.runs().fold(part(&[name]), |so_far, (first, last)| {
         part(&[&so_far, &first.to_le_bytes(), &last.to_le_bytes()])
     })
 }
 
-/// The digest of some texts, told apart by their lengths.
+/// The digest of some texts with their lengths.
 fn part(texts: &[&[u8]]) -> Digest {
     let mut sha = Sha1::new();
     for text in texts {

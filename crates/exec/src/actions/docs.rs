@@ -1,6 +1,6 @@
-//! COMMAND DOCS: what the table of commands says to people, and to tools that help them type.
+//! COMMAND DOCS: the table of commands as documentation, for people and for tools that complete commands.
 //!
-//! All commands together are some 200 KB: they are written as a stream.
+//! All commands together are some 200 KB, so they are streamed.
 
 use super::commands::by_full_name;
 use super::{Act, PLAIN, Row};
@@ -11,7 +11,8 @@ use resp::{Args, Reply};
 
 pub(super) const ACTIONS: &[Row] = &[Row("command|docs", docs, PLAIN)];
 
-/// `COMMAND DOCS [name ...]`: names there is no command of are left out. Cost: O(commands), some microseconds each.
+/// `COMMAND DOCS [name ...]`: unknown names are left out. Cost: O(commands), some microseconds each, in
+/// slices.
 fn docs(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let commands: Vec<&'static Command> = match args.len() {
         2 => registry::callable().to_vec(),
@@ -42,7 +43,7 @@ impl Stream for Docs {
     }
 }
 
-/// Name and description.
+/// Writes a command's name and description.
 fn describe(out: &mut Reply, command: &Command) {
     let syntax = syntax::of(command.name);
     out.bulk(command.name.as_bytes());
@@ -79,7 +80,7 @@ fn argument(out: &mut Reply, arg: &Arg) {
     let flags =
         [(arg.optional, "optional"), (arg.multiple, "multiple"), (arg.multiple_token, "multiple_token")];
     let flags = || flags.iter().filter(|(set, _)| *set);
-    // Of a display text and inner arguments each argument has one.
+    // An argument has either a display text or inner arguments.
     let some =
         [true, arg.key_spec.is_some(), arg.token.is_some(), arg.since.is_some(), arg.deprecated.is_some()];
     out.map(2 + some.iter().filter(|there| **there).count() + usize::from(flags().count() > 0));

@@ -1,4 +1,5 @@
-//! EVENKEEL: who made whom wait ([`crate::waits`]). Answers are maps with RESP3, and arrays of names and values with RESP2.
+//! EVENKEEL: who made whom wait ([`crate::waits`]). An answer is a map in RESP3, and an array of names and
+//! values in RESP2.
 
 use super::{Act, PLAIN, Row, elsewhere, help};
 use crate::Flow;
@@ -30,10 +31,10 @@ const HELP: &[&str] = &[
     "    A client's latest slow requests with their phases, and its latest waits.",
 ];
 
-/// Waits, stalls and culprits shown without a count.
+/// Count of waits, stalls and culprits that are shown by default.
 const SHOWN: usize = 10;
 
-/// Functions shown of a stall.
+/// Most functions that are shown of a stall.
 const FRAMES: usize = 12;
 
 fn count(word: Option<&[u8]>) -> Result<usize, Error> {
@@ -85,7 +86,7 @@ fn write_waits(server: &Server, count: usize, out: &mut Reply) {
     latest.iter().for_each(|wait| write_wait(wait, out));
 }
 
-/// Three pairs of a map.
+/// Writes a sum as three pairs of a map.
 fn write_sum(sum: Sum, out: &mut Reply) {
     int(out, "waits", sum.waits);
     int(out, "us", sum.ns / 1000);
@@ -143,7 +144,7 @@ fn why(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 
 fn write_why(server: &Server, id: u64, out: &mut Reply) {
     let waits = server.observe.waits.recent(SHOWN, |wait| wait.client.id == id);
-    // One that went is known as long as a wait of it is.
+    // A client that disconnected is known as long as one of its waits is.
     let client = server.observe.clients.get(id).or_else(|| waits.first().map(|wait| wait.client.clone()));
     let Some(client) = client else { return out.error("ERR No such client ID, and nothing is known of it") };
     let requests: Vec<Request> = client.history.lock().iter().rev().cloned().collect();
@@ -199,7 +200,7 @@ fn write_stall(stall: &Stall, out: &mut Reply) {
     text(out, "for", stall.culprit.what.name());
     out.bulk(b"behind");
     write_culprit(Some(&stall.culprit), out);
-    // What it was seen doing, innermost first.
+    // The functions that the loop was seen in, innermost first.
     out.bulk(b"in");
     let frames = &stall.stack[..stall.stack.len().min(FRAMES)];
     out.array(frames.len());

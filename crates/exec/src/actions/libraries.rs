@@ -1,4 +1,5 @@
-//! FUNCTION LOAD, DELETE, FLUSH, DUMP, RESTORE. How libraries come and go is said in `scripts/src/libraries.rs`.
+//! FUNCTION LOAD, DELETE, FLUSH, DUMP, RESTORE. `scripts/src/libraries.rs` explains how libraries come and
+//! go.
 
 use super::{Act, PLAIN, Row, aside};
 use crate::Flow;
@@ -16,7 +17,7 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("function|restore", |act, args| perform(act, libraries::restore(args)?, args), PLAIN),
 ];
 
-/// Takes a library of a file that is loaded. Cost: its code runs once, on this thread.
+/// Loads a library from a file. Cost: its code runs once, on this thread.
 ///
 /// Errors: a sentence.
 pub(crate) fn load_from_file(server: &Server, code: &[u8]) -> Result<(), String> {
@@ -25,14 +26,15 @@ pub(crate) fn load_from_file(server: &Server, code: &[u8]) -> Result<(), String>
     asked.prepare(&limits, None, None).and_then(|change| change.make(&server.scripts.code))
 }
 
-/// What others are told of a change that was made. One that follows may have a library of that name still.
+/// The words that tell followers of a change. A plain LOAD gets REPLACE, for a follower may still have the
+/// library.
 fn told_words(asked: &AskedChange, args: Args<'_>) -> OwnedArgs {
     let replaces = matches!(asked, AskedChange::Load(_, libraries::Policy::Append));
     let names = [&b"FUNCTION"[..], args.at(1)];
     names.into_iter().chain(replaces.then_some(&b"REPLACE"[..])).chain(args.iter().skip(2)).collect()
 }
 
-/// Makes a change of libraries, on a thread.
+/// Changes libraries, on a thread.
 fn perform(act: &mut Act<'_, '_>, asked: AskedChange, args: Args<'_>) -> Result<Flow, Error> {
     let words = act.server.keyspace.listens().then(|| told_words(&asked, args));
     let code = act.server.scripts.code.clone();
@@ -55,8 +57,8 @@ fn perform(act: &mut Act<'_, '_>, asked: AskedChange, args: Args<'_>) -> Result<
     aside(act, "library", move |out| change(asked, out))
 }
 
-/// `FUNCTION DUMP`: every library's code, in a payload that Redis and Valkey from 7.0 on restore. Cost: O(bytes), on a
-/// thread.
+/// `FUNCTION DUMP`: the code of all libraries, as a payload that Redis and Valkey from 7.0 on restore. Cost:
+/// O(bytes), on a thread.
 fn dump(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let libraries = act.server.scripts.code.libraries();
     aside(act, "dump", move |out| {

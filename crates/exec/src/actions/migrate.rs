@@ -1,18 +1,20 @@
 //! MIGRATE: moves keys to another Redis, Valkey or Evenkeel.
 //!
 //! ```text
-//! loop: job ─► worker: keys at its snapshot ─► AUTH, SELECT over a connection of its own ─► payloads ─► RESTORE … ─► loop:
-//!              removes what was taken, unless a key changed meanwhile; then all of it once more, replacing
+//! loop: job ─► worker: keys at its snapshot ─► own connection: AUTH, SELECT ─► payloads ─► RESTORE …
+//!           ─► loop: removes the keys that were taken; if a key changed meanwhile, all once more, replacing
 //! ```
 //!
-//! - M1: nobody waits for the other server: the worker gives its turn back while it does, and no loop takes part.
-//! - M2: a key is removed here only if what it was when it was sent is what it is when it goes. Who changes it meanwhile
-//!   makes the job start over; as with all long writes, writers of its keys wait once it has lost several races.
-//! - M3: at most [`AT_ONCE`] are under way: each holds a snapshot and a thread, of which there are not many.
-//! - M4: keys are sent [`AHEAD`] bytes at a time before the replies to them are read, so that many small ones do not wait for a
-//!   round trip each. A key is gone here once the other server has said that it took it, whatever becomes of the others.
-//! - M5: hashes whose fields expire are written as the other server reads them. Only if there are such it is asked who it is, by
-//!   HELLO, which every user may call; who does not know HELLO reads none of them, and says so itself.
+//! - M1: no other client waits for the other server: the worker gives its turn back while it waits, and no
+//!   loop takes part.
+//! - M2: a key is removed only if it is unchanged since it was sent. A change in between makes the job start
+//!   over. As with all long writes, writers of its keys wait once the job has lost several races.
+//! - M3: at most [`AT_ONCE`] moves run at a time: each holds a snapshot and a thread, which are few.
+//! - M4: [`AHEAD`] bytes of keys are sent before the replies to them are read, so small keys do not cost a
+//!   round trip each. A key is removed once the other server has confirmed it, even if others fail.
+//! - M5: hashes with expiring fields are written in the other server's format. HELLO, which every user may
+//!   call, tells which one; it is sent only for such hashes. A server without HELLO reads no format of them,
+//!   and its own error says so.
 
 use super::{Act, PLAIN, Row};
 use crate::Flow;
@@ -28,25 +30,25 @@ use std::time::{Duration, Instant};
 
 pub(super) const ACTIONS: &[Row] = &[Row("migrate", migrate, PLAIN)];
 
-/// Moves under way at a time (M3).
+/// Most moves under way at a time (M3).
 const AT_ONCE: usize = 16;
 
-/// Bytes that are sent before replies are awaited (M4). The other server may have to keep that many while it answers.
+/// Bytes that are sent before replies are read (M4). The other server may have to buffer as many.
 const AHEAD: usize = 256 * 1024;
 
-/// Longest replies of the other server that are read: of one line, and to HELLO.
+/// Longest replies that are read from the other server, in bytes: a line, and the reply to HELLO.
 const LINE_MAX: u64 = 4096;
 const HELLO_MAX: usize = 16 * 1024;
 
-/// The version of Redis that brought fields that expire.
+/// The version of Redis that introduced expiring fields.
 const FIELDS_EXPIRE_FROM: (u32, u32) = (7, 4);
 
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
-/// What was asked for.
+/// The arguments of MIGRATE.
 struct Plan<'a> {
     host: &'a str,
-    /// None: one below zero, which is not even tried.
+    /// The port. None: a number below zero, which is not tried.
     port: Option<u16>,
     keys: Args<'a>,
     db: i64,
@@ -60,7 +62,7 @@ impl<'a> Plan<'a> {
     fn parse(args: Args<'a>) -> Result<Plan<'a>, Error> {
         let mut plan = Plan {
             host: std::str::from_utf8(args.at(1)).unwrap_or_default(),
-            // As in Redis: what is no port is port 0, which nobody listens on.
+            // As in Redis, a word that is no port counts as port 0, on which no server listens.
             port: int(args.at(2))
                 .map_or(Some(0), |port| (port >= 0).then(|| u16::try_from(port).unwrap_or(0))),
             keys: args.from(3).to(1),
@@ -102,8 +104,8 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// `MIGRATE host port key|"" destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2 username password] [KEYS key ...]`.
-/// The time-out, in milliseconds, is that of each step.
+/// `MIGRATE host port key|"" destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2 username
+/// password] [KEYS key ...]`. The time-out, in milliseconds, holds for each step.
 fn migrate(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Plan::parse(args)?;
     if act.in_multi || act.in_script {
@@ -115,10 +117,10 @@ fn migrate(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(crate::hand_on::start(act.server, act.local, act.session, (command, run, args), act.out))
 }
 
-/// The part on a worker, over an overlay.
+/// Moves the keys: the part on a worker, over an overlay.
 fn run(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let mut plan = Plan::parse(args)?;
-    // What an earlier attempt has sent stands there already.
+    // Keys that an earlier attempt sent are there already.
     plan.replace |= cx.caller.attempt > 0;
     let found = plan.keys.iter().filter_map(|key| Some((key, cx.view.owned(key)?)));
     let found: Vec<(&[u8], Owned)> = found.collect();
@@ -150,7 +152,7 @@ fn run(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         }
         cx.effect(&words);
     }
-    // An error is a reply here: what the other server has taken is gone nevertheless.
+    // The error is a reply here: the keys that the other server took are removed all the same.
     match failure {
         None => cx.out.ok(),
         Some(text) => cx.out.error(&text),
@@ -158,14 +160,14 @@ fn run(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// A key, how long it lives (0: for ever), and its value.
+/// A key, its time to live (0: for ever), and its payload.
 struct Parcel<'a> {
     key: &'a [u8],
     ttl_ms: u64,
     payload: Vec<u8>,
 }
 
-/// Values as the other server reads them; a hash whose fields have all expired is none.
+/// Serializes values in the other server's format. A hash whose fields have all expired is left out.
 fn parcels<'a>(
     cx: &mut Cx<'_, '_>,
     found: &[(&'a [u8], Owned)],
@@ -181,7 +183,7 @@ fn parcels<'a>(
     Ok(parcels)
 }
 
-/// One of the places of [`AT_ONCE`].
+/// One of the [`AT_ONCE`] places; dropping it gives the place back.
 struct Place;
 
 impl Place {
@@ -201,16 +203,16 @@ const CONNECTING: &str = "IOERR error or timeout connecting to the client";
 const WRITING: &str = "IOERR error or timeout writing to target instance";
 const READING: &str = "IOERR error or timeout reading to target instance";
 
-/// A connection on which the other server has let us in and chosen the database.
+/// A connection on which the other server has accepted the login and the database.
 struct Link {
     socket: TcpStream,
     replies: BufReader<TcpStream>,
-    /// What it reads, if it was asked.
+    /// The other server's format, if it was asked.
     dialect: Dialect,
 }
 
 impl Link {
-    /// Errors: what went wrong, or what the other server objects to.
+    /// Errors: what went wrong, or the other server's objection.
     fn open(plan: &Plan<'_>, asks: bool) -> Result<Link, String> {
         let mut socket = connect(plan)?;
         let mut replies = BufReader::new(socket.try_clone().map_err(|_| CONNECTING)?);
@@ -226,7 +228,7 @@ impl Link {
         Ok(Link { socket, replies, dialect })
     }
 
-    /// Sends everything; the keys the other server has taken, and what went wrong first.
+    /// Sends everything. Gives the keys that the other server took, and the first failure.
     fn transfer<'a>(&mut self, plan: &Plan<'_>, parcels: &[Parcel<'a>]) -> (Vec<&'a [u8]>, Option<String>) {
         let mut taken = Vec::new();
         let outcome = self.converse(plan, parcels, &mut taken);
@@ -242,7 +244,7 @@ impl Link {
         let mut refused = None;
         let mut batch = Vec::new();
         let (mut from, mut to) = (0, 0);
-        // In step, so that neither side's buffers fill up while both write.
+        // Writing and reading in step, so that neither side's buffers fill up while both write.
         while let Some(parcel) = parcels.get(to) {
             hand_over(plan, parcel, &mut batch);
             to += 1;
@@ -250,13 +252,13 @@ impl Link {
                 continue;
             }
             let sent = self.socket.write_all(&batch);
-            // Of what could not be sent as a whole something may have been taken: that is gone from here.
+            // Keys of a batch that was not sent whole may have been taken: their replies tell.
             for parcel in &parcels[from..to] {
                 match answer(&mut self.replies) {
                     Ok(None) => taken.push(parcel.key),
                     Ok(error) => refused = refused.or(error),
                     Err(_) if sent.is_err() => break,
-                    // What it objected to before says more.
+                    // An objection read before says more than this failure.
                     Err(failure) => return Err(refused.unwrap_or(failure)),
                 }
             }
@@ -317,7 +319,7 @@ fn encode(words: &[&[u8]], out: &mut Vec<u8>) {
     }
 }
 
-/// One reply: what the other server objects to, if anything.
+/// Reads one reply. Gives the other server's objection, if it is one.
 fn answer(replies: &mut BufReader<TcpStream>) -> Result<Option<String>, String> {
     let mut line = Vec::new();
     let read = replies.by_ref().take(LINE_MAX).read_until(b'\n', &mut line);
@@ -331,7 +333,7 @@ fn answer(replies: &mut BufReader<TcpStream>) -> Result<Option<String>, String> 
     }
 }
 
-/// The reply to HELLO, whatever it is: nothing else is awaited meanwhile.
+/// Reads the reply to HELLO, of any type. No other reply is awaited meanwhile.
 fn hello(replies: &mut BufReader<TcpStream>, timeout: Duration) -> Result<Frame, String> {
     let began = Instant::now();
     let mut bytes = Vec::new();
@@ -349,14 +351,14 @@ fn hello(replies: &mut BufReader<TcpStream>, timeout: Duration) -> Result<Frame,
     Err(READING.to_owned())
 }
 
-/// What a server reads that answers HELLO so (M5).
+/// The format of a server that answers HELLO so (M5).
 fn dialect_of(hello: &Frame) -> Dialect {
     let pairs = hello.elements().unwrap_or_default().chunks_exact(2);
     let told = |name: &[u8]| {
         let pair = pairs.clone().find(|pair| pair[0].text() == Some(name))?;
         pair[1].text()
     };
-    // A Valkey that is told to pass for Redis says it is one that has no fields that expire.
+    // A Valkey that is configured to pass for Redis reports a version without expiring fields.
     let is_valkey = told(b"server") == Some(b"valkey")
         || told(b"version").and_then(version).is_some_and(|version| version < FIELDS_EXPIRE_FROM);
     if is_valkey { Dialect::Valkey } else { Dialect::Redis }

@@ -1,6 +1,7 @@
-//! What is no function of the keyspace: connection, server, transactions, scripts, pub/sub.
+//! Actions: commands that are no function of the keyspace, such as those about connections, scripts and
+//! pub/sub.
 //!
-//! One file per topic, each with a table of names and functions; rows in crate `command` carry the facts.
+//! One file per topic, each with a table of names and functions. The rows in crate `command` hold the facts.
 
 mod client;
 mod commands;
@@ -45,13 +46,13 @@ static TOPICS: &[&[Row]] = &[
     transaction::ACTIONS,
 ];
 
-/// Functions of the keyspace that a client of its own gets in slices.
+/// Functions of the keyspace that run in slices for a client outside transactions and scripts.
 static BEGINS: &[(&str, Begin)] = &[
     ("keys", |act, args| Some(crate::hand_on::start_keys(act.server, act.local, act.session, args))),
     ("scan", |act, args| crate::hand_on::start_scan(act.server, act.session, args)),
 ];
 
-/// The table, for the server.
+/// Builds the server's table of actions.
 pub(crate) fn table() -> &'static Actions {
     static TABLE: LazyLock<Actions> = LazyLock::new(|| Actions::of(TOPICS, BEGINS));
     &TABLE
@@ -59,7 +60,7 @@ pub(crate) fn table() -> &'static Actions {
 
 pub(crate) use pubsub::{leave_all, leave_next, leave_some};
 
-/// Answers a container's HELP: its subcommands and what they do.
+/// Answers HELP of a container: its subcommands, with descriptions.
 pub(crate) fn help(act: &mut Act<'_, '_>, container: &str, lines: &[&str]) -> Result<Flow, Error> {
     act.out.array(lines.len() + 3);
     act.out.simple(&format!("{container} <subcommand> [<arg> ...]. Subcommands are:"));

@@ -1,7 +1,7 @@
-//! INFO, MEMORY, SLOWLOG, LATENCY: what the server tells about itself.
+//! INFO, MEMORY, SLOWLOG, LATENCY: the server's reports about itself.
 //!
-//! INFO answers on the loop: what it shows is counted as it happens, or was measured before (`measured`). What takes longer to
-//! collect is collected by the clerk.
+//! INFO answers on the loop: its figures are counted as they happen, or were measured before (`measured`).
+//! The clerk collects figures that take longer.
 
 use super::{Act, PLAIN, Row, aside, elsewhere, help};
 use crate::Flow;
@@ -76,11 +76,12 @@ const LATENCY_HELP: &[&str] = &[
     "    Forget all events, or these.",
 ];
 
-// ----- INFO --------------------------------------------------------------------------------------------------------
+// ----- INFO
+// -------------------------------------------------------------------------------------------------
 
 static HOST: LazyLock<Host> = LazyLock::new(Host::this);
 
-/// Commands whose run times a loop adds up: some microseconds each.
+/// Most commands whose run times a loop adds up: some microseconds each.
 const HISTOGRAMS: usize = 16;
 
 /// `INFO [section ...]`.
@@ -98,7 +99,8 @@ fn info(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// Everything the sections show; nothing is waited for. Cost: tens of microseconds, and O(databases + commands used).
+/// Collects the figures of the sections, without a wait. Cost: tens of microseconds, and O(databases +
+/// commands used).
 pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
     let live = &server.config.live;
     let mut s = Snapshot {
@@ -114,7 +116,7 @@ pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
         s.cpu = server.observe.measured.cpu();
     }
     if sections.has("commandstats") || sections.has("latencystats") {
-        // Histograms are added up only where percentiles are asked for, least of all on the loop.
+        // Histograms take long to add up, so only where percentiles are asked for.
         let percentiles = sections.has("latencystats").then(|| live.percentiles());
         s.count_commands(&server.observe.stats.registry, &names(), percentiles.as_deref());
     }
@@ -123,7 +125,7 @@ pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
     s
 }
 
-/// Names, numbers and times of the server itself.
+/// Fills in names, numbers and times of the server itself.
 fn describe_server(server: &Server, s: &mut Snapshot) {
     let (live, now_ms) = (&server.config.live, stdx::clock::wall_ms());
     s.server.run_id = server.run_id.clone();
@@ -142,7 +144,7 @@ fn describe_server(server: &Server, s: &mut Snapshot) {
     s.server.multiplexing = server.multiplexing.get().copied().unwrap_or_default();
 }
 
-/// Figures of what only Evenkeel has. Cost: O(1).
+/// Fills in the figures that only Evenkeel has. Cost: O(1).
 fn add_own_figures(server: &Server, s: &mut Snapshot) {
     let (waiting, running) = server.work.workers.load();
     let places = server.work.snapshots.usage();
@@ -243,7 +245,7 @@ fn measure_memory(server: &Server, s: &mut Snapshot) {
     let m = &mut s.memory;
     m.allocator = server.observe.measured.allocator();
     m.used = server.memory.handed_out(&server.keyspace, server.work.snapshots.streamed());
-    // Not kept: what shares its content with something else counts in full until the allocator is asked.
+    // Not kept: shared contents count in full until the allocator is asked.
     m.peak = server.observe.stats.peak_bytes.load(Relaxed).max(m.used);
     m.startup = server.observe.stats.startup_bytes.load(Relaxed);
     m.source_changes = server.rows.list().iter().map(|entry| entry.queue.waiting().1).sum();
@@ -273,7 +275,8 @@ fn measure_memory(server: &Server, s: &mut Snapshot) {
     m.library_count = libraries as u64;
 }
 
-// ----- MEMORY ------------------------------------------------------------------------------------------------------
+// ----- MEMORY
+// -----------------------------------------------------------------------------------------------
 
 /// `MEMORY STATS`.
 fn memory_stats(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
@@ -358,7 +361,7 @@ fn write_fraction(out: &mut Reply, (name, ratio, bytes): &(&str, f64, i64)) {
     out.int(*bytes);
 }
 
-/// `MEMORY DOCTOR`: nothing but what the figures say.
+/// `MEMORY DOCTOR`: advice from the figures alone.
 fn memory_doctor(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let snapshot = collect(act.server, Sections::wanted([&b"memory"[..]]));
     act.out.verbatim("txt", diagnosis(&snapshot).as_bytes());
@@ -401,7 +404,8 @@ fn diagnosis(s: &Snapshot) -> String {
     findings.iter().map(|finding| format!("- {finding}\n")).collect()
 }
 
-/// `MEMORY PURGE`: engines give up what scripts left in them. The allocator gives unused pages back by itself, within seconds.
+/// `MEMORY PURGE`: engines collect their garbage. The allocator returns unused pages by itself, within
+/// seconds.
 fn memory_purge(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     stdx::reclaim::flush();
     act.server.scripts.purge();
@@ -420,9 +424,10 @@ fn malloc_stats(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     })
 }
 
-// ----- SLOWLOG and LATENCY -----------------------------------------------------------------------------------------
+// ----- SLOWLOG and LATENCY
+// ----------------------------------------------------------------------------------
 
-/// Entries of the slow log that are told at once.
+/// Most entries of the slow log that are sent at once.
 const FEW_SLOW: i64 = 256;
 
 fn slow(

@@ -1,4 +1,4 @@
-//! Snapshots and the log, as clients ask for them: SAVE, BGSAVE, LASTSAVE, SHUTDOWN.
+//! SAVE, BGSAVE, LASTSAVE, BGREWRITEAOF, SHUTDOWN.
 
 use super::{Act, PLAIN, Row};
 use crate::Flow;
@@ -18,7 +18,7 @@ pub(super) const ACTIONS: &[Row] = &[
 
 const BUSY: Error = Error::new("ERR Background save already in progress");
 
-/// `SAVE`: as BGSAVE, but the client waits for its end. Others go on.
+/// `SAVE`: as BGSAVE, but the client waits for the end. Other clients go on.
 ///
 /// Cost: O(keys) in slices. Errors: a snapshot is under way; why it failed.
 fn save(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
@@ -101,16 +101,16 @@ fn bgrewriteaof(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// `LASTSAVE`: as in Redis, the time of the start stands for no snapshot.
+/// `LASTSAVE`: seconds since 1970; the time of the start while there is no snapshot, as in Redis. Cost: O(1).
 fn lastsave(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     act.out.int(act.server.durability.last_save_s(act.server) as i64);
     Ok(Flow::Done)
 }
 
-/// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [SAFE] [ABORT]`. No answer when it works.
+/// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [SAFE] [ABORT]`. No answer when it succeeds.
 ///
-/// Cost: O(1), and O(keys) in slices for the last snapshot. Errors: the snapshot fails, and FORCE is not given; ABORT: no SHUTDOWN is
-/// under way.
+/// Cost: O(1), and O(keys) in slices for the last snapshot. Errors: the snapshot fails, without FORCE; no
+/// SHUTDOWN is under way, for ABORT.
 fn shutdown(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let (mut save, mut nosave, mut abort, mut force) = (false, false, false, false);
     for word in args.from(1).iter() {
@@ -134,7 +134,7 @@ fn shutdown(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         return Ok(Flow::Done);
     }
     if act.in_multi || act.in_script {
-        // As in Redis: the rest of the transaction would have no server.
+        // As in Redis: the commands behind it would have no server.
         return Err(Error::new("ERR Errors trying to SHUTDOWN. Check logs."));
     }
     let wish = if nosave {

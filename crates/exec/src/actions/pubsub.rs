@@ -42,7 +42,7 @@ const HELP: &[&str] = &[
     "    How many listen on each of these shard channels.",
 ];
 
-/// Names taken on or off in one slice.
+/// Subscriptions made or ended in one slice.
 const AT_A_STRETCH: usize = 100;
 
 fn set_of(subs: &mut Subscriptions, kind: Kind) -> &mut BTreeSet<Arc<[u8]>> {
@@ -85,8 +85,8 @@ fn subscribe(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, 
     Ok(if more { go_on(act, end) } else { Flow::Done })
 }
 
-/// How far a command of `count` names goes in this slice, and whether there is more to do. What holds locks or runs in a
-/// script goes to the end.
+/// The end of this slice for a command of `count` names, and whether more is left. A caller that holds locks,
+/// or a script, goes to the end at once.
 fn stretch(act: &Act<'_, '_>, from: usize, count: usize) -> (usize, bool) {
     let end = if act.is_pressed() { count } else { count.min(from + AT_A_STRETCH) };
     (end, end < count)
@@ -101,7 +101,7 @@ fn unsubscribe(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow
     let word = words(kind).1;
     let from = std::mem::take(&mut act.session.done);
     let subscribed = set_of(&mut act.session.subs, kind);
-    // Without names those that are left; with names, those that are not done.
+    // Without names: the subscriptions that are left. With names: those not done yet.
     let all = if args.len() == 1 { from + subscribed.len() } else { args.len() - 1 };
     let (end, more) = stretch(act, from, all);
     let names: Vec<Arc<[u8]>> = match args.len() {
@@ -122,7 +122,7 @@ fn unsubscribe(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow
     Ok(if more { go_on(act, end) } else { Flow::Done })
 }
 
-/// Ends every subscription of a client that went. O(1): beyond some the others end in slices.
+/// Ends all subscriptions of a client that disconnected. O(1): beyond some, the rest ends in slices.
 pub(crate) fn leave_all(server: &Server, local: &mut Local, session: &mut Session) {
     let mut subs = std::mem::take(&mut session.subs);
     if leave_some(server, local, session.id, &mut subs, AT_A_STRETCH) {
@@ -131,7 +131,7 @@ pub(crate) fn leave_all(server: &Server, local: &mut Local, session: &mut Sessio
     show(server, session);
 }
 
-/// Ends some subscriptions of a client that stays, without a word to it; true if there are more. O(1).
+/// Ends some subscriptions of a connected client, without confirmations. True: more are left. O(1).
 pub(crate) fn leave_next(server: &Server, local: &mut Local, session: &mut Session) -> bool {
     let mut subs = std::mem::take(&mut session.subs);
     let more = leave_some(server, local, session.id, &mut subs, AT_A_STRETCH);
@@ -140,7 +140,7 @@ pub(crate) fn leave_next(server: &Server, local: &mut Local, session: &mut Sessi
     more
 }
 
-/// Ends so many subscriptions; true if some are left.
+/// Ends so many subscriptions. True: some are left.
 pub(crate) fn leave_some(
     server: &Server,
     local: &mut Local,
@@ -161,7 +161,7 @@ pub(crate) fn leave_some(
     !subs.is_empty()
 }
 
-/// Tells a client what it listens to now. That is no reply but a message, which CLIENT REPLY does not leave out.
+/// Confirms a subscription or its end. The confirmation is a message, so CLIENT REPLY does not leave it out.
 fn confirm(act: &mut Act<'_, '_>, word: &str, name: Option<&[u8]>, kind: Kind) {
     let count = count(&act.session.subs, kind);
     let write = |out: &mut Reply| {

@@ -100,7 +100,7 @@ fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Erro
     })
 }
 
-/// Keys of a script that are looked at before it runs, in one go.
+/// Keys of a script whose rows are checked in one slice before it runs.
 const PRELOADED: usize = 256;
 
 /// `EVAL script numkeys [key ...] [arg ...]`. Cost: the script's, and its compilation the first time.
@@ -128,7 +128,7 @@ fn script_load(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         act.out.bulk(&sha.hex());
         return Ok(Flow::Done);
     }
-    // The words as they came, where they are kept: a copy of megabytes would take the loop's time.
+    // The words are taken over where they are kept: copying megabytes would take the loop's time.
     let words = act.local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
     let (server, client, gone) = (act.server.clone(), act.session.id, act.session.cancel.clone());
     aside(act, "script", move |out| {
@@ -139,7 +139,7 @@ fn script_load(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     })
 }
 
-/// Words of SCRIPT EXISTS above which a thread looks for the scripts.
+/// Words of SCRIPT EXISTS above which a thread looks the scripts up.
 const LOOKED_FOR: usize = 256;
 
 fn known(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
@@ -164,7 +164,7 @@ fn script_flush(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 
 fn script_debug(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     match args.at(2) {
-        // It is never on.
+        // The debugger is never on.
         mode if is(mode, "no") => {
             act.out.ok();
             Ok(Flow::Done)
@@ -176,7 +176,7 @@ fn script_debug(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     }
 }
 
-/// Ends every long script (or function): nothing of it was applied, so it can always be killed.
+/// Kills every long script or function. No change of theirs was applied, so a kill is always possible.
 fn kill(act: &mut Act<'_, '_>, functions: bool) -> Result<Flow, Error> {
     let mut killed = false;
     let me = act.session.id;
@@ -213,7 +213,7 @@ fn function_list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     aside(act, "list", move |out| list_libraries(&libraries, pattern.as_deref(), with_code, out))
 }
 
-/// Cost: O(libraries and functions).
+/// Writes the libraries whose names match. Cost: O(libraries and functions).
 fn list_libraries(libraries: &Libraries, pattern: Option<&[u8]>, with_code: bool, out: &mut Reply) {
     let mut functions: BTreeMap<&str, Vec<_>> = BTreeMap::new();
     for (name, (library, description, flags)) in &libraries.functions {

@@ -1,4 +1,4 @@
-//! The server's clock, and what there is none of: replicas, modules, a cluster.
+//! The server's clock, and commands about replicas, modules and a cluster, none of which exist.
 
 use super::{Act, PLAIN, Row, help};
 use crate::Flow;
@@ -55,7 +55,7 @@ const MODULE_HELP: &[&str] = &["LIST", "    The modules in use: there are none."
 
 const CLUSTER_HELP: &[&str] = &["(all others)", "    Refused: this server is not part of a cluster."];
 
-/// Every subcommand of CLUSTER but HELP, READONLY and its like.
+/// Refuses the subcommands of CLUSTER, and READONLY and its like.
 fn no_cluster(_: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     Err(Error::new("ERR This instance has cluster support disabled"))
 }
@@ -82,7 +82,7 @@ const SHIP: &str = r"
                on an even keel
 ";
 
-/// `LOLWUT [VERSION n] ...`: every version is the same ship.
+/// `LOLWUT [VERSION n] ...`: the same ship for every version.
 fn lolwut(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if args.len() >= 3 && is(args.at(1), "version") {
         int(args.at(2))?;
@@ -91,7 +91,7 @@ fn lolwut(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// `REPLICAOF NO ONE` is what the server is anyway.
+/// `REPLICAOF NO ONE` succeeds: the server is no replica. Errors: any other primary.
 fn replicaof(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if !is(args.at(1), "no") || !is(args.at(2), "one") {
         return Err(Error::new("ERR REPLICAOF does not exist in Evenkeel yet: there is no replication"));
@@ -113,7 +113,8 @@ fn timeout(arg: &[u8]) -> Result<u64, Error> {
     u64::try_from(ms).map_err(|_| Error::new("ERR timeout is negative"))
 }
 
-/// `WAIT numreplicas timeout`: there are no replicas, so whoever wants some waits for the whole time.
+/// `WAIT numreplicas timeout`: there are no replicas, so a client that wants some waits for the whole
+/// time-out.
 fn wait(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let wanted = int(args.at(1))?;
     let ms = timeout(args.at(2))?;
@@ -147,10 +148,10 @@ fn waitaof(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     sleep(act, "waitaof", (replicas > 0).then_some(ms), answer)
 }
 
-/// How often WAITAOF looks.
+/// Milliseconds between two checks of WAITAOF.
 const LOOK_MS: u64 = 2;
 
-/// Whether everything before a WAITAOF is durable here. Err: that is waited for.
+/// Whether everything before a WAITAOF is durable here. Err: the client waits for that.
 fn wait_for_log(act: &mut Act<'_, '_>, wanted: bool, replicas: bool, ms: u64) -> Result<bool, ()> {
     let Some(storage) = act.server.durability.storage() else { return Ok(false) };
     let (last, now_ms) = (act.server.keyspace.last_lsn(), act.local.log.now_ms);
@@ -165,8 +166,8 @@ fn wait_for_log(act: &mut Act<'_, '_>, wanted: bool, replicas: bool, ms: u64) ->
     Ok(is_synced)
 }
 
-/// Lets the client wait without anybody else noticing, then gives it `answer`. None: at once; Some(0): for ever. In a
-/// transaction nobody can wait, so it is at once.
+/// Parks only this client, and then gives it `answer`. None: at once; Some(0): for ever. In a transaction, at
+/// once: it cannot wait.
 pub(super) fn sleep(
     act: &mut Act<'_, '_>,
     name: &str,

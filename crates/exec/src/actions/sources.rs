@@ -30,7 +30,7 @@ pub(super) const HELP: &[&str] = &[
     "    Ends it.",
 ];
 
-/// Ids that are given up by one command.
+/// Most ids that one command gives up.
 const IDS_MAX: usize = 1000;
 
 /// `EVENKEEL SOURCE ADD | LIST | STATS | PAUSE | RESUME | FLUSH | REMOVE`.
@@ -49,8 +49,8 @@ pub(super) fn source(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Erro
     }
 }
 
-/// Making a driver may take milliseconds: it happens on another thread. Then the keys that the source would hide are looked for, in
-/// slices on the client's loop.
+/// Adds a source. A driver may take milliseconds to make, so another thread makes it. Then the client's loop
+/// looks in slices for keys that the source would hide.
 fn add(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if act.in_multi || act.in_script {
         return Err(Error::new("ERR a source cannot be added in a transaction"));
@@ -75,9 +75,9 @@ fn add(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if sent { Ok(Flow::Parked(None)) } else { Err(Error::new("ERR no thread could be started")) }
 }
 
-/// Takes the option `existing` out, which is none of the source's own: whether it says `delete`.
+/// Takes the option `existing` out, which is not the source's own. True: it says `delete`.
 fn existing(words: Vec<&str>) -> Result<(Vec<&str>, bool), Error> {
-    // Behind name, pattern and url come pairs.
+    // Pairs follow name, pattern and url.
     let (own, options) = words.split_at(words.len().min(3));
     let (mut rest, mut deletes) = (own.to_vec(), false);
     for pair in options.chunks(2) {
@@ -95,11 +95,12 @@ fn existing(words: Vec<&str>) -> Result<(Vec<&str>, bool), Error> {
     Ok((rest, deletes))
 }
 
-/// Keys visited at a stretch, and deleted.
+/// Keys visited, and deleted, in one slice.
 const VISITED: usize = 200;
 
-/// Looks for the keys of database 0 that a new source covers. They would be shown by KEYS and not be found by GET: so they are deleted,
-/// or the source is taken back. Nobody makes more of them: it is served already. Cost: O(keys), [`VISITED`] at a time.
+/// Finds the keys of database 0 that a new source covers: KEYS would show them, and GET would not find them.
+/// They are deleted, or the source is removed again. No new ones are made, for the source serves already.
+/// Cost: O(keys), [`VISITED`] at a time.
 struct Covered {
     server: Arc<Server>,
     name: String,
@@ -119,7 +120,7 @@ impl Covered {
         fetching::tell_from_aside(&self.server, view.finish());
     }
 
-    /// Visits some keys; true if those were the last.
+    /// Visits some keys. True: they were the last.
     fn advance(&mut self) -> bool {
         let now_ms = stdx::clock::wall_ms();
         let mut covered: Vec<Box<[u8]>> = Vec::new();
@@ -167,7 +168,7 @@ impl Stream for Covered {
             "ERR {n} {keys} of database 0 {are} called '{pattern}' and would be hidden: remove them, or add the source with \
              the option existing delete"
         ));
-        // The source goes with this.
+        // Dropping the value removes the source.
         false
     }
 
@@ -210,7 +211,7 @@ fn pause(act: &mut Act<'_, '_>, args: Args<'_>, paused: bool) -> Result<Flow, Er
     Ok(Flow::Done)
 }
 
-/// Cost: O(ids), or O(shards).
+/// `EVENKEEL SOURCE FLUSH name [id ...]`. Cost: O(ids), or O(shards) without ids.
 fn flush(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let entry = entry(act.server, args.at(3))?;
     let ids = args.from(4);
@@ -218,13 +219,13 @@ fn flush(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         return Err(format!("ERR at most {IDS_MAX} ids at once").into());
     }
     if ids.is_empty() && (act.in_multi || act.in_script) {
-        // Locks are held that emptying takes: it follows.
+        // Emptying takes locks, and the transaction holds some: it happens afterwards.
         entry.source.flush();
     } else if ids.is_empty() {
         entry.source.marks.mark_all();
         fetching::empty(act.server, act.local, &entry);
     } else {
-        // In slices; whoever asks on this loop after that gets fresh rows, others soon do.
+        // In slices: later reads on this loop get fresh rows at once, reads on other loops soon.
         entry.source.give_up(ids.iter());
     }
     act.out.ok();
@@ -242,7 +243,7 @@ fn remove(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// `EVENKEEL SOURCE STATS [name]`: a map of maps; of one source its own map.
+/// `EVENKEEL SOURCE STATS [name]`: a map of maps; for one source, its map.
 fn stats(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let server = act.server.clone();
     if let Some(name) = args.get(3) {

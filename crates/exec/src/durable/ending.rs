@@ -1,4 +1,4 @@
-//! The end of the server: a last snapshot, while nobody can write any more.
+//! The end of the server: a last snapshot, while no client can write.
 
 use super::saving::{self, Purpose};
 use crate::Server;
@@ -11,38 +11,38 @@ use std::time::{Duration, Instant};
 /// Whether a last snapshot is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wish {
-    /// If there are save points.
+    /// A snapshot is taken if there are save points.
     #[default]
     Usual,
     Save,
     NoSave,
 }
 
-/// What SHUTDOWN asked for.
+/// The options of SHUTDOWN.
 #[derive(Default)]
 pub(super) struct Asked {
     pub(super) wish: Wish,
-    /// It ends even if the snapshot fails.
+    /// The server ends even if the snapshot fails.
     pub(super) force: bool,
     pub(super) aborted: bool,
-    /// Loops and clients that wait for it.
+    /// Clients that wait for the end: loop, client.
     pub(super) waiting: Vec<(usize, u64)>,
 }
 
-/// How long loops may take to do what they had begun.
+/// Longest wait for loops to finish what they had begun.
 const PASSING: Duration = Duration::from_secs(10);
-/// How often a wait looks around.
+/// Interval of the checks while waiting.
 const LOOK: Duration = Duration::from_millis(20);
 
 impl super::Durability {
-    /// SHUTDOWN of a client.
+    /// Begins the end, for a client's SHUTDOWN.
     pub(crate) fn ask_end(&self, wish: Wish, force: bool, loop_id: usize, client: u64) {
         let mut asked = self.end.lock();
         (asked.wish, asked.force, asked.aborted) = (wish, force, false);
         asked.waiting.push((loop_id, client));
     }
 
-    /// SHUTDOWN ABORT; false if none is under way.
+    /// SHUTDOWN ABORT: gives the end up. False: none is under way.
     pub(crate) fn abort_end(&self) -> bool {
         let mut asked = self.end.lock();
         if asked.waiting.is_empty() {
@@ -57,8 +57,8 @@ impl super::Durability {
     }
 }
 
-/// Takes the last snapshot, if there is to be one. Writers wait from here on. `by_signal`: what the signal asked for, and whether
-/// the server is to end in any case; None: a client's SHUTDOWN.
+/// Takes the last snapshot, if one is wanted. Writers wait from here on. `by_signal`: the signal's wish, and
+/// whether the server ends in any case. None: a client's SHUTDOWN.
 ///
 /// Errors: the snapshot failed; the server is to go on ([`give_up_end`]).
 pub fn end_in_order(server: &Arc<Server>, by_signal: Option<(Wish, bool)>) -> Result<(), String> {
@@ -75,7 +75,7 @@ pub fn end_in_order(server: &Arc<Server>, by_signal: Option<(Wish, bool)>) -> Re
     if saved.is_ok()
         && let Some(storage) = server.durability.storage()
     {
-        // Nobody writes any more.
+        // From here on no client writes.
         server.work.pause.set(u64::MAX >> 1, true);
         pass_all_loops(server);
         return match storage.close_log(server) {
@@ -89,18 +89,18 @@ pub fn end_in_order(server: &Arc<Server>, by_signal: Option<(Wish, bool)>) -> Re
     saved
 }
 
-/// A loop has come to it: what it had begun before is done.
+/// A piece of work that reports that its loop has finished everything before it.
 struct Passed(Sender<()>);
 
 impl Piece for Passed {
     fn advance(self: Box<Self>, _: &mut Desk<'_>) -> Step {
-        // Nobody may wait any more.
+        // The wait may be over.
         let _ = self.0.send(());
         Step::Over(None)
     }
 }
 
-/// Waits until all loops have done what they had begun: from then on they know of a pause.
+/// Waits until all loops have finished what they had begun. From then on they know of a pause.
 pub(super) fn pass_all_loops(server: &Arc<Server>) {
     let (passed, wait) = channel();
     for loop_id in 0..server.loops() {
@@ -152,7 +152,7 @@ fn last_save(server: &Arc<Server>) -> Result<(), String> {
     }
 }
 
-/// The server goes on: writers may write again, and clients that sent SHUTDOWN hear of it.
+/// Gives the end up: writers may write again, and clients that sent SHUTDOWN are answered.
 pub fn give_up_end(server: &Arc<Server>) {
     server.work.pause.clear();
     server.keyspace.keep_expired(0);

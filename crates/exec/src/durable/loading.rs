@@ -10,47 +10,47 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use stdx::points::{self, Point};
 
-/// Figures of the last load, or of the one that is under way.
+/// Figures of the last load, or of the one under way.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) started_s: AtomicU64,
     pub(super) keys: AtomicU64,
     pub(super) expired: AtomicU64,
-    /// The rest of a damaged file that was loaded up to its damage.
+    /// The file that keeps the rest of a damaged file, which was loaded up to the damage.
     pub(super) damaged_rest: Mutex<Option<String>>,
 }
 
-/// A load that is under way: commands that need the data are refused until it is dropped.
+/// A load under way. Commands that need the data are refused until it is dropped.
 pub struct Load {
     server: Arc<Server>,
 }
 
 impl Load {
-    /// Begins. Nobody else may be loading.
+    /// Begins a load. No other may be under way.
     pub fn begin(server: &Arc<Server>) -> Load {
         let load = &server.durability.load;
         load.started_s.store(stdx::clock::wall_ms() / 1000, Relaxed);
         load.keys.store(0, Relaxed);
         load.expired.store(0, Relaxed);
         server.durability.set(trouble::LOADING, true);
-        // What is loaded says itself what is removed.
+        // The loaded data itself says which keys are removed.
         server.keyspace.keep_expired(u64::MAX >> 1);
         server.work.pause.stop_commits(true);
         Load { server: server.clone() }
     }
 
-    /// Notes what was loaded: keys, and those left out because they had expired.
+    /// Counts loaded keys, and keys left out because they had expired.
     pub fn note(&self, keys: u64, expired: u64) {
         self.server.durability.load.keys.store(keys, Relaxed);
         self.server.durability.load.expired.store(expired, Relaxed);
     }
 
-    /// Notes that a file was damaged, and where its rest is.
+    /// Notes that a file was damaged, and the name of the file that keeps its rest.
     pub fn note_damage(&self, rest: String) {
         *self.server.durability.load.damaged_rest.lock() = Some(rest);
     }
 
-    /// Takes a library of functions. Cost: its code runs once, on this thread.
+    /// Loads a library of functions. Cost: its code runs once, on this thread.
     ///
     /// Errors: a sentence.
     pub fn library(&self, code: &[u8]) -> Result<(), String> {
@@ -67,23 +67,23 @@ impl Drop for Load {
     }
 }
 
-/// Refuses commands that need the data until [`load_at_start`] is done, if there is anything to load. For the start,
-/// before anybody is served.
+/// Refuses commands that need the data until [`load_at_start`] is done, if there is anything to load. Called
+/// before the first client.
 pub fn expect_load(server: &Server) {
     let loads = server.durability.storage().is_some_and(|storage| storage.loads_at_start());
     server.durability.set(trouble::LOADING, loads);
 }
 
-/// Loads what the files hold, before the first command that needs it. Nobody else writes.
+/// Loads the files, before the first command that needs the data. Nothing else writes meanwhile.
 ///
 /// Errors: a sentence; the server must not serve what was loaded.
 pub fn load_at_start(server: &Arc<Server>) -> Result<(), String> {
-    // A file that a client made since is no data of the start.
+    // A file that a client made meanwhile is not the start's data.
     if !server.durability.is_loading() {
         return Ok(());
     }
     let loaded = server.durability.storage().map_or(Ok(()), |storage| storage.load_at_start(server));
-    // After an error nobody is to see a part of the data until the process ends.
+    // After an error no client may see a part of the data until the process ends.
     server.durability.set(trouble::LOADING, loaded.is_err());
     loaded
 }
@@ -102,15 +102,16 @@ pub(crate) fn reload(server: &Arc<Server>, flush: bool) -> Result<(), String> {
     let loaded = storage.load(server);
     drop(load);
     if server.config.live.appendonly.get() {
-        // The log was not told of it.
+        // The log was not told of the load.
         server.durability.schedule_rewrite();
     }
     loaded
 }
 
-/// Ends the log in order, empties all databases and loads it again: DEBUG LOADAOF. For a thread that is not demoted.
+/// DEBUG LOADAOF: ends the log in order, empties all databases and loads it again. Not for a demoted thread.
 ///
-/// Errors: a sentence; the log cannot be written, and all is as before; or the keyspace holds what was loaded before the fault.
+/// Errors: a sentence. Either the log cannot be written, and all is as before; or the keyspace holds what was
+/// loaded before the fault.
 pub(crate) fn reload_log(server: &Arc<Server>) -> Result<(), String> {
     let Some(storage) = server.durability.storage() else { return Err("there are no files".into()) };
     if !server.config.live.appendonly.get() {

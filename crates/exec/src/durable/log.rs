@@ -1,7 +1,9 @@
-//! The append-only log as the server sees it: whether it writes, what waits for it, and when it is written anew.
+//! The append-only log, as the server sees it: whether it writes, what waits for it, and when it is
+//! rewritten.
 //!
-//! - O1: while the log is stopped writes are refused, and no long commit is decided; reads, messages and health checks go on.
-//! - O2: while very much waits for it, clients that want to write are held for a moment.
+//! - O1: while the log is stopped, writes are refused and no long commit is decided. Reads, messages and
+//!   health checks go on.
+//! - O2: while very much waits for the log, clients that want to write are held for a moment.
 //! - O3: a rewrite is a snapshot whose file becomes the log's base. It shares `busy` with other snapshots.
 
 use super::{Durability, saving, trouble};
@@ -16,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// How often a wait looks around.
+/// Interval of the checks while waiting.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// A rewrite that was begun.
@@ -24,15 +26,15 @@ const LOOK: Duration = Duration::from_millis(5);
 pub struct Rewrite {
     /// The file that the snapshot is written to.
     pub base: PathBuf,
-    /// The place in the stream where the log changes to its next file.
+    /// The mark in the stream at which the log changes to its next file.
     pub mark: u64,
     pub epoch: u64,
 }
 
-/// See the module.
+/// State of the log. See the module.
 #[derive(Default)]
 pub(super) struct State {
-    /// Why it does not write.
+    /// The reason why the log does not write.
     stopped: Mutex<Option<String>>,
     scheduled: AtomicBool,
     rewrites: AtomicU64,
@@ -43,34 +45,34 @@ pub(super) struct State {
 }
 
 impl Durability {
-    /// The log writes again, or why it does not (O1). Called by a thread that touches no file.
+    /// Stops the log for a reason, or lets it write again (O1). Called by a thread that touches no file.
     pub fn set_log_stopped(&self, server: &Server, stopped: Option<String>) {
         let stops = stopped.is_some();
         *self.log.stopped.lock() = stopped;
         self.set(trouble::LOG_STOPPED, stops);
         server.work.pause.stop_commits(stops);
-        // Removals would have to be told, too: until then expired keys are absent and stay where they are.
+        // Removals could not be told. Until the log writes, expired keys are absent but stay where they are.
         server.keyspace.keep_expired(if stops { u64::MAX >> 1 } else { 0 });
         if !stops {
             (0..server.loops()).for_each(|id| server.send(id, Mail::Retry));
         }
     }
 
-    /// Whether very much waits for the log (O2).
+    /// Says whether very much waits for the log (O2).
     pub fn set_log_full(&self, full: bool) {
         if full != (self.state.load(Relaxed) & trouble::LOG_FULL != 0) {
             self.set(trouble::LOG_FULL, full);
         }
     }
 
-    /// Whether so much waits for the log that writes are refused.
+    /// Says whether so much waits for the log that writes are refused.
     pub fn set_log_over(&self, over: bool) {
         if over != (self.state.load(Relaxed) & trouble::LOG_OVER != 0) {
             self.set(trouble::LOG_OVER, over);
         }
     }
 
-    /// Notes a delay of the disk for LATENCY. `name`: as Redis names it.
+    /// Notes a delay of the disk for LATENCY. `name`: Redis's name of the event.
     pub fn note_latency(&self, server: &Server, name: &'static str, ns: u64) {
         let (now_s, ms) = (stdx::clock::wall_ms() / 1000, ns / 1_000_000);
         server.observe.stats.events.add(name, now_s, ms, server.config.live.latency_threshold_ms.get());
@@ -80,7 +82,7 @@ impl Durability {
         self.state.load(Relaxed) & trouble::LOG_FULL != 0
     }
 
-    /// Why the log does not write, if it does not.
+    /// The reason why the log does not write. None: it writes.
     pub fn log_stopped(&self) -> Option<String> {
         self.log.stopped.lock().clone()
     }
@@ -89,12 +91,12 @@ impl Durability {
         self.state.load(Relaxed) & trouble::LOG_STOPPED != 0
     }
 
-    /// Has the log written anew as soon as no snapshot is under way.
+    /// Has the log rewritten as soon as no snapshot is under way.
     pub fn schedule_rewrite(&self) {
         self.log.scheduled.store(true, Relaxed);
     }
 
-    /// Why writes are refused; None: they are not.
+    /// The reason why writes are refused. None: they are not.
     pub(crate) fn refusal(&self) -> Option<String> {
         if self.is_log_stopped() {
             let why = self.log.stopped.lock().clone().unwrap_or_default();
@@ -106,7 +108,7 @@ impl Durability {
         self.stops_writes().then(|| super::MISCONF.to_owned())
     }
 
-    /// A rewrite is over.
+    /// Notes the end of a rewrite.
     pub(super) fn note_rewrite(&self, result: &Result<(), String>, seconds: u64) {
         let log = &self.log;
         log.last_failed.store(result.is_err(), Relaxed);
@@ -132,14 +134,14 @@ pub(super) fn tend(server: &Arc<Server>, _: &mut Local) {
         (live.aof_rewrite_percentage.size() as u64, live.aof_rewrite_min_bytes.size() as u64);
     let due = storage.wants_rewrite(percentage, least);
     if due {
-        log::info!("the append-only log has grown by {percentage} %: it is written anew");
+        log::info!("the append-only log has grown by {percentage} %: rewriting it");
     }
     if due || server.durability.log.scheduled.swap(false, AcqRel) {
         begin_rewrite(server);
     }
 }
 
-/// Begins a rewrite; false if a snapshot is under way.
+/// Begins a rewrite. False: a snapshot is under way.
 pub(crate) fn begin_rewrite(server: &Arc<Server>) -> bool {
     let taken = saving::take(server);
     if taken {
@@ -153,7 +155,7 @@ pub(crate) fn is_rewriting(server: &Server) -> bool {
     saving::is_busy(server) && server.durability.saves.is_rewrite.load(Acquire)
 }
 
-/// Writes the log anew and waits for the end. For a thread that may wait.
+/// Rewrites the log and waits for the end. For a thread that may wait.
 ///
 /// Errors: a sentence.
 pub fn rewrite_now(server: &Arc<Server>) -> Result<(), String> {
@@ -166,9 +168,9 @@ pub fn rewrite_now(server: &Arc<Server>) -> Result<(), String> {
     wait.recv().unwrap_or_else(|_| Err("it was given up".to_owned()))
 }
 
-/// The log begins or ends (CONFIG SET appendonly), on a thread of its own.
+/// Begins or ends the log (CONFIG SET appendonly), on a thread of its own.
 ///
-/// Several switches are made one after the other; each makes the state that is wanted by then.
+/// Several switches run one after the other; each sets the state that is wanted by then.
 pub fn switch_log(server: &Arc<Server>) {
     static SWITCHING: Mutex<()> = Mutex::new(());
     let server = server.clone();
@@ -189,7 +191,7 @@ pub fn switch_log(server: &Arc<Server>) {
     }
 }
 
-/// Settings of the log changed.
+/// Applies changed settings of the log, on the clerk.
 pub fn configure_log(server: &Arc<Server>) {
     let (errand, server) = (server.clone(), server);
     server.observe.clerk.send(move || {

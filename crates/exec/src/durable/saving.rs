@@ -1,4 +1,4 @@
-//! A snapshot: a walk in slices on a loop, and a thread that writes what the walk gives.
+//! A snapshot: a walk in slices on a loop, and a thread that writes what the walk visits.
 //!
 //! ```text
 //! loop:    Saving::advance ─► Walk::advance ─► Batch ─┐ queue without locks
@@ -6,9 +6,10 @@
 //!              └─► the piece itself, when it had gone through the queue behind [`AHEAD`] bytes
 //! ```
 //!
-//! - V1: what waits for the writer is bounded: the piece goes through the queue itself, and comes back when all before it is written.
-//! - V2: a failed writer goes on to empty its queue, so that the piece comes back and ends the walk on its loop.
-//! - V3: `busy` is taken by the one that begins, and given back by the writer when all is over.
+//! - V1: the bytes that wait for the writer are bounded. The piece goes through the queue itself, and comes
+//!   back when everything before it is written.
+//! - V2: a failed writer goes on to empty its queue. So the piece comes back and ends the walk on its loop.
+//! - V3: the caller that begins takes `busy`; the writer gives it back at the end.
 
 use super::{KeyFacts, Rewrite, SaveOut, SavePlan, trouble};
 use crate::piece::{Desk, Letter, Piece, Step};
@@ -26,21 +27,21 @@ use stdx::points::{self, Point};
 use stdx::threads::Breath;
 use value::Value;
 
-/// Keys' worth of the walk at a stretch: some 20 µs.
+/// Keys of the walk per slice: some 20 µs.
 const KEYS: usize = 150;
-/// A batch goes to the writer when it has so many keys or bytes.
+/// Keys, and below bytes, at which a batch goes to the writer.
 const BATCH_KEYS: usize = 1024;
 const BATCH_BYTES: usize = 128 * 1024;
-/// Bytes that may wait for the writer (V1).
+/// Most bytes that may wait for the writer (V1).
 const AHEAD: usize = 8 << 20;
-/// A large value counts as so many bytes of the queue, for it is shared.
+/// Bytes that a large value counts for in the queue; it is shared, not copied.
 const HANDLE_BYTES: usize = 256;
-/// The least that may be kept for a snapshot, unless configured.
+/// Least limit of the memory kept for a snapshot, unless configured.
 const RETAINED_LEAST: u64 = 64 << 20;
-/// After a failure the save points wait so long.
+/// Seconds that save points wait after a failure.
 const RETRY_S: u64 = 5;
 
-/// Why a snapshot is taken.
+/// The reason for a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// BGSAVE, SAVE, a save point.
@@ -51,15 +52,15 @@ pub(crate) enum Purpose {
     Rewrite,
 }
 
-/// Figures and switches of snapshots. Those of one under way have no meaning when there is none.
+/// Figures and switches of snapshots. Those of one under way mean nothing when there is none.
 pub(super) struct Saves {
-    /// 0: none is under way (V3).
+    /// Taken while a snapshot is under way (V3); 0: none is.
     pub(super) busy: AtomicU8,
-    /// BGSAVE SCHEDULE, or in a transaction.
+    /// A snapshot was asked for by BGSAVE SCHEDULE, or in a transaction.
     scheduled: AtomicBool,
     pub(super) is_rewrite: AtomicBool,
     cancelled: AtomicBool,
-    /// The writer failed (V2).
+    /// The writer has failed (V2).
     broken: AtomicBool,
     pub(super) began_s: AtomicU64,
     pub(super) keys: AtomicU64,
@@ -67,9 +68,9 @@ pub(super) struct Saves {
     pub(super) kept_bytes: AtomicU64,
     pub(super) written_bytes: AtomicU64,
     pub(super) foreign: AtomicU64,
-    /// Writers replace more than the walk keeps up with: no limit of the rate counts now.
+    /// Writers replace more than the walk keeps up with: no rate limit holds now.
     pressed: AtomicBool,
-    /// Writes before the one under way began, and before the last that was saved.
+    /// Count of writes before the snapshot under way, and before the last one that was saved.
     dirty_begun: AtomicU64,
     dirty_saved: AtomicU64,
     last_save_s: AtomicU64,
@@ -115,7 +116,8 @@ impl Saves {
         dirty(server).saturating_sub(self.dirty_saved.load(Relaxed))
     }
 
-    /// When the last was saved; as in Redis the start of the server stands for none.
+    /// The time of the last snapshot, in seconds since 1970. As in Redis, the start of the server counts as
+    /// none.
     pub(super) fn last_save_s(&self, server: &Server) -> u64 {
         match self.last_save_s.load(Relaxed) {
             0 => server.started_ms / 1000,
@@ -123,7 +125,7 @@ impl Saves {
         }
     }
 
-    /// What is there is what a file holds.
+    /// Says that the keyspace holds what a file holds.
     pub(super) fn nothing_changed(&self, server: &Server) {
         self.dirty_saved.store(dirty(server), Relaxed);
     }
@@ -134,7 +136,7 @@ fn dirty(server: &Server) -> u64 {
 }
 
 impl super::Durability {
-    /// When the last snapshot was saved, in seconds since 1970.
+    /// The time of the last snapshot, in seconds since 1970.
     pub(crate) fn last_save_s(&self, server: &Server) -> u64 {
         self.saves.last_save_s(server)
     }
@@ -144,7 +146,7 @@ impl super::Durability {
         self.saves.scheduled.store(true, Release);
     }
 
-    /// Takes that back; false if none was scheduled.
+    /// Takes [`Durability::schedule`] back. False: no snapshot was scheduled.
     pub(crate) fn unschedule(&self) -> bool {
         self.saves.scheduled.swap(false, AcqRel)
     }
@@ -154,28 +156,29 @@ pub(crate) fn is_busy(server: &Server) -> bool {
     server.durability.saves.busy.load(Acquire) != 0
 }
 
-/// Ends the snapshot under way, soon; false if there is none.
+/// Ends the snapshot under way, soon. False: there is none.
 pub(crate) fn cancel(server: &Server) -> bool {
     let busy = is_busy(server);
     server.durability.saves.cancelled.store(busy, Release);
     busy
 }
 
-/// Takes `busy` (V3); false if a snapshot is under way.
+/// Takes `busy` (V3). False: a snapshot is under way.
 pub(super) fn take(server: &Server) -> bool {
     server.durability.saves.busy.compare_exchange(0, 1, AcqRel, Relaxed).is_ok()
 }
 
-/// Hears how a snapshot ended, on the writer's thread.
+/// Called on the writer's thread with a snapshot's result.
 pub(crate) type Done = Box<dyn FnOnce(&Result<(), String>) + Send>;
 
-/// Where a piece begins.
+/// The place where a piece begins.
 pub(super) enum Where<'l> {
     Here(&'l mut Local),
     Loop(usize),
 }
 
-/// Begins a snapshot on this loop; false if one is under way. It is taken in slices later: nothing is locked now.
+/// Begins a snapshot on this loop, to be taken in slices later; nothing is locked now. False: one is under
+/// way.
 pub(crate) fn begin(server: &Arc<Server>, local: &mut Local, purpose: Purpose, done: Option<Done>) -> bool {
     let taken = take(server);
     if taken {
@@ -184,7 +187,7 @@ pub(crate) fn begin(server: &Arc<Server>, local: &mut Local, purpose: Purpose, d
     taken
 }
 
-/// Begins a snapshot; the caller has taken `busy`.
+/// Begins a snapshot. The caller has taken `busy`.
 pub(super) fn begin_taken(server: &Arc<Server>, purpose: Purpose, done: Option<Done>, at: Where<'_>) {
     let saves = &server.durability.saves;
     let now_s = stdx::clock::wall_ms() / 1000;
@@ -212,7 +215,7 @@ pub(super) fn begin_taken(server: &Arc<Server>, purpose: Purpose, done: Option<D
     let began = Instant::now();
     let writer =
         Writer { server: server.clone(), purpose, first, rewrite: None, batches, give_back, done, began };
-    // The clerk makes the thread: that can take longer than a loop has.
+    // The clerk starts the thread, because that may take longer than a quantum.
     let made = server.observe.clerk.send(move || writer.start());
     if !made {
         log::error!("a snapshot was not begun: no thread could be started");
@@ -228,14 +231,14 @@ fn keys(keyspace: &Keyspace) -> u64 {
     (0..keyspace.databases()).map(|db| keyspace.len(db) as u64).sum()
 }
 
-/// Says whether failed snapshots stop writes.
+/// Decides whether failed snapshots stop writes.
 pub(super) fn judge(server: &Server) {
     let live = &server.config.live;
     let stops = live.stop_writes_on_save_error.get() && !live.save_points.is_empty();
     server.durability.set(trouble::SAVE_FAILED, stops && server.durability.saves.failed.load(Relaxed));
 }
 
-/// Begins what is scheduled, or due by a save point.
+/// Begins a snapshot that is scheduled, or due by a save point.
 pub(super) fn tend(server: &Arc<Server>, local: &mut Local) {
     let saves = &server.durability.saves;
     if is_busy(server) {
@@ -265,13 +268,13 @@ fn pairs(points: &[u8]) -> impl Iterator<Item = (u64, u64)> {
     std::iter::from_fn(move || Some((numbers.next()?, numbers.next()?)))
 }
 
-// ----- on the loop -------------------------------------------------------------------------------------------------
+// ----- on the loop ------------------------------------------------------------------------------------------
 
 /// A key on its way to the writer.
 struct Item {
     db: u32,
     key: u32,
-    /// Bytes of a short text; else `value` holds it.
+    /// Length of a short text, in bytes; else `value` holds the value.
     text: u32,
     facts: KeyFacts,
     value: Option<Value>,
@@ -286,7 +289,7 @@ struct Batch {
 
 impl Batch {
     fn new() -> Batch {
-        // So that it does not grow under a lock, unless a key is very long.
+        // The buffer does not grow under a lock, unless a key is very long.
         Batch { bytes: Vec::with_capacity(BATCH_BYTES * 2), items: Vec::with_capacity(BATCH_KEYS + 2 * KEYS) }
     }
 
@@ -295,7 +298,7 @@ impl Batch {
     }
 }
 
-/// How uses of keys are told.
+/// The form in which uses of keys are written.
 #[derive(Clone, Copy, Default)]
 enum Uses {
     #[default]
@@ -303,7 +306,7 @@ enum Uses {
     Idle,
 }
 
-/// What the walk gives, as it comes.
+/// Keys that the walk visits, collected into batches.
 #[derive(Default)]
 struct Taking {
     batch: Batch,
@@ -312,13 +315,13 @@ struct Taking {
     uses: Uses,
     header: Arc<Mutex<Header>>,
     has_begun: bool,
-    /// It becomes the base of the log.
+    /// The snapshot becomes the base of the log.
     rewrite: Option<Rewrite>,
-    /// Bytes in the queue since the piece went through it last (V1).
+    /// Bytes in the queue since the piece last went through it (V1).
     ahead: usize,
 }
 
-/// What stands before the keys, as of the walk's moment.
+/// The facts before the keys, as of the walk's moment.
 #[derive(Default)]
 struct Header {
     lsn: u64,
@@ -353,9 +356,9 @@ enum Message {
     Batch(Batch),
     /// The piece, to be sent back (V1).
     Piece(usize, Box<Saving>),
-    /// All keys came.
+    /// All keys have been sent.
     End,
-    /// Nothing comes of it.
+    /// The walk was given up, for this reason.
     Gave(String),
 }
 
@@ -380,7 +383,7 @@ impl Piece for Saving {
         let walked = walk.advance(desk.now_ms, KEYS, &mut self.taking);
         let (figures, pressed) = (walk.figures(), walk.is_pressed());
         if figures.anew > 0 && self.taking.rewrite.is_some() {
-            // The mark in the stream is that of the walk's first begin.
+            // The mark in the stream belongs to the walk's first begin.
             self.server.durability.schedule_rewrite();
             return self.give_up("databases were exchanged or emptied as it began: it begins again");
         }
@@ -434,13 +437,13 @@ impl Saving {
     }
 
     fn post(&self, message: Message) {
-        // The writer is there until it was told how it ends, unless its thread could not be made.
+        // The writer lives until it hears how the walk ends, unless its thread could not be started.
         if self.queue.send(message).is_err() {
             self.server.durability.saves.broken.store(true, Release);
         }
     }
 
-    /// Sends what has come together, and before the first what stands before the keys.
+    /// Sends the collected keys. The header goes before the first.
     fn send(&mut self) {
         if !std::mem::replace(&mut self.taking.has_begun, true) {
             let header = std::mem::take(&mut *self.taking.header.lock());
@@ -483,7 +486,7 @@ impl Saving {
 }
 
 impl Header {
-    /// What stands before the keys; all shards are locked.
+    /// Collects the header. All shards are locked.
     fn of(server: &Server, lsn: u64) -> Header {
         let keyspace = &server.keyspace;
         server.durability.saves.dirty_begun.store(dirty(server), Relaxed);
@@ -497,7 +500,7 @@ impl Header {
     }
 }
 
-/// What the file is to be.
+/// The plan of the file.
 fn plan(server: &Server, header: &Header, rewrite: Option<&Rewrite>) -> SavePlan {
     let live = &server.config.live;
     let version = config::RDB_VERSIONS.get(live.rdb_version.size()).and_then(|v| v.parse().ok()).unwrap_or(0);
@@ -527,12 +530,12 @@ fn plan(server: &Server, header: &Header, rewrite: Option<&Rewrite>) -> SavePlan
     }
 }
 
-// ----- on the writer's thread --------------------------------------------------------------------------------------
+// ----- on the writer's thread -------------------------------------------------------------------------------
 
 struct Writer {
     server: Arc<Server>,
     purpose: Purpose,
-    /// The piece of a rewrite, and its loop, until the files are ready.
+    /// The piece of a rewrite and its loop, until the files are ready.
     first: Option<(usize, Box<Saving>)>,
     rewrite: Option<Rewrite>,
     batches: Receiver<Message>,
@@ -546,7 +549,7 @@ struct Open {
     out: Box<dyn SaveOut>,
     sizes: Vec<(u64, u64)>,
     db: Option<u32>,
-    /// Values of types of our own are left out, or an error.
+    /// `foreign-types`: whether values of Evenkeel's own types are left out, or are an error.
     foreign: i64,
 }
 
@@ -556,7 +559,7 @@ impl Writer {
         let spawned = std::thread::Builder::new().name("save".into()).spawn(move || self.run());
         if let Err(error) = spawned {
             log::error!("a snapshot was not begun: {error}");
-            // Its queue is gone with it: the piece ends the snapshot.
+            // The queue goes with the writer: the piece finds that and ends the snapshot.
             server.durability.saves.broken.store(true, Release);
         }
     }
@@ -606,7 +609,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Puts the base in its place, or says that there is none.
+    /// Installs the base of a rewrite, or reports that there is none.
     fn end_rewrite(&self, result: Result<(), String>) -> Result<(), String> {
         let (Some(_), Some(storage)) = (&self.rewrite, self.server.durability.storage()) else {
             return result;
@@ -615,14 +618,14 @@ impl Writer {
         match result {
             Ok(()) => storage.end_rewrite(Ok(bytes)),
             Err(why) => {
-                // It says nothing new.
+                // The error is reported already.
                 let _ = storage.end_rewrite(Err(()));
                 Err(why)
             }
         }
     }
 
-    /// Writes what came. A panic is the snapshot's alone.
+    /// Writes a message of the walk. A panic fails only this snapshot.
     fn put(&self, open: &mut Option<Open>, message: Message) -> Result<(), String> {
         let put = stdx::panics::contain(|| match message {
             Message::Begin(plan, header) => {
@@ -637,7 +640,7 @@ impl Writer {
                 let Batch { mut bytes, mut items } = batch;
                 bytes.clear();
                 items.clear();
-                // The piece may be gone.
+                // The piece may have ended.
                 let _ = self.give_back.send(Batch { bytes, items });
                 Ok(())
             }
@@ -656,7 +659,7 @@ impl Writer {
         Ok(Open { out, sizes: header.sizes, db: None, foreign })
     }
 
-    /// Keeps to `save-rate-limit`, unless writers replace more than the walk keeps up with.
+    /// Waits to keep to `save-rate-limit`, unless writers replace more than the walk keeps up with.
     fn pace(&self, written: u64) {
         let saves = &self.server.durability.saves;
         saves.written_bytes.store(written, Relaxed);
@@ -711,7 +714,7 @@ impl Open {
         Ok(())
     }
 
-    /// Whether a value is of a type of our own, and left out (`foreign-types`).
+    /// Whether a value has a type of Evenkeel's own and is left out (`foreign-types`).
     fn is_left_out(&self, item: &Item, server: &Server) -> Result<bool, String> {
         if !matches!(item.value, Some(Value::Roaring(_) | Value::Roaring64(_))) {
             return Ok(false);
@@ -725,7 +728,7 @@ impl Open {
     }
 }
 
-/// A snapshot is over: notes how it ended, and lets the next one begin (V3).
+/// Ends a snapshot: notes its result and lets the next one begin (V3).
 fn ended(server: &Server, purpose: Purpose, began: Instant, result: &Result<(), String>) {
     let saves = &server.durability.saves;
     let took = began.elapsed();
@@ -737,10 +740,10 @@ fn ended(server: &Server, purpose: Purpose, began: Instant, result: &Result<(), 
     }
     match result {
         Ok(()) if purpose == Purpose::Rewrite => {
-            log::info!("the append-only log was written anew in {:.2} s", took.as_secs_f64());
+            log::info!("the append-only log was rewritten in {:.2} s", took.as_secs_f64());
         }
         Err(why) if purpose == Purpose::Rewrite => {
-            log::error!("the append-only log was not written anew: {why}")
+            log::error!("the append-only log was not rewritten: {why}")
         }
         Ok(()) => {
             saves.count.fetch_add(1, Relaxed);

@@ -12,7 +12,7 @@ fn client(id: u64) -> Session {
     Session::new(Arc::new(ClientInfo::new(id, 0, String::new(), String::new(), 0, false, 0)), true)
 }
 
-/// Runs a command to where its client would be parked or answered.
+/// Runs a command until its client is parked or answered.
 fn run(server: &Arc<Server>, local: &mut Local, session: &mut Session, words: &[&[u8]]) -> Flow {
     let (words, mut out) = (OwnedArgs::from_slices(words), Reply::new(false));
     loop {
@@ -30,7 +30,8 @@ fn watch(server: &Arc<Server>, local: &mut Local, session: &mut Session, keys: &
     assert_eq!(session.watch.keys.len(), KEYS);
 }
 
-/// Does what the loop would do until the client's job is over: its reply, and how many watches were left after each letter.
+/// Does the loop's work until the client's job is over. Gives the reply, and the count of watches left after
+/// each letter.
 fn until_delivered(
     server: &Arc<Server>,
     local: &mut Local,
@@ -55,8 +56,8 @@ fn until_delivered(
     (delivery.unwrap(), seen)
 }
 
-/// A long EXEC gives up what its client watched in slices, however it ends: afterwards nothing of it is left, and
-/// whoever watches the same keys still does.
+/// A long EXEC gives up its client's watches in slices, however it ends. Afterwards none of them is left, and
+/// other clients' watches of the same keys remain.
 #[test]
 fn a_long_transaction_leaves_no_watch_behind() {
     let server = Server::start(Arc::default(), 1).unwrap();
@@ -87,7 +88,7 @@ fn a_long_transaction_leaves_no_watch_behind() {
             run(&server, &mut local, &mut third, &[b"SET", b"k7", b"1"]);
         }
         if gone {
-            // As the loop does: what the session still watches is given up, and its job is told.
+            // As the loop does: gives up what the session still watches, and tells its job.
             session.cancel.store(true, Ordering::Relaxed);
             crate::transaction::leave(&server, &mut local, &mut session);
             drop(session);
@@ -95,14 +96,14 @@ fn a_long_transaction_leaves_no_watch_behind() {
         let (delivery, seen) = until_delivered(&server, &mut local, || mark.strong_count());
         let case = format!("gone {gone}, touched {touched}, write {write}");
         assert_eq!(mark.strong_count(), 0, "{case}");
-        // What was committed in slices ended in one, in which some more may have been given up.
+        // The commit in slices ended within one slice, which may have given up some more watches.
         let after_first = KEYS - work::watch::AT_A_STRETCH;
-        // One whose mark was set is not kept for it any more.
+        // A watch whose mark was set is not kept.
         let expected = after_first - usize::from(touched)..=after_first + 1;
         let in_slices = seen.iter().any(|left| expected.contains(left));
         assert!(in_slices || write && !touched, "{case}: {seen:?}");
         assert_eq!(delivery.bytes == b"*-1\r\n", touched && !delivery.bytes.is_empty(), "{case}");
-        // The other's watches are all there, but for the one that has told him, and are given up once.
+        // The other client's watches are all there, except the one that was touched, and are given up once.
         assert_eq!(Arc::strong_count(&other.watch.dirty), KEYS + 1 - usize::from(touched), "{case}");
         assert_eq!(other.watch.dirty.load(Ordering::Relaxed), touched, "{case}");
         let his = Arc::downgrade(&other.watch.dirty);
@@ -115,8 +116,8 @@ fn a_long_transaction_leaves_no_watch_behind() {
     }
 }
 
-/// A job of a command that waits has nothing to give if others emptied its key meanwhile: it answered a null before its
-/// time. Now its client waits, and is served by a job again when there is much.
+/// A blocked command's job that finds its key empty must not answer null before the time-out. Its client
+/// waits, and a job serves it once there is much again.
 #[test]
 fn a_job_that_finds_nothing_has_its_client_wait() {
     let server = Server::start(Arc::default(), 1).unwrap();
@@ -160,7 +161,7 @@ fn a_job_that_finds_nothing_has_its_client_wait() {
     let (flow, answer) = crate::blocking::wait(&server, &mut local, &mut session, *wait, None);
     let Flow::Parked(Some(left_ms)) = flow else { panic!("it does not wait") };
     assert!((1..=1_000_000).contains(&left_ms) && answer.is_empty() && server.park.holds(1));
-    // So much comes that a job takes it, and it does not matter who has more time.
+    // So much comes that a job takes it, whatever the speed of the machine.
     fill(&server, &mut local, "y");
     run(&server, &mut local, &mut third, &[b"RENAME", b"y", b"z"]);
     let Mail::Serve(waiter) = until_letter(&mut local, |letter| matches!(letter, Mail::Serve(_))) else {

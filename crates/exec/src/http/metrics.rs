@@ -1,4 +1,4 @@
-//! The page of figures that Prometheus reads: those of INFO, in its text format.
+//! The page of figures for Prometheus: those of INFO, in its text format.
 //!
 //! Cost: that of INFO. No shard is visited.
 
@@ -9,7 +9,7 @@ use crate::rows::{Kind, figures, hit_ratios};
 use crate::stats::{Counter, Histogram, PHASES};
 use std::fmt::{Display, Write as _};
 
-/// A page being written. The figures of one family stand together.
+/// A page under way. The figures of one family stand together.
 #[derive(Default)]
 pub struct Page(String);
 
@@ -19,7 +19,7 @@ impl Page {
         let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
-    /// A figure of the family begun last.
+    /// Adds a figure to the family begun last.
     pub fn figure(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         self.0.push_str(name);
         for (i, (label, text)) in labels.iter().enumerate() {
@@ -40,7 +40,7 @@ impl Page {
         let _ = writeln!(self.0, " {value}");
     }
 
-    /// A family of one figure.
+    /// Adds a family of one figure.
     pub fn single(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
         self.family(name, kind, help);
         self.figure(name, &[], value);
@@ -55,7 +55,7 @@ impl Page {
         self.figure(&format!("{name}_count"), &labels, histogram.total());
     }
 
-    /// The text.
+    /// The page's text.
     pub fn into_text(self) -> String {
         self.0
     }
@@ -65,7 +65,7 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// The whole page. Cost: tens of microseconds, and O(clients + databases + commands).
+/// Writes the whole page. Cost: tens of microseconds, and O(clients + databases + commands).
 pub(crate) fn page(server: &Server) -> String {
     let snapshot = collect(server, Sections::wanted([&b"all"[..]]));
     let mut page = Page(String::with_capacity(32 * 1024));
@@ -150,7 +150,7 @@ fn responses(server: &Server, page: &mut Page) {
     }
 }
 
-/// Classes of statuses, and what counts them.
+/// Classes of statuses, and their counters.
 pub(crate) const RESPONSES: [(&str, Counter); 4] = [
     ("2xx", Counter::Http2xx),
     ("3xx", Counter::Http3xx),
@@ -202,7 +202,7 @@ fn databases(s: &Snapshot, page: &mut Page) {
     }
 }
 
-/// The figures of EVENKEEL SOURCE STATS.
+/// Writes the figures of EVENKEEL SOURCE STATS.
 fn sources(server: &Server, page: &mut Page) {
     let list = server.rows.list();
     if list.is_empty() {
@@ -238,8 +238,8 @@ fn sources(server: &Server, page: &mut Page) {
     }
 }
 
-/// Family and type of a source's figure, as Prometheus has them: counters end with `_total`, times are in seconds. With what they are
-/// divided by for that.
+/// Family, type and divisor of a source's figure, by Prometheus's rules: the names of counters end with
+/// `_total`, and times are in seconds. The divisor converts the figure, if that is needed.
 fn source_family(name: &str, kind: Kind) -> (String, &'static str, Option<f64>) {
     let stem = format!("evenkeel_source_{}", name.replace('-', "_"));
     let seconds = |suffix: &str| format!("{}_seconds", stem.trim_end_matches(suffix));

@@ -1,4 +1,4 @@
-//! What HTTP shows: which paths are which keys, and the pages about the server itself.
+//! HTTP's pages: which paths show which keys, and the pages about the server itself.
 //!
 //! ```text
 //! /items/42          EVENKEEL ITEMS item:42
@@ -6,7 +6,7 @@
 //! /metrics           the clerk's figures          / and /openapi.json   made when the sources change
 //! ```
 //!
-//! `net` speaks HTTP; here is what it asks for. What is shown changes only with the sources.
+//! `net` speaks HTTP and asks for what is here. The paths change only with the sources.
 
 pub mod metrics;
 mod openapi;
@@ -26,14 +26,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 use stdx::points::{self, Point};
 
-/// Keys that a path shows.
+/// The keys that a path shows.
 pub struct Route {
     path: Box<[u8]>,
     pub pattern: Pattern,
     id_type: IdType,
     ttl_ms: u64,
     max_age_ms: u64,
-    /// None: plain keys (DEBUG HTTP-SHOW).
+    /// The source; None: plain keys (DEBUG HTTP-SHOW).
     entry: Option<Arc<Entry>>,
 }
 
@@ -44,12 +44,12 @@ impl Route {
         Some(Route { path, pattern: spec.pattern.clone(), id_type: spec.id_type, ttl_ms, max_age_ms, entry })
     }
 
-    /// Errors: what is wrong with an id that is not as `openapi` describes it. O(id).
+    /// Checks an id. Errors: how it differs from `openapi`'s description. O(id).
     pub fn check(&self, id: &[u8]) -> Result<(), &'static str> {
         self.id_type.complaint(id).map_or(Ok(()), Err)
     }
 
-    /// What is known of the item of a key that will be read at that time or later. O(key).
+    /// The life of a key's item that is read at that time or later. O(key).
     pub fn life(&self, key: &[u8], now_ms: u64) -> Life {
         let life = Life { ttl_ms: self.ttl_ms, max_age_ms: self.max_age_ms, now_ms, ..Life::default() };
         match &self.entry {
@@ -65,15 +65,15 @@ impl Route {
     }
 }
 
-/// What a path is, if it is anything.
+/// The meaning of a path.
 pub enum Found<'a> {
     /// One item, by its id, still escaped.
     Item(&'a Route, &'a [u8]),
-    /// Those of a list of ids.
+    /// The items of a list of ids.
     Items(&'a Route),
 }
 
-/// What is shown at the moment.
+/// The paths that are shown now.
 pub struct Shown {
     /// Longer paths first: `/items/special` before `/items`.
     routes: Vec<Route>,
@@ -92,7 +92,7 @@ impl Shown {
         Shown { routes, openapi: openapi.into_bytes().into(), welcome: welcome.into_bytes().into() }
     }
 
-    /// Cost: O(sources).
+    /// Finds the meaning of a path. Cost: O(sources).
     pub fn find<'a>(&'a self, path: &'a [u8]) -> Option<Found<'a>> {
         self.routes.iter().find_map(|route| match path.strip_prefix(&*route.path)? {
             [] => Some(Found::Items(route)),
@@ -102,10 +102,10 @@ impl Shown {
     }
 }
 
-/// See the module.
+/// The paths, and the pages made from them. See the module.
 pub struct Http {
     shown: ArcSwap<Shown>,
-    /// Plain keys that are shown as if they were of sources.
+    /// Plain keys that are shown as if they belonged to sources.
     plain: Mutex<Vec<Spec>>,
 }
 
@@ -116,13 +116,14 @@ impl Default for Http {
 }
 
 impl Http {
-    /// From now on the keys of these sources are shown, as far as they have a path.
+    /// Shows the keys of these sources from now on, if they have a path.
     pub(crate) fn show(&self, entries: &[Arc<Entry>]) {
         let plain = self.plain.lock();
         self.shown.store(Arc::new(Shown::of(entries, &plain)));
     }
 
-    /// Shows plain keys as if they were of this source, besides those of the sources; or no plain keys any more.
+    /// Adds plain keys to those that the sources show, as if this source owned them. None: no plain keys any
+    /// more.
     pub(crate) fn show_plain(&self, spec: Option<Spec>, entries: &[Arc<Entry>]) {
         let mut plain = self.plain.lock();
         match spec {
@@ -138,23 +139,23 @@ impl Http {
     }
 }
 
-/// The last moment of which it is known that all changes of rows by then were told, and their items are gone; 0 if there is none.
+/// The last moment up to which all changes of rows are told and their items gone; 0: none is known.
 fn settled_ms(entry: &Entry) -> u64 {
-    // What is told later may already wait then, but not the other way round.
+    // In this order, because a change that is told later may already wait by then.
     let caught_up_ms = entry.source.counters.caught_up_ms.load(Ordering::Acquire);
     if entry.queue.waiting().0 == 0 { caught_up_ms } else { 0 }
 }
 
-/// How the server's sources are.
+/// The state of the server's sources, for health checks.
 pub struct Readiness {
-    /// Each could answer at some time since it was added. It stays so when a database goes: what is cached is answered still, and
-    /// whoever balances load would take all servers away at once.
+    /// Each source was able to answer at some time. This stays true when a database fails: cached items are
+    /// still answered, and a load balancer would remove all servers at once.
     pub is_ready: bool,
     /// A line for each source that cannot load rows now.
     pub trouble: Vec<String>,
 }
 
-/// Cost: a short lock per source.
+/// Asks all sources for their state. Cost: a short lock per source.
 pub fn readiness(server: &Server) -> Readiness {
     let list = server.rows.list();
     let reason = |entry: &Arc<Entry>| {
@@ -167,14 +168,13 @@ pub fn readiness(server: &Server) -> Readiness {
 }
 
 static ITEMS: LazyLock<&'static Command> = LazyLock::new(|| {
-    let row = places::all().iter().find(|command| command.name == "evenkeel|items");
-    row.copied().expect("the table has the row")
+    places::all().iter().find(|row| row.name == "evenkeel|items").expect("the table has the row")
 });
 
 /// The words before the keys of [`items`].
 pub const ITEMS_WORDS: [&[u8]; 2] = [b"EVENKEEL", b"ITEMS"];
 
-/// Runs EVENKEEL ITEMS, whatever it may have been renamed to: the reply is RESP3.
+/// Runs EVENKEEL ITEMS, even if it was renamed. The reply is RESP3.
 #[inline]
 pub fn items(
     server: &Arc<Server>,
@@ -187,12 +187,12 @@ pub fn items(
     execute_row(server, local, session, &ITEMS, args, out)
 }
 
-/// Asks for the rows of an EVENKEEL ITEMS that comes after one that waits.
+/// Requests the rows of an EVENKEEL ITEMS that stands behind a waiting one.
 pub fn ask_ahead(server: &Server, local: &Local, session: &Session, args: Args<'_>) {
     fetching::ask_ahead_for(server, local, session, &ITEMS, args);
 }
 
-/// Whether a token is the password; true if there is none. A refusal is counted.
+/// Whether a token is the password; true if there is none. Counts a refusal.
 pub fn admits(server: &Server, local: &Local, authorization: Option<&[u8]>) -> bool {
     let admitted = knows_password(server, authorization);
     if !admitted {
@@ -201,7 +201,7 @@ pub fn admits(server: &Server, local: &Local, authorization: Option<&[u8]>) -> b
     admitted
 }
 
-/// The same for a request whose time has not come.
+/// As [`admits`], for a request that is not to be run yet. Counts nothing.
 pub fn knows_password(server: &Server, authorization: Option<&[u8]>) -> bool {
     let password = &server.config.live.requirepass;
     if password.is_empty() {
@@ -214,7 +214,7 @@ pub fn knows_password(server: &Server, authorization: Option<&[u8]>) -> bool {
     token.is_some_and(|token| crate::actions::connection::same(&password.get(), token))
 }
 
-/// Has the page of figures collected; it comes by mail, as a bulk string.
+/// Has the page of figures collected. It comes by mail, as a bulk string.
 pub fn metrics(server: &Arc<Server>, local: &Local, session: &Session, out: &mut Reply) -> Flow {
     let (owner, loop_id, client) = (server.clone(), local.log.id, session.id);
     stdx::panics::changes();
@@ -236,12 +236,12 @@ pub fn metrics(server: &Arc<Server>, local: &Local, session: &Session, out: &mut
     Flow::Done
 }
 
-/// The description of what is shown, as a bulk string.
+/// Writes the OpenAPI description, as a bulk string.
 pub fn openapi(server: &Server, out: &mut Reply) -> Flow {
     page(server.http.shown().openapi.clone(), out)
 }
 
-/// What the server is and where to look, as a bulk string.
+/// Writes the welcome page, as a bulk string.
 pub fn welcome(server: &Server, out: &mut Reply) -> Flow {
     page(server.http.shown().welcome.clone(), out)
 }

@@ -1,4 +1,4 @@
-//! The description of what HTTP shows, in OpenAPI 3.1.
+//! The OpenAPI 3.1 description of HTTP's pages.
 
 use super::welcome;
 use http::target::IDS_MAX;
@@ -47,7 +47,7 @@ fn problem_schema() -> Value {
     })
 }
 
-/// What an id may be; anything else is refused (`IdType::complaint`).
+/// The schema of an id. Any other id is refused (`IdType::complaint`).
 fn id_schema(spec: &Spec) -> Value {
     match spec.id_type {
         IdType::Auto | IdType::Text => json!({ "type": "string", "minLength": 1 }),
@@ -63,7 +63,8 @@ fn id_schema(spec: &Spec) -> Value {
     }
 }
 
-/// A comma separates ids, and no escape changes that: only where no id has one is the list an array.
+/// The schema of a list of ids. A comma separates ids and cannot be escaped, so only ids without commas form
+/// an array.
 fn ids_schema(spec: &Spec) -> Value {
     match spec.id_type {
         IdType::Auto | IdType::Text => {

@@ -1,4 +1,4 @@
-//! What `/` answers: what the server is, and which paths there are.
+//! The answer to `/`: the server's name, and its paths.
 
 use serde_json::{Map, Value, json};
 use source::Spec;
@@ -25,7 +25,7 @@ pub(super) fn describe(specs: &[&Spec]) -> String {
     document.to_string()
 }
 
-/// What [`describe`] answers.
+/// The schema of [`describe`]'s answer.
 pub(super) fn schema() -> Value {
     let text = json!({ "type": "string" });
     let texts = |names: &[&str]| {
@@ -62,7 +62,7 @@ mod tests {
         );
         let sources = json!({ "items": { "item": "/items/{id}", "items": "/items?ids={id},{id}" } });
         assert_eq!(document["sources"], sources);
-        // As it says of itself.
+        // By its own schema.
         let (schema, names) = (schema(), document.as_object().unwrap().keys());
         assert_eq!(schema["required"], names.cloned().collect::<Value>());
         let pages = document["pages"].as_object().unwrap().keys();

@@ -247,7 +247,8 @@ impl Segment {
         }
     }
 
-    /// Whether another key has the same hash, as far as the bits of `mask` say: those of the tag and all that choose a line.
+    /// Whether another key has the same hash, as far as the bits of `mask` say: those of the tag and all that
+    /// choose a line.
     pub(super) fn has_twin(self, hash: u64, key: &[u8], mask: u64) -> bool {
         let (tag, first) = (tag(hash), self.home(hash));
         let mut line = first;

@@ -24,7 +24,8 @@ fn an_expired_key_is_absent_at_once_and_the_sweep_finds_every_one() {
     keyspace.check_invariants();
 }
 
-/// The sweep lists keys under one lock and removes them under another: between the two, their database may be exchanged.
+/// The sweep lists keys under one lock and removes them under another: between the two, their database may be
+/// exchanged.
 #[test]
 fn keys_whose_database_is_exchanged_amid_a_sweep_are_swept_in_the_next_round() {
     let keyspace = Keyspace::new(2);

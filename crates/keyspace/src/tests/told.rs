@@ -1,4 +1,4 @@
-//! What the sink is told of keys that expired, and when: before whatever follows from their absence.
+//! Tests of what the sink is told of expired keys, and when: before whatever follows from their absence.
 
 use super::*;
 

@@ -41,7 +41,7 @@ impl View<'_> {
         self.drop_stale();
         self.settle_counts();
         if std::mem::take(&mut self.keep).listens() {
-            // What expired was told.
+            // The expiries have been told.
             self.keyspace.sequence.tell.leave();
         }
         self.store = Store::Kept(Kept(kept));

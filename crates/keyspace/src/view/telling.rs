@@ -123,7 +123,8 @@ impl View<'_> {
         }
     }
 
-    /// The LSN that a reply about a key has to wait for; 0: none. Its shard is locked, else it is that of everything so far.
+    /// The LSN that a reply about a key has to wait for; 0: none. Its shard is locked, else it is that of
+    /// everything so far.
     pub fn recent(&self, key: &[u8]) -> Lsn {
         let keyspace = self.keyspace;
         let (hash, durable) = (hash_bytes(key), keyspace.durable());

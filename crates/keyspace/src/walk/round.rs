@@ -1,4 +1,4 @@
-//! What all shards have in common of a walk that has begun, or has begun anew.
+//! The state that all shards share for one begin of a walk.
 
 use super::{ShardWalk, WalkFigures, WalkLimits, WalkMark};
 use crate::sequence::Lsn;
@@ -27,7 +27,7 @@ pub(super) enum State {
     Over,
 }
 
-/// What stays if a walk begins anew.
+/// The terms that stay when a walk begins anew.
 #[derive(Clone)]
 pub(super) struct Terms {
     pub(super) limits: WalkLimits,
@@ -37,7 +37,7 @@ pub(super) struct Terms {
     pub(super) anew: u64,
 }
 
-/// What is kept in a shard.
+/// The memory kept in a shard.
 #[derive(Default)]
 struct OfShard {
     /// Entries in its queue.
@@ -79,7 +79,7 @@ impl Slot {
 /// Begins a walk, or the same anew. Takes the place of what the shards have of the former.
 pub(super) fn begin(keyspace: &Keyspace, guard: &mut Guard<'_, Shard>, terms: Terms) -> Arc<Round> {
     let upto = keyspace.touched.load(Relaxed).min(keyspace.visible);
-    // What is decided from here on comes later; what was is counted, until it is folded.
+    // Later decisions have later LSNs. Earlier ones are counted until they are folded.
     let listens = keyspace.listens();
     let lsn = if listens { keyspace.sequence.enter_and_draw() } else { keyspace.sequence.draw() };
     let state = if keyspace.has_intents_now() { FOLDING } else { WALKING };
@@ -200,7 +200,7 @@ impl Round {
         WalkFigures { lsn: self.lsn, keys, of: self.of, bytes, anew: self.terms.anew }
     }
 
-    /// What the walk calls a database, if it has anything of it.
+    /// The walk's number of a database, if the walk has anything of it.
     #[inline]
     pub(super) fn known(&self, db: usize) -> Option<usize> {
         self.numbers.known(db).filter(|known| *known < self.upto)
@@ -215,7 +215,7 @@ pub(crate) struct Replaced {
 }
 
 impl Replaced {
-    /// What the walk calls a database whose tables it wants.
+    /// The walk's number of a database whose tables it wants.
     pub(crate) fn wants(&self, db: usize) -> Option<usize> {
         if self.anew { None } else { self.round.known(db) }
     }

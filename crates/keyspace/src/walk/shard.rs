@@ -1,4 +1,4 @@
-//! What a walk has in one shard: how far it is, and what writes replaced ahead of it.
+//! A walk's state in one shard: its position, and the entries that writes replaced ahead of it.
 
 use super::{ENTRY_BYTES, Round, WalkEntry, WalkSink, WalkValue};
 use crate::Keyspace;
@@ -51,8 +51,8 @@ impl WideEntry for Id {
 
 /// Keys of a table that the walk passes over: their entries were kept, or there were none.
 ///
-/// A hash stands for all its keys if no other key of the table had it and all is folded: one that comes later was not there at `s`.
-/// Else a key is noted by its name.
+/// A hash stands for all its keys if no other key of the table had it and all is folded: one that comes later
+/// was not there at `s`. Else a key is noted by its name.
 #[derive(Default)]
 struct Done {
     ids: Wide<Id>,
@@ -295,7 +295,8 @@ impl ShardWalk {
         self.given.push((known, table));
     }
 
-    /// Gives the entries of the next lines, of so many entries' cost; what was spent, and whether all of the shard is passed.
+    /// Gives the entries of the next lines, of so many entries' cost; what was spent, and whether all of the
+    /// shard is passed.
     pub(super) fn walk_on(
         &mut self,
         dbs: &[Directory],

@@ -151,7 +151,7 @@ fn w2_a_write_keeps_what_is_not_passed_once_and_nothing_else() {
     assert_eq!(heard.copied, then);
     assert_eq!((walk.figures().keys, walk.figures().of), (600, 600));
     assert_eq!(walk.figures().bytes, 0);
-    // What is passed is not kept.
+    // Entries that the walk has passed are not kept.
     let (mut walk, mut heard) = (begin(&keyspace), Heard::default());
     while walk.ahead.iter().count() > 128 {
         walk.advance(1, 1, &mut heard).unwrap();
@@ -358,7 +358,7 @@ fn w7_above_the_limit_the_walk_fails_and_writers_go_on() {
     let (mut walk, mut heard) = (Walk::begin(&keyspace, limits).unwrap(), Heard::default());
     (0..200).for_each(|i| put(&keyspace, 0, &format!("k{i}"), "new", None));
     assert!(!walk.is_pressed());
-    // What is drained is kept no longer.
+    // Drained entries are kept no longer.
     for i in 0..2000 {
         put(&keyspace, 0, &format!("k{i}"), "newer", None);
         walk.advance(1, 20, &mut heard).unwrap();
@@ -723,7 +723,8 @@ impl World {
             self.advance_commit();
         }
         self.snapshots.clear();
-        // What the sweep has found due is missing in G4 until it is removed, and it looks for it where it stood.
+        // G4 misses a key that the sweep found due, until it is removed; the sweep looks for it where it
+        // stood.
         for (db, key) in copy(&self.keyspace).into_keys() {
             let mut view = View::locked_one(&self.keyspace, &key, db, self.now_ms);
             view.expire_if_due(&key);
@@ -864,7 +865,8 @@ fn every_walk_finds_the_sum_while_threads_carry_money_between_databases() {
                             (0..20).for_each(|i| put(keyspace, 3, &format!("x{i}"), "y", None));
                             View::open(keyspace, 0, 1).flush(Some(2 + dice.below(2) as usize));
                         }
-                        // The accounts move as a whole; there and back under the same locks, or nobody would find them.
+                        // The accounts move as a whole; there and back under the same locks, or nobody would
+                        // find them.
                         2 if t == 2 => {
                             let mut view = View::whole(keyspace, 0, 1);
                             view.swap(0, 2);

@@ -199,8 +199,8 @@ impl Conn {
         }
     }
 
-    /// Since when its reply is being streamed, by the wall clock: since the loop first asked, which is now at the
-    /// latest. None: it is not.
+    /// Since when its reply is being streamed, by the wall clock: since the loop first asked, which is now at
+    /// the latest. None: it is not.
     pub(crate) fn streams_since_ms(&mut self, now_ms: u64) -> Option<u64> {
         self.stream.as_mut().map(|stream| *stream.since_ms.get_or_insert(now_ms))
     }

@@ -122,8 +122,8 @@ impl EventLoop {
         }
     }
 
-    /// Closes clients whose replies have waited for a log that does not write, for `log-stuck` and longer: they are told nothing
-    /// rather than something false. O(connections that wait)
+    /// Closes clients whose replies have waited for a log that does not write, for `log-stuck` and longer:
+    /// they are told nothing rather than something false. O(connections that wait)
     fn close_unanswered(&mut self) {
         if self.gated.is_empty() || !self.server.durability.is_log_stopped() {
             return;

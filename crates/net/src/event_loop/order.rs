@@ -314,7 +314,7 @@ mod tests {
         pair.ask(0, "SET k 1\r\nPING");
         let first = pair.last();
         pair.ask(0, "PING\r\nINCR k");
-        // What nobody touched is told at once, and what is not durable is not.
+        // An untouched key is told at once; an effect that is not durable is not.
         pair.ask(1, "GET other");
         pair.ask(1, "GET k");
         assert_eq!((&*pair.said(0), &*pair.said(1)), ("", "$-1\r\n"));
@@ -326,7 +326,8 @@ mod tests {
         assert_eq!(pair.said(0), ":3\r\n");
     }
 
-    /// A system that takes not all of what is queued would send the end of a connection before its last bytes.
+    /// A system that takes not all of what is queued would send the end of a connection before its last
+    /// bytes.
     #[test]
     fn a_connection_does_not_end_before_its_last_bytes_were_taken() {
         let mut pair = Pair::new();

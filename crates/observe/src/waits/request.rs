@@ -303,35 +303,22 @@ pub fn ended(
     let now = log.lap();
     let total_ns = now.saturating_sub(away.began_ns);
     let is_job = spent.is_some() && away.is_job;
-    let Spent {
-        queued_ns,
-        snapshot_ns,
-        line_ns,
-        line_behind,
-        thread_ns,
-        os_ns,
-        lost,
-        lost_to,
-        behind,
-        pause_ns,
-        ..
-    } = *spent.unwrap_or_default();
-    let rest_ns =
-        total_ns.saturating_sub(away.inline_ns + queued_ns + snapshot_ns + line_ns + thread_ns + pause_ns);
+    let spent = *spent.unwrap_or_default();
     let mut request = Request {
         unix_ms: log.now_ms,
         command: away.command.name,
         inline_ns: away.inline_ns,
         parked_ns: away.parked_ns,
-        queued_ns,
-        snapshot_ns,
-        guard_ns: line_ns,
-        pause_ns,
-        thread_ns,
-        os_ns,
-        lost,
+        queued_ns: spent.queued_ns,
+        snapshot_ns: spent.snapshot_ns,
+        guard_ns: spent.line_ns,
+        pause_ns: spent.pause_ns,
+        thread_ns: spent.thread_ns,
+        os_ns: spent.os_ns,
+        lost: spent.lost,
         ..Request::default()
     };
+    let rest_ns = total_ns.saturating_sub(away.inline_ns + accounted_ns(&spent));
     // A command that waits for keys waits as its client asked, so the wait does not make it slow.
     let blocks = away.command.has(command::table::BLOCKING);
     if !is_job {
@@ -349,27 +336,16 @@ pub fn ended(
         return;
     }
     request.commit_ns = rest_ns;
-    log.recorder.phase(Phase::Queued, queued_ns);
-    log.recorder.phase(Phase::Thread, thread_ns);
-    log.recorder.phase(Phase::Committing, rest_ns);
-    for (phase, ns) in [
-        (Phase::Guard, line_ns),
-        (Phase::Snapshot, snapshot_ns),
-        (Phase::Os, os_ns),
-        (Phase::Pause, pause_ns),
-    ] {
-        if ns > 0 {
-            log.recorder.phase(phase, ns);
-        }
+    record_phases(log, &spent, rest_ns);
+    if spent.pause_ns >= STALL_NS {
+        log.note_nobody(observe, info, (What::Pause, spent.pause_ns));
     }
+    let thread_ns = spent.thread_ns;
     let waits = [
-        (What::Thread, queued_ns + snapshot_ns, behind),
-        (What::Commit, line_ns, line_behind),
-        (What::Race, lost_to.map_or(0, |(_, _, ns)| ns), lost_to),
+        (What::Thread, spent.queued_ns + spent.snapshot_ns, spent.behind),
+        (What::Commit, spent.line_ns, spent.line_behind),
+        (What::Race, spent.lost_to.map_or(0, |(_, _, ns)| ns), spent.lost_to),
     ];
-    if pause_ns >= STALL_NS {
-        log.note_nobody(observe, info, (What::Pause, pause_ns));
-    }
     request.behind = note_waits(observe, log, info, away.command.name, waits);
     // Work without a thread is done in slices of the loop; its run time is that from the first slice to the
     // last.
@@ -380,6 +356,28 @@ pub fn ended(
     let finished = Finished { command, ns, slow_ns, words, failed, request: &request, on_loop: false };
     observe.stats.finished(log, &observe.config.live, info, finished);
     info.remember(request);
+}
+
+/// The time of a job or script that its phases explain, in nanoseconds.
+fn accounted_ns(spent: &Spent) -> u64 {
+    spent.queued_ns + spent.snapshot_ns + spent.line_ns + spent.thread_ns + spent.pause_ns
+}
+
+/// Adds the phases of a job or script to the loop's counters.
+fn record_phases(log: &mut TurnLog, spent: &Spent, commit_ns: u64) {
+    log.recorder.phase(Phase::Queued, spent.queued_ns);
+    log.recorder.phase(Phase::Thread, spent.thread_ns);
+    log.recorder.phase(Phase::Committing, commit_ns);
+    for (phase, ns) in [
+        (Phase::Guard, spent.line_ns),
+        (Phase::Snapshot, spent.snapshot_ns),
+        (Phase::Os, spent.os_ns),
+        (Phase::Pause, spent.pause_ns),
+    ] {
+        if ns > 0 {
+            log.recorder.phase(phase, ns);
+        }
+    }
 }
 
 /// Notes each wait of a request that took [`STALL_NS`] or longer; returns the culprit of the longest.

@@ -576,8 +576,8 @@ impl TurnLog {
         }
     }
 
-    /// Notes that a client's replies have waited for the log until now, if that took long. A sync takes some milliseconds
-    /// on many disks, and is no news.
+    /// Notes that a client's replies have waited for the log until now, if that took long. A sync takes some
+    /// milliseconds on many disks, and is no news.
     pub fn waited_for_log(&mut self, observe: &Observe, client: &Arc<ClientInfo>, since_ns: u64) {
         let ns = self.clock_ns.saturating_sub(since_ns);
         if ns >= LOG_NS {

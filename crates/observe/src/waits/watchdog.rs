@@ -17,7 +17,7 @@
 
 use super::neighbours::{Neighbour, Neighbours, SUSPECT_NS, When};
 use super::turn::decode;
-use super::{STALL_NS, Waits, What};
+use super::{STALL_NS, Stall, Waits, What};
 use crate::Observe;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{self, SyncSender};
@@ -315,10 +315,16 @@ impl Watchdog {
         if sure && culprit.what == What::Loop && culprit.client_id() != client {
             seen.differing.fetch_add(1, Relaxed);
         }
-        // At most one line a second (D3).
+        self.log(id, open, (&stall, stack), now);
+        true
+    }
+
+    /// Logs a stall; at most one line a second (D3).
+    fn log(&mut self, id: usize, open: &Open, (stall, stack): (&Stall, Arc<[u64]>), now: u64) {
+        let culprit = &stall.culprit;
         if self.logged_ns != 0 && now - self.logged_ns < 1_000_000_000 {
             self.left_out += 1;
-            return true;
+            return;
         }
         self.logged_ns = now;
         let runnable = runnable_ns(self.waits.pulses[id].thread()).saturating_sub(open.runnable_ns);
@@ -338,7 +344,6 @@ impl Watchdog {
         );
         // A full queue drops the line.
         let _ = self.lines.try_send(Line { begin, stack, end: more });
-        true
     }
 }
 

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 /// Names that are tried.
 const NAMES: u32 = 10_000;
 
-/// Copies a file from an offset on ([`rdb::file::Damage::from`]) to `damaged-<n>` beside it, synced. Gives the copy's path.
+/// Copies a file from an offset on ([`rdb::file::Damage::from`]) to `damaged-<n>` beside it, synced. Gives
+/// the copy's path.
 ///
 /// Cost: O(bytes). Errors: the file cannot be read, or the copy not written; nothing is left of it then.
 pub fn set_aside(disk: &dyn Disk, path: &Path, from: u64) -> io::Result<PathBuf> {

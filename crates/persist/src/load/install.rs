@@ -54,7 +54,8 @@ pub struct IntoKeyspace<'k, F> {
 }
 
 impl<'k, F: Fn(&[u8]) -> Result<(), String> + Sync> IntoKeyspace<'k, F> {
-    /// Keys that have expired at `now_ms` are left out, but with 0 none are. Fields keep their times: the keyspace removes them itself.
+    /// Keys that have expired at `now_ms` are left out, but with 0 none are. Fields keep their times: the
+    /// keyspace removes them itself.
     pub fn new(keyspace: &'k Keyspace, now_ms: u64, functions: F) -> IntoKeyspace<'k, F> {
         IntoKeyspace { keyspace, now_ms, functions, expired: AtomicU64::new(0) }
     }

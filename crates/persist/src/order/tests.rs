@@ -1,4 +1,5 @@
-//! The laws of the stream: LSNs rise, each effect comes once, no group is split, and only visible databases are told.
+//! The laws of the stream: LSNs rise, each effect comes once, no group is split, and only visible databases
+//! are told.
 
 use super::*;
 use crate::stream::{Block, Item};
@@ -6,7 +7,7 @@ use keyspace::{Class, EffectVisitor, Overlay, Snapshot, View};
 use std::collections::HashSet;
 use std::sync::mpsc;
 
-/// What an outlet was given.
+/// A thing that an outlet was given.
 #[derive(Debug)]
 enum Given {
     Item(Item),

@@ -6,7 +6,8 @@ use std::fmt;
 /// Why a file cannot be read further, with the place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage<E> {
-    /// Where it was noticed: bytes read so far. An opcode or a value that is not known is named where it begins.
+    /// Where it was noticed: bytes read so far. An opcode or a value that is not known is named where it
+    /// begins.
     pub offset: u64,
     /// Where the part begins that it is in: everything before is sound.
     pub from: u64,

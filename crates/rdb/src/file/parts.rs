@@ -1,7 +1,7 @@
 //! The parts of a file as they are written. What lies between them are objects: [`crate::Writer`].
 //!
-//! Each function appends to a buffer. The caller keeps the order, and writes every key once: servers refuse a file with a key that
-//! comes twice.
+//! Each function appends to a buffer. The caller keeps the order, and writes every key once: servers refuse a
+//! file with a key that comes twice.
 
 use super::{AUX, EOF, EXPIRETIME_MS, FREQ, Format, IDLE, RESIZEDB, SELECTDB};
 use crate::string::put_text;

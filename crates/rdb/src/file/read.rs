@@ -89,7 +89,8 @@ pub struct FileReader<I: Input> {
 }
 
 impl<I: Input> FileReader<I> {
-    /// Reads the header. With `keeps` the bytes of each object are kept until the next part is asked for, but those of streams.
+    /// Reads the header. With `keeps` the bytes of each object are kept until the next part is asked for, but
+    /// those of streams.
     ///
     /// Errors: it is no such file, or of a version that is not known.
     pub fn new(input: I, keeps: bool) -> Result<FileReader<I>, Damage<I::Error>> {

@@ -187,7 +187,8 @@ pub fn payload(data: &[u8]) {
     }
 }
 
-/// Any bytes behind a header, as a file: its parts are read or refused, in memory for what is there, and objects decode or not.
+/// Any bytes behind a header, as a file: its parts are read or refused, in memory for what is there, and
+/// objects decode or not.
 pub fn file(data: &[u8]) {
     use rdb::file::{FileReader, Part, Summed};
     for header in [&b"REDIS0012"[..], b"VALKEY080", b"REDIS0003"] {

@@ -1,11 +1,12 @@
 //! Alarms: a long write is told at once that its attempt is in vain.
 //!
-//! That somebody changed what it read it would learn when it commits, at the end of all its work. So who has lost a race, or
-//! stands first in a line (`lines.rs`), has the first change of its keys ring; its attempt ends with the next charge, and the
-//! next one begins with nothing lost but a moment.
+//! That somebody changed what it read it would learn when it commits, at the end of all its work. So who has
+//! lost a race, or stands first in a line (`lines.rs`), has the first change of its keys ring; its attempt
+//! ends with the next charge, and the next one begins with nothing lost but a moment.
 //!
-//! - N1: it rings once for a job, and earns it no protection: else whoever goes on writing the same key would be made to wait
-//!   (job.rs J3) sooner than by attempts that run to their end. One that does not ring proves nothing.
+//! - N1: it rings once for a job, and earns it no protection: else whoever goes on writing the same key would
+//!   be made to wait (job.rs J3) sooner than by attempts that run to their end. One that does not ring proves
+//!   nothing.
 //! - N2: it is set, and dropped, by a loop: the locks of its keys' shards are taken for it.
 //! - N3: only of few and short keys; of those that are written and not looked at none.
 
@@ -62,7 +63,8 @@ impl Alarm {
         Some(alarm)
     }
 
-    /// Whose write made it ring: the first to one of its keys since that LSN, of which a snapshot is open. O(keys).
+    /// Whose write made it ring: the first to one of its keys since that LSN, of which a snapshot is open.
+    /// O(keys).
     pub(crate) fn rung_by(&self, since: u64) -> u64 {
         let by = self.keys.iter().find_map(|key| self.keyspace.changed_by(self.db, key, since));
         by.unwrap_or(0)
@@ -138,7 +140,8 @@ mod tests {
         }
     }
 
-    /// Somebody's command comes while such a job is about to run: how that ends, and the races lost in the end.
+    /// Somebody's command comes while such a job is about to run: how that ends, and the races lost in the
+    /// end.
     fn meanwhile(theirs: &[&[u8]], words: &[&[u8]]) -> (bool, Vec<u8>, u32) {
         let mut its = with_list();
         let (mut job, mark) = lost_once(&mut its, words);

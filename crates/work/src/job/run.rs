@@ -39,7 +39,8 @@ impl Job {
         self.attempt.keep(overlay, announce);
     }
 
-    /// Bytes of its overlay that count. What came with its words is held by them: a value that is stored as it came counts once.
+    /// Bytes of its overlay that count. What came with its words is held by them: a value that is stored as
+    /// it came counts once.
     fn counted(&self, overlay: &mut Overlay) -> usize {
         let with_words = match &self.body {
             Body::One(call) => call.args.held_bytes() as usize,
@@ -48,7 +49,8 @@ impl Job {
         overlay.bytes().saturating_sub(with_words)
     }
 
-    /// Holds memory for what there is of it now and so many bytes more; false: it may not have so much (J8). O(1).
+    /// Holds memory for what there is of it now and so many bytes more; false: it may not have so much (J8).
+    /// O(1).
     fn hold(&mut self, overlay: &mut Overlay, more: usize) -> bool {
         let bytes = self.counted(overlay) + self.out.capacity() + more;
         self.attempt.hold(bytes).is_ok()
@@ -88,8 +90,8 @@ impl Job {
         Wanted::sorted(wanted)
     }
 
-    /// EXEC: whether a watched key was touched in a way that sets no mark: it expired, say. That it did not is relied on.
-    /// O(watched keys).
+    /// EXEC: whether a watched key was touched in a way that sets no mark: it expired, say. That it did not
+    /// is relied on. O(watched keys).
     fn watched_expired(&self, keyspace: &Keyspace, overlay: &mut Overlay, turn: &Turn) -> bool {
         let Some(watch) = &self.watch else { return false };
         let mut view = View::overlay(keyspace, overlay, self.db, self.now_ms);
@@ -203,7 +205,7 @@ impl Job {
         tally.queued(command, args, ns);
     }
 
-    /// What those that follow the sequence are told. It hands its effects over. O(effects).
+    /// Hands the effects over, for those that follow the sequence. O(effects).
     pub(super) fn tells(&mut self) -> Announce {
         if self.effects.is_empty() {
             return None;

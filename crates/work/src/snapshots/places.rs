@@ -5,18 +5,23 @@
 //!   └─► queue of its class ──it is next──────▲ └──asked to give way──► queue of those that gave way, to start over
 //! ```
 //!
-//! - H1: there are as many places as long snapshots, and none is kept free while somebody could take it. The class that
-//!   holds fewest goes first.
-//! - H2: a holder keeps its place for [`KEPT_NS`], and twice as long after each time it gave way. Then, if others wait, it is
-//!   asked to give way. Nothing of it was applied, so it starts over, behind those who wait.
-//! - H3: a class that holds fewer than [`SHARE`] places takes them from the one that holds most, else from its own.
-//! - H4: while newcomers wait, only the [`ELDERS`] of a class that hold longest may use a doubled time. So at least
-//!   `SHARE - ELDERS` places come free in each `KEPT_NS`: a newcomer waits for as many of them as there are before it.
-//! - H5: those that gave way have a queue of their own. It takes turns with the newcomers' until `ELDERS` of the class hold
-//!   places. Next of it are in turn who is first and who gave way least. Each is one of the elders in the end and gets all of its
-//!   doubled time, so work ends after as many rounds as it has doublings. What had less time is not doubled.
+//! - H1: there are as many places as long snapshots, and none is kept free while somebody could take it. The
+//!   class that holds fewest goes first.
+//! - H2: a holder keeps its place for [`KEPT_NS`], and twice as long after each time it gave way. Then, if
+//!   others wait, it is asked to give way. Nothing of it was applied, so it starts over, behind those who
+//!   wait.
+//! - H3: a class that holds fewer than [`SHARE`] places takes them from the one that holds most, else from
+//!   its own.
+//! - H4: while newcomers wait, only the [`ELDERS`] of a class that hold longest may use a doubled time. So at
+//!   least `SHARE - ELDERS` places come free in each `KEPT_NS`: a newcomer waits for as many of them as there
+//!   are before it.
+//! - H5: those that gave way have a queue of their own. It takes turns with the newcomers' until `ELDERS` of
+//!   the class hold places. Next of it are in turn who is first and who gave way least. Each is one of the
+//!   elders in the end and gets all of its doubled time, so work ends after as many rounds as it has
+//!   doublings. What had less time is not doubled.
 //! - H6: work whose client has gone is behind all others.
-//! - H7: a walk (KEYS, MGET) goes on by itself, whoever reads its reply, and is not asked. Walks hold [`WALKS`] places at most.
+//! - H7: a walk (KEYS, MGET) goes on by itself, whoever reads its reply, and is not asked. Walks hold
+//!   [`WALKS`] places at most.
 //!
 //! Cost: O(places), and O(log n) for n that wait.
 
@@ -55,7 +60,7 @@ pub enum Class {
 
 const CLASSES: [Class; 3] = [Class::Job, Class::Script, Class::Walk];
 
-/// What tells long work to stop, and why.
+/// A flag that tells long work to stop, and why.
 #[derive(Clone, Default, Debug)]
 pub struct StopSign {
     /// The work looks at this while it runs.
@@ -71,7 +76,8 @@ impl StopSign {
         self.gives_way.load(Relaxed)
     }
 
-    /// How often it gave way in the end, if that was so many times before: what was not given its doubled time has it yet.
+    /// How often it gave way in the end, if that was so many times before: what was not given its doubled
+    /// time has it yet.
     pub fn gave_way(&self, before: u32) -> u32 {
         before + u32::from(!self.early.load(Relaxed))
     }
@@ -286,7 +292,7 @@ impl Table {
         self.holders.push(Holder { asker, lsn, began_ns, asked_ns: None });
     }
 
-    /// What is known of a client that holds a place, or held one lately.
+    /// The record of a client that holds a place, or held one lately.
     pub(super) fn whose(&self, client: u64) -> Option<Known> {
         let holder = self.holders.iter().find(|holder| holder.asker.client == client);
         let former = || self.former.iter().find(|known| known.client == client).cloned();
@@ -317,8 +323,8 @@ impl Table {
         self.holders.iter().filter(useless).for_each(|holder| holder.asker.sign.stop.store(true, Relaxed));
     }
 
-    /// Asks as many to give way as others wait for, as far as their time is over (H2 to H4). For those whose clients have gone only
-    /// their like are asked (H6).
+    /// Asks as many to give way as others wait for, as far as their time is over (H2 to H4). For those whose
+    /// clients have gone only their like are asked (H6).
     pub(super) fn press(&mut self, now_ns: u64) {
         self.holders.sort_by_key(|holder| holder.began_ns);
         for class in CLASSES {
@@ -402,7 +408,7 @@ mod tests {
         now_ns: u64,
         last: u64,
         pieces: Vec<Piece>,
-        /// What ended: its name, how long it was there, and how often it gave way.
+        /// Pieces that ended: name, time they held a place, and how often they gave way.
         ended: Vec<(u64, u64, u32)>,
     }
 
@@ -437,7 +443,7 @@ mod tests {
             self.table.hold(piece.asker.clone(), self.last, self.now_ns);
         }
 
-        /// What happens in the next moment.
+        /// Does the next moment.
         fn step(&mut self) {
             self.now_ns += STEP_NS;
             for at in (0..self.pieces.len()).rev() {
