@@ -374,6 +374,41 @@ mod tests {
         assert!((2_900..3_100).contains(&count), "{count}");
     }
 
+    /// Lengths and FNV-1a digests of strings that Redis 7.0, Redis 8 and Valkey 9 made of the same elements.
+    #[test]
+    fn strings_are_those_of_redis() {
+        let mut db = Db::new();
+        let digest = |db: &Db, key: &str| {
+            let view = keyspace::View::whole(&db.keyspace, 0, db.now_ms);
+            let bytes = view.string(key.as_bytes()).unwrap().unwrap().to_vec();
+            let fold = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+            (bytes.len(), bytes.iter().fold(0xcbf2_9ce4_8422_2325, fold))
+        };
+        let known = [
+            (10, (48, 0x9d80_bd34_6ef0_7c36)),
+            (200, (507, 0x02b0_dacc_41d4_dc15)),
+            (1000, (1923, 0x6331_df2d_5fdc_be26)),
+            (1500, (2766, 0x5984_7b7c_e607_4cc2)),
+            (6000, (12304, 0xa000_f8a4_77bd_31ec)),
+        ];
+        let mut added = 0;
+        for (elements, expect) in known {
+            while added < elements {
+                db.run(&["PFADD", "h", &added.to_string()]);
+                added += 1;
+            }
+            assert_eq!(digest(&db, "h"), expect, "{elements} elements");
+            for j in 0..(elements - 1) / 3 {
+                db.run(&["PFADD", "g", &format!("x{j}")]);
+            }
+            if elements == 1000 {
+                db.check(&[("pfmerge d h g", "OK"), ("pfcount d", "1334")]);
+                assert_eq!(digest(&db, "d"), (2471, 0x457f_e332_d768_33ca));
+            }
+        }
+        db.check(&[("pfcount h", "5984")]);
+    }
+
     #[test]
     fn hostile_strings_are_refused() {
         let mut db = Db::new();
