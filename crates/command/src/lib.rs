@@ -20,6 +20,7 @@ mod generic;
 mod hash;
 #[cfg(test)]
 mod hostile;
+mod hyperloglog;
 pub mod keys;
 mod list;
 pub mod options;
@@ -47,6 +48,7 @@ pub use error::{Error, OOM};
 pub use flow::{Flow, INLINE_STEPS, INLINE_WORDS};
 pub use generic::items::write_item;
 pub use generic::sort::sort_destination;
+pub use hyperloglog::set_sparse_max_bytes;
 pub use resolve::resolve;
 pub use string::{getex_asks, write_string};
 pub use table::{Command, Effect, Handler, Run, acl};

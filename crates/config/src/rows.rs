@@ -441,7 +441,7 @@ const ENCODINGS: &[Directive] = &[
         .live(|_, v| limits::ZSET_MAX_LISTPACK_VALUE.set(v.int() as usize))
         .doc("The longest member in a sorted set that is called a listpack."),
     memory("hll-sparse-max-bytes", 0, "3000")
-        .accepted("there is no HyperLogLog yet")
+        .live(|_, v| command::set_sparse_max_bytes(v.int().max(0) as usize))
         .doc("Size up to which a HyperLogLog stays sparse."),
     memory("stream-node-max-bytes", 0, "4096")
         .accepted("there are no streams yet")
