@@ -83,7 +83,7 @@ pub(crate) struct Hint {
     before: Option<usize>,
 }
 
-/// What became of a register that was to be raised.
+/// The outcome for a register that was to be raised.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Raised {
     No,

@@ -75,7 +75,7 @@ impl Gate {
         if gate.is_always && lsn == OPEN {
             return;
         }
-        // What was known to be durable stays so.
+        // Durable effects stay durable.
         gate.lsn = if gate.lsn == OPEN { lsn } else { gate.lsn.max(lsn) };
         if gate.is_used {
             server.set_durable(gate.lsn);

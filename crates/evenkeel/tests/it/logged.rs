@@ -239,7 +239,7 @@ fn under_always_a_reply_waits_for_the_disk_and_nobody_else_does() {
     assert!(slow.contains("for the disk of the append-only log"), "{slow}");
 }
 
-/// Whoever is told of `appendfsync always` relies on it, although the log's thread has not heard of it.
+/// A client that is told of `appendfsync always` relies on it, although the log's thread has not heard of it.
 #[test]
 fn always_holds_from_the_moment_it_is_set() {
     if foreign() {

@@ -36,6 +36,7 @@ mod lscan;
 mod messages;
 mod migrate;
 mod migrate_redis;
+mod monitor;
 mod muted;
 mod no_wait;
 mod one_moment;
