@@ -210,7 +210,9 @@ fn garbage_of_functions_is_collected_and_their_upvalues_stay() {
         engine.call_function(callback, "f", &[], &[], &mut host, &mut out, false).unwrap();
         assert_eq!(out, expected.as_bytes());
         engine.tidy();
-        assert!(engine.functions_memory_used() > 20 * MB && engine.is_littered());
+        // With a collection at every allocation there is none.
+        let littered = engine.functions_memory_used() > 20 * MB && engine.is_littered();
+        assert!(littered || cfg!(lua_collects));
         while !engine.collect_step(10) {}
         assert!(engine.functions_memory_used() < MB, "{}", engine.functions_memory_used());
     }
