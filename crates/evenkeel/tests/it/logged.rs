@@ -254,16 +254,16 @@ fn always_holds_from_the_moment_it_is_set() {
     client.expect("BGREWRITEAOF", "+Background append only file rewriting started");
     until("the log's thread is held", || client.call("DEBUG POINT log-rotate") == ":1");
     client.expect("SET k 1", "+OK");
+    let mut free = server.client();
     // The weaker setting and the stronger one again: the log's thread sees neither of them alone.
     for mode in ["always", "everysec", "always"] {
-        client.expect(&format!("CONFIG SET appendfsync {mode}"), "+OK");
+        free.expect(&format!("CONFIG SET appendfsync {mode}"), "+OK");
     }
     let (mut writer, mut reader) = (server.client(), server.client());
     writer.send("SET k 2\r\n");
     reader.send("GET before\r\n");
     assert_eq!(writer.reply_within(SILENCE), None);
     assert_eq!(reader.reply_within(SILENCE), None);
-    let mut free = server.client();
     free.expect("CONFIG SET appendfsync no", "+OK");
     writer.expect_reply("+OK");
     reader.expect_reply("\"1\"");

@@ -159,6 +159,8 @@ fn no_command_writes_a_row() {
         if name.contains('|')
             || ["eval", "fcall"].iter().any(|word| name.starts_with(word))
             || name == "getex"
+            // Redis says that it writes, and here it only reads.
+            || name == "pfcount"
         {
             continue;
         }
