@@ -128,7 +128,6 @@ pub fn groups() -> Vec<Group> {
         group!("keys"),
         group!("strings"),
         group!("bitmaps"),
-        group!("hyperloglog"),
         group!("lists"),
         group!("blocking"),
         group!("hashes"),

@@ -14,7 +14,6 @@ pub fn generate(word: &str, rng: &mut Rng) -> Option<Vec<u8>> {
     Some(match word {
         "key" => any_key(rng),
         "str" => typed_key(rng, 's'),
-        "hll" => format!("p{}", rng.below(4)).into_bytes(),
         "list" => typed_key(rng, 'l'),
         "hash" => typed_key(rng, 'h'),
         "set" => typed_key(rng, 't'),

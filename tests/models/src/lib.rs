@@ -402,7 +402,7 @@ models! {
 models! {
     real_stream
     stream::what_is_settled_was_told, not slots_read_first, entered_after_draw;
-    stream::a_record_decided_within_a_write, not not_nested;
+    stream::a_record_decided_within_a_write, not;
     stream::a_mark_beside_a_snapshot, not slots_read_first, left_before_put;
     stream::a_ring_keeps_all_in_order, not published_unwritten, next_read_late;
 }
