@@ -1,7 +1,7 @@
 //! MONITOR: a client sees the commands of all.
 //!
 //! - A command is shown when it begins, also if it is held on its way; one that is refused is not.
-//! - EXEC is shown behind the commands of its transaction, of which the first [`SHOWN_MAX`] are.
+//! - EXEC is shown behind the commands of its transaction, of which the first [`SHOWN_MAX`] are, up to 64 KB.
 //! - Commands of administration are not shown, passwords neither, nor what a script calls.
 
 use super::{Act, PLAIN, Row};
@@ -18,6 +18,8 @@ pub(super) const ACTIONS: &[Row] = &[Row("monitor", begin, PLAIN)];
 
 /// Commands of one transaction that are shown.
 const SHOWN_MAX: usize = 1000;
+/// Bytes of lines above which no further one of a transaction is shown: a loop has not the time.
+const SHOWN_BYTES: usize = 64 * 1024;
 
 /// `MONITOR`: OK, and from then on a line for each command of any client. RESET ends it.
 ///
@@ -53,17 +55,25 @@ pub(crate) fn show(act: &mut Act<'_, '_>, command: &'static Command, args: Args<
     }
     if command.is(facts::RUNS_QUEUE) {
         let Some(multi) = act.session.multi.as_ref().filter(|multi| !multi.broken) else { return };
+        let mut bytes = 0;
         for (command, args) in multi.queue.iter().filter(|(command, _)| !command.has(ADMIN)).take(SHOWN_MAX) {
-            send(act.server, act.session, command, args);
+            bytes += send(act.server, act.session, command, args);
+            if bytes > SHOWN_BYTES {
+                break;
+            }
         }
     }
     send(act.server, act.session, command, args);
 }
 
-fn send(server: &Server, session: &Session, command: &Command, args: Args<'_>) {
+/// Sends the line of a command to the monitors, and gives its bytes.
+fn send(server: &Server, session: &Session, command: &Command, args: Args<'_>) -> usize {
     let shown =
         |at: usize| if calls::is_secret(command, args, at) { &b"(redacted)"[..] } else { args.at(at) };
     let now_us = stdx::clock::wall_ns() / 1000;
     let words = (0..args.len()).map(shown);
-    server.pubsub.monitor(monitor::line(now_us, session.db, &session.info.address, words));
+    let line = monitor::line(now_us, session.db, &session.info.address, words);
+    let bytes = line.len();
+    server.pubsub.monitor(line);
+    bytes
 }
