@@ -151,7 +151,17 @@ impl Server {
             eprintln!("no redis-server: nothing compared");
             return None;
         }
-        (0..4).find_map(|_| Server::try_start(redis, free_port(), args))
+        (0..4).find_map(|_| Server::try_start(redis, free_port(), args)).map(Server::loaded)
+    }
+
+    /// Waits until the other server, which answers at once, has read its files.
+    fn loaded(self) -> Server {
+        let deadline = Instant::now() + PATIENCE;
+        while self.client().call("PING").starts_with("-LOADING") {
+            assert!(Instant::now() < deadline, "it does not finish loading:\n{}", self.output());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self
     }
 
     /// A server that `make peers` has built. None, with a notice, where there is none.
@@ -163,7 +173,7 @@ impl Server {
             eprintln!("no {}: nothing compared", program.display());
             return None;
         }
-        (0..4).find_map(|_| Server::try_start(&program, free_port(), args))
+        (0..4).find_map(|_| Server::try_start(&program, free_port(), args)).map(Server::loaded)
     }
 
     /// `None` if it ended at once, which may be because another process took the port.
