@@ -106,7 +106,7 @@ fn settle(cx: &mut Cx<'_, '_>, claim: &Claimed<'_>, fates: &Fates) -> Result<(),
     if fates.claimed.is_empty() && fates.gone.is_empty() {
         return Ok(());
     }
-    if let Some(group) = cx.view.stream_mut(key)?.and_then(|stream| stream.group_mut(group)) {
+    if let Some(mut group) = cx.view.stream_mut(key)?.and_then(|stream| stream.group_mut(group)) {
         fates.gone.iter().for_each(|id| drop(group.ack(*id)));
         fates.claimed.iter().for_each(|(id, count)| drop(group.claim(consumer, *id, time_ms, *count)));
         if !fates.claimed.is_empty() {
@@ -139,7 +139,7 @@ fn xclaim(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let fates = fates(stream, name, &ids, &options, (u64::try_from(idle).unwrap_or(0), now_ms))?;
     if raises {
         let read = group.entries_read();
-        if let Some(group) = cx.view.stream_mut(key)?.and_then(|stream| stream.group_mut(name)) {
+        if let Some(mut group) = cx.view.stream_mut(key)?.and_then(|stream| stream.group_mut(name)) {
             group.set_id(options.last_id, read);
         }
         cx.view.count_change(key);

@@ -176,7 +176,7 @@ fn setid(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         b"$" => stream.last_id(),
         word => any(word, 0)?,
     };
-    if let Some(group) = cx.view.stream_mut(key)?.and_then(|stream| stream.group_mut(name)) {
+    if let Some(mut group) = cx.view.stream_mut(key)?.and_then(|stream| stream.group_mut(name)) {
         group.set_id(id, read);
     }
     cx.view.changed(key, Class::Stream, "xgroup-setid");
@@ -211,7 +211,7 @@ fn createconsumer(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         cx.out.int(0);
         return Ok(());
     }
-    if let Some(group) = cx.view.stream_mut(key)?.and_then(|stream| stream.group_mut(name)) {
+    if let Some(mut group) = cx.view.stream_mut(key)?.and_then(|stream| stream.group_mut(name)) {
         group.create_consumer(args.at(4), now_ms);
     }
     cx.view.changed(key, Class::Stream, "xgroup-createconsumer");
@@ -230,7 +230,7 @@ fn delconsumer(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         return Ok(());
     };
     cx.charge(pending.saturating_mul(CHANGE_STEPS))?;
-    if let Some(group) = cx.view.stream_mut(key)?.and_then(|stream| stream.group_mut(name)) {
+    if let Some(mut group) = cx.view.stream_mut(key)?.and_then(|stream| stream.group_mut(name)) {
         group.delete_consumer(args.at(4));
     }
     cx.view.changed(key, Class::Stream, "xgroup-delconsumer");

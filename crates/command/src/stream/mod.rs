@@ -97,7 +97,7 @@ fn note_group(cx: &mut Cx<'_, '_>, key: &[u8], name: &[u8]) -> Result<(), Error>
 fn make_consumer(cx: &mut Cx<'_, '_>, key: &[u8], group: &[u8], consumer: &[u8]) -> Result<(), Error> {
     let now_ms = cx.view.now_ms();
     let made = match cx.view.stream_mut(key)?.and_then(|stream| stream.group_mut(group)) {
-        Some(group) => group.create_consumer(consumer, now_ms),
+        Some(mut group) => group.create_consumer(consumer, now_ms),
         None => false,
     };
     if made {

@@ -41,7 +41,7 @@ fn xack(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     }
     cx.charge(ids.len() * CHANGE_STEPS)?;
     let mut done = 0;
-    if let Some(group) = cx.view.stream_mut(key)?.and_then(|stream| stream.group_mut(name)) {
+    if let Some(mut group) = cx.view.stream_mut(key)?.and_then(|stream| stream.group_mut(name)) {
         done = ids.iter().filter(|id| group.ack(**id)).count();
     }
     cx.view.count_change(key);

@@ -319,7 +319,7 @@ fn give_new(cx: &mut Cx<'_, '_>, key: &[u8], words: &Words<'_>) -> Result<Part, 
         for id in &ids {
             stream.advance(name, *id);
         }
-        if let Some(group) = stream.group_mut(name) {
+        if let Some(mut group) = stream.group_mut(name) {
             group.touch_active(consumer, now_ms);
             if !words.no_ack {
                 ids.iter().for_each(|id| drop(group.deliver(consumer, *id, now_ms)));
@@ -355,7 +355,7 @@ fn give_again(
     };
     let pending: Vec<(StreamId, u64)> = ids.iter().filter_map(again).collect();
     let answer = part(cx.out, key, stream, ids.len(), Source::entries(ids));
-    if let Some(group) = cx.view.stream_mut(key)?.and_then(|stream| stream.group_mut(name)) {
+    if let Some(mut group) = cx.view.stream_mut(key)?.and_then(|stream| stream.group_mut(name)) {
         group.touch_seen(consumer, now_ms);
         pending.iter().for_each(|(id, count)| drop(group.claim(consumer, *id, now_ms, *count)));
     }
