@@ -7,7 +7,6 @@ use super::{
 use crate::options::{int, is};
 use crate::table::{Command, Effect, FAST, KeySpec, RW_DELETE, RW_UPDATE, Run, WRITE, acl};
 use crate::{Cx, Error};
-use keyspace::Class;
 use resp::{Args, Reply};
 use value::{Stream, StreamId};
 
@@ -107,13 +106,17 @@ fn settle(cx: &mut Cx<'_, '_>, claim: &Claimed<'_>, fates: &Fates) -> Result<(),
         return Ok(());
     }
     if let Some(mut group) = cx.view.stream_mut(key)?.and_then(|stream| stream.group_mut(group)) {
-        fates.gone.iter().for_each(|id| drop(group.ack(*id)));
-        fates.claimed.iter().for_each(|(id, count)| drop(group.claim(consumer, *id, time_ms, *count)));
+        for id in &fates.gone {
+            group.ack(*id);
+        }
+        for (id, count) in &fates.claimed {
+            group.claim(consumer, *id, time_ms, *count);
+        }
         if !fates.claimed.is_empty() {
             group.touch_active(consumer, now_ms);
         }
     }
-    cx.view.count_change(key);
+    cx.view.count_change();
     if !fates.gone.is_empty() {
         note(cx, &[b"XACK", key, group], &fates.gone, &[]);
     }
@@ -142,7 +145,7 @@ fn xclaim(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         if let Some(mut group) = cx.view.stream_mut(key)?.and_then(|stream| stream.group_mut(name)) {
             group.set_id(options.last_id, read);
         }
-        cx.view.count_change(key);
+        cx.view.count_change();
     }
     let time_ms = options.delivered_ms(now_ms, cx.caller.in_replay);
     settle(cx, &Claimed { key, group: name, consumer: args.at(3), time_ms }, &fates)?;

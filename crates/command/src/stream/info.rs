@@ -7,8 +7,8 @@ use crate::table::{Command, Handler, KeySpec, LOADING, READONLY, RO_ACCESS, Run,
 use crate::{Cx, Error};
 use keyspace::View;
 use resp::{Args, Reply};
-use value::stream::Entry;
-use value::{Consumer, Group, Stream, StreamId};
+use value::stream::{Consumer, Entry, Group};
+use value::{Stream, StreamId};
 
 const KEY: &[KeySpec] = &[KeySpec::one(2, RO_ACCESS)];
 

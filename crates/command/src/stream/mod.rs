@@ -30,7 +30,8 @@ use crate::table::{KeySpec, RO_ACCESS, RW_DELETE, RW_UPDATE};
 use crate::{Cx, Error};
 use keyspace::{Class, View};
 use resp::{Args, OwnedArgs};
-use value::{Group, Stream, StreamId};
+use value::stream::Group;
+use value::{Stream, StreamId};
 
 /// The group's name in COMMAND DOCS.
 const GROUP: &str = "stream";

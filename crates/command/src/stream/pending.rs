@@ -4,9 +4,10 @@ use super::{CHANGE_STEPS, GROUP, LOOK_STEPS, READS, UPDATES, answer, count, grou
 use crate::options::{int, is};
 use crate::table::{Command, FAST, READONLY, Run, WRITE, acl};
 use crate::{Cx, Error};
-use keyspace::{Class, View};
+use keyspace::View;
 use resp::{Args, Reply};
-use value::{Group, Stream, StreamId};
+use value::stream::Group;
+use value::{Stream, StreamId};
 
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("xack", -4, Run::Write(xack), WRITE | FAST, acl::STREAM)
@@ -44,7 +45,7 @@ fn xack(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if let Some(mut group) = cx.view.stream_mut(key)?.and_then(|stream| stream.group_mut(name)) {
         done = ids.iter().filter(|id| group.ack(**id)).count();
     }
-    cx.view.count_change(key);
+    cx.view.count_change();
     cx.out.int(done as i64);
     Ok(())
 }

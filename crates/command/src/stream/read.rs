@@ -5,13 +5,13 @@
 //!   told that there is no group.
 
 use super::answer::{Answer, Part, Source};
-use super::{CHANGE_STEPS, Claimed, GROUP, LOOK_STEPS, count, group_of, id, make_consumer, note_group, text};
+use super::{CHANGE_STEPS, Claimed, GROUP, count, group_of, id, make_consumer, note_group, text};
 use crate::options::{int, is};
 use crate::table::{
     BLOCKING, Begin, Command, Effect, Find, KeySpec, MOVABLEKEYS, OptionWords, READONLY, RO_ACCESS, Run, WRITE, acl,
 };
 use crate::{Cx, Error};
-use keyspace::{Class, View};
+use keyspace::View;
 use resp::{Args, OwnedArgs, Reply};
 use value::{Stream, StreamId};
 
@@ -322,11 +322,13 @@ fn give_new(cx: &mut Cx<'_, '_>, key: &[u8], words: &Words<'_>) -> Result<Part, 
         if let Some(mut group) = stream.group_mut(name) {
             group.touch_active(consumer, now_ms);
             if !words.no_ack {
-                ids.iter().for_each(|id| drop(group.deliver(consumer, *id, now_ms)));
+                for id in &ids {
+                    group.deliver(consumer, *id, now_ms);
+                }
             }
         }
     }
-    cx.view.count_change(key);
+    cx.view.count_change();
     if !words.no_ack {
         let pending: Vec<_> = ids.iter().map(|id| (*id, 1)).collect();
         Claimed { key, group: name, consumer, time_ms: now_ms }.tell(cx, &pending);
@@ -357,10 +359,12 @@ fn give_again(
     let answer = part(cx.out, key, stream, ids.len(), Source::entries(ids));
     if let Some(mut group) = cx.view.stream_mut(key)?.and_then(|stream| stream.group_mut(name)) {
         group.touch_seen(consumer, now_ms);
-        pending.iter().for_each(|(id, count)| drop(group.claim(consumer, *id, now_ms, *count)));
+        for (id, count) in &pending {
+            group.claim(consumer, *id, now_ms, *count);
+        }
     }
     if !pending.is_empty() {
-        cx.view.count_change(key);
+        cx.view.count_change();
     }
     Claimed { key, group: name, consumer, time_ms: now_ms }.tell(cx, &pending);
     Ok(answer)
