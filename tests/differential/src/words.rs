@@ -93,7 +93,8 @@ fn lex_key(rng: &mut Rng) -> Vec<u8> {
 
 /// An ID of a stream's entry: small ones are common, so that streams grow.
 fn stream_id(rng: &mut Rng) -> Vec<u8> {
-    const ODD: &[&str] = &["x", "", "-", "+", "1-", "-1", "1-2-3", "0-0", "18446744073709551615", " 1", "01-1"];
+    const ODD: &[&str] =
+        &["x", "", "-", "+", "1-", "-1", "1-2-3", "0-0", "18446744073709551615", " 1", "01-1"];
     if let Some(odd) = rare(rng, 6, ODD) {
         return odd;
     }

@@ -211,7 +211,8 @@ const LOOKS: usize = 10;
 
 impl Auto {
     fn parse(args: Args<'_>) -> Result<Auto, Error> {
-        let idle = int(args.at(4)).map_err(|_| Error::new("ERR Invalid min-idle-time argument for XAUTOCLAIM"))?;
+        let idle =
+            int(args.at(4)).map_err(|_| Error::new("ERR Invalid min-idle-time argument for XAUTOCLAIM"))?;
         let start = id::start(args.at(5))?;
         let (mut count, mut just_id, mut i) = (100, false, 6);
         while let Some(word) = args.get(i) {

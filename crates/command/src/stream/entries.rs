@@ -30,13 +30,18 @@ pub(crate) static COMMANDS: &[Command] = &[
             "O(log(N)) for N entries, and O(M) for M that a trim takes.",
             "Appends an entry to a stream.",
         ),
-    Command::new("xlen", 2, Run::Read(xlen), READONLY | FAST, acl::STREAM)
-        .keys(&[KeySpec::one(1, RO)])
-        .doc(GROUP, "5.0.0", "O(1)", "Answers how many entries a stream has."),
-    Command::new("xdel", -3, Run::Write(xdel), WRITE | FAST, acl::STREAM)
-        .keys(DELETES)
-        .cost(per_word)
-        .doc(GROUP, "5.0.0", "O(M*log(N)) for M IDs of N.", "Takes entries out of a stream by their IDs."),
+    Command::new("xlen", 2, Run::Read(xlen), READONLY | FAST, acl::STREAM).keys(&[KeySpec::one(1, RO)]).doc(
+        GROUP,
+        "5.0.0",
+        "O(1)",
+        "Answers how many entries a stream has.",
+    ),
+    Command::new("xdel", -3, Run::Write(xdel), WRITE | FAST, acl::STREAM).keys(DELETES).cost(per_word).doc(
+        GROUP,
+        "5.0.0",
+        "O(M*log(N)) for M IDs of N.",
+        "Takes entries out of a stream by their IDs.",
+    ),
     Command::new("xsetid", -3, Run::Write(xsetid), WRITE | DENYOOM | FAST, acl::STREAM)
         .portable(700)
         .keys(UPDATES)
@@ -51,9 +56,9 @@ fn new_id(stream: Option<&Stream>, wanted: NewId, now_ms: u64) -> Result<StreamI
             "ERR The stream has exhausted the last possible ID, unable to add more items",
         ));
     }
-    wanted.after(last, now_ms).ok_or(Error::new(
-        "ERR The ID specified in XADD is equal or smaller than the target stream top item",
-    ))
+    wanted
+        .after(last, now_ms)
+        .ok_or(Error::new("ERR The ID specified in XADD is equal or smaller than the target stream top item"))
 }
 
 /// `XADD key [NOMKSTREAM] [MAXLEN|MINID [=|~] threshold [LIMIT count]] *|id field value [field value ...]`: the
@@ -164,9 +169,8 @@ fn xsetid(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         match args.get(i + 1) {
             Some(value) if is(word, "entriesadded") => {
                 let count = int(value)?;
-                added = Some(
-                    u64::try_from(count).map_err(|_| Error::new("ERR entries_added must be positive"))?,
-                );
+                added =
+                    Some(u64::try_from(count).map_err(|_| Error::new("ERR entries_added must be positive"))?);
             }
             Some(value) if is(word, "maxdeletedid") => {
                 deleted = strict(value)?;

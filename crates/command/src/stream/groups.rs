@@ -18,7 +18,9 @@ const fn sub(
     keys: &'static [KeySpec],
     doc: (&'static str, &'static str, &'static str),
 ) -> Command {
-    Command::new(name, arity, Run::Write(run), WRITE | flags, acl::STREAM).keys(keys).doc(GROUP, doc.0, doc.1, doc.2)
+    Command::new(name, arity, Run::Write(run), WRITE | flags, acl::STREAM)
+        .keys(keys)
+        .doc(GROUP, doc.0, doc.1, doc.2)
 }
 
 const INSERTS: &[KeySpec] = &[KeySpec::one(2, RW_INSERT)];

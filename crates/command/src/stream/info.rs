@@ -13,7 +13,9 @@ use value::{Stream, StreamId};
 const KEY: &[KeySpec] = &[KeySpec::one(2, RO_ACCESS)];
 
 const fn sub(name: &'static str, arity: i32, run: Handler, summary: &'static str) -> Command {
-    Command::new(name, arity, Run::Read(run), READONLY, acl::STREAM).keys(KEY).doc(GROUP, "5.0.0", "O(1)", summary)
+    Command::new(name, arity, Run::Read(run), READONLY, acl::STREAM)
+        .keys(KEY)
+        .doc(GROUP, "5.0.0", "O(1)", summary)
 }
 
 pub(crate) static COMMANDS: &[Command] = &[Command::new("xinfo", -2, Run::Container, 0, 0)
@@ -21,7 +23,8 @@ pub(crate) static COMMANDS: &[Command] = &[Command::new("xinfo", -2, Run::Contai
     .subs(&[
         sub("xinfo|consumers", 4, consumers, "Tells about the consumers of a group.")
             .cost(|view, args| {
-                let group = view.stream(args.at(2)).ok().flatten().and_then(|stream| stream.group(args.at(3)));
+                let group =
+                    view.stream(args.at(2)).ok().flatten().and_then(|stream| stream.group(args.at(3)));
                 group.map_or(0, Group::consumers).saturating_mul(LOOK_STEPS)
             })
             .tips(&["nondeterministic_output"]),
@@ -125,9 +128,7 @@ fn full(args: Args<'_>) -> Result<Option<usize>, Error> {
         3 => Ok(None),
         4 | 6 if is(args.at(3), "full") => match args.get(4) {
             None => Ok(Some(10)),
-            Some(word) if is(word, "count") => {
-                Ok(Some(usize::try_from(int(args.at(5))?).unwrap_or(10)))
-            }
+            Some(word) if is(word, "count") => Ok(Some(usize::try_from(int(args.at(5))?).unwrap_or(10))),
             Some(_) => Err(wrong()),
         },
         _ => Err(wrong()),
@@ -203,8 +204,7 @@ fn stream(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     };
     let resp3 = cx.out.resp3();
     let groups = Source::Encoded { replies: rest.into_bytes(), next: 0 };
-    let parts =
-        vec![Part::new(resp3, head, &stream, source), Part::new(resp3, |_| {}, &stream, groups)];
+    let parts = vec![Part::new(resp3, head, &stream, source), Part::new(resp3, |_| {}, &stream, groups)];
     Answer::new(parts).send(cx)
 }
 

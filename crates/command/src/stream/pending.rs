@@ -10,10 +10,12 @@ use value::stream::Group;
 use value::{Stream, StreamId};
 
 pub(crate) static COMMANDS: &[Command] = &[
-    Command::new("xack", -4, Run::Write(xack), WRITE | FAST, acl::STREAM)
-        .keys(UPDATES)
-        .cost(per_word)
-        .doc(GROUP, "5.0.0", "O(M*log(P)) for M IDs of P pending.", "Says that entries of a group are done."),
+    Command::new("xack", -4, Run::Write(xack), WRITE | FAST, acl::STREAM).keys(UPDATES).cost(per_word).doc(
+        GROUP,
+        "5.0.0",
+        "O(M*log(P)) for M IDs of P pending.",
+        "Says that entries of a group are done.",
+    ),
     Command::new("xpending", -3, Run::Read(xpending), READONLY, acl::STREAM)
         .keys(READS)
         .cost(steps)
@@ -83,7 +85,8 @@ impl<'a> Wanted<'a> {
 }
 
 fn steps(view: &View<'_>, args: Args<'_>) -> usize {
-    let Some(group) = view.stream(args.at(1)).ok().flatten().and_then(|stream| stream.group(args.at(2))) else {
+    let Some(group) = view.stream(args.at(1)).ok().flatten().and_then(|stream| stream.group(args.at(2)))
+    else {
         return 0;
     };
     match Wanted::parse(args) {

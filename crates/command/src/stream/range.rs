@@ -22,10 +22,7 @@ pub(crate) static COMMANDS: &[Command] = &[
 ];
 
 /// `start end [COUNT count]`, the other way round if `back`.
-fn parse(
-    args: Args<'_>,
-    back: bool,
-) -> Result<((value::StreamId, value::StreamId), Option<usize>), Error> {
+fn parse(args: Args<'_>, back: bool) -> Result<((value::StreamId, value::StreamId), Option<usize>), Error> {
     let (first, last) = if back { (3, 2) } else { (2, 3) };
     let ids = (id::start(args.at(first))?, id::end(args.at(last))?);
     let (mut most, mut i) = (None, 4);

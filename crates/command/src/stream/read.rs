@@ -8,7 +8,8 @@ use super::answer::{Answer, Part, Source};
 use super::{CHANGE_STEPS, Claimed, GROUP, count, group_of, id, make_consumer, note_group, text};
 use crate::options::{int, is};
 use crate::table::{
-    BLOCKING, Begin, Command, Effect, Find, KeySpec, MOVABLEKEYS, OptionWords, READONLY, RO_ACCESS, Run, WRITE, acl,
+    BLOCKING, Begin, Command, Effect, Find, KeySpec, MOVABLEKEYS, OptionWords, READONLY, RO_ACCESS, Run,
+    WRITE, acl,
 };
 use crate::{Cx, Error};
 use keyspace::View;
@@ -143,7 +144,9 @@ fn entries(view: &View<'_>, args: Args<'_>) -> usize {
         let Ok(Some(stream)) = view.stream(key) else { return 0 };
         let group = words.group.and_then(|(group, _)| stream.group(group));
         let all = match (group, word) {
-            (Some(group), b">") => stream.count(group.last_id().next().unwrap_or(StreamId::MAX), StreamId::MAX),
+            (Some(group), b">") => {
+                stream.count(group.last_id().next().unwrap_or(StreamId::MAX), StreamId::MAX)
+            }
             (Some(group), _) => words
                 .group
                 .and_then(|(_, consumer)| group.consumer(consumer))
@@ -212,7 +215,11 @@ fn part(out: &Reply, key: &[u8], stream: &Stream, len: usize, source: Source) ->
 }
 
 fn send(cx: &mut Cx<'_, '_>, parts: Vec<Part>) -> Result<(), Error> {
-    if cx.out.resp3() { cx.out.map(parts.len()) } else { cx.out.array(parts.len()) }
+    if cx.out.resp3() {
+        cx.out.map(parts.len())
+    } else {
+        cx.out.array(parts.len())
+    }
     Answer::new(parts).send(cx)
 }
 
@@ -250,7 +257,8 @@ fn xreadgroup(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         match from {
             From::Behind(id) => {
                 due.push((key, *from));
-                all += state.consumer(consumer).map_or(0, |c| c.pending_len()).min(words.count) + usize::from(id.ms > 0);
+                all += state.consumer(consumer).map_or(0, |c| c.pending_len()).min(words.count)
+                    + usize::from(id.ms > 0);
             }
             _ if last(stream).is_some_and(|last| last > state.last_id()) => {
                 let from = state.last_id().next().unwrap_or(StreamId::MAX);
@@ -338,12 +346,7 @@ fn give_new(cx: &mut Cx<'_, '_>, key: &[u8], words: &Words<'_>) -> Result<Part, 
 }
 
 /// Gives a consumer again what is pending for it behind an ID.
-fn give_again(
-    cx: &mut Cx<'_, '_>,
-    key: &[u8],
-    words: &Words<'_>,
-    behind: StreamId,
-) -> Result<Part, Error> {
+fn give_again(cx: &mut Cx<'_, '_>, key: &[u8], words: &Words<'_>, behind: StreamId) -> Result<Part, Error> {
     let Some((name, consumer)) = words.group else { return Err(Error::Syntax) };
     let now_ms = cx.view.now_ms();
     let (stream, group) = group_of(cx.view, key, name)?;

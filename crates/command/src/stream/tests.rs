@@ -30,7 +30,10 @@ fn entries_are_added_with_greater_ids() {
             ("set t v", "OK"),
             ("xadd t * a b", WRONG),
             ("xlen t", WRONG),
-            ("xadd m 18446744073709551615-18446744073709551615 a b", "\"18446744073709551615-18446744073709551615\""),
+            (
+                "xadd m 18446744073709551615-18446744073709551615 a b",
+                "\"18446744073709551615-18446744073709551615\"",
+            ),
             ("xadd m * a b", "-ERR The stream has exhausted the last possible ID, unable to add more items"),
             ("xadd z 0-* a b", "\"0-1\""),
         ]);
@@ -59,7 +62,10 @@ fn ranges_are_answered_in_both_directions() {
             ("xrange s (- +", INVALID),
             ("xrange s - (0", "[]"),
             ("xrange s - (0-0", "-ERR invalid end ID for the interval"),
-            ("xrange s (18446744073709551615-18446744073709551615 +", "-ERR invalid start ID for the interval"),
+            (
+                "xrange s (18446744073709551615-18446744073709551615 +",
+                "-ERR invalid start ID for the interval",
+            ),
         ]);
     });
 }
@@ -70,7 +76,8 @@ fn a_long_range_is_streamed() {
         for i in 1..3000 {
             db.run(&["xadd", "s", &format!("{i}-0"), "field", &format!("value {i}")]);
         }
-        let all: Vec<String> = (1..3000).map(|i| format!("[\"{i}-0\", [\"field\", \"value {i}\"]]")).collect();
+        let all: Vec<String> =
+            (1..3000).map(|i| format!("[\"{i}-0\", [\"field\", \"value {i}\"]]")).collect();
         assert_eq!(db.line("xrange s - +"), format!("[{}]", all.join(", ")));
         assert!(db.streamed);
         let back: Vec<String> = all.iter().rev().cloned().collect();
@@ -102,9 +109,18 @@ fn old_entries_are_trimmed() {
             ("xadd s 30-0 a b", SMALL),
             ("xtrim none maxlen 0", "0"),
             ("xtrim s maxlen -1", "-ERR The MAXLEN argument must be >= 0."),
-            ("xtrim s maxlen 1 minid 1", "-ERR syntax error, MAXLEN and MINID options at the same time are not compatible"),
-            ("xtrim s maxlen 1 limit 1", "-ERR syntax error, LIMIT cannot be used without the special ~ option"),
-            ("xtrim s limit 1", "-ERR syntax error, LIMIT cannot be used without specifying a trimming strategy"),
+            (
+                "xtrim s maxlen 1 minid 1",
+                "-ERR syntax error, MAXLEN and MINID options at the same time are not compatible",
+            ),
+            (
+                "xtrim s maxlen 1 limit 1",
+                "-ERR syntax error, LIMIT cannot be used without the special ~ option",
+            ),
+            (
+                "xtrim s limit 1",
+                "-ERR syntax error, LIMIT cannot be used without specifying a trimming strategy",
+            ),
             ("xtrim s maxlen ~ 1 limit -1", "-ERR The LIMIT argument must be >= 0."),
             ("xtrim s minid x", INVALID),
             ("xtrim s x 1", "-ERR syntax error"),
@@ -139,9 +155,15 @@ fn entries_are_removed_by_id() {
             ("xdel none x", "0"),
             ("xsetid s 1", "-ERR The ID specified in XSETID is smaller than current max_deleted_entry_id"),
             ("xsetid s 2-0", "-ERR The ID specified in XSETID is smaller than the target stream top item"),
-            ("xsetid s 5 entriesadded 0", "-ERR The entries_added specified in XSETID is smaller than the target stream length"),
+            (
+                "xsetid s 5 entriesadded 0",
+                "-ERR The entries_added specified in XSETID is smaller than the target stream length",
+            ),
             ("xsetid s 5 entriesadded 7 maxdeletedid 4-4", "OK"),
-            ("xsetid s 5 maxdeletedid 6", "-ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id"),
+            (
+                "xsetid s 5 maxdeletedid 6",
+                "-ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id",
+            ),
             ("xsetid none 5", "-ERR no such key"),
             ("xsetid s 5 entriesadded -1", "-ERR entries_added must be positive"),
         ]);
@@ -202,13 +224,13 @@ fn claimed_entries_change_their_consumer() {
             ("xadd s 2-1 c d", "\"2-1\""),
             ("xadd s 3-1 e f", "\"3-1\""),
             ("xgroup create s g 0", "OK"),
-            ("xreadgroup group g c1 streams s >", r#"[["s", [["1-1", ["a", "b"]], ["2-1", ["c", "d"]], ["3-1", ["e", "f"]]]]]"#),
+            (
+                "xreadgroup group g c1 streams s >",
+                r#"[["s", [["1-1", ["a", "b"]], ["2-1", ["c", "d"]], ["3-1", ["e", "f"]]]]]"#,
+            ),
         ]);
         db.now_ms += 1000;
-        db.check(&[
-            ("xclaim s g c2 5000 1-1", "[]"),
-            ("xclaim s g c2 1000 1-1", r#"[["1-1", ["a", "b"]]]"#),
-        ]);
+        db.check(&[("xclaim s g c2 5000 1-1", "[]"), ("xclaim s g c2 1000 1-1", r#"[["1-1", ["a", "b"]]]"#)]);
         assert_eq!(
             db.effect_lines(),
             [
@@ -248,7 +270,10 @@ fn claimed_entries_change_their_consumer() {
 fn readers_wait_with_what_their_ids_stood_for() {
     let mut db = Db::new();
     db.check(&[("xadd s 5-1 a b", "\"5-1\""), ("xread streams s 5", r#"[["s", [["5-1", ["a", "b"]]]]]"#)]);
-    db.check(&[("xread streams s $", "nil array"), ("xread streams s +", r#"[["s", [["5-1", ["a", "b"]]]]]"#)]);
+    db.check(&[
+        ("xread streams s $", "nil array"),
+        ("xread streams s +", r#"[["s", [["5-1", ["a", "b"]]]]]"#),
+    ]);
     db.line("xread count 3 block 1500 streams s none $ $");
     let block = db.blocked.clone().expect("it waits");
     assert_eq!((block.timeout_ms, block.null_array), (Some(1500), true));

@@ -15,7 +15,7 @@ use resp::{Args, Reply};
 use sha1_smol::Sha1;
 use std::sync::Arc;
 use stdx::points::{self, Mode, Point};
-use value::{Enc, Ints, Kind, Run, Value, ValueRef};
+use value::{Enc, Ints, Kind, Run, StreamId, Value, ValueRef};
 
 pub(super) const ACTIONS: &[Row] = &[Row("debug", debug, KEYSPACE)];
 
@@ -498,7 +498,7 @@ fn value_digest(value: &Value) -> Digest {
 }
 
 /// The digest of a stream: its entries in order, its numbers, and what is pending for whom.
-fn stream_digest(stream: &Stream) -> Digest {
+fn stream_digest(stream: &value::Stream) -> Digest {
     let id = |id: StreamId| [id.ms.to_le_bytes(), id.seq.to_le_bytes()].concat();
     let facts = [stream.last_id(), stream.max_deleted_id()].map(id).concat();
     let mut all = part(&[b"stream", &facts, &stream.entries_added().to_le_bytes()]);

@@ -192,7 +192,8 @@ impl Stream {
         }
         let body = self.0.make_mut();
         let (entries_max, bytes_max) = (STREAM_NODE_MAX_ENTRIES.get(), STREAM_NODE_MAX_BYTES.get());
-        let last = body.entries.last().map(|(key, block)| (*key, block.takes(fields, entries_max, bytes_max)));
+        let last =
+            body.entries.last().map(|(key, block)| (*key, block.takes(fields, entries_max, bytes_max)));
         match last {
             Some((key, true)) => body.entries.change(&key, |block| block.make_mut().push(id, fields)),
             last => {
@@ -210,6 +211,11 @@ impl Stream {
         body.last_id = id;
         body.entries_added = body.entries_added.saturating_add(1);
         true
+    }
+
+    /// The leaves, in order.
+    pub fn iter_leaves(&self) -> impl Iterator<Item = Leaf<'_>> {
+        self.0.entries.iter().map(|(_, block)| Leaf(block))
     }
 
     fn block_of(&self, id: StreamId) -> Option<&Block> {
@@ -469,8 +475,9 @@ impl Body {
 impl PartialEq for Stream {
     /// Same entries, numbers and groups. O(n), O(1) for unchanged clones.
     fn eq(&self, other: &Stream) -> bool {
-        let numbers =
-            |stream: &Stream| (stream.len(), stream.last_id(), stream.max_deleted_id(), stream.entries_added());
+        let numbers = |stream: &Stream| {
+            (stream.len(), stream.last_id(), stream.max_deleted_id(), stream.entries_added())
+        };
         let whole = |stream: &Stream| (StreamId::MIN, stream.last_id());
         let ((from, to), (other_from, other_to)) = (whole(self), whole(other));
         self.ptr_eq(other)
@@ -488,6 +495,27 @@ impl Eq for Stream {}
 impl std::fmt::Debug for Stream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "stream of {} entries, {} groups", self.len(), self.groups())
+    }
+}
+
+/// A leaf: entries in a row, at least one.
+#[derive(Clone, Copy)]
+pub struct Leaf<'a>(&'a Block);
+
+impl<'a> Leaf<'a> {
+    /// Number of entries.
+    pub fn count(&self) -> u64 {
+        self.0.count()
+    }
+
+    /// The first entry.
+    pub fn first(&self) -> Option<Entry<'a>> {
+        self.entries().next()
+    }
+
+    /// All entries.
+    pub fn entries(&self) -> impl Iterator<Item = Entry<'a>> + use<'a> {
+        self.0.iter()
     }
 }
 

@@ -164,7 +164,10 @@ fn approximate_trims_take_whole_leaves() {
     assert_eq!(stream.trim_below(StreamId::new(450, 0), false, 0), 49);
     assert_eq!((stream.first_id().ms, stream.len(), stream.entries_added()), (450, 551, 1000));
     assert_eq!(stream.trim_to_len(0, false, 0), 551);
-    assert_eq!((stream.leaves(), stream.first_id(), stream.max_deleted_id()), (0, StreamId::MIN, StreamId::MIN));
+    assert_eq!(
+        (stream.leaves(), stream.first_id(), stream.max_deleted_id()),
+        (0, StreamId::MIN, StreamId::MIN)
+    );
     stream.check_invariants();
 }
 
