@@ -65,12 +65,14 @@ pub struct Caller {
 }
 
 /// A blocking command's request to wait, made when its keys have nothing to give.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Block {
     /// None: wait for ever.
     pub timeout_ms: Option<u64>,
     /// The reply on a time-out: true for a null array, false for a null.
     pub null_array: bool,
+    /// The words it waits with, if not its own: what they stood for when it first ran.
+    pub words: Option<Arc<OwnedArgs>>,
 }
 
 /// How a run ended, besides its reply.
@@ -271,11 +273,19 @@ impl<'a, 'k> Cx<'a, 'k> {
     /// (MULTI, scripts), the null of a time-out is written at once.
     pub fn block(&mut self, timeout_ms: Option<u64>, null_array: bool) {
         if self.caller.may_block {
-            self.outcome = Outcome::Block(Block { timeout_ms, null_array });
+            self.outcome = Outcome::Block(Block { timeout_ms, null_array, words: None });
         } else if null_array {
             self.out.null_array();
         } else {
             self.out.null();
+        }
+    }
+
+    /// As [`Cx::block`], for a null array, and with other words than the command's own.
+    pub fn block_as(&mut self, timeout_ms: Option<u64>, words: OwnedArgs) {
+        self.block(timeout_ms, true);
+        if let Outcome::Block(block) = &mut self.outcome {
+            block.words = Some(Arc::new(words));
         }
     }
 

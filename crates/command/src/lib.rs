@@ -34,6 +34,7 @@ mod scripting;
 pub mod serial;
 mod server;
 mod set;
+mod stream;
 mod string;
 pub mod syntax;
 pub mod table;

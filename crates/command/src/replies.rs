@@ -32,6 +32,7 @@ fn len(value: ValueRef<'_>) -> usize {
         ValueRef::Hash(hash) => hash.len(),
         ValueRef::Set(set) => set.len(),
         ValueRef::ZSet(set) => set.len(),
+        ValueRef::Stream(stream) => stream.len(),
         ValueRef::Roaring(bits) | ValueRef::Roaring64(bits) => {
             usize::try_from(bits.len()).unwrap_or(usize::MAX)
         }

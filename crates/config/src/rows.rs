@@ -444,11 +444,11 @@ const ENCODINGS: &[Directive] = &[
         .live(|_, v| command::set_sparse_max_bytes(v.int().max(0) as usize))
         .doc("Size up to which a HyperLogLog stays sparse."),
     memory("stream-node-max-bytes", 0, "4096")
-        .accepted("there are no streams yet")
-        .doc("Size of one piece of a stream."),
+        .live(|_, v| limits::STREAM_NODE_MAX_BYTES.set(v.int() as usize))
+        .doc("Size of one piece of a stream. Trims with ~ take whole pieces."),
     int("stream-node-max-entries", 0, LONG, "100")
-        .accepted("there are no streams yet")
-        .doc("Entries in one piece of a stream."),
+        .live(|_, v| limits::STREAM_NODE_MAX_ENTRIES.set(v.int() as usize))
+        .doc("Entries in one piece of a stream. Trims with ~ take whole pieces."),
 ];
 
 const EVENTS: &[Directive] = &[

@@ -21,7 +21,7 @@ use crate::session::flag;
 use crate::{Local, Server, Session, hand_on};
 use command::{Block, Command, Flow, Run};
 use keyspace::{Changes, Ready};
-use resp::{Args, Reply};
+use resp::{Args, OwnedArgs, Reply};
 use std::sync::Arc;
 
 /// The parts of a loop that the park uses.
@@ -61,12 +61,14 @@ pub(crate) fn park(
     let (client, loop_id, db, gone) = (session.id, local.log.id, session.db, session.cancel.clone());
     let newcomer = Newcomer { client, loop_id, db, gone };
     let mut means = means(server, local);
-    let parked = server.park.park(&mut means, newcomer, (command, args.to_owned()), block, out);
+    let timeout_ms = block.timeout_ms;
+    let words = block.words.as_deref().map_or_else(|| args.to_owned(), OwnedArgs::clone);
+    let parked = server.park.park(&mut means, newcomer, (command, words), block, out);
     leave_behind(server, local, means);
     match parked {
         Parked::Waiting => {
             session.set_flag(flag::BLOCKED, true);
-            Flow::Parked(block.timeout_ms)
+            Flow::Parked(timeout_ms)
         }
         Parked::Served(changes, stream) => {
             server.after(local, changes);

@@ -22,7 +22,7 @@ use std::mem::{ManuallyDrop, size_of};
 use std::num::NonZeroU64;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
-use value::{Hash, Ints, Kind, List, Set, Str, StrRef, Value, ValueRef, ZSet};
+use value::{Hash, Ints, Kind, List, Set, Str, StrRef, Stream, Value, ValueRef, ZSet};
 
 const FORM: u8 = 0x0f;
 const EXPIRE: u8 = 0x10;
@@ -38,6 +38,7 @@ const SET: u8 = 5;
 const ZSET: u8 = 6;
 const ROARING: u8 = 7;
 const ROARING_64: u8 = 8;
+const STREAM: u8 = 9;
 
 /// The form of an entry that holds a handle.
 #[inline]
@@ -48,6 +49,7 @@ const fn form_of(kind: Kind) -> u8 {
         Kind::Hash => HASH,
         Kind::Set => SET,
         Kind::ZSet => ZSET,
+        Kind::Stream => STREAM,
         Kind::Roaring => ROARING,
         Kind::Roaring64 => ROARING_64,
     }
@@ -60,6 +62,7 @@ const TEXT_ENTRY_MAX: usize = 320;
 
 const _: () = assert!(size_of::<Str>() == 8 && size_of::<List>() == 8 && size_of::<Hash>() == 8);
 const _: () = assert!(size_of::<Set>() == 8 && size_of::<ZSet>() == 8 && size_of::<Ints>() == 8);
+const _: () = assert!(size_of::<Stream>() == 8);
 const _: () = assert!(size_of::<Header>() == 8);
 
 #[repr(C)]
@@ -321,6 +324,7 @@ impl Raw {
             HASH => ValueRef::Hash(self.handle()),
             SET => ValueRef::Set(self.handle()),
             ZSET => ValueRef::ZSet(self.handle()),
+            STREAM => ValueRef::Stream(self.handle()),
             ROARING => ValueRef::Roaring(self.handle()),
             ROARING_64 => ValueRef::Roaring64(self.handle()),
             form => unreachable!("entry of form {form}"),
@@ -338,6 +342,7 @@ impl Raw {
             HASH => self.handle::<Hash>().mem_bytes(),
             SET => self.handle::<Set>().mem_bytes(),
             ZSET => self.handle::<ZSet>().mem_bytes(),
+            STREAM => self.handle::<Stream>().mem_bytes(),
             _ => self.handle::<Ints>().mem_bytes(),
         };
         key + value
@@ -360,6 +365,7 @@ impl Raw {
             HASH => Value::Hash(self.handle::<Hash>().clone()),
             SET => Value::Set(self.handle::<Set>().clone()),
             ZSET => Value::ZSet(self.handle::<ZSet>().clone()),
+            STREAM => Value::Stream(self.handle::<Stream>().clone()),
             ROARING => Value::Roaring(self.handle::<Ints>().clone()),
             ROARING_64 => Value::Roaring64(self.handle::<Ints>().clone()),
             form => unreachable!("entry of form {form}"),
@@ -378,6 +384,7 @@ impl Raw {
                 HASH => Value::Hash(at.cast::<Hash>().read()),
                 SET => Value::Set(at.cast::<Set>().read()),
                 ZSET => Value::ZSet(at.cast::<ZSet>().read()),
+                STREAM => Value::Stream(at.cast::<Stream>().read()),
                 ROARING => Value::Roaring(at.cast::<Ints>().read()),
                 ROARING_64 => Value::Roaring64(at.cast::<Ints>().read()),
                 form => unreachable!("entry of form {form}"),
@@ -448,6 +455,7 @@ impl Raw {
                 Value::Hash(v) => at.cast::<Hash>().write(v),
                 Value::Set(v) => at.cast::<Set>().write(v),
                 Value::ZSet(v) => at.cast::<ZSet>().write(v),
+                Value::Stream(v) => at.cast::<Stream>().write(v),
                 Value::Roaring(v) | Value::Roaring64(v) => at.cast::<Ints>().write(v),
             }
         }
@@ -596,6 +604,7 @@ impl<'a> EntryRef<'a> {
             HASH => Kind::Hash,
             SET => Kind::Set,
             ZSET => Kind::ZSet,
+            STREAM => Kind::Stream,
             ROARING => Kind::Roaring,
             ROARING_64 => Kind::Roaring64,
             _ => Kind::Str,
@@ -679,6 +688,11 @@ impl<'a> EntryMut<'a> {
     #[inline]
     pub fn zset(self) -> Option<&'a mut ZSet> {
         (self.0.form() & FORM == ZSET).then(|| self.0.handle_mut())
+    }
+
+    #[inline]
+    pub fn stream(self) -> Option<&'a mut Stream> {
+        (self.0.form() & FORM == STREAM).then(|| self.0.handle_mut())
     }
 
     /// The bits of a compressed bitmap, 32 or 64 bits wide.

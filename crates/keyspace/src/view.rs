@@ -42,7 +42,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use stdx::hash::hash_bytes;
 use stdx::locks::{Bits, Guard};
-use value::{Hash, Ints, Kind, List, Set, Str, StrRef, Value, ValueRef, ZSet};
+use value::{Hash, Ints, Kind, List, Set, Str, StrRef, Stream, Value, ValueRef, ZSet};
 
 /// The key holds a value of another type than the command needs.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
@@ -573,6 +573,15 @@ impl<'k> View<'k> {
         }
     }
 
+    #[inline]
+    pub fn stream(&self, key: &[u8]) -> Result<Option<&Stream>, WrongType> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(ValueRef::Stream(v)) => Ok(Some(v)),
+            Some(_) => Err(WrongType),
+        }
+    }
+
     /// The bits of a compressed bitmap of this kind: [`Kind::Roaring`] or [`Kind::Roaring64`].
     #[inline]
     pub fn ints(&self, key: &[u8], kind: Kind) -> Result<Option<&Ints>, WrongType> {
@@ -909,8 +918,9 @@ impl<'k> View<'k> {
     /// Removes a collection that became empty and notifies `del` (K4); true if it did.
     pub fn remove_if_empty(&mut self, key: &[u8]) -> bool {
         let empty = match self.value(key) {
-            // A bitmap without bits stays.
-            None | Some(ValueRef::Str(_) | ValueRef::Roaring(_) | ValueRef::Roaring64(_)) => false,
+            None | Some(ValueRef::Str(_)) => false,
+            // A bitmap without bits and a stream without entries stay.
+            Some(ValueRef::Roaring(_) | ValueRef::Roaring64(_) | ValueRef::Stream(_)) => false,
             Some(ValueRef::List(v)) => v.is_empty(),
             Some(ValueRef::Hash(v)) => v.is_empty(),
             Some(ValueRef::Set(v)) => v.is_empty(),

@@ -16,6 +16,8 @@
 //!   A disconnected client is never served: the writer skips and removes it, even before its loop notices.
 //! - P6: each waiter looks once at the key that was filled. When the key is empty again, the rest are not
 //!   tried.
+//!   A client of a stream's group (XREADGROUP) is tried whatever the key holds now, also nothing: its command
+//!   then says that the group is gone.
 //! - P7: a command that would take longer than a loop has is taken out, and a job serves it.
 //! - P8: when a database was exchanged, the keys that somebody waits for are gone through in slices, and the
 //!   keys that are there now are served as if they had been filled. One such *round* is under way per
@@ -70,7 +72,7 @@ pub struct Waiter {
     answer: Option<Vec<u8>>,
     keys: Vec<KeyId>,
     /// The kind of value it waits for, and its place among all waiters.
-    kind: Kind,
+    kind: WaitKind,
     number: u64,
     claim: Claim,
     /// Its client has left, and its loop has not come to it yet.
@@ -95,25 +97,58 @@ impl Waiter {
     }
 }
 
-/// The waiters of a key, by number.
-#[derive(Default)]
-struct Queues {
-    lists: BTreeMap<u64, Arc<Waiter>>,
-    zsets: BTreeMap<u64, Arc<Waiter>>,
+/// What a client waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WaitKind {
+    List,
+    ZSet,
+    Stream,
+    /// A stream's group, or its end.
+    Group,
 }
 
-impl Queues {
-    /// The waiters for such a value.
-    fn of(&mut self, kind: Kind) -> Option<&mut BTreeMap<u64, Arc<Waiter>>> {
-        match kind {
-            Kind::List => Some(&mut self.lists),
-            Kind::ZSet => Some(&mut self.zsets),
-            _ => None,
+impl WaitKind {
+    const ALL: [WaitKind; 4] = [WaitKind::List, WaitKind::ZSet, WaitKind::Stream, WaitKind::Group];
+
+    fn of(command: &Command) -> WaitKind {
+        match command.group {
+            "list" => WaitKind::List,
+            "stream" if command.is_write() => WaitKind::Group,
+            "stream" => WaitKind::Stream,
+            _ => WaitKind::ZSet,
         }
     }
 
+    /// Whether its command is tried when the key holds this.
+    fn is_woken_by(self, kind: Option<Kind>) -> bool {
+        match self {
+            WaitKind::List => kind == Some(Kind::List),
+            WaitKind::ZSet => kind == Some(Kind::ZSet),
+            WaitKind::Stream => kind == Some(Kind::Stream),
+            WaitKind::Group => true,
+        }
+    }
+}
+
+/// The waiters of a key, by what they wait for and by number.
+#[derive(Default)]
+struct Queues([BTreeMap<u64, Arc<Waiter>>; WaitKind::ALL.len()]);
+
+impl Queues {
+    /// The waiters for such a value.
+    fn of(&mut self, kind: WaitKind) -> &mut BTreeMap<u64, Arc<Waiter>> {
+        &mut self.0[kind as usize]
+    }
+
+    /// The next waiter behind a number that such a value wakes. O(log waiters).
+    fn next(&self, kind: Option<Kind>, after: u64) -> Option<&Arc<Waiter>> {
+        let woken = WaitKind::ALL.into_iter().filter(|waits| waits.is_woken_by(kind));
+        let firsts = woken.filter_map(|waits| self.0[waits as usize].range(after + 1..).next());
+        firsts.min_by_key(|(number, _)| **number).map(|(_, waiter)| waiter)
+    }
+
     fn is_empty(&self) -> bool {
-        self.lists.is_empty() && self.zsets.is_empty()
+        self.0.iter().all(BTreeMap::is_empty)
     }
 }
 
@@ -239,7 +274,7 @@ impl Park {
     ) -> Parked {
         let keys = keys_of(command, &args, newcomer.db);
         let Newcomer { client, loop_id, db, gone } = newcomer;
-        let kind = if command.group == "list" { Kind::List } else { Kind::ZSet };
+        let kind = WaitKind::of(command);
         let waiter = {
             let mut tables = self.tables.lock();
             tables.last += 1;
@@ -285,10 +320,10 @@ impl Park {
             args: OwnedArgs::from_slices(&[]),
             db: 0,
             resp3: answer.resp3(),
-            block: Block { timeout_ms, null_array: false },
+            block: Block { timeout_ms, null_array: false, words: None },
             answer: Some(answer.into_bytes()),
             keys: Vec::new(),
-            kind: Kind::List,
+            kind: WaitKind::List,
             number: 0,
             claim: Claim::new(),
             gone: Arc::default(),

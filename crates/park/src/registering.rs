@@ -105,7 +105,7 @@ impl Park {
             }
             for id in keys {
                 let queue = tables.by_key.entry(id.clone()).or_default().of(waiter.kind);
-                queue.into_iter().for_each(|queue| drop(queue.insert(waiter.number, waiter.clone())));
+                queue.insert(waiter.number, waiter.clone());
             }
         }
         keys.iter().for_each(|(db, key)| keyspace.block(*db, key));
@@ -125,7 +125,7 @@ impl Park {
             let mut tables = self.tables.lock();
             for id in keys {
                 if let Some(queues) = tables.by_key.get_mut(id) {
-                    queues.of(waiter.kind).into_iter().for_each(|queue| drop(queue.remove(&waiter.number)));
+                    queues.of(waiter.kind).remove(&waiter.number);
                     if queues.is_empty() {
                         tables.by_key.remove(id);
                     }

@@ -135,9 +135,8 @@ impl Park {
             return None;
         }
         let kind = kind_of(means, id);
-        let mut tables = self.tables.lock();
-        let queue = tables.by_key.get_mut(id)?.of(kind?)?;
-        queue.range(after + 1..).next().map(|(_, waiter)| waiter.clone())
+        let tables = self.tables.lock();
+        tables.by_key.get(id)?.next(kind, after).cloned()
     }
 }
 
@@ -163,6 +162,16 @@ fn narrowed(waiter: &Waiter, key: &[u8]) -> Option<OwnedArgs> {
             let keys: usize = std::str::from_utf8(args.at(2)).ok()?.parse().ok()?;
             [args.at(0), args.at(1), b"1", key].into_iter().chain(args.from(3 + keys).iter()).collect()
         }
+        "xread" | "xreadgroup" => {
+            let (mut first, mut at) = (None, None);
+            waiter.command.each_key(args, &mut |i, _| {
+                first.get_or_insert(i);
+                at = at.or((args.at(i) == key).then_some(i));
+            });
+            let (first, at) = (first?, at?);
+            let id = args.at(at + (args.len() - first) / 2);
+            args.to(first).iter().chain([key, id]).collect()
+        }
         _ => vec![args.at(0), key, args.at(args.len() - 1)],
     };
     Some(OwnedArgs::from_slices(&words))
@@ -170,7 +179,7 @@ fn narrowed(waiter: &Waiter, key: &[u8]) -> Option<OwnedArgs> {
 
 /// Whether a key holds what somebody waits for.
 pub(super) fn is_filled(means: &mut Means<'_>, waiter: &Waiter, id: &KeyId) -> bool {
-    kind_of(means, id) == Some(waiter.kind)
+    waiter.kind.is_woken_by(kind_of(means, id))
 }
 
 /// Runs the command of a waiter that is claimed, for a key that was filled. If there is nothing for it, lets
@@ -198,7 +207,7 @@ fn attempt(means: &mut Means<'_>, waiter: &Waiter, (db, key): &KeyId, out: &mut 
         settle(&mut view, [(waiter.command, args)].into_iter(), waiter.db);
     }
     view.select(*db);
-    if view.kind(key) != Some(waiter.kind) {
+    if !waiter.kind.is_woken_by(view.kind(key)) {
         means.put_off(view.finish());
         return None;
     }
@@ -257,7 +266,7 @@ mod tests {
     fn park(park: &Arc<Park>, keyspace: &Keyspace, client: u64) -> Arc<AtomicBool> {
         let gone = Arc::<AtomicBool>::default();
         let newcomer = Newcomer { client, loop_id: 0, db: 0, gone: gone.clone() };
-        let block = Block { timeout_ms: None, null_array: true };
+        let block = Block { timeout_ms: None, null_array: true, words: None };
         let mut out = Reply::new(false);
         let parked = park.park(&mut means(keyspace), newcomer, words(&["BLPOP", "k", "0"]), block, &mut out);
         assert!(matches!(parked, Parked::Waiting) && out.is_empty());

@@ -53,7 +53,7 @@ pub enum Damaged {
     KeepPrefix,
 }
 
-/// The treatment of sound values of kinds that are not supported: streams, values of modules.
+/// The treatment of sound values of kinds that are not supported, such as values of modules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unknown {
     #[default]
@@ -155,8 +155,7 @@ pub fn load<R: Read + Send>(
     let (read, computed, bytes) = thread::scope(|scope| {
         let summing = scope.spawn(move || to_sum.into_iter().fold(0, |sum, block| crc64(sum, &block)));
         let workers: Vec<_> = (0..workers).map(|_| scope.spawn(|| shared.work())).collect();
-        let mut reading =
-            Reading { install, options, progress, shared: &shared, piece: Piece::default(), pieces: 0 };
+        let mut reading = Reading { install, progress, shared: &shared, piece: Piece::default(), pieces: 0 };
         let read = reading.read(&mut file);
         shared.close();
         workers.into_iter().for_each(joined);
@@ -209,7 +208,6 @@ impl<R: Read> Input for Source<R> {
 /// The caller's part.
 struct Reading<'l> {
     install: &'l dyn Install,
-    options: Options,
     progress: &'l Progress,
     shared: &'l Workers<'l>,
     piece: Piece,
@@ -267,10 +265,7 @@ impl Reading<'_> {
             }
             Part::Select(_) | Part::Resize { .. } | Part::SlotInfo { .. } => Next::Go,
             Part::Entry(head) => {
-                if head.is_stream() {
-                    self.stream(&head)?;
-                    Next::Go
-                } else if head.object.len() > PIECE {
+                if head.object.len() > PIECE {
                     self.piece.add(&head, &[]);
                     Next::Take
                 } else {
@@ -294,19 +289,6 @@ impl Reading<'_> {
             Next::End(sum) => return Ok(Some(sum)),
         }
         Ok(None)
-    }
-
-    /// A stream comes, and was passed over.
-    fn stream(&self, head: &EntryHead<'_>) -> Result<(), Damage<io::Error>> {
-        match self.options.unknown {
-            Unknown::Skip => self.shared.skip(head.db, head.key, "a stream".to_owned()),
-            Unknown::Refuse => {
-                let what = Problem::Unsupported("streams are not supported".to_owned());
-                let (from, db, key) = (head.from, Some(head.db), Some(head.key.into()));
-                return Err(Damage { offset: from, from, db, key, what });
-            }
-        }
-        Ok(())
     }
 
     /// Hands over what has come together.

@@ -9,15 +9,16 @@
 //!   3 members, scores as text          5 members, scores as doubles     12 ziplist  17 listpack  sorted set
 //!   4 fields, values      9 zipmap     13 ziplist     16 listpack                                hash
 //!  22 23 24 25            fields that expire: see `Decoder::fields`                              hash
+//!  15 19 21               see `stream.rs`                                                    stream
 //!   7 value of a module: one string, if the sink knows the module ([`crate::module_body`])
 //! ```
 //!
-//! Any other module's value is refused by the module's name, streams and other types of servers by theirs
+//! Any other module's value is refused by the module's name, other types of servers by theirs
 //! ([`Unsupported`]). Bytes behind the object are ignored, as in Redis.
 
 use crate::pack::{Intset, Listpack, Ziplist, Zipmap};
 use crate::string::Text;
-use crate::{Item, Malformed, Reader, VERSION_VALKEY_9, module, types};
+use crate::{Item, Malformed, Reader, StreamPart, VERSION_VALKEY_9, module, types};
 use std::fmt;
 
 /// Receives the elements of an object. After an error the sink must throw away what it got.
@@ -50,6 +51,19 @@ pub trait Sink {
     /// already.
     fn field(&mut self, field: Item<'_>, value: Item<'_>, expire_ms: Option<u64>) -> bool;
 
+    /// An entry of a stream, with its fields and values. Returns false if it cannot stand behind the entries
+    /// before.
+    fn entry<'f>(&mut self, id: (u64, u64), fields: &mut dyn Iterator<Item = (&'f [u8], &'f [u8])>) -> bool {
+        let _ = (id, fields);
+        false
+    }
+
+    /// A part of a stream behind its entries. Returns false if it does not fit what came before.
+    fn stream(&mut self, part: StreamPart<'_>) -> bool {
+        let _ = part;
+        false
+    }
+
     /// Whether the sink takes values of this version of a module. They have the form of one string then.
     fn knows(&self, module: &[u8; 9], version: u16) -> bool {
         let _ = (module, version);
@@ -67,7 +81,7 @@ pub trait Sink {
 /// Contents of a valid payload that no sink takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsupported {
-    /// Values of a type that is not supported, such as streams.
+    /// Values of a type that is not supported, such as arrays.
     Values(&'static str),
     /// A value of a module. Its name has only letters, digits, `-` and `_`.
     Module { name: [u8; 9], version: u16 },
@@ -126,6 +140,8 @@ pub fn decode<S: Sink>(body: &[u8], version: u16, sink: &mut S) -> Result<(), Fa
 const LOOKED_THROUGH: usize = 8 * 1024;
 /// About how many bytes an element of a pack has.
 const PACKED_ELEMENT: usize = 4;
+/// What a byte of a stream, whose nodes servers compress, unpacks to, as a rule.
+const STREAM_UNPACKED: usize = 4;
 /// Most bytes that one byte may unpack to.
 const MOST_UNPACKED: usize = 88;
 
@@ -154,6 +170,9 @@ fn looked_through(body: &[u8]) -> Result<Option<(usize, usize)>, Malformed> {
         types::LIST_QUICKLIST_2 => (1, 0, true),
         types::HASH_METADATA => (2, 0, true),
         types::MODULE_2 => return module::estimate(body),
+        types::STREAM | types::STREAM_2 | types::STREAM_3 => {
+            return packed_estimate(body.len().saturating_mul(STREAM_UNPACKED));
+        }
         types::HASH_LISTPACK_EX => {
             reader.array::<8>()?;
             return packed_estimate(reader.unpacked_len()?);
@@ -187,14 +206,14 @@ fn packed_estimate(bytes: usize) -> Result<Option<(usize, usize)>, Malformed> {
     Ok(Some((bytes / PACKED_ELEMENT, bytes)))
 }
 
-struct Decoder<'a, 's, S> {
-    reader: Reader<'a>,
-    sink: &'s mut S,
+pub(crate) struct Decoder<'a, 's, S> {
+    pub(crate) reader: Reader<'a>,
+    pub(crate) sink: &'s mut S,
     /// Elements not yet announced to the sink.
     untold: usize,
 }
 
-type Outcome<S> = Result<(), Failure<<S as Sink>::Stop>>;
+pub(crate) type Outcome<S> = Result<(), Failure<<S as Sink>::Stop>>;
 
 impl<'a, S: Sink> Decoder<'a, '_, S> {
     fn object(&mut self, kind: u8, version: u16) -> Outcome<S> {
@@ -234,6 +253,7 @@ impl<'a, S: Sink> Decoder<'a, '_, S> {
                 this.sink.expect(items.announced() / 2, blob.len());
                 this.pairs(items)
             }),
+            types::STREAM | types::STREAM_2 | types::STREAM_3 => self.stream(kind),
             types::MODULE_2 => self.module(true),
             types::MODULE => self.module(false),
             _ => self.fields(kind, version),
@@ -420,7 +440,7 @@ impl<'a, S: Sink> Decoder<'a, '_, S> {
         some(found)
     }
 
-    fn text(&mut self) -> Result<Text<'a>, Failure<S::Stop>> {
+    pub(crate) fn text(&mut self) -> Result<Text<'a>, Failure<S::Stop>> {
         let len = self.reader.unpacked_len()?;
         if len >= LONG {
             self.sink.work(0, len).map_err(Failure::Stopped)?;
@@ -429,7 +449,7 @@ impl<'a, S: Sink> Decoder<'a, '_, S> {
     }
 
     /// Counts an element.
-    fn tick(&mut self) -> Outcome<S> {
+    pub(crate) fn tick(&mut self) -> Outcome<S> {
         self.untold += 1;
         if self.untold == PIECE {
             self.sink.work(std::mem::take(&mut self.untold), 0).map_err(Failure::Stopped)?;

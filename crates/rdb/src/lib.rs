@@ -35,6 +35,7 @@ mod lzf;
 mod module;
 mod pack;
 mod payload;
+mod stream;
 mod string;
 mod translate;
 mod types;
@@ -46,7 +47,9 @@ pub use crc64::crc64;
 pub use decode::{Failure, Sink, Unsupported, decode, estimate};
 pub use item::Item;
 pub use module::{begin_module, end_module, module_body};
+pub use pack::NodeWriter;
 pub use payload::{open, open_in_pieces, seal, seal_in_pieces};
+pub use stream::{StreamFacts, StreamPart, put_stream_id, put_stream_id_as_lens, put_stream_node_id};
 pub use string::{Reader, put_int, put_len, put_string, put_text};
 pub use translate::translate;
 pub use types::kind_of;
@@ -55,6 +58,10 @@ pub use write::{Form, Writer};
 /// Format version with scores as doubles (Redis 4.0): all types of values except hashes with fields that
 /// expire.
 pub const VERSION_VALUES: u16 = 8;
+/// Format version with streams that know how many entries were added (Redis 7.0).
+pub const VERSION_STREAMS: u16 = 10;
+/// Format version with consumers that know when they were active (Redis 7.2).
+pub const VERSION_ACTIVE_CONSUMERS: u16 = 11;
 /// Format version with fields that expire (Redis 7.4).
 pub const VERSION_FIELD_EXPIRY: u16 = 12;
 /// Format version of Valkey 9, with fields that expire. Valkey left the numbers below to Redis.

@@ -18,10 +18,13 @@ pub(crate) const SET_INTSET: u8 = 11;
 pub(crate) const ZSET_ZIPLIST: u8 = 12;
 pub(crate) const HASH_ZIPLIST: u8 = 13;
 pub(crate) const LIST_QUICKLIST: u8 = 14;
+pub(crate) const STREAM: u8 = 15;
 pub(crate) const HASH_LISTPACK: u8 = 16;
 pub(crate) const ZSET_LISTPACK: u8 = 17;
 pub(crate) const LIST_QUICKLIST_2: u8 = 18;
+pub(crate) const STREAM_2: u8 = 19;
 pub(crate) const SET_LISTPACK: u8 = 20;
+pub(crate) const STREAM_3: u8 = 21;
 /// Written by release candidates of Redis 7.4.
 pub(crate) const HASH_METADATA_CANDIDATE: u8 = 22;
 pub(crate) const HASH_LISTPACK_EX_CANDIDATE: u8 = 23;
@@ -49,7 +52,7 @@ pub(crate) fn name(kind: u8) -> &'static str {
         HASH | HASH_ZIPMAP | HASH_ZIPLIST | HASH_LISTPACK => "hashes",
         HASH_METADATA_CANDIDATE..=HASH_LISTPACK_EX => "hashes",
         MODULE | MODULE_2 => "values of modules",
-        15 | 19 | 21 => "streams",
+        STREAM | STREAM_2 | STREAM_3 => "streams",
         _ => "values of no known type",
     }
 }
@@ -59,7 +62,6 @@ pub(crate) fn name(kind: u8) -> &'static str {
 pub(crate) fn unread(kind: u8, version: u16) -> Option<&'static str> {
     let redis_from = |first| (first..VERSION_VALKEY_9).contains(&version);
     Some(match kind {
-        15 | 19 | 21 => "streams",
         26 if redis_from(13) => "streams",
         27 if redis_from(14) => "streams",
         28 if redis_from(14) => "arrays",

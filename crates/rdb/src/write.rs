@@ -11,7 +11,10 @@
 
 use crate::compressed::Shortener;
 use crate::string::put_text;
-use crate::{Dialect, Item, VERSION_VALUES, put_int, put_len, put_string, types};
+use crate::{
+    Dialect, Item, VERSION_ACTIVE_CONSUMERS, VERSION_STREAMS, VERSION_VALUES, put_int, put_len, put_string,
+    types,
+};
 
 /// The form of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +29,10 @@ pub enum Form {
         dialect: Dialect,
         soonest_ms: u64,
     },
+    /// A stream. `active`: consumers tell when they were active, apart from when they were seen.
+    Stream {
+        active: bool,
+    },
     /// A value of a module.
     Module,
 }
@@ -39,6 +46,8 @@ impl Form {
             Form::ZSet => types::ZSET_2,
             Form::Hash => types::HASH,
             Form::Expiring { dialect, .. } => dialect.hash_type(),
+            Form::Stream { active: false } => types::STREAM_2,
+            Form::Stream { active: true } => types::STREAM_3,
             Form::Module => types::MODULE_2,
         }
     }
@@ -47,6 +56,8 @@ impl Form {
     pub fn version(self) -> u16 {
         match self {
             Form::Expiring { dialect, .. } => dialect.version(),
+            Form::Stream { active: false } => VERSION_STREAMS,
+            Form::Stream { active: true } => VERSION_ACTIVE_CONSUMERS,
             _ => VERSION_VALUES,
         }
     }

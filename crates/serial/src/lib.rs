@@ -18,8 +18,9 @@
 //!   compressed bitmap.
 
 mod roaring;
+mod stream;
 
-use rdb::{CompressedPieces, CompressedString, Dialect, Form, Item, Sink, Writer};
+use rdb::{CompressedPieces, CompressedString, Dialect, Form, Item, Sink, StreamPart, Writer};
 use roaring::Refused;
 use std::fmt;
 use std::ops::ControlFlow::{Break, Continue};
@@ -35,7 +36,7 @@ pub type Charge<'c, E> = dyn FnMut(usize) -> Result<(), E> + 'c;
 pub enum Failure<E> {
     /// The wish of the charge, or of the [`Out`].
     Stopped(E),
-    /// A compressed bitmap that is too long to be written.
+    /// A compressed bitmap or a leaf of a stream that is too long to be written.
     TooLong,
     /// The payload's version or checksum.
     Sum,
@@ -53,7 +54,9 @@ impl<E: fmt::Display> fmt::Display for Failure<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Stopped(stop) => stop.fmt(f),
-            Failure::TooLong => f.write_str("a compressed bitmap is too long to be written"),
+            Failure::TooLong => {
+                f.write_str("a compressed bitmap or an entry of a stream is too long to be written")
+            }
             Failure::Sum => f.write_str("wrong version or checksum"),
             Failure::Malformed => f.write_str("malformed value"),
             Failure::Unsupported(what) => what.fmt(f),
@@ -98,6 +101,7 @@ pub fn write_cost(value: value::ValueRef<'_>) -> usize {
         value::ValueRef::Hash(v) => (v.len(), v.mem_bytes()),
         value::ValueRef::Set(v) => (v.len(), v.mem_bytes()),
         value::ValueRef::ZSet(v) => (v.len(), v.mem_bytes()),
+        value::ValueRef::Stream(v) => return stream::write_cost(v),
         value::ValueRef::Roaring(v) | value::ValueRef::Roaring64(v) => return roaring::write_cost(v),
     };
     elements * 2 * WRITE_STEPS + if compression() { bytes / COMPRESSED_PER_STEP } else { 0 }
@@ -227,6 +231,7 @@ pub fn encode_into<O: Out + ?Sized>(
             Some(form) => form,
             None => return Ok(None),
         },
+        Value::Stream(v) => stream::put(out, v, key)?,
         Value::Roaring(bits) => put_bits(out, bits, false, key)?,
         Value::Roaring64(bits) => put_bits(out, bits, true, key)?,
     };
@@ -541,6 +546,7 @@ enum Made {
     Hash(Hash),
     Set(Set),
     ZSet(ZSet),
+    Stream(stream::Growing),
     Value(Value),
 }
 
@@ -554,6 +560,7 @@ impl Made {
             Made::Hash(v) => Value::Hash(v),
             Made::Set(v) => Value::Set(v),
             Made::ZSet(v) => Value::ZSet(v),
+            Made::Stream(v) => Value::Stream(v.finish().ok_or(Failure::Malformed)?),
             Made::Value(v) => v,
         }))
     }
@@ -609,6 +616,14 @@ impl<E> Sink for Maker<'_, '_, E> {
         member.with(|member| set.insert(member, score)).is_none()
     }
 
+    fn entry<'f>(&mut self, id: (u64, u64), fields: &mut dyn Iterator<Item = (&'f [u8], &'f [u8])>) -> bool {
+        self.stream_begun().is_some_and(|stream| stream.entry(id, fields))
+    }
+
+    fn stream(&mut self, part: StreamPart<'_>) -> bool {
+        self.stream_begun().is_some_and(|stream| stream.part(part))
+    }
+
     fn knows(&self, module: &[u8; 9], version: u16) -> bool {
         matches!(module, roaring::NARROW | roaring::WIDE) && version == roaring::VERSION
     }
@@ -631,6 +646,13 @@ impl<E> Sink for Maker<'_, '_, E> {
 }
 
 impl<E> Maker<'_, '_, E> {
+    fn stream_begun(&mut self) -> Option<&mut stream::Growing> {
+        if let Made::Nothing = self.made {
+            self.made = Made::Stream(stream::Growing::default());
+        }
+        if let Made::Stream(stream) = &mut self.made { Some(stream) } else { None }
+    }
+
     fn entry(&mut self, entry: hash::Entry<'_>) -> bool {
         let expired = entry.expire_at <= self.now_ms; // Z1
         match &mut self.made {

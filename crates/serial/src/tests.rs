@@ -1,6 +1,7 @@
 //! Values written in pieces against the same written whole. `command` has the tests of payloads.
 
 use super::*;
+use value::StreamId;
 
 /// Empties its buffer at each call, as a file does when it is full.
 #[derive(Default)]
@@ -64,6 +65,75 @@ fn timed(fields: u64) -> Hash {
     hash
 }
 
+/// A stream with all that streams have.
+fn stream() -> value::Stream {
+    let mut stream = value::Stream::new();
+    for i in 0..1_000u64 {
+        let (value, long) = (format!("value {i}"), vec![b'x'; 5_000 * usize::from(i % 100 == 7)]);
+        let fields: &[(&[u8], &[u8])] = &[(b"name", value.as_bytes()), (b"12", &long)];
+        let few = if i % 10 == 3 { &fields[..1] } else { fields };
+        assert!(stream.append(StreamId::new(1 + i / 3 * 7, i), few));
+    }
+    assert!(stream.remove(StreamId::new(1 + 7, 4)));
+    assert!(stream.append(StreamId::new(u64::MAX, 1), &[(b"-4097", b"127")]));
+    assert_eq!(stream.trim_to_len(900, false, 0), 100);
+    assert!(stream.create_group(b"idle", StreamId::MIN, None));
+    assert!(stream.create_group(b"group", StreamId::new(1400, 600), Some(17)));
+    let mut group = stream.group_mut(b"group").expect("just created");
+    assert!(group.create_consumer(b"one", 1_500) && group.create_consumer(b"two", 1_600));
+    assert!(group.touch_active(b"two", 1_700));
+    for i in 0..300 {
+        let name: &[u8] = if i % 3 == 0 { b"one" } else { b"two" };
+        assert!(group.claim(name, StreamId::new(i, i), 1_600 + i, i));
+    }
+    drop(group);
+    stream
+}
+
+#[test]
+fn streams_are_read_as_they_were_written() {
+    for original in [stream(), value::Stream::new()] {
+        let value = Value::Stream(original.clone());
+        let payload = encode(&value, 0, &mut free).expect("not stopped").expect("a payload");
+        let Ok(Decoded::Value(Value::Stream(read))) = decode(&payload, 0, &mut free) else {
+            panic!("no stream")
+        };
+        read.check_invariants();
+        assert!(read == original, "{read:?}");
+        let again = encode(&Value::Stream(read), 0, &mut free).expect("not stopped");
+        assert_eq!(again.as_deref(), Some(&payload[..]));
+    }
+}
+
+#[test]
+fn a_broken_stream_is_refused_and_never_a_panic() {
+    let mut small = value::Stream::new();
+    for i in 1..4 {
+        assert!(small.append(StreamId::new(i, 0), &[(b"a", b"b")]));
+    }
+    assert!(small.create_group(b"g", StreamId::new(2, 0), Some(2)));
+    let mut group = small.group_mut(b"g").expect("just created");
+    assert!(group.create_consumer(b"c", 5) && group.deliver(b"c", StreamId::new(1, 0), 5));
+    drop(group);
+    let payload = encode(&Value::Stream(small), 0, &mut free).expect("not stopped").expect("a payload");
+    let (body, version) = rdb::open(&payload).expect("sound");
+    for at in 1..body.len() {
+        assert!(decode_body(&body[..at], version, 0, &mut free).is_err(), "{at} bytes");
+        for byte in 0..=255 {
+            let mut broken = body.to_vec();
+            broken[at] = byte;
+            if let Ok(Decoded::Value(Value::Stream(read))) = decode_body(&broken, version, 0, &mut free) {
+                read.check_invariants();
+            }
+        }
+    }
+}
+
+/// Charges nothing.
+fn free(_: usize) -> Result<(), ()> {
+    Ok(())
+}
+
 fn samples() -> Vec<Value> {
     let words = |n: usize| (0..n).map(|i| format!("word {i} {}", "x".repeat(i % 90)));
     let mut long: Vec<Vec<u8>> = words(50).map(String::into_bytes).collect();
@@ -83,6 +153,8 @@ fn samples() -> Vec<Value> {
         Value::Hash(long.iter().zip(words(60)).collect::<Hash>()),
         Value::Hash(timed(10)),
         Value::Hash(timed(3_000)),
+        Value::Stream(stream()),
+        Value::Stream(value::Stream::new()),
         Value::Roaring((0..100_000).map(|i| i * 3).collect::<Ints>()),
         Value::Roaring64([7, 1 << 40].into_iter().collect::<Ints>()),
     ]

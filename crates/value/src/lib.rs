@@ -1,4 +1,4 @@
-//! The values: strings, lists, hashes, sets, sorted sets and compressed bitmaps that are cloned in O(1).
+//! The values: strings, lists, hashes, sets, sorted sets, streams and compressed bitmaps that are cloned in O(1).
 //!
 //! ```text
 //! Value ─┬─ Str    flat bytes, or a counted tree of chunks          str.rs
@@ -6,6 +6,7 @@
 //!        ├─ Hash   one packed leaf, or a hash trie of packed leaves hash.rs   trie/
 //!        ├─ Set    the same; integers of large ones in containers   set.rs    trie/ ints/
 //!        ├─ ZSet   counted tree by (score, member) and a hash trie  zset.rs   ctree/ trie/
+//!        ├─ Stream tree of packed blocks, groups of consumers        stream/
 //!        └─ Ints   integers in order, of 32 bits or 64              ints/
 //! ```
 //!
@@ -32,6 +33,7 @@ pub mod packed;
 mod place;
 pub mod set;
 pub mod str;
+pub mod stream;
 #[cfg(test)]
 mod testing;
 pub mod trie;
@@ -44,6 +46,7 @@ pub use ints::Ints;
 pub use list::List;
 pub use set::Set;
 pub use str::{Run, Str, StrRef};
+pub use stream::{Stream, StreamId};
 pub use zset::{LexBound, ScoreBound, ZSet};
 
 /// A value of any type. 16 bytes; `clone` is O(1).
@@ -54,6 +57,7 @@ pub enum Value {
     Hash(Hash),
     Set(Set),
     ZSet(ZSet),
+    Stream(Stream),
     /// Bits below 2^32, compressed.
     Roaring(Ints),
     /// Bits below 2^64, compressed.
@@ -68,6 +72,7 @@ pub enum ValueRef<'a> {
     Hash(&'a Hash),
     Set(&'a Set),
     ZSet(&'a ZSet),
+    Stream(&'a Stream),
     Roaring(&'a Ints),
     Roaring64(&'a Ints),
 }
@@ -81,6 +86,7 @@ pub enum Kind {
     Hash,
     Set,
     ZSet,
+    Stream,
     Roaring,
     Roaring64,
 }
@@ -98,6 +104,7 @@ pub enum Enc {
     IntSet,
     HashTable,
     SkipList,
+    Stream,
 }
 
 impl Kind {
@@ -109,6 +116,7 @@ impl Kind {
             Kind::Hash => "hash",
             Kind::Set => "set",
             Kind::ZSet => "zset",
+            Kind::Stream => "stream",
             // The names of the module that clients know.
             Kind::Roaring => "reroaring",
             Kind::Roaring64 => "roaring64",
@@ -129,6 +137,7 @@ impl Enc {
             Enc::IntSet => "intset",
             Enc::HashTable => "hashtable",
             Enc::SkipList => "skiplist",
+            Enc::Stream => "stream",
         }
     }
 }
@@ -142,6 +151,7 @@ impl Value {
             Value::Hash(_) => Kind::Hash,
             Value::Set(_) => Kind::Set,
             Value::ZSet(_) => Kind::ZSet,
+            Value::Stream(_) => Kind::Stream,
             Value::Roaring(_) => Kind::Roaring,
             Value::Roaring64(_) => Kind::Roaring64,
         }
@@ -155,12 +165,13 @@ impl Value {
             Value::Hash(v) => v.len(),
             Value::Set(v) => v.len(),
             Value::ZSet(v) => v.len(),
+            Value::Stream(v) => v.len(),
             Value::Roaring(v) | Value::Roaring64(v) => usize::try_from(v.len()).unwrap_or(usize::MAX),
         }
     }
 
-    /// True for the empty string and for collections without elements (a keyspace keeps only bitmaps of
-    /// these).
+    /// True for the empty string and for collections without elements (a keyspace keeps only bitmaps and
+    /// streams of these).
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -173,6 +184,7 @@ impl Value {
             Value::Hash(v) => v.mem_bytes(),
             Value::Set(v) => v.mem_bytes(),
             Value::ZSet(v) => v.mem_bytes(),
+            Value::Stream(v) => v.mem_bytes(),
             Value::Roaring(v) | Value::Roaring64(v) => v.mem_bytes(),
         }
     }
@@ -185,6 +197,7 @@ impl Value {
             Value::Hash(v) => v.held(),
             Value::Set(v) => v.held(),
             Value::ZSet(v) => v.held(),
+            Value::Stream(v) => v.held(),
             Value::Roaring(v) | Value::Roaring64(v) => v.held(),
         };
         held.map_or_else(|| self.mem_bytes(), |held| held.bytes)
@@ -198,6 +211,7 @@ impl Value {
             Value::Hash(v) => v.encoding(),
             Value::Set(v) => v.encoding(),
             Value::ZSet(v) => v.encoding(),
+            Value::Stream(v) => v.encoding(),
             // Redis gives this for every module's value.
             Value::Roaring(_) | Value::Roaring64(_) => Enc::Raw,
         }
@@ -211,6 +225,7 @@ impl Value {
             Value::Hash(v) => ValueRef::Hash(v),
             Value::Set(v) => ValueRef::Set(v),
             Value::ZSet(v) => ValueRef::ZSet(v),
+            Value::Stream(v) => ValueRef::Stream(v),
             Value::Roaring(v) => ValueRef::Roaring(v),
             Value::Roaring64(v) => ValueRef::Roaring64(v),
         }
@@ -232,6 +247,7 @@ impl ValueRef<'_> {
             ValueRef::Hash(_) => Kind::Hash,
             ValueRef::Set(_) => Kind::Set,
             ValueRef::ZSet(_) => Kind::ZSet,
+            ValueRef::Stream(_) => Kind::Stream,
             ValueRef::Roaring(_) => Kind::Roaring,
             ValueRef::Roaring64(_) => Kind::Roaring64,
         }
@@ -245,6 +261,7 @@ impl ValueRef<'_> {
             ValueRef::Hash(v) => Value::Hash(v.clone()),
             ValueRef::Set(v) => Value::Set(v.clone()),
             ValueRef::ZSet(v) => Value::ZSet(v.clone()),
+            ValueRef::Stream(v) => Value::Stream(v.clone()),
             ValueRef::Roaring(v) => Value::Roaring(v.clone()),
             ValueRef::Roaring64(v) => Value::Roaring64(v.clone()),
         }

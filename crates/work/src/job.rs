@@ -350,7 +350,9 @@ impl Long for Job {
     }
 
     fn waits(&mut self) -> Option<Box<Wait>> {
-        let (block, Body::One(Call { command, args, .. })) = (self.block?, &self.body) else { return None };
+        let (block, Body::One(Call { command, args, .. })) = (self.block.clone()?, &self.body) else {
+            return None;
+        };
         let (client, spent) = (self.attempt.who.client, Spent::default());
         let wait = Wait { client, command, args: args.clone(), block, since_ns: self.started_ns, spent };
         Some(Box::new(wait))

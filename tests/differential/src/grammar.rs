@@ -135,6 +135,7 @@ pub fn groups() -> Vec<Group> {
         group!("serialized"),
         group!("sets"),
         group!("zsets"),
+        group!("streams"),
         group!("sort"),
         group!("transactions"),
         group!("scripts"),

@@ -371,6 +371,10 @@ impl Run<'_> {
             b"set" => steps.push(ask("SMEMBERS", "", Check::Unordered)),
             b"zset" => steps.push(ask("ZRANGE", "0 -1 WITHSCORES", Check::Exact)),
             b"hash" => steps.push(ask("HGETALL", "", Check::Pairs)),
+            b"stream" => {
+                steps.push(ask("XRANGE", "- +", Check::Exact));
+                steps.push(ask("XINFO GROUPS", "", Check::Exact));
+            }
             _ => {}
         }
         if let found @ Some(_) = self.pipeline(&steps, at)? {

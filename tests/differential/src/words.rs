@@ -18,6 +18,12 @@ pub fn generate(word: &str, rng: &mut Rng) -> Option<Vec<u8>> {
         "hash" => typed_key(rng, 'h'),
         "set" => typed_key(rng, 't'),
         "zset" => typed_key(rng, 'z'),
+        "strm" => typed_key(rng, 'q'),
+        "sid" => stream_id(rng),
+        "eid" => new_stream_id(rng),
+        "sbound" => stream_bound(rng),
+        "group" => format!("g{}", rng.below(3)).into_bytes(),
+        "consumer" => format!("c{}", rng.below(4)).into_bytes(),
         "lexset" => lex_key(rng),
         "newkey" => format!("n{}", rng.below(4)).into_bytes(),
         "val" => value(rng),
@@ -83,6 +89,33 @@ fn typed_key(rng: &mut Rng, kind: char) -> Vec<u8> {
 fn lex_key(rng: &mut Rng) -> Vec<u8> {
     let kind = if rng.percent(5) { 'y' } else { 'x' };
     format!("{kind}{}", rng.below(if kind == 'y' { 2 } else { 4 })).into_bytes()
+}
+
+/// An ID of a stream's entry: small ones are common, so that streams grow.
+fn stream_id(rng: &mut Rng) -> Vec<u8> {
+    const ODD: &[&str] =
+        &["x", "", "-", "+", "1-", "-1", "1-2-3", "0-0", "18446744073709551615", " 1", "01-1"];
+    if let Some(odd) = rare(rng, 6, ODD) {
+        return odd;
+    }
+    let most = rng.below(80) + 1;
+    let ms = rng.below(most);
+    if rng.percent(30) { ms.to_string() } else { format!("{ms}-{}", rng.below(4)) }.into_bytes()
+}
+
+/// An ID for a new entry. The time of day is never one: it differs between servers.
+fn new_stream_id(rng: &mut Rng) -> Vec<u8> {
+    let most = rng.below(80) + 1;
+    if rng.percent(30) { format!("{}-*", rng.below(most)).into_bytes() } else { stream_id(rng) }
+}
+
+fn stream_bound(rng: &mut Rng) -> Vec<u8> {
+    match rng.below(10) {
+        0..=2 => b"-".to_vec(),
+        3..=5 => b"+".to_vec(),
+        6 => [b"(", &stream_id(rng)[..]].concat(),
+        _ => stream_id(rng),
+    }
 }
 
 fn rare(rng: &mut Rng, percent: usize, odd: &[&str]) -> Option<Vec<u8>> {

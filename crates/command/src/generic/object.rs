@@ -52,6 +52,7 @@ pub(crate) fn encoding_of(view: &View<'_>, key: &[u8]) -> Option<Enc> {
         ValueRef::Hash(v) => v.encoding(),
         ValueRef::Set(v) => v.encoding(),
         ValueRef::ZSet(v) => v.encoding(),
+        ValueRef::Stream(v) => v.encoding(),
         // Redis gives this for every module's value.
         ValueRef::Roaring(_) | ValueRef::Roaring64(_) => Enc::Raw,
     })
@@ -174,6 +175,7 @@ fn usage(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         Some(ValueRef::Hash(v)) => v.mem_bytes(),
         Some(ValueRef::Set(v)) => v.mem_bytes(),
         Some(ValueRef::ZSet(v)) => v.mem_bytes(),
+        Some(ValueRef::Stream(v)) => v.mem_bytes(),
         Some(ValueRef::Roaring(v) | ValueRef::Roaring64(v)) => v.mem_bytes(),
     };
     // A slot of the table and its share of the empty ones: about 11 bytes.

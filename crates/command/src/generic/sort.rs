@@ -75,7 +75,7 @@ fn cost(view: &View<'_>, args: Args<'_>) -> usize {
 
 fn len(value: &ValueRef<'_>) -> usize {
     match value {
-        ValueRef::Str(_) | ValueRef::Roaring(_) | ValueRef::Roaring64(_) => 0,
+        ValueRef::Str(_) | ValueRef::Stream(_) | ValueRef::Roaring(_) | ValueRef::Roaring64(_) => 0,
         ValueRef::List(v) => v.len(),
         ValueRef::Set(v) => v.len(),
         ValueRef::ZSet(v) => v.len(),

@@ -157,7 +157,7 @@ mod tests {
     const WRONG: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value";
 
     fn waits(timeout_ms: Option<u64>) -> Option<Block> {
-        Some(Block { timeout_ms, null_array: true })
+        Some(Block { timeout_ms, null_array: true, words: None })
     }
 
     #[test]

@@ -341,10 +341,10 @@ mod tests {
     fn waiting_changes_nothing_and_a_transaction_does_not_wait() {
         let mut db = Db::new();
         db.line("bzpopmin a b 1.5");
-        let block = db.blocked.expect("blocked");
+        let block = db.blocked.clone().expect("blocked");
         assert_eq!((block.timeout_ms, block.null_array), (Some(1500), true));
         db.line("bzmpop 0 1 a min");
-        assert_eq!(db.blocked.expect("blocked").timeout_ms, None);
+        assert_eq!(db.blocked.clone().expect("blocked").timeout_ms, None);
         db.caller.may_block = false;
         db.check(&[("bzpopmin a 0", "nil array"), ("bzmpop 0 1 a min", "nil array")]);
     }

@@ -52,6 +52,7 @@ fn check(value: &Value) {
         Value::Hash(v) => v.check_invariants(),
         Value::Set(v) => v.check_invariants(),
         Value::ZSet(v) => v.check_invariants(),
+        Value::Stream(v) => v.check_invariants(),
         Value::Roaring(v) | Value::Roaring64(v) => v.check_invariants(),
     }
 }
@@ -63,6 +64,7 @@ fn same(a: &Value, b: &Value) -> bool {
         (Value::Hash(a), Value::Hash(b)) => a == b,
         (Value::Set(a), Value::Set(b)) => a == b,
         (Value::ZSet(a), Value::ZSet(b)) => a.iter().eq(b.iter()),
+        (Value::Stream(a), Value::Stream(b)) => a == b,
         (Value::Roaring(a), Value::Roaring(b)) | (Value::Roaring64(a), Value::Roaring64(b)) => a == b,
         _ => false,
     }

@@ -16,7 +16,7 @@ use resp::{Args, Reply};
 use sha1_smol::Sha1;
 use std::sync::Arc;
 use stdx::points::{self, Mode, Point};
-use value::{Enc, Ints, Kind, Run, Value, ValueRef};
+use value::{Enc, Ints, Kind, Run, StreamId, Value, ValueRef};
 
 pub(super) const ACTIONS: &[Row] = &[Row("debug", debug, KEYSPACE)];
 
@@ -494,9 +494,33 @@ fn value_digest(value: &Value) -> Digest {
             // Zero has two signs, which are one score.
             mixed(all, part(&[b"zset", member, &(score + 0.0).to_le_bytes()]))
         }),
+        ValueRef::Stream(stream) => stream_digest(stream),
         ValueRef::Roaring(bits) => bits_digest(b"roaring", bits),
         ValueRef::Roaring64(bits) => bits_digest(b"roaring64", bits),
     }
+}
+
+/// The digest of a stream: its entries in order, its numbers, and what is pending for whom.
+fn stream_digest(stream: &value::Stream) -> Digest {
+    let id = |id: StreamId| [id.ms.to_le_bytes(), id.seq.to_le_bytes()].concat();
+    let facts = [stream.last_id(), stream.max_deleted_id()].map(id).concat();
+    let mut all = part(&[b"stream", &facts, &stream.entries_added().to_le_bytes()]);
+    for entry in stream.range(StreamId::MIN, StreamId::MAX) {
+        all = part(&[&all, &id(entry.id)]);
+        for (field, value) in entry.fields() {
+            all = part(&[&all, field, value]);
+        }
+    }
+    for (name, group) in stream.iter_groups() {
+        all = part(&[&all, name, &id(group.last_id())]);
+        for (pending_id, pending) in group.pending_from(StreamId::MIN) {
+            all = part(&[&all, &id(pending_id), &pending.consumer]);
+        }
+        for (name, _) in group.iter_consumers() {
+            all = part(&[&all, name]);
+        }
+    }
+    all
 }
 
 /// The digest of a bitmap, by its ranges of set bits: a full bitmap has 2^32 of them.

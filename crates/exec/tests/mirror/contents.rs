@@ -13,6 +13,7 @@ pub enum Value {
     ZSet(BTreeMap<Vec<u8>, u64>),
     /// With the fields' times.
     Hash(BTreeMap<Vec<u8>, (Vec<u8>, u64)>),
+    Stream(value::Stream),
     /// In its serialized form.
     Bitmap(Vec<u8>),
 }
@@ -41,6 +42,7 @@ fn plain(value: ValueRef<'_>) -> Value {
             };
             Value::Hash(hash.entries_from(0).map(field).collect())
         }
+        ValueRef::Stream(stream) => Value::Stream(stream.clone()),
         ValueRef::Roaring(_) | ValueRef::Roaring64(_) => Value::Bitmap(Vec::new()),
     }
 }

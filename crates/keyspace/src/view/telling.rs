@@ -88,6 +88,12 @@ impl View<'_> {
         }
     }
 
+    /// Counts a modification that neither watchers, blocked clients nor subscribers hear of. O(1).
+    #[inline]
+    pub fn count_change(&mut self) {
+        self.changes.dirty += 1;
+    }
+
     /// Publishes a notification without a modification.
     #[inline]
     pub fn notify(&mut self, key: &[u8], class: Class, event: &'static str) {

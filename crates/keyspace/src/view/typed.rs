@@ -35,6 +35,14 @@ impl View<'_> {
         Ok(self.entry_mut(key, Kind::ZSet)?.and_then(EntryMut::zset))
     }
 
+    pub fn stream_mut(&mut self, key: &[u8]) -> Result<Option<&mut Stream>, WrongType> {
+        if self.is_overlay() {
+            let value = self.owned_mut(key, Kind::Stream)?;
+            return Ok(value.and_then(|v| if let Value::Stream(v) = v { Some(v) } else { None }));
+        }
+        Ok(self.entry_mut(key, Kind::Stream)?.and_then(EntryMut::stream))
+    }
+
     /// The bits to be changed. See [`View::ints`].
     pub fn ints_mut(&mut self, key: &[u8], kind: Kind) -> Result<Option<&mut Ints>, WrongType> {
         if self.is_overlay() {
@@ -86,6 +94,16 @@ impl View<'_> {
             return Ok(self.zset_mut(key)?.expect("made above"));
         }
         Ok(self.entry_or_new(key, Kind::ZSet, EMPTY)?.zset().expect("of this kind"))
+    }
+
+    /// The stream of a key, created empty if there is none. It may stay so.
+    pub fn stream_or_new(&mut self, key: &[u8]) -> Result<&mut Stream, WrongType> {
+        const EMPTY: fn() -> Value = || Value::Stream(Stream::new());
+        if self.is_overlay() {
+            self.make(key, Kind::Stream, EMPTY)?;
+            return Ok(self.stream_mut(key)?.expect("made above"));
+        }
+        Ok(self.entry_or_new(key, Kind::Stream, EMPTY)?.stream().expect("of this kind"))
     }
 
     /// The bits of a key, created without any if there is no such key. It may stay so.

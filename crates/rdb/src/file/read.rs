@@ -44,7 +44,7 @@ pub struct EntryHead<'a> {
     /// Where the entry begins in the file, and where it ends.
     pub from: u64,
     pub to: u64,
-    /// Its type and contents. Empty if objects are not kept, and for streams.
+    /// Its type and contents. Empty if objects are not kept.
     pub object: &'a [u8],
 }
 
@@ -53,15 +53,6 @@ impl EntryHead<'_> {
     pub fn kind_name(&self) -> &'static str {
         types::name(self.kind)
     }
-
-    /// Whether it is a stream.
-    pub fn is_stream(&self) -> bool {
-        is_stream(self.kind)
-    }
-}
-
-fn is_stream(kind: u8) -> bool {
-    matches!(kind, 15 | 19 | 21)
 }
 
 /// The facts that precede a key.
@@ -240,7 +231,7 @@ impl<I: Input> FileReader<I> {
         }
         self.window.string(&mut self.name)?;
         self.in_entry = true;
-        if self.keeps && !is_stream(kind) {
+        if self.keeps {
             self.window.keep(true);
             self.window.kept.push(kind);
         }

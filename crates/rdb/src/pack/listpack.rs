@@ -91,7 +91,7 @@ impl<'a> Iterator for Listpack<'a> {
 }
 
 /// The length of an element as written behind it: highest bits first, all bytes but the first marked.
-fn back_len(len: usize) -> ([u8; 5], usize) {
+pub(super) fn back_len(len: usize) -> ([u8; 5], usize) {
     let bytes = match len {
         0..=127 => 1,
         128..16_383 => 2,

@@ -5,11 +5,14 @@
 
 mod intset;
 mod listpack;
+mod node;
 mod ziplist;
 mod zipmap;
 
 pub(crate) use intset::Intset;
 pub(crate) use listpack::Listpack;
+pub(crate) use node::Node;
+pub use node::NodeWriter;
 pub(crate) use ziplist::Ziplist;
 pub(crate) use zipmap::Zipmap;
 

@@ -3,7 +3,7 @@
 
 #![allow(dead_code, reason = "every user takes its part")]
 
-use rdb::{Dialect, Failure, HashPayload, Item, ListPayload, SetPayload, Sink, ZSetPayload};
+use rdb::{Dialect, Failure, HashPayload, Item, ListPayload, SetPayload, Sink, StreamPart, ZSetPayload};
 use std::collections::BTreeMap;
 
 type Bytes = Vec<u8>;
@@ -19,6 +19,8 @@ pub enum Model {
     /// Scores as bits, so that all compare.
     ZSet(BTreeMap<Bytes, u64>),
     Hash(BTreeMap<Bytes, (Bytes, Option<u64>)>),
+    /// The texts of entries, and their IDs.
+    Stream(Vec<(Vec<Bytes>, (u64, u64))>),
 }
 
 /// Collects a [`Model`].
@@ -107,6 +109,24 @@ impl Sink for Collect {
             }
         }
     }
+
+    fn entry<'f>(&mut self, id: (u64, u64), fields: &mut dyn Iterator<Item = (&'f [u8], &'f [u8])>) -> bool {
+        let texts: Vec<Bytes> = fields.flat_map(|(name, value)| [name.to_vec(), value.to_vec()]).collect();
+        self.bytes += texts.iter().map(Vec::len).sum::<usize>();
+        self.count();
+        match &mut self.model {
+            Model::Stream(entries) => entries.push((texts, id)),
+            model => *model = Model::Stream(vec![(texts, id)]),
+        }
+        true
+    }
+
+    fn stream(&mut self, part: StreamPart<'_>) -> bool {
+        if matches!(part, StreamPart::Facts(_)) && self.model == Model::Nothing {
+            self.model = Model::Stream(Vec::new());
+        }
+        true
+    }
 }
 
 /// Decodes a payload.
@@ -120,7 +140,7 @@ pub fn read(payload: &[u8]) -> Option<Model> {
 /// The payload of a model.
 pub fn write(model: &Model, dialect: Dialect) -> Option<Bytes> {
     match model {
-        Model::Nothing => None,
+        Model::Nothing | Model::Stream(_) => None,
         Model::Str(text) => Some(rdb::string_payload(text)),
         Model::List(list) => list.iter().collect::<ListPayload>().finish(),
         Model::Set(set) => set.keys().collect::<SetPayload>().finish(),
