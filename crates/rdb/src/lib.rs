@@ -49,7 +49,9 @@ pub use item::Item;
 pub use module::{begin_module, end_module, module_body};
 pub use pack::NodeWriter;
 pub use payload::{open, open_in_pieces, seal, seal_in_pieces};
-pub use stream::{StreamFacts, StreamPart, put_stream_id, put_stream_id_as_lens, put_stream_node_id};
+pub use stream::{
+    StreamCounts, StreamFacts, StreamPart, put_stream_id, put_stream_id_as_lens, put_stream_node_id,
+};
 pub use string::{Reader, put_int, put_len, put_string, put_text};
 pub use translate::translate;
 pub use types::kind_of;

@@ -21,8 +21,15 @@ pub struct StreamFacts {
     /// Entries in all.
     pub len: u64,
     pub last_id: (u64, u64),
-    /// The first ID, the highest removed one, and the number of entries ever added. Old servers do not tell.
-    pub more: Option<((u64, u64), (u64, u64), u64)>,
+    /// The highest removed ID, and the number of entries ever added. Old servers do not tell.
+    pub more: Option<StreamCounts>,
+}
+
+/// What servers tell of a stream from Redis 7.0 on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamCounts {
+    pub max_deleted_id: (u64, u64),
+    pub entries_added: u64,
 }
 
 /// A part of a stream, in the order in which parts come.
@@ -69,7 +76,12 @@ impl<S: Sink> Decoder<'_, '_, S> {
         }
         let (len, last_id) = (self.reader.len()?, self.id_of_lens()?);
         let more = match numbered {
-            true => Some((self.id_of_lens()?, self.id_of_lens()?, self.reader.len()?)),
+            true => {
+                // The first ID follows from the entries.
+                self.id_of_lens()?;
+                let (max_deleted_id, entries_added) = (self.id_of_lens()?, self.reader.len()?);
+                Some(StreamCounts { max_deleted_id, entries_added })
+            }
             false => None,
         };
         self.part(StreamPart::Facts(StreamFacts { len, last_id, more }))?;

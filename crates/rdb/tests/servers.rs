@@ -73,7 +73,7 @@ fn what_real_servers_wrote_is_read() {
             continue;
         }
         if kind == "stream" {
-            let entry = (vec![b"f".to_vec(), b"v".to_vec()], (0, 1));
+            let entry = (vec![b"f".to_vec(), b"v".to_vec()], (1, 1));
             assert_eq!(read(&payload), Some(Model::Stream(vec![entry])), "{server}");
             continue;
         }

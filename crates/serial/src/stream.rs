@@ -192,9 +192,9 @@ impl Growing {
             return false;
         }
         self.stream.set_last_id(last);
-        if let Some((_, deleted, added)) = facts.more {
-            self.stream.set_max_deleted_id(id(deleted));
-            self.stream.set_entries_added(added);
+        if let Some(counts) = facts.more {
+            self.stream.set_max_deleted_id(id(counts.max_deleted_id));
+            self.stream.set_entries_added(counts.entries_added);
         }
         true
     }
