@@ -3,7 +3,7 @@
 use parking_lot::RwLock;
 use std::sync::Arc;
 
-/// Says why a key cannot be read here; `None`: it can.
+/// Says why a key cannot be read here. `None`: it can be read.
 pub type Elsewhere = Arc<dyn Fn(&[u8]) -> Option<String> + Send + Sync>;
 
 #[derive(Default)]
@@ -16,15 +16,15 @@ impl Kept {
 }
 
 impl crate::Keyspace {
-    /// Sets which keys of database 0 are kept elsewhere; `None`: none.
+    /// Sets the test for keys of database 0 that are kept elsewhere. `None`: there are none.
     pub fn set_elsewhere(&self, elsewhere: Option<Elsewhere>) {
         *self.elsewhere.0.write() = elsewhere;
     }
 }
 
 impl crate::View<'_> {
-    /// Tells which keys of the current database are kept elsewhere; `None`: none. Takes a lock that is held
-    /// only for moments.
+    /// The test for keys of the current database that are kept elsewhere, if there are any. Takes a lock that
+    /// is held only for moments.
     pub fn elsewhere(&self) -> Option<Elsewhere> {
         if self.db() == 0 { self.keyspace().elsewhere.get() } else { None }
     }

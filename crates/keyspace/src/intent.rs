@@ -61,7 +61,7 @@ pub(crate) struct Intent {
 pub(crate) struct Placed {
     pub(crate) record: Arc<Record>,
     pub(crate) cells: Cells,
-    /// Maps the record's databases to their numbers of today (I9).
+    /// Maps the record's databases to their current numbers (I9).
     numbers: Arc<Numbers>,
     /// How many cells are placed.
     upto: usize,
@@ -666,7 +666,7 @@ impl Drop for Commit {
 }
 
 impl View<'_> {
-    /// Whether a shard of this view has intents. Then `settle` its keys before anything else.
+    /// Whether a shard of this view has intents. If so, `settle` its keys before anything else.
     #[inline]
     pub fn has_intents(&self) -> bool {
         self.keyspace().intents.load(Ordering::Relaxed) != 0 && self.any_intents()
@@ -713,8 +713,8 @@ pub(crate) fn expiry_relied_on(cell: &Cell, ran_ms: u64) -> Option<u64> {
 }
 
 impl Overlay {
-    /// Makes a commit of it that can be done in pieces; for overlays of many keys. `age`: the smaller wins
-    /// against other long commits. Cost: O(keys · log keys), no lock taken.
+    /// Makes a commit that can be done in pieces, for an overlay of many keys. The commit with the smaller
+    /// `age` wins against other long commits. Cost: O(keys · log keys), no lock taken.
     pub fn seal(mut self, age: u64, announce: Announce) -> Commit {
         let (announce, epoch) = (self.announce_expired(announce), self.listen_epoch());
         let mut commit = Commit::new(self.into_parts(), age, announce);
@@ -919,7 +919,7 @@ impl View<'_> {
     }
 
     /// Fetches the lines and entries of the next keys (`which`) into the cache, and starts on those that come
-    /// `then`. What is fetched last is found through what was fetched first.
+    /// `then`. The lines fetched first lead to the entries fetched last.
     fn prefetch(&self, shard: usize, placed: &mut Placed, which: Range<usize>, then: Range<usize>) {
         let Some(shard) = self.shard(shard) else { return };
         let Placed { cells, numbers, begun, .. } = placed;

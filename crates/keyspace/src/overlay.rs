@@ -59,7 +59,7 @@ pub(crate) struct Cell {
     changes: u64,
     /// Events to be published.
     told: Option<Box<Happened>>,
-    /// For how many seconds a put value counts as unused.
+    /// The seconds for which a put value counts as unused.
     pub(crate) idle_s: Option<u64>,
 }
 
@@ -98,7 +98,7 @@ pub struct Overlay {
     written: bool,
     /// The time of the first run over it; 0 before that.
     ran_ms: u64,
-    /// When keys read for it count as used; `None`: they do not.
+    /// The time at which keys read for it count as used. `None`: they do not.
     used_ms: Option<u64>,
     near: Near,
     chunks: BTreeMap<(usize, u64), Chunk>,
@@ -107,7 +107,8 @@ pub struct Overlay {
     listed: std::cell::Cell<bool>,
     /// Databases that were emptied.
     flushed: Vec<usize>,
-    /// The number at the snapshot of each database of today, after SWAPDBs (O6). Empty: all as they were.
+    /// After SWAPDBs, the number that each current database had at the snapshot (O6). Empty: none was
+    /// exchanged.
     places: Vec<usize>,
     /// Bytes of what it knows, without its slots, and of what was written (O8).
     known_bytes: usize,
@@ -127,7 +128,7 @@ const EVENT_BYTES: usize = 48;
 pub(crate) struct Parts {
     pub(crate) snapshot: Snapshot,
     pub(crate) ran_ms: u64,
-    /// By shard, the known keys sorted by hash.
+    /// The known keys by shard, sorted by hash.
     pub(crate) shards: Vec<(usize, Vec<Intent>)>,
     /// Keys that were only read in batches, and the earliest expiry relied on there.
     pub(crate) read: ReadKeys,
@@ -231,7 +232,7 @@ pub struct Lost {
 const FEW_KEYS: usize = 32;
 
 impl Overlay {
-    /// An empty overlay. `used_ms`: when the keys it asks for count as used; `None`: their access is not
+    /// An empty overlay. The keys it asks for count as used at `used_ms`. `None`: their access is not
     /// recorded.
     pub fn new(snapshot: Snapshot, used_ms: Option<u64>) -> Overlay {
         Overlay {
@@ -379,7 +380,7 @@ impl Overlay {
         &self.snapshot
     }
 
-    /// When keys read for it count as used; `None`: they do not.
+    /// The time at which keys read for it count as used. `None`: they do not.
     pub fn used_ms(&self) -> Option<u64> {
         self.used_ms
     }
@@ -506,8 +507,8 @@ impl Overlay {
         self.places.clear();
     }
 
-    /// The LSN that a reply which only read has to wait for; 0: none. O(keys known), each under its shard's
-    /// lock.
+    /// The LSN that a reply which only read has to wait for; 0 for none. O(keys known), each under its
+    /// shard's lock.
     pub fn recent(&self) -> Lsn {
         let keyspace = self.snapshot.keyspace();
         if self.listed.get() || self.written || self.near.read() > 0 {
@@ -636,8 +637,9 @@ impl Overlay {
         Some((visited, chunk.next))
     }
 
-    /// How many keys it adds to a database, less those it removes. For a database it emptied: how many keys
-    /// it has. A key that was overwritten unseen counts as missed, and its base is asked for. O(keys known).
+    /// The number of keys it adds to a database, less those it removes. For a database it emptied: the number
+    /// of keys in it. A key that was overwritten unseen counts as missed, and its base is asked for. O(keys
+    /// known).
     pub(crate) fn added(&self, db: usize, now_ms: u64) -> i64 {
         self.listed.set(true);
         let db = self.physical(db);

@@ -6,8 +6,8 @@
 //! - H2: pre-images go a generation at a time. The young generation becomes old when the old one is freed. A
 //!   generation is freed when no snapshot needs any of it. So overlapping snapshots keep only what the
 //!   lifetime of each one needs.
-//! - H3: `bytes` estimates what pre-images keep alive: the text of small values. For a large value, which
-//!   shares content with the table, the caller's `weigh` says how much.
+//! - H3: `bytes` estimates the memory that pre-images keep alive. A small value counts with its text. A large
+//!   value shares content with the table, so the caller's `weigh` estimates it.
 //! - H4: pruning is rare, and many short snapshots in a row could keep every version of a large value. So a
 //!   write prunes first when the pre-images since the last pruning take as much as that one left (`is_due`).
 //!

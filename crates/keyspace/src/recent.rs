@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// More room than this is given back when the keys are dropped.
 const ROOM: usize = 1024;
 
-/// Up to where writes are durable; `Lsn::MAX`: nobody waits for that.
+/// The LSN up to which writes are durable. `Lsn::MAX`: no reply waits for that.
 pub(crate) struct Durable {
     upto: AtomicU64,
     /// The last write to whole databases (R3).
@@ -73,20 +73,20 @@ impl Keyspace {
         self.durable.upto.load(Ordering::Relaxed) != Lsn::MAX
     }
 
-    /// Up to which LSN writes are durable.
+    /// The LSN up to which writes are durable.
     #[inline]
     pub fn durable(&self) -> Lsn {
         self.durable.upto.load(Ordering::Acquire)
     }
 
-    /// Keys that are kept for that: those written since, and some that are durable by now. At most as many as
-    /// the log may have waiting.
+    /// The number of keys kept: those written since, and some that are durable by now. It is at most the
+    /// number of keys that the log may have waiting.
     pub fn undurable_keys(&self) -> usize {
         self.durable.keys.load(Ordering::Relaxed)
     }
 
-    /// The LSN that a reply about keys has to wait for, by their hashes; 0: none. What is committed and not
-    /// yet in the table is nobody's: then it is that of everything. O(keys), each under its shard's lock.
+    /// The LSN that a reply about keys has to wait for, by their hashes; 0 for none. While commits wait to be
+    /// folded, it is the last LSN of all. O(keys), each under its shard's lock.
     pub fn recent(&self, keys: impl Iterator<Item = u64>) -> Lsn {
         let durable = self.durable();
         if self.intents.load(Ordering::Acquire) > 0 {
@@ -100,13 +100,13 @@ impl Keyspace {
         if newest > durable { newest } else { 0 }
     }
 
-    /// Says so. `Lsn::MAX`: whatever is visible counts as durable.
+    /// Sets the LSN up to which writes are durable. `Lsn::MAX`: whatever is visible counts as durable.
     pub fn set_durable(&self, lsn: Lsn) {
         self.durable.upto.store(lsn, Ordering::Release);
     }
 
-    /// Whatever is visible by now counts as not durable, if it is not: until now nobody noted what is. Call it behind
-    /// [`Keyspace::set_durable`]: a write that did not see that has drawn its LSN before.
+    /// Makes whatever is visible by now wait for the current LSN, as nothing was noted before. Call it after
+    /// [`Keyspace::set_durable`]: a write that did not see that has already drawn its LSN.
     pub fn doubt_all(&self) {
         std::sync::atomic::fence(Ordering::SeqCst);
         self.durable.all.fetch_max(self.last_lsn(), Ordering::AcqRel);

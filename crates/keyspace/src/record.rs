@@ -25,7 +25,7 @@ const COMMITTED: u64 = 3;
 /// The state of one long commit. See the module.
 pub(crate) struct Record {
     word: AtomicU64,
-    /// The effects, until they are told: once, before the commit is visible to anybody.
+    /// The effects, until they are told. That is once, before the commit is visible.
     announce: Mutex<Announce>,
     /// When the work of this attempt first began. The older of two records wins.
     pub(crate) age: u64,

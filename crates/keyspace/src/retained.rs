@@ -50,10 +50,10 @@ impl Retained {
 
 impl Keyspace {
     /// Frees pre-images that no snapshot needs, and revokes snapshots that are too old. If too many bytes are
-    /// kept, also revokes the oldest one; the next call continues. `others`: bytes that live only because a
-    /// client reads them, which count as well.
+    /// kept, it also revokes the oldest one; the next call continues. `others` are bytes that live only
+    /// because a client reads them. They count as well.
     ///
-    /// `now_ms`: a monotonic clock. Cost: as [`Keyspace::prune`], and O(snapshots²).
+    /// `now_ms` is a monotonic clock. Cost: as [`Keyspace::prune`], and O(snapshots²).
     pub fn limit_snapshots(&self, now_ms: u64, limits: Limits, others: u64) -> Vec<Revoked> {
         let bytes = self.prune() as u64;
         let active = self.retained.look(&self.sequence, now_ms);

@@ -23,8 +23,9 @@
 //! - G5: the directory has 2^depth places; a segment of depth d fills 2^(depth-d) adjacent ones.
 //! - G6: a segment has marks (`evict/marks.rs`) once eviction visited it or put something there. They show
 //!   for each slot whether it has an entry, and whether that expires.
-//! - G7: the first segment of a directory grows from a table of one line to 7, 31 and 127, and shrinks at
-//!   half of the smaller one's cap. Other segments have 127. So a shard with one key takes some 250 bytes.
+//! - G7: the first segment of a directory grows from a table of one line to 7, 31 and 127. It shrinks at half
+//!   of the cap of the next smaller table. Other segments have 127. So a shard with one key takes some 250
+//!   bytes.
 //!
 //! Cost: O(1), except that a split, merge or compaction moves up to 1,000 prefetched entries of at most 320
 //! bytes, and a change of table 244. A directory is 16 bytes per segment, copied when it doubles.
@@ -47,7 +48,7 @@ pub(crate) const SHARD_BITS: u32 = 8;
 /// Buddies merge at or below this many entries together (G1).
 const MERGE: usize = 400;
 
-/// The place of a key that was found. It is invalid after any insertion or removal in its shard.
+/// The place of a found key. It is invalid after any insertion or removal in its shard.
 #[derive(Clone, Copy)]
 pub(crate) struct Spot {
     segment: Segment,
@@ -305,7 +306,7 @@ impl Directory {
     }
 
     /// Gives memory back after a removal: merges small buddies, shrinks a little table, compacts a mostly
-    /// dead segment. `short`: memory is short, so a quarter dead is enough.
+    /// dead segment. With `short` memory a quarter of dead bytes is enough.
     fn shrink(&mut self, hash: u64, short: bool) {
         loop {
             let Some(segment) = self.segment(hash) else { return };

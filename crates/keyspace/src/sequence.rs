@@ -23,7 +23,7 @@ const FREE: Lsn = 0;
 const OPENING: Lsn = Lsn::MAX;
 /// In `active`: a walk is under way.
 const WALK: usize = 1 << (usize::BITS - 1);
-/// In `active`: somebody hears of writes (`tell.rs`).
+/// In `active`: a sink listens to writes (`tell.rs`).
 const LISTEN: usize = WALK >> 1;
 /// Revoked (S4): it was too old, or what was kept for it too much.
 const TOO_OLD: Lsn = Lsn::MAX - 1;
@@ -49,24 +49,24 @@ fn is_revoked(place: Lsn) -> bool {
     place == TOO_OLD || place == TOO_LARGE
 }
 
-/// For whom a write keeps what was there.
+/// The readers for which a write keeps the old entry.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Keeps(usize);
 
 impl Keeps {
-    /// For active snapshots.
+    /// Active snapshots.
     #[inline]
     pub(crate) fn snapshots(self) -> bool {
         self.0 & !(WALK | LISTEN) != 0
     }
 
-    /// For a walk (`walk.rs`).
+    /// A walk (`walk.rs`).
     #[inline]
     pub(crate) fn walk(self) -> bool {
         self.0 & WALK != 0
     }
 
-    /// Whether somebody hears of the write.
+    /// Whether a sink listens to the write.
     #[inline]
     pub(crate) fn listens(self) -> bool {
         self.0 & LISTEN != 0
@@ -98,13 +98,13 @@ impl Sequence {
         self.last.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// Whether anybody hears of writes.
+    /// Whether a sink listens to writes.
     #[inline]
     pub(crate) fn listens(&self) -> bool {
         self.active.load(Ordering::SeqCst) & LISTEN != 0
     }
 
-    /// Somebody hears of writes from now on, or nobody does; all shards are locked.
+    /// Notes that a sink listens to writes from now on, or that none does. All shards are locked.
     pub(crate) fn set_listens(&self, listens: bool) {
         match listens {
             true => self.active.fetch_or(LISTEN, Ordering::SeqCst),
@@ -148,7 +148,7 @@ impl Sequence {
         self.last.load(Ordering::SeqCst)
     }
 
-    /// For whom a write that drew its LSN before asking must keep what was there (S2).
+    /// The readers for which a write, which drew its LSN before asking, must keep the old entry (S2).
     #[inline]
     pub(crate) fn keeps(&self) -> Keeps {
         Keeps(self.active.load(Ordering::SeqCst))
@@ -173,8 +173,8 @@ impl Sequence {
         self.slots.iter().map(|slot| active_lsn(slot.load(Ordering::SeqCst))).max().unwrap_or(FREE)
     }
 
-    /// The oldest active snapshot; [`Lsn::MAX`] if there is none. 0 while one is being opened: its LSN may be
-    /// drawn already, and what is kept for it must stay.
+    /// The oldest active snapshot, or [`Lsn::MAX`] if there is none. 0 while one is being opened: it may have
+    /// drawn its LSN already, and the entries kept for it must stay.
     pub(crate) fn oldest(&self) -> Lsn {
         let lsns = self.slots.iter().map(|slot| active_lsn(slot.load(Ordering::SeqCst)));
         let lsns = lsns.filter(|lsn| *lsn != FREE);

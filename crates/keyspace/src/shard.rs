@@ -28,7 +28,7 @@ pub(crate) struct Shard {
     pub(crate) walk: Option<Box<ShardWalk>>,
 }
 
-/// A watcher's mark, and how often its database had been exchanged when the WATCH began.
+/// A watcher's mark, and the number of exchanges of its database when the WATCH began.
 type Mark = (Arc<AtomicBool>, u64);
 
 /// With more watchers than this, the reclaimer frees the list.

@@ -40,7 +40,7 @@ pub trait CommitSink: Send + Sync {
     fn mark(&self, lsn: Lsn, mark: Mark);
 }
 
-/// Where in the stream something is told, and to whom.
+/// The place of an effect in the stream, and its receivers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct At {
     pub lsn: Lsn,
@@ -217,7 +217,7 @@ impl Effects for Group {
 }
 
 impl Keyspace {
-    /// Has a sink, in place of any other, hear of every write from now on. Returns the LSN behind which it
+    /// Makes a sink hear of every write from now on, in place of any other. Returns the LSN behind which it
     /// hears of all (T7). Takes all shard locks for some 20 µs. O(commits under way).
     pub fn listen(&self, sink: Arc<dyn CommitSink>) -> Lsn {
         self.change_listener(Some(sink))
@@ -243,13 +243,13 @@ impl Keyspace {
         lsn
     }
 
-    /// Whether anybody hears of writes. Under a lock, the answer holds until it is released.
+    /// Whether a sink listens to writes. Under a lock, the answer holds until it is released.
     #[inline]
     pub fn listens(&self) -> bool {
         self.sequence.listens()
     }
 
-    /// How often listening began. What was not noted before that is lost (T7).
+    /// The number of times that listening began. Changes noted before the last of them are lost (T7).
     #[inline]
     pub(crate) fn listen_epoch(&self) -> u64 {
         self.sequence.tell.epoch.load(Ordering::SeqCst)
@@ -309,8 +309,8 @@ impl Keyspace {
         (db as usize) < self.databases()
     }
 
-    /// The effects of a long commit as they are told: those of hidden databases are left out (T5), and keys
-    /// that it found expired go first. `None`: there is nobody to hear of it, or nothing to be told.
+    /// The effects of a long commit as they are told. Those of hidden databases are left out (T5), and
+    /// removals of keys that it found expired go first. `None`: nobody listens, or there is nothing to tell.
     pub(crate) fn group(&self, expired: Vec<(usize, Box<[u8]>)>, effects: Announce) -> Announce {
         let any = !expired.is_empty() || effects.is_some();
         let visible = self.databases() as u32;

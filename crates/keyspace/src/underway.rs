@@ -23,7 +23,7 @@ use stdx::sync::Mutex;
 /// No number: the table is gone, or it came later.
 const NONE: u32 = u32::MAX;
 
-/// Maps the database numbers of a commit to those of today, and back.
+/// Maps the database numbers of a commit to the current ones, and back.
 pub(crate) struct Numbers {
     now: Box<[AtomicU32]>,
     known: Box<[AtomicU32]>,
@@ -47,12 +47,12 @@ impl Numbers {
         Arc::new(Numbers { now: each(), known: each() })
     }
 
-    /// Today's number of a database that the commit knows as `known`. `None`: it was emptied (N3).
+    /// The current number of a database that the commit knows as `known`. `None`: it was emptied (N3).
     pub(crate) fn now(&self, known: usize) -> Option<usize> {
         at(&self.now, known)
     }
 
-    /// The commit's number for the database `now` of today. `None`: it was emptied since.
+    /// The commit's number for the current database `now`. `None`: it was emptied since.
     pub(crate) fn known(&self, now: usize) -> Option<usize> {
         at(&self.known, now)
     }
@@ -91,7 +91,7 @@ impl Underway {
         self.list.lock().retain(|(other, _)| !Arc::ptr_eq(other, record));
     }
 
-    /// Ends all undecided commits except `but`. To be called before tables are replaced (N1).
+    /// Ends all undecided commits except `but`. Call it before tables are replaced (N1).
     pub(crate) fn end(&self, sequence: &Sequence, but: Option<&Arc<Record>>) {
         for (record, _) in self.list.lock().iter().filter(|(record, _)| !is(record, but)) {
             record.end(sequence);

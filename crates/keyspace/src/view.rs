@@ -317,7 +317,7 @@ impl<'k> View<'k> {
         self.due_ms = 0;
     }
 
-    /// Whether anybody hears of writes.
+    /// Whether a sink listens to writes.
     #[inline]
     pub fn listens(&self) -> bool {
         self.keyspace.listens()
@@ -470,8 +470,8 @@ impl<'k> View<'k> {
         self.value(key).map(|value| value.kind())
     }
 
-    /// The expiry of a key. `None`: no such key. `Some(None)`: it does not expire. `Some(Some(ms))`:
-    /// absolute.
+    /// The expiry of a key. `None`: no such key. `Some(None)`: it does not expire. `Some(Some(ms))`: absolute
+    /// time.
     pub fn expire_ms(&self, key: &[u8]) -> Option<Option<u64>> {
         match &self.store {
             Store::Locked(guard) => self.entry(guard, key).map(|entry| entry.expire_ms()),
@@ -609,14 +609,14 @@ impl<'k> View<'k> {
         self.keep
     }
 
-    /// Begins a write that somebody hears of: it draws its LSN anew, in this thread's slot (tell T1).
+    /// Begins a write to which a sink listens: draws its LSN anew, in this thread's slot (tell T1).
     #[cold]
     fn begin_told(&mut self) {
         self.changes.lsn = self.keyspace.sequence.enter_and_draw();
         self.keep = self.keyspace.sequence.keeps();
     }
 
-    /// Whether the view has written, and somebody hears of it.
+    /// Whether the view has written, and a sink listens.
     #[inline]
     pub fn is_told(&self) -> bool {
         self.keep.listens()

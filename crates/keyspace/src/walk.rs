@@ -5,15 +5,15 @@
 //!                     position ──┘      a write keeps the entry: queue ──► sink, before the walk goes on
 //! ```
 //!
-//! - W1: a walk begins under all shard locks: it draws its LSN `s`, and every shard gets a [`ShardWalk`].
+//! - W1: a walk begins under all shard locks. It draws its LSN `s`, and every shard gets a [`ShardWalk`].
 //!   There is one walk at a time.
 //! - W2: the order is shard by shard, in each by database, in each by hash. A write at n > s to a key that is
-//!   not passed puts the entry into the shard's queue and the key among those that are *done*. That is O(1),
-//!   and all a writer ever does for a walk.
+//!   not passed puts the entry into the shard's queue and the key among those *done*. That is O(1), and all
+//!   that a writer does for a walk.
 //! - W3: queues are given to the sink before the walk goes on. So what is kept is bounded by how long that
 //!   takes, not by how long the walk does.
-//! - W4: what was committed at n ≤ s and is not folded is folded first, in all shards. Until then nothing is
-//!   given to the sink. A fold at n ≤ s keeps nothing.
+//! - W4: commits at n ≤ s that are not folded are folded first, in all shards. Until then nothing is given to
+//!   the sink. A fold at n ≤ s keeps nothing.
 //! - W5: the walk knows tables by what they were called at `s` ([`Numbers`](crate::underway::Numbers)). A
 //!   table that is emptied is handed to the walk. If that happens before all is folded (W4), the walk begins
 //!   anew, at a later LSN.
@@ -51,14 +51,14 @@ const ENTRY_BYTES: usize = 160;
 /// Limits of a walk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WalkLimits {
-    /// Bytes kept for it; 0: no limit (W7).
+    /// Limit of the bytes kept for it; 0 for none (W7).
     pub bytes: u64,
 }
 
 /// Why a walk does not begin, or ended early.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WalkError {
-    /// There is another one.
+    /// Another walk is under way.
     UnderWay,
     /// More had to be kept for it than it may (W7).
     TooLarge,
@@ -118,8 +118,8 @@ impl WalkEntry<'_> {
 
 /// Takes what a walk gives.
 pub trait WalkSink {
-    /// A key; each comes once, in no order. Called with a shard locked: it copies short texts and notes
-    /// handles, and never waits.
+    /// Takes a key. Each comes once, in no order. It is called with a shard locked: it copies short texts and
+    /// notes handles, and never waits.
     fn entry(&mut self, entry: WalkEntry<'_>);
 
     /// Takes the changes of long commits that the walk folded (W4). No lock is held.
@@ -140,8 +140,8 @@ pub struct WalkFigures {
     pub anew: u64,
 }
 
-/// Is called with the LSN of a walk, under all shard locks. Again if the walk begins anew (W5): the last call
-/// counts.
+/// Takes the LSN of a walk, under all shard locks. It is called again if the walk begins anew (W5): the last
+/// call counts.
 pub type WalkMark = Arc<dyn Fn(Lsn) + Send + Sync>;
 
 /// A shard's queue, on its way to the sink.
@@ -165,7 +165,7 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// Begins a walk (W1). Errors: there is another one. Cost: all shard locks for some 20 µs.
+    /// Begins a walk (W1). Errors: another one is under way. Cost: all shard locks for some 20 µs.
     pub fn begin(keyspace: &Arc<Keyspace>, limits: WalkLimits) -> Result<Walk, WalkError> {
         Walk::begin_marked(keyspace, limits, Arc::new(|_| {}))
     }
@@ -215,7 +215,7 @@ impl Walk {
         self.current().figures()
     }
 
-    /// Whether more than half of what may be kept is: whoever slows the walk down had better not (W7).
+    /// Whether the walk keeps more than half of its limit. If so, the caller must not slow it down (W7).
     pub fn is_pressed(&self) -> bool {
         self.round.is_pressed()
     }
@@ -228,9 +228,8 @@ impl Walk {
         }
     }
 
-    /// Does so many keys' worth of it, some 0.1 µs each, and a little more at most. Errors: the limit (W7),
-    /// or it was cancelled; then what was given counts for nothing. Called again after the end, it says the
-    /// same.
+    /// Walks over about so many keys, some 0.1 µs each. Errors: the limit (W7), or the walk was cancelled.
+    /// Whatever was given then counts for nothing. A call after the end returns the same result.
     pub fn advance(
         &mut self,
         now_ms: u64,
@@ -263,14 +262,14 @@ impl Walk {
         self.ended.unwrap_or(Ok(Walked::More))
     }
 
-    /// Ends it; what was given counts for nothing. Cost: each shard lock for a moment.
+    /// Ends the walk. Whatever was given counts for nothing. Cost: each shard lock for a moment.
     pub fn cancel(&mut self) {
         if self.ended.is_none() {
             self.end(Err(WalkError::Cancelled));
         }
     }
 
-    /// Goes on with the round that took this one's place (W5). Nothing was given yet (W4).
+    /// Goes on with the round that replaced this one (W5). Nothing was given yet (W4).
     fn take_up(&mut self) {
         self.round = self.current();
         (self.folded, self.here, self.ahead) = (0, None, Bits::below(SHARDS));

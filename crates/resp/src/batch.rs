@@ -11,7 +11,7 @@ pub struct Batch {
     text: Vec<u8>,
     /// The words of the last command if it is large: the parser's own list, not a copy.
     large: Option<Vec<Span>>,
-    /// The size in bytes from which on a command is large; 0: none is.
+    /// The size in bytes from which on a command is large; 0 if none is.
     large_bytes: usize,
 }
 
@@ -117,8 +117,8 @@ impl Batch {
         self.commands[i].base > i.checked_sub(1).map_or(0, |before| self.commands[before].end)
     }
 
-    /// If the `i`-th command is large, takes its words and its start in the read buffer. With that buffer
-    /// they make [`OwnedArgs::from_parts`]. O(1).
+    /// Takes the words of the `i`-th command and its start in the read buffer, if it is large. With that
+    /// buffer they make [`OwnedArgs::from_parts`]. O(1).
     pub fn take_large(&mut self, i: usize) -> Option<(usize, Vec<Span>)> {
         if i + 1 != self.commands.len() {
             return None;

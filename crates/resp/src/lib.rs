@@ -14,7 +14,7 @@
 //!
 //! - **R1** A span from the parser lies inside the bytes that the same call was given.
 //! - **R2** The way a request was cut into reads changes neither its parse nor its error.
-//! - **R3** Parsing a command costs O(its bytes), in however many reads it arrives: the parser looks at each
+//! - **R3** Parsing a command costs O(its bytes), in however many reads it arrives. The parser looks at each
 //!   byte once, except for at most one short header.
 //! - **R4** Memory is taken only for bytes that have arrived, never for an announced count or length.
 //! - **R5** No text given to `Reply` can break the framing: line breaks inside error and status lines become

@@ -27,7 +27,7 @@ const UNAUTHENTICATED_WORDS_MAX: i64 = 10;
 const UNAUTHENTICATED_BULK_BYTES_MAX: i64 = 16 * 1024;
 /// Span memory kept between commands.
 const SPANS_KEPT: usize = 1024;
-/// After this many words a command's announced count is believed: room is made for all of them, so that the
+/// After this many words a command's announced count is believed. Room is made for all of them, so that the
 /// list is not copied as it grows.
 const SPANS_BELIEVED: usize = 1024;
 /// Above this many words the list is never moved: it takes half a megabyte.
@@ -109,9 +109,9 @@ impl Parser {
 
     /// Tries to parse one command at the start of `buf`.
     ///
-    /// `buf` starts at the first byte that is not consumed: after `More`, the same bytes and some more; after
-    /// `Command` or `Empty`, the bytes behind `used`. O(new bytes). After an error the connection must be
-    /// closed; further calls repeat the error.
+    /// `buf` starts at the first byte that is not consumed. After `More` these are the same bytes and some
+    /// more, after `Command` or `Empty` the bytes behind `used`. O(new bytes). After an error the connection
+    /// must be closed; further calls repeat the error.
     pub fn parse(&mut self, buf: &[u8]) -> Result<Parsed, ProtocolError> {
         if let Some(error) = self.failed {
             return Err(error);

@@ -6,7 +6,7 @@
 //!
 //! - B1: the first [`FREE`] bytes of a share are not counted, so short work touches no shared word.
 //! - B2: a share may always grow to a [`FAIR`]th of the limit. So one that fills the budget does not make
-//!   others fail, and the whole stays under the limit plus a `FAIR`th of it for each further share.
+//!   others fail. The whole stays under the limit plus a `FAIR`th of it for each further share.
 //! - B3: a dropped share gives everything back.
 //! - B4: a [`Holding`] has no share until it holds more than the free bytes: short work does not touch the
 //!   budget.
@@ -37,12 +37,12 @@ pub struct Budget {
 pub struct Full;
 
 impl Budget {
-    /// Sets how many bytes all shares may hold together; 0: no limit. Bytes that are held already stay.
+    /// Sets the bytes that all shares may hold together; 0 is no limit. Bytes that are held already stay.
     pub fn set_limit(&self, bytes: u64) {
         self.limit.store(bytes, Relaxed);
     }
 
-    /// The limit in bytes; 0: no limit.
+    /// The limit in bytes; 0 is no limit.
     pub fn limit(&self) -> u64 {
         self.limit.load(Relaxed)
     }

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Every item but `*` matches exactly one byte. So a failed attempt only has to return to the *last* `*` and
-//! let it take one more byte: anything an earlier `*` could take instead, the later one can take. So the
-//! worst case is O(pattern · text), where the recursive form is exponential.
+//! let it take one more byte; a later `*` can take anything that an earlier one could. So the worst case is
+//! O(pattern · text), where the recursive form is exponential.
 //!
 //! Corner cases, as Redis 7.0.15 decides them (`tests/data/glob.txt`):
 //! - a class that is never closed ends with the pattern; an empty class `[]` matches no byte, `[^]` any byte;

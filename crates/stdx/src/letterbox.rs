@@ -50,7 +50,7 @@ impl<T, B: Bell> Letterbox<T, B> {
         self.rung.load(Ordering::Acquire)
     }
 
-    /// Takes all letters. For the receiver only.
+    /// Takes all letters. Only the receiver may call it.
     pub fn drain(&self, into: &mut Vec<T>) {
         if self.rung.swap(false, Ordering::AcqRel) {
             self.bell.silence();

@@ -8,8 +8,8 @@
 //! value = (-1)^negative * mantissa * 2^exponent      mantissa = 0, or its top bit is set
 //! ```
 //!
-//! Differences from the hardware, none visible in a printed sum: values below 10^-45 count as zero (17
-//! decimals never show them), and there is no negative zero.
+//! There are two differences from the hardware, which no printed sum shows. Values below 10^-45 count as zero
+//! (17 decimals never show them), and there is no negative zero.
 //!
 //! Cost: tens of nanoseconds for numbers of usual size; O(digits²) in words of 19 digits beyond that, below a
 //! millisecond due to [`TEXT_MAX`]. Digits are checked against recorded answers of a real server

@@ -14,8 +14,8 @@
 //!   lock. If the keeper is behind, a cold block is taken, and the kernel faults it in on first touch.
 //! - P3: blocks are aligned to their size. Their contents are arbitrary.
 //! - P4: `hot` stays between a floor and a ceiling. The floor is a quarter of the blocks in use, within
-//!   bounds; the ceiling an eighth of them, or twice the floor if that is more. Above it the keeper returns
-//!   memory to the system.
+//!   bounds. The ceiling is an eighth of them, or twice the floor if that is more. Above it the keeper
+//!   returns memory to the system.
 
 use std::cell::RefCell;
 use std::ptr::NonNull;

@@ -49,7 +49,7 @@ struct Switch {
 /// The switches of one processor, oldest first.
 #[derive(Default)]
 struct Lane {
-    /// From this time on none is missing.
+    /// The time from which on no switch is missing.
     since_ns: u64,
     switches: Vec<Switch>,
 }

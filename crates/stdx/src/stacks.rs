@@ -55,7 +55,7 @@ struct Buffer(UnsafeCell<Raw>);
 unsafe impl Sync for Buffer {}
 
 thread_local! {
-    /// The end of this thread's stack; 0: it must not be read.
+    /// The end of this thread's stack; 0 if it must not be read.
     static STACK_END: Cell<usize> = const { Cell::new(0) };
 }
 

@@ -32,8 +32,9 @@ pub fn own_arena() {
     use_arena(create_arena());
 }
 
-/// Has the allocator return memory that nobody used for so many milliseconds: in the arena of the first thread, and
-/// in all that are made from now on. Its own default is ten seconds. False if it keeps that.
+/// Makes the allocator return memory that was unused for so many milliseconds. It applies to the arena of the
+/// first thread and to all that are made from now on. The allocator's own default is ten seconds. False if it
+/// keeps that.
 pub fn return_unused_after(ms: usize) -> bool {
     let names = [&b"arenas.dirty_decay_ms\0"[..], b"arena.0.dirty_decay_ms\0"];
     // SAFETY: the names end with a zero byte, and what they take is an `ssize_t`, not below -1.
@@ -95,8 +96,8 @@ fn schedule(policy: libc::c_int, nice: libc::c_int, slice_ns: u64) -> bool {
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) == 0 }
 }
 
-/// Keeps the calling thread from preempting others when it wakes, with its full share of the processor. For
-/// threads that may hold locks which event loops need.
+/// Keeps the calling thread from preempting others when it wakes, with its full share of the processor. It is
+/// meant for threads that may hold locks which event loops need.
 pub fn yielding() {
     #[cfg(target_os = "linux")]
     // SAFETY: a plain system call on the calling thread with a valid, initialised parameter.

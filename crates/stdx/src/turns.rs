@@ -11,8 +11,8 @@
 //!
 //! - T1: at most `tokens` threads hold a turn.
 //! - T2: new work, and work that comes back from a wait, goes before work whose turn was over, but at most
-//!   [`FRESH_MAX`] times in a row. Work with fewer than [`LIGHT_TURNS`] turns and work with more alternate,
-//!   each first in, first out: many endless jobs do not slow a short one down.
+//!   [`FRESH_MAX`] times in a row. Work with fewer than [`LIGHT_TURNS`] turns alternates with work with more,
+//!   each first in, first out. So many endless jobs do not slow a short one down.
 //! - T3: a holder that does not check for [`PATIENCE_NS`] while others wait loses its place and queues at its
 //!   next check. It may be suspended, or in code that cannot check.
 //! - T4: only background work waits here. An event loop never takes the lock; it may ask for

@@ -4,7 +4,7 @@
 //! node. Here: [`Count`] for nodes with their own layout, [`Arc`] for sized ones, [`Blob`] for long elements.
 //!
 //! - A1: a count is the number of handles. The handle that lowers it to zero frees the block.
-//! - A2: `unique` may be trusted only through the one handle it was asked of, held by `&mut`: then no other
+//! - A2: `unique` may be trusted only through the one handle it was asked of, held by `&mut`. Then no other
 //!   handle can raise a count of one. It synchronizes with the `release` of the former owners.
 //! - A3: counts are 32 bits and abort the process at 2^31 owners instead of wrapping.
 

@@ -32,9 +32,9 @@ pub static HASH_MAX_LISTPACK_ENTRIES: Limit = Limit::new(512);
 pub static HASH_MAX_LISTPACK_VALUE: Limit = Limit::new(64);
 pub static ZSET_MAX_LISTPACK_ENTRIES: Limit = Limit::new(128);
 pub static ZSET_MAX_LISTPACK_VALUE: Limit = Limit::new(64);
-/// Entries of a stream's leaf, at most; 0: no limit. It decides what approximate trims leave.
+/// Largest number of entries of a stream's leaf; 0 is no limit. It decides what approximate trims leave.
 pub static STREAM_NODE_MAX_ENTRIES: Limit = Limit::new(100);
-/// A stream's leaf of so many bytes gets no more entries; 0: no limit.
+/// Bytes from which on a stream's leaf gets no more entries; 0 is no limit.
 pub static STREAM_NODE_MAX_BYTES: Limit = Limit::new(4096);
 
 static LIST_MAX_LISTPACK_SIZE: AtomicI64 = AtomicI64::new(-2);

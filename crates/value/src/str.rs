@@ -48,7 +48,7 @@ const FORM: usize = 3;
 
 /// A string. 8 bytes; clone O(1).
 pub struct Str {
-    /// Null, a flat string's pointer, a chunked one's + 1 or a pair's + 2; owns it.
+    /// Null, a flat string's pointer, a chunked string's + 1 or a pair's + 2. It owns the block.
     raw: *mut (),
 }
 

@@ -16,7 +16,7 @@
 //! - Z2: tree and trie of a pair hold the same members with the same scores.
 //! - Z3: a handle that is not a pair is a tree of one leaf at most.
 //!
-//! Costs, n = members: clone O(1); every operation by member, by rank or by bound O(log n); removing k by
+//! Costs, n = members: clone O(1). Every operation by member, by rank or by bound O(log n). Removing k by
 //! rank O(log n) for the order and O(k) for the members. Members over 512 bytes are blocks of their own.
 
 mod bound;

@@ -201,7 +201,7 @@ impl Marks {
         bucket[0] = print << 4 | u16::from(freq);
     }
 
-    /// Takes a ghost out; returns how often its key had been used.
+    /// Takes a ghost out and returns the frequency that it remembers.
     pub(crate) fn take_ghost(&mut self, hash: u64, buckets: usize) -> Option<u8> {
         let (at, print) = ghost_place(hash, buckets);
         let bucket = self.ghosts.get_mut(at)?;

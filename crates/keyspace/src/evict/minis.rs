@@ -17,7 +17,7 @@ pub(crate) const ENTRIES: usize = 256;
 /// Slots looked at for a victim.
 const SAMPLE: usize = 32;
 
-/// A queue of recently evicted keys, with how often each had been used.
+/// A queue of recently evicted keys with their frequencies.
 #[derive(Default)]
 pub(crate) struct Ghosts {
     freqs: HashMap<u64, (u8, u64)>,

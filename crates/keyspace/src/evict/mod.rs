@@ -18,8 +18,8 @@
 //!   expired ones. A cache of few entries has one queue of ghosts; a larger one has them in its segments.
 //! - V5: time stands still while there is plenty of room. Until the cache is full, its capacity is estimated
 //!   from how full it is, so that the first keys do not look unused.
-//! - V6: a use counts once per tick. If an entry's last use and now lie in the same 16 seconds within one
-//!   tick, its slot byte is not read: a GET would fetch that line for nothing else.
+//! - V6: a use counts once per tick. A GET would fetch the line of the slot's byte for nothing else. So that
+//!   byte is not read if the entry's last use and now lie in the same 16 seconds within one tick.
 //! - V7: the databases of a hidden budget compete, half a sample each. Many new entries of one that are not
 //!   used again drive out no used entry of the other.
 //!
@@ -103,7 +103,7 @@ pub enum Evicted {
 /// A request for a victim.
 #[derive(Clone, Copy)]
 pub(crate) struct Find<'a> {
-    /// Ranks by use; `None`: use does not matter.
+    /// Ranks by use. `None`: use does not matter.
     pub(crate) ranks: Option<&'a Ranks>,
     /// Only entries with an expiry.
     pub(crate) expiring: bool,
@@ -246,8 +246,8 @@ impl Evict {
         budget.policy().is_adaptive() && budget.entries.load(Relaxed) > 0
     }
 
-    /// Notes a read or overwrite of an entry. `last`: the access tick of its previous use; `now`: of this
-    /// one.
+    /// Notes a read or overwrite of an entry. `last` is the access tick of its previous use, `now` that of
+    /// this one.
     #[inline]
     pub(crate) fn used(&self, db: usize, hash: u64, spot: Spot, last: u8, now: u8) {
         let number = self.number(db);
@@ -283,7 +283,7 @@ fn keep_access(number: usize, hash: u64) {
 
 impl Keyspace {
     /// Sets the policy of a budget: 0 for the visible databases, `n` for the n-th group of hidden ones.
-    /// `samples`: how many keys, at least, are looked at for the one that expires first.
+    /// `samples` is the least number of keys among which the one that expires first is chosen.
     pub fn set_eviction(&self, budget: usize, policy: Policy, samples: usize) {
         let budgets = &self.evict.budgets;
         budgets[budget].policy.store(policy as u8, Relaxed);
@@ -346,7 +346,7 @@ impl Keyspace {
     }
 
     /// Gives accesses noted by this thread to the mini-caches, a few at a time. True if some are left. Never
-    /// waits: accesses that another thread's work blocks are lost. About 400 ns per access.
+    /// waits: accesses are lost while another thread has the mini-caches. About 400 ns per access.
     pub fn feed_accesses(&self) -> bool {
         const BATCH: usize = 64;
         ACCESSES.with_borrow_mut(|ring| {

@@ -20,7 +20,7 @@ pub trait Words: Send + Sync {
         self.len() == 0
     }
     fn key(&self, i: usize) -> &[u8];
-    /// The value to set. `None`: the key is to be removed; then all keys are.
+    /// The value to set. `None`: the key is to be removed, as are all keys of the bulk.
     fn value(&self, i: usize) -> Option<&[u8]>;
     /// Whether nothing may be set if one of the keys exists.
     fn only_new(&self) -> bool {

@@ -37,7 +37,7 @@ const BATCH_BYTES: usize = 64 << 10;
 const ASTRAY: u32 = 8;
 const TRIED_EVERY: u32 = 64;
 
-/// Keys as they were at a snapshot, in batches. Of the last ones perhaps only the names are known.
+/// Keys as they were at a snapshot, in batches. The last ones may have only their names.
 #[derive(Default)]
 pub struct KeyBatches {
     batches: Vec<KeyBatch>,
@@ -281,7 +281,7 @@ impl KeyBatch {
     }
 }
 
-/// A place in the index. It says where a key and its longer name lie, so that both can be fetched at once
+/// A place in the index. It has the addresses of a key and of its longer name. So both can be fetched at once
 /// from memory that another core may just have written.
 #[derive(Clone, Copy)]
 struct Place {
@@ -330,7 +330,7 @@ pub(super) struct Near {
     /// Index of the first `indexed` batches (N3).
     index: RefCell<Wide<Place>>,
     indexed: Cell<usize>,
-    /// The key that was found last, and the one behind it (N3).
+    /// The last key found, and the one behind it (N3).
     last: Cell<(u32, u32)>,
     /// How often in a row the next key was not the one behind the last.
     astray: Cell<u32>,

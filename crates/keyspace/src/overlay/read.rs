@@ -16,7 +16,7 @@ use stdx::locks::{Bits, Guard};
 /// that read for scripts meet in the same shards and hold up other clients.
 const AT_ONCE: usize = 8;
 
-/// The state of a key at `s`: its first pre-image with a later LSN, else what a commit up to `s` made of it,
+/// The state of a key at `s`: its first pre-image with a later LSN, else the result of a commit up to `s`,
 /// else the table.
 pub(crate) fn read_at(
     sequence: &Sequence,
@@ -86,8 +86,8 @@ impl Keyspace {
         read_at(&self.sequence, guard.get(shard), db, hash, key, s)
     }
 
-    /// Reads some keys as of `s`. `keys`: hash, database and name of each, best sorted by hash. Adds the
-    /// results to `found`, in the same order. `used_ms`: when this counts as use of the keys; `None`: it does
+    /// Reads some keys as of `s`, and adds the results to `found`, in the same order. `keys` has the hash,
+    /// database and name of each, best sorted by hash. They count as used at `used_ms`; with `None` they do
     /// not. Locks a shard once for neighbours in `keys`. O(keys).
     pub fn read_batch<'a>(
         &self,
@@ -114,8 +114,8 @@ impl Keyspace {
         }
     }
 
-    /// Reads some keys as of `s` into `found`, in their order. `keys`: hash and name of each. `used_ms`: as
-    /// for [`Keyspace::read_batch`]. Locks and fetches [`AT_ONCE`] keys at a time. O(keys).
+    /// Reads some keys as of `s` into `found`, in their order. `keys` has the hash and name of each;
+    /// `used_ms` is as for [`Keyspace::read_batch`]. Locks and fetches [`AT_ONCE`] keys at a time. O(keys).
     pub fn read_many<'a>(
         &self,
         s: Lsn,

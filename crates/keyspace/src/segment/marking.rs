@@ -169,7 +169,7 @@ impl Directory {
         marks.set(spot.place.number(), policy::fresh(known.map_or(0, |freq| freq + 1)));
     }
 
-    /// Remembers how often an evicted key had been used, for its return.
+    /// Remembers the frequency of an evicted key, for its return.
     pub(crate) fn put_ghost(&mut self, hash: u64, freq: u8, buckets: usize) {
         if let Some(marks) = self.segment(hash).and_then(Segment::marks_mut) {
             marks.put_ghost(hash, freq, buckets);

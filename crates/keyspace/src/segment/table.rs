@@ -57,7 +57,7 @@ pub(super) struct Header {
     page_count: u16,
     len: u16,
     pub(super) expires: u16,
-    /// The only page is a little one of 2^this bytes (G3); 0: it is not.
+    /// The only page is a little one of 2^this bytes (G3). 0: it is a whole page.
     little_page: u8,
     /// Whether some hash may have fields that expire (G4).
     pub(super) fields: bool,
@@ -431,8 +431,8 @@ impl Segment {
         header.fields = true;
     }
 
-    /// As `note_expire`, and notes the soonest field expiry. `fields`: hashes may have such fields; looking
-    /// costs a cache miss.
+    /// As `note_expire`, and notes the soonest field expiry. `fields` says that hashes may have such fields;
+    /// looking costs a cache miss.
     fn note_entry(self, entry: Raw, fields: bool) {
         self.note_expire(entry.expire_ms());
         if fields && let Some(at) = EntryRef::new(entry).field_expiry() {

@@ -5,8 +5,8 @@
 //! order:   p = last ── p = min(p, each bound - 1) ── takes what was put: all that is told up to p is there
 //! ```
 //!
-//! - T1: a thread enters its slot before it draws an LSN at which it tells something, and leaves it after it
-//!   has put the last of that. Entering nests.
+//! - T1: a thread enters its slot before it draws an LSN at which it tells something. It leaves the slot
+//!   after it has put the last of that. Entering nests.
 //! - T2: something told at m ≤ p is there: its draw came before the load of `last`, its enter before its
 //!   draw. So the slot, read after that, either shows a bound ≤ m or was left after m was put. Gaps need
 //!   nothing.

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 #[derive(Default)]
 pub(super) struct Stale {
     keys: Vec<(usize, Box<[u8]>)>,
-    /// So many of them were looked at, and those that the sink was told of (W6).
+    /// How many of the keys were looked at; and those that the sink was told of (W6).
     upto: usize,
     told: HashMap<usize, HashSet<Box<[u8]>>>,
 }

@@ -23,7 +23,7 @@ pub struct Changes {
     pub lsn: Lsn,
     /// Number of modifications (Redis's `dirty`).
     pub dirty: u64,
-    /// So many of them were keys that had expired.
+    /// The part of them that are keys which had expired.
     pub expired: u64,
     pub events: Vec<Event>,
     /// Keys with more than [`RUN`] events.
@@ -129,8 +129,8 @@ impl View<'_> {
         }
     }
 
-    /// The LSN that a reply about a key has to wait for; 0: none. Its shard is locked, else it is that of
-    /// everything so far.
+    /// The LSN that a reply about a key has to wait for; 0 for none. If its shard is not locked, it is the
+    /// last LSN of all.
     pub fn recent(&self, key: &[u8]) -> Lsn {
         let keyspace = self.keyspace;
         let (hash, durable) = (hash_bytes(key), keyspace.durable());

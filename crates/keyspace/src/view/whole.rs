@@ -34,7 +34,7 @@ impl View<'_> {
         }
     }
 
-    /// Whether the handler asked for keys that are not known yet. Then its work is dropped, and it runs again
+    /// Whether the handler asked for keys that are not known yet. Its work is then dropped, and it runs again
     /// once they are. It should ask for every key it can name, and return.
     pub fn awaits_keys(&self) -> bool {
         matches!(&self.store, Store::Overlay(overlay) if overlay.has_missing())
@@ -100,7 +100,7 @@ impl View<'_> {
         }
     }
 
-    /// As `random_key` while long commits are under way: a commit may have removed a key that is in the
+    /// As `random_key` while long commits are under way. A commit may have removed a key that is in the
     /// tables, or added one that is not. Usually O(1), up to a hundred tries; O(keys of [`LAST_SHARDS`])
     /// while nearly all keys come or go.
     fn random_underway(&mut self, random: u64) -> Option<Vec<u8>> {
@@ -368,9 +368,9 @@ impl Keyspace {
         (next, visited)
     }
 
-    /// Empties a database and returns how many keys it had. No watcher is told, however many there are: EXEC
-    /// looks itself (`watched.rs`).
-    /// `removed`: see [`View::removed_in`]. `walk`: whose the tables are next, if it wants them.
+    /// Empties a database and returns its number of keys. No watcher is told, however many there are: EXEC
+    /// looks itself (`watched.rs`). For `removed` see [`View::removed_in`]. A `walk` gets the tables if it
+    /// wants them.
     fn flush_db(
         &self,
         guard: &mut Guard<'_, Shard>,

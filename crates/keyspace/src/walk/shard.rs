@@ -51,8 +51,8 @@ impl WideEntry for Id {
 
 /// Keys of a table that the walk passes over: their entries were kept, or there were none.
 ///
-/// A hash stands for all its keys if no other key of the table had it and all is folded: one that comes later
-/// was not there at `s`. Else a key is noted by its name.
+/// A hash stands for all its keys if no other key of the table had it and all is folded, for a key that comes
+/// later was not there at `s`. Else a key is noted by its name.
 #[derive(Default)]
 struct Done {
     ids: Wide<Id>,

@@ -20,8 +20,8 @@
 //!   of an evenly filled set do not grow all at once. A branch with fewer than [`FEW`] becomes a sparse leaf.
 //! - I4: counts and bytes of every branch are exact after each change.
 //!
-//! Costs, depth d at most 13 and about log16 of the number of leaves: look-up, insertion, removal, rank and
-//! nth O(d + a leaf), a leaf being at most 8 KB. Ranges O(16 d), whatever their width; combining two sets
+//! Costs, with depth d at most 13 and about log16 of the number of leaves: look-up, insertion, removal, rank
+//! and nth O(d + a leaf); a leaf is at most 8 KB. Ranges O(16 d), whatever their width. Combining two sets
 //! O(parts that differ and are not wholly absent or full). Clone O(1); the first change under a clone copies
 //! d branches of 280 bytes and a leaf. A large set is dropped by `stdx::reclaim`.
 

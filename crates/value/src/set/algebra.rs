@@ -12,8 +12,8 @@
 //! others, ascending, which needs no memory. In a much larger set many are looked up at once; otherwise both
 //! sets are walked. Answers that are kept or stored are always trees, which share with the sources.
 //!
-//! The caller limits a long run. `pause` is called about every 64 elements, with the number since the last
-//! call, and `Break` ends the run; the callback for the elements can end it too. A worker yields in `pause`.
+//! The caller limits a long run. `pause` is called about every 64 elements with the number since the last
+//! call, and `Break` ends the run. The callback for the elements can end it too. A worker yields in `pause`.
 //! An event loop gives up and hands the command to a worker.
 //!
 //! A stored result begins as an O(1) clone of the set most like it, and shares its nodes. A streamed result

@@ -12,7 +12,7 @@
 //! - L1: `len <= slots`; `offsets[i]` is the start of entry i, counted from the block's start. Entries do not
 //!   overlap and are below `end <= size`; `dead` bytes below `end` belong to no entry.
 //! - L2: width > 0 only for integers, and then nothing is owned outside the leaf and `dead` is 0.
-//! - L3: the block is at least 32 bytes, and tags can be read in steps of sixteen, or 64 at once if there are
+//! - L3: the block is at least 32 bytes. Tags can be read in steps of sixteen, or 64 at once if there are
 //!   more than 32. So every byte below `16 + 64·⌈slots/64⌉` inside the block has been written.
 //! - L4: flag `OWNS` is set if any entry owns a Blob, `EXPIRES` if any has an expiry (they may stay set too
 //!   long).
