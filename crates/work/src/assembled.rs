@@ -1,15 +1,15 @@
-//! A long reply that stands in memory, with the parts of it that are written only when its client reads them.
+//! A long reply that stands in memory, with large values in it that are written only as its client reads
+//! them.
 //!
 //! ```text
 //!   bytes  ───────┬──────────────┬────►  sent piece by piece, as the socket drains
 //!   streams       └─ a large value, kept as an O(1) clone, at its place
 //! ```
 //!
-//! - A1: its bytes, and what its streams keep alive, count as what every streamed reply keeps (`snapshots.rs`
-//!   P3): a client that does not read it is cut off when that is too much, or too old. Memory of work
-//!   (`work-max-memory`) it is no more.
-//! - A2: its bytes count to `client-output-buffer-limit`: a reply that does not stream is no less long for
-//!   standing here.
+//! - A1: its bytes, and the values that its streams keep alive, count like those of any streamed reply
+//!   (`snapshots.rs` P3). A client that does not read it is cut off when they are too many or too old. They
+//!   are not memory of work (`work-max-memory`) any more.
+//! - A2: its bytes count to `client-output-buffer-limit`, as they would if the reply were written at once.
 //!
 //! Cost: O(1) a piece, besides copying it.
 
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use stdx::budget::Share;
 
-/// Streams that are told, at most: those behind are told when it is their turn.
+/// Largest number of streams that are told at a time. Those behind are told in their turn.
 const TOLD: usize = 64;
 /// Bytes of a reply up to which it is handed over as it is.
 const SHORT: usize = 64 << 10;
@@ -39,8 +39,8 @@ struct Assembled {
     info: Option<Arc<ClientInfo>>,
 }
 
-/// A reply as it is handed to its client: what is written at once, and the rest. `share` is what its bytes
-/// held while they were made.
+/// A reply as it is handed to its client: the bytes written at once, and the rest. `share` is the memory that
+/// its bytes held while they were made.
 pub fn assemble(
     bytes: Vec<u8>,
     rests: Rests,
@@ -110,7 +110,7 @@ impl Drop for Assembled {
 mod tests {
     use super::*;
 
-    /// So many times one byte, in pieces.
+    /// A byte, so many times, in pieces.
     struct Run(u8, usize);
 
     impl Stream for Run {

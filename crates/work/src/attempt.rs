@@ -1,4 +1,4 @@
-//! Long writes: run over a snapshot, and again after each lost race, until one attempt is committed.
+//! Long writes: run over a snapshot, and again after each lost race, until an attempt is committed.
 //!
 //! ```text
 //! Begins ──line, place, snapshot──► [its thread] ──► Back ──► Commits ──► Ends ──► its reply
@@ -11,8 +11,8 @@
 //! - A1: nothing of an attempt has happened before its commit. So it can be dropped at any time, and run
 //!   again.
 //! - A2: its changes are told before it is delivered, and before it begins again (exec X3).
-//! - A3: what it holds in the way of others ends with its delivery, or before: its place in a line, its
-//!   snapshot, its protection.
+//! - A3: the attempt holds a place in a line, a snapshot and a protection, which are in the way of others.
+//!   They end with its delivery, or before.
 
 use crate::assembled::{self, Rests};
 use crate::job::discard;
@@ -33,14 +33,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use stdx::budget::{Budget, Full, Holding};
 use stdx::points::{self, Point};
 
-/// Keys that are committed at once, under the locks of all their shards: more of them are committed in
-/// slices.
+/// Largest number of keys that are committed at once, under the locks of all their shards. More keys are
+/// committed in slices.
 pub const AT_ONCE: usize = 128;
 
-/// How far a long write is, when its loop has it.
+/// The stage of a long write, when its loop has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
-    /// It looks for its place in a line, and for its snapshot.
+    /// It takes its place in a line, and its snapshot.
     Begins,
     /// The loop reads keys for it.
     Reads,
@@ -48,11 +48,11 @@ pub enum Stage {
     Back,
     /// Its commit is under way.
     Commits,
-    /// It is committed, and what it changed was told.
+    /// It is committed, and its changes were told.
     Ends,
 }
 
-/// The part all long writes have: whose they are, how they have fared so far, what they hold.
+/// The part that all long writes have: their client, their progress, and the memory and places they hold.
 pub struct Attempt {
     pub who: Who,
     pub info: Arc<ClientInfo>,
@@ -60,17 +60,17 @@ pub struct Attempt {
     pub gone: Option<Arc<AtomicBool>>,
     pub stage: Stage,
     pub races: Races,
-    /// In the line of its kind.
+    /// Its place in the line of its kind.
     pub place: Option<Place>,
     pub spent: Spent,
     /// Tells this attempt to stop.
     pub sign: StopSign,
-    /// How often it gave its place to others.
+    /// The number of times it gave its place to others.
     pub gave_way: u32,
     pub overlay: Option<Overlay>,
-    /// Its changes, if they are many: to be committed in slices.
+    /// Its changes, if they are many. They are committed in slices.
     pub commit: Option<Box<Commit>>,
-    /// Up to which watched key it is settled since the snapshot.
+    /// The watched key up to which it is settled since the snapshot.
     settled: Option<(usize, Box<[u8]>)>,
     /// The commands that ran within it.
     pub tally: Tally,
@@ -80,7 +80,7 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Its first one has not begun.
+    /// A write that has not begun.
     pub fn new(
         who: Who,
         info: Arc<ClientInfo>,
@@ -126,19 +126,19 @@ impl Attempt {
         self.gone.as_ref().is_some_and(|gone| gone.load(Ordering::Relaxed))
     }
 
-    /// Holds memory for so much; `Full`: it may not have so much. O(1).
+    /// Takes so much memory from the budget. Errors: `Full`, the budget has no room. O(1).
     pub fn hold(&mut self, bytes: usize) -> Result<(), Full> {
         let held = self.holding.set(&self.budget, bytes as u64);
         self.info.work_bytes.store(self.holding.held(), Ordering::Relaxed);
         held
     }
 
-    /// Whether what a run did is so much that it is committed in slices.
+    /// Whether a run changed so much that it is committed in slices.
     pub fn is_much(&self, overlay: &Overlay) -> bool {
         overlay.len() > AT_ONCE && overlay.is_dirty()
     }
 
-    /// A run over the overlay is over: what it did is sealed if it is much. O(keys · log keys) then.
+    /// Keeps the result of a run over the overlay, sealed if it is much. O(keys · log keys) then.
     pub fn keep(&mut self, overlay: Overlay, announce: Announce) {
         if !self.is_much(&overlay) {
             self.overlay = Some(overlay);
@@ -149,13 +149,14 @@ impl Attempt {
         self.commit = Some(Box::new(commit));
     }
 
-    /// Drops what the attempt read and did (A1). Its snapshot is closed now, the rest is freed elsewhere.
+    /// Drops everything that the attempt read and changed (A1). Its snapshot is closed now, the rest is freed
+    /// elsewhere.
     pub fn drop_work(&mut self) {
         self.overlay.take().into_iter().for_each(Overlay::dispose);
         self.commit.take().into_iter().for_each(discard);
     }
 
-    /// A reply as its client gets it; from here on its bytes are no memory of work.
+    /// The reply as its client gets it. Its bytes are not memory of work any more.
     pub fn assemble(&mut self, bytes: Vec<u8>, rests: Rests) -> (Vec<u8>, Option<Box<dyn Stream>>) {
         let _ = self.holding.set(&self.budget, bytes.capacity() as u64);
         assembled::assemble(bytes, rests, self.holding.take(), Some(&self.info))
@@ -189,9 +190,9 @@ impl Attempt {
 /// How a run on a thread ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// It did all it had to.
+    /// It has run to its end.
     Done,
-    /// Keys it needs are not read yet.
+    /// It needs keys that are not read yet.
     Needs,
     /// Others wait for its place.
     GivesWay,
@@ -199,7 +200,7 @@ pub enum End {
     Doomed(u64),
     /// It could not go on: a race was lost.
     Lost,
-    /// Nothing is to be committed: it has its answer.
+    /// It has its answer, and nothing to commit.
     Answered,
 }
 
@@ -209,7 +210,7 @@ pub trait Long: Send + Sized + 'static {
 
     fn attempt_mut(&mut self) -> &mut Attempt;
 
-    /// The number of its line, which works share that get in each other's way; None if it only reads.
+    /// The number of its line. Works that lose to each other share it. `None`: it only reads.
     fn kind(&self) -> Option<u64>;
 
     /// Whether it runs over a snapshot, on a thread; else it is committed straight from its words.
@@ -217,7 +218,7 @@ pub trait Long: Send + Sized + 'static {
         true
     }
 
-    /// Whether it is to end wherever it is, until its commit is decided.
+    /// Whether it has to end wherever it is, until its commit is decided.
     fn is_killed(&self) -> bool {
         false
     }
@@ -230,32 +231,32 @@ pub trait Long: Send + Sized + 'static {
     /// Describes it to the table of places.
     fn asks(&self) -> Asker;
 
-    /// An attempt begins at a snapshot.
+    /// Begins an attempt at a snapshot.
     fn begin(&mut self, snapshot: Snapshot, desk: &mut Desk<'_>);
 
-    /// Goes to its thread.
+    /// Sends it to its thread.
     fn go(self: Box<Self>, desk: &mut Desk<'_>);
 
-    /// Reads some of the keys it needs; true when all are.
+    /// Reads some of the keys it needs. True when all are read.
     fn read_some(&mut self, _: &mut Desk<'_>, _: usize) -> bool {
         true
     }
 
-    /// It panicked: nothing of it has happened, and its client is told so.
+    /// Notes that it panicked. Nothing of it has happened, and its client is told so.
     fn fail(&mut self);
 
-    /// How its run ended. Asked again as long as it is not over.
+    /// The way its run ended. It is asked again as long as the work is not over.
     fn end(&mut self, desk: &Desk<'_>) -> End;
 
-    /// Whether there is something to be committed.
+    /// Whether there is something to commit.
     fn changes(&self) -> bool;
 
-    /// EXEC: what its client watched.
+    /// EXEC: the keys that its client watched.
     fn watch(&mut self) -> Option<&mut Watch> {
         None
     }
 
-    /// The effects for those that follow the sequence.
+    /// Its effects, for the log and replicas.
     fn announce(&mut self, desk: &Desk<'_>) -> Announce;
 
     /// A commit straight from its words.
@@ -263,26 +264,26 @@ pub trait Long: Send + Sized + 'static {
         None
     }
 
-    /// Its commit, which was under way, is over.
+    /// Notes that its commit is over.
     fn committed(&mut self, _: &Commit, _: &Progress) {}
 
-    /// How long all attempts took so far.
+    /// The time that all attempts took so far.
     fn took_ns(&self) -> u64 {
         self.attempt().spent.thread_ns
     }
 
-    /// The attempt is over and nothing of it has happened: forgets what it told (A1).
+    /// Forgets the effects of an attempt of which nothing has happened (A1).
     fn forget(&mut self);
 
-    /// It found nothing to do: what its client is to wait for.
+    /// The wait for its client, if it found nothing to do.
     fn waits(&mut self) -> Option<Box<Wait>> {
         None
     }
 
-    /// Its answer is this, whatever it did.
+    /// Sets its answer, whatever it did.
     fn answers(&mut self, write: impl FnOnce(&mut Reply));
 
-    /// Whether it tells something besides what it changed, which comes after that.
+    /// Whether it tells something besides its changes, after them.
     fn says(&self) -> bool {
         false
     }
@@ -290,7 +291,7 @@ pub trait Long: Send + Sized + 'static {
     /// The reply. It holds nothing any more that others wait for.
     fn reply(self: Box<Self>, spent: Box<Spent>, desk: &mut Desk<'_>) -> Option<Delivery>;
 
-    /// It ends because nobody wants it any more; nothing of it has happened.
+    /// Ends it because no client wants it any more. Nothing of it has happened.
     fn end_useless(self: Box<Self>, desk: &mut Desk<'_>) -> Step;
 }
 
@@ -338,7 +339,7 @@ impl<L: Long> Piece for L {
     }
 }
 
-/// Opens its snapshot and sends it to its thread; it waits if too many are open, or in the line of its kind.
+/// Opens its snapshot and sends it to its thread. It waits if too many are open, or in the line of its kind.
 pub fn submit<L: Long>(work: Box<L>, desk: &mut Desk<'_>) -> Step {
     match ready(work, desk) {
         Ok(work) => send_off(work, desk),
@@ -346,9 +347,10 @@ pub fn submit<L: Long>(work: Box<L>, desk: &mut Desk<'_>) -> Step {
     }
 }
 
-/// Gets its place in the line of its kind, and its snapshot, unless it waits for one of them, or needs none.
+/// Gives it its place in the line of its kind, and its snapshot, unless it waits for one of them or needs
+/// none.
 pub fn ready<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Result<Box<L>, Step> {
-    // From here on it is another's, and its client waits for it.
+    // From here on another thread has it, and its client waits for it.
     stdx::panics::changes();
     work.attempt_mut().stage = Stage::Begins;
     if work.attempt().spent.waits.is_none() {
@@ -404,7 +406,7 @@ fn read<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
     }
 }
 
-/// Takes it back from its thread: reads what it asks for, commits what it did, or has it begin again.
+/// Takes it back from its thread: reads the keys it asks for, commits its changes, or lets it begin again.
 fn finish<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
     let end = work.end(desk);
     if end == End::Done {
@@ -437,7 +439,7 @@ fn finish<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
     }
 }
 
-/// Commits what it did at one snapshot, if it is not much.
+/// Commits its changes at one snapshot, if they are not many.
 fn decide<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
     if work.attempt().commit.is_some() {
         work.attempt_mut().stage = Stage::Commits;
@@ -499,7 +501,7 @@ fn commit<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
     }
 }
 
-/// It is committed: its reply, but first what it changed is told (A2).
+/// Ends a committed write: its changes are told first, then its reply is delivered (A2).
 fn end<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
     if work.says() {
         work.attempt_mut().stage = Stage::Ends;
@@ -508,8 +510,8 @@ fn end<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
     deliver(work, desk)
 }
 
-/// A race was lost to whose write that was (`stdx::doing`): it runs again on a new snapshot. A watched key
-/// that was touched ends it.
+/// Runs it again on a new snapshot, after a race was lost to the write `by` (a word of `stdx::doing`). A
+/// watched key that was touched ends it.
 fn again<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>, by: u64) -> Step {
     if work.is_killed() {
         return work.end_useless(desk);
@@ -525,7 +527,7 @@ fn again<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>, by: u64) -> Step {
     Step::Tell(work)
 }
 
-/// An alarm ended the attempt: it begins again, and that earns it no protection (alarm N1).
+/// Begins it again after an alarm ended the attempt. That earns it no protection (alarm N1).
 fn begin_again<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>, by: u64) -> Step {
     let ns = work.took_ns();
     let attempt = work.attempt_mut();
@@ -535,7 +537,8 @@ fn begin_again<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>, by: u64) -> Step 
     submit(work, desk)
 }
 
-/// Gives its place to those who wait, and starts over behind them (job J7), unless it is of no use any more.
+/// Gives its place to the works that wait, and starts over behind them (job J7), unless it is of no use any
+/// more.
 fn give_way<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
     let attempt = work.attempt_mut();
     attempt.gave_way = attempt.sign.gave_way(attempt.gave_way);
@@ -547,12 +550,12 @@ fn give_way<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
     submit(work, desk)
 }
 
-/// EXEC: whether something watched was touched before the snapshot or since.
+/// EXEC: whether a watched key was touched before the snapshot or since.
 fn was_touched(work: &mut impl Long) -> bool {
     work.watch().is_some_and(|watch| watch.is_marked())
 }
 
-/// EXEC: has decided changes of what was watched written; true if some are left.
+/// EXEC: folds decided changes of watched keys. True if some are left.
 fn settle_some(work: &mut impl Long, desk: &mut Desk<'_>) -> bool {
     let mut settled = work.attempt_mut().settled.take();
     let (keyspace, now_ms) = (&desk.work.keyspace, desk.now_ms);
@@ -563,14 +566,14 @@ fn settle_some(work: &mut impl Long, desk: &mut Desk<'_>) -> bool {
     more
 }
 
-/// The answer of an EXEC whose watched keys were touched: nothing of it has happened.
+/// Answers an EXEC whose watched keys were touched. Nothing of it has happened.
 fn untrue<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
     work.forget();
     work.answers(Reply::null_array);
     deliver(work, desk)
 }
 
-/// Ends what others may wait for (A3), and counts what ran within it.
+/// Ends all that others may wait for (A3), and counts the commands that ran within it.
 pub fn close<L: Long>(work: &mut L, desk: &mut Desk<'_>) -> Box<Spent> {
     if let Some(watch) = work.watch().map(std::mem::take) {
         desk.forget(watch);
@@ -580,12 +583,12 @@ pub fn close<L: Long>(work: &mut L, desk: &mut Desk<'_>) -> Box<Spent> {
     attempt.races.end();
     desk.count(attempt.who.client, std::mem::take(&mut attempt.tally));
     attempt.info.work_bytes.store(0, Ordering::Relaxed);
-    // Before its share is given back: what waits to be freed is no reason to evict either.
+    // This comes before its share is given back: memory that waits to be freed is no reason to evict either.
     attempt.drop_work();
     Box::new(attempt.races.told(attempt.spent))
 }
 
-/// It is over: the reply.
+/// Delivers the reply of a work that is over.
 pub fn deliver<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
     let spent = close(&mut *work, desk);
     Step::Over(work.reply(spent, desk))

@@ -1,4 +1,4 @@
-//! Commands that set or remove many keys whatever those are: MSET, MSETNX, DEL, UNLINK, or an EXEC of plain
+//! Commands that set or remove many keys whatever those hold: MSET, MSETNX, DEL, UNLINK, or an EXEC of plain
 //! SETs. They need no worker: the loop commits them in slices straight from their words.
 //!
 //! Cost: O(keys), in slices; nothing is copied.
@@ -25,7 +25,7 @@ pub struct BulkJob {
     words: Arc<BulkWords>,
     answer: Answer,
     resp3: bool,
-    /// How many of its keys there were, once it is committed; None: it was refused.
+    /// The number of its keys that were there, once it is committed. `None`: it was refused.
     found: Option<usize>,
 }
 
@@ -45,7 +45,7 @@ pub enum Answer {
 /// Their keys and values.
 pub enum BulkWords {
     Pairs(Arc<OwnedArgs>),
-    /// All of them new.
+    /// Keys and values, all keys new.
     NewPairs(Arc<OwnedArgs>),
     Keys(Arc<OwnedArgs>),
     Sets(Queue),
@@ -102,7 +102,7 @@ impl Words for BulkWords {
     }
 }
 
-/// The effects of a bulk, for those that follow the sequence.
+/// The effects of a bulk, for the log and replicas.
 struct BulkEffects {
     db: u32,
     words: Arc<BulkWords>,
@@ -142,10 +142,10 @@ impl BulkWords {
     }
 }
 
-/// The kind of answer to a command of many words; None: it is no bulk.
+/// The kind of answer to a command of many words. `None`: it is no bulk.
 pub fn answer(command: &Command, args: Args<'_>) -> Option<Answer> {
     match command.name {
-        // An odd number of words is an error that the handler knows to tell.
+        // An odd number of words is an error, which the handler reports.
         "mset" if args.len() % 2 == 1 => Some(Answer::Ok),
         "msetnx" if args.len() % 2 == 1 => Some(Answer::Done),
         "del" | "unlink" => Some(Answer::Count),
@@ -171,7 +171,7 @@ pub fn of_exec(queue: Queue) -> (BulkWords, Answer) {
 }
 
 impl BulkJob {
-    /// A bulk that has not begun. `Full`: there is no memory for it.
+    /// A bulk that has not begun. Errors: `Full`, the budget has no memory for it.
     pub fn new(
         mut attempt: Attempt,
         db: usize,
@@ -185,7 +185,7 @@ impl BulkJob {
         Ok(Box::new(BulkJob { attempt, db, words: Arc::new(words), answer, resp3, found: None }))
     }
 
-    /// A reply to so many SETs. They ran as one: each is said to have taken its share.
+    /// A reply to so many SETs. They ran as one, so each counts with an equal share of the time.
     fn oks(&self, n: usize, desk: &mut Desk<'_>) -> Box<dyn Stream> {
         let mut tally = Tally::default();
         let each_ns = self.took_ns() / n.max(1) as u64;
@@ -237,7 +237,7 @@ impl Long for BulkJob {
         Some(Arc::new(BulkEffects { db: self.db as u32, words: self.words.clone() }))
     }
 
-    /// Another one after each lost race.
+    /// A new commit after each lost race.
     fn commit(&mut self, desk: &Desk<'_>) -> Option<Box<Commit>> {
         let announce = self.announce(desk);
         let (words, age) = (self.words.clone(), self.attempt.races.age);
@@ -282,7 +282,7 @@ impl Long for BulkJob {
     }
 }
 
-/// So many times OK.
+/// OK, so many times.
 struct Oks(usize);
 
 impl Stream for Oks {

@@ -1,5 +1,5 @@
-//! How a loop drives its long work (`works.rs`): it has pieces do slices, tells what they changed, and
-//! delivers what is done.
+//! The way in which a loop drives its long work (`works.rs`): pieces do slices, their changes are told, and
+//! finished replies are delivered.
 
 use crate::piece::{Delivery, Desk, Letter, Piece, Step, Tray, Wait};
 use crate::works::{SLICE_NS, Work, Works};
@@ -21,17 +21,17 @@ pub trait Home {
     /// The loop itself, for kinds that know it.
     fn itself(&mut self) -> &mut dyn Any;
 
-    /// Tells what was changed (exec X3).
+    /// Tells of changes (exec X3).
     fn tell(&mut self, changes: Changes);
 
-    /// A job found nothing: its client is to wait.
+    /// Parks the client of a job that found nothing.
     fn wait(&mut self, wait: Box<Wait>);
 
     /// Closes a client.
     fn kill(&mut self, client: u64);
 }
 
-/// Does a slice of what there is; replies that became ready go to `done`.
+/// Does a slice of the loop's work. Replies that became ready go to `done`.
 pub fn advance(work: &Arc<Work>, home: &mut impl Home, done: &mut Vec<Delivery>) {
     let until = home.log().lap() + SLICE_NS;
     while let Some(piece) = home.works().pop() {
@@ -60,7 +60,7 @@ pub fn advance(work: &Arc<Work>, home: &mut impl Home, done: &mut Vec<Delivery>)
     }
 }
 
-/// Has a piece do a slice, and tells what it changed (exec X3).
+/// Lets a piece do a slice, and tells its changes (exec X3).
 fn step(work: &Arc<Work>, home: &mut impl Home, mut piece: Box<dyn Piece>) -> Step {
     loop {
         let doer = |word| waits::doer(&work.observe, word);
@@ -77,7 +77,7 @@ fn step(work: &Arc<Work>, home: &mut impl Home, mut piece: Box<dyn Piece>) -> St
     }
 }
 
-/// Sees to what a slice left.
+/// Handles the things that a slice left in the tray.
 fn clear(work: &Arc<Work>, home: &mut impl Home, mut tray: Tray) {
     tray.told.drain(..).for_each(|changes| home.tell(changes));
     tray.ran
@@ -104,14 +104,14 @@ fn go_on(work: &Arc<Work>, home: &mut impl Home, piece: Box<dyn Piece>, done: &m
     settle(work, home, step, done);
 }
 
-/// Goes on with a piece at once; what is ready then is delivered with the next slices.
+/// Goes on with a piece at once. Replies that become ready are delivered with the next slices.
 pub fn begin(work: &Arc<Work>, home: &mut impl Home, piece: Box<dyn Piece>) {
     let mut done = Vec::new();
     go_on(work, home, piece, &mut done);
     done.into_iter().for_each(|delivery| home.works().push(Box::new(delivery)));
 }
 
-/// A loop takes a letter of long work; replies that became ready go to `done`.
+/// Takes a letter of long work. Replies that became ready go to `done`.
 pub fn receive(work: &Arc<Work>, home: &mut impl Home, letter: Letter, done: &mut Vec<Delivery>) {
     match letter {
         Letter::Back(piece) => {
@@ -127,14 +127,14 @@ pub fn receive(work: &Arc<Work>, home: &mut impl Home, letter: Letter, done: &mu
     }
 }
 
-/// Has what CLIENT PAUSE held go on, in slices, if it is over; a script that was killed meanwhile ends.
-/// Called when it may be, and now and then. Cost: O(what is held).
+/// Lets the work that CLIENT PAUSE held go on in slices, if the pause is over. A script that was killed
+/// meanwhile ends. Called when the pause may be over, and now and then. Cost: O(work held).
 pub fn resume(work: &Arc<Work>, home: &mut impl Home) {
     let stopped = work.pause.stops_writes(home.log().now_ms);
     home.works().resume(work, stopped);
 }
 
-/// Starts what waited for a place, as far as it is its turn and there are any. Called when a snapshot was
+/// Starts work that waited for a place, in its turn, while there are places. Called when a snapshot was
 /// closed, and now and then.
 pub fn retry_waiting(work: &Arc<Work>, home: &mut impl Home) {
     while let Some(ticket) = work.snapshots.next_of(home.log().id) {
@@ -143,13 +143,13 @@ pub fn retry_waiting(work: &Arc<Work>, home: &mut impl Home) {
             Some(piece) => begin(work, home, piece),
         }
         if home.works().waits(ticket) {
-            // There was none after all: the next that is closed says so.
+            // There was no place after all. The next snapshot that is closed brings a letter.
             return;
         }
     }
 }
 
-/// Ends what waits for a place and is of no use any more. Called now and then. Cost: O(what waits).
+/// Ends work that waits for a place and is of no use any more. Called now and then. Cost: O(work that waits).
 pub fn end_useless(work: &Arc<Work>, home: &mut impl Home) {
     for (ticket, piece) in home.works().take_useless() {
         work.snapshots.leave(ticket);

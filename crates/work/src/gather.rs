@@ -2,11 +2,13 @@
 //! others are served.
 //!
 //! - G1: nothing is sent before all keys were read: if whole tables are replaced meanwhile it begins again.
-//! - G3: what it has collected counts as memory of work (`work-max-memory`), and if that is too much it is an
-//!   error. Once it is sent it counts as what every streamed reply keeps (`snapshots.rs` P3), so a client
-//!   that does not read it is cut off.
-//! - G2: short values are encoded as they are found; of long ones a handle is kept, and written as the socket
-//!   drains.
+//! - G1: nothing is sent before all keys were read. If whole tables are replaced meanwhile, the reading
+//!   begins again.
+//! - G3: the collected values count as memory of work (`work-max-memory`), and too much of it is an error.
+//!   Once the reply is sent, it counts like any streamed reply (`snapshots.rs` P3), so a client that does not
+//!   read it is cut off.
+//! - G2: short values are encoded as they are found. A long value is kept as a handle, and written as the
+//!   socket drains.
 //!
 //! Cost: O(keys), some 0.15 µs each on the loop; memory O(reply), long values not counted.
 
@@ -32,18 +34,18 @@ pub struct Gather {
     words: Arc<OwnedArgs>,
     db: usize,
     now_ms: u64,
-    /// When the keys count as used, if they do.
+    /// The time at which the keys count as used, if they do.
     used_ms: Option<u64>,
     snapshot: Option<Snapshot>,
     /// Words read so far.
     next: usize,
-    /// EXISTS, TOUCH: how many there were. MGET: the values.
+    /// EXISTS, TOUCH: the number of keys that were there. MGET: the values.
     counts: bool,
     found: i64,
     pieces: VecDeque<Piece>,
     /// Bytes of all pieces, without those shared with the keyspace.
     piece_bytes: usize,
-    /// G3.
+    /// Memory of the collected values (G3).
     holding: Holding,
     full: bool,
     encoded: Reply,
@@ -72,8 +74,8 @@ pub struct Reader<'a> {
 }
 
 impl Gather {
-    /// A command of many words that only looks at its keys; None if it is another, each miss is to be
-    /// notified, or there is no place: then it waits as other long work does.
+    /// The reader of a command of many words that only looks at its keys. `None`: it is another command, each
+    /// miss is to be notified, or there is no place. Then it waits as other long work does.
     pub fn start(
         work: &Arc<Work>,
         reader: Reader<'_>,
@@ -113,8 +115,8 @@ impl Gather {
         }))
     }
 
-    /// Opens the snapshot, or a new one if whole tables were replaced meanwhile (G1); false if none is to be
-    /// had now.
+    /// Opens the snapshot, or a new one if whole tables were replaced meanwhile (G1). False if there is none
+    /// now.
     fn ready(&mut self) -> bool {
         if self.snapshot.as_ref().is_some_and(Snapshot::is_current) {
             return true;

@@ -6,23 +6,24 @@
 //!           └────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! - J1: a worker takes no shard lock: it is demoted, and preempted it would hold the lock for milliseconds.
-//!   Loops read what it needs and commit what it did.
-//! - J2: a job of a client that went is dropped if it only reads; a write that was fully received completes.
+//! - J1: a worker takes no shard lock. It is demoted, and if it were preempted it would hold the lock for
+//!   milliseconds. Loops read the keys it needs and commit its changes.
+//! - J2: a job of a disconnected client is dropped if it only reads. A write that was fully received
+//!   completes.
 //! - J3: a write that lost `PROTECT_FROM` races (`races.rs`) is protected for `PROTECTED_MS` in each further
-//!   attempt: writers of its keys wait. One that lost `INSIST_FROM` is protected for as long as all its
-//!   attempts took, and a second at least: one that never ends keeps nobody's keys. Protection ends with the
-//!   delivery: the rest is freed later ([`discard`]), and nobody waits for that.
+//!   attempt: writers of its keys wait. A write that lost `INSIST_FROM` races is protected for as long as all
+//!   its attempts took, and a second at least. So a write that never ends keeps no keys for ever. Protection
+//!   ends with the delivery: the rest is freed later ([`discard`]), and no client waits for that.
 //! - J4: nothing on the loop grows with the arguments: they are handed over, not copied, and freed by the
 //!   reclaimer.
 //! - J5: writes of one kind that lose to each other go one after the other (`lines.rs`).
-//! - J6: one that has lost, or is the first of them, learns at once when it loses (`job/alarm.rs`): its
-//!   attempt is *doomed*.
-//! - J7: one that is asked to give its place to others (`snapshots/places.rs`) drops its attempt and starts
-//!   over behind them. One whose client was killed ends, unless its commit is decided.
-//! - J8: what it holds beside the data, its overlay and its reply above all, it takes from what work may hold
-//!   (`work-max-memory`). If there is no room for more it ends with an error, and nothing of it is done. A
-//!   long reply is kept so until it is sent, and large values in it as handles (`assembled.rs`).
+//! - J6: a write that has lost, or is the first of its line, learns at once when it loses (`job/alarm.rs`):
+//!   its attempt is *doomed*.
+//! - J7: a job that is asked to give its place to others (`snapshots/places.rs`) drops its attempt and starts
+//!   over behind them. A job whose client was killed ends, unless its commit is decided.
+//! - J8: memory beside the data, above all the overlay and the reply, comes from the budget of work
+//!   (`work-max-memory`). Without room for more the job ends with an error, and nothing of it is done. A long
+//!   reply is kept so until it is sent, and large values in it as handles (`assembled.rs`).
 
 mod alarm;
 mod run;
@@ -51,7 +52,7 @@ use stdx::budget::Budget;
 
 /// Words from which on a command goes to a worker without a look at its keys.
 pub const MANY_WORDS: usize = command::INLINE_WORDS;
-/// Bytes of a command from which on it does.
+/// Bytes of a command from which on it goes to a worker.
 pub const MANY_BYTES: usize = 128 * 1024;
 
 /// One command to be run.
@@ -69,7 +70,7 @@ pub enum Body {
 }
 
 impl Body {
-    /// Name of the command, for whoever waited for it.
+    /// Name of the command, for clients that waited for it.
     pub fn command(&self) -> &'static str {
         match self {
             Body::One(call) => call.command.name,
@@ -99,7 +100,7 @@ impl Body {
         }
     }
 
-    /// The words of a command, for whoever keeps them.
+    /// The words of a command, to be kept.
     fn kept(&self, i: usize) -> Arc<OwnedArgs> {
         match self {
             Body::One(call) => call.args.clone(),
@@ -122,16 +123,16 @@ impl Body {
     }
 }
 
-/// How far a job is.
+/// The state of a job on its thread.
 #[derive(Default)]
 pub enum State {
     #[default]
     Ready,
-    /// Keys it needs are not read yet.
+    /// It needs keys that are not read yet.
     NeedKeys(Wanted),
     Done(Option<Box<dyn Stream>>),
-    /// It was told to stop: what it read was changed meanwhile, others wait for its place, or nobody wants it
-    /// any more.
+    /// It was told to stop. The keys it read were changed meanwhile, others wait for its place, or no client
+    /// wants it any more.
     Stopped,
 }
 
@@ -141,7 +142,7 @@ pub struct Job {
     body: Body,
     db: usize,
     now_ms: u64,
-    /// When the keys it looks at count as used, if they do.
+    /// The time at which the keys it looks at count as used, if they do.
     used_ms: Option<u64>,
     /// Keys read for it, not yet in the overlay.
     read: Wanted,
@@ -151,13 +152,13 @@ pub struct Job {
     random: u64,
     started_ns: u64,
     may_stream: bool,
-    /// It has told the keys it needs, or its loop knows them.
+    /// Its keys are known to its loop, or it has named them.
     planned: bool,
-    /// A command that waits found nothing.
+    /// The wait of a blocking command that found nothing.
     block: Option<Block>,
-    /// EXEC: what was watched.
+    /// EXEC: the watched keys.
     watch: Option<Watch>,
-    /// Tells this attempt to stop.
+    /// The alarm that stops this attempt.
     alarm: Option<Alarm>,
     /// EXEC: rests of its commands' replies.
     rests: Rests,
@@ -170,19 +171,20 @@ pub const BROKEN: &str = "ERR internal error, nothing was changed; the server's 
 pub struct Client {
     pub loop_id: usize,
     pub info: Arc<ClientInfo>,
-    /// Set when it goes.
+    /// Set when the client goes.
     pub gone: Arc<AtomicBool>,
     pub db: usize,
     pub resp3: bool,
     pub may_stream: bool,
     pub now_ms: u64,
-    /// When the keys it looks at count as used, if they do.
+    /// The time at which the keys it looks at count as used, if they do.
     pub used_ms: Option<u64>,
     pub random: u64,
 }
 
 impl Job {
-    /// A job that has not begun. `planned`: its loop reads the keys its command names as it begins.
+    /// A job that has not begun. If it is `planned`, its loop reads the keys that its command names as it
+    /// begins.
     pub fn new(client: Client, body: Body, budget: Arc<Budget>, planned: bool) -> Box<Job> {
         let Client { loop_id, info, gone, .. } = client;
         let who = Who { client: info.id, command: body.command(), loop_id };
@@ -221,7 +223,7 @@ impl Job {
         job
     }
 
-    /// Forgets what an earlier run left.
+    /// Forgets the results of an earlier run.
     fn clear(&mut self) {
         self.out.clear();
         self.effects.clear();
@@ -310,7 +312,7 @@ impl Long for Job {
 
     fn end(&mut self, _: &Desk<'_>) -> End {
         let is_over = matches!(self.state, State::Done(_) | State::Stopped);
-        // It rings for nobody any more; who rang it is asked below.
+        // It rings for no job any more; the write that made it ring is asked below.
         let alarm = if is_over { self.alarm.take() } else { None };
         match std::mem::take(&mut self.state) {
             // It has not run.
@@ -381,7 +383,7 @@ impl Long for Job {
         Some(delivery)
     }
 
-    /// Its client may have sent more. The snapshot is closed now, the rest freed in its own time.
+    /// Its client may have sent more. The snapshot is closed now, and the rest freed later.
     fn end_useless(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
         self.attempt.tally.clear();
         let spent = crate::attempt::close(&mut *self, desk);

@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use stdx::glob::Match;
 
-/// Bytes of a pattern that are looked at under one lock, and in one slice: some 25 µs.
+/// Bytes of a pattern that are looked at under one lock, and in one slice, some 25 µs.
 const LOOKS: usize = 16 * 1024;
 
-/// Keys on their way through a pattern. What a slice has no time for is decided in the next ones, without a
-/// lock.
+/// Keys on their way through a pattern. Keys for which a slice has no time are decided in the next ones,
+/// without a lock.
 #[derive(Default)]
 struct Sieve {
     open: VecDeque<Box<[u8]>>,
@@ -42,8 +42,8 @@ impl Sieve {
         }
     }
 
-    /// Begins a slice: decides what is left of those before, and tells which of them match. False if some are
-    /// left still.
+    /// Begins a slice: decides the keys left from the last ones, and tells which of them match. False if some
+    /// are left still.
     fn begin(&mut self, pattern: Option<&[u8]>, f: &mut dyn FnMut(&[u8])) -> bool {
         self.looks = LOOKS;
         while let (Some(pattern), Some(key)) = (pattern, self.open.front()) {
@@ -60,7 +60,7 @@ impl Sieve {
     }
 }
 
-/// The pattern that keys are matched with; None for one that matches everything.
+/// The pattern that keys are matched with. `None`: it matches everything.
 fn needed(pattern: &[u8]) -> Option<&[u8]> {
     (*pattern != *b"*").then_some(pattern)
 }
@@ -78,7 +78,7 @@ pub struct Keys {
     pattern: Box<[u8]>,
     sieve: Sieve,
     now_ms: u64,
-    /// The next segment; None: all seen.
+    /// The next segment. `None`: all were seen.
     position: Option<u64>,
     found: usize,
     /// The encoded keys in pieces, so that nothing large is ever copied or freed at once.
@@ -107,7 +107,7 @@ pub struct Scan {
     sieve: Sieve,
     cursor: u64,
     left: usize,
-    /// It has come to the end of the keys.
+    /// All keys were visited.
     walked: bool,
     found: usize,
     pieces: VecDeque<Vec<u8>>,
@@ -115,11 +115,11 @@ pub struct Scan {
     sending: bool,
 }
 
-/// Tells what a walk changed (exec X3).
+/// Tells the changes that a walk made (exec X3).
 pub type Tell = Box<dyn Fn(Changes) + Send>;
 
-/// Whether a SCAN is long: it has a COUNT of more than [`SCAN_AT_ONCE`], or a pattern that may have to be
-/// gone through again and again. None: that is not what it says.
+/// The cursor and COUNT of a long SCAN: COUNT is more than [`SCAN_AT_ONCE`], or the pattern may have to be
+/// gone through again and again. `None`: it is a short one.
 pub fn long_scan(args: Args<'_>) -> Option<(u64, usize)> {
     let cursor = command::options::cursor(args.at(1)).ok()?;
     let options = ScanOptions::parse(args.from(2), &["type"]).ok()?;
@@ -127,7 +127,7 @@ pub fn long_scan(args: Args<'_>) -> Option<(u64, usize)> {
     (options.count > SCAN_AT_ONCE || slow).then_some((cursor, options.count))
 }
 
-/// Whether matching so many keys may take longer than a slice. Only what stands behind a star is looked at
+/// Whether matching so many keys may take longer than a slice. Only the part behind a star is looked at
 /// again.
 fn is_slow(pattern: &[u8], keys: usize) -> bool {
     let before_star = pattern.iter().position(|byte| *byte == b'*').unwrap_or(pattern.len());
@@ -161,7 +161,7 @@ impl Scan {
         })
     }
 
-    /// Visits some more keys; true when enough were visited, or all.
+    /// Visits some more keys. True when enough were visited, or all.
     fn collect(&mut self) -> bool {
         let Ok(options) = ScanOptions::parse(self.args.args().from(2), &["type"]) else { return true };
         let (encoded, found) = (&mut self.encoded, &mut self.found);
@@ -183,7 +183,7 @@ impl Scan {
                 take(key);
             }
         });
-        // A walk writes to the table what long commits left to be written: somebody may have waited for that.
+        // A walk folds long commits into the table; a client may have waited for the keys it writes.
         (self.tell)(view.finish());
         self.left -= count;
         self.walked = self.cursor == 0;
@@ -210,7 +210,7 @@ impl Stream for Scan {
     }
 }
 
-/// Writes pieces; false when none is left.
+/// Writes pieces. False when none is left.
 fn send(pieces: &mut VecDeque<Vec<u8>>, out: &mut Reply, room: usize) -> bool {
     let end = out.len().saturating_add(room);
     while let Some(piece) = pieces.pop_front() {
@@ -268,7 +268,7 @@ impl Keys {
         })
     }
 
-    /// Opens its snapshot; false: it has to wait for a place.
+    /// Opens its snapshot. False: it has to wait for a place.
     pub fn open(&mut self) -> bool {
         let asker = walks(&self.info, "keys", self.gone.clone());
         self.snapshot = self.work.snapshots.open(self.loop_id, asker, &mut self.spent.waits);
@@ -278,8 +278,8 @@ impl Keys {
         self.snapshot.is_some()
     }
 
-    /// Makes sure of the snapshot. Opens a new one if whole tables were replaced meanwhile; false if none is
-    /// to be had now.
+    /// Makes sure of the snapshot. Opens a new one if whole tables were replaced meanwhile. False if there is
+    /// none now.
     fn ready(&mut self) -> Result<bool, String> {
         let Some(snapshot) = &self.snapshot else { return Ok(self.reopen()) };
         match snapshot.ended() {
@@ -300,8 +300,8 @@ impl Keys {
         self.snapshot.is_some()
     }
 
-    /// A slice: goes on with keys that are not decided, else through the next segment. False when there is
-    /// nothing to do.
+    /// Does a slice: goes on with keys that are not decided, else through the next segment. False when there
+    /// is nothing to do.
     fn collect(&mut self) -> bool {
         let Some(snapshot) = &self.snapshot else { return true };
         let (pattern, now, encoded, found) =
@@ -329,9 +329,9 @@ impl Keys {
 }
 
 impl Piece for Keys {
-    /// Looks for the snapshot it waits for: then it streams.
+    /// Takes the snapshot it waits for. Then it streams.
     fn advance(mut self: Box<Self>, _: &mut Desk<'_>) -> Step {
-        // Nobody waits for it any more.
+        // No client waits for it any more.
         if self.is_useless() {
             return Step::Over(None);
         }

@@ -7,8 +7,8 @@
 //!                        a thread (worker), over a snapshot's overlay
 //! ```
 //!
-//! A loop has its own pieces ([`works::Works`]); what all loops share is [`works::Work`]. The loop itself is
-//! known as a [`drive::Home`] only: it tells what a slice changed, and delivers what is ready.
+//! A loop has its own pieces ([`works::Works`]); all loops share [`works::Work`]. The loop itself is known as
+//! a [`drive::Home`] only: it tells the changes of a slice, and delivers finished replies.
 //!
 //! Pieces here: [`job`], [`bulk`], [`keys`], [`reading`], [`watch`]. Others bring their own.
 #![forbid(unsafe_code)]

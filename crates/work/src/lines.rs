@@ -1,23 +1,23 @@
 //! Lines: long writes that lose to each other go one after the other.
 //!
-//! Long work runs beside everything else, and runs again if what it read was changed meanwhile. Ten clients
-//! that all have one list changed in its middle would lose to each other, nine times out of ten at first. So
-//! who lost a race stands in the line of its kind, which is the same command or script with the same first
-//! key, and so does who comes while there is one.
+//! Long work runs beside everything else, and runs again if the keys it read were changed meanwhile. Ten
+//! clients that change one list in its middle would lose to each other, nine times out of ten at the start.
+//! So work that lost a race stands in the line of its kind: the same command or script with the same first
+//! key. Work that comes while there is a line stands in it, too.
 //!
 //! ```text
 //! a race is lost ─┐                  ┌─ first ──► snapshot, thread, commit (attempt) ──► answered: the next is first
 //!  comes after it ┴─► a line of them ┴─ waits, holding nothing
 //! ```
 //!
-//! - Q1: different work on the same keys races as ever: nobody's short write waits for somebody's long one.
-//! - Q2: who waits holds nothing, no snapshot, no thread and no lock, and the first waits for nobody in a
-//!   line. So no two wait for each other.
-//! - Q3: the first gives up its place when it is answered, at the latest when it is dropped. One that has
-//!   been first for [`FIRST_NS`] while others wait is first no more: it may never end, and the next races
+//! - Q1: different work on the same keys races. So no short write waits for a long one of another kind.
+//! - Q2: waiting work holds nothing: no snapshot, no thread and no lock. The first of a line waits for nobody
+//!   in a line. So no two works wait for each other.
+//! - Q3: the first gives up its place when it is answered, at the latest when it is dropped. Work that has
+//!   been first for [`FIRST_NS`] while others wait is first no more: it may never end, and the next one races
 //!   with it.
 //! - Q4: a line nobody waits in ends with its first.
-//! - Q5: who waited is told for how long, and who was first when it came.
+//! - Q5: work that waited is told for how long, and which work was first when it came.
 //! - Q6: where there is no line, asking costs one load; else O(1), and O(n) for a first key of n bytes.
 
 use crate::attempt::Long;
@@ -41,9 +41,9 @@ pub struct Lines {
 }
 
 struct Line {
-    /// The first: its client, its command, and since when it is.
+    /// The first: its client, its command, and the time since when it is.
     first: (u64, &'static str, u64),
-    /// Which of all that were first in a line.
+    /// Its number among all that were first in a line.
     number: u64,
     waiting: VecDeque<Box<dyn Piece>>,
 }
@@ -55,7 +55,7 @@ pub struct Place {
     number: u64,
 }
 
-/// How long one is first while others wait (Q3).
+/// The time for which a work is first while others wait (Q3).
 const FIRST_NS: u64 = 5_000_000_000;
 
 /// The number of a line: a command's name or a script's digest, a database, and a key.
@@ -66,7 +66,7 @@ pub fn kind(name: &[u8], db: usize, key: Option<&[u8]>) -> u64 {
 }
 
 impl Lines {
-    /// None yet. `post` tells a loop whose work is first.
+    /// No lines yet. `post` tells a loop whose work is first.
     pub fn new(post: Post) -> Arc<Lines> {
         Arc::new(Lines {
             count: AtomicUsize::new(0),
@@ -77,13 +77,13 @@ impl Lines {
         })
     }
 
-    /// Works that stand in lines and wait: at most one a client.
+    /// Number of works that wait in lines, at most one a client.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Lets work pass that is about to open its snapshot, unless it has to wait in the line of its kind: then
-    /// it comes back by [`Letter::First`]. Work that has lost a race opens a line if there is none.
+    /// Lets work pass that is about to open its snapshot, unless it has to wait in the line of its kind.
+    /// Waiting work comes back by [`Letter::First`]. Work that has lost a race opens a line if there is none.
     pub fn stand<L: Long>(self: &Arc<Lines>, mut work: Box<L>) -> Option<Box<L>> {
         let attempt = work.attempt();
         let lost = attempt.races.lost > 0;
@@ -130,7 +130,7 @@ impl Lines {
         Some(next)
     }
 
-    /// Lets the next go on where one has been first for long (Q3). Called now and then. Cost: O(lines).
+    /// Lets the next go on where a work has been first for long (Q3). Called now and then. Cost: O(lines).
     pub fn tend(self: &Arc<Lines>, now_ns: u64) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;

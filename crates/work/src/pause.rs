@@ -1,4 +1,4 @@
-//! CLIENT PAUSE: until when commands wait, and what waits.
+//! CLIENT PAUSE: its end, and the commands that wait for it.
 
 use command::{Command, facts};
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 /// See the module.
 #[derive(Default)]
 pub struct Pause {
-    /// 0: there is none. Else when it ends (milliseconds since 1970), shifted, and in the last bit whether it
-    /// is one of writes only.
+    /// 0 without a pause. Else its end (milliseconds since 1970), shifted. The last bit says that it holds
+    /// only writes.
     word: AtomicU64,
-    /// Long writes on their way that it holds.
+    /// Number of long writes on their way that it holds.
     pub held: AtomicUsize,
-    /// Clients whose command it holds.
+    /// Number of clients whose command it holds.
     postponed: Arc<AtomicUsize>,
-    /// No long commit may be decided, for another reason.
+    /// No long commit may be decided for another reason ([`Pause::stop_commits`]).
     commits_stopped: AtomicBool,
 }
 
@@ -33,7 +33,7 @@ impl Pause {
         self.word.load(Ordering::Acquire) != 0
     }
 
-    /// A longer or stricter pause is not weakened by a later one.
+    /// Begins a pause. A longer or stricter pause is not weakened by a later one.
     pub fn set(&self, until_ms: u64, writes_only: bool) {
         let _ = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
             let (until_ms, writes_only) = match word {
@@ -48,18 +48,18 @@ impl Pause {
         self.word.store(0, Ordering::Release);
     }
 
-    /// Ends it if its time is over; true if it goes on.
+    /// Ends it if its time is over. True if it goes on.
     #[inline]
     pub fn goes_on(&self, now_ms: u64) -> bool {
         let word = self.word.load(Ordering::Acquire);
         if word != 0 && word >> 1 <= now_ms {
-            // Not another one that began meanwhile.
+            // A pause that began meanwhile is not ended.
             let _ = self.word.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
         }
         word >> 1 > now_ms
     }
 
-    /// Lets no long commit be decided, or lets them again. What is held goes on when a loop looks again.
+    /// Stops the decisions of long commits, or allows them again. Held work goes on when a loop looks again.
     pub fn stop_commits(&self, stopped: bool) {
         self.commits_stopped.store(stopped, Ordering::Release);
     }
@@ -76,25 +76,27 @@ impl Pause {
         self.word.load(Ordering::Acquire) >> 1
     }
 
-    /// Until when it holds what commands (milliseconds since 1970; only those that write?), if it goes on.
+    /// The end of the pause (milliseconds since 1970), and whether it holds only writes. `None`: there is no
+    /// pause.
     #[inline]
     pub fn state(&self, now_ms: u64) -> Option<(u64, bool)> {
         let word = self.word.load(Ordering::Acquire);
         (word >> 1 > now_ms).then_some((word >> 1, word & 1 == 1))
     }
 
-    /// Clients that wait for its end: with a command that has not run, or a long write that is not committed.
+    /// Number of clients that wait for its end: with a command that has not run, or a long write that is not
+    /// committed.
     pub fn waiting(&self) -> usize {
         self.postponed.load(Ordering::Relaxed) + self.held.load(Ordering::Relaxed)
     }
 
-    /// One more client whose command it holds.
+    /// Counts one more client whose command it holds.
     pub fn postpone(&self) -> Postponed {
         self.postponed.fetch_add(1, Ordering::Relaxed);
         Postponed(self.postponed.clone())
     }
 
-    /// Whether this command must wait. `queued_writes`: what EXEC is to run has writes.
+    /// Whether this command must wait. `queued_writes` says whether the queue of an EXEC has writes.
     #[inline]
     pub fn holds(&self, command: &Command, queued_writes: impl FnOnce() -> bool, now_ms: u64) -> bool {
         if !self.goes_on(now_ms) {

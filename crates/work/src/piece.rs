@@ -6,9 +6,9 @@
 //!                              └─► desk: what changed, what ran, what else begins: the caller sees to it
 //! ```
 //!
-//! - E1: a piece does what takes some 10 µs, and says what is left.
-//! - E2: a piece tells nobody what it changed: it puts that on the desk. The caller tells it, and delivers
-//!   the reply then (exec X3).
+//! - E1: a slice of a piece takes some 10 µs, and says what is left.
+//! - E2: a piece tells nobody of its changes: it puts them on the desk. The caller tells them, and then
+//!   delivers the reply (exec X3).
 //! - E3: a piece that belongs to no thread and no line is in one place: a loop's queue, its waiting room, or
 //!   a letter.
 
@@ -23,7 +23,7 @@ use resp::OwnedArgs;
 use std::any::Any;
 use std::sync::Arc;
 
-/// Whose work it is: client, command, loop.
+/// The owner of a work: client, command, loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Who {
     pub client: u64,
@@ -37,17 +37,17 @@ pub trait Piece: Send {
     /// Does the next slice.
     fn advance(self: Box<Self>, desk: &mut Desk<'_>) -> Step;
 
-    /// Its client, command and loop; the default: nobody's.
+    /// Its client, command and loop. By default it has none.
     fn who(&self) -> Who {
         Who::default()
     }
 
-    /// Whether it may yet decide to change something: CLIENT PAUSE holds it.
+    /// Whether it may yet decide to change something. If so, CLIENT PAUSE holds it.
     fn is_open(&self) -> bool {
         false
     }
 
-    /// Whether nobody wants it any more: it is to end.
+    /// Whether no client wants it any more. If so, it has to end.
     fn is_useless(&self) -> bool {
         false
     }
@@ -57,12 +57,12 @@ pub trait Piece: Send {
         false
     }
 
-    /// Where its time went, if somebody is told that.
+    /// The account of its time, if its client is told that.
     fn spent(&mut self) -> Option<&mut Spent> {
         None
     }
 
-    /// It is the first of its line now.
+    /// Makes it the first of its line.
     fn stands_first(&mut self, _: crate::lines::Place) {}
 
     /// Whether a test holds it where it is (`stdx::points`).
@@ -75,7 +75,7 @@ pub trait Piece: Send {
 pub enum Step {
     /// There is more to do.
     More(Box<dyn Piece>),
-    /// It goes on at once, but what it changed is told before.
+    /// It goes on at once, but its changes are told before.
     Tell(Box<dyn Piece>),
     /// It waits for a place, with this ticket (`snapshots/places.rs`).
     Queued(u64, Box<dyn Piece>),
@@ -83,7 +83,7 @@ pub enum Step {
     Held(Box<dyn Piece>),
     /// It is over, or goes on elsewhere: on a thread, or in a line.
     Over(Option<Delivery>),
-    /// It found nothing: its client is to wait.
+    /// It found nothing, so its client waits.
     Waits(Box<Wait>),
 }
 
@@ -92,13 +92,13 @@ pub struct Delivery {
     pub client: u64,
     pub bytes: Vec<u8>,
     pub stream: Option<Box<dyn Stream>>,
-    /// Where its time went.
+    /// The account of its time.
     pub spent: Option<Box<Spent>>,
-    /// EXEC: the database it leaves its client in.
+    /// EXEC: the database that its client is left in.
     pub selected: Option<usize>,
 }
 
-/// A job found nothing for a command that waits.
+/// The wait of a blocking command whose job found nothing.
 pub struct Wait {
     pub client: u64,
     pub command: &'static Command,
@@ -130,26 +130,26 @@ pub struct Tray {
     pub begun: Vec<Box<dyn Piece>>,
 }
 
-/// Where a piece does a slice: what it may use of its loop.
+/// The desk at which a piece does a slice: the parts of its loop that it may use.
 pub struct Desk<'a> {
     pub work: &'a Arc<Work>,
     pub loop_id: usize,
     /// Wall clock of the turn.
     pub now_ms: u64,
     pub tray: Tray,
-    /// Whose doing a word of `stdx::doing` tells of.
+    /// The client and command that a word of `stdx::doing` stands for.
     pub doer: &'a dyn Fn(u64) -> Option<(u64, &'static str)>,
     /// The loop itself, for kinds that know it.
     pub home: &'a mut dyn Any,
 }
 
 impl Desk<'_> {
-    /// To be told, in this order.
+    /// Adds changes to be told, in this order.
     pub fn tell(&mut self, changes: Changes) {
         self.tray.told.push(changes);
     }
 
-    /// These ran for a client.
+    /// Counts commands that ran for a client.
     pub fn count(&mut self, client: u64, tally: Tally) {
         self.tray.ran.push((client, tally));
     }
@@ -159,12 +159,12 @@ impl Desk<'_> {
         self.work.pause.stops_writes(self.now_ms)
     }
 
-    /// To whom a race was lost, if that is known; all attempts so far took so long.
+    /// The client to which a race was lost, if it is known, with the time of all attempts so far.
     pub fn lost_to(&self, by: u64, ns: u64) -> Option<Ahead> {
         (self.doer)(by).map(|(client, command)| (client, command, ns))
     }
 
-    /// Gives up what a client watched, in slices if that is much.
+    /// Gives up the keys that a client watched, in slices if they are many.
     pub fn forget(&mut self, mut watch: Watch) {
         if watch.forget_some(&self.work.keyspace, AT_A_STRETCH) {
             self.tray.begun.push(Box::new(watch));

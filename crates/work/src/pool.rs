@@ -1,13 +1,15 @@
 //! Threads for long work, made as they are needed: they stay, and take what was queued in order.
 //!
-//! - P1: a job finds a thread at once unless the most of them run. How many run at a time is not the pool's
-//!   affair: who has a thread takes turns (`stdx::turns`), so that a short job does not wait for long ones.
-//! - P2: the threads are demoted (`stdx::threads::demote`): an event loop that has something to do goes
+//! - P1: a job finds a thread at once unless the largest number of threads is at work. The pool does not
+//!   limit how many run at a time: threads take turns (`stdx::turns`), so that a short job does not wait for
+//!   long ones.
+//! - P2: the threads are demoted (`stdx::threads::demote`), so an event loop that has something to do goes
 //!   first.
-//! - P3: there are threads of both ranks (`crowd.rs`), and as many of each as there may be; a job goes to
-//!   those of the rank it has when it comes, unless there are none of it and none can be made.
-//! - P4: of those that sleep the one is woken that did something last: the others, with their interpreters,
-//!   stay out of the caches.
+//! - P3: there are threads of both ranks (`crowd.rs`), and a largest number of each. A job goes to threads of
+//!   the rank that it has when it comes. It goes to the others if there are none of its rank and none can be
+//!   made.
+//! - P4: among sleeping threads the one that worked last is woken. The others, with their interpreters, stay
+//!   out of the caches.
 
 use observe::crowd::Rank;
 use parking_lot::{Mutex, MutexGuard};
@@ -18,7 +20,7 @@ use std::thread::{self, Thread};
 
 struct Queue<J> {
     jobs: VecDeque<J>,
-    /// Threads without a job, also those that were woken for one.
+    /// Threads without a job, including those that were woken for one.
     idle: usize,
     /// Sleeping threads; the last to fall asleep is last.
     sleeping: Vec<Thread>,
@@ -29,7 +31,7 @@ struct Queue<J> {
 /// The threads of one rank and what waits for them.
 struct Ranked<J> {
     queue: Mutex<Queue<J>>,
-    /// Jobs in the queue, for who must not wait for its lock: a demoted thread may hold it.
+    /// Jobs in the queue, for readers that must not wait for its lock: a demoted thread may hold it.
     waiting: AtomicUsize,
 }
 
@@ -37,7 +39,7 @@ struct Ranked<J> {
 pub struct Pool<J> {
     /// The beginning of its threads' names.
     name: &'static str,
-    /// Threads of each rank at most.
+    /// Largest number of threads of each rank.
     most: usize,
     ranks: [Ranked<J>; 2],
 }
@@ -49,7 +51,7 @@ pub struct Taker<J> {
 }
 
 impl<J: Send + 'static> Pool<J> {
-    /// An empty one.
+    /// A pool without threads.
     pub fn new(name: &'static str, most: usize) -> Arc<Pool<J>> {
         let queue =
             || Queue { jobs: VecDeque::new(), idle: 0, sleeping: Vec::new(), threads: 0, ended: false };
@@ -61,8 +63,8 @@ impl<J: Send + 'static> Pool<J> {
         &self.ranks[rank as usize]
     }
 
-    /// Queues a job; `work` is what a thread does that has to be made for it. Cost: microseconds; some 50
-    /// with a new thread.
+    /// Queues a job. A thread that has to be made for it runs `work`. Cost: microseconds; some 50 with a new
+    /// thread.
     pub fn submit(self: &Arc<Self>, job: J, rank: Rank, work: impl FnOnce(&Taker<J>) + Send + 'static) {
         let ranked = self.of(rank);
         let mut queue = ranked.queue.lock();
@@ -83,7 +85,7 @@ impl<J: Send + 'static> Pool<J> {
         sleeper.into_iter().for_each(|thread| thread.unpark());
     }
 
-    /// One thread more. That the system refuses is bearable as long as there is one.
+    /// Makes one more thread. If the system refuses, that is bearable as long as there is one.
     fn spawn(
         self: &Arc<Self>,
         rank: Rank,
@@ -110,7 +112,7 @@ impl<J: Send + 'static> Pool<J> {
         self.ranks.iter().map(|ranked| ranked.waiting.load(Ordering::Relaxed)).sum()
     }
 
-    /// Lets all threads end that have done what they do.
+    /// Ends all threads after their current jobs.
     pub fn end(&self) {
         for ranked in &self.ranks {
             let mut queue = ranked.queue.lock();
@@ -134,7 +136,7 @@ impl<J> Ranked<J> {
 }
 
 impl<J> Taker<J> {
-    /// Waits for the next job; none when the pool has ended. Cost: O(threads) for one that was woken.
+    /// Waits for the next job. `None`: the pool has ended. Cost: O(threads) for a thread that was woken.
     pub fn take(&self) -> Option<J> {
         let me = thread::current();
         let ranked = &self.pool.ranks[self.rank as usize];

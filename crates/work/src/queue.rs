@@ -4,9 +4,9 @@
 //! chunks: [ words: SET k v INCR n …   entries: (SET, from 0) (INCR, from 3) … ] [ … ]     256 commands each
 //! ```
 //!
-//! - Q1: nothing of it is ever copied or freed as a whole on a loop: chunks are handed over, and freed by the
+//! - Q1: nothing of it is ever copied or freed as a whole on a loop. Chunks are handed over, and freed by the
 //!   reclaimer.
-//! - Q2: what EXEC has to know of the commands is counted as they come.
+//! - Q2: the facts that EXEC needs of the commands are counted as they come.
 //!
 //! Cost: `push` O(words), no allocation for most commands; `at` O(1).
 
@@ -18,11 +18,11 @@ use stdx::budget::{Budget, Full, Holding};
 
 /// Commands of a chunk.
 const CHUNK: usize = 256;
-/// A command of so many bytes or words has an allocation of its own.
+/// Bytes or words from which on a command has an allocation of its own.
 const OWN: usize = 1024;
 /// Bytes of a command besides its words.
 const ENTRY: usize = size_of::<Entry>();
-/// So many databases may be emptied under locks.
+/// Largest number of databases emptied under locks.
 const FLUSHES: usize = 4;
 /// Chunks from which on they are freed elsewhere.
 const MANY: usize = 4;
@@ -43,12 +43,12 @@ pub struct Queue {
     sets: usize,
     /// Commands up to the last that looks for scripts and functions.
     looked_until: usize,
-    /// EVAL and its kin, and of these the calls of functions.
+    /// EVAL and its kin, and the calls of functions among them.
     scripts: usize,
     functions: usize,
     /// Commands that may need more memory.
     hungry: usize,
-    /// Commands that take as long as the keyspace is large.
+    /// Commands whose time grows with the keyspace.
     tours: usize,
     /// Commands that exchange or empty databases: some microseconds each.
     flushes: usize,
@@ -56,7 +56,7 @@ pub struct Queue {
     slow: usize,
     /// PUBLISH.
     published: usize,
-    /// Bytes nobody else keeps, of what work may hold.
+    /// Bytes that only the queue keeps, taken from the budget of work.
     own: usize,
     holding: Holding,
 }
@@ -83,7 +83,7 @@ struct Entry {
 }
 
 enum Words {
-    /// From this word of the chunk on, so many.
+    /// Words of the chunk: the first, and their number.
     Here(u32, u32),
     Own(Arc<OwnedArgs>),
 }
@@ -122,7 +122,7 @@ impl Queue {
         self.bytes
     }
 
-    /// Holds memory for what is queued. `Full`: there is no room for so much.
+    /// Holds memory for the queued words. Errors: `Full`, the budget has no room.
     pub fn hold(&mut self, work: &Arc<Budget>) -> Result<(), Full> {
         self.holding.set(work, self.own as u64)
     }
@@ -132,7 +132,7 @@ impl Queue {
         self.writes > 0
     }
 
-    /// Whether it is refused while memory is short.
+    /// Whether it has a command that is refused while memory is short.
     #[inline]
     pub fn is_denied_oom(&self) -> bool {
         self.hungry > 0
@@ -144,13 +144,13 @@ impl Queue {
         self.keyed == self.len
     }
 
-    /// Whether the `i`-th command changes which scripts and functions there are, and one behind it may look
-    /// for them. `drafted`: one before it did.
+    /// Whether the `i`-th command changes the scripts or functions, and a later one may look for them.
+    /// `drafted`: an earlier one changed them.
     pub fn changes_code(&self, i: usize, drafted: bool) -> bool {
         (drafted || i < self.looked_until) && self.at(i).0.is(facts::CHANGES_CODE)
     }
 
-    /// Whether only running it shows how long it takes.
+    /// Whether its time shows only when it runs.
     #[inline]
     pub fn is_open_ended(&self) -> bool {
         self.looked_until + self.tours > 0 || self.flushes > FLUSHES
@@ -179,13 +179,13 @@ impl Queue {
         self.sets == self.len
     }
 
-    /// Adds a command. `kept`: its words, if somebody keeps them anyway.
+    /// Adds a command. `kept` are its words, if they are kept anyway.
     pub fn push(&mut self, command: &'static Command, args: Args<'_>, kept: Option<Arc<OwnedArgs>>) {
         let bytes = kept.as_ref().map_or_else(|| args.bytes(), |kept| kept.mem_bytes());
         self.len += 1;
         self.words += args.len();
         self.bytes += bytes + 16 * args.len();
-        // Every share has a part that is granted whatever the rest holds, so the words of one queue are one
+        // Every share has a part that is granted whatever others hold, so the words of one queue are one
         // share.
         kept.iter().for_each(|kept| kept.give_up_share());
         self.own += ENTRY + bytes + 8 * args.len();
@@ -237,8 +237,8 @@ impl Queue {
         self.chunks[i / CHUNK].at(i % CHUNK)
     }
 
-    /// The words of the `i`-th command, if they are many: whoever keeps them takes a share. Panics past the
-    /// end.
+    /// The words of the `i`-th command, if they are many. A caller that keeps them takes a share. Panics past
+    /// the end.
     #[inline]
     pub fn kept(&self, i: usize) -> Option<Arc<OwnedArgs>> {
         match &self.chunks[i / CHUNK].entries[i % CHUNK].words {

@@ -1,4 +1,4 @@
-//! Races: how often a long commit was lost to others' writes, and the protection it earns so (job J3).
+//! Races: the losses of a long commit to other writes, and the protection it earns by them (job J3).
 
 use keyspace::{Keyspace, Protection};
 use observe::waits::{Ahead, Spent};
@@ -6,20 +6,20 @@ use std::sync::Arc;
 
 /// Lost races from which on a commit is protected (job J3).
 pub(crate) const PROTECT_FROM: u32 = 3;
-/// How long an attempt is protected.
+/// Milliseconds for which an attempt is protected.
 const PROTECTED_MS: u64 = 50;
 /// Lost races from which on it is protected for as long as it takes.
 const INSIST_FROM: u32 = 8;
-/// And for so long at least.
+/// The least of that time, in milliseconds.
 const INSISTS_MS: u64 = 1000;
 
 /// The attempts of a long commit.
 #[derive(Default)]
 pub struct Races {
     pub lost: u32,
-    /// To whom the last was lost, and how long all that were took.
+    /// The client to which the last race was lost, and the time of all lost attempts.
     pub lost_to: Option<Ahead>,
-    /// When the first attempt began: the older of two long commits wins.
+    /// The begin of the first attempt: the older of two long commits wins.
     pub age: u64,
     /// An attempt has ended by an alarm.
     pub doomed: bool,
@@ -41,17 +41,18 @@ impl Races {
         }
     }
 
-    /// Adds them to what is told of its time.
+    /// Adds the races to the account of its time.
     pub fn told(&self, spent: Spent) -> Spent {
         Spent { lost: self.lost, lost_to: self.lost_to, ..spent }
     }
 
-    /// It is over: writers of its keys need not wait for what is freed of it in its own time (J3).
+    /// Ends its protection: writers of its keys need not wait for memory that is freed later (J3).
     pub fn end(&mut self) {
         self.protection = None;
     }
 
-    /// Another race was lost, all attempts so far took so long: raises the protection it has earned (J3).
+    /// Counts another lost race, and raises the protection that the commit has earned (J3). All attempts so
+    /// far took `took_ns`.
     pub fn lose(&mut self, keyspace: &Arc<Keyspace>, client: u64, now_ms: u64, took_ns: u64) {
         self.lost += 1;
         self.protection = None;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use stdx::hash::hash_bytes;
 use stdx::points::{self, Point};
 
-/// Which keys are asked for.
+/// The keys that are asked for.
 pub enum Asked {
     /// Database and name.
     Named(Vec<(usize, Box<[u8]>)>),
@@ -26,32 +26,32 @@ impl Asked {
     }
 }
 
-/// Keys of an active snapshot to be read, and who waits for them.
+/// Keys of an active snapshot to be read, and the thread that waits for them.
 pub struct ReadKeys {
     pub lsn: keyspace::Lsn,
-    /// When that counts as use of the keys asked for, if it does.
+    /// The time at which the keys count as used, if they do.
     pub used_ms: Option<u64>,
     pub asked: Asked,
     /// The values of the named ones.
     pub found: Vec<Option<Owned>>,
     /// The values of the words' keys.
     pub batches: KeyBatches,
-    /// How many keys around the first are read along with it, up to which hash, and what they are.
+    /// The number of keys around the first to read along with it, the hash up to which they go, and the keys.
     pub near: usize,
     pub until: u64,
     pub around: Around,
-    /// Instead of keys: part of the whole (database, from where, about how many keys).
+    /// A part of the whole in place of keys: database, first hash, and about how many keys.
     pub part: Option<(usize, u64, usize)>,
     pub chunk: Chunk,
-    /// It could not be read: a mistake in the program.
+    /// It could not be read, because of a mistake in the program.
     pub broken: bool,
     pub reply: Arc<Answer<Box<ReadKeys>>>,
 }
 
-/// Neighbours read at a stretch: some 10 µs.
+/// Neighbours read at a stretch, some 10 µs.
 const NEAR_AT_ONCE: usize = 100;
 
-/// Part of the hash order from the first key on, to before `to`, and all keys in it.
+/// A part of the hash order, from the first key on to before `to`, with all keys in it.
 #[derive(Default)]
 pub struct Around {
     pub to: u64,
@@ -59,7 +59,7 @@ pub struct Around {
 }
 
 impl ReadKeys {
-    /// Reads some more; true when all is read. Cost: O(count + near).
+    /// Reads some more. True when all is read. Cost: O(count + near).
     pub(crate) fn read_some(&mut self, keyspace: &Keyspace, count: usize) -> bool {
         if let Some((db, position, want)) = self.part {
             return keyspace.extend_chunk(self.lsn, db, position, want, &mut self.chunk);
@@ -80,7 +80,7 @@ impl ReadKeys {
         end == self.asked.len() && self.read_around(keyspace)
     }
 
-    /// Reads some of what stands near the first key; true when that is enough.
+    /// Reads some of the keys near the first one. True when that is enough.
     fn read_around(&mut self, keyspace: &Keyspace) -> bool {
         let Asked::Named(keys) = &self.asked else { return true };
         let Some((db, first)) = keys.first().filter(|_| self.near > 0) else { return true };
@@ -88,13 +88,13 @@ impl ReadKeys {
         let from = if around.to == 0 { hash_bytes(first) } else { around.to };
         let before = around.keys.len();
         around.to = keyspace.read_near(self.lsn, *db, from, NEAR_AT_ONCE, &mut around.keys);
-        // Nothing is read where too much is going on.
+        // Nothing is read where too many commits are under way.
         let stuck = around.to == from || around.to >= self.until;
         self.near = self.near.saturating_sub((around.keys.len() - before).max(NEAR_AT_ONCE / 4));
         stuck || self.near == 0
     }
 
-    /// Gives it back to who asked.
+    /// Gives the keys to the thread that asked.
     pub fn answer(self: Box<Self>) {
         let reply = self.reply.clone();
         reply.put(self);
@@ -117,7 +117,7 @@ impl Piece for ReadKeys {
     }
 }
 
-/// Where a thread waits for what it asked for.
+/// The place where a thread waits for its answer.
 pub struct Answer<T> {
     slot: Mutex<Option<T>>,
     came: Condvar,
@@ -135,7 +135,7 @@ impl<T> Answer<T> {
         self.came.notify_one();
     }
 
-    /// Waits for the answer; None if it does not come within a second.
+    /// Waits for the answer. `None`: it did not come within a second.
     pub fn wait(&self) -> Option<T> {
         let mut slot = self.slot.lock();
         while slot.is_none() {

@@ -1,4 +1,4 @@
-//! Snapshots: which work may hold one, for how long, and how a holder is ended that keeps its own for too
+//! Snapshots: the work that may hold one, for how long, and the end of a holder that keeps its own for too
 //! long.
 //!
 //! ```text
@@ -7,12 +7,13 @@
 //!                                       ──too old, too large──► revoked: an error, or the client is cut
 //! ```
 //!
-//! - P1: who gets a place, and who gives one up, `snapshots/places.rs` says. Only loops take its lock.
-//! - P2: whoever waited is told for how long, and who had the oldest snapshot then, also when that one's
-//!   client has gone.
-//! - P3: replies that stream hold no snapshot but values; what of those lives for them alone is counted with
-//!   what is kept for snapshots, and their clients are cut off when it is too much or for too long.
-//! - P4: a value lives for streamed replies alone if as many of them hold it as it has owners.
+//! - P1: `snapshots/places.rs` decides which work gets a place, and which gives one up. Only loops take its
+//!   lock.
+//! - P2: work that waited is told for how long, and which work had the oldest snapshot then, also when the
+//!   client of that one has gone.
+//! - P3: replies that stream hold values, not a snapshot. Values that live for them alone are counted with
+//!   those kept for snapshots. Clients are cut off when these are too many or too old.
+//! - P4: a value lives for streamed replies alone if they are all of its owners.
 
 mod places;
 
@@ -31,10 +32,10 @@ pub struct Snapshots {
     keyspace: Arc<Keyspace>,
     post: Post,
     places: Mutex<places::Table>,
-    /// The loop of somebody who waits, plus one; 0: nobody does. A demoted thread asks, and takes no lock a
-    /// loop may want.
+    /// The loop of a work that waits, plus one; 0 if none does. A demoted thread reads it, and takes no lock
+    /// that a loop may want.
     some_loop: AtomicUsize,
-    /// Per loop: what replies that are being streamed keep alive, as of its last look.
+    /// The values that replies being streamed keep alive, per loop, as of its last look.
     streams: Mutex<Vec<Vec<Streamed>>>,
     streamed: AtomicU64,
     pub revoked_old: AtomicU64,
@@ -52,12 +53,12 @@ pub struct Usage {
     pub jobs_waiting: usize,
     pub scripts_waiting: usize,
     pub walks_waiting: usize,
-    /// How often work was asked to give way.
+    /// Number of times that work was asked to give way.
     pub gave_way: u64,
 }
 
 impl Snapshots {
-    /// Snapshots of a keyspace. `post` tells a loop that it is its turn.
+    /// The snapshots of a keyspace. `post` tells a loop that its turn has come.
     pub fn new(keyspace: Arc<Keyspace>, post: Post) -> Snapshots {
         Snapshots {
             keyspace,
@@ -73,8 +74,8 @@ impl Snapshots {
         }
     }
 
-    /// A snapshot for a client's long work, if it is its turn; else it queues up and is told by
-    /// [`Letter::Snapshot`]. `queued`: it waits already.
+    /// A snapshot for a client's long work, if it is its turn. Else the work queues up and is told by
+    /// [`Letter::Snapshot`]. `queued` is its ticket if it waits already.
     pub fn open(&self, loop_id: usize, asker: Asker, queued: &mut Option<Queued>) -> Option<Snapshot> {
         let began_ns = stdx::clock::mono_ns();
         let mut places = self.swept();
@@ -102,7 +103,7 @@ impl Snapshots {
         snapshot
     }
 
-    /// A snapshot if there is a place and nobody waits.
+    /// A snapshot, if there is a place and no work waits.
     pub(crate) fn try_open(&self, asker: Asker) -> Option<Snapshot> {
         let began_ns = stdx::clock::mono_ns();
         let mut places = self.swept();
@@ -122,7 +123,7 @@ impl Snapshots {
         self.some_loop.store(places.some_loop().map_or(0, |id| id + 1), SeqCst);
     }
 
-    /// The ticket of who gets the next place, if that is of this loop; else another loop is told.
+    /// The ticket of the next work to get a place, if it is of this loop. Another loop is told.
     pub(crate) fn next_of(&self, loop_id: usize) -> Option<u64> {
         if self.some_loop.load(SeqCst) == 0 {
             return None;
@@ -135,14 +136,14 @@ impl Snapshots {
         None
     }
 
-    /// One that waited is over.
+    /// Takes a waiting work out.
     pub fn leave(&self, ticket: u64) {
         let mut places = self.places.lock();
         places.leave(ticket, false);
         self.note_waiting(&places);
     }
 
-    /// The loop of somebody who waits, if anybody does.
+    /// The loop of a work that waits, if one does.
     fn some_loop(&self) -> Option<usize> {
         self.some_loop.load(SeqCst).checked_sub(1)
     }
@@ -152,17 +153,17 @@ impl Snapshots {
         self.places.lock().whose(client)
     }
 
-    /// Stops the long work of a client: it was killed, or has gone.
+    /// Stops the long work of a client that was killed or has gone.
     pub fn stop(&self, client: u64) {
         self.places.lock().stop(client);
     }
 
-    /// How many wait for a place.
+    /// Number of works that wait for a place.
     pub fn waiting(&self) -> usize {
         self.places.lock().all_waiting()
     }
 
-    /// How the places are used. O(places).
+    /// The usage of the places. O(places).
     pub fn usage(&self) -> Usage {
         let places = self.swept();
         let [jobs, scripts, walks] = [Class::Job, Class::Script, Class::Walk].map(|class| places.held(class));
@@ -171,7 +172,7 @@ impl Snapshots {
         Usage { jobs, scripts, walks, jobs_waiting, scripts_waiting, walks_waiting, gave_way: places.asked }
     }
 
-    /// Takes what a loop's streamed replies keep alive.
+    /// Notes the values that a loop's streamed replies keep alive.
     pub fn note_streams(&self, loop_id: usize, found: Vec<Streamed>) {
         let mut streams = self.streams.lock();
         if streams.len() <= loop_id {
@@ -182,7 +183,7 @@ impl Snapshots {
         drop(old);
     }
 
-    /// Bytes that live only for replies that are being streamed, at most.
+    /// Largest number of bytes that live only for replies being streamed.
     pub fn streamed(&self) -> u64 {
         self.streamed.load(Relaxed)
     }
@@ -208,21 +209,20 @@ impl Snapshots {
 pub struct Streamed {
     pub client: u64,
     pub loop_id: usize,
-    /// By the wall clock.
+    /// The begin of the reply, by the wall clock.
     pub since_ms: u64,
     pub held: command::Held,
 }
 
 /// Least size of a value that is looked at.
 const LARGE: usize = 64 * 1024;
-/// A reply that is streamed for less long is not looked at: loops look ten times a second, each at its own
-/// time.
+/// Age from which on a streamed reply is looked at. Loops look ten times a second, each at its own time.
 const SETTLED_MS: u64 = 1000;
 
 impl Snapshots {
-    /// Frees what nobody reads any more, and ends those who keep too much of it, or for too long: these
-    /// clients lose their snapshots. Called by one loop, now and then. Cost: O(shards), and O(n) for n
-    /// replies that are being streamed.
+    /// Frees what is not read any more, and revokes the snapshots of clients that keep too much, or for too
+    /// long. Called by one loop, now and then. Cost: O(shards), and O(n) for n replies that are being
+    /// streamed.
     pub fn tend(&self, limits: Limits, mono_ms: u64, now_ms: u64) -> Vec<u64> {
         let kept = self.tend_streams(limits, now_ms);
         let revoked = self.keyspace.limit_snapshots(mono_ms, limits, kept);
@@ -244,13 +244,13 @@ impl Snapshots {
         places.stop_useless();
         places.press(stdx::clock::mono_ns());
         drop(places);
-        // A place that nobody was told of.
+        // A place of which no loop was told.
         self.closed();
         ended
     }
 
-    /// Cuts off clients that read something too slowly that lives only for that (P3). Gives the bytes that
-    /// do.
+    /// Cuts off clients that read too slowly a value that lives only for them (P3). Returns the bytes of such
+    /// values.
     fn tend_streams(&self, limits: Limits, now_ms: u64) -> u64 {
         let only = self.only_streamed(now_ms);
         let mut roots: HashMap<usize, u64> = HashMap::new();
@@ -287,7 +287,7 @@ impl Snapshots {
         (self.post)(one.loop_id, Letter::Kill(one.client));
     }
 
-    /// Has the loop of somebody who waits for a place look for the next. May be called by any thread.
+    /// Makes the loop of a work that waits for a place look for the next one. May be called by any thread.
     pub fn closed(&self) {
         if let Some(loop_id) = self.some_loop() {
             (self.post)(loop_id, Letter::Snapshot);

@@ -65,7 +65,7 @@ impl Loop {
         Loop { work, home, letters }
     }
 
-    /// The letters it got since it was asked last.
+    /// The letters that came since the last call.
     pub(crate) fn letters(&self) -> Vec<Letter> {
         std::mem::take(&mut *self.letters.lock())
     }
@@ -80,7 +80,7 @@ impl Loop {
         self.home.works.load().0
     }
 
-    /// Somebody's command, under the locks of its keys.
+    /// Runs another client's command, under the locks of its keys.
     pub(crate) fn run(&mut self, words: &[&[u8]]) {
         let ((command, handler), args) = (handler(words), OwnedArgs::from_slices(words));
         let (keyspace, now_ms) = (&self.work.keyspace, self.now_ms());
@@ -94,23 +94,23 @@ impl Loop {
         drop(view.finish());
     }
 
-    /// Does something at its desk.
+    /// Runs a function with its desk.
     pub(crate) fn at_desk<T>(&mut self, f: impl FnOnce(&mut Desk<'_>) -> T) -> T {
         let (work, now_ms, tray) = (&self.work, self.now_ms(), Tray::default());
         f(&mut Desk { work, loop_id: 0, now_ms, tray, doer: &|_| None, home: &mut self.home })
     }
 
-    /// A piece begins.
+    /// Begins a piece.
     pub(crate) fn begin(&mut self, piece: Box<dyn Piece>) {
         drive::begin(&self.work, &mut self.home, piece);
     }
 
-    /// It takes a letter.
+    /// Takes a letter.
     pub(crate) fn receive(&mut self, letter: Letter, done: &mut Vec<Delivery>) {
         drive::receive(&self.work, &mut self.home, letter, done);
     }
 
-    /// The clients that are answered when there is nothing left to do. In no order: works take turns by the
+    /// The clients that are answered when there is nothing left to do, in no order: works take turns by the
     /// clock.
     pub(crate) fn answered(&mut self) -> Vec<u64> {
         let mut done = Vec::new();
@@ -122,7 +122,7 @@ impl Loop {
         clients
     }
 
-    /// Does what there is to do until somebody is answered.
+    /// Works until a client is answered.
     pub(crate) fn until_delivered(&mut self) -> Delivery {
         let mut done = Vec::new();
         while done.is_empty() {

@@ -1,4 +1,4 @@
-//! WATCH: keys a client watches, and the mark that any touch of them sets.
+//! WATCH: the keys that a client watches, and the mark that any touch of them sets.
 
 use crate::piece::{Desk, Piece, Step};
 use crate::works::KEYS;
@@ -9,28 +9,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stdx::budget::Holding;
 
-/// Keys watched in one slice, and forgotten.
+/// Watched keys that are settled, or forgotten, in one slice.
 pub const AT_A_STRETCH: usize = 200;
 
 /// Keys of WATCH, and the mark that any touch of them sets.
 #[derive(Default)]
 pub struct Watch {
     pub dirty: Arc<AtomicBool>,
-    /// Database and key, and what was there. A tree, for it never grows by leaps.
+    /// Database and key, and the state that was there. It is a tree, which never grows by leaps.
     pub keys: BTreeMap<(usize, Box<[u8]>), Watched>,
-    /// Things that are watched besides, once EXEC has begun elsewhere.
+    /// Watched things besides keys, once EXEC has begun elsewhere.
     pub others: Option<Box<dyn Others>>,
-    /// About what they take, of what work may hold.
+    /// About the bytes that they take from the budget of work.
     pub bytes: usize,
     pub holding: Holding,
 }
 
 /// Watched things that are no keys of the keyspace.
 pub trait Others: Send {
-    /// Whether one of them was told to have changed.
+    /// Whether a change of one of them was told.
     fn are_marked(&self) -> bool;
 
-    /// Forgets so many; true if some are left.
+    /// Forgets so many. True if some are left.
     fn forget_some(&mut self, count: usize) -> bool;
 }
 
@@ -40,7 +40,7 @@ impl Watch {
         !self.keys.is_empty() && self.keys.contains_key(&(db, Box::from(key)))
     }
 
-    /// Whether a key was touched in a way that sets no mark; leaves the view at any database. O(keys).
+    /// Whether a key was touched in a way that sets no mark. Leaves the view at any database. O(keys).
     pub fn is_touched(&self, view: &mut View<'_>) -> bool {
         self.keys.iter().any(|((db, key), then)| {
             view.select(*db);
@@ -54,7 +54,7 @@ impl Watch {
         self.dirty.load(Ordering::Acquire) || self.others.as_ref().is_some_and(|others| others.are_marked())
     }
 
-    /// Forgets so many watched keys; true if some are left.
+    /// Forgets so many watched keys. True if some are left.
     pub fn forget_some(&mut self, keyspace: &Keyspace, count: usize) -> bool {
         for _ in 0..count {
             let Some(((db, key), _)) = self.keys.pop_last() else {
@@ -65,10 +65,10 @@ impl Watch {
         !self.keys.is_empty() || self.others.is_some()
     }
 
-    /// Has what decided long commits have still to write of watched keys written, [`AT_A_STRETCH`] keys at a
-    /// time; true if some are left. `last` is the last of them, `told` gets what is to be told. A snapshot
-    /// shows what was decided before it, but the watches' mark is set only when it is written: so this comes
-    /// between the snapshot and the look at the mark.
+    /// Folds decided long commits on watched keys, [`AT_A_STRETCH`] keys at a time. True if some are left.
+    /// `last` is the last key done, and `told` gets the changes to be told. A snapshot shows all that was
+    /// decided before it, but a watch's mark is set only by the fold. So this comes between the snapshot and
+    /// the look at the mark.
     ///
     /// Cost: O([`AT_A_STRETCH`] · log keys).
     pub fn settle_some(
@@ -98,7 +98,7 @@ impl Watch {
     }
 }
 
-/// Watched keys nobody watches any more.
+/// Watched keys that are given up, forgotten in slices.
 impl Piece for Watch {
     fn advance(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
         match self.forget_some(&desk.work.keyspace, KEYS) {

@@ -1,6 +1,6 @@
 //! The threads that run jobs.
 //!
-//! - W1: they are a pool's (`pool.rs`), which says when there are how many, and at which rank.
+//! - W1: they belong to a pool (`pool.rs`), which decides their number and rank.
 
 use crate::attempt::Long;
 use crate::job::Job;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use stdx::points::{self, Point};
 use stdx::turns::Turns;
 
-/// Threads at most: as many as there may be snapshots for long work, without which no job runs.
+/// Largest number of threads: that of snapshots for long work, without which no job runs.
 const THREADS: usize = keyspace::MAX_LONG;
 
 /// Tools of a thread, besides its jobs.
@@ -34,7 +34,8 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// No threads yet. `post` sends each job back to its loop, on the worker's thread.
+    /// Makes the workers, without threads yet. `post` sends each job back to its loop, on the worker's
+    /// thread.
     pub fn start(keyspace: Arc<Keyspace>, turns: Arc<Turns>, crowd: Arc<Crowd>, post: Post) -> Workers {
         let tools = Tools { keyspace, turns, running: Arc::default(), post };
         Workers { pool: Pool::new("worker", THREADS), crowd, tools }
@@ -61,7 +62,7 @@ impl Tools {
             bench.begin(&mut job.attempt.spent);
             let who = job.attempt.who;
             observe::waits::works_for(who.client);
-            // A job changes nothing but what it owns.
+            // A job changes only its own data.
             let run = stdx::panics::contain(|| {
                 points::reach(Point::JobStart);
                 {

@@ -3,9 +3,9 @@
 //!
 //! - L1: a slice ends after [`SLICE_NS`], between two batches of [`KEYS`] keys.
 //! - L2: pieces of work take turns, so that a small one does not wait for a large one.
-//! - L3: while CLIENT PAUSE stops writes no commit is decided: what is on its way stays as it is, its
-//!   snapshot open, and goes on when the pause ends. What has not begun to commit gives its place to those
-//!   who wait, and runs again.
+//! - L3: while CLIENT PAUSE stops writes, no commit is decided. A commit on its way stays as it is, with its
+//!   snapshot open, and goes on when the pause ends. Work that has not begun to commit gives its place to
+//!   those that wait, and runs again.
 
 use crate::lines::Lines;
 use crate::pause::Pause;
@@ -20,9 +20,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use stdx::budget::Budget;
 use stdx::turns::Turns;
 
-/// How long a slice may take.
+/// Time that a slice may take.
 pub const SLICE_NS: u64 = 50_000;
-/// Keys read or committed at a stretch: some 10 µs.
+/// Keys read or committed at a stretch, some 10 µs.
 pub const KEYS: usize = 32;
 
 /// The part of the server that the long work of all loops shares.
@@ -44,7 +44,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// No threads yet. `post` sends letters to the loops.
+    /// Makes the work, without threads yet. `post` sends letters to the loops.
     pub fn start(
         keyspace: Arc<Keyspace>,
         turns: Arc<Turns>,
@@ -81,7 +81,7 @@ pub struct Works {
     paused: Vec<(u64, Box<dyn Piece>)>,
     /// Work that waits for a place, by its ticket (`snapshots/places.rs`).
     waiting: BTreeMap<u64, Box<dyn Piece>>,
-    /// An empty one, for the next slice.
+    /// An empty tray for the next slice.
     tray: Tray,
 }
 
@@ -92,18 +92,18 @@ impl Works {
         !self.queue.is_empty()
     }
 
-    /// One more, behind all others (L2).
+    /// Adds a piece behind all others (L2).
     #[inline]
     pub fn push(&mut self, piece: Box<dyn Piece>) {
         self.queue.push_back(piece);
     }
 
-    /// One that keeps its place for the rest of a slice (L2).
+    /// Adds a piece that keeps its place for the rest of a slice (L2).
     pub fn push_front(&mut self, piece: Box<dyn Piece>) {
         self.queue.push_front(piece);
     }
 
-    /// The next whose turn it is.
+    /// The next piece in turn.
     pub fn pop(&mut self) -> Option<Box<dyn Piece>> {
         self.queue.pop_front()
     }
@@ -114,8 +114,8 @@ impl Works {
         self.paused.push((stdx::clock::mono_ns(), piece));
     }
 
-    /// Goes on with the pieces that CLIENT PAUSE held, if they may or have to. `stopped`: the pause goes on.
-    /// O(what is held).
+    /// Goes on with the pieces that CLIENT PAUSE held, if they may or have to. `stopped` says that the pause
+    /// goes on. O(pieces held).
     pub fn resume(&mut self, work: &Work, stopped: bool) {
         if self.paused.is_empty() {
             return;
@@ -154,7 +154,7 @@ impl Works {
         tickets.into_iter().filter_map(|ticket| Some((ticket, self.waiting.remove(&ticket)?))).collect()
     }
 
-    /// Pieces of work, and how many wait for a snapshot.
+    /// Number of pieces of work, and of those that wait for a snapshot.
     pub fn load(&self) -> (usize, usize) {
         (self.queue.len(), self.waiting.len())
     }
@@ -164,7 +164,7 @@ impl Works {
         std::mem::take(&mut self.tray)
     }
 
-    /// Gives it back, empty.
+    /// Gives the tray back, empty.
     pub(crate) fn put_tray(&mut self, tray: Tray) {
         self.tray = tray;
     }

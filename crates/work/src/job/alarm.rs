@@ -1,14 +1,14 @@
 //! Alarms: a long write is told at once that its attempt is in vain.
 //!
-//! That somebody changed what it read it would learn when it commits, at the end of all its work. So who has
-//! lost a race, or stands first in a line (`lines.rs`), has the first change of its keys ring; its attempt
-//! ends with the next charge, and the next one begins with nothing lost but a moment.
+//! A long write would learn only at its commit, at the end of all its work, that its keys were changed. So a
+//! write that has lost a race, or stands first in a line (`lines.rs`), sets an alarm on its keys. The first
+//! change of one of them ends the attempt with its next charge. The next attempt begins at once.
 //!
-//! - N1: it rings once for a job, and earns it no protection: else whoever goes on writing the same key would
-//!   be made to wait (job.rs J3) sooner than by attempts that run to their end. One that does not ring proves
-//!   nothing.
-//! - N2: it is set, and dropped, by a loop: the locks of its keys' shards are taken for it.
-//! - N3: only of few and short keys; of those that are written and not looked at none.
+//! - N1: an alarm rings once for a job, and earns it no protection (job J3). Else clients that go on writing
+//!   the same key would wait sooner than by attempts that run to their end. An alarm that does not ring
+//!   proves nothing.
+//! - N2: a loop sets it and drops it, for that takes the locks of its keys' shards.
+//! - N3: it covers only few and short keys, and no key that is written without being looked at.
 
 use crate::piece::Desk;
 use command::Command;
@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Keys of a command at most, and bytes of each.
+/// Largest number of keys of a command, and bytes of each.
 const KEYS: usize = 8;
 const KEY_BYTES: usize = 1024;
 
@@ -31,7 +31,8 @@ pub struct Alarm {
 }
 
 impl Alarm {
-    /// An alarm on the keys a command looks at: it sets `mark`. None if they are too many. Cost: O(keys).
+    /// Sets an alarm on the keys a command looks at. It rings by setting `mark`. `None`: they are too many.
+    /// Cost: O(keys).
     pub fn set(
         desk: &mut Desk<'_>,
         db: usize,
@@ -53,7 +54,7 @@ impl Alarm {
             let shards = Keyspace::shards_of([&**key]);
             let mut view = View::locked(&alarm.keyspace, shards, db, desk.now_ms);
             view.set_quiet(true);
-            // As for WATCH: what was decided before must not ring later.
+            // As for WATCH: changes that were decided before must not ring later.
             if view.has_intents() {
                 view.settle(&[(db, key)], false);
             }
@@ -63,7 +64,7 @@ impl Alarm {
         Some(alarm)
     }
 
-    /// Whose write made it ring: the first to one of its keys since that LSN, of which a snapshot is open.
+    /// The write that made it ring: the first to one of its keys since that LSN, of which a snapshot is open.
     /// O(keys).
     pub(crate) fn rung_by(&self, since: u64) -> u64 {
         let by = self.keys.iter().find_map(|key| self.keyspace.changed_by(self.db, key, since));
@@ -140,8 +141,8 @@ mod tests {
         }
     }
 
-    /// Somebody's command comes while such a job is about to run: how that ends, and the races lost in the
-    /// end.
+    /// Runs another client's command while such a job is about to run. Returns how that ends, and the races
+    /// lost in the end.
     fn meanwhile(theirs: &[&[u8]], words: &[&[u8]]) -> (bool, Vec<u8>, u32) {
         let mut its = with_list();
         let (mut job, mark) = lost_once(&mut its, words);

@@ -14,7 +14,7 @@ use stdx::hash::hash_bytes;
 use stdx::turns::Turn;
 
 impl Job {
-    /// A piece of work on the worker: tells the keys it needs, or runs.
+    /// Runs a piece of work on the worker: it names the keys it needs, or runs.
     pub fn run(&mut self, keyspace: &Keyspace, turn: &Turn) {
         let Some(mut overlay) = self.attempt.overlay.take() else { return };
         let Wanted { keys, found, asked } = std::mem::take(&mut self.read);
@@ -39,7 +39,7 @@ impl Job {
         self.attempt.keep(overlay, announce);
     }
 
-    /// Bytes of its overlay that count. What came with its words is held by them: a value that is stored as
+    /// Bytes of its overlay that count. Values that came with its words are held by them: a value stored as
     /// it came counts once.
     fn counted(&self, overlay: &mut Overlay) -> usize {
         let with_words = match &self.body {
@@ -49,8 +49,7 @@ impl Job {
         overlay.bytes().saturating_sub(with_words)
     }
 
-    /// Holds memory for what there is of it now and so many bytes more; false: it may not have so much (J8).
-    /// O(1).
+    /// Holds memory for its current bytes and so many more. False: the budget has no room (J8). O(1).
     fn hold(&mut self, overlay: &mut Overlay, more: usize) -> bool {
         let bytes = self.counted(overlay) + self.out.capacity() + more;
         self.attempt.hold(bytes).is_ok()
@@ -71,7 +70,7 @@ impl Job {
         let mut seen = std::collections::HashSet::new();
         for call in 0..self.body.len() {
             let (command, args) = self.body.at(call);
-            // MSET does not look at what it replaces.
+            // MSET does not look at the values that it replaces.
             if !command.is(command::facts::REPLACES) {
                 command.each_key(args, &mut |i, _| {
                     let hash = hash_bytes(args.at(i));
@@ -90,8 +89,8 @@ impl Job {
         Wanted::sorted(wanted)
     }
 
-    /// EXEC: whether a watched key was touched in a way that sets no mark: it expired, say. That it did not
-    /// is relied on. O(watched keys).
+    /// EXEC: whether a watched key was touched in a way that sets no mark, such as by expiry. The commit
+    /// relies on the answer. O(watched keys).
     fn watched_expired(&self, keyspace: &Keyspace, overlay: &mut Overlay, turn: &Turn) -> bool {
         let Some(watch) = &self.watch else { return false };
         let mut view = View::overlay(keyspace, overlay, self.db, self.now_ms);
@@ -196,7 +195,7 @@ impl Job {
         Ok(outcome)
     }
 
-    /// EXEC: a command took so long; its reply begins at `mark`.
+    /// EXEC: counts a command that took so long. Its reply begins at `mark`.
     fn count(&mut self, i: usize, mark: usize, ns: u64) {
         let (command, args) = self.body.at(i);
         let (error, tally) = (self.out.as_bytes()[mark..].strip_prefix(b"-"), &mut self.attempt.tally);
@@ -205,7 +204,7 @@ impl Job {
         tally.queued(command, args, ns);
     }
 
-    /// Hands the effects over, for those that follow the sequence. O(effects).
+    /// Hands its effects over, for the log and replicas. O(effects).
     pub(super) fn tells(&mut self) -> Announce {
         if self.effects.is_empty() {
             return None;

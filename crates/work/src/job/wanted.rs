@@ -1,9 +1,9 @@
-//! The keys a job needs: which they are, where their names stand, and what they were.
+//! The keys that a job needs: their names, and their values as they are read.
 
 use super::Body;
 use keyspace::{KeyBatches, Keyspace, Lsn, Owned};
 
-/// Bytes of a key that is to be read, and of the value that was found.
+/// Bytes of a key to be read, and of the value found.
 pub(super) const WANTED_BYTES: usize = size_of::<(u64, u32, Name)>() + size_of::<Option<Owned>>();
 
 /// Keys to be read.
@@ -17,7 +17,7 @@ pub struct Wanted {
     pub asked: KeyBatches,
 }
 
-/// Where a key's name stands.
+/// The place of a key's name.
 pub enum Name {
     /// This word of this call.
     Word(u32, u32),
@@ -31,7 +31,7 @@ impl Wanted {
         Wanted { keys, found, asked: KeyBatches::default() }
     }
 
-    /// Reads the next keys at a snapshot; true when all are. O(count).
+    /// Reads the next keys at a snapshot. True when all are read. O(count).
     pub(crate) fn read_some(
         &mut self,
         body: &Body,

@@ -1,11 +1,11 @@
-//! Places: who may have a snapshot for long work, and who gives one up when others wait.
+//! Places: the work that may have a snapshot, and the work that gives one up when others wait.
 //!
 //! ```text
 //! comes ──a place is free, nobody waits──► holder ──done, or ended──► free
 //!   └─► queue of its class ──it is next──────▲ └──asked to give way──► queue of those that gave way, to start over
 //! ```
 //!
-//! - H1: there are as many places as long snapshots, and none is kept free while somebody could take it. The
+//! - H1: there are as many places as long snapshots. None is kept free while waiting work could take it. The
 //!   class that holds fewest goes first.
 //! - H2: a holder keeps its place for [`KEPT_NS`], and twice as long after each time it gave way. Then, if
 //!   others wait, it is asked to give way. Nothing of it was applied, so it starts over, behind those who
@@ -13,15 +13,15 @@
 //! - H3: a class that holds fewer than [`SHARE`] places takes them from the one that holds most, else from
 //!   its own.
 //! - H4: while newcomers wait, only the [`ELDERS`] of a class that hold longest may use a doubled time. So at
-//!   least `SHARE - ELDERS` places come free in each `KEPT_NS`: a newcomer waits for as many of them as there
-//!   are before it.
-//! - H5: those that gave way have a queue of their own. It takes turns with the newcomers' until `ELDERS` of
-//!   the class hold places. Next of it are in turn who is first and who gave way least. Each is one of the
-//!   elders in the end and gets all of its doubled time, so work ends after as many rounds as it has
-//!   doublings. What had less time is not doubled.
+//!   least `SHARE - ELDERS` places come free in each `KEPT_NS`. A newcomer waits for as many of them as there
+//!   are newcomers before it.
+//! - H5: works that gave way have a queue of their own. It takes turns with the newcomers' queue until
+//!   `ELDERS` of the class hold places. The next of it is by turns the first, and the one that gave way
+//!   least. Each becomes one of the elders and gets all of its doubled time. So work ends after as many
+//!   rounds as it has doublings. The time of a work that was stopped early is not doubled.
 //! - H6: work whose client has gone is behind all others.
-//! - H7: a walk (KEYS, MGET) goes on by itself, whoever reads its reply, and is not asked. Walks hold
-//!   [`WALKS`] places at most.
+//! - H7: a walk (KEYS, MGET) goes on by itself, whether or not its reply is read, and is not asked. Walks
+//!   hold [`WALKS`] places at most.
 //!
 //! Cost: O(places), and O(log n) for n that wait.
 
@@ -32,19 +32,19 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// H1.
+/// Number of places (H1).
 pub const PLACES: usize = keyspace::MAX_LONG;
-/// H2.
+/// Time for which a place is kept (H2).
 const KEPT_NS: u64 = 100_000_000;
 /// 410 s: a snapshot is not kept for much longer (`snapshot-max-age`).
 const DOUBLINGS_MAX: u32 = 12;
-/// H3.
+/// Places of a class that it need not give to another (H3).
 const SHARE: usize = 24;
-/// H4, H5.
+/// Holders of a class that may use a doubled time (H4, H5).
 const ELDERS: usize = 8;
-/// H7.
+/// Largest number of places of walks (H7).
 const WALKS: usize = 16;
-/// Former holders whose names are kept, for who waited for them.
+/// Former holders whose names are kept, for works that waited for them.
 const FORMER: usize = PLACES;
 
 /// Kinds of long work that share the places.
@@ -60,14 +60,14 @@ pub enum Class {
 
 const CLASSES: [Class; 3] = [Class::Job, Class::Script, Class::Walk];
 
-/// A flag that tells long work to stop, and why.
+/// A flag that tells long work to stop, and the reason.
 #[derive(Clone, Default, Debug)]
 pub struct StopSign {
     /// The work looks at this while it runs.
     pub stop: Arc<AtomicBool>,
     /// It stops because others wait (H2).
     gives_way: Arc<AtomicBool>,
-    /// And had not had all of its doubled time (H4).
+    /// It stops before it had all of its doubled time (H4).
     early: Arc<AtomicBool>,
 }
 
@@ -76,8 +76,8 @@ impl StopSign {
         self.gives_way.load(Relaxed)
     }
 
-    /// How often it gave way in the end, if that was so many times before: what was not given its doubled
-    /// time has it yet.
+    /// The number of times it gave way, with this one, after so many before. A work that was stopped early
+    /// keeps the number, and so its doubled time.
     pub fn gave_way(&self, before: u32) -> u32 {
         before + u32::from(!self.early.load(Relaxed))
     }
@@ -97,14 +97,14 @@ pub struct Asker {
     pub info: Option<Arc<ClientInfo>>,
     pub command: &'static str,
     pub class: Class,
-    /// How often it gave way.
+    /// Number of times that it gave way.
     pub gave_way: u32,
     /// Set when its client goes.
     pub gone: Option<Arc<AtomicBool>>,
     /// It is of no use without its client.
     pub for_client: bool,
     pub sign: StopSign,
-    /// Its words, shortened, for whoever waits for it.
+    /// Its words, shortened, for clients that wait for it.
     pub words: Vec<Vec<u8>>,
 }
 
@@ -114,7 +114,7 @@ impl Asker {
     }
 }
 
-/// Words of a command kept for whoever waits for it, and bytes of each.
+/// Words of a command kept for clients that wait for it, and bytes of each.
 pub fn shortened<'a>(words: impl Iterator<Item = &'a [u8]>) -> Vec<Vec<u8>> {
     words.take(4).map(|word| word[..word.len().min(64)].to_vec()).collect()
 }
@@ -123,7 +123,7 @@ struct Holder {
     asker: Asker,
     lsn: Lsn,
     began_ns: u64,
-    /// When it was asked to give way.
+    /// The time at which it was asked to give way.
     asked_ns: Option<u64>,
 }
 
@@ -143,13 +143,13 @@ impl Waiter {
 #[derive(Default)]
 struct Queue {
     new: BTreeMap<u64, Waiter>,
-    /// H5.
+    /// Works that gave way (H5).
     again: BTreeMap<u64, Waiter>,
-    /// H6.
+    /// Works whose clients have gone (H6).
     left: BTreeMap<u64, Waiter>,
-    /// Whose turn was the last: that of those who gave way.
+    /// Whether the last turn was that of the works that gave way.
     again_last: bool,
-    /// The next of them is who gave way least, not who is first.
+    /// Whether the next of them is the one that gave way least, not the first.
     least_next: bool,
 }
 
@@ -205,7 +205,7 @@ pub(super) struct Table {
     queues: [Queue; CLASSES.len()],
     last_ticket: u64,
     former: VecDeque<Known>,
-    /// How often somebody was asked to give way.
+    /// Number of times that a work was asked to give way.
     pub(super) asked: u64,
 }
 
@@ -231,12 +231,12 @@ impl Table {
         self.queues[class as usize].len()
     }
 
-    /// How much work waits, of all classes.
+    /// Number of works that wait, of all classes.
     pub(super) fn all_waiting(&self) -> usize {
         self.queues.iter().map(Queue::len).sum()
     }
 
-    /// The loop of somebody who waits.
+    /// The loop of a work that waits.
     pub(super) fn some_loop(&self) -> Option<usize> {
         let all = self.queues.iter().flat_map(|queue| [&queue.new, &queue.again, &queue.left]);
         all.filter_map(|queue| queue.first_key_value()).map(|(_, waiter)| waiter.loop_id).next()
@@ -252,7 +252,7 @@ impl Table {
         self.holders.len() < PLACES && (class != Class::Walk || self.held(class) < WALKS)
     }
 
-    /// The ticket and the loop of who gets the next place, if there is one (H1).
+    /// The ticket and the loop of the next work to get a place, if there is one (H1).
     pub(super) fn next(&mut self) -> Option<(u64, usize)> {
         let mut classes = CLASSES;
         classes.sort_by_key(|class| self.held(*class));
@@ -262,12 +262,12 @@ impl Table {
         })
     }
 
-    /// Whether who comes now, and has not waited, may take a place at once.
+    /// Whether work that comes now, and has not waited, may take a place at once.
     pub(super) fn admits(&mut self, class: Class) -> bool {
         self.has_room(class) && self.queues[class as usize].len() == 0 && self.next().is_none()
     }
 
-    /// One more that waits: its ticket.
+    /// Adds a work that waits. Returns its ticket.
     pub(super) fn enqueue(&mut self, loop_id: usize, asker: &Asker) -> u64 {
         self.last_ticket += 1;
         let queue = &mut self.queues[asker.class as usize];
@@ -277,7 +277,7 @@ impl Table {
         self.last_ticket
     }
 
-    /// One does not wait any more. `served`: it got its place.
+    /// Takes a waiting work out. `served`: it got its place.
     pub(super) fn leave(&mut self, ticket: u64, served: bool) {
         for queue in &mut self.queues {
             let again = queue.again.contains_key(&ticket);
@@ -305,26 +305,26 @@ impl Table {
         Some((oldest.asker.client, oldest.asker.command, now_ns.saturating_sub(oldest.began_ns)))
     }
 
-    /// The holder of the snapshot at that LSN, with which command.
+    /// The client that holds the snapshot at that LSN, and its command.
     pub(super) fn holder_of(&self, lsn: Lsn) -> Option<(u64, &'static str)> {
         let holder = self.holders.iter().find(|holder| holder.lsn == lsn)?;
         Some((holder.asker.client, holder.asker.command))
     }
 
-    /// Stops what a client has running here.
+    /// Stops the work of a client.
     pub(super) fn stop(&self, client: u64) {
         let his = self.holders.iter().filter(|holder| holder.asker.client == client);
         his.for_each(|holder| holder.asker.sign.stop.store(true, Relaxed));
     }
 
-    /// Stops what is of no use because its client has gone.
+    /// Stops work that is of no use because its client has gone.
     pub(super) fn stop_useless(&self) {
         let useless = |holder: &&Holder| holder.asker.for_client && holder.asker.is_gone();
         self.holders.iter().filter(useless).for_each(|holder| holder.asker.sign.stop.store(true, Relaxed));
     }
 
-    /// Asks as many to give way as others wait for, as far as their time is over (H2 to H4). For those whose
-    /// clients have gone only their like are asked (H6).
+    /// Asks as many works to give way as others wait, if their time is over (H2 to H4). For works whose
+    /// clients have gone, only works of the same kind are asked (H6).
     pub(super) fn press(&mut self, now_ns: u64) {
         self.holders.sort_by_key(|holder| holder.began_ns);
         for class in CLASSES {
