@@ -46,7 +46,7 @@ impl Tally {
 pub struct Database {
     pub all: Tally,
     pub expiring: u64,
-    /// By what they are: "hashes".
+    /// Keys by their kind, such as "hashes".
     pub kinds: BTreeMap<&'static str, Tally>,
 }
 
@@ -60,7 +60,7 @@ pub struct Large {
     pub kind: &'static str,
 }
 
-/// Whether the file has the checksum it says.
+/// The checksum of a file against its contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sum {
     /// The end was not reached.
@@ -84,9 +84,10 @@ pub struct Description {
     pub databases: BTreeMap<u64, Database>,
     /// Databases that are not counted apart.
     pub other_databases: Tally,
-    /// From the largest on.
+    /// The largest values, in descending order.
     pub largest: Vec<Large>,
-    /// By the part of their names up to the first colon; from the largest on. None: names without a colon.
+    /// Keys by the part of their names up to the first colon, in descending order. `None`: names without a
+    /// colon.
     pub prefixes: Vec<(Option<Box<[u8]>>, Tally)>,
     pub other_prefixes: Tally,
     pub expiring: u64,

@@ -37,17 +37,17 @@ pub trait Disk: Send + Sync {
 /// A file that is written. Several threads may hold it.
 #[expect(clippy::len_without_is_empty, reason = "nobody asks whether a file is empty")]
 pub trait DiskFile: Send + Sync {
-    /// Writes some of the bytes behind those that were written so, and says how many.
+    /// Writes some of the bytes behind the last written ones, and returns how many.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Writes some of the bytes at an offset, and says how many.
+    /// Writes some of the bytes at an offset, and returns how many.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
 
-    /// Makes what was written durable, and the length. After an error nothing is known of it: the file must
+    /// Makes the written bytes and the length durable. After an error nothing is known of them: the file must
     /// be given up.
     fn sync_data(&self) -> io::Result<()>;
 
-    /// As `sync_data`, with all the file system knows of the file.
+    /// As `sync_data`, with all that the file system knows of the file.
     fn sync_all(&self) -> io::Result<()>;
 
     /// Cuts the file off.
@@ -91,7 +91,7 @@ fn reserve(_: &File, _: u64, _: u64) -> io::Result<()> {
     Err(ErrorKind::Unsupported.into())
 }
 
-/// The file system there is.
+/// The file system of the machine.
 pub struct RealDisk;
 
 impl Disk for RealDisk {

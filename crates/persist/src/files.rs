@@ -82,12 +82,12 @@ impl Files {
         Files { disk, place, manifest }
     }
 
-    /// Puts a manifest in place of the one there is (F1).
+    /// Replaces the manifest (F1).
     ///
-    /// Errors: after one it is not known which of the two is there; both must be sound.
+    /// Errors: it is not known then which of the two is there; both must be sound.
     pub(crate) fn put(&mut self, manifest: Manifest) -> io::Result<()> {
         let renamed = put_manifest(&*self.disk, &self.place, &manifest);
-        // It is there for whoever looks, though a power failure may take it away.
+        // A reader sees the new one, though a power failure may take it away.
         if !matches!(renamed, Err(Unput { is_renamed: false, .. })) {
             self.manifest = manifest;
         }
@@ -125,13 +125,13 @@ impl Files {
     }
 }
 
-/// Why a manifest is not durable.
+/// The reason why a manifest is not durable.
 pub(crate) struct Unput {
     pub(crate) error: io::Error,
     is_renamed: bool,
 }
 
-/// Writes a manifest beside the one there is, and puts it in its place.
+/// Writes a manifest beside the present one, and renames it over that.
 pub(crate) fn put_manifest(disk: &dyn Disk, place: &Place, manifest: &Manifest) -> Result<(), Unput> {
     let before = |error| Unput { error, is_renamed: false };
     let temporary = place.path(&[b"temp-", &place.manifest_name()[..]].concat());

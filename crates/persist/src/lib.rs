@@ -1,4 +1,4 @@
-//! How the data gets to disk and back: snapshots as RDB files, and a log of what changes.
+//! The way of the data to disk and back: snapshots as RDB files, and a log of the changes.
 //!
 //! ```text
 //! file ─► load ─► reader: pieces of 256 KB ─► workers: decode ─► Install (a keyspace)
@@ -11,22 +11,22 @@
 //! appendonlydir ─► describe_log ─► a report; repair_log cuts a torn end off
 //! ```
 //!
-//! The log, for whoever wires it:
+//! The caller connects the log so:
 //!
-//! - at start: [`load_log`], then [`Writer::open`] with its outcome, and [`Writer::outlet`] to the source of
-//!   the stream;
-//! - replies wait for [`Hooks::durable`]; writes are refused while [`Writer::state`] is stopped, or
-//!   [`Writer::pending_bytes`] too many;
-//! - a rewrite: [`Writer::begin_rewrite`], its mark into the stream, a snapshot at the mark's LSN to
-//!   [`Rewriting::base`] with the facts `evenkeel-lsn` and `evenkeel-epoch` ([`Writer::epoch`]), then
-//!   [`Writer::finish_rewrite`] or [`Writer::fail_rewrite`];
-//! - at the end: [`Writer::close`].
+//! - At start: [`load_log`], then [`Writer::open`] with its outcome. [`Writer::outlet`] goes to the source of
+//!   the stream.
+//! - Replies wait for [`Hooks::durable`]. Writes are refused while [`Writer::state`] is stopped, or
+//!   [`Writer::pending_bytes`] are too many.
+//! - For a rewrite: [`Writer::begin_rewrite`] gives a mark for the stream. A snapshot at the mark's LSN goes
+//!   to [`Rewriting::base`] with the facts `evenkeel-lsn` and `evenkeel-epoch` ([`Writer::epoch`]). Then
+//!   comes [`Writer::finish_rewrite`] or [`Writer::fail_rewrite`].
+//! - At the end: [`Writer::close`].
 //!
-//! The bytes of a file are the affair of [`rdb::file`], and those of values of [`serial`]; here are threads,
-//! memory and disks.
+//! The bytes of a file are the affair of [`rdb::file`], and those of values of [`serial`]. Threads, memory
+//! and disks are here.
 //!
 //! - P1: a file under its final name is whole and synced. A failure leaves the one before as it was.
-//! - P2: damage is named with its offset, key and database. Nothing of a file is believed before it was
+//! - P2: damage is named with its offset, key and database. Nothing of a file is believed before it is
 //!   checked.
 #![forbid(unsafe_code)]
 

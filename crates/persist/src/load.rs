@@ -5,11 +5,11 @@
 //!                └─► blocks ─► a thread that sums them
 //! ```
 //!
-//! - L1: at most [`QUEUED`] pieces a worker wait, so memory is bounded by them, beside what is loaded and one
-//!   large value a worker.
-//! - L2: the error that is given is the first in the file, whichever thread found it first.
+//! - L1: at most [`QUEUED`] pieces a worker wait. They, the loaded data and one large value a worker are all
+//!   the memory.
+//! - L2: the reported error is the first in the file, whichever thread found it first.
 //! - L3: with [`Damaged::KeepPrefix`] pieces are installed in their order, and nothing behind the damage is.
-//! - L4: the checksum is known last. If it alone is wrong, all keys have been installed by then.
+//! - L4: the checksum is known last. If only it is wrong, all keys have been installed by then.
 //!
 //! Cost: O(bytes), decoding spread over the workers.
 
@@ -34,9 +34,9 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, ScopedJoinHandle};
 use worker::{Piece, Raw, Workers};
 
-/// Pieces a worker has waiting, at most.
+/// Largest number of pieces that wait for a worker.
 const QUEUED: usize = 2;
-/// Entries of a piece, at most.
+/// Largest number of entries of a piece.
 const PIECE_ENTRIES: usize = 4096;
 /// Blocks that wait to be summed.
 const BLOCKS: usize = 16;
@@ -46,7 +46,7 @@ const NAMES_MAX: usize = 1000;
 /// The treatment of a damaged file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Damaged {
-    /// An error. What was installed so far must be thrown away by the caller.
+    /// An error. The caller must throw away all that was installed so far.
     #[default]
     Refuse,
     /// The keys before the damage are kept, and the rest is reported.
@@ -71,7 +71,7 @@ pub struct Options {
     pub unknown: Unknown,
 }
 
-/// How far a load is; read by whoever answers meanwhile.
+/// The progress of a load, for replies meanwhile.
 #[derive(Debug, Default)]
 pub struct Progress {
     pub read_bytes: AtomicU64,
@@ -113,7 +113,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Bytes that were not loaded because of damage, in a file of so many.
+    /// Bytes of a file of `total_bytes` that were not loaded because of damage.
     pub fn left_bytes(&self, total_bytes: u64) -> u64 {
         self.damage.as_ref().map_or(0, |damage| total_bytes.saturating_sub(damage.from))
     }
@@ -121,7 +121,7 @@ impl Report {
 
 /// Loads a file.
 ///
-/// Errors: see [`load`]; it cannot be opened.
+/// Errors: as for [`load`], or the file cannot be opened.
 pub fn load_file(
     path: &Path,
     options: Options,
@@ -137,7 +137,7 @@ pub fn load_file(
 
 /// Loads what a reader gives. The caller's thread reads; others decode. See the module for cost and memory.
 ///
-/// Errors: it is no file of a known version, or damaged; it has values that are not supported; the `install`
+/// Errors: the file has no known version, is damaged, or has values that are not supported; or `install`
 /// refuses. Keys may have been installed by then.
 pub fn load<R: Read + Send>(
     reader: R,
@@ -222,7 +222,7 @@ enum Next {
 }
 
 impl Reading<'_> {
-    /// Reads to the end or to the damage, and sends all whole entries before it. Gives the checksum at the
+    /// Reads to the end or to the damage, and sends all whole entries before it. Returns the checksum at the
     /// end.
     fn read<R: Read>(&mut self, file: &mut FileReader<Source<R>>) -> Result<Option<u64>, Damage<io::Error>> {
         let read = loop {
@@ -238,7 +238,7 @@ impl Reading<'_> {
         read
     }
 
-    /// Reads one part; Some at the end.
+    /// Reads one part. `Some` at the end.
     fn part<R: Read>(
         &mut self,
         file: &mut FileReader<Source<R>>,
@@ -291,7 +291,7 @@ impl Reading<'_> {
         Ok(None)
     }
 
-    /// Hands over what has come together.
+    /// Hands over the gathered entries.
     fn send(&mut self, offset: u64) {
         self.progress.read_bytes.store(offset, Ordering::Relaxed);
         if self.piece.entries.is_empty() {
@@ -309,7 +309,7 @@ fn refused(offset: u64, db: Option<u64>, why: String) -> Damage<io::Error> {
 }
 
 impl Piece {
-    /// Adds an entry. An empty object means that it comes apart.
+    /// Adds an entry. An empty object comes apart.
     fn add(&mut self, head: &EntryHead<'_>, object: &[u8]) {
         let key_at = self.bytes.len();
         self.bytes.extend_from_slice(head.key);

@@ -53,10 +53,10 @@ pub enum Append {
     Failed(io::Error),
 }
 
-/// A batch that is in a log.
+/// A batch in a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Where it ends.
+    /// Its end.
     pub position: Position,
     pub epoch: u64,
     pub first: Lsn,
@@ -72,12 +72,12 @@ pub trait Log: Send {
     /// Appends a batch (J1).
     fn append(&mut self, batch: &Batch, expected: Position) -> Append;
 
-    /// Where the log ends.
+    /// The end of the log.
     fn end(&mut self) -> io::Result<Position>;
 
     /// The batches behind a position.
     fn tail(&mut self, from: Position) -> io::Result<Records>;
 
-    /// Nobody needs what is before a position.
+    /// Lets the log drop all before a position.
     fn trim(&mut self, before: Position) -> io::Result<()>;
 }

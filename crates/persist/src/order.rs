@@ -1,4 +1,4 @@
-//! From the rings of many threads to one stream in the order of the LSNs.
+//! Makes one stream, in the order of the LSNs, from the rings of many threads.
 //!
 //! ```text
 //! loop 1: [n=7 SET ..][n=9 -> shared] ─┐  look: settled LSN p, all rings, sort,
@@ -10,9 +10,9 @@
 //! - O1: a group of several commands stands in MULTI … EXEC, SELECT where the database changes. No group is
 //!   split.
 //! - O2: the thread looks every 5 ms while anything comes, and at once for a full chunk or a bell. After a
-//!   while without anything it sleeps, and the next entry wakes it: who puts draws its LSN, puts, and then
-//!   looks whether the thread sleeps; the thread says that it sleeps, and then looks whether an LSN was
-//!   drawn.
+//!   while without anything it sleeps, and the next entry wakes it. No entry is missed: the writer draws its
+//!   LSN, puts the entry, and then looks whether the thread sleeps. The thread says that it sleeps, and then
+//!   looks whether an LSN was drawn.
 
 mod frame;
 
@@ -33,7 +33,7 @@ const WORDS_MAX: usize = 4096;
 const LINE: usize = 16;
 /// Bytes that effects told by pointer count as, until they are written out.
 const SHARED: usize = 4096;
-/// How often the thread looks while anything comes, and after how many looks in vain it sleeps.
+/// Time between two looks while anything comes, and the number of vain looks after which the thread sleeps.
 const EVERY: Duration = Duration::from_millis(5);
 const IN_VAIN: u32 = 20;
 /// Bytes of entries whose room is kept for the next look.
@@ -41,7 +41,7 @@ const ROOM: usize = 4 * 1024 * 1024;
 /// Chunks there are from the start.
 const CHUNKS: usize = 8;
 
-/// The kinds of entries, and to whom they go, in the bits of an entry's info above its length.
+/// The kinds of entries, and their receivers, in the bits of an entry's info above its length.
 const KIND: u64 = 0xf << 16;
 const COMMAND: u64 = 0;
 const LONG: u64 = 1 << 16;
@@ -62,7 +62,7 @@ fn info(kind: u64, at: At) -> u64 {
 
 /// An effect that has no place in a ring.
 enum Large {
-    /// A command: bytes, and where in them it begins.
+    /// A command: its bytes, and the offset at which it begins.
     Long(Vec<u8>, usize),
     List(Arc<dyn Effects>),
 }
@@ -106,7 +106,7 @@ impl Order {
     /// Starts the thread. It hears of what is told once [`Keyspace::listen`] is called with it.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// No thread can be made.
     pub fn start(keyspace: &Arc<Keyspace>, outlets: Vec<Box<dyn Outlet>>) -> std::io::Result<Arc<Order>> {
         let order = Arc::new(Order {
             id: ORDERS.fetch_add(1, Ordering::Relaxed),
@@ -130,13 +130,13 @@ impl Order {
         Ok(order)
     }
 
-    /// Bytes told that the outlets were not given yet. A ring counts by whole chunks. O(1).
+    /// Bytes told that the outlets have not been given yet. A ring counts by whole chunks. O(1).
     pub fn pending_bytes(&self) -> usize {
         self.waiting.load(Ordering::Relaxed) + self.held.load(Ordering::Relaxed)
     }
 
-    /// Has the thread look now: a reply waits for what was told. O(1); a system call if it is the first to
-    /// say so.
+    /// Makes the thread look now, as a reply waits for its effects. O(1), with a system call if it is the
+    /// first bell.
     pub fn bell(&self) {
         if !self.rung.swap(true, Ordering::AcqRel)
             && let Some(sleeper) = self.sleeper.get()
@@ -145,7 +145,7 @@ impl Order {
         }
     }
 
-    /// Ends listening, gives the outlets what was told until then, and ends the thread. Waits for that.
+    /// Ends listening, gives the outlets all effects told until then, and ends the thread. Waits for that.
     pub fn stop(&self) {
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {
@@ -185,7 +185,7 @@ impl Order {
     }
 }
 
-/// Encodes a command behind [`LINE`] bytes; returns where it begins.
+/// Encodes a command behind [`LINE`] bytes; returns its offset.
 #[inline]
 fn encode(scratch: &mut Vec<u8>, words: &mut dyn Iterator<Item = &[u8]>) -> usize {
     let (mut digits, mut count) = (itoa::Buffer::new(), 0usize);
@@ -247,7 +247,7 @@ impl CommitSink for Order {
 struct Entry {
     lsn: Lsn,
     info: u64,
-    /// The place of its bytes, or of what is large.
+    /// The place of its bytes, or of its large effect.
     at: usize,
 }
 
@@ -362,7 +362,7 @@ impl Looking {
         }
     }
 
-    /// Gives all that is settled (T2); true if anything had come.
+    /// Gives all settled effects (T2). True if anything had come.
     fn look(&mut self) -> bool {
         let settled = self.order.keyspace.settled();
         // After the slots: a ring is raised before its thread leaves its slot.

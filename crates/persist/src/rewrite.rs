@@ -33,16 +33,16 @@ const RETRY_MINUTES_MAX: u64 = 60;
 pub struct Rewriting {
     /// The mark that the caller puts into the stream.
     pub mark: Mark,
-    /// Where the base is written. The directory may be synced or not.
+    /// The path of the base. The directory may be synced or not.
     pub base: PathBuf,
 }
 
-/// Why a rewrite did not begin or did not end.
+/// The reason why a rewrite did not begin or did not end.
 #[derive(Debug)]
 pub enum RewriteError {
     /// Another one is under way.
     Busy,
-    /// It is none, or was ended.
+    /// It is not the current rewrite.
     Unknown,
     /// The log has not come to the mark.
     NotRotated,
@@ -72,7 +72,7 @@ pub(crate) struct Rewrites {
     failures: u32,
     failed_ns: u64,
     base_size_bytes: u64,
-    /// One has ended well, and the log thread does not know: the first file behind its base.
+    /// The first file behind the base of a finished rewrite, until the log thread knows it.
     finished: Option<u64>,
 }
 
@@ -120,9 +120,10 @@ impl Rewrites {
 }
 
 impl Writer {
-    /// Begins a rewrite: makes the file that the log goes on in behind the mark. Cost: four syncs.
+    /// Begins a rewrite: makes the file in which the log goes on behind the mark. Cost: four syncs.
     ///
-    /// Errors: one is under way; the file or the manifest cannot be written, which changes nothing.
+    /// Errors: a rewrite is under way, or the file or the manifest cannot be written. The log stays as it
+    /// was.
     pub fn begin_rewrite(&self) -> Result<Rewriting, RewriteError> {
         let shared = &self.shared;
         let mark = {
@@ -150,10 +151,10 @@ impl Writer {
         Ok(Rewriting { mark, base })
     }
 
-    /// The base is written: it takes the place of the old one and of all files before the mark (Y1). Waits
-    /// until the log has come to the mark, for the time of `log-stuck` at most.
+    /// Ends a rewrite whose base is written: it takes the place of the old one and of all files before the
+    /// mark (Y1). Waits until the log has come to the mark, for the time of `log-stuck` at most.
     ///
-    /// Errors: the log is the one before; the rewrite has failed.
+    /// Errors: the rewrite has failed, and the log is as before.
     pub fn finish_rewrite(&self, rewriting: &Rewriting, base_bytes: u64) -> Result<(), RewriteError> {
         self.is_running(rewriting)?;
         let finished = self.replace_base(rewriting, base_bytes);
@@ -171,7 +172,7 @@ impl Writer {
         finished.map(drop)
     }
 
-    /// The base cannot be written, or the rewrite is given up.
+    /// Gives a rewrite up, for example if the base cannot be written.
     pub fn fail_rewrite(&self, rewriting: &Rewriting) {
         if self.is_running(rewriting).is_err() {
             return;
@@ -184,9 +185,9 @@ impl Writer {
         locked(&self.shared.rewrites).ends(false);
     }
 
-    /// Whether the log has grown so much that a rewrite is due: by so many percent since the last one, and to
-    /// so many bytes. 0 percent: never. Or a failed sync has left a gap in the log, which only a new base
-    /// fills.
+    /// Whether a rewrite is due: the log has grown by `percentage` since the last one, and has at least
+    /// `min_size_bytes`. With 0 percent it never is. It is also due when a failed sync has left a gap, which
+    /// only a new base fills.
     pub fn wants_rewrite(&self, percentage: u64, min_size_bytes: u64) -> bool {
         let size = locked(&self.shared.sizes).all();
         let rewrites = locked(&self.shared.rewrites);
@@ -202,7 +203,7 @@ impl Writer {
         running.filter(|(mark, _)| *mark == rewriting.mark).map(drop).ok_or(RewriteError::Unknown)
     }
 
-    /// Gives the first file behind the base.
+    /// Replaces the base. Returns the first file behind it.
     fn replace_base(&self, rewriting: &Rewriting, base_bytes: u64) -> Result<u64, RewriteError> {
         let shared = &self.shared;
         let patience = shared.settings().stuck;

@@ -8,8 +8,7 @@
 //! - R1: one thread puts, one takes. An entry is published by one store, after its body; neither side waits.
 //! - R2: a chunk has a next one only when nothing more is put into it. The taker gives it back to the pool.
 //! - R3: what is large is in its list before its entry is published.
-//!
-//! `tests/models` runs this file, and broken variants of it, in every order of its steps.
+//! - R3: a large effect is in its list before its entry is published.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -76,7 +75,7 @@ struct Ring<L> {
     ended: AtomicBool,
 }
 
-/// The side of the thread that tells. `L`: what is too large for a chunk.
+/// The side of the thread that tells. `L` is an effect too large for a chunk.
 pub(crate) struct Putter<L> {
     ring: Arc<Ring<L>>,
     chunk: Arc<Chunk>,
@@ -98,8 +97,8 @@ pub(crate) fn ring<L>(pool: &Pool) -> (Putter<L>, Taker<L>) {
 }
 
 impl<L> Putter<L> {
-    /// Puts an entry. Returns the bytes of the chunk that became full, if one did. The low bits of `info` say
-    /// the length of the body, which fits into a chunk. O(body).
+    /// Puts an entry. Returns the bytes of the chunk that became full, if one did. The low bits of `info`
+    /// hold the length of the body, which fits into a chunk. O(body).
     pub(crate) fn put(&mut self, pool: &Pool, lsn: u64, info: u64, body: &[u8]) -> Option<usize> {
         debug_assert_eq!(info & LEN, body.len() as u64);
         let words = HEAD + body.len().div_ceil(8);
@@ -147,8 +146,8 @@ impl<L> Drop for Putter<L> {
 }
 
 impl<L> Taker<L> {
-    /// Takes all entries that are there: LSN, info and the words of the body of each. Returns the bytes of
-    /// chunks that were left. O(entries).
+    /// Takes all entries: LSN, info and the words of the body of each. Returns the bytes of chunks that were
+    /// left. O(entries).
     pub(crate) fn take(&mut self, pool: &Pool, f: &mut dyn FnMut(u64, u64, &[AtomicU64])) -> usize {
         let mut left = 0;
         loop {
@@ -168,12 +167,12 @@ impl<L> Taker<L> {
         }
     }
 
-    /// The next of what is large, in the order of the entries.
+    /// The next large effect, in the order of the entries.
     pub(crate) fn large(&self) -> Option<L> {
         self.ring.large.lock().pop_front()
     }
 
-    /// Whether its thread has ended. What is taken after this is all there is.
+    /// Whether its thread has ended. If so, the next take is the last.
     pub(crate) fn is_closed(&self) -> bool {
         self.ring.closed.load(Ordering::Acquire)
     }

@@ -24,10 +24,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use value::{Str, Value};
 
-/// Bytes after which what was written is synced on the way, so that the last sync is short.
+/// Bytes after which the file is synced on the way, so that the last sync is short.
 const SYNC_EVERY: u64 = 32 << 20;
 
-/// The first version of the format that says how keys were used.
+/// The first version of the format that holds the use of keys.
 const VERSION_ACCESSES: u16 = 9;
 
 /// The step of a save that failed.
@@ -41,7 +41,7 @@ pub enum Step {
     SyncDirectory,
 }
 
-/// Why a save failed. The file before is as it was, unless the step says otherwise.
+/// The reason why a save failed. The file before is as it was, unless the step says otherwise.
 #[derive(Debug)]
 pub struct SaveError {
     pub step: Step,
@@ -73,12 +73,12 @@ pub struct Saved {
     pub sum: u64,
 }
 
-/// A key's facts beside its value.
+/// The facts of a key beside its value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
-    /// When it expires, in milliseconds since 1970.
+    /// The expiry, in milliseconds since 1970.
     pub expire_ms: Option<u64>,
-    /// For how many seconds it was not used, or how often it is.
+    /// Seconds since its last use. `freq` is the frequency of its use.
     pub idle_s: Option<u64>,
     pub freq: Option<u8>,
 }
@@ -103,8 +103,8 @@ pub struct SaveFile {
 impl SaveFile {
     /// Begins a file that will have the name `target`, and writes its header. The directory must be there.
     ///
-    /// Errors: no temporary file can be made beside it; the version of the format is older than the values
-    /// that are written.
+    /// Errors: no temporary file can be made beside it, or the version of the format is too old for the
+    /// values.
     pub fn create(disk: Arc<dyn Disk>, target: &Path, format: Format) -> Result<SaveFile, SaveError> {
         if format.version < rdb::VERSION_VALUES {
             let error = io::Error::new(ErrorKind::InvalidInput, "this version of the format is too old");
@@ -152,7 +152,7 @@ impl SaveFile {
 
     /// Writes the code of a library.
     ///
-    /// Errors: also that the format has no libraries; nothing is written then.
+    /// Errors: also that the format has no libraries. Nothing is written then.
     pub fn function(&mut self, code: &[u8]) -> Result<(), SaveError> {
         if self.format.version < rdb::VERSION_FUNCTIONS {
             return Err(self.refused("this version of the format has no functions"));
@@ -160,7 +160,7 @@ impl SaveFile {
         self.part(|out| file::put_function(out, code))
     }
 
-    /// The next keys are of this database, and so many, about. Each database comes once.
+    /// Begins a database. It has about so many keys. Each database comes once.
     pub fn database(&mut self, db: u32, keys: u64, expires: u64) -> Result<(), SaveError> {
         self.part(|out| {
             file::put_select(out, db);
@@ -168,12 +168,12 @@ impl SaveFile {
         })
     }
 
-    /// The next keys are of this database, which came before.
+    /// Goes back to a database that came before.
     pub fn select(&mut self, db: u32) -> Result<(), SaveError> {
         self.part(|out| file::put_select(out, db))
     }
 
-    /// The end of the file is no sum: as Redis with `rdbchecksum no`.
+    /// Leaves out the sum at the end, as Redis does with `rdbchecksum no`.
     pub fn leave_out_sum(&mut self) {
         self.has_sum = false;
     }
@@ -220,7 +220,7 @@ impl SaveFile {
         Ok(())
     }
 
-    /// Writes entries that were encoded elsewhere: so many keys, whole.
+    /// Writes so many whole keys that were encoded elsewhere.
     pub fn entries(&mut self, bytes: &[u8], keys: u64) -> Result<(), SaveError> {
         for piece in bytes.chunks(PIECE) {
             self.part(|out| out.extend_from_slice(piece))?;
@@ -229,7 +229,7 @@ impl SaveFile {
         Ok(())
     }
 
-    /// Ends the file and gives it its name (V1). Cost: what is in memory of it must reach the disk.
+    /// Ends the file and gives it its name (V1). Cost: the file's bytes in memory must reach the disk.
     pub fn finish(mut self) -> Result<Saved, SaveError> {
         self.part(file::put_end)?;
         self.flush().map_err(|Stopped| self.failure())?;
@@ -249,7 +249,7 @@ impl SaveFile {
         Ok(Saved { bytes: self.written, keys: self.keys, sum })
     }
 
-    /// Appends a small part, and writes what has come together.
+    /// Appends a small part, and writes a full buffer.
     fn part(&mut self, put: impl FnOnce(&mut Vec<u8>)) -> Result<(), SaveError> {
         if self.failed.is_none() {
             put(&mut self.buffer);
@@ -351,8 +351,8 @@ impl Out for SaveFile {
     }
 }
 
-/// Removes temporary files in a directory whose processes are gone, or whose number this process has now. For
-/// the start, before anything is saved. Gives how many.
+/// Removes temporary files of processes that are gone, or that have this process's number, and returns how
+/// many. It is meant for the start, before anything is saved.
 ///
 /// Errors: the directory cannot be read. A file that cannot be removed is named in the log.
 pub fn remove_leftovers(disk: &dyn Disk, dir: &Path) -> io::Result<usize> {

@@ -1,4 +1,4 @@
-//! The stream of effects, as it is handed to what writes it down or sends it on.
+//! The stream of effects, as it is handed to a log or to replicas.
 
 pub use crate::order::Order;
 pub use keyspace::{Lsn, Mark, To};
@@ -23,10 +23,10 @@ pub enum Item {
 pub trait Outlet: Send {
     fn take(&mut self, item: Item);
 
-    /// All items up to an LSN were given.
+    /// Notes that all items up to an LSN were given.
     fn turn(&mut self, upto: Lsn);
 
-    /// The effects that it hears: those for a log, or those for replicas.
+    /// The kind of effects it hears: those for a log, or those for replicas.
     fn hears(&self) -> To {
         To::Log
     }

@@ -1,4 +1,4 @@
-//! The log thread, and those that help it.
+//! The log thread, and the threads that help it.
 //!
 //! ```text
 //! order thread ─► Outlet ─► queue ─► log: batches ─► LocalLog ─► durable(lsn)
@@ -6,16 +6,18 @@
 //!                                     └─► keeper: filler ahead of the file, old files
 //! ```
 //!
-//! - K1: what was taken is written in its order, whatever fails. After an error the same batch is tried again
-//!   each second, and the log goes on by itself. Nothing that was taken is dropped while the process lives.
+//! - K1: everything taken is written in its order, whatever fails. After an error the same batch is tried
+//!   again each second, and the log goes on by itself. Nothing that was taken is dropped while the process
+//!   lives.
 //! - K2: `durable` is told only what a good sync covers. Under everysec and no it is told [`EVERYTHING`],
-//!   once.
+//! - K2: `durable` is told only LSNs that a good sync covers. Under everysec and no it is told
+//!   [`EVERYTHING`], once.
 //! - K3: between two batches the file changes at a mark exactly: no group is split, and none is on both
 //!   sides.
-//! - K4: the state is stopped while an error lasts, or nothing was written for [`Settings::stuck`] though
-//!   something waits. It is told by a thread that touches no file.
+//! - K4: the state is stopped while an error lasts, or when nothing was written for [`Settings::stuck`]
+//!   though something waits. A thread that touches no file tells it.
 //!
-//! Memory: what waits, a batch of at most [`BATCH_BYTES`] and a block, and [`Settings::unsynced_max`].
+//! Memory: the waiting bytes, a batch of at most [`BATCH_BYTES`] and a block, and [`Settings::unsynced_max`].
 
 mod figures;
 mod helpers;
@@ -43,9 +45,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The LSN that `durable` is told when nobody is to wait for the disk.
+/// The LSN that `durable` is told when no reply has to wait for the disk.
 pub const EVERYTHING: Lsn = Lsn::MAX;
-/// Bytes of a batch, more or less.
+/// About the size of a batch in bytes.
 const BATCH_BYTES: u64 = 8 << 20;
 
 /// `appendfsync`.
@@ -66,7 +68,7 @@ pub enum Preallocate {
     No,
 }
 
-/// How the log is written. All of it may change while it runs.
+/// The settings of the log. All of them may change while it runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     pub fsync: Fsync,
@@ -75,7 +77,7 @@ pub struct Settings {
     pub unsynced_max: u64,
     /// `log-stuck`.
     pub stuck: Duration,
-    /// How long a failed write waits until it is tried again.
+    /// Time until a failed write is tried again.
     pub retry: Duration,
 }
 
@@ -106,7 +108,7 @@ impl Settings {
 pub enum LogState {
     #[default]
     Running,
-    /// Writes must be refused. The reason.
+    /// Writes must be refused, for this reason.
     Stopped(String),
 }
 
@@ -118,7 +120,7 @@ pub struct Hooks {
     /// Everything up to an LSN is durable (K2). The value falls once, when `appendfsync` becomes always.
     pub durable: Told<Lsn>,
     pub state: Told<LogState>,
-    /// A name as in LATENCY, and nanoseconds.
+    /// The name of an event as in LATENCY, and nanoseconds.
     pub latency: Told<(&'static str, u64)>,
     /// A rewrite is needed: the log on the disk has a gap, or too many files.
     pub rewrite: Told<&'static str>,
@@ -135,7 +137,7 @@ impl Default for Hooks {
     }
 }
 
-/// The facts that the state follows from (K4).
+/// The facts that decide the state (K4).
 #[derive(Default)]
 struct Standing {
     error: Option<String>,
@@ -176,7 +178,7 @@ impl Shared {
         Closing::of(self.closing.load(Ordering::Acquire))
     }
 
-    /// Notes what is known, and tells it if it is another state than before (K4).
+    /// Notes a fact, and tells the state if it changed (K4).
     fn stands(&self, note: impl FnOnce(&mut Standing)) {
         let mut standing = locked(&self.standing);
         note(&mut standing);
@@ -199,15 +201,15 @@ impl Shared {
     }
 }
 
-/// The log that is written. Dropped without [`Writer::close`] it stops where it is.
+/// The log as it is written. Dropped without [`Writer::close`], it stops at once.
 pub struct Writer {
     pub(crate) shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Writer {
-    /// Goes on from what was loaded, in a new file, or begins a log where there is none. The first group
-    /// begins with SELECT. LSNs that come are behind `last`.
+    /// Goes on in a new file behind a loaded log, or begins a log where there is none. The first group begins
+    /// with SELECT. All LSNs that come are behind `last`.
     ///
     /// Errors: the file or the manifest cannot be made.
     pub fn open(
@@ -253,12 +255,12 @@ impl Writer {
         Ok(Writer { shared, threads })
     }
 
-    /// Where the stream goes.
+    /// The outlet for the stream.
     pub fn outlet(&self) -> LogOutlet {
         LogOutlet::new(Arc::clone(&self.shared))
     }
 
-    /// The number that the lines of this run have, for the facts of a base.
+    /// The epoch in the lines of this run, for the facts of a base.
     pub fn epoch(&self) -> u64 {
         self.shared.epoch
     }
@@ -278,13 +280,14 @@ impl Writer {
         locked(&self.shared.standing).told.clone()
     }
 
-    /// Up to where everything is durable, whatever the policy. It follows the stream closely only while that
-    /// is [wanted](Writer::want_turns).
+    /// The LSN up to which everything is durable, whatever the policy. It follows the stream closely only
+    /// while that is [wanted](Writer::want_turns).
     pub fn synced(&self) -> Lsn {
         self.shared.counters.synced_lsn.load(Ordering::Relaxed)
     }
 
-    /// Has the log thread look at each turn of the stream: somebody waits for [`synced`](Writer::synced).
+    /// Makes the log thread look at each turn of the stream, as a client waits for
+    /// [`synced`](Writer::synced).
     pub fn want_turns(&self, wanted: bool) {
         let wanted = wanted || self.settings().fsync == Fsync::Always;
         locked(&self.shared.queue).wants_turns = wanted;
@@ -299,9 +302,9 @@ impl Writer {
         figures::figures(&self.shared)
     }
 
-    /// Writes what was taken, makes it durable, and cuts the filler off.
+    /// Writes everything taken, makes it durable, and cuts the filler off.
     ///
-    /// Errors: something could not be written; it is not tried again. What is on the disk is sound.
+    /// Errors: something could not be written, and is not tried again. The files on the disk are sound.
     pub fn close(mut self) -> Result<(), String> {
         self.end(Closing::Clean);
         let failed = locked(&self.shared.standing).error.clone();
@@ -335,7 +338,7 @@ fn parent(dir: &Path) -> &Path {
     dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Removes what an interrupted rewrite or manifest left.
+/// Removes the leftovers of an interrupted rewrite or manifest.
 fn remove_temporaries(disk: &dyn Disk, place: &Place) -> io::Result<()> {
     remove_leftovers(disk, &place.dir)?;
     for name in disk.names(&place.dir)? {

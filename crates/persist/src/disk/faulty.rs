@@ -9,11 +9,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 /// The faults of a disk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
-    /// At most so many bytes are written at a time.
+    /// Largest number of bytes written at a time.
     pub short: Option<usize>,
     /// Every other write is interrupted.
     pub interrupts: bool,
-    /// After so many bytes of all files writes fail with this.
+    /// Writes fail with this error after so many bytes of all files.
     pub writes: Option<(u64, Errno)>,
     pub create: Option<Errno>,
     /// Syncs fail from this one on, counted from 0.
@@ -70,7 +70,7 @@ impl Faulty {
         disk
     }
 
-    /// From now on other things fail.
+    /// Sets the faults from now on.
     pub fn set(&self, faults: Faults) {
         self.state().faults = faults;
     }
@@ -89,7 +89,7 @@ impl Faulty {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes what is done, and lets it fail.
+    /// Notes a call, and lets it fail.
     fn does(&self, what: &'static str, fault: impl FnOnce(&Faults) -> Option<Errno>) -> io::Result<()> {
         let mut state = self.state();
         state.log.push(what);
@@ -140,7 +140,7 @@ struct FaultyFile {
 }
 
 impl FaultyFile {
-    /// How many of the bytes may be written now, or why none.
+    /// Number of bytes that may be written now, or the error.
     fn admits(&self, len: usize) -> io::Result<usize> {
         self.disk.gate.pass();
         let mut state = self.disk.state();

@@ -1,7 +1,7 @@
 //! A disk in memory that loses its power, for tests.
 //!
-//! - B1: after an outage a file has what was synced. Of what was not, each sector of 512 bytes is there or
-//!   not, in no order.
+//! - B1: after an outage a file has all synced bytes. Each sector of 512 bytes that was not synced is there
+//!   or not, in no order.
 //! - B2: names that were not synced are kept up to some moment, in their order.
 //! - B3: a sync that fails loses the sectors. Later syncs succeed, and do not bring them back.
 
@@ -21,7 +21,7 @@ struct Node {
     synced: Vec<u8>,
     /// Sectors that were written and not synced.
     dirty: BTreeSet<usize>,
-    /// Where `write` goes on.
+    /// The offset at which `write` goes on.
     at: u64,
 }
 
@@ -41,7 +41,7 @@ struct Model {
     dies_at: Option<u64>,
     sync_fails_at: Option<u64>,
     syncs: u64,
-    /// Bytes that may still be in all files together.
+    /// Bytes that all files together may still take.
     room: Option<u64>,
 }
 
@@ -68,12 +68,12 @@ impl Power {
         disk
     }
 
-    /// The power goes before the call with this number: from then on every call fails.
+    /// The power fails before the call with this number. From then on every call fails.
     pub fn dies_at(&self, call: u64) {
         self.model().dies_at = Some(call);
     }
 
-    /// The power goes now.
+    /// The power fails now.
     pub fn dies(&self) {
         self.model().dies_at = Some(0);
     }
@@ -88,7 +88,7 @@ impl Power {
         self.model().sync_fails_at = Some(sync);
     }
 
-    /// No more than so many bytes in all files together.
+    /// Limits the bytes in all files together.
     pub fn set_room(&self, bytes: Option<u64>) {
         self.model().room = bytes;
     }

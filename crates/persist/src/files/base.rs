@@ -1,8 +1,8 @@
 //! The base: the state that the files of commands go on from.
 //!
 //! It is an RDB file, or commands, or an RDB file with commands behind it. Before Redis 7 the whole log was
-//! one such file, `appendonly.aof` in the directory of the data; it becomes the base as Redis makes it one:
-//! the manifest first, then the file moves.
+//! one such file, `appendonly.aof` in the directory of the data. It becomes the base in the way of Redis: the
+//! manifest is written first, then the file moves.
 
 use super::manifest::{Entry, FileKind, Manifest};
 use super::{Place, put_manifest};
@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// How a base begins.
+/// The kind of a base, by its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begins {
     Rdb,
@@ -63,13 +63,13 @@ pub(crate) fn has_files(disk: &dyn Disk, place: &Place) -> bool {
     names.iter().any(|name| place.is_own(name.as_os_str().as_bytes()) && is_filled(name))
 }
 
-/// Where a log of one file stands: beside the directory, or moved into it.
+/// The place of a log of one file: beside the directory, or moved into it.
 fn single(place: &Place) -> PathBuf {
     let above = place.dir.parent().unwrap_or(Path::new("."));
     above.join(std::ffi::OsStr::from_bytes(&place.name))
 }
 
-/// Makes a log of one file the base, if there is one and no manifest names others. Gives the manifest that
+/// Makes a log of one file the base, if there is one and no manifest names others. Returns the manifest that
 /// counts then.
 pub(crate) fn upgrade(
     disk: &dyn Disk,

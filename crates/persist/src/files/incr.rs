@@ -1,4 +1,4 @@
-//! A file of commands: batches, and the lines between them that say what they are.
+//! A file of commands: batches, and lines between them that describe them.
 //!
 //! ```text
 //! #EK 1 <epoch> <lsn> <lsn> 0 <seed> <sum> <check>       the file goes on behind this LSN
@@ -8,14 +8,14 @@
 //!
 //! Redis and Valkey skip lines that begin with `#`.
 //!
-//! - E1: a batch is as long as its line says: from the end of the line before to its own. `sum` is the CRC-64
-//!   of these bytes, chained from the line before. `check` is the lower half of the CRC-64 of the line before
-//!   it, begun with the file's seed: a value that holds such a line cannot know it.
+//! - E1: a batch reaches from the end of the line before to its own line, which names its length. `sum` is
+//!   the CRC-64 of these bytes, chained from the line before. `check` is the lower half of the CRC-64 of the
+//!   line before it, begun with the file's seed. A value that imitates a line cannot know it.
 //! - E2: `synced` bytes of the file were durable when the batch was written. So a batch that is damaged below
 //!   the `synced` of a later line was damaged afterwards. Any other may be what a power failure left of a
 //!   write.
-//! - E3: the line at the head names the LSN behind which the file goes on. What files before it hold behind
-//!   that LSN is void, or comes here again.
+//! - E3: the line at the head names the LSN behind which the file goes on. Anything behind that LSN in
+//!   earlier files is void, or comes here again.
 //! - E4: a batch of ours never begins with SELECT without a line [`OURS`] before it. So commands behind the
 //!   last line that do begin so are of a server that appended to the file.
 //! - E5: where filler is, batches end at multiples of [`FILLER`], and filler lines begin there.
@@ -76,8 +76,8 @@ impl Line {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// Reads a line, its end included. None if it is none, or its check is another one. A head has its seed
-    /// in itself.
+    /// Reads a line, its end included. `None`: it is no such line, or its check does not fit. A head has its
+    /// seed in itself.
     pub(crate) fn parse(text: &[u8], seed: Option<u64>) -> Option<Line> {
         let text = text.strip_suffix(b"\r\n")?.trim_ascii_end();
         let mut words = text.split(|byte| *byte == b' ');
@@ -121,17 +121,17 @@ pub(crate) struct IncrFile {
     sum: u64,
     /// The LSN behind which it goes on, and the last one in it.
     pub(crate) last: Lsn,
-    /// Where the last whole batch ends, and up to where it is durable.
+    /// The end of the last whole batch, and the offset up to which it is durable.
     pub(crate) end: u64,
     pub(crate) synced: u64,
-    /// Where the line at the head ends.
+    /// The end of the line at the head.
     begun: u64,
     pub(crate) ahead: Arc<Ahead>,
     buffer: Vec<u8>,
 }
 
 impl IncrFile {
-    /// A file that is empty, and goes on behind an LSN.
+    /// An empty file that goes on behind an LSN.
     pub(crate) fn new(file: Arc<dyn DiskFile>, seq: u64, epoch: u64, last: Lsn) -> IncrFile {
         let seed = stdx::hash::hash_u64(stdx::clock::wall_ns() ^ seq.rotate_left(32) ^ epoch.rotate_left(48));
         let (sum, end, synced, begun) = (0, 0, 0, 0);
@@ -220,17 +220,17 @@ impl IncrFile {
         }
     }
 
-    /// Whether anything is in it beside the line at the head.
+    /// Whether it has anything beside the line at the head.
     pub(crate) fn has_batches(&self) -> bool {
         self.end > self.begun
     }
 
-    /// Whether any batch in it is durable.
+    /// Whether it has a durable batch.
     pub(crate) fn has_durable(&self) -> bool {
         self.synced > self.begun
     }
 
-    /// Makes what was written durable.
+    /// Makes the written bytes durable.
     pub(crate) fn sync(&mut self) -> io::Result<()> {
         self.file.sync_data()?;
         self.synced = self.end;
@@ -243,7 +243,7 @@ impl IncrFile {
     }
 }
 
-/// Writes what is gathered, the blocks and the line. Gives where they end.
+/// Writes the gathered bytes, the blocks and the line. Returns their end.
 fn write_parts(
     file: &dyn DiskFile,
     mut at: u64,
@@ -294,7 +294,7 @@ pub(crate) fn last_select(bytes: &[u8]) -> Option<u64> {
 
 #[derive(Default)]
 struct AheadState {
-    /// Where the last batch ends, and up to where there is filler or a claim.
+    /// The end of the last batch, and the offset up to which there is filler or a claim.
     end: u64,
     filled: u64,
     is_filling: bool,
@@ -323,7 +323,8 @@ impl Ahead {
         state.filled < state.end + AHEAD / 2
     }
 
-    /// The log is about to write up to here. Waits for a piece of filler at most, and only if it comes close.
+    /// Claims the bytes up to here for the log. Waits for one piece of filler at most, and only if the filler
+    /// is near.
     fn claim(&self, end: u64) {
         if end <= self.state().filled {
             return;
@@ -343,8 +344,8 @@ impl Ahead {
         Ok(())
     }
 
-    /// Writes the next piece of filler, if little is left. Gives whether there was any need. The descriptor
-    /// is the caller's own, so that an error of a sync is told here and to the log.
+    /// Writes the next piece of filler if little is left, and returns whether that was so. The descriptor is
+    /// the caller's own, so that an error of a sync is told here and to the log.
     pub(crate) fn fill(&self, file: &dyn DiskFile, line: &[u8]) -> io::Result<bool> {
         let (from, to) = {
             let mut state = self.state();

@@ -1,12 +1,12 @@
 //! The log in the directory, as a [`Log`].
 //!
-//! - H1: a batch that was written counts when it is durable. With [`LocalLog::set_durable`] that is so when
-//!   `append` is done.
+//! - H1: a written batch counts when it is durable. With [`LocalLog::set_durable`] that is so when `append`
+//!   returns.
 //! - H2: a file whose sync failed is never written again. All batches since its last good sync are kept, and
-//!   go to a new file; the old one is cut back to what was durable. The new file says from where on it goes
-//!   (incr E3).
-//! - H3: if more was unsynced than may be kept, the new file begins behind a gap, and [`LocalLog::has_gap`]
-//!   says so until a rewrite has made a new base behind it.
+//!   go to a new file. The old one is cut back to its durable part. The new file names the LSN behind which
+//!   it goes on (incr E3).
+//! - H3: if more was unsynced than may be kept, the new file begins behind a gap. [`LocalLog::has_gap`] says
+//!   so until a rewrite has made a new base behind it.
 //! - H4: before a file is followed by another it is durable (files F2).
 
 use super::incr::{IncrFile, last_select};
@@ -32,7 +32,8 @@ pub(crate) struct Rotated {
     pub(crate) seq: u64,
 }
 
-/// The directory, shared with whoever rewrites and removes. Its lock may be held as long as the disk takes.
+/// The directory, shared with the threads that rewrite and remove. Its lock may be held as long as the disk
+/// takes.
 pub(crate) struct Directory {
     pub(crate) files: Files,
     /// A file that was made for the next mark.
@@ -160,9 +161,9 @@ impl LocalLog {
         self.is_durable = is_durable;
     }
 
-    /// Whether batches end where filler lines begin. Without it the filler is cut off.
+    /// Sets whether batches end where filler lines begin. Without it the filler is cut off.
     ///
-    /// Errors: it cannot be; the log goes on all the same.
+    /// Errors: the filler cannot be cut off. The log goes on all the same.
     pub(crate) fn set_pads(&mut self, pads: bool) -> io::Result<()> {
         let ends = self.pads && !pads;
         self.pads = pads;
@@ -185,7 +186,7 @@ impl LocalLog {
         self.gap.is_some()
     }
 
-    /// A rewrite has made a base of all that is before a file.
+    /// Notes that a rewrite has made a base of all before a file.
     pub(crate) fn based_before(&mut self, seq: u64) {
         self.gap = self.gap.filter(|gap| *gap > seq);
     }
@@ -203,7 +204,7 @@ impl LocalLog {
         self.place.path(&self.place.incr_name(self.incr.seq))
     }
 
-    /// Makes all that was appended durable. If that fails a new file does it (H2).
+    /// Makes all appended batches durable. If that fails, a new file does it (H2).
     pub(crate) fn sync(&mut self) -> io::Result<()> {
         if !self.is_broken && self.incr.end > self.incr.synced {
             if let Err(error) = self.incr.sync() {
@@ -215,7 +216,7 @@ impl LocalLog {
         if self.is_broken { self.afresh() } else { Ok(()) }
     }
 
-    /// Another thread has synced a file up to an offset, or failed to.
+    /// Notes that another thread has synced a file up to an offset, or failed to.
     pub(crate) fn was_synced(&mut self, seq: u64, end: u64, synced: io::Result<()>) -> io::Result<()> {
         if seq != self.incr.seq {
             return Ok(());
@@ -314,7 +315,7 @@ impl LocalLog {
         Ok(())
     }
 
-    /// Says at the end of a durable file that it is, and cuts the filler off.
+    /// Writes at the end of a durable file that it is durable, and cuts the filler off.
     pub(crate) fn close_file(&mut self) {
         let closed = self.incr.cut().and_then(|()| match self.incr.has_batches() {
             true => self.incr.write_end(),
@@ -349,7 +350,7 @@ impl LocalLog {
         if self.is_broken {
             self.afresh()?;
         }
-        // One that is tried again may have gone to a new file with the others.
+        // A batch that is tried again may have gone to a new file with the others.
         if self.number != Some(batch.number) {
             if batch.first <= self.last {
                 return Err(io::Error::other("the LSNs of the stream go back"));

@@ -1,4 +1,4 @@
-//! The manifest: which files the log has, and in what order they are read.
+//! The manifest: the files of the log, in the order in which they are read.
 //!
 //! ```text
 //! file appendonly.aof.2.base.rdb seq 2 type b
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! - G1: at most one base. The numbers of the files of commands rise. No name comes twice.
-//! - G2: lines and files are bounded, whatever is written there.
-//! - G3: pairs of words that are not known are passed over, and lines that begin with `#`, as Redis does.
+//! - G2: lines and files are bounded, whatever the text says.
+//! - G3: pairs of unknown words are passed over, and lines that begin with `#`, as in Redis.
 //!
 //! Source: observed on Redis 7.0, Redis 8.0 and Valkey 9.1.
 
@@ -53,7 +53,7 @@ pub struct Manifest {
     pub entries: Vec<Entry>,
 }
 
-/// Why a manifest is refused.
+/// The reason why a manifest is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManifestError {
     /// Counted from 1; 0 for the manifest as a whole.
@@ -73,7 +73,8 @@ impl fmt::Display for ManifestError {
 impl std::error::Error for ManifestError {}
 
 impl Manifest {
-    /// Reads a manifest. Cost: O(bytes · log files). Errors: it is none (G1, G2), or it names no file.
+    /// Reads a manifest. Cost: O(bytes · log files). Errors: the text is no manifest (G1, G2), or names no
+    /// file.
     pub fn parse(text: &[u8]) -> Result<Manifest, ManifestError> {
         let whole = |why| ManifestError { line: 0, why };
         if text.len() > BYTES_MAX {

@@ -1,6 +1,6 @@
 //! A report of a log's directory, and the repair of a torn end. Nothing is loaded.
 //!
-//! Cost: O(bytes). Memory: a window a file, and what [`crate::describe()`] takes for a base.
+//! Cost: O(bytes). Memory: a window per file, and that of [`crate::describe()`] for a base.
 
 use super::Place;
 use super::base::{self, Begins};
@@ -28,10 +28,10 @@ pub struct LogFileDescription {
     pub first_lsn: Option<u64>,
     pub last_lsn: Option<u64>,
     pub epoch: Option<u64>,
-    /// Where whole commands end; behind it is filler, or what is torn.
+    /// The end of the whole commands. Behind it is filler, or a torn rest.
     pub ends_at: u64,
     pub is_torn: bool,
-    /// Another server appended from here on.
+    /// The offset from which on another server appended.
     pub foreign_from: Option<u64>,
     pub damage: Option<(u64, &'static str)>,
 }
@@ -62,7 +62,7 @@ impl LogFileDescription {
     }
 }
 
-/// Reads a file of commands. Cost: O(bytes). Errors: it cannot be read; damage is in the description.
+/// Reads a file of commands. Damage is in the description. Cost: O(bytes). Errors: the file cannot be read.
 pub fn check_file(file: &dyn ReadAt, len: u64, from: u64) -> io::Result<LogFileDescription> {
     let mut about = LogFileDescription { bytes: len, ..LogFileDescription::default() };
     let mut scan = Scan::new(Box::new(file), len, from)?;
@@ -113,7 +113,7 @@ impl LogFileDescription {
     }
 }
 
-/// Reports a directory. None: there is no manifest.
+/// Describes a directory. `None`: there is no manifest.
 ///
 /// Errors: the manifest cannot be read, or is refused.
 pub fn describe_log(place: &Place, now_ms: u64) -> Result<Option<LogDescription>, LogError> {
@@ -167,7 +167,7 @@ fn named(file: &LogFile, about: LogFileDescription) -> LogFileDescription {
     LogFileDescription { name, kind: Some(file.kind), bytes: file.len, ..about }
 }
 
-/// An error if a file is torn, and one behind it goes on from what is missing.
+/// An error if a file is torn, and a later one goes on from the missing part.
 fn torn_in_the_middle(files: &[LogFile], about: &[LogFileDescription]) -> Result<(), LogError> {
     let mut last = (0, 0);
     for (index, (file, about)) in files.iter().zip(about).enumerate() {
@@ -196,7 +196,7 @@ pub struct Repaired {
 
 /// Cuts a torn end off. Nothing else is changed.
 ///
-/// Errors: there is no log; it is damaged otherwise, and nothing was changed; a file cannot be cut.
+/// Errors: there is no log; it has other damage, and nothing was changed; a file cannot be cut.
 pub fn repair_log(disk: &dyn Disk, place: &Place) -> Result<Repaired, LogError> {
     let error = |offset, what| LogError { file: place.manifest(), offset, what };
     let Some(about) = describe_log(place, 0)? else {

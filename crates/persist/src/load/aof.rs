@@ -31,10 +31,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub trait Apply {
     /// Runs a command. SELECT is one of them; a file begins with database 0.
     ///
-    /// Errors: it cannot be run; the load fails then.
+    /// Errors: the command cannot be run, and the load fails.
     fn apply(&mut self, args: &[&[u8]]) -> Result<(), String>;
 
-    /// The commands up to the end of the group take effect together. A command without a group stands alone.
+    /// Begins a group: the commands up to its end take effect together. A command without a group stands
+    /// alone.
     fn group_begin(&mut self) {}
 
     /// Errors: as `apply`.
@@ -42,7 +43,7 @@ pub trait Apply {
         Ok(())
     }
 
-    /// A file begins: database 0 is selected.
+    /// Begins a file: database 0 is selected.
     fn file_begin(&mut self) {}
 }
 
@@ -60,12 +61,12 @@ impl Default for LogOptions {
     }
 }
 
-/// Why a log cannot be loaded.
+/// The reason why a log cannot be loaded.
 #[derive(Debug)]
 pub enum LogProblem {
     Io(io::Error),
     Manifest(ManifestError),
-    /// There are files of a log, and no manifest that names them.
+    /// The directory has files of a log, and no manifest that names them.
     NoManifest,
     Base(Damage<io::Error>),
     Damaged(&'static str),
@@ -75,7 +76,7 @@ pub enum LogProblem {
     Refused(String),
 }
 
-/// Why a log cannot be loaded, and where.
+/// The reason why a log cannot be loaded, and the place.
 #[derive(Debug)]
 pub struct LogError {
     pub file: PathBuf,
@@ -106,7 +107,7 @@ impl std::error::Error for LogError {}
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CutOff {
     pub file: PathBuf,
-    /// Where the file ends now.
+    /// The new end of the file.
     pub from: u64,
     pub bytes: u64,
 }
@@ -115,7 +116,7 @@ pub struct CutOff {
 #[derive(Debug, Default)]
 pub struct LoadedLog {
     pub manifest: Manifest,
-    /// The last LSN that is known, and the epoch it is of. 0 if no file says one.
+    /// The last known LSN and its epoch. 0 if no file names one.
     pub lsn: Lsn,
     pub epoch: u64,
     pub commands: u64,
@@ -134,7 +135,7 @@ pub struct LoadedLog {
     pub(crate) empty: Vec<u64>,
 }
 
-/// Loads the log of a directory. None: there is none.
+/// Loads the log of a directory. `None`: there is none.
 ///
 /// A single file from before Redis 7, in the directory above, becomes the base first. Files are changed only
 /// at their ends (U2), and only after everything was applied.
@@ -207,7 +208,7 @@ pub(crate) struct LogFile {
     pub(crate) len: u64,
     pub(crate) kind: FileKind,
     pub(crate) seq: u64,
-    /// Where what counts ends.
+    /// The end of the part that counts.
     pub(crate) ends_at: std::cell::Cell<u64>,
 }
 
@@ -233,7 +234,7 @@ impl LogFile {
     }
 }
 
-/// The LSN that the next file with a head goes on behind; None if no later file has anything whole.
+/// The LSN behind which the next file with a head goes on. `None`: no later file has anything whole.
 pub(crate) fn goes_on_behind(later: &[LogFile]) -> io::Result<Option<Option<(u64, Lsn)>>> {
     for file in later {
         let mut scan = Scan::new(Box::new(&file.file), file.len, 0)?;
@@ -315,7 +316,7 @@ impl Loading<'_> {
         }
     }
 
-    /// Loads a base that is an RDB file, or begins as one. Gives where commands begin.
+    /// Loads a base that is an RDB file, or begins as one. Returns the offset at which commands begin.
     fn base(&mut self, file: &LogFile, install: &dyn Install) -> Result<u64, LogError> {
         if file.io(0, base::begins(&file.file))? == Begins::Commands {
             return Ok(0);
@@ -333,7 +334,7 @@ impl Loading<'_> {
         Ok(commands_from)
     }
 
-    /// Applies what a unit holds (U1). One that comes again only selects (U3).
+    /// Applies the commands of a unit (U1). A repeated unit only selects (U3).
     fn unit(
         &mut self,
         file: &LogFile,
@@ -363,7 +364,7 @@ impl Loading<'_> {
                     let args = file.io(at, scan.window.words(at, end))?;
                     self.apply.apply(&args)
                 }
-                // It was whole when the scan passed.
+                // The unit was whole when the scan passed it.
                 Token::End | Token::Torn | Token::Bad(_) => {
                     Err("the file changes while it is read".to_owned())
                 }
@@ -376,12 +377,12 @@ impl Loading<'_> {
         Ok(())
     }
 
-    /// A file is torn at an offset: what follows there is void, or it is an error (U2).
+    /// Handles a file that is torn at an offset: the rest is void, or it is an error (U2).
     fn torn(&mut self, file: &LogFile, later: &[LogFile], from: u64) -> Result<(), LogError> {
         let next = file.io(from, goes_on_behind(later))?;
         let is_void = match next {
             None => self.options.truncated,
-            // Files E3: all that is missing here comes there.
+            // Files E3: all that is missing here comes in that file.
             Some(Some((epoch, lsn))) => (epoch, lsn) <= self.last,
             Some(None) => false,
         };
@@ -399,7 +400,7 @@ impl Loading<'_> {
     }
 }
 
-/// Notes what a base says of the log.
+/// Notes the facts of the log in a base.
 struct Facts<'i> {
     inner: &'i dyn Install,
     lsn: AtomicU64,

@@ -1,4 +1,4 @@
-//! The rest of a damaged file, kept for whoever wants to look at it.
+//! The rest of a damaged file, kept to be looked at.
 
 use crate::PIECE;
 use crate::disk::{Disk, DiskFile};
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 /// Names that are tried.
 const NAMES: u32 = 10_000;
 
-/// Copies a file from an offset on ([`rdb::file::Damage::from`]) to `damaged-<n>` beside it, synced. Gives
+/// Copies a file from an offset on ([`rdb::file::Damage::from`]) to `damaged-<n>` beside it, synced. Returns
 /// the copy's path.
 ///
-/// Cost: O(bytes). Errors: the file cannot be read, or the copy not written; nothing is left of it then.
+/// Cost: O(bytes). Errors: the file cannot be read or the copy not written. No part of the copy stays then.
 pub fn set_aside(disk: &dyn Disk, path: &Path, from: u64) -> io::Result<PathBuf> {
     let mut rest = File::open(path)?;
     rest.seek(SeekFrom::Start(from))?;

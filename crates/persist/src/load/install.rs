@@ -1,4 +1,4 @@
-//! Where loaded keys go.
+//! The destination of loaded keys.
 
 use keyspace::{Keyspace, View};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,13 +10,13 @@ pub struct Loaded {
     pub db: u32,
     pub key: Box<[u8]>,
     pub value: Value,
-    /// When it expires, in milliseconds since 1970. It may have expired.
+    /// The expiry, in milliseconds since 1970. It may have passed.
     pub expire_ms: Option<u64>,
     pub idle_s: Option<u64>,
     pub freq: Option<u8>,
 }
 
-/// Why a key of a batch was not taken. Those before it were, and those behind it were not.
+/// The reason why a key of a batch was not taken. The keys before it were taken, those behind it were not.
 #[derive(Debug)]
 pub enum NotTaken {
     /// It is there already.
@@ -26,7 +26,7 @@ pub enum NotTaken {
 
 /// Takes what is loaded. Called from several threads.
 pub trait Install: Sync {
-    /// How many databases there are.
+    /// Number of databases.
     fn databases(&self) -> u64 {
         u64::from(u32::MAX)
     }
@@ -38,14 +38,14 @@ pub trait Install: Sync {
 
     /// The code of a library.
     ///
-    /// Errors: it cannot be taken; the load fails then.
+    /// Errors: the library cannot be taken, and the load fails.
     fn function(&self, code: &[u8]) -> Result<(), String>;
 
     /// Takes keys, in the order of the file.
     fn install(&self, batch: &mut Vec<Loaded>) -> Result<(), NotTaken>;
 }
 
-/// Installs into a keyspace that nobody else writes to. Libraries go to a closure.
+/// Installs into a keyspace that no one else writes to. Libraries go to a closure.
 pub struct IntoKeyspace<'k, F> {
     keyspace: &'k Keyspace,
     now_ms: u64,
@@ -95,7 +95,7 @@ impl<F: Fn(&[u8]) -> Result<(), String> + Sync> Install for IntoKeyspace<'_, F> 
             if let Some(idle_s) = loaded.idle_s {
                 view.set_idle(&loaded.key, idle_s);
             }
-            // Nobody watches, waits or is told while data is loaded.
+            // No client watches, waits or is told while data is loaded.
             let _ = view.finish();
         }
         Ok(())

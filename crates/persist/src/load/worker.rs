@@ -1,4 +1,4 @@
-//! The threads that decode pieces and install what is in them.
+//! The threads that decode pieces and install their keys.
 
 use super::{Damaged, Install, Loaded, NotTaken, Options, Progress, Report, Skipped, Unknown};
 use rdb::file::{Damage, Format, Problem};
@@ -35,13 +35,13 @@ pub(super) struct Raw {
 struct State {
     queue: VecDeque<Piece>,
     closed: bool,
-    /// A worker panicked: nobody waits any more.
+    /// A worker panicked, so no thread waits any more.
     is_given_up: bool,
     /// The piece whose turn it is to be installed (L3).
     turn: u64,
-    /// No piece behind that is installed.
+    /// The last piece to be installed.
     ends_at: Option<u64>,
-    /// The first in the file of what was found wrong.
+    /// The first damage in the file.
     failed: Option<Damage<io::Error>>,
     skipped: Skipped,
     /// Keys that were installed.
@@ -51,7 +51,7 @@ struct State {
 /// The queue, the turns and the outcome, shared by the threads.
 pub(super) struct Workers<'l> {
     state: Mutex<State>,
-    /// There is a piece, or none will come; there is room for one; a turn has passed.
+    /// The three bells: a piece came or none will; there is room for one; a turn has passed.
     filled: Condvar,
     emptied: Condvar,
     turned: Condvar,
@@ -103,7 +103,7 @@ impl<'l> Workers<'l> {
         self.filled.notify_all();
     }
 
-    /// Whether something was found wrong, so that reading on is of no use.
+    /// Whether damage was found, so that reading on is of no use.
     pub(super) fn has_failed(&self) -> bool {
         let state = self.state();
         state.failed.is_some() || state.is_given_up
@@ -113,7 +113,7 @@ impl<'l> Workers<'l> {
         self.state().skipped.add(db, key, what);
     }
 
-    /// The next piece in the order of the file; None if no more come.
+    /// The next piece in the order of the file. `None`: no more come.
     fn next(&self) -> Option<Piece> {
         let mut state = self.state();
         loop {
@@ -182,7 +182,7 @@ impl<'l> Workers<'l> {
         self.options.damaged == Damaged::KeepPrefix
     }
 
-    /// Waits until what comes before is installed, if that matters. False if nothing more is.
+    /// Waits until the pieces before are installed, if that matters. False if no more are installed.
     fn awaits_turn(&self, number: u64) -> bool {
         if !self.in_order() {
             return true;
@@ -194,7 +194,7 @@ impl<'l> Workers<'l> {
         !state.is_given_up && state.ends_at.is_none_or(|at| number < at)
     }
 
-    /// An entry's value. None if it is left out, or nothing of it is left.
+    /// An entry's value. `None`: it is left out, or nothing of it is left.
     fn decode(&self, piece: &Piece, raw: &Raw) -> Result<Option<Loaded>, Problem<io::Error>> {
         let object = match &piece.bytes[raw.object.clone()] {
             [] => &piece.large,
@@ -232,7 +232,7 @@ impl<'l> Workers<'l> {
         }
     }
 
-    /// The end: what the reading found, and what the workers did.
+    /// The outcome of the reading and of the workers.
     pub(super) fn report(
         &self,
         read: Result<bool, Damage<io::Error>>,
@@ -264,7 +264,7 @@ impl<'l> Workers<'l> {
     }
 }
 
-/// Makes sure that a panic of the install leaves nobody waiting.
+/// Wakes all threads when an install panics.
 struct Leaves<'w, 'l>(&'w Workers<'l>);
 
 impl Drop for Leaves<'_, '_> {
@@ -278,7 +278,7 @@ impl Drop for Leaves<'_, '_> {
 }
 
 impl State {
-    /// Notes what is wrong, unless something before it in the file is (L2).
+    /// Notes damage, unless there is some before it in the file (L2).
     fn note(&mut self, damage: Damage<io::Error>) {
         let sooner = self.failed.as_ref().is_none_or(|failed| damage.from < failed.from);
         if sooner {

@@ -4,7 +4,7 @@ use super::{Entry, LIST, LOG, LONG, Large, MARK, REPLICAS, Taken};
 use crate::stream::{Block, Item, Outlet};
 use keyspace::{Lsn, Mark};
 
-/// About the bytes of a block. A larger group is a block of its own.
+/// About the size of a block in bytes. A larger group is a block of its own.
 const BLOCK: usize = 256 * 1024;
 const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
 const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
@@ -24,9 +24,9 @@ pub(super) struct Framer {
 #[derive(Default)]
 struct Out {
     bytes: Vec<u8>,
-    /// The database of what comes next. `None`: it has to be said.
+    /// The database of the next command. `None`: it has to be selected.
     db: Option<u32>,
-    /// Commands of the group, and where its MULTI stands.
+    /// Commands of the group, and the offset of its MULTI.
     commands: usize,
     multi_at: usize,
 }

@@ -9,13 +9,13 @@ use stdx::clock::mono_ns;
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) pending_bytes: AtomicU64,
-    /// Up to where everything is durable, whatever the policy.
+    /// The LSN up to which everything is durable, whatever the policy.
     pub(super) synced_lsn: AtomicU64,
     pub(super) sync_is_pending: AtomicBool,
     pub(super) delayed_syncs: AtomicU64,
     pub(super) write_failed: AtomicBool,
     pub(crate) has_gap: AtomicBool,
-    /// When something was last written, or there was nothing to write.
+    /// The time of the last write, or at which there was nothing to write.
     moved_ns: AtomicU64,
     syncs: AtomicU64,
     sync_ns: AtomicU64,
@@ -40,7 +40,7 @@ impl Counters {
     }
 }
 
-/// How long syncs took.
+/// The times that syncs took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latency {
     pub count: u64,
@@ -63,11 +63,11 @@ pub struct RewriteStatus {
 /// The figures of the log.
 #[derive(Clone, Debug)]
 pub struct Figures {
-    /// `aof_current_size`: the base and what follows it, without filler.
+    /// `aof_current_size`: the base and the files behind it, without filler.
     pub current_size_bytes: u64,
     /// `aof_base_size`: the same at the start, or after the last rewrite.
     pub base_size_bytes: u64,
-    /// `aof_buffer_length`: taken and not written.
+    /// `aof_buffer_length`: bytes taken and not written.
     pub buffer_length_bytes: u64,
     /// `aof_pending_bio_fsync`.
     pub pending_syncs: u64,

@@ -13,9 +13,9 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use stdx::clock::mono_ns;
 
-/// How long the threads wait until they look whether the log ends.
+/// Time after which the threads look whether the log ends.
 const NAP: Duration = Duration::from_millis(100);
-/// How long a failed preparation rests.
+/// Time for which a failed preparation rests.
 const REST: Duration = Duration::from_secs(5);
 
 /// A sync for another thread.
@@ -62,7 +62,7 @@ impl Shared {
         }
     }
 
-    /// There are old files to remove.
+    /// Tells the keeper that there are old files to remove.
     pub(crate) fn clear_history(&self) {
         let mut filling = locked(&self.filling);
         (filling.has_history, filling.is_new) = (true, true);

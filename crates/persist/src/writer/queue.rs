@@ -9,14 +9,14 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How the log ends.
+/// The way in which the log ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Closing {
     #[default]
     No,
-    /// After everything was written.
+    /// It ends after everything was written.
     Clean,
-    /// At once.
+    /// It ends at once.
     Abandoned,
 }
 
@@ -40,11 +40,11 @@ pub(crate) struct Synced {
 #[derive(Default)]
 pub(crate) struct Queue {
     items: VecDeque<Item>,
-    /// Everything up to here was given.
+    /// The LSN up to which everything was given.
     pub(super) upto: Lsn,
     pub(super) synced: Option<Synced>,
     pub(super) settings_changed: bool,
-    /// The log thread tells how far everything was given.
+    /// The log thread tells how far the stream was given.
     pub(super) wants_turns: bool,
     pub(super) closing: Closing,
 }

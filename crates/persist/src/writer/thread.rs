@@ -1,4 +1,4 @@
-//! The log thread: takes what waits, writes it, and tells what is durable.
+//! The log thread: takes the waiting items, writes them, and tells what is durable.
 
 use super::helpers::{self, SyncJob};
 use super::queue::{Closing, Queue, Synced, Todo};

@@ -4,9 +4,9 @@
 //! … EXEC.
 //!
 //! - A1: memory is a window of [`WINDOW`] bytes. Only [`Window::range`] takes more, for a command that is
-//!   there.
-//! - A2: no count and no length is trusted: both are compared with the bytes that are left in the file.
-//! - A3: a scan takes O(bytes): each is looked at a bounded number of times.
+//!   whole.
+//! - A2: no count and no length is trusted: both are compared with the rest of the file.
+//! - A3: a scan takes O(bytes), each looked at a bounded number of times.
 
 use crate::files::incr::{LINE, LINE_MAX, Line, is_select};
 use rdb::crc64;
@@ -62,10 +62,10 @@ impl<'f> Window<'f> {
         Window { file, len, base: 0, bytes: Vec::new() }
     }
 
-    /// Bytes that are in the file.
+    /// Bytes that the file has.
     ///
     /// # Panics
-    /// Panics if they are not.
+    /// Panics if it does not have them.
     pub(crate) fn range(&mut self, from: u64, to: u64) -> io::Result<&[u8]> {
         assert!(from <= to && to <= self.len, "{from}..{to} of {}", self.len);
         if from < self.base || to > self.base + self.bytes.len() as u64 {
@@ -98,7 +98,7 @@ impl<'f> Window<'f> {
         if read < least { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
     }
 
-    /// At least `most` bytes from an offset on, or as many as there are.
+    /// At least `most` bytes from an offset on, or as many as the file has.
     fn upto(&mut self, from: u64, most: u64) -> io::Result<&[u8]> {
         let to = self.len.min(from + most);
         self.range(from, to)
@@ -224,7 +224,7 @@ impl Window<'_> {
         Ok(Token::Command { end: at, kind })
     }
 
-    /// The words of a command that was found whole.
+    /// The words of a whole command.
     pub(crate) fn words(&mut self, from: u64, to: u64) -> io::Result<Vec<&[u8]>> {
         let bytes = self.range(from, to)?;
         let (words, mut at) = plain_header(bytes, 0);
@@ -238,7 +238,7 @@ impl Window<'_> {
     }
 }
 
-/// A number that was found sound, and where its line ends.
+/// A number that is known to be sound, and the end of its line.
 fn plain_header(bytes: &[u8], at: usize) -> (usize, usize) {
     let mut end = at + 1;
     let mut value = 0;
@@ -269,7 +269,7 @@ pub(crate) enum Unit {
     },
     /// Nothing more but notes.
     End,
-    /// The remains of a write that did not come to its end. All before `from` is whole.
+    /// The rest of an unfinished write. All before `from` is whole.
     Torn {
         from: u64,
     },
@@ -299,7 +299,7 @@ pub(crate) struct Scan<'f> {
     pub(crate) at: u64,
     /// Nothing was read, and the file has no head.
     at_head: bool,
-    /// Another server has appended, from here on.
+    /// The offset from which on another server has appended.
     pub(crate) foreign_from: Option<u64>,
 }
 
@@ -354,7 +354,7 @@ impl<'f> Scan<'f> {
         }
     }
 
-    /// The first line is one about a batch, and no sound one.
+    /// The first line is one about a batch, and not sound.
     fn bad_head(&mut self) -> io::Result<Unit> {
         self.at = 0;
         let is_cut = !self.window.upto(0, LINE_MAX as u64)?.contains(&b'\n');
