@@ -1,5 +1,5 @@
-//! The reply of a transaction, put together of what its commands answered when they ran and of what its deeds
-//! answered behind.
+//! The reply of a transaction: the answers of its commands from its run, with those of its deeds put in
+//! between.
 
 use command::Stream;
 use resp::Reply;
@@ -11,7 +11,7 @@ const CHUNK: usize = 16 * 1024;
 
 /// Answers in the order of their places. Short ones stand in one allocation with others.
 pub struct Answers {
-    /// Where in the reply, and how long.
+    /// The place of each in the reply, and its length.
     places: VecDeque<(usize, usize)>,
     chunks: VecDeque<Vec<u8>>,
     /// Bytes of the first chunk that are read.
@@ -36,7 +36,7 @@ impl Answers {
         }
     }
 
-    /// The next bytes, at most so many.
+    /// Writes the next bytes, at most `count`.
     fn take(&mut self, count: usize, out: &mut Reply) -> usize {
         let Some(first) = self.chunks.front() else { return count };
         let count = count.min(first.len() - self.read);
@@ -57,7 +57,7 @@ pub struct Spliced {
     answers: Answers,
     /// Bytes of the current answer that are not written yet.
     left: usize,
-    /// Its part of `work-max-memory`.
+    /// Its share of `work-max-memory`.
     share: Option<Share>,
 }
 
@@ -66,7 +66,7 @@ impl Spliced {
         Spliced { reply, read: 0, answers, left: 0, share }
     }
 
-    /// Whether there are no answers: the reply is all.
+    /// Whether it has no answers of deeds: the reply is all.
     pub fn is_whole(&self) -> bool {
         self.answers.places.is_empty()
     }
@@ -115,7 +115,7 @@ impl Drop for Spliced {
 mod tests {
     use super::*;
 
-    /// Answers of all sizes at all places, in one go and in pieces, against plain strings.
+    /// Answers of all sizes at all places, at once and in pieces, against plain strings.
     #[test]
     fn answers_come_to_stand_at_their_places() {
         for room in [1, 7, 100, 5_000, 1 << 20] {

@@ -1,4 +1,4 @@
-//! The words of EVAL and its kin, and of SCRIPT: what they ask for.
+//! The words of EVAL and its kin, and of SCRIPT, as requests.
 
 use super::{Body, Change, Code, Found, LuaState};
 use command::options::{int, is};
@@ -22,18 +22,18 @@ pub struct Asked {
     pub body: Body,
     pub read_only: bool,
     pub memory: Hunger,
-    /// A loop does not run it.
+    /// It has to run on a thread.
     pub far: bool,
 }
 
 /// A script's need of memory, by its flags.
 #[derive(Clone, Copy)]
 pub enum Hunger {
-    /// Nothing: its commands are looked at one by one.
+    /// Its flags say nothing, so its commands are checked one by one.
     Unknown,
     /// It may need more.
     Declared,
-    /// It does not, or is to be run nevertheless.
+    /// It needs no more, or has to run nevertheless.
     None,
 }
 
@@ -46,7 +46,7 @@ impl Hunger {
         }
     }
 
-    /// Whether its commands have to be looked at while memory is short. Err: it may not run at all.
+    /// Whether its commands have to be checked while memory is short. Errors: it may not run at all.
     pub fn may_run_short(self, short: bool) -> Result<bool, Error> {
         match self {
             Hunger::Declared if short => Err(Error::new(command::OOM)),
@@ -56,7 +56,7 @@ impl Hunger {
     }
 }
 
-/// The script that EVAL and its kin are to run within a transaction, and the count of keys it declares.
+/// The script that EVAL and its kin ask for within a transaction, and the number of keys it declares.
 pub fn asked_for(
     lua: &mut LuaState,
     command: &Command,
@@ -72,7 +72,7 @@ pub fn asked_for(
     Ok((asked, declared(args)?))
 }
 
-/// The script of EVAL and EVAL_RO, compiled as long as `host` lets it.
+/// The script of EVAL and EVAL_RO. It is compiled as long as `host` lets it.
 pub fn script_of(
     lua: &mut LuaState,
     args: Args<'_>,

@@ -1,4 +1,4 @@
-//! Which scripts and functions there are, and the engines that have them compiled.
+//! The known scripts and functions, and the engines that have them compiled.
 //!
 //! ```text
 //! Code (the server's) ◄── engines of loops and threads, each brought up to date when it runs a function
@@ -6,22 +6,22 @@
 //! Code (a draft) ◄── the engine of one run of a transaction that changes what its own scripts see
 //! ```
 //!
-//! - K1: libraries change as a whole: who runs functions has those of one moment. Loops change none: who does
-//!   works on a copy.
-//! - K2: a transaction with a change and a use of it behind (SCRIPT FLUSH, then EVALSHA) makes the change in
-//!   a draft, which only its own engine sees. With its commit the command is performed again, for all, and
-//!   that is what is answered (`deeds.rs`). Libraries that others changed meanwhile are a lost race; between
-//!   the last look at that and the deed they may still change, and the answer may be an error though the
-//!   scripts behind it have seen the change.
-//! - K3: a loop compiles only short texts, some 60 ns a byte. Longer ones are compiled by the thread that
-//!   runs them first, or on one of their own (SCRIPT LOAD), and loops take over what came out, unless even
-//!   that is long: such scripts always run on threads.
-//! - K4: a loop loads libraries in slices, while threads run what is called, and none that takes long to
-//!   load.
-//! - K5: scripts that came by EVAL are forgotten when there are [`EVALS_MAX`] of them, or they have
+//! - K1: libraries change as a whole, so a run of a function sees those of one moment. Loops change none:
+//!   every change is made on a copy.
+//! - K2: a transaction may change scripts and then use them (SCRIPT FLUSH, then EVALSHA). It makes the change
+//!   in a draft, which only its own engine sees. With its commit the command is performed again, for all, and
+//!   gives the answer (`deeds.rs`). Libraries that others changed meanwhile are a lost race. They may still
+//!   change between the last check and the deed. Then the answer may be an error, though later scripts of the
+//!   transaction have seen the change.
+//! - K3: a loop compiles only short texts, some 60 ns a byte. A longer text is compiled by the thread that
+//!   runs it first, or on one of its own (SCRIPT LOAD). Loops take over the compiled code unless it is long,
+//!   too: such scripts always run on threads.
+//! - K4: a loop loads libraries in slices, and none that takes long. Threads run the called functions
+//!   meanwhile.
+//! - K5: scripts known by EVAL alone are forgotten when there are [`EVALS_MAX`] of them, or they have
 //!   [`EVALS_BYTES`], those not used of late first.
 //!
-//! Cost: lookups O(1) and O(log functions), and O(bytes) to compare a script's text; a draft O(1), a change
+//! Cost: look-ups O(1) and O(log functions), and O(bytes) to compare a script's text. A draft O(1), a change
 //! O(all functions).
 
 use super::*;
@@ -31,17 +31,17 @@ use std::ops::Bound;
 use std::sync::OnceLock;
 use stdx::budget::Budget;
 
-/// Bytes of a text that a loop compiles.
+/// Longest text that a loop compiles, in bytes.
 const SHORT: usize = 2 * 1024;
-/// Bytes of a text that a loop looks at, or of a compiled script that it takes over.
+/// Longest text that a loop looks at, or compiled script that it takes over, in bytes.
 const LOOKED_AT: usize = 64 * 1024;
 /// Scripts known by EVAL alone, as in Redis from 7.4 on.
 const EVALS_MAX: usize = 500;
-/// And of so many bytes together; one is always kept.
+/// Bytes of all of them together; one is always kept.
 const EVALS_BYTES: usize = 64 << 20;
 /// Bytes of a script besides its text.
 const BODY_OVERHEAD: usize = 192;
-/// Longer texts are hashed each time: comparing them takes a while, too.
+/// Length from which on a text is hashed each time, for comparing it takes a while, too.
 const LAST_MAX: usize = 16 * 1024;
 /// Nanoseconds of CPU time a library may take to be loaded by loops.
 const LIGHT_NS: u64 = 100_000;
@@ -49,7 +49,7 @@ const LIGHT_NS: u64 = 100_000;
 const LIGHT_MAX_NS: u64 = 2_000_000;
 /// Longest time on a thread: somewhat more than when the library is accepted.
 const LOAD_MAX_NS: u64 = 1_000_000_000;
-/// How long a loop loads libraries at a stretch.
+/// Time for which a loop loads libraries at a stretch.
 const SLICE_NS: u64 = 50_000;
 /// Steps of a collection at a stretch, on a thread and on a loop.
 const STEPS: u32 = 64;
@@ -59,11 +59,11 @@ const FEW_STEPS: u32 = 2;
 pub struct Kept {
     pub text: Arc<[u8]>,
     pub flags: script::ScriptFlags,
-    /// Where compiling it takes long.
+    /// The compiled script, where compiling it takes long.
     compiled: Option<Compiled>,
     /// It was loaded by SCRIPT LOAD: only SCRIPT FLUSH forgets it.
     stays: AtomicBool,
-    /// Since it was last looked at whether it is.
+    /// It was used since it was last checked for that.
     used: AtomicBool,
 }
 
@@ -103,7 +103,7 @@ impl Texts {
         }
     }
 
-    /// Makes room for one more of so many bytes that came by EVAL. Those used since they were last looked at
+    /// Makes room for one more script of so many bytes that came by EVAL. Scripts used since the last check
     /// get another turn.
     fn make_room(&mut self, bytes: usize) -> u64 {
         let mut gone = 0;
@@ -130,27 +130,27 @@ impl Texts {
 #[derive(Default)]
 pub struct Code {
     scripts: Mutex<Texts>,
-    /// How often some were forgotten: what was known before may not be now.
+    /// Number of times that scripts were forgotten. A script known before may be gone now.
     forgotten: AtomicU64,
     /// Scripts that were forgotten because there were too many.
     evicted: AtomicU64,
     libraries: Mutex<Arc<Libraries>>,
-    /// Held by who changes them.
+    /// Held during a change.
     changing: Mutex<()>,
-    /// How much that is, for who must not wait for the lock.
+    /// Number of libraries, for readers that must not wait for the lock.
     library_count: AtomicUsize,
     function_count: AtomicUsize,
     library_bytes: AtomicUsize,
     version: AtomicU64,
-    /// How often all scripts were forgotten, and how often engines were asked to give up what they can do
-    /// without.
+    /// Number of times that all scripts were forgotten, and that engines were asked to give up what they can
+    /// do without.
     flushes: AtomicU64,
     purges: AtomicU64,
     /// The budget that engines take their memory from.
     work: OnceLock<Arc<Budget>>,
     /// A draft: the version it was made of.
     drafted_at: Option<u64>,
-    /// A draft: what it was made of, and whether its scripts are hidden.
+    /// A draft: the code it was made of, and whether the scripts of that are hidden.
     below: Option<Arc<Code>>,
     hides: AtomicBool,
 }
@@ -165,22 +165,22 @@ pub struct Libraries {
 
 pub struct LibraryCode {
     pub text: Box<[u8]>,
-    /// CPU time it took to load it.
+    /// CPU time that its loading took.
     pub load_ns: AtomicU64,
 }
 
 impl Code {
-    /// Has engines made from now on take their memory from there.
+    /// Makes engines made from now on take their memory from that budget.
     pub(super) fn take_from(&self, work: &Arc<Budget>) {
         let _ = self.work.set(work.clone());
     }
 
-    /// The limits of an engine, but for `lua-memory-limit`, which may change.
+    /// The limits of an engine, except for `lua-memory-limit`, which may change.
     pub(super) fn limits(&self) -> Limits {
         Limits { budget: self.work.get().cloned(), ..Limits::default() }
     }
 
-    /// Has engines give up what they can do without, each when it comes to that.
+    /// Asks engines to give up what they can do without, each at its next chance.
     pub(super) fn purge(&self) {
         self.purges.fetch_add(1, Ordering::Release);
     }
@@ -191,10 +191,10 @@ impl Code {
 
     /// A copy that a transaction may change before others see it (K2). O(1).
     pub(super) fn draft(self: &Arc<Code>) -> Code {
-        // Before the libraries are taken: what is changed between is found to be changed.
+        // This comes before the libraries are taken: a change in between is found later.
         let drafted_at = Some(self.version());
         let libraries = Mutex::new(self.libraries());
-        // An engine that was just made has the version 0.
+        // A new engine has the version 0.
         Code {
             libraries,
             version: AtomicU64::new(1),
@@ -267,7 +267,7 @@ impl Code {
         stdx::reclaim::defer(scripts.bytes, move || drop(scripts));
     }
 
-    /// How many scripts there are, and their bytes.
+    /// Number of scripts, and their bytes.
     pub fn script_sizes(&self) -> (usize, usize) {
         let scripts = self.scripts.lock();
         (scripts.by_sha.len(), scripts.bytes)
@@ -278,17 +278,17 @@ impl Code {
         self.evicted.load(Ordering::Relaxed)
     }
 
-    /// A draft's scripts, which it has no more.
+    /// Takes the scripts out of a draft.
     pub(super) fn take_added(&self) -> Vec<(Sha, Arc<Kept>)> {
         std::mem::take(&mut *self.scripts.lock()).by_sha.into_iter().collect()
     }
 
-    /// The libraries as they are now (K1).
+    /// The current libraries (K1).
     pub fn libraries(&self) -> Arc<Libraries> {
         self.libraries.lock().clone()
     }
 
-    /// As [`Code::change_and_tell`], and nobody is told.
+    /// As [`Code::change_and_tell`], without telling.
     #[cfg(test)]
     pub(crate) fn change_libraries(
         &self,
@@ -297,7 +297,7 @@ impl Code {
         self.change_and_tell(change, || {})
     }
 
-    /// Changes the libraries, or leaves them as they were if `change` fails. `tell` tells of the change,
+    /// Changes the libraries, or leaves them as they were if `change` fails. `tell` tells of the change
     /// before another one may come. Cost: O(all functions); others do not wait.
     fn change_and_tell(
         &self,
@@ -322,20 +322,20 @@ impl Code {
         Ok(())
     }
 
-    /// How many libraries there are, with how many functions, and the bytes of their code.
+    /// Number of libraries and of functions, and the bytes of their code.
     pub fn library_sizes(&self) -> (usize, usize, usize) {
         let [libraries, functions, bytes] = [&self.library_count, &self.function_count, &self.library_bytes]
             .map(|n| n.load(Ordering::Relaxed));
         (libraries, functions, bytes)
     }
 
-    /// How often the libraries changed.
+    /// Number of times that the libraries changed.
     pub(super) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 }
 
-/// A change of which scripts and functions there are.
+/// A change of the known scripts or functions.
 pub enum Change {
     ForgetScripts,
     DeleteLibrary(String),
@@ -344,12 +344,12 @@ pub enum Change {
 }
 
 impl Change {
-    /// Makes the change. Errors: why it cannot be made, a full text.
+    /// Makes the change. Errors: a full text that says why it cannot be made.
     pub fn make(&self, code: &Code) -> Result<(), String> {
         self.make_and_tell(code, || {})
     }
 
-    /// Makes the change. `tell` tells of one of libraries, before another one may come. Errors: as
+    /// Makes the change. `tell` tells of a change of libraries before another one may come. Errors: as
     /// [`Change::make`].
     pub fn make_and_tell(&self, code: &Code, tell: impl FnOnce()) -> Result<(), String> {
         let change = |libraries: &mut Libraries| {
@@ -372,7 +372,7 @@ impl Change {
 }
 
 impl Libraries {
-    /// False: there is none of that name. O(all functions).
+    /// Removes a library. False: there is none of that name. O(all functions).
     pub fn remove(&mut self, library: &str) -> bool {
         let known = self.code.remove(library).is_some();
         if known {
@@ -382,39 +382,38 @@ impl Libraries {
     }
 }
 
-/// A Lua engine, what there is for it, and the version of the libraries it has loaded.
+/// A Lua engine, the code known to it, and the version of the libraries it has loaded.
 pub struct LuaState {
     pub(super) code: Arc<Code>,
     pub(crate) engine: Engine,
-    /// It is a loop's, which takes no long steps (K3, K4).
+    /// It belongs to a loop, which takes no long steps (K3, K4).
     on_loop: bool,
     version: u64,
     pub(super) functions: HashMap<String, script::Function>,
     /// On a loop: libraries that are being loaded, their version, and the last one loaded.
     loading: Option<(Arc<Libraries>, u64, Option<String>)>,
-    /// On a loop: a function was called that is not there.
+    /// On a loop: a called function was not there.
     lacks: bool,
-    /// Which flushes and purges it has heeded.
+    /// The flushes and purges that it has heeded.
     heeded: (u64, u64),
-    /// On a loop: it is being collected.
+    /// On a loop: a collection of garbage is under way.
     collecting: bool,
     /// The commands that the last script called.
     pub tally: Tally,
-    /// The script that came last, so that its text need not be hashed again, and [`Code::forgotten`] at that
-    /// time.
+    /// The last script, so that its text need not be hashed again, and [`Code::forgotten`] at that time.
     last: Option<(Sha, Arc<Kept>, u64)>,
 }
 
-/// A script that is asked for.
+/// A script that a client asks for.
 pub enum Found {
-    /// `far`: a loop does not run it.
+    /// If it is `far`, it has to run on a thread.
     Known { sha: Sha, kept: Arc<Kept>, far: bool },
-    /// A loop does not compile it.
+    /// A text that a loop does not compile.
     Text,
 }
 
 impl LuaState {
-    /// A thread's.
+    /// The state of a thread.
     pub(super) fn new(code: Arc<Code>) -> LuaState {
         let limits = code.limits();
         LuaState {
@@ -442,8 +441,8 @@ impl LuaState {
         (self.engine.memory_used().saturating_sub(functions), functions)
     }
 
-    /// Gives up compiled scripts if all were forgotten since, functions if libraries changed (a loop does
-    /// that when it loads them), and what it can do without if it was asked to. O(1).
+    /// Gives up compiled scripts if all were forgotten since, and functions if libraries changed (a loop does
+    /// that when it loads them). Gives up what it can do without if it was asked to. O(1).
     pub fn heed(&mut self) {
         let (wishes, version) = (self.code.wishes(), self.code.version());
         if !self.on_loop && self.version != version {
@@ -460,44 +459,44 @@ impl LuaState {
         self.heeded = wishes;
     }
 
-    /// Whether all it was asked to give up is given up.
+    /// Whether it has given up everything it was asked to.
     pub(super) fn has_heeded(&self) -> bool {
         self.heeded == self.code.wishes() && (self.on_loop || self.version == self.code.version())
     }
 
-    /// A thread: gives up what the script left that ran last, and what others asked for. O(1); see
+    /// A thread: gives up the garbage of the last script, and what others asked for. O(1); see
     /// [`LuaState::collect`].
     pub(super) fn tidy(&mut self) {
         self.heed();
         self.engine.tidy();
     }
 
-    /// A thread: collects what functions left, if it is much; `pause` is called between steps.
+    /// A thread: collects the garbage of functions, if it is much. `pause` is called between steps.
     pub(super) fn collect(&mut self, mut pause: impl FnMut()) {
         while self.engine.is_littered() && !self.engine.collect_step(STEPS) {
             pause();
         }
     }
 
-    /// A loop: whether there is garbage that nobody collects yet.
+    /// A loop: whether there is garbage, and no collection under way.
     #[inline]
     pub fn wants_collection(&mut self) -> bool {
         !self.collecting && self.engine.is_littered() && !std::mem::replace(&mut self.collecting, true)
     }
 
-    /// A loop: collects some garbage; true if some is left. Cost: some ten microseconds.
+    /// A loop: collects some garbage. True if some is left. Cost: some ten microseconds.
     pub fn collect_some(&mut self) -> bool {
         self.collecting = !self.engine.collect_step(FEW_STEPS);
         self.collecting
     }
 
-    /// Which scripts and functions there are for it.
+    /// The scripts and functions known to it.
     pub fn code(&self) -> &Code {
         &self.code
     }
 
-    /// Looks for a script by its text, and compiles it if need be, as long as `host` lets it. `stays`: it is
-    /// not to be forgotten.
+    /// Finds a script by its text, and compiles it if need be, as long as `host` lets it. If it `stays`, it
+    /// is not forgotten.
     pub fn find(&mut self, text: &[u8], stays: bool, host: &mut dyn Host) -> Result<Found, String> {
         if self.on_loop && text.len() > LOOKED_AT {
             return Ok(Found::Text);
@@ -530,7 +529,7 @@ impl LuaState {
         Ok(Found::Known { sha, kept, far: false })
     }
 
-    /// Looks for a script by its digest.
+    /// Finds a script by its digest.
     pub fn find_known(&mut self, sha: Sha, host: &mut dyn Host) -> Result<Option<Found>, String> {
         let Some(kept) = self.code.script(&sha) else { return Ok(None) };
         kept.touch();
@@ -550,7 +549,7 @@ impl LuaState {
         Ok((sha, self.code.add(sha, Arc::new(kept))))
     }
 
-    /// Has the engine ready for a script; false: it takes too long for a loop (K3).
+    /// Makes the engine ready for a script. False: that takes too long for a loop (K3).
     pub(super) fn take(&mut self, sha: Sha, kept: &Kept, host: &mut dyn Host) -> Result<bool, String> {
         if self.engine.has(&sha) {
             return Ok(true);
@@ -565,7 +564,7 @@ impl LuaState {
         Ok(true)
     }
 
-    /// Whether it can run a function now. A loop's engine that cannot has the libraries loaded before long.
+    /// Whether it can run a function now. If a loop's engine cannot, its libraries are loaded before long.
     #[inline]
     pub fn has_function(&mut self, name: &str) -> bool {
         if !self.on_loop {
@@ -576,15 +575,15 @@ impl LuaState {
         current && self.functions.contains_key(name)
     }
 
-    /// On a loop: whether libraries are to be loaded that nobody loads yet.
+    /// On a loop: whether libraries have to be loaded, and no loading is under way.
     #[inline]
     pub fn wants_libraries(&mut self) -> bool {
         std::mem::take(&mut self.lacks) && self.loading.is_none()
     }
 
-    /// A thread: has a function as its library is now (C6), and forgets all if any library changed. Only its
-    /// own library is loaded: what others' code does then is nobody else's affair. It may take as long as
-    /// when it was accepted, and `host` may end it before. Cost: O(1), or that library's code.
+    /// A thread: loads a function as its library is now (C6), and forgets all others if any library changed.
+    /// Only its own library is loaded, so other libraries' code delays no caller of this one. It may take as
+    /// long as when it was accepted, and `host` may end it before. Cost: O(1), or that library's code.
     pub(super) fn sync(&mut self, function: &str, host: &mut dyn Host) {
         if self.on_loop {
             return;
@@ -609,7 +608,7 @@ impl LuaState {
         }
     }
 
-    /// A loop: loads some libraries (K4); true if some are left. Cost: a few times [`LIGHT_NS`] at most.
+    /// A loop: loads some libraries (K4). True if some are left. Cost: a few times [`LIGHT_NS`] at most.
     pub fn load_some_libraries(&mut self) -> bool {
         let version = self.code.version();
         if self.version == version {
@@ -630,7 +629,7 @@ impl LuaState {
                 return false;
             };
             if code.load_ns.load(Ordering::Relaxed) <= LIGHT_NS {
-                // Code may do something else than when it was tried.
+                // The code may behave otherwise than when it was tried.
                 let end_ns = stdx::clock::mono_ns() + LIGHT_MAX_NS;
                 let mut ended = || (stdx::clock::mono_ns() > end_ns).then_some(Stop::Deadline);
                 if !self.load_library(code, &mut ended) {
@@ -649,8 +648,8 @@ impl LuaState {
         stdx::reclaim::discard(std::mem::take(&mut self.functions));
     }
 
-    /// Whether it could be loaded: it was, once, to be accepted, but then it may have had more memory or
-    /// time.
+    /// Loads a library, and returns whether that worked. It did once, to be accepted, but may have had more
+    /// memory or time then.
     fn load_library(&mut self, code: &LibraryCode, ended: &mut dyn FnMut() -> Option<Stop>) -> bool {
         let library = self.engine.load_library(&code.text, &mut Quiet(ended));
         let loaded = library.is_ok();
@@ -679,7 +678,7 @@ pub fn compile_apart(
         }
         match found? {
             Found::Known { sha, .. } => Ok(sha),
-            // Not on a thread.
+            // This is not on a thread.
             Found::Text => Ok(Sha::of(text)),
         }
     })
@@ -741,7 +740,7 @@ mod tests {
         assert!(code.script(&shas[0]).is_none() && code.script(&shas[9]).is_some());
     }
 
-    /// K3: what a loop does not compile itself it takes over from a thread, unless that is long, too.
+    /// K3: a loop takes over from a thread the texts that it does not compile, unless the code is long, too.
     #[test]
     fn loops_compile_only_short_texts() {
         let code = Arc::new(Code::default());
@@ -803,8 +802,7 @@ mod tests {
         assert!(lua.has_function("flight1") && lua.has_function("fnext"));
     }
 
-    /// A library that loads at once when it is tried, and never ends thereafter, is nobody's affair but of
-    /// those who call it.
+    /// A library that loads at once when it is tried, and never ends thereafter, delays only its own callers.
     #[test]
     fn libraries_that_never_end_are_given_up() {
         let code = Arc::new(Code::default());

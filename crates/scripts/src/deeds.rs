@@ -1,10 +1,10 @@
-//! Deeds: a script or transaction does them besides its writes, in the order of its commands. Its client's
-//! loop does them once it is committed (exec, `deeds.rs`).
+//! Deeds: the effects of a script or transaction besides its writes, in the order of its commands. The
+//! client's loop does them once it is committed (exec, `deeds.rs`).
 
 use super::*;
 use stdx::budget::Share;
 
-/// So many deeds that answer nothing are done with the commit.
+/// Largest number of deeds without an answer that are done with the commit.
 const FEW: usize = 32;
 
 /// A script or transaction that is committed, and has deeds to do.
@@ -14,26 +14,26 @@ pub struct Committed {
     pub reply: Vec<u8>,
     pub told: Told,
     pub spent: Option<Box<Spent>>,
-    /// The reply's part of `work-max-memory`.
+    /// The reply's share of `work-max-memory`.
     pub share: Option<Share>,
 }
 
 /// A letter of scripts to a loop.
 pub enum Letter {
-    /// A script's thread has something performed.
+    /// A script's thread asks for an action.
     Errand(Box<Errand>),
-    /// Something committed has deeds to do.
+    /// A committed script or transaction has deeds to do.
     Deeds(Box<Committed>),
 }
 
-/// One thing that a script or transaction does besides its writes.
+/// One effect of a script or transaction besides its writes.
 pub enum Deed {
-    /// To a channel of shards or not.
+    /// A message: whether its channel is one of shards, the channel, and the text.
     Publish(bool, Vec<u8>, Vec<u8>),
     Log(i32, Vec<u8>),
     /// Scripts of a draft become known.
     Keep(Vec<(Sha, Arc<Kept>)>),
-    /// A command of the transaction, in this database: its answer belongs at that place of the reply.
+    /// A command of the transaction, in this database. Its answer belongs at that place of the reply.
     Act {
         at: usize,
         index: usize,
@@ -41,7 +41,7 @@ pub enum Deed {
     },
 }
 
-/// Does the deeds of a script if they are few; false if they have to be done in slices.
+/// Does the deeds of a script if they are few. False: they have to be done in slices.
 pub fn do_few(scripts: &Scripts, told: &mut Told) -> bool {
     let few = told.deeds.len() <= FEW && !told.deeds.iter().any(|deed| matches!(deed, Deed::Act { .. }));
     if few {

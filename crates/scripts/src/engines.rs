@@ -13,7 +13,7 @@ pub(super) struct Engines {
     all: Mutex<Vec<Weak<Mutex<Station>>>>,
 }
 
-/// The engine of a thread. The thread has it locked while it works; others may tidy it meanwhile.
+/// The engine of a thread. The thread has it locked while it works, and others may tidy it at other times.
 pub(super) struct Station {
     pub(super) lua: LuaState,
     share: Share,
@@ -36,7 +36,8 @@ impl Engines {
         station
     }
 
-    /// Has engines of threads without work heed what is asked of all; the others do when they are done.
+    /// Makes engines of idle threads heed the requests to all engines. The others do so after their current
+    /// run.
     pub(super) fn heed(&self) {
         let all: Vec<_> = self.all.lock().iter().filter_map(Weak::upgrade).collect();
         for station in all {
@@ -49,7 +50,7 @@ impl Engines {
     }
 }
 
-/// One thread's part of that, until it ends.
+/// One thread's part of the bytes, until it ends.
 struct Share {
     of: Arc<Engines>,
     bytes: (u64, u64),

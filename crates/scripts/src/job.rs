@@ -19,7 +19,7 @@ pub struct ScriptJob {
     attempt: Attempt,
     scripts: Weak<Scripts>,
     run: ScriptRun,
-    /// Until it is done.
+    /// Its place in the list of running scripts, until it is done.
     listed: Option<Listed>,
     out: Vec<u8>,
     told: Told,
@@ -41,12 +41,12 @@ impl ScriptJob {
         })
     }
 
-    /// The scripts it is one of. The loop that drives it keeps them.
+    /// The scripts of its server. The loop that drives it keeps them.
     fn scripts(&self) -> Arc<Scripts> {
         self.scripts.upgrade().expect("a loop drives its own work")
     }
 
-    /// It was ended from outside: nothing of it has happened (C1).
+    /// Ends it from outside. Nothing of it has happened (C1).
     fn ended_by(&mut self, why: &str) {
         let before = match self.run.body {
             Body::Exec(_) => "EXECABORT Transaction discarded because of:",
@@ -56,7 +56,7 @@ impl ScriptJob {
         self.out = format!("-{before} {why}\r\n").into_bytes();
     }
 
-    /// It needs more memory than work may hold; what was told is dropped already.
+    /// Ends it as the memory of work is used up. Its messages are dropped already.
     fn is_full(&mut self) {
         let error = Error::work_memory();
         let text = error.text();
@@ -91,7 +91,7 @@ impl ScriptJob {
         let (ended, told) = run_once(scripts, lua, run, ground, limit, Some(&mut reader), &mut self.out);
         (self.ended, self.told) = (ended, told);
         if ended == Err(Halt::Full) {
-            // Nothing of it will be told or committed.
+            // Nothing of it is told or committed.
             discard((std::mem::take(&mut self.told), std::mem::take(&mut self.out)));
         }
         self.attempt.info.work_bytes.store(self.attempt.holding.held(), Ordering::Relaxed);
@@ -112,7 +112,7 @@ impl ScriptJob {
             return self.attempt.keep(overlay, announce);
         }
         if overlay.is_dirty() {
-            // Here, and not on the loop that commits it.
+            // It happens here, not on the loop that commits it.
             overlay.adopt_read();
         }
         self.attempt.overlay = Some(overlay);
@@ -126,7 +126,7 @@ fn run_on_thread(scripts: &Arc<Scripts>, lua: &mut LuaState, bench: &mut Bench, 
         job.ended = Err(Halt::Killed);
         return;
     }
-    // Since before it was compiled.
+    // The time counts from before it was compiled.
     let end_ns = Limit::on_thread(&scripts.config, &entry, None, job.attempt.spent.thread_ns).end_ns;
     let stop = job.attempt.sign.stop.clone();
     let limit = Limit { end_ns, kill: Some(&entry.kill), gives_way: Some(&*stop), ..Limit::default() };
@@ -146,7 +146,8 @@ fn run_on_thread(scripts: &Arc<Scripts>, lua: &mut LuaState, bench: &mut Bench, 
     }
 }
 
-/// Compiles a script that came as a mere text. Errors: what is wrong with it, within; or why that was ended.
+/// Compiles a script that came as a mere text. Errors: the fault of the text (within), or the reason why the
+/// compilation was ended.
 fn know_text(
     scripts: &Scripts,
     lua: &mut LuaState,
@@ -177,7 +178,7 @@ impl Long for ScriptJob {
         &mut self.attempt
     }
 
-    /// None if it is nothing of a name, or only reads.
+    /// `None`: it has no name of its own, or only reads.
     fn kind(&self) -> Option<u64> {
         let run = &self.run;
         let name = Name::of(&run.body).filter(|_| !run.read_only)?;
@@ -188,13 +189,13 @@ impl Long for ScriptJob {
         })
     }
 
-    /// Somebody killed it, or its client went and it only reads.
+    /// Whether it was killed, or its client went and it only reads.
     fn is_killed(&self) -> bool {
         let gone = self.run.gone().is_some_and(|gone| gone.load(Ordering::Relaxed));
         gone || self.listed.as_ref().is_some_and(|listed| listed.entry.kill.load(Ordering::Relaxed))
     }
 
-    /// It gave way, and its client has gone (C9).
+    /// Whether it gave way, and its client has gone (C9).
     fn is_forsaken(&self) -> bool {
         self.attempt.gave_way > 0 && self.attempt.is_orphan()
     }
@@ -240,7 +241,7 @@ impl Long for ScriptJob {
                 End::Answered
             }
             Err(Halt::GivesWay) => End::GivesWay,
-            // It could not go on: what it asked for did not come.
+            // It could not go on, as its request was not answered.
             Err(Halt::Elsewhere) => End::Lost,
             Ok(()) if self.told.is_outdated(&self.scripts().code) => {
                 self.attempt.drop_work();
@@ -279,10 +280,10 @@ impl Long for ScriptJob {
         !self.told.deeds.is_empty()
     }
 
-    /// The reply, unless there is more to do than a few deeds.
+    /// The reply, unless there are more than a few deeds to do.
     fn reply(mut self: Box<Self>, mut spent: Box<Spent>, desk: &mut Desk<'_>) -> Option<Delivery> {
         self.listed = None;
-        // Nearly all that scripts do besides their writes.
+        // Scripts do hardly anything else besides their writes.
         spent.published = !self.told.deeds.is_empty();
         let scripts = self.scripts();
         if deeds::do_few(&scripts, &mut self.told) {
@@ -300,7 +301,7 @@ impl Long for ScriptJob {
         None
     }
 
-    /// It was killed, or its client has gone (C9).
+    /// Ends it, as it was killed or its client has gone (C9).
     fn end_useless(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
         let scripts = self.scripts();
         if self.is_forsaken() && !self.is_killed() {
@@ -325,7 +326,7 @@ impl Scripts {
                 let who = job.attempt.who;
                 bench.begin(&mut job.attempt.spent);
                 observe::waits::works_for(who.client);
-                // A script changes nothing but what it owns (C1), and its engine.
+                // A script changes only its own data (C1), and its engine.
                 let run = || run_on_thread(&scripts, &mut station.lua, &mut bench, &mut job);
                 if stdx::panics::contain(run).is_err() {
                     job.fail();

@@ -1,4 +1,4 @@
-//! Scripts: where they run, what they see, when what they did becomes visible.
+//! Scripts: where they run, which keys they see, and when their changes become visible.
 //!
 //! ```text
 //! EVAL ─► inline, over an overlay ─┬─ done within the quantum ─────────► commit ─► reply
@@ -6,22 +6,22 @@
 //!                                  └─ lost a race ─► again on a new snapshot; after a few, protected (job J3)
 //! ```
 //!
-//! - C1: a script over an overlay has applied nothing before its commit, so it can be dropped and run again
-//!   at any time: at the end of the quantum, at SCRIPT KILL, after a lost race. Nobody is ever told BUSY.
-//! - C2: what it tells the outside (PUBLISH, the log) is kept until after the commit and happens once
-//!   (`deeds.rs`).
-//! - C3: a script's reads are all at one snapshot; if it wrote, the commit checks that none of them changed
-//!   since.
-//! - C4: a script that once needed a thread is remembered, and goes there at once, until it proves short
-//!   there: a loop that others interrupt makes any script look long.
+//! - C1: a script over an overlay has applied nothing before its commit. So it can be dropped and run again
+//!   at any time: at the end of the quantum, at SCRIPT KILL, after a lost race. No client is ever told BUSY.
+//! - C2: effects outside (PUBLISH, the log) are kept until after the commit, and happen once (`deeds.rs`).
+//! - C3: all reads of a script are at one snapshot. If it wrote, the commit checks that none of the keys it
+//!   read has changed since.
+//! - C4: a script that once needed a thread is remembered, and goes there at once until it proves short
+//!   there. A loop that others interrupt makes any script look long.
 //! - C5: script threads take no shard lock: loops read keys for them.
 //! - C7: a script can be killed until its commit is decided, wherever it is: waiting for a thread, running,
-//!   between two attempts. One that only reads ends so when its client goes.
-//! - C8: one that others wait for gives its place up and starts over behind them (`snapshots/places.rs`).
-//! - C9: one whose client has gone goes on for `script-orphan-time`, and only as long as nobody waits for its
-//!   place. One whose client was killed ends at once.
-//! - C6: libraries are loaded into each engine from their code; what a library keeps in upvalues is per
-//!   engine, and not part of the dataset.
+//!   or between two attempts. A script that only reads ends the same way when its client goes.
+//! - C8: a script whose place others wait for gives it up and starts over behind them
+//!   (`snapshots/places.rs`).
+//! - C9: a script whose client has gone goes on for `script-orphan-time`, and only while no work waits for
+//!   its place. A script whose client was killed ends at once.
+//! - C6: libraries are loaded into each engine from their code. Upvalues of a library are per engine, and not
+//!   part of the dataset.
 //!
 //! A loop runs a script inline itself, and does the deeds (exec, `eval.rs` and `deeds.rs`).
 #![forbid(unsafe_code)]
@@ -85,34 +85,34 @@ use work::queue::Queue;
 use work::reading::{Answer, Around, Asked as AskedKeys, ReadKeys};
 use work::watch::Watch;
 
-/// Nanoseconds a script may take on a loop before it goes to a thread.
+/// Nanoseconds that a script may take on a loop before it goes to a thread.
 const QUANTUM_NS: u64 = 100_000;
 /// CPU time of a run on a thread after which a script runs inline again.
 const SHORT_NS: u64 = QUANTUM_NS / 2;
-/// Lost races before a script that runs inline goes to a thread.
+/// Number of lost races after which a script that runs inline goes to a thread.
 pub const TRIES: u32 = 4;
-/// Keys a script may declare to be run inline.
+/// Largest number of declared keys of a script that runs inline.
 const MANY_KEYS: usize = 200;
-/// Words a script may be called with to be run inline: each takes up to a microsecond.
+/// Largest number of words of a script that runs inline: each takes up to a microsecond.
 const MANY_WORDS: usize = 256;
-/// And the bytes of them: Lua hashes each.
+/// Largest number of bytes of these words: Lua hashes each.
 const MANY_BYTES: usize = 64 * 1024;
-/// A script's first requests for keys, and one more for each so many keys of the database, are answered
-/// without neighbours.
+/// Requests for keys that are answered without neighbours: a script's first ones, and one more for each so
+/// many keys of the database.
 const ALONE: usize = 8;
 const FAIR: usize = 1_000;
-/// Neighbours of a key that are read with it, at first and at most.
+/// The number of neighbours of a key that are read with it: at the start, and at most.
 const NEAR: usize = 200;
 const NEAR_MAX: usize = 16 * 1024;
-/// Keys of a database up to which a script may look at all of them on a loop.
+/// Largest number of keys of a database that a script may look at as a whole on a loop.
 const SMALL_WHOLE: usize = 500;
-/// Threads for long scripts; more of them wait their turn.
+/// Largest number of threads for long scripts. Further scripts wait their turn.
 const THREADS: usize = keyspace::MAX_LONG;
 
-/// The code that is to be run.
+/// The code to run.
 pub enum Body {
     Script(Sha, Arc<Kept>),
-    /// A script that is not compiled yet: a thread does that. Whether it came by EVAL_RO.
+    /// A script that a thread has to compile first, and whether it came by EVAL_RO.
     Text(bool),
     Function(String),
     /// The commands of an EXEC.
@@ -120,7 +120,7 @@ pub enum Body {
 }
 
 impl Body {
-    /// Name of the command, for whoever waited for it.
+    /// Name of the command, for clients that waited for it.
     fn command(&self) -> &'static str {
         match self {
             Body::Script(..) | Body::Text(_) => "eval",
@@ -138,7 +138,7 @@ impl Body {
         }
     }
 
-    /// Whether SCRIPT KILL is about it, and whether FUNCTION KILL.
+    /// Whether SCRIPT KILL ends it, and whether FUNCTION KILL does.
     fn has_scripts(&self) -> (bool, bool) {
         match self {
             Body::Script(..) | Body::Text(_) => (true, false),
@@ -151,23 +151,24 @@ impl Body {
 /// One EVAL, FCALL or EXEC.
 pub struct ScriptRun {
     pub body: Body,
-    /// The command as it came: name, script, number of keys, keys, arguments. Never copied where it is large.
+    /// The words of the command: name, script, number of keys, keys, arguments. They are never copied if they
+    /// are large.
     pub words: Arc<OwnedArgs>,
-    /// How many keys it declares.
+    /// Number of keys that it declares.
     pub declared: usize,
     pub db: usize,
     pub client: u64,
     pub resp3: bool,
     pub read_only: bool,
-    /// Memory is short, and it did not say that it may be run nevertheless.
+    /// Memory is short, and it did not declare that it may run nevertheless.
     pub short: bool,
     pub now_ms: u64,
-    /// When the keys it looks at count as used, if they do.
+    /// The time at which the keys it looks at count as used, if they do.
     pub used_ms: Option<u64>,
     pub random: u64,
     pub loop_id: usize,
-    /// Says that its client went: then one that only reads is of use to nobody. None: another one looks after
-    /// it.
+    /// Set when its client goes. A script that only reads is of no use then. `None`: another run handles
+    /// that.
     pub gone: Option<Arc<AtomicBool>>,
 }
 
@@ -184,24 +185,24 @@ impl ScriptRun {
         self.words.args().from(BEFORE_KEYS + self.declared)
     }
 
-    /// Whether a loop had better not even hand it its words. O(words), few of them.
+    /// Whether its words are too many for a loop even to hand over. O(words), few of them.
     pub fn is_wide(&self) -> bool {
         let bytes = || self.keys().iter().chain(self.args().iter()).map(<[u8]>::len).sum::<usize>();
         self.declared > MANY_KEYS || self.words.len() > MANY_WORDS || bytes() > MANY_BYTES
     }
 
-    /// The flag that is set once the answer is not wanted. None: the script has to run nevertheless.
+    /// The flag that is set once the answer is not wanted. `None`: the script has to run nevertheless.
     fn gone(&self) -> Option<&AtomicBool> {
         self.gone.as_deref().filter(|_| self.read_only)
     }
 
-    /// EXEC: whether something watched was touched.
+    /// EXEC: whether a watched key was touched.
     #[inline]
     pub fn is_touched(&self) -> bool {
         matches!(&self.body, Body::Exec(transaction) if transaction.is_touched())
     }
 
-    /// EXEC: what its client watched.
+    /// EXEC: the keys that its client watched.
     #[inline]
     pub fn watch(&mut self) -> Option<&mut Watch> {
         match &mut self.body {
@@ -210,7 +211,7 @@ impl ScriptRun {
         }
     }
 
-    /// EXEC: has decided changes of what was watched written.
+    /// EXEC: folds decided changes of watched keys.
     pub fn settle(&mut self, keyspace: &Keyspace, now_ms: u64) -> Vec<Changes> {
         let (mut told, mut last) = (Vec::new(), None);
         if let Some(watch) = self.watch() {
@@ -224,11 +225,11 @@ impl ScriptRun {
 #[derive(Default)]
 pub struct Told {
     pub deeds: Vec<Deed>,
-    /// About what they take.
+    /// About the bytes that they take.
     bytes: usize,
-    /// With their databases.
+    /// The effects with their databases.
     effects: Vec<(u32, OwnedArgs)>,
-    /// EXEC: the database it leaves its client in.
+    /// EXEC: the database that its client is left in.
     pub selected: Option<usize>,
     /// EXEC: the version of the libraries it began to change.
     drafted_at: Option<u64>,
@@ -240,14 +241,14 @@ impl Told {
         self.drafted_at.is_some_and(|version| version != code.version())
     }
 
-    /// Takes what was told after it.
+    /// Takes the messages and effects of a later command.
     fn append(&mut self, mut next: Told) {
         self.deeds.append(&mut next.deeds);
         self.bytes += next.bytes;
         self.effects.append(&mut next.effects);
     }
 
-    /// Hands the effects over, for those that follow the sequence.
+    /// Hands the effects over, for the log and replicas.
     fn announce(&mut self) -> Announce {
         if self.effects.is_empty() {
             return None;
@@ -256,10 +257,10 @@ impl Told {
     }
 }
 
-/// Why a run did not end by itself.
+/// The reason why a run did not end by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Halt {
-    /// It takes longer than a loop has.
+    /// It takes longer than a loop allows.
     Elsewhere,
     Killed,
     /// `script-max-time` is over.
@@ -268,12 +269,12 @@ pub enum Halt {
     Broken,
     /// Others wait for its place (C8).
     GivesWay,
-    /// It needs more memory than work may hold.
+    /// It needs more memory than the budget of work has.
     Full,
 }
 
 impl Halt {
-    /// The reason that the engine is stopped with.
+    /// The reason for which the engine is stopped.
     fn stop(self) -> Stop {
         match self {
             Halt::Killed => Stop::Killed,
@@ -282,7 +283,7 @@ impl Halt {
         }
     }
 
-    /// The error that the client gets when its script was ended from outside.
+    /// The error for a client whose script was ended from outside.
     fn told(self, config: &Config) -> String {
         match self {
             Halt::TooLong => {
@@ -294,18 +295,18 @@ impl Halt {
     }
 }
 
-/// All that is known about the scripts of a server, and the parts of it that they use.
+/// The state of all scripts of a server, with the parts of the server that they use.
 pub struct Scripts {
     pub code: Arc<Code>,
     keyspace: Arc<Keyspace>,
     config: Arc<Config>,
     pubsub: Arc<PubSub>,
     work: Arc<Work>,
-    /// Whether any keys are rows of a database; it may be set when none are.
+    /// Whether any keys are rows of a database. It may be set when none are.
     any_rows: Arc<AtomicBool>,
     house: Box<dyn House>,
-    /// Scripts that once took longer than a loop has, and whether they read a good part of all keys when they
-    /// last ran.
+    /// Scripts that once took longer than a loop allows, and whether they read a good part of all keys in
+    /// their last run.
     long: Mutex<HashMap<Name, bool>>,
     has_long: AtomicBool,
     pub running: Mutex<Vec<Arc<Running>>>,
@@ -329,7 +330,8 @@ fn log_level(level: i32) -> log::Level {
 }
 
 impl Scripts {
-    /// No scripts yet. `any_rows`: whether any keys are rows of a database; it may be set when none are.
+    /// Makes the state, without scripts yet. `any_rows` says whether any keys are rows of a database; it may
+    /// be set when none are.
     pub fn new(
         work: Arc<Work>,
         pubsub: Arc<PubSub>,
@@ -361,7 +363,7 @@ impl Scripts {
         self.any_rows.load(Ordering::Relaxed)
     }
 
-    /// SCRIPT FLUSH. What is long is found out anew.
+    /// SCRIPT FLUSH. The long scripts are learnt anew.
     pub fn flush(&self) {
         self.code.forget_scripts();
         let long = std::mem::take(&mut *self.long.lock());
@@ -369,13 +371,13 @@ impl Scripts {
         self.has_long.store(false, Ordering::Release);
     }
 
-    /// Has all engines give up what scripts and functions left, and, behind a flush, what is compiled: loops
-    /// before long, threads that have no work now, if this is called where one may wait.
+    /// Makes all engines give up the garbage of scripts and functions, and, after a flush, compiled code.
+    /// Loops do so before long. Idle threads do so now, if the caller may wait.
     pub fn tidy_idle(&self) {
         self.engines.heed();
     }
 
-    /// MEMORY PURGE: asks for it ([`Scripts::tidy_idle`]).
+    /// MEMORY PURGE: asks for the same ([`Scripts::tidy_idle`]).
     pub fn purge(&self) {
         self.code.purge();
     }
@@ -385,8 +387,8 @@ impl Scripts {
         Limits { memory_bytes: live.lua_memory_bytes.size(), ..self.code.limits() }
     }
 
-    /// Long scripts that wait for a thread or a place, of which so many do, and all others that are not over.
-    /// A script whose turn in the line of its kind has not come counts to the latter.
+    /// Number of long scripts that wait for a thread or a place (`for_place` wait for a place), and of all
+    /// others that are not over. A script that waits in the line of its kind counts among the latter.
     pub fn load(&self, for_place: usize) -> (usize, usize) {
         let waiting = self.threads.waiting() + for_place;
         (waiting, self.running.lock().len().saturating_sub(waiting))
@@ -404,7 +406,7 @@ impl Drop for Scripts {
     }
 }
 
-/// Commits; false: the race was lost. Gives what is to be told.
+/// Commits, and returns the changes to be told. False: the race was lost.
 pub fn settle(now_ms: u64, overlay: Overlay, told: &mut Told) -> (Option<Changes>, bool) {
     if !overlay.is_dirty() {
         // Keys loaded before a FLUSHDB and keys loaded after it are of two moments.
@@ -427,7 +429,7 @@ enum Name {
 }
 
 impl Name {
-    /// None: a transaction, which is known by what is in it, or a text that nobody has seen before.
+    /// `None`: a transaction, which is known by its scripts, or a new text.
     fn of(body: &Body) -> Option<Name> {
         match body {
             Body::Script(sha, _) => Some(Name::Script(*sha)),
@@ -438,14 +440,14 @@ impl Name {
 }
 
 impl Scripts {
-    /// Ends the script a client runs, if it does: its snapshot was revoked.
+    /// Ends the script that a client runs, if any, as its snapshot was revoked.
     pub fn stop(&self, client: u64) {
         let running = self.running.lock();
         running.iter().filter(|r| r.client == client).for_each(|r| r.kill.store(true, Ordering::Relaxed));
     }
 
-    /// Ends what has gone on for longer than `orphan_ms` since its client went (C9); 0: no limit. O(scripts
-    /// that are not over).
+    /// Ends scripts that have gone on for longer than `orphan_ms` since their clients went (C9); 0 is no
+    /// limit. O(scripts that are not over).
     pub fn end_orphans(&self, now_ms: u64, orphan_ms: u64) {
         let running = self.running.lock();
         let gone =
@@ -468,7 +470,7 @@ impl Scripts {
         }
     }
 
-    /// Whether it once took longer than a loop has.
+    /// Whether it once took longer than a loop allows.
     #[inline]
     pub fn is_long(&self, body: &Body) -> bool {
         let is_long = |name| self.long.lock().contains_key(&name);

@@ -1,8 +1,8 @@
-//! How libraries of functions come and go: FUNCTION LOAD, DELETE, FLUSH, DUMP, RESTORE.
+//! Changes of libraries of functions: FUNCTION LOAD, DELETE, FLUSH, DUMP, RESTORE.
 //!
-//! - L1: a library's code is run once before it is accepted, on a thread and in an engine of its own: it may
+//! - L1: a library's code is run once before it is accepted, on a thread and in an engine of its own. It may
 //!   take half a second, and no loop waits for it.
-//! - L2: libraries are replaced under one lock: of a dump all are accepted, or none.
+//! - L2: libraries are replaced under one lock. Either all libraries of a dump are accepted, or none.
 
 use super::quiet::Deadline;
 use super::{Change, Libraries, LibraryCode, Quiet, Scripts};
@@ -40,11 +40,11 @@ pub enum Policy {
 pub struct Addition {
     libraries: Vec<Accepted>,
     policy: Policy,
-    /// FUNCTION LOAD: its errors quote names, and its answer is the library's.
+    /// FUNCTION LOAD: its errors quote names, and its answer is the library's name.
     is_load: bool,
 }
 
-/// A change that is asked for.
+/// A change that a command asks for.
 pub enum AskedChange {
     Load(Box<[u8]>, Policy),
     Restore(Vec<u8>, Policy),
@@ -62,8 +62,8 @@ pub fn asked_for(command: &Command, args: Args<'_>) -> Result<AskedChange, Error
 }
 
 impl AskedChange {
-    /// Tries what is to be loaded; the many libraries of a dump only as long as somebody wants to know. Cost:
-    /// running the code of each library once (L1), in so much memory at most.
+    /// Tries the libraries to be loaded. The many libraries of a dump are tried only while a client waits for
+    /// the answer. Cost: running the code of each library once (L1), within the given memory.
     pub fn prepare(
         self,
         limits: &Limits,
@@ -136,7 +136,7 @@ pub fn payload_of(codes: &[&[u8]]) -> Vec<u8> {
 
 /// `FUNCTION RESTORE payload [FLUSH | APPEND | REPLACE]`: adds the libraries of a dump, all or none (L2).
 ///
-/// Errors: what is wrong with the payload, with a library in it, or which name exists already.
+/// Errors: the fault of the payload or of a library in it, or a name that exists already.
 pub fn restore(args: Args<'_>) -> Result<AskedChange, Error> {
     if args.len() > 4 {
         let name = String::from_utf8_lossy(&args.at(1)[..args.at(1).len().min(128)]);
@@ -198,7 +198,7 @@ fn codes_of(payload: &[u8]) -> Result<Vec<Box<[u8]>>, String> {
     Ok(codes)
 }
 
-/// Runs or compiles clients' code as long work is run: behind all others, and in turns. Who waits for it may
+/// Runs or compiles clients' code as long work runs: behind all others, and in turns. The waiting caller may
 /// take locks, and is not demoted.
 pub fn apart<T: Send>(
     scripts: &Scripts,
@@ -223,7 +223,7 @@ fn engine(limits: &Limits) -> Engine {
     engine
 }
 
-/// Runs a library's code to see what it registers (L1), and how long that takes.
+/// Runs a library's code (L1). Returns its registered functions and the time it took.
 fn try_library(engine: &mut Engine, text: Box<[u8]>, deadline: Deadline<'_>) -> Result<Accepted, String> {
     let began_ns = stdx::clock::thread_cpu_ns();
     let library = engine.load_library(&text, &mut Quiet(deadline))?;
@@ -238,7 +238,7 @@ fn try_library(engine: &mut Engine, text: Box<[u8]>, deadline: Deadline<'_>) -> 
 }
 
 impl Addition {
-    /// Adds the libraries. Errors: which name exists already. Cost: O(all functions) for each that is
+    /// Adds the libraries. Errors: a name that exists already. Cost: O(all functions) for each that is
     /// replaced.
     pub fn make(&self, libraries: &mut Libraries) -> Result<(), String> {
         match self.policy {
@@ -256,8 +256,8 @@ impl Addition {
         Ok(())
     }
 
-    /// Libraries are looked at before functions, as in Redis. Replaced libraries take their functions with
-    /// them.
+    /// Errors: a name that is taken. Libraries are checked before functions, as in Redis. Replaced libraries
+    /// take their functions with them.
     fn refuse_taken_names(&self, libraries: &Libraries) -> Result<(), String> {
         let known = self.libraries.iter().find(|new| libraries.code.contains_key(&new.name));
         if let (Some(Accepted { name, .. }), Policy::Append) = (known, self.policy) {

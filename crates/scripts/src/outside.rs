@@ -5,11 +5,11 @@ use command::{Command, Error};
 use keyspace::View;
 use resp::{Args, Reply};
 
-/// Performs for a script what is no function of the keyspace. `exec` implements it for a loop; a thread has
-/// its reader, which sends a letter to the loop.
+/// Performs commands that are no function of the keyspace for a script. `exec` implements it for a loop; a
+/// thread has its reader, which sends a letter to the loop.
 pub trait Outside {
-    /// Performs a command; `out` gets the answer. `in_script`: Lua calls it, and no transaction. Errors: the
-    /// command's own.
+    /// Performs a command; `out` gets the answer. `in_script` tells a call by Lua from one by a transaction.
+    /// Errors: those of the command.
     fn perform(
         &mut self,
         command: &'static Command,
@@ -27,25 +27,25 @@ pub trait House: Send + Sync {
     /// Whether the process is ending: no loop answers any more.
     fn is_ending(&self) -> bool;
 
-    /// The rows that the keys of a call are; None: its keys are in their own database. Errors: it may not be
-    /// run.
+    /// The rows that the keys of a call are. `None`: its keys are in their own database. Errors: the call may
+    /// not run.
     fn rows_of(&self, db: usize, command: &Command, args: Args<'_>) -> Result<Option<Box<dyn Rows>>, Error>;
 
-    /// Whether a command that writes may be run now. Errors: what it was made could not be kept.
+    /// Whether a command that writes may run now. Errors: its changes could not be kept.
     fn may_write(&self) -> Result<(), Error>;
 
-    /// The version of the protocol (is it the third?) that a HELLO which is yet to come will change to.
+    /// Whether a later HELLO of the transaction will change the protocol to version 3.
     fn will_speak(&self, args: Args<'_>) -> Option<bool>;
 }
 
 /// The rows of one source.
 pub trait Rows {
-    /// The databases they are in: of rows, and of keys that are known to be none.
+    /// Their databases: that of the rows, and that of the keys known to be no row.
     fn dbs(&self) -> [usize; 2];
 
     fn name(&self) -> &str;
 
-    /// Whether it is known what a row is, in a view of the first of these databases.
+    /// Whether the row of a key is known, in a view of the first of these databases.
     fn is_known(&self, view: &mut View<'_>, key: &[u8]) -> bool;
 
     /// The error of a command whose row was removed before it was read.

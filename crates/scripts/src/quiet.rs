@@ -1,4 +1,4 @@
-//! The host of what is compiled or loaded: nothing may be called then, and it has to end.
+//! The host of a compilation or of the loading of a library: it refuses all calls, and it ends.
 
 use super::run::Limit;
 use super::{Halt, write_log};
@@ -9,7 +9,7 @@ use stdx::turns::Turn;
 
 /// A reason for a compilation, or the loading of a library, to end.
 pub trait Ends {
-    /// Why it has to end, if it has to. Asked again and again.
+    /// The reason why it has to end, if any. It is asked again and again.
     fn ended(&mut self) -> Option<Stop>;
 }
 
@@ -37,7 +37,7 @@ impl<E: Ends> Host for Quiet<E> {
     }
 }
 
-/// Lets everything go on: what a loop compiles is short.
+/// Lets everything go on, for a loop compiles only short texts.
 pub struct Short;
 
 impl Ends for Short {
@@ -56,14 +56,14 @@ impl<F: FnMut() -> Option<Stop>> Ends for F {
 pub(super) struct Compiling<'a> {
     limit: Limit<'a>,
     turn: Option<&'a Turn>,
-    /// How often it was asked.
+    /// Number of questions so far.
     asked: u32,
-    /// Why the compilation was ended.
+    /// The reason why the compilation was ended.
     pub(super) halt: Option<Halt>,
 }
 
-/// Questions, of some 50 µs, after which the client's going ends a compilation: a script that was sent by
-/// somebody who did not wait for its answer is run.
+/// Number of questions, of some 50 µs, after which a gone client ends a compilation. So a script whose client
+/// did not wait for its answer is run.
 const ASKED: u32 = 1024;
 
 impl<'a> Compiling<'a> {
@@ -85,11 +85,11 @@ impl Ends for Compiling<'_> {
     }
 }
 
-/// Loading a library must end: it has half a second, as in Redis.
+/// Limits the loading of a library to half a second, as in Redis.
 pub struct Deadline<'a> {
-    /// CPU time of this thread at the end: a machine that is busy with other work refuses no library.
+    /// The end, in CPU time of this thread. So a machine that is busy with other work refuses no library.
     pub until_ns: u64,
-    /// Set when nobody wants to know any more.
+    /// Set when no client waits for the answer any more.
     pub gone: Option<&'a AtomicBool>,
     pub turn: Option<&'a Turn>,
 }

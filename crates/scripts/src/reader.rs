@@ -1,9 +1,9 @@
-//! How a script gets its keys: on a loop directly, on a thread by way of its loop (C5).
+//! The way in which a script gets its keys: directly on a loop, through its loop on a thread (C5).
 
 use super::*;
 use work::piece::Letter;
 
-/// A script on a thread has a command performed that is no function of the keyspace.
+/// A request of a script on a thread: a command that is no function of the keyspace.
 pub struct Errand {
     pub client: u64,
     pub words: OwnedArgs,
@@ -11,7 +11,7 @@ pub struct Errand {
     pub reply: Arc<Answer<Vec<u8>>>,
 }
 
-/// Loads keys into an overlay: directly on a loop, by way of one from a script's thread (C5).
+/// Loads keys into an overlay: directly on a loop, through a loop from a script's thread (C5).
 pub(super) fn load(overlay: &mut Overlay, keys: Vec<(usize, Box<[u8]>)>, reader: &mut Option<&mut Reader>) {
     match reader {
         Some(reader) => drop(reader.load(overlay, keys)),
@@ -51,14 +51,14 @@ pub struct Reader {
     scripts: Arc<Scripts>,
     loop_id: usize,
     answer: Arc<Answer<Box<ReadKeys>>>,
-    /// How often it asked for keys that were not declared.
+    /// Number of requests for keys that were not declared.
     asked: usize,
-    /// The keys the script declares, until it asks for one that it does not know: one that only overwrites
-    /// asks for none.
+    /// The declared keys, until the script asks for a key that it does not know. A script that only
+    /// overwrites asks for none.
     declared: Option<Declared>,
-    /// Whether the script read a good part of all keys when it ran before.
+    /// Whether the script read a good part of all keys in its last run.
     roamed: bool,
-    /// How many neighbours it asked for last, how many it got, and how many of them the script then read.
+    /// The number of neighbours in its last request, of those it got, and of those that the script then read.
     near: usize,
     neighbours: usize,
     adopted: usize,
@@ -69,7 +69,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// `roamed`: what [`Reader::roams`] said when the script ran before.
+    /// `roamed` is the result of [`Reader::roams`] in the script's last run.
     pub(super) fn new(scripts: &Arc<Scripts>, loop_id: usize, roamed: bool) -> Reader {
         Reader {
             scripts: scripts.clone(),
@@ -86,9 +86,9 @@ impl Reader {
         }
     }
 
-    /// Keys to be read around one that is asked for. A round trip costs as much as reading some hundred keys
-    /// along with the one: a script that has asked for a fair share of all keys is given their neighbours
-    /// too, more each time, so that it soon has them all, and has cost at most twice what it would have.
+    /// Number of keys to be read around one that is asked for. A round trip costs as much as some hundred
+    /// more keys. So a script that has asked for a fair share of all keys gets their neighbours too, more
+    /// each time. It soon has them all, and has cost at most twice what it would have.
     fn near(&mut self, keys: usize) -> usize {
         self.asked += 1;
         if self.roamed || self.asked >= ALONE + keys / FAIR {
@@ -119,7 +119,7 @@ impl Reader {
         }
     }
 
-    /// Asks the loop and waits; None if the process is ending. A panic there goes on here, where it is
+    /// Asks the loop and waits. `None`: the process is ending. A panic there goes on here, where it is
     /// contained.
     fn ask(&self, request: ReadKeys) -> Option<Box<ReadKeys>> {
         let post = || (self.scripts.work.post)(self.loop_id, Letter::Read(Box::new(request)));
@@ -130,7 +130,7 @@ impl Reader {
         read
     }
 
-    /// Has the loop perform an action of a client: its reply.
+    /// Makes the loop perform an action for a client, and returns its reply.
     pub(super) fn have_performed(&self, client: u64, args: resp::Args<'_>, resp3: bool) -> Option<Vec<u8>> {
         let reply = Arc::new(Answer::default());
         let errand = Errand { client, words: args.to_owned(), resp3, reply: reply.clone() };
@@ -154,7 +154,7 @@ impl Reader {
         read
     }
 
-    /// Fetches a part of the whole that a handler asked for; false if there is none to be had.
+    /// Fetches a part of the whole that a handler asked for. False: none can be had.
     fn load_chunk(&self, overlay: &mut Overlay, part: (usize, u64, usize)) -> bool {
         // A loop that made room bit by bit would move megabytes at a time.
         let keys = part.2.min(self.scripts.keyspace.len(part.0));
@@ -166,7 +166,7 @@ impl Reader {
         true
     }
 
-    /// Loads keys; false if the loop does not answer, which it only does when the process ends.
+    /// Loads keys. False: the loop does not answer, as the process ends.
     pub(super) fn load(&mut self, overlay: &mut Overlay, keys: Vec<(usize, Box<[u8]>)>) -> bool {
         let mut keys = keys;
         if let Some(declared) = self.declared.take() {

@@ -1,27 +1,28 @@
-//! One run of a script: the host it calls, and the ground its commands run on.
+//! One run of a script: the host it calls, and the data that its commands run on.
 
 use super::reader::{Reader, load, load_chunk};
 use super::*;
 use command::effects::is_itself;
 use command::{Room, facts};
 
-/// Ground that a script's commands run on.
+/// The data that a script's commands run on, and its way outside.
 pub struct Ground<'a, 'o> {
     pub overlay: &'a mut Overlay,
-    /// The loop it runs on; a thread has its loop perform what it asks for.
+    /// The loop it runs on. A thread asks its loop instead.
     pub outside: Option<&'a mut (dyn Outside + 'o)>,
-    /// The run's part of the memory of work. `base`: the bytes that are neither its overlay's nor told by it.
+    /// The run's part of the memory of work. `base` are the bytes that are neither the overlay's nor those of
+    /// its messages.
     pub holding: &'a mut Holding,
     pub base: usize,
 }
 
-/// How long a run may take, and who may end it.
+/// The time that a run may take, and the signs that end it.
 #[derive(Clone, Copy, Default)]
 pub struct Limit<'a> {
-    /// Monotonic clock at which a loop wants to be free again; None on a thread or under all locks.
+    /// Monotonic clock at which a loop wants to be free again. `None`: on a thread, or under all locks.
     pub(super) until_ns: Option<u64>,
     pub(super) kill: Option<&'a AtomicBool>,
-    /// Set when nobody wants to know any more.
+    /// Set when no client waits for the answer any more.
     pub(super) gone: Option<&'a AtomicBool>,
     /// Set when others wait for its place.
     pub(super) gives_way: Option<&'a AtomicBool>,
@@ -30,12 +31,12 @@ pub struct Limit<'a> {
 }
 
 impl<'a> Limit<'a> {
-    /// That of a script on a loop: its quantum begins now.
+    /// The limit of a script on a loop, whose quantum begins now.
     pub fn on_loop() -> Limit<'a> {
         Limit { until_ns: Some(stdx::clock::mono_ns() + QUANTUM_NS), ..Limit::default() }
     }
 
-    /// That of a script that has used so much time of a thread.
+    /// The limit of a script that has used so much time of a thread.
     pub(super) fn on_thread(
         config: &Config,
         entry: &'a Running,
@@ -64,8 +65,8 @@ impl<'a> Limit<'a> {
         is_over(self.until_ns).then_some(Halt::Elsewhere)
     }
 
-    /// Whether a script of a transaction that began then, and was halted now, would not do with a loop's time
-    /// by itself.
+    /// Whether a script of a transaction is too long for a loop by itself. It began at `began_ns`, and was
+    /// halted now.
     pub(super) fn is_its_own_fault(&self, began_ns: u64) -> bool {
         let now_ns = stdx::clock::mono_ns();
         self.until_ns.is_some_and(|until| now_ns <= until || now_ns - began_ns >= QUANTUM_NS / 2)
@@ -74,7 +75,7 @@ impl<'a> Limit<'a> {
 
 /// Bytes of a script's line of the log that are kept, as in Redis.
 const LOGGED: usize = 1024;
-/// A reply's buffer that is larger is not kept for the next.
+/// Size above which a reply's buffer is not kept for the next reply.
 const REPLY_KEPT: usize = 64 << 10;
 /// Bytes of a key in a list of the whole keyspace, about.
 const LISTED: usize = 96;
@@ -86,7 +87,7 @@ pub(super) struct Runner<'a, 'o> {
     pub(super) scripts: &'a Arc<Scripts>,
     ground: Ground<'a, 'o>,
     run: &'a ScriptRun,
-    /// Whether Lua calls; else the commands are those of a transaction.
+    /// Whether Lua calls. Else the commands are those of a transaction.
     in_script: bool,
     pub(super) db: usize,
     pub(super) random: u64,
@@ -98,31 +99,31 @@ pub(super) struct Runner<'a, 'o> {
     ticker: Ticker,
     pub(super) halt: Option<Halt>,
     limit: Limit<'a>,
-    /// On a thread: who reads keys for it (C5).
+    /// On a thread: the reader of its keys (C5).
     reader: Option<&'a mut Reader>,
     reply: Reply,
-    /// It has written something: then it may go on, however short memory is.
+    /// It has written something. From then on it may go on, however short memory is.
     wrote: bool,
-    /// Errors its commands answered, the first different ones.
+    /// The errors that its commands answered, the first different ones.
     errors: Vec<Box<[u8]>>,
-    /// EXEC: bytes that what ran before it in the same transaction told.
+    /// EXEC: bytes of the messages and effects of earlier commands of the transaction.
     before: usize,
 }
 
 /// Memory for the words of a call that is used for the next one.
 const KEPT_WORDS: usize = 256 << 10;
-/// Longer replies are handed over, not copied.
+/// Size above which replies are handed over, not copied.
 const COPIED: usize = 64 << 10;
-/// Bytes a command has to give the reclaimer to wait for it.
+/// Bytes of garbage for which a command waits for the reclaimer.
 const LITTER: u64 = 16 << 10;
-/// How long it sleeps between two looks.
+/// Sleep between two looks.
 const LOOKS: std::time::Duration = std::time::Duration::from_millis(1);
 
-/// Different errors a script's own is compared with.
+/// Number of different errors that a script's own is compared with.
 const ERRORS_MAX: usize = 8;
 
 impl<'a, 'o> Runner<'a, 'o> {
-    /// `lua`: whose tally it goes on with.
+    /// A runner that goes on with the tally of `lua`.
     pub(super) fn new(
         scripts: &'a Arc<Scripts>,
         lua: &mut LuaState,
@@ -158,7 +159,7 @@ impl<'a, 'o> Runner<'a, 'o> {
         Runner { in_script: false, db, random, resp3, before, ..self }
     }
 
-    /// Leaves a command of a transaction for after the commit: its answer belongs at that place of the reply.
+    /// Leaves a command of a transaction for after the commit. Its answer belongs at that place of the reply.
     pub(super) fn later(&mut self, command: &Command, args: resp::Args<'_>, index: usize, at: usize) {
         self.told.deeds.push(Deed::Act { at, index, db: self.db });
         if command.is(facts::SPEAKS) {
@@ -166,8 +167,8 @@ impl<'a, 'o> Runner<'a, 'o> {
         }
     }
 
-    /// Runs a command of a transaction and appends its reply, be it an error; false if the run has to end
-    /// before it or in it.
+    /// Runs a command of a transaction and appends its reply, which may be an error. False: the run has to
+    /// end before it or in it.
     pub(super) fn queued(
         &mut self,
         command: &'static Command,
@@ -203,8 +204,8 @@ impl<'a, 'o> Runner<'a, 'o> {
         }
     }
 
-    /// The script answered an error, which is counted where it ran: it may be that of one of its commands,
-    /// and is not counted twice.
+    /// Counts an error that the script answered. It may be that of one of its commands, which was counted
+    /// already and is not counted twice.
     #[cold]
     fn ended_in_error(&mut self, text: &[u8]) {
         if self.errors.iter().any(|known| text.starts_with(known)) {
@@ -271,7 +272,7 @@ impl<'a, 'o> Runner<'a, 'o> {
         result
     }
 
-    /// Too much waits to be freed, and this added to it: a thread waits, as a client would have to.
+    /// Waits, as a client would, if too much waits to be freed and this run added to it.
     #[cold]
     fn wait_for_reclaimer(&self) {
         let Some(reader) = &self.reader else { return };
@@ -323,7 +324,8 @@ impl<'a, 'o> Runner<'a, 'o> {
         result
     }
 
-    /// A script cannot wait for the database: the rows it names as its keys were loaded before it began.
+    /// Looks for the rows that a call names. A script cannot wait for the database, so they were loaded
+    /// before it began.
     #[cold]
     fn look_for_rows(
         &mut self,
@@ -385,7 +387,7 @@ impl<'a, 'o> Runner<'a, 'o> {
     fn unknown(&self, command: &'static Command, args: resp::Args<'_>) -> Vec<(usize, Box<[u8]>)> {
         let overlay = &*self.ground.overlay;
         let (db, mut unknown) = (overlay.physical(self.db), Vec::new());
-        // A plain SET does not look at what it replaces.
+        // A plain SET does not look at the value that it replaces.
         if !command.is_plain_set(args) {
             command.each_key(args, &mut |i, _| {
                 if !overlay.knows(db, args.at(i)) {
@@ -393,8 +395,8 @@ impl<'a, 'o> Runner<'a, 'o> {
                 }
             });
         }
-        // It must be known before the command runs: run again after it changed the overlay, it would find
-        // what it did itself.
+        // The key must be known before the command runs. A second run over the changed overlay would find its
+        // own change.
         if let Some((db, key)) = command::keys::target(self.scripts.keyspace.databases(), command, args) {
             let db = overlay.physical(db);
             if !overlay.knows(db, key) {
@@ -404,8 +406,8 @@ impl<'a, 'o> Runner<'a, 'o> {
         unknown
     }
 
-    /// Runs a command over the overlay: how it ended, the effects of one that wrote, and the next random
-    /// number. Errors: a loop has not the time.
+    /// Runs a command over the overlay. Returns how it ended, the effects of a write, and the next random
+    /// number. Errors: a loop has no time for it.
     #[allow(clippy::type_complexity, reason = "it is used once")]
     #[inline]
     fn once(
@@ -442,13 +444,13 @@ impl<'a, 'o> Runner<'a, 'o> {
         Ok((result, effects, random))
     }
 
-    /// The script is to be run again elsewhere: a loop has not the time.
+    /// Notes that the script has to run again on a thread, as a loop has no time for it.
     fn elsewhere(&mut self) -> Error {
         self.halt = Some(Halt::Elsewhere);
         Error::new("ERR the script is being run again elsewhere")
     }
 
-    /// Fetches what a handler asked for in vain; true if it is to run again.
+    /// Fetches the keys that a handler asked for in vain. True: it has to run again.
     fn fetch_missing(&mut self) -> Result<bool, Error> {
         let overlay = &mut *self.ground.overlay;
         if let Some(part) = overlay.take_wanted_chunk() {
@@ -469,13 +471,13 @@ impl<'a, 'o> Runner<'a, 'o> {
         Ok(false)
     }
 
-    /// Bytes it holds, but for the reply it is making. O(1).
+    /// Bytes that it holds, except for the reply that it is making. O(1).
     fn held(&mut self) -> usize {
         self.ground.overlay.bytes() + self.ground.base + self.told.bytes
     }
 
-    /// Takes memory for what it holds now and so many bytes more. Errors: it may not have so much. Then the
-    /// run is over, whatever a script does with that.
+    /// Takes memory for its current bytes and so many more. Errors: the budget has no room. Then the run is
+    /// over, whatever the script does with the error.
     fn hold(&mut self, more: usize) -> Result<(), Error> {
         let bytes = self.held() + self.reply.capacity() + more;
         self.ground.holding.set(&self.scripts.work.budget, bytes as u64).map_err(|_| {
@@ -484,8 +486,7 @@ impl<'a, 'o> Runner<'a, 'o> {
         })
     }
 
-    /// Takes memory for so many bytes that are told the outside later. Errors: it is more than a script may
-    /// have.
+    /// Takes memory for so many bytes of messages or effects. Errors: the script may not have so much.
     fn keep(&mut self, bytes: usize) -> Result<(), Error> {
         self.told.bytes += bytes + KEPT;
         self.hold(0)?;
@@ -517,7 +518,7 @@ impl<'a, 'o> Runner<'a, 'o> {
                 self.reply.ok();
                 return Ok(());
             }
-            // EXEC forgets what is watched anyway.
+            // EXEC forgets the watched keys anyway.
             "unwatch" => {
                 self.reply.ok();
                 return Ok(());
@@ -540,8 +541,8 @@ impl<'a, 'o> Runner<'a, 'o> {
         }
     }
 
-    /// Has the client's loop perform an action: a thread has neither the client nor the loop's counters at
-    /// hand. It happens before the commit; nothing a script may call this way changes keys.
+    /// Makes the client's loop perform an action, for a thread has neither the client nor the loop's
+    /// counters. It happens before the commit. No action that a script may call this way changes keys.
     fn have_performed(&mut self, args: resp::Args<'_>) -> Result<(), Error> {
         let Some(reader) = &self.reader else { return Err(Error::new("ERR nobody can perform this")) };
         match reader.have_performed(self.run.client, args, self.reply.resp3()) {
@@ -558,7 +559,7 @@ fn budget(kill: Option<&AtomicBool>) -> Budget<'_> {
     Budget::unlimited(kill)
 }
 
-/// Keeps what the sink is told.
+/// Keeps the effects for the sink.
 fn note_effects(
     told: &mut Told,
     db: usize,
@@ -603,7 +604,7 @@ impl Host for Runner<'_, '_> {
         }
     }
 
-    /// Copying or compressing so much takes a loop too long.
+    /// A loop has no time to copy or compress so much.
     fn heavy(&mut self, _: usize) -> Option<Stop> {
         if self.halt.is_none() && self.limit.until_ns.is_some() {
             self.halt = Some(Halt::Elsewhere);
@@ -631,7 +632,7 @@ impl Host for Runner<'_, '_> {
     }
 }
 
-/// Runs a script or a transaction once on some ground. `out` gets the reply, `lua.tally` the commands it ran.
+/// Runs a script or a transaction once. `out` gets the reply, `lua.tally` the commands it ran.
 pub fn run_once<'a, 'o>(
     scripts: &'a Arc<Scripts>,
     lua: &mut LuaState,
@@ -649,7 +650,7 @@ pub fn run_once<'a, 'o>(
     }
 }
 
-/// Runs a script; `lua.tally` gets what it ran besides what stands there.
+/// Runs a script, and adds its commands to `lua.tally`.
 pub(super) fn run_script<'a, 'o>(
     scripts: &'a Arc<Scripts>,
     lua: &mut LuaState,
@@ -682,7 +683,7 @@ pub(super) fn run_script<'a, 'o>(
                 Ok(())
             }
         },
-        // A transaction does not stand in another, and a text is known by now.
+        // A transaction is never in another, and a text has been compiled by now.
         Body::Exec(_) | Body::Text(_) => Ok(()),
     };
     let halt = host.halt.or(match ended {

@@ -4,19 +4,19 @@ use super::{ScriptRun, Scripts};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
 
-/// A script that left its loop, as SCRIPT KILL and FUNCTION STATS see it: waiting for a thread, running, or
-/// not yet decided to be committed (C7).
+/// A script that left its loop, as SCRIPT KILL and FUNCTION STATS see it. It waits for a thread, runs, or has
+/// no decided commit yet (C7).
 pub struct Running {
-    /// Whose it is.
+    /// Its client.
     pub client: u64,
     pub name: String,
-    /// Whether SCRIPT KILL is about it, and whether FUNCTION KILL.
+    /// Whether SCRIPT KILL ends it, and whether FUNCTION KILL does.
     pub is_script: bool,
     pub is_function: bool,
     pub started_ns: u64,
     pub kill: AtomicBool,
     pub command: Vec<Vec<u8>>,
-    /// Its client has gone, and when that was seen first (monotonic milliseconds; 0: it was not).
+    /// Set when its client goes, and when that was seen first (monotonic milliseconds; 0 if it was not).
     pub(super) gone: Option<Arc<AtomicBool>>,
     pub(super) gone_ms: AtomicU64,
 }
@@ -34,7 +34,7 @@ impl Listed {
         Listed { scripts: Arc::downgrade(scripts), entry }
     }
 
-    /// A SCRIPT LOAD.
+    /// The entry of a SCRIPT LOAD.
     pub(super) fn of_text(scripts: &Arc<Scripts>, client: u64) -> Listed {
         let entry = Arc::new(Running {
             client,
@@ -44,7 +44,7 @@ impl Listed {
             started_ns: stdx::clock::mono_ns(),
             kill: AtomicBool::new(false),
             command: vec![b"script|load".to_vec()],
-            // The compilation looks after that itself.
+            // The compilation checks that itself.
             gone: None,
             gone_ms: AtomicU64::new(0),
         });

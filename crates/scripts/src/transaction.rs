@@ -5,13 +5,13 @@
 //!                                  └─ longer ─► a script's thread ─► watched keys untouched? ─► commit ─► reply
 //! ```
 //!
-//! - E1: none of its commands does anything before the commit: what is no function of the keyspace is done
-//!   with it (`deeds.rs`). So all that is said of a script (C1 to C7) is true of it as a whole. A command
-//!   that fails, be it a script, leaves the others applied.
-//! - E2: the watched keys are among those the commit checks; their mark tells of a touch before the snapshot.
-//! - E3: SCRIPT KILL and FUNCTION KILL end the whole of it if such a thing is in it: nothing is applied,
-//!   EXECABORT is the answer.
-//! - E4: scripts see what commands before them changed of scripts and functions (`code.rs` K2).
+//! - E1: none of its commands has an effect before the commit. Commands that are no function of the keyspace
+//!   are done with it (`deeds.rs`). So C1 to C7 hold for the transaction as a whole. A command that fails,
+//!   also a script, leaves the others applied.
+//! - E2: the commit checks the watched keys, too. Their mark shows a touch before the snapshot.
+//! - E3: SCRIPT KILL and FUNCTION KILL end the whole transaction if it has a script or a function. Nothing is
+//!   applied, and the answer is EXECABORT.
+//! - E4: scripts see the changes of scripts and functions by earlier commands (`code.rs` K2).
 //!
 //! Cost: that of its commands, and O(1) for each on top.
 
@@ -144,8 +144,8 @@ impl Transaction {
         }
     }
 
-    /// Changes which scripts and functions its scripts see (E4); false: this may take longer than a loop has.
-    /// Cost: trying the libraries that are to be added.
+    /// Changes the scripts and functions that its scripts see (E4). False: a loop has no time for it. Cost:
+    /// trying the libraries to be added.
     fn change(
         &self,
         scripts: &Scripts,
@@ -164,12 +164,12 @@ impl Transaction {
                 .map_err(|error| error.text().into_owned())
                 .and_then(|asked| asked.prepare(&scripts.limits(&scripts.config.live), limit.gone, None)),
         };
-        // Why it cannot be made is answered where it is made for all.
+        // The error is answered where the change is made for all.
         let _ = change.and_then(|change| change.make(&lua.code));
         true
     }
 
-    /// Runs one of its scripts, or makes one known; an error is its reply.
+    /// Runs one of its scripts, or makes one known. An error is its reply.
     #[allow(clippy::too_many_arguments, reason = "as for a script")]
     fn script(
         &self,
@@ -268,8 +268,8 @@ impl Transaction {
         }))
     }
 
-    /// Whether a watched key was touched in a way that sets no mark: it expired, or its database was
-    /// exchanged (E2).
+    /// Whether a watched key was touched in a way that sets no mark, such as by its expiry or an exchange of
+    /// its database (E2).
     fn has_expired(
         &self,
         scripts: &Scripts,
@@ -286,8 +286,8 @@ impl Transaction {
         self.watch.is_touched(&mut view)
     }
 
-    /// The keys its commands name and those that are watched: a thread reads them at once. What a plain SET
-    /// replaces need not be known. O(words).
+    /// The keys that its commands name and the watched ones, which a thread reads at once. Values that a
+    /// plain SET replaces need not be known. O(words).
     pub(super) fn wanted(&self, scripts: &Scripts, run: &ScriptRun) -> Vec<(usize, Box<[u8]>)> {
         let mut db = run.db;
         let mut wanted: HashSet<(usize, &[u8])> =
@@ -306,7 +306,7 @@ impl Transaction {
     }
 }
 
-/// A command of a transaction, and what those before it left behind.
+/// A command of a transaction, and the state that earlier commands left.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     run: &'a ScriptRun,
@@ -315,17 +315,17 @@ struct Place<'a> {
     resp3: bool,
 }
 
-/// Whether a loop has to leave it to a thread.
+/// Whether it has to run on a thread.
 fn is_far(scripts: &Scripts, lua: &mut LuaState, body: &Body) -> bool {
     let lacks = matches!(body, Body::Function(name) if !lua.has_function(name));
     lacks || scripts.is_long(body)
 }
 
-/// The request of a command with a script.
+/// The outcome of looking at a command with a script.
 enum Order {
     Run(ScriptRun),
     Answer(Vec<u8>),
-    /// A thread does it.
+    /// A thread has to do it.
     Elsewhere,
 }
 
