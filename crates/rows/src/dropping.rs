@@ -1,5 +1,5 @@
-//! Removing what changed: what a feed tells waits here, and one loop removes it in slices, in the order it
-//! was told.
+//! Removals of changed items. A feed's changes wait here, and one loop removes their items in slices, in the
+//! order of the feed.
 //!
 //! ```text
 //! Feed::changed ─► room? ─ yes ─► Letter::Drop ─► a loop's work ─► removed, room again
@@ -17,22 +17,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::vec;
 
-/// Items to be removed: their rows changed.
+/// Items to be removed, as their rows changed.
 pub struct Dropping {
     place: RowPlace,
     queue: Arc<Removals>,
     epoch: u64,
     keys: vec::IntoIter<Id>,
-    /// Bytes of the keys that are left.
+    /// Bytes of the remaining keys.
     bytes: u64,
-    /// When the oldest of the changes was committed, in milliseconds since 1970.
+    /// The commit of the oldest of the changes, in milliseconds since 1970.
     committed_ms: Option<u64>,
     /// Whether rows in use are loaded again.
     refresh: bool,
 }
 
 impl Dropping {
-    /// Puts keys into the queue of their source; None if there is no room (X1).
+    /// Puts keys into the queue of their source. `None`: there is no room (X1).
     pub(super) fn put(
         queue: &Arc<Removals>,
         place: RowPlace,
@@ -45,7 +45,7 @@ impl Dropping {
         Some(Dropping { place, queue, epoch, keys, bytes, committed_ms, refresh })
     }
 
-    /// Removes some; true if there are more.
+    /// Removes some. True if there are more.
     pub fn advance(&mut self, rows: &Rows, now_ms: u64, count: usize, told: &mut Vec<Changes>) -> bool {
         let entry = rows.at(self.place).filter(|_| self.queue.is_of_now(self.epoch));
         let Some(entry) = entry else {
@@ -73,7 +73,7 @@ impl Dropping {
         false
     }
 
-    /// Takes what is left out of the queue. Its memory is freed elsewhere.
+    /// Takes the remaining keys out of the queue. Their memory is freed elsewhere.
     fn leave(&mut self) {
         let (keys, bytes) = (std::mem::take(&mut self.keys), std::mem::take(&mut self.bytes));
         self.queue.take(keys.len(), bytes);
@@ -89,8 +89,8 @@ impl Drop for Dropping {
     }
 }
 
-/// Has a row in use that changed loaded again, unless there is more urgent work. The next client that asks
-/// for it need not wait.
+/// Loads a changed row in use again, unless there is more urgent work. So the next client that asks for it
+/// need not wait.
 fn refresh(entry: &Entry, key: &[u8]) {
     let source = &entry.source;
     if let Some(id) = entry.spec().pattern.id(key)
@@ -101,20 +101,20 @@ fn refresh(entry: &Entry, key: &[u8]) {
     }
 }
 
-/// Removes all that is known of a key. Says whether there was an item, and whether it was in use.
+/// Removes all that is known of a key. Returns whether there was an item, and whether it was in use.
 fn remove(keyspace: &Keyspace, entry: &Entry, key: &[u8], now_ms: u64) -> (Option<bool>, Changes) {
     let mut view = View::locked_one(keyspace, key, entry.db, now_ms);
     if view.has_intents() {
         view.settle(&[(entry.db, key), (entry.absent_db(), key)], true);
     }
-    // A client that watches the row by now has seen it as it was.
+    // A client that watches the row by now has seen the old one.
     if let Some(id) = entry.spec().pattern.id(key) {
         entry.source.marks.removes(id);
     }
     let removed = view.remove_to_return(key);
     view.select(entry.absent_db());
     let known = view.remove(key);
-    // Under the lock, as in `fill.rs`.
+    // This happens under the lock, as in `fill.rs`.
     log::trace!(
         "key {}: removed, was an item: {}, was known to be none: {known}",
         key.escape_ascii(),
@@ -172,9 +172,9 @@ mod tests {
         assert_eq!(queue.waiting(), (1, 0));
     }
 
-    /// One gives everything up while the letter of another is dealt with and a change is told, in each order.
-    /// If the letter were relied on before the change is left out, both could be over by then, and the row
-    /// would stay old.
+    /// One thread gives everything up while the letter of another is handled and a change is told, in each
+    /// order. If the letter were relied on before the change is left out, both could be over by then, and the
+    /// row would stay old.
     #[test]
     fn what_is_left_out_is_followed_by_a_flush() {
         // Orders of four steps: announce, claim, flush, tell.

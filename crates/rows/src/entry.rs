@@ -1,4 +1,4 @@
-//! A source among the server's: where its rows are, what was counted of them, and how long they are of use.
+//! A source of the server: its place, its counters, and the lifetime of its rows.
 
 use super::removals::Removals;
 use super::shelf::Shelf;
@@ -8,16 +8,16 @@ use source::{Source, Spec};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// Counters of what clients asked for; relaxed.
+/// Counters of clients' requests, relaxed.
 #[derive(Default)]
 pub struct Seen {
     pub hits: AtomicU64,
     pub misses: AtomicU64,
-    /// Answered from the knowledge that there is no row.
+    /// Requests answered from the knowledge that there is no row.
     pub negative_hits: AtomicU64,
-    /// Given out after their time, because the database was down.
+    /// Items given out after their time, because the database was down.
     pub stale: AtomicU64,
-    /// Answered with an error.
+    /// Requests answered with an error.
     pub errors: AtomicU64,
     /// Items removed because their row changed.
     pub invalidated: AtomicU64,
@@ -25,12 +25,13 @@ pub struct Seen {
     pub refreshed: AtomicU64,
     /// Rows not kept because they changed while they were loaded (Z2).
     pub refused: AtomicU64,
-    /// From the commit of a change to its item's removal, the last and the longest, in milliseconds.
+    /// Time from the commit of a change to its item's removal, in milliseconds: the last and the longest.
     pub lag_ms: AtomicU64,
     pub lag_max_ms: AtomicU64,
 }
 
-/// Where a source is: its rows' database, and a number of its own, for the database may be another's later.
+/// The place of a source: its rows' database, and a number of its own, for the database may be another
+/// source's later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RowPlace {
     pub db: usize,
@@ -40,12 +41,12 @@ pub struct RowPlace {
 /// A source and its place.
 pub struct Entry {
     pub source: Arc<Source>,
-    /// Its rows; the database behind it has the ids without one.
+    /// The database of its rows. The one behind it has the ids without a row.
     pub db: usize,
     pub(super) number: u64,
-    /// The server made it by itself: it stands in no configuration.
+    /// The server made it by itself, so it is in no configuration.
     pub(super) is_own: bool,
-    /// Changes its feed told whose items are not removed yet.
+    /// Told changes whose items are not removed yet.
     pub queue: Arc<Removals>,
     pub seen: Seen,
     pub sizing: Sizing,
@@ -60,7 +61,7 @@ impl Entry {
         RowPlace { db: self.db, number: self.number }
     }
 
-    /// Where ids are kept that have no row.
+    /// The database of the ids without a row.
     pub fn absent_db(&self) -> usize {
         self.db + 1
     }
@@ -69,15 +70,15 @@ impl Entry {
         Shelf { rows: self.db, absent: self.absent_db() }
     }
 
-    /// Bytes of its items, as they are counted for its budget.
+    /// Bytes of its items, as counted for its budget.
     pub fn bytes(&self, keyspace: &Keyspace) -> u64 {
         let of = |db| keyspace.entry_bytes(db);
         let (rows, absent) = (of(self.db), of(self.absent_db()));
         rows.0 + rows.1 + absent.0 + absent.1
     }
 
-    /// When an item that is installed now is to go: the time to live less a part that depends on the key
-    /// alone, and the time it may be given out beyond that.
+    /// The expiry of an item that is installed now. It is the time to live, less a part that depends on the
+    /// key alone, and the time for which it may be given out after that.
     pub fn expire_ms(&self, key: &[u8], now_ms: u64) -> u64 {
         let spec = self.spec();
         now_ms + self.ttl_ms(key) + spec.stale_if_error.as_millis() as u64
@@ -90,8 +91,8 @@ impl Entry {
         if spread == 0 { ttl } else { ttl - stdx::hash::hash_bytes(key) % (spread + 1) }
     }
 
-    /// How an item that is there and has this expiry stands to its time to live; while the feed cannot be
-    /// followed that is `blind` after its load.
+    /// The age of an item with this expiry. While the feed cannot be followed, its time ends `blind` after
+    /// its load.
     #[inline]
     pub(super) fn age(&self, key: &[u8], expire_ms: Option<u64>, now_ms: u64) -> Age {
         let stale_ms = self.spec().stale_if_error.as_millis() as u64;
@@ -112,11 +113,11 @@ impl Entry {
     }
 }
 
-/// How an item stands to its time to live.
+/// The age of an item in relation to its time to live.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Age {
     Fresh,
-    /// Past it, and to be given out if the database is down.
+    /// Past its time; given out if the database is down.
     Stale,
     /// Useless.
     Over,

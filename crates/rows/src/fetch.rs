@@ -1,9 +1,9 @@
 //! MGET, EXISTS and EVENKEEL ITEMS of several keys, some of them rows of sources. Every key is looked at in
 //! its own place. Missing rows are loaded together, and only they are looked at again.
 //!
-//! - F1: a key is looked at once when it is there; so the reply is not of one moment, as little as the rows
-//!   of a cache are.
-//! - F2: at most [`SLICE`] keys at a stretch; the reply is written as the socket drains.
+//! - F1: a present key is looked at once. So the reply is not of one moment, as the rows of a cache are not
+//!   either.
+//! - F2: at most [`SLICE`] keys are looked at in a stretch, and the reply is written as the socket drains.
 //!
 //! Cost: O(keys), a short lock each; memory O(values shorter than a chunk).
 
@@ -18,40 +18,40 @@ use std::sync::Arc;
 use std::vec;
 use value::{StrRef, ValueRef};
 
-/// Keys looked at in one go.
+/// Keys looked at in a stretch.
 const SLICE: usize = 256;
-/// Keys of one command at most.
+/// Largest number of keys of one command.
 const KEYS_MAX: usize = 10_000;
 
 /// The keys of a command, as far as they are known.
 #[derive(Default)]
 pub struct Fetch {
-    /// By key; None: not known yet.
+    /// The known keys by their place. `None`: not known yet.
     slots: Vec<Option<Slot>>,
-    /// From where on keys have not been looked at since the last load.
+    /// The first key that was not looked at since the last load.
     next: usize,
-    /// About what the values found so far take.
+    /// About the bytes of the values found so far.
     bytes: usize,
-    /// From where on they have not been counted: a client that waits for a row asked for it once.
+    /// The first key that was not counted. A client that waits for a row asked for it once.
     uncounted: usize,
-    /// For how many keys of each source an item is answered although its time is over.
+    /// Number of keys of each source whose item is answered after its time.
     stale: Vec<(Arc<Entry>, u64)>,
     /// Keys whose rows have to be loaded.
     missing: Vec<usize>,
-    /// Why they cannot be: what is missing is looked at once more, for items past their time are better than
-    /// an error.
+    /// The reason why they cannot be loaded. Missing keys are looked at once more, for an item past its time
+    /// is better than an error.
     failed: Option<Error>,
-    /// How many there were when it last waited.
+    /// Number of them when it last waited.
     waited: usize,
 }
 
 enum Slot {
     Nil,
-    /// Something is there; for MGET what it is.
+    /// The key is there; for MGET with its value.
     There(Option<Owned>),
 }
 
-/// How a command of several keys goes on.
+/// The next step of a command of several keys.
 pub enum Fetched {
     /// The reply is written.
     Done,
@@ -89,13 +89,13 @@ pub fn run(
     }
 }
 
-/// The keys a slice of a command looks at, and what it needs for that.
+/// The keys that a slice of a command looks at, with the tools for that.
 struct Looking<'a> {
     rows: &'a Rows,
     asker: Asker,
     pending: &'a mut Pending,
     keys: Args<'a>,
-    /// The values are answered.
+    /// The answer has values.
     values: bool,
     told: &'a mut Vec<Changes>,
 }
@@ -103,10 +103,10 @@ struct Looking<'a> {
 /// The kind of reply.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum What {
-    /// How many are there.
+    /// The number of keys that are there.
     Count,
     Values,
-    /// Values with the time they have left.
+    /// Values with their remaining time.
     Items,
 }
 
@@ -124,13 +124,13 @@ impl What {
     }
 }
 
-/// Where the keys of a command begin that is run so if it names several, some of them of sources.
+/// The first key of a command that is run this way when it names several keys, some of them of sources.
 pub fn first_key(command: &Command) -> Option<usize> {
     command.is(command::facts::FETCHES).then(|| What::of(command).first_key())
 }
 
 impl Fetch {
-    /// Looks at some keys; None when all are known.
+    /// Looks at some keys. `None`: all are known.
     fn advance(&mut self, looking: &mut Looking<'_>) -> Option<Stop> {
         let end = (self.next + SLICE).min(self.slots.len());
         for i in self.next..end {
@@ -141,7 +141,7 @@ impl Fetch {
         self.next = end;
         self.uncounted = self.uncounted.max(end);
         if end < self.slots.len() {
-            // In the next turn of its loop.
+            // It goes on in the next turn of its loop.
             return Some(Stop::Held(looking.asker.now_ms));
         }
         self.next = 0;
@@ -180,7 +180,7 @@ impl Fetch {
         }
     }
 
-    /// Looks at one key; of a row that was lent for it, if it is not there, the value is taken.
+    /// Looks at one key. If its row was lent and is not there, the lent value is taken.
     fn look(&mut self, looking: &mut Looking<'_>, i: usize) {
         let (rows, now_ms, values) = (looking.rows, looking.asker.now_ms, looking.values);
         let key = looking.keys.at(i);
@@ -246,7 +246,7 @@ impl Fetch {
     }
 }
 
-/// The row that was lent for a key, as it is answered. It is not kept.
+/// The row that was lent for a key, in the form of an answer. It is not kept.
 fn borrowed(lent: &Lent, view: &mut View<'_>, entry: &Entry, key: &[u8], values: bool) -> Slot {
     lent.show(view, entry);
     let slot = match view.exists(key) {
@@ -260,8 +260,8 @@ fn borrowed(lent: &Lent, view: &mut View<'_>, entry: &Entry, key: &[u8], values:
 /// Bytes of a reply that are written at once.
 const FIRST: usize = 16 * 1024;
 
-/// The first of these keys and their sources. Some after the others: asking for a row costs a fraction of a
-/// microsecond.
+/// The first of these keys and their sources. They are asked for some at a time, as each costs a fraction of
+/// a microsecond.
 fn wanted<'a>(rows: &Rows, keys: Args<'a>, which: &[usize]) -> Vec<(Arc<Entry>, &'a [u8])> {
     let some = which.iter().take(SLICE).map(|i| keys.at(*i));
     some.filter_map(|key| Some((rows.of(key)?, key))).collect()
@@ -270,10 +270,10 @@ fn wanted<'a>(rows: &Rows, keys: Args<'a>, which: &[usize]) -> Vec<(Arc<Entry>, 
 /// The rest of a reply.
 struct Answer {
     slots: vec::IntoIter<Option<Slot>>,
-    /// About what all values take.
+    /// About the bytes of all values.
     bytes: usize,
     open: Open,
-    /// Items are answered, as of that moment.
+    /// The moment for which items are answered, if they are.
     items_ms: Option<u64>,
 }
 

@@ -15,8 +15,8 @@ pub enum Kind {
     Millis,
 }
 
-/// How often clients found a row, or that there is none, without waiting for the database; and how often they
-/// would with half and twice the items. None: not known.
+/// Ratio of requests that found a row, or that there is none, without waiting for the database. Behind it
+/// come the ratios with half and twice the items. `None`: not known.
 pub fn hit_ratios(entry: &Entry) -> [(&'static str, Option<f64>); 3] {
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let (hits, misses) = (get(&entry.seen.hits) + get(&entry.seen.negative_hits), get(&entry.seen.misses));

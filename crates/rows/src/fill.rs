@@ -1,6 +1,6 @@
-//! Installing rows that were loaded: a piece of work a loop does in slices.
+//! Installs loaded rows: a piece of work that a loop does in slices.
 //!
-//! Cost: a short lock per row; building the value happened on the thread of the sources.
+//! Cost: a short lock per row. The thread of the sources has built the value.
 
 use super::entry::{Entry, RowPlace};
 use super::front::{Letter, News};
@@ -17,24 +17,24 @@ use std::sync::atomic::Ordering;
 use std::vec;
 use value::{Hash, Str, Value};
 
-/// Bytes from which on a string is made a value before it comes to a loop.
+/// Bytes from which on a string is made a value before it reaches a loop.
 const LONG: usize = 2048;
 
-/// The least time it is known that there is no row: the clients that waited for it have to find that.
+/// Least time for which the absence of a row is known, so that the clients that waited for it find that.
 const ABSENT_MIN_MS: u64 = 50;
 
-/// A row, or its absence, that is to be installed under a key.
+/// A row, or its absence, to be installed under a key.
 pub(super) struct Item {
     key: Id,
     id: Id,
     tickets: Vec<Ticket>,
     row: Option<Made>,
-    /// When the row was changed last.
+    /// The last change of the row.
     changed_ms: Option<NonZeroU64>,
 }
 
 impl Item {
-    /// O(row); not on a loop.
+    /// Makes an item. O(row); not on a loop.
     pub(super) fn new(key: Id, asked: Asked) -> Item {
         let changed_ms = asked.row.as_ref().and_then(|row| NonZeroU64::new(row.modified_ms?));
         let row = asked.row.map(|row| match row.body {
@@ -57,7 +57,7 @@ impl Item {
 /// Rows of one load, for one loop.
 pub struct Fill {
     place: RowPlace,
-    /// Where the load began (`source::Marks`).
+    /// The beginning of the load (`source::Marks`).
     began: u64,
     items: vec::IntoIter<Item>,
 }
@@ -67,7 +67,7 @@ impl Fill {
         Fill { place, began, items: items.into_iter() }
     }
 
-    /// Installs some; true if there are more.
+    /// Installs some. True if there are more.
     pub fn advance(&mut self, rows: &Rows, now_ms: u64, count: usize, news: &mut News) -> bool {
         let entry = rows.at(self.place);
         for item in self.items.by_ref().take(count) {
@@ -87,13 +87,13 @@ fn install(rows: &Rows, entry: &Entry, (began, now_ms): (u64, u64), item: Item, 
     if view.has_intents() {
         view.settle(&[(entry.db, key), (entry.absent_db(), key)], true);
     }
-    // Looked at under the lock: a source is emptied after it was said to have ended (rows Z5).
+    // This is looked at under the lock, for a source is emptied after it was marked as ended (rows Z5).
     let ended = entry.source.is_removed();
     let marks = &entry.source.marks;
     let found = found(entry, key, item.row.as_ref(), item.changed_ms, view.now_ms());
     let allowed = !ended && entry.shelf().install(&mut view, marks, (&item.id, key), began, found);
-    // Under the lock, so that lines come in the order of what they tell: about a microsecond, and only with
-    // `loglevel debug`.
+    // This happens under the lock, so that lines come in the order of the changes. It takes about a
+    // microsecond, and only with `loglevel debug`.
     log::trace!("{}", Told { key, row: &item.row, began, kept: allowed, now: entry.source.marks.now() });
     note(&mut news.told, view.finish());
     if allowed {
@@ -158,7 +158,7 @@ fn clients(tickets: &[Ticket]) -> String {
     format!("clients {}", names.join(" "))
 }
 
-/// Lets the clients go on that waited.
+/// Lets the waiting clients go on.
 fn wake(rows: &Rows, tickets: &[Ticket], arrival: Arrival, news: &mut News) {
     for loop_id in 0..rows.loops {
         let here = tickets.iter().filter(|ticket| ticket.loop_id == loop_id).map(|ticket| ticket.client);

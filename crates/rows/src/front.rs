@@ -31,17 +31,17 @@ pub struct News {
     pub told: Vec<Changes>,
     /// and delivers these then, to the loops named.
     pub letters: Vec<(usize, Letter)>,
-    /// Something was kept: the allocator is to be asked soon.
+    /// Something was kept, so the allocator has to be asked soon.
     pub grows: bool,
 }
 
-/// The server around the rows, as far as they need it.
+/// The server around the rows, as they need it.
 pub trait House: Send + Sync {
     /// Puts a letter into a loop's mailbox.
     fn post(&self, loop_id: usize, letter: Letter);
-    /// The source of that number may keep so many bytes; 0: it has ended.
+    /// Limits the bytes that the source of that number may keep. 0: it has ended.
     fn limit(&self, number: usize, bytes: u64);
-    /// These are the sources from now on.
+    /// Sets the sources from now on.
     fn show(&self, sources: &[Arc<Entry>]);
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Front {
     pub place: RowPlace,
     pub queue: Arc<Removals>,
     pub pattern: source::Pattern,
-    /// The loop that removes what changed: one, so that it happens in order.
+    /// The loop that removes changed items. It is one, so that this happens in order.
     pub home: usize,
 }
 

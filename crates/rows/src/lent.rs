@@ -1,4 +1,4 @@
-//! Rows that arrive for a client that waits, and rows that are lent to it and not kept.
+//! Rows that arrive for a waiting client, and rows that are lent to it and not kept.
 
 use super::entry::{Entry, RowPlace};
 use keyspace::{Payload, Times, View};
@@ -8,20 +8,20 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use value::Value;
 
-/// The news of rows a client waits for.
+/// The news of rows that a client waits for.
 #[derive(Clone, Debug)]
 pub enum Arrival {
-    /// They were loaded, as far as this client can be told: it has to look.
+    /// They were loaded. The client has to look.
     Loaded,
-    /// One that is not kept, for it changed meanwhile: it was what this client asked for all the same.
+    /// A row that is not kept, as it changed meanwhile. It answers what this client asked for all the same.
     Lent(Arc<Lent>),
-    /// The error it gets unless there is an item past its time.
+    /// The error for the client, unless there is an item past its time.
     Failed(Arc<str>),
     /// The source was removed.
     Gone,
 }
 
-/// A row as it is kept.
+/// A row in its kept form.
 pub(super) enum Made {
     Text(Vec<u8>),
     Value(Value),
@@ -56,12 +56,12 @@ impl Lent {
         &self.key
     }
 
-    /// Whether it was loaded after then.
+    /// Whether it was loaded after that moment.
     pub(super) fn is_after(&self, (place, at): (RowPlace, u64)) -> bool {
         self.place == place && self.began > at
     }
 
-    /// Puts it where it would be, for as long as the view is held. The caller takes it away again. O(row).
+    /// Puts it into its place for as long as the view is held. The caller takes it away again. O(row).
     pub(super) fn show(&self, view: &mut View<'_>, entry: &Entry) {
         let key = &*self.key;
         let times =

@@ -1,5 +1,5 @@
-//! Keys that are rows of a database: which they are, reading through, keeping them fresh. The databases
-//! themselves are crate `source`'s.
+//! Keys that are rows of a database: which keys they are, and how they are read through and kept fresh. Crate
+//! `source` has the databases themselves.
 //!
 //! ```text
 //! GET item:42 ──route──► the source's own database of the keyspace ── there? ──► reply                        route
@@ -9,21 +9,21 @@
 //! change feed ─► mark the id ─► Letter::Drop ─► remove the key
 //! ```
 //!
-//! - Z1: a source's rows are in a hidden database of the keyspace, under the keys clients use; the one behind
-//!   it holds the ids known to have no row, as empty strings. So KEYS, SCAN and DBSIZE do not show them, a
-//!   source is emptied in O(1), and each has a budget of its own.
-//! - Z2: a row is installed by a loop under the lock of its key, and only if no change of its id was told
-//!   since its load began (`source::Marks`); a change is marked first and its key removed after. So nothing
-//!   older than a change that was told stays; and of two loads the later is kept, so nobody reads backwards.
-//! - Z3: a client that waits for the database is held as by CLIENT PAUSE, and its command is run again when
-//!   the row is there. No other client waits. A command is held for so many loads at most, then it gets an
+//! - Z1: a source's rows are in a hidden database of the keyspace, under the keys that clients use. The
+//!   database behind it holds the ids known to have no row, as empty strings. So KEYS, SCAN and DBSIZE do not
+//!   show them, a source is emptied in O(1), and each has a budget of its own.
+//! - Z2: a loop installs a row under the lock of its key, and only if no change of its id was told since its
+//!   load began (`source::Marks`). A change is marked first, and its key is removed after that. So no row
+//!   older than a told change stays. Of two loads the later is kept, so no client reads backwards.
+//! - Z3: a client that waits for the database is held as by CLIENT PAUSE, and its command runs again when the
+//!   row is there. No other client waits. A command is held for a limited number of loads, then it gets an
 //!   error.
 //! - Z4: sources belong to database 0.
-//! - Z5: a source is said to have ended first, and its databases are emptied then; another source may get
-//!   them. A row that is still on its way finds the source ended, under the lock of its key, or its
-//!   [`RowPlace`] gone.
-//! - Z6: nothing here tells others of what was done. The caller tells the changes it is given, and delivers
-//!   letters then.
+//! - Z5: a source is marked as ended first, and its databases are emptied after that; another source may get
+//!   them. A row still on its way finds the source ended, under the lock of its key, or its [`RowPlace`]
+//!   gone.
+//! - Z6: nothing here tells others of changes. The caller tells the changes it is given, and then delivers
+//!   letters.
 
 #![forbid(unsafe_code)]
 
@@ -68,7 +68,7 @@ use source::{Hub, Source, Spec};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Sources at most.
+/// Largest number of sources.
 pub const MAX: usize = 16;
 /// Hidden databases of a source (Z1).
 pub const DATABASES: usize = 2;
@@ -76,18 +76,18 @@ pub const DATABASES: usize = 2;
 /// All sources of the server.
 pub struct Rows {
     keyspace: Arc<Keyspace>,
-    /// How many loops the server has.
+    /// Number of the server's loops.
     loops: usize,
     house: Box<dyn House>,
     list: ArcSwap<Vec<Arc<Entry>>>,
     any: AtomicBool,
     hub: OnceLock<Hub>,
-    /// The lock of the list. It counts the sources there were so far.
+    /// The lock of the list. It counts all sources so far.
     changing: Mutex<u64>,
 }
 
 impl Rows {
-    /// The rows of a server with that keyspace and so many loops; there are no sources yet.
+    /// The rows of a server with that keyspace and so many loops, without sources yet.
     pub fn new(keyspace: Arc<Keyspace>, loops: usize, house: Box<dyn House>) -> Arc<Rows> {
         Arc::new(Rows {
             keyspace,
@@ -100,7 +100,7 @@ impl Rows {
         })
     }
 
-    /// Whether there are any: what ordinary commands pay.
+    /// Whether there are any. It is all that ordinary commands pay.
     #[inline]
     pub fn any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
@@ -129,18 +129,17 @@ impl Rows {
         self.list.load().iter().find(|entry| entry.spec().name.as_bytes() == name).cloned()
     }
 
-    /// Adds a source and begins to serve it. Errors: what is wrong with it, as far as that can be known
-    /// without its database.
+    /// Adds a source and begins to serve it. Errors: faults of it that show without its database.
     pub fn add(self: &Arc<Self>, spec: Spec) -> Result<(), String> {
         self.add_by(spec, false, |hub, spec, cache| hub.add(spec, cache))
     }
 
-    /// The same for one that the server makes by itself: CONFIG REWRITE leaves it out.
+    /// As `add`, for a source that the server makes by itself: CONFIG REWRITE leaves it out.
     pub fn add_own(self: &Arc<Self>, spec: Spec) -> Result<(), String> {
         self.add_by(spec, true, |hub, spec, cache| hub.add(spec, cache))
     }
 
-    /// The same with a driver of one's own.
+    /// As `add`, with a given driver.
     pub fn add_with(self: &Arc<Self>, spec: Spec, database: Arc<dyn source::Database>) -> Result<(), String> {
         self.add_by(spec, false, |hub, spec, cache| hub.add_with(spec, database, cache))
     }
@@ -186,7 +185,7 @@ impl Rows {
         (db - self.keyspace.databases()) / DATABASES
     }
 
-    /// Makes these the sources, also for commands that come upon keys while they run.
+    /// Replaces the list of sources, also for commands that come upon keys while they run.
     fn put(&self, list: Vec<Arc<Entry>>) {
         let list = Arc::new(list);
         self.list.store(list.clone());
@@ -198,7 +197,7 @@ impl Rows {
         self.keyspace.set_elsewhere(any.then(|| Arc::new(why) as keyspace::Elsewhere));
     }
 
-    /// The sources CONFIG REWRITE writes.
+    /// The sources that CONFIG REWRITE writes.
     pub fn written(&self) -> Vec<Spec> {
         self.list().iter().filter(|entry| !entry.is_own).map(|entry| entry.spec().clone()).collect()
     }
@@ -212,8 +211,8 @@ impl Rows {
         self.hub.get().ok_or_else(|| "no thread".into())
     }
 
-    /// Ends a source; what is kept of it is given up (Z5). False if there is none of that name. Not on a
-    /// demoted thread: it takes locks.
+    /// Ends a source and gives up all that is kept of it (Z5). False: there is none of that name. It takes
+    /// locks, so no demoted thread may call it.
     pub fn remove(&self, name: &[u8], now_ms: u64, told: &mut Vec<Changes>) -> bool {
         let _one_at_a_time = self.changing.lock();
         let Some(entry) = self.by_name(name) else { return false };
@@ -227,7 +226,7 @@ impl Rows {
         true
     }
 
-    /// Gives up all that is kept of a source, as a letter asked; nothing if it has ended.
+    /// Gives up all that is kept of a source, as a letter asked. Does nothing if it has ended.
     pub fn flush(&self, place: RowPlace, now_ms: u64, told: &mut Vec<Changes>) {
         if let Some(entry) = self.at(place) {
             entry.queue.begin_flush();
@@ -236,7 +235,7 @@ impl Rows {
         }
     }
 
-    /// Looks at how full the sources' caches are; now and then. `fullness`: of the source of that number.
+    /// Notes the sizes of the sources' caches, now and then. `fullness` is that of the source of a number.
     pub fn note_sizes(&self, fullness: impl Fn(usize) -> f64) {
         if !self.any() {
             return;
@@ -248,7 +247,7 @@ impl Rows {
     }
 }
 
-/// Whether a source may be added to others; else why not.
+/// Whether a source may be added to others. Errors: the reason why not.
 fn goes_with(list: &[Arc<Entry>], spec: &Spec) -> Result<(), String> {
     for other in list {
         if other.spec().name == spec.name {
@@ -268,7 +267,7 @@ fn goes_with(list: &[Arc<Entry>], spec: &Spec) -> Result<(), String> {
     Ok(())
 }
 
-/// Keeps changes that others must hear of; most have nothing to tell.
+/// Keeps changes that others must hear of. Most have nothing to tell.
 #[inline]
 fn note(told: &mut Vec<Changes>, changes: Changes) {
     if !changes.events.is_empty() || !changes.runs.is_empty() || !changes.ready.is_empty() {

@@ -1,4 +1,4 @@
-//! The rows a client's command waits for, or was given: a part of its session.
+//! The rows that a client's command waits for, or was given: a part of its session.
 
 use super::{Entry, Fetch, Loading, Routing};
 use std::sync::Arc;
@@ -8,27 +8,27 @@ use std::sync::Arc;
 pub struct Pending {
     /// The rows the command waits for.
     pub loading: Option<Loading>,
-    /// A key whose row is there for the command that runs, and for no other. The caller takes it away again.
+    /// A key whose row is there for the running command, and for no other. The caller takes it away again.
     pub lent: Option<Box<[u8]>>,
-    /// Since when (monotonic clock) a command waited that now has its rows.
+    /// The begin of the wait of a command that now has its rows (monotonic clock).
     pub loaded_since_ns: Option<u64>,
-    /// The command has very many keys, and not all were asked for the source they belong to yet.
+    /// The routing of a command of very many keys, while not all of them were looked at.
     pub(super) routing: Option<Box<Routing>>,
-    /// The values the command has found of several keys so far.
+    /// The values that a command of several keys has found so far.
     pub(super) fetch: Option<Box<Fetch>>,
-    /// The source the keys of the command that runs belong to.
+    /// The source of the running command's keys.
     pub source: Option<Arc<Entry>>,
 }
 
 impl Pending {
-    /// The command waits for no row any more.
+    /// Ends the wait for rows.
     pub(super) fn end_loading(&mut self) {
         if let Some(loading) = self.loading.take() {
             self.loaded_since_ns = Some(loading.since_ns);
         }
     }
 
-    /// The command has ended before its time.
+    /// Gives everything up, as the command has ended before its time.
     pub fn give_up(&mut self) {
         (self.source, self.loading, self.routing, self.fetch) = (None, None, None, None);
     }

@@ -1,30 +1,30 @@
 //! Items of a source that wait to be removed, counted and bounded. `dropping.rs` removes them.
 //!
-//! - X1: keys of at most [`WAITING_MAX`] bytes wait, per source: a transaction may change more rows than
+//! - X1: keys of at most [`WAITING_MAX`] bytes wait, per source. A transaction may change more rows than
 //!   there is memory.
 //! - X2: a removal counts as waiting from before its feed goes on until the item is gone, and so does giving
 //!   up everything.
-//! - X3: removals of an earlier epoch than the queue's are made needless by a flush that comes after them.
+//! - X3: removals of an earlier epoch than the queue's are needless, for a flush comes after them.
 
 use source::Id;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Bytes of keys that wait to be removed: 150,000 usual keys. A loop removes them in some tenths of a second,
-/// and no item should be old for longer.
+/// Largest number of bytes of keys that wait to be removed: 150,000 usual keys. A loop removes them in some
+/// tenths of a second, and no item should be old for longer.
 pub(super) const WAITING_MAX: u64 = 8 << 20;
-/// Bytes a key takes beside its text.
+/// Bytes of a key beside its text.
 const EACH: u64 = 32;
 
 pub(super) fn bytes_of(key: &Id) -> u64 {
     key.len() as u64 + EACH
 }
 
-/// The removals of a source that wait.
+/// The waiting removals of a source.
 #[derive(Default)]
 pub struct Removals {
     keys: AtomicU64,
     bytes: AtomicU64,
-    /// X3.
+    /// The epoch of removals that come now (X3).
     epoch: AtomicU64,
     flushes: AtomicU64,
     /// A letter to flush is on its way, and not begun.
@@ -32,14 +32,14 @@ pub struct Removals {
 }
 
 impl Removals {
-    /// Removals that wait, a flush counting as one, and bytes of their keys.
+    /// Number of waiting removals, with a flush counting as one, and the bytes of their keys.
     pub fn waiting(&self) -> (u64, u64) {
         let load = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
         (load(&self.keys) + load(&self.flushes), load(&self.bytes))
     }
 
-    /// Puts keys in; None if there is no room (X1), else the epoch they are of and their bytes. One thread at
-    /// a time has room for sure.
+    /// Puts keys in. Returns their epoch and their bytes. `None`: there is no room (X1). One thread at a time
+    /// has room for sure.
     pub(super) fn put(&self, keys: &[Id]) -> Option<(u64, u64)> {
         let bytes = keys.iter().map(bytes_of).sum();
         if self.bytes.load(Ordering::SeqCst) + bytes > WAITING_MAX {
@@ -55,17 +55,17 @@ impl Removals {
         self.bytes.fetch_sub(bytes, Ordering::SeqCst);
     }
 
-    /// All is given up; whether a letter has to be sent that says so.
+    /// Notes that all is given up. Returns whether a letter has to be sent for it.
     pub(super) fn give_up(&self) -> bool {
         self.announce();
         self.claim()
     }
 
-    /// Leaves out the removals that wait. That comes before a letter is relied on, so that its flush comes
-    /// after what is left out (X3).
+    /// Leaves out the waiting removals. This comes before a letter is relied on, so that its flush comes
+    /// after all that is left out (X3).
     pub(super) fn announce(&self) {
         self.flushes.fetch_add(1, Ordering::SeqCst);
-        // Only now, so that what leaves the queue for it is counted with it (X2).
+        // This comes last, so that keys that leave the queue for it are counted with it (X2).
         self.epoch.fetch_add(1, Ordering::SeqCst);
     }
 
@@ -76,7 +76,7 @@ impl Removals {
         first
     }
 
-    /// A letter is begun: giving up from now on sends another.
+    /// Begins a letter. Giving up from now on sends another.
     pub(super) fn begin_flush(&self) {
         self.sent.store(false, Ordering::SeqCst);
     }

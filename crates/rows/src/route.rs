@@ -1,4 +1,4 @@
-//! Which database a command runs in, and what it may do to a source's keys.
+//! The database in which a command runs, and the commands that a source's keys allow.
 
 use super::wait::{self, Asker, Stop};
 use super::{Entry, Pending, Rows};
@@ -10,23 +10,23 @@ use source::Writes;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Words of a command whose rows are asked for ahead of time: there may be some thirty of them.
+/// Words of a command whose rows are asked for ahead of time. There may be some thirty such commands.
 const AHEAD: usize = 16;
 
-/// Words that are looked at in one go: a command of more is looked at in slices, one a turn of its loop.
+/// Words that are looked at in a stretch. A command of more is looked at in slices, one a turn of its loop.
 const SLICE: usize = 8192;
 
-/// How a command is run that may name keys of sources.
+/// The way to run a command that may name keys of sources.
 pub enum Plan {
-    /// As ever: it names none.
+    /// It names none, and runs as any other.
     Own,
     /// All its keys belong to this source.
     In(Arc<Entry>),
-    /// MGET or the like of several keys, some of them of sources. With the first of a source if not all
+    /// MGET or the like of several keys, some of them of sources. It has the first key of a source if not all
     /// belong to one.
     Fetch(Option<(Arc<Entry>, usize)>),
     Refused(Error),
-    /// Not all its keys have been looked at: it is to be run again in the next turn.
+    /// Not all of its keys have been looked at. It runs again in the next turn.
     Later,
 }
 
@@ -49,7 +49,7 @@ pub fn plan(rows: &Rows, pending: &mut Pending, db: usize, command: &Command, ar
         return Plan::Own;
     }
     if pending.fetch.is_some() {
-        // It goes on.
+        // The fetch goes on.
         return Plan::Fetch(None);
     }
     let list = rows.list.load();
@@ -70,9 +70,9 @@ pub fn plan(rows: &Rows, pending: &mut Pending, db: usize, command: &Command, ar
 
 /// The keys of a command of very many, of which some have been looked at.
 pub struct Routing {
-    /// The sources there were: with others it begins again.
+    /// The sources at its begin. With others it begins again.
     list: Arc<Vec<Arc<Entry>>>,
-    /// The word to go on with.
+    /// The next word.
     next: usize,
     named: Named,
 }
@@ -82,7 +82,7 @@ impl Routing {
         Box::new(Routing { list, next: 0, named: Named::default() })
     }
 
-    /// Looks at some more words; false if none are left.
+    /// Looks at some more words. False if none are left.
     fn is_unfinished(&mut self, command: &Command, args: Args<'_>) -> bool {
         let end = self.next + SLICE;
         self.named.look(&self.list, command, args, self.next..end);
@@ -96,7 +96,7 @@ impl Routing {
 struct Named {
     /// Keys that are of no source.
     others: bool,
-    /// The source of the first key that has one, and where that stands.
+    /// The source of the first key that has one, and the place of that key.
     first: Option<(Arc<Entry>, usize)>,
     /// Keys of another source, too.
     mixed: bool,
@@ -115,7 +115,7 @@ impl Named {
             }
         };
         command.each_key_within(args, words, &mut |i, _| look(i));
-        // That no row of the table can name.
+        // The command table cannot name that key.
         stored_to(command, args).into_iter().for_each(look);
     }
 
@@ -143,7 +143,7 @@ fn stored_to(command: &Command, args: Args<'_>) -> Option<usize> {
     if sorts { command::sort_destination(args) } else { None }
 }
 
-/// The database, beside the current one, in which a command writes a key, and that key.
+/// The database beside the current one in which a command writes a key, and that key.
 fn target<'w>(rows: &Rows, command: &Command, args: Args<'w>) -> Option<(usize, &'w [u8])> {
     command::keys::target(rows.keyspace.databases(), command, args)
 }
@@ -153,8 +153,8 @@ fn database(keyspace: &Keyspace, word: &[u8]) -> Option<usize> {
     command::keys::database(keyspace.databases(), word).ok()
 }
 
-/// Whether databases may be exchanged: keys of another one could be those of rows, and would be found by KEYS
-/// and not by GET.
+/// The error of an exchange of databases: keys of another one could be those of rows, which KEYS would find
+/// and GET would not.
 fn swap_refusal(rows: &Rows, args: Args<'_>) -> Option<Error> {
     let is_zero = |at| database(&rows.keyspace, args.at(at)) == Some(0);
     (rows.any() && is_zero(1) != is_zero(2))
@@ -198,7 +198,7 @@ pub(super) fn not_together(entry: &Entry, key: &[u8]) -> Error {
     .into()
 }
 
-/// The database the keys of a command within a transaction or a script are in. Keys of several places were
+/// The database of the keys of a command within a transaction or a script. Keys of several places were
 /// refused.
 #[inline]
 pub fn db_for(rows: &Rows, command: &Command, args: Args<'_>, db: usize) -> usize {
@@ -208,8 +208,8 @@ pub fn db_for(rows: &Rows, command: &Command, args: Args<'_>, db: usize) -> usiz
     db_of_source(rows, command, args)
 }
 
-/// The source the keys of a command within a script or a transaction over an overlay belong to. Errors: it
-/// may not be run there.
+/// The source of the keys of a command within a script or a transaction over an overlay. Errors: it may not
+/// run there.
 #[inline]
 pub fn of_call(
     rows: &Rows,
@@ -274,8 +274,8 @@ pub fn unfit_for_queue(plan: &Plan, args: Args<'_>) -> Option<Error> {
     }
 }
 
-/// Sees to it that the rows a transaction or script names are there before it runs: if not, its client is
-/// held. None: it may run. Rows that it may not write are not looked at here.
+/// Makes sure that the rows named by a transaction or script are there before it runs. Else its client is
+/// held. `None`: it may run. Rows that it may not write are not looked at here.
 pub fn preload<'a>(
     rows: &Rows,
     asker: Asker,
@@ -291,8 +291,8 @@ pub fn preload<'a>(
     wait::load_all(&rows.keyspace, asker, pending, &wanted)
 }
 
-/// Asks for the rows of a command of database 0 that will be run after one that waits, so that they come
-/// along. Cost: as looking at its keys.
+/// Asks for the rows of a later command of database 0 while an earlier one waits, so that they come along.
+/// Cost: as looking at its keys.
 pub fn ask_ahead(rows: &Rows, now_ms: u64, command: &Command, args: Args<'_>) {
     if command.is_write() || args.len() > AHEAD {
         return;

@@ -1,10 +1,11 @@
-//! Where a source's rows are kept, and the ids without one: what is done to both under the lock of a key.
+//! The places of a source's rows and of its ids without a row. All changes of both happen under the lock of a
+//! key.
 //!
-//! - B1: a key has a row, or the knowledge that there is none, or nothing. Bringing one takes the other away.
-//! - B2: that holds for what is lent, too. Loops' clocks differ: an item may be past its time for the loop
-//!   that lends and not for the next one, which would answer something older than what was lent.
-//! - B3: a row is kept only as the marks admit it, looked at under the lock; what changed is marked before it
-//!   is removed (Z2).
+//! - B1: a key has a row, or the knowledge that there is none, or nothing. Bringing one removes the other.
+//! - B2: this also holds for lent rows. Loops' clocks differ. An item may be past its time for the loop that
+//!   lends and not for the next one, which would then answer an older row than the lent one.
+//! - B3: a row is kept only as the marks admit it, under the lock. A change is marked before its item is
+//!   removed (Z2).
 
 use keyspace::{Payload, Times, View};
 use source::Marks;
@@ -16,15 +17,15 @@ pub(super) struct Shelf {
     pub absent: usize,
 }
 
-/// The find of a load: the row, or until when it is known that there is none.
+/// The result of a load: the row, or the time until which its absence is known.
 pub(super) enum Found<'a> {
     Row(Payload<'a>, Times),
     Nothing { until_ms: u64 },
 }
 
 impl Shelf {
-    /// Keeps what a load that began then found, if nothing newer is known. The view, which holds the key's
-    /// shard, is left in the rows.
+    /// Keeps the result of a load that began at that moment, if nothing newer is known. The view holds the
+    /// key's shard, and is left in the database of the rows.
     pub(super) fn install(
         self,
         view: &mut View<'_>,
@@ -56,8 +57,8 @@ impl Shelf {
         view.select(self.rows);
     }
 
-    /// Puts what is lent where it would be, for as long as the view is held. The caller takes it away again
-    /// ([`Shelf::take_back`]). The item that was there is older.
+    /// Puts a lent row into its place for as long as the view is held. The caller takes it away again
+    /// ([`Shelf::take_back`]). An item that was there is older.
     pub(super) fn show(self, view: &mut View<'_>, key: &[u8], row: Option<(Payload<'_>, Times)>) {
         self.clear(view, key);
         if let Some((row, times)) = row {
@@ -65,7 +66,7 @@ impl Shelf {
         }
     }
 
-    /// Ends what [`Shelf::show`] began.
+    /// Undoes [`Shelf::show`].
     pub(super) fn take_back(self, view: &mut View<'_>, key: &[u8]) {
         view.select(self.rows);
         view.remove(key);

@@ -1,18 +1,18 @@
-//! How large a source's cache should be: how many ids are asked for in a day, and what half and twice the
-//! size would hit.
+//! The best size of a source's cache: the number of ids asked for in a day, and the hits at half and twice
+//! the size.
 //!
 //! ```text
 //! access ─► hash ─┬─► registers of today                  distinct ids (HyperLogLog)
 //!                 └─► below a threshold? ─► ring ─► three small LRU caches of the sampled ids    hit ratios at ½, 1 and 2
 //! ```
 //!
-//! - A sample of ids stands for all: a cache of C items sees of one id in k what a cache of C / k items sees
-//!   of all of them. The estimate for another size is the hit ratio measured, plus the difference the small
-//!   caches show: they are plain LRU, the real one is a little better at every size.
+//! - A sample of ids stands for all. A cache of C items sees of one id in k what a cache of C / k items sees
+//!   of all. The estimate for another size is the measured hit ratio, plus the difference that the small
+//!   caches show. They are plain LRU; the real one is a little better at every size.
 //! - Nothing waits: an access that finds the sample's lock taken is not counted.
 //!
-//! Cost: a hash and at most one store an access, 0.2 µs for each that is sampled; 8 KB of registers, some 200
-//! KB of samples.
+//! Cost: a hash and at most one store an access, 0.2 µs for a sampled one. Memory: 8 KB of registers, some
+//! 200 KB of samples.
 
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
@@ -21,12 +21,12 @@ use stdx::hash::hash_bytes;
 
 /// Registers: a standard error of 1.6 %.
 const REGISTERS: usize = 4096;
-/// Sampled items of the cache of the usual size at most.
+/// Largest number of sampled items of the cache of the present size.
 const SAMPLED: usize = 1024;
 /// The sizes that are compared, in halves of the present one.
 const HALVES: [usize; 3] = [1, 2, 4];
 const DAY_MS: u64 = 24 * 3600 * 1000;
-/// Sampled accesses at which all counts are halved: what was long ago counts less.
+/// Sampled accesses at which all counts are halved, so that old ones count less.
 const MEMORY: u64 = 200_000;
 
 type Registers = Box<[AtomicU8]>;
@@ -35,7 +35,7 @@ fn registers() -> Registers {
     (0..REGISTERS).map(|_| AtomicU8::new(0)).collect()
 }
 
-/// How many different hashes the registers have seen, about.
+/// About the number of different hashes that the registers have seen.
 fn distinct(registers: &Registers) -> u64 {
     let n = REGISTERS as f64;
     let (mut sum, mut empty) = (0.0, 0usize);
@@ -48,7 +48,7 @@ fn distinct(registers: &Registers) -> u64 {
     if estimate <= 2.5 * n && empty > 0 { (n * (n / empty as f64).ln()) as u64 } else { estimate as u64 }
 }
 
-/// A cache that only remembers which ids it would hold.
+/// A cache that only remembers the ids it would hold.
 #[derive(Default)]
 struct Lru {
     used: HashMap<u64, u64>,
@@ -84,7 +84,7 @@ pub struct Sizing {
     yesterday: AtomicU64,
     /// Days since 1970.
     day: AtomicU64,
-    /// Hashes up to it are sampled; 0: none, the cache is not full yet.
+    /// The hash up to which ids are sampled. 0: none are, as the cache is not full yet.
     below: AtomicU64,
     /// Items of the cache.
     items: AtomicU64,
@@ -105,10 +105,10 @@ impl Default for Sizing {
 }
 
 impl Sizing {
-    /// A key was asked for.
+    /// Notes an access to a key.
     #[inline]
     pub fn accessed(&self, key: &[u8], now_ms: u64) {
-        // Other bits than those that choose a place in the keyspace.
+        // These are other bits than those that choose a place in the keyspace.
         let hash = stdx::hash::hash_u64(hash_bytes(key));
         if now_ms / DAY_MS != self.day.load(Relaxed) {
             self.next_day(now_ms / DAY_MS);
@@ -149,8 +149,8 @@ impl Sizing {
         }
     }
 
-    /// Says how many items the cache holds, and whether it is full: while it is not, a larger one would hit
-    /// the same. Called now and then.
+    /// Notes the number of items in the cache, and whether it is full. While it is not, a larger one would
+    /// hit the same. Called now and then.
     pub fn note_items(&self, items: u64, full: bool) {
         let before = self.items.load(Relaxed);
         if !full {
@@ -159,7 +159,7 @@ impl Sizing {
         if before.abs_diff(items) * 8 > before || self.below.load(Relaxed) == 0 {
             *self.sample.lock() = Sample::default();
             self.items.store(items, Relaxed);
-            // If there are more items than are sampled, the part that leaves so many.
+            // If there are more items than are sampled, it is the part that leaves so many.
             let below = match items > SAMPLED as u64 {
                 true => u64::MAX / items * SAMPLED as u64,
                 false => u64::MAX,
@@ -168,13 +168,12 @@ impl Sizing {
         }
     }
 
-    /// Distinct ids asked for today so far, and yesterday (0: not known).
+    /// Distinct ids asked for today so far, and yesterday; 0 if that is not known.
     pub fn distinct_ids(&self) -> (u64, u64) {
         (distinct(&self.today), self.yesterday.load(Relaxed))
     }
 
-    /// How much half the size would lose of the hit ratio, and twice the size gain; None while that is not
-    /// known.
+    /// The loss of the hit ratio at half the size, and the gain at twice the size. `None`: not known yet.
     pub fn difference(&self) -> Option<(f64, f64)> {
         let sample = self.sample.lock();
         let settled = sample.accesses >= 4 * sample.caches[2].used.len() as u64 && sample.accesses >= 1000;
@@ -208,7 +207,7 @@ mod tests {
         assert_eq!(sizing.distinct_ids(), (1, 0));
     }
 
-    /// Ids are asked for evenly: a cache of a part of them hits that part.
+    /// Ids are asked for evenly, so a cache of a part of them hits that part.
     #[test]
     fn other_sizes_are_estimated() {
         for (ids, items) in [(4000u64, 1000u64), (8000, 1900), (100_000, 40_000)] {

@@ -18,7 +18,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Loads a command waits for at most: a row that is removed before it can be read is loaded again.
+/// Largest number of loads that a command waits for. A row that is removed before it can be read is loaded
+/// again.
 const TRIES: usize = 8;
 /// Time beyond what the source's thread may take, in milliseconds.
 const SLACK_MS: u64 = 1000;
@@ -27,7 +28,7 @@ const GONE: &str = "SOURCEDOWN the source was removed";
 
 /// The reason why a command cannot run now.
 pub enum Stop {
-    /// It waits for rows, until then at most (milliseconds since 1970), and is run again.
+    /// It waits for rows until that time at most (milliseconds since 1970), and runs again.
     Held(u64),
     /// It gets this error.
     Refused(Error),
@@ -40,40 +41,40 @@ pub struct Asker {
     pub loop_id: usize,
     /// Milliseconds since 1970.
     pub now_ms: u64,
-    /// By the monotonic clock.
+    /// The monotonic clock.
     pub clock_ns: u64,
 }
 
 /// A command that waits for rows.
 #[derive(Debug)]
 pub struct Loading {
-    /// By the monotonic clock.
+    /// The begin of its wait, by the monotonic clock.
     pub since_ns: u64,
-    /// Until when it waits at most, in milliseconds since 1970.
+    /// The latest end of its wait, in milliseconds since 1970.
     until_ms: u64,
     tries: usize,
     arrival: Option<Arrival>,
-    /// When it asked each source for the first time (`source::Marks`).
+    /// The moments of its first request to each source (`source::Marks`).
     asked: Vec<(RowPlace, u64)>,
-    /// Rows that were lent to it, by their keys.
+    /// Rows lent to it, by their keys.
     lent: BTreeMap<Id, Arc<Lent>>,
 }
 
 impl Loading {
-    /// Some of the rows were there: a command of many waits for one load after the other.
+    /// Notes that some of the rows were there. A command of many waits for one load after the other.
     pub(super) fn progressed(&mut self) {
         self.tries = 0;
     }
 
-    /// The row that was lent for a key, which a command may name twice. Cost: O(log rows lent).
+    /// The row that was lent for a key. A command may name the key twice. Cost: O(log rows lent).
     pub(super) fn lent(&self, key: &[u8]) -> Option<Arc<Lent>> {
         self.lent.get(key).cloned()
     }
 
-    /// Notes what arrived. A failure is not forgotten because other rows came.
+    /// Notes an arrival. A failure is not forgotten because other rows came.
     pub fn arrived(&mut self, arrival: Arrival) {
         if let Arrival::Lent(lent) = &arrival
-            // It may be for a command before this one, which got an error.
+            // The row may be for an earlier command, which got an error.
             && self.asked.iter().any(|asked| lent.is_after(*asked))
         {
             self.lent.insert(lent.key().clone(), lent.clone());
@@ -105,7 +106,7 @@ impl Known {
     }
 }
 
-/// The keys a command names, as they were when it came: a client that waited for a row does not hit it
+/// The keys that a command names, as they were when it came. A client that waited for a row does not hit it
 /// afterwards.
 #[derive(Default)]
 pub(super) struct Tally {
@@ -115,7 +116,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// A key was asked for. A text that cannot be an id is known to have no row.
+    /// Adds a key. A text that cannot be an id is known to have no row.
     #[inline]
     pub(super) fn add(&mut self, entry: &Entry, key: &[u8], known: Known, now_ms: u64) {
         match known {
@@ -143,12 +144,12 @@ impl Tally {
     }
 }
 
-/// Whether a key is one a row can have. O(key).
+/// Whether a row can have that key. O(key).
 pub(super) fn accepts(entry: &Entry, key: &[u8]) -> bool {
     entry.spec().pattern.id(key).is_some_and(|id| entry.source.accepts(id))
 }
 
-/// A command is answered with an error for want of rows: counted once for each source.
+/// Counts an error for want of rows, once for each source.
 pub(super) fn count_errors(missing: &[(&Entry, &[u8])]) {
     for (i, (entry, _)) in missing.iter().enumerate() {
         if missing[..i].iter().all(|(before, _)| before.db != entry.db) {
@@ -157,7 +158,7 @@ pub(super) fn count_errors(missing: &[(&Entry, &[u8])]) {
     }
 }
 
-/// Items are given out after their time.
+/// Counts items given out after their time.
 pub(super) fn count_stale(entry: &Entry, items: u64) {
     entry.seen.stale.fetch_add(items, Ordering::Relaxed);
 }
@@ -179,7 +180,7 @@ pub(super) fn known(entry: &Entry, view: &mut View<'_>, key: &[u8]) -> Known {
     }
 }
 
-/// Whether a command can be answered from what a view knows of a key, which is in the source's database.
+/// Whether a view knows enough of a key to answer a command. The key is in the source's database.
 pub fn is_known(entry: &Entry, view: &mut View<'_>, key: &[u8]) -> bool {
     known(entry, view, key) != Known::Nothing || !accepts(entry, key)
 }
@@ -190,8 +191,8 @@ fn reads_through(entry: &Entry, command: &Command) -> bool {
     !command.is_write() || command.is(facts::READS_VALUE) || changes
 }
 
-/// Whether the rows are there that a command within a transaction reads: a command before it may have given
-/// one up, and it cannot be loaded now. Error: one of them is not. O(keys).
+/// Checks that the rows read by a command within a transaction are there: an earlier command may have given
+/// one up, and it cannot be loaded now. Errors: a row is missing. O(keys).
 #[cold]
 pub fn look_within(
     entry: &Entry,
@@ -216,14 +217,14 @@ pub fn look_within(
     }
 }
 
-/// A row had been loaded, and is not there when its turn comes.
+/// The error of a command whose loaded row is gone when its turn comes.
 pub fn removed_before(entry: &Entry, key: &[u8]) -> Error {
     let (name, key) = (&entry.spec().name, String::from_utf8_lossy(key));
     format!("SOURCEBUSY source '{name}': row '{key}' was removed before it was read").into()
 }
 
-/// Looks whether the rows a command names are there, in a view that holds their shards. None: it may run;
-/// else how its client goes on, or the error it gets.
+/// Checks that the rows a command names are there, in a view that holds their shards. `None`: it may run.
+/// Else its client waits, or gets an error.
 #[inline]
 pub fn look(
     asker: Asker,
@@ -245,7 +246,7 @@ pub fn look(
         if first {
             tally.add(entry, args.at(i), known, view.now_ms());
         }
-        // Keys for which there is no room are looked at when the others are there.
+        // Keys for which there is no room are looked at once the others are there.
         if known.is_missing() && n < missing.len() {
             missing[n] = i;
             n += 1;
@@ -263,8 +264,8 @@ pub fn look(
     miss(asker, pending, entry, view, missing)
 }
 
-/// A row that was loaded for this client and is not kept is shown to its command. The caller takes it away
-/// when that ran ([`Pending::lent`]). True if there is one.
+/// Shows a command a row that was loaded for its client and is not kept. The caller takes it away after the
+/// command ([`Pending::lent`]). True if there is one.
 #[cold]
 fn borrow(
     pending: &mut Pending,
@@ -274,7 +275,7 @@ fn borrow(
     args: Args<'_>,
     key: &[u8],
 ) -> bool {
-    // MGET and the like of one key are run as if they could have no more.
+    // MGET and the like of one key run as commands that can have no more.
     let alone = super::first_key(command).is_some_and(|first| args.len() == first + 1);
     if command.is_write() || command.single_key().is_none() && !alone {
         return false;
@@ -286,7 +287,7 @@ fn borrow(
     true
 }
 
-/// Some rows are not there.
+/// Handles missing rows.
 #[cold]
 fn miss<'a>(
     asker: Asker,
@@ -309,7 +310,8 @@ fn miss<'a>(
     Some(stop)
 }
 
-/// Asks for rows; how the client goes on. None: none of them can exist, or it waited for nothing.
+/// Asks for rows. `None`: none of them can exist, or the client waited in vain. Else the client waits, or
+/// gets an error.
 pub(super) fn wait(asker: Asker, pending: &mut Pending, missing: &[(&Entry, &[u8])]) -> Option<Stop> {
     let loading = pending.loading.take();
     pending.loaded_since_ns = loading.as_ref().map(|loading| loading.since_ns);
@@ -321,7 +323,7 @@ pub(super) fn wait(asker: Asker, pending: &mut Pending, missing: &[(&Entry, &[u8
             Some(Arrival::Failed(text)) => return Some(Stop::Refused(Error::from(text.to_string()))),
             Some(Arrival::Gone) => return Some(Stop::Refused(Error::new(GONE))),
             None if asker.now_ms < loading.until_ms => {
-                // Run again for another reason.
+                // The command ran again for another reason.
                 (loading.asked, loading.lent) = (before, lent);
                 (pending.loading, pending.loaded_since_ns) = (Some(loading), None);
                 return Some(hold(pending));
@@ -382,7 +384,7 @@ fn refused(entry: &Entry, refusal: Refusal) -> Error {
     }
 }
 
-/// Looks whether rows are there that a transaction or script names, and asks for those that are not.
+/// Checks that the rows named by a transaction or script are there, and asks for the missing ones.
 pub(super) fn load_all(
     keyspace: &Keyspace,
     asker: Asker,
@@ -399,12 +401,12 @@ pub(super) fn load_all(
     missing.ask(asker, pending)
 }
 
-/// Rows a transaction or script names that are not there.
+/// The missing rows of a transaction or script.
 struct Missing<'a> {
     rows: Vec<(&'a Entry, &'a [u8])>,
-    /// There are items past their time in their place.
+    /// Items past their time are in their place.
     stale: bool,
-    /// Nobody has looked for this command before.
+    /// This is the first check for the command.
     first: bool,
 }
 
@@ -431,7 +433,7 @@ impl<'a> Missing<'a> {
         }
     }
 
-    /// Asks for them. None: nothing is missing, or there is nothing better.
+    /// Asks for them. `None`: nothing is missing, or waiting brings nothing better.
     fn ask(self, asker: Asker, pending: &mut Pending) -> Option<Stop> {
         if self.rows.is_empty() {
             pending.end_loading();
@@ -450,11 +452,11 @@ impl<'a> Missing<'a> {
     }
 }
 
-/// Rows of a transaction under its locks: what is there when it begins stays there to its end.
+/// Rows of a transaction under its locks. Rows that are there when it begins stay there to its end.
 #[derive(Default)]
 pub struct TransactionRows<'a> {
     wanted: Vec<(Arc<Entry>, &'a [u8])>,
-    /// It writes none of them: what is lent is not kept, so neither would be what it made of it.
+    /// It writes none of them. A lent row is not kept, so neither would be a change of it.
     reads: bool,
     /// Rows that were loaded for it and are not kept.
     lent: Vec<(Arc<Entry>, Arc<Lent>)>,
@@ -476,9 +478,8 @@ impl<'a> TransactionRows<'a> {
         named
     }
 
-    /// Looks whether they are there, in a view that holds their shards, and asks for those that are not.
-    /// None: they are, or were lent; else how the client goes on, or the error it gets. O(keys · log rows
-    /// lent).
+    /// Checks that they are there, in a view that holds their shards, and asks for the missing ones. `None`:
+    /// they are there or were lent. Else the client waits, or gets an error. O(keys · log rows lent).
     pub fn look(&mut self, asker: Asker, pending: &mut Pending, view: &mut View<'_>) -> Option<Stop> {
         if self.wanted.is_empty() {
             return None;
@@ -496,12 +497,12 @@ impl<'a> TransactionRows<'a> {
         missing.ask(asker, pending)
     }
 
-    /// Whether the transaction changes or gives up some of them. Then none is lent to it.
+    /// Whether the transaction changes or removes some of them. Then none is lent to it.
     pub fn are_changed(&self) -> bool {
         !self.wanted.is_empty() && !self.reads
     }
 
-    /// Puts those that were lent where they would be. O(them).
+    /// Puts the lent rows into their places. O(rows lent).
     pub fn show(&self, view: &mut View<'_>) {
         for (entry, lent) in &self.lent {
             view.select(entry.db);
@@ -517,7 +518,7 @@ impl<'a> TransactionRows<'a> {
     }
 }
 
-/// Asks for a row no client waits for yet, if it is not there.
+/// Asks for a missing row that no client waits for yet.
 pub(super) fn ask(keyspace: &Keyspace, now_ms: u64, entry: &Entry, key: &[u8]) {
     let mut view = View::locked_one(keyspace, key, entry.db, now_ms);
     let known = known(entry, &mut view, key);
@@ -528,8 +529,8 @@ pub(super) fn ask(keyspace: &Keyspace, now_ms: u64, entry: &Entry, key: &[u8]) {
     }
 }
 
-/// Leaves of a client's write to a source's key nothing, or what it wrote, for as long as an item lives at
-/// most. The view is the one it was made in. GETEX writes nothing but that time.
+/// Removes a client's write to a source's key, or bounds its life by that of an item. The view is the one of
+/// the write. GETEX writes nothing but that time.
 #[cold]
 pub fn after_write(entry: &Entry, view: &mut View<'_>, command: &Command, args: Args<'_>) {
     let gone = entry.source.is_removed();
@@ -543,7 +544,7 @@ pub fn after_write(entry: &Entry, view: &mut View<'_>, command: &Command, args: 
         } else {
             bound_expiry(entry, view, key, sets_expiry(command, args));
         }
-        // It is not what the row was at that time.
+        // The item is not the row of that time any more.
         view.forget_changed(key);
         view.select(entry.absent_db());
         view.remove(key);
@@ -551,8 +552,8 @@ pub fn after_write(entry: &Entry, view: &mut View<'_>, command: &Command, args: 
     });
 }
 
-/// An item may end sooner than it would; and where clients may change items, as late as one that is loaded
-/// now.
+/// Bounds the time that GETEX set. An item may end sooner than it would. Where clients may change items, it
+/// may end as late as one loaded now.
 fn after_getex(entry: &Entry, view: &mut View<'_>, key: &[u8], args: Args<'_>) {
     let (now_ms, grace_ms) = (view.now_ms(), view.grace_ms());
     let Some(asked) = command::getex_asks(args, now_ms) else { return };
@@ -568,12 +569,12 @@ fn after_getex(entry: &Entry, view: &mut View<'_>, key: &[u8], args: Args<'_>) {
         view.set_expire(key, Some(at));
     }
     if at > kept {
-        // When it was loaded follows from its expiry, and what is told of its changes relies on that.
+        // The time of its load follows from its expiry, and the account of its changes relies on that.
         view.forget_changed(key);
     }
 }
 
-/// Whether a command says itself when its key is to expire.
+/// Whether a command itself says when its key expires.
 fn sets_expiry(command: &Command, args: Args<'_>) -> bool {
     match command.name {
         "set" => args.len() > 3,
@@ -583,8 +584,8 @@ fn sets_expiry(command: &Command, args: Args<'_>) -> bool {
     }
 }
 
-/// Bounds the life of what a client wrote by that of an item. `asked`: it said how long, without the time an
-/// item is kept beyond that.
+/// Bounds the life of a client's write by that of an item. `asked`: the client named the time, without the
+/// time an item is kept beyond it.
 fn bound_expiry(entry: &Entry, view: &mut View<'_>, key: &[u8], asked: bool) {
     let Some(expire) = view.expire_ms(key) else { return };
     let latest = entry.expire_ms(key, view.now_ms());
@@ -595,7 +596,7 @@ fn bound_expiry(entry: &Entry, view: &mut View<'_>, key: &[u8], asked: bool) {
     }
 }
 
-/// Before a client's write: what is being loaded of its keys is older than that.
+/// Before a client's write: marks its keys, as loads under way are older than the write.
 #[cold]
 pub fn before_write(entry: &Entry, command: &Command, args: Args<'_>) {
     if command.is(facts::READS_VALUE) {

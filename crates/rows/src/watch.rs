@@ -1,12 +1,13 @@
-//! WATCH of rows: EXEC is refused if the row was told to have changed since, or is seen to be another one.
+//! WATCH of rows: EXEC is refused if a change of the row was told since, or its cached state differs.
 //!
-//! - H1: a change counts from its telling to the removal of its item: a client that watches between the two
+//! - H1: a change counts from its telling to the removal of its item. A client that watches between the two
 //!   may still have read the older row ([`source::Marks::was_touched`]).
-//! - H2: what is cached at EXEC is compared with what was cached at WATCH: a row can be loaded before its
-//!   change is told. An item that was evicted, or had come to its time, says nothing.
-//! - H3: two ids may share a slot of the marks: then EXEC is refused without need, never the reverse.
+//! - H2: the cached item at EXEC is compared with that at WATCH, for a row can be loaded before its change is
+//!   told. An item that was evicted, or had come to its time, says nothing.
+//! - H3: two ids may share a slot of the marks. Then EXEC may be refused without need, but never passes
+//!   wrongly.
 //!
-//! Cost: O(1) memory for a row, however large it is; a short lock at WATCH and at EXEC, and a look at
+//! Cost: O(1) memory for a row, however large it is. A short lock at WATCH and at EXEC, and a look at
 //! [`COMPARED`] bytes.
 
 use super::wait::{Known, known};
@@ -18,10 +19,10 @@ use std::sync::Arc;
 use stdx::hash::hash_bytes;
 use value::{StrRef, ValueRef};
 
-/// Bytes of a row that are compared; of a longer one only the news counts.
+/// Bytes of a row that are compared. For a longer row only told changes count.
 const COMPARED: usize = 16 * 1024;
 
-/// Rows of one client: they are all looked at in one go.
+/// Largest number of rows of one client, as they are all looked at in a stretch.
 const ROWS_MAX: usize = 1000;
 
 /// Rows that a client watches, by their keys.
@@ -30,7 +31,7 @@ pub struct Watched(BTreeMap<Box<[u8]>, WatchedRow>);
 
 struct WatchedRow {
     entry: Arc<Entry>,
-    /// When it was looked at (`source::Marks`).
+    /// The moment at which it was looked at (`source::Marks`).
     at: u64,
     seen: Cached,
 }
@@ -39,14 +40,14 @@ struct WatchedRow {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Cached {
     Nothing,
-    /// It is known that there is no such row.
+    /// There is no such row, as is known.
     Absent,
-    /// A hash of it, unless it is long.
+    /// A hash of the item, unless it is long.
     There(Option<u64>),
 }
 
 impl Cached {
-    /// In a view that holds the key's shard and is in the source's database.
+    /// Looks at a row, in a view that holds the key's shard and is in the source's database.
     fn of(entry: &Entry, view: &mut View<'_>, key: &[u8]) -> Cached {
         match known(entry, view, key) {
             Known::Absent => Cached::Absent,
@@ -68,7 +69,7 @@ fn print(value: ValueRef<'_>) -> Option<u64> {
     match value {
         ValueRef::Str(StrRef::Flat(text)) if text.len() <= COMPARED => Some(hash_bytes(text)),
         ValueRef::Hash(hash) if hash.mem_bytes() <= COMPARED => {
-            // In whatever order they come.
+            // The sum does not depend on the order of the fields.
             let field = |(name, value): (&[u8], &[u8])| hash_bytes(name).rotate_left(1) ^ hash_bytes(value);
             Some(hash.iter().map(field).fold(hash.len() as u64, u64::wrapping_add))
         }
@@ -85,7 +86,7 @@ impl Watched {
         self.0.is_empty()
     }
 
-    /// Begins to watch a key if it is a row's; false if it is none. Error: there are too many. Cost: a short
+    /// Begins to watch a key if it is a row's. False: it is none. Errors: there are too many. Cost: a short
     /// lock.
     #[cold]
     pub fn begin(&mut self, rows: &Rows, now_ms: u64, key: &[u8]) -> Result<bool, Error> {
@@ -96,10 +97,10 @@ impl Watched {
         if self.0.len() >= ROWS_MAX {
             return Err(format!("ERR a client can watch at most {ROWS_MAX} rows of sources").into());
         }
-        // Before the look (H1).
+        // This comes before the look (H1).
         let at = entry.source.marks.now();
         let mut view = View::locked_one(&rows.keyspace, key, entry.db, now_ms);
-        // To watch a key is no use of it.
+        // A WATCH is no use of the key.
         view.set_quiet(true);
         let seen = Cached::of(&entry, &mut view, key);
         drop(view.finish());
@@ -115,7 +116,7 @@ impl Watched {
         })
     }
 
-    /// The same, and whether what is cached of one is not what was (H2). O(rows), a short lock each.
+    /// As `is_told`, and whether the cached state of one differs (H2). O(rows), a short lock each.
     pub fn is_changed(&self, keyspace: &Keyspace, now_ms: u64) -> bool {
         let differs = |key: &[u8], row: &WatchedRow| {
             let mut view = View::locked_one(keyspace, key, row.entry.db, now_ms);
@@ -127,7 +128,7 @@ impl Watched {
         self.is_told() || self.0.iter().any(|(key, row)| differs(key, row))
     }
 
-    /// The same in a view that holds the shards of all of them; it is left in any database.
+    /// As `is_changed`, in a view that holds the shards of all of them. It is left in any database.
     pub fn is_changed_in(&self, view: &mut View<'_>) -> bool {
         let differs = |view: &mut View<'_>, key: &[u8], row: &WatchedRow| {
             view.select(row.entry.db);
@@ -140,7 +141,7 @@ impl Watched {
         self.0.keys().map(|key| &**key)
     }
 
-    /// Forgets some; true if some are left.
+    /// Forgets some. True if some are left.
     pub fn forget_some(&mut self, count: usize) -> bool {
         for _ in 0..count {
             if self.0.pop_last().is_none() {
