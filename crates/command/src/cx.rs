@@ -254,8 +254,8 @@ impl<'a, 'k> Cx<'a, 'k> {
         Cx { view, out, caller, budget, outcome: Outcome::Done, effects: Vec::new(), random }
     }
 
-    /// Charges `steps` of work (about 50 ns each). A write must charge before its first change, as the run
-    /// may be dropped.
+    /// Charges `steps` of work, about 50 ns each. A write must charge before its first change, as the run may
+    /// be dropped.
     #[inline]
     pub fn charge(&mut self, steps: usize) -> Result<(), Error> {
         self.budget.charge_reply(self.out.len(), steps)
@@ -318,7 +318,7 @@ impl<'a, 'k> Cx<'a, 'k> {
         }
     }
 
-    /// Notes a deterministic command for the log, if anybody hears of it.
+    /// Notes a deterministic command for the log, if a sink listens.
     pub fn effect(&mut self, words: &[&[u8]]) {
         if self.view.listens() {
             self.effects.push(OwnedArgs::from_slices(words));

@@ -31,8 +31,8 @@ facts! {
     /// An action that takes effect at its place in a transaction over an overlay, and may be repeated. All
     /// others wait for the commit.
     AT_PLACE = 6;
-    /// An action that changes what others see, or who is told what: a panic in it ends the process
-    /// (`stdx::panics` X3). What only a view changes says so itself.
+    /// An action that changes the data or the listeners of others. A panic in it ends the process
+    /// (`stdx::panics` X3). A change by a view is noted by the view itself.
     CHANGES = 7;
     /// Changes which scripts and functions there are.
     CHANGES_CODE = 8;
@@ -74,7 +74,7 @@ facts! {
     FETCHES = 26;
     /// Changes the protocol of what is behind it.
     SPEAKS = 27;
-    /// Sends a message to whoever subscribed to a pattern.
+    /// Sends a message to the subscribers of a pattern.
     PASSES_PATTERNS = 28;
     /// Takes its keys behind the word KEYS, if its key word is empty (MIGRATE).
     KEYS_BEHIND = 29;

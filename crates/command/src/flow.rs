@@ -2,7 +2,7 @@
 
 use crate::Stream;
 
-/// Steps (about 50 ns) a command may take inline: a quantum.
+/// Steps (about 50 ns each) that a command may take inline, one quantum.
 pub const INLINE_STEPS: usize = 2_000;
 
 /// How a command left its client.
@@ -11,8 +11,8 @@ pub enum Flow {
     Done,
     /// The reply's beginning is written; the stream writes the rest.
     Stream(Box<dyn Stream>),
-    /// The reply comes by mail; until then the client runs no further command (X2). With the time to wait at
-    /// most.
+    /// The reply comes by mail, at the latest after this time. Until then the client runs no further command
+    /// (X2).
     Parked(Option<u64>),
     /// CLIENT PAUSE holds the command: run it again at that time (milliseconds since 1970) or when the pause
     /// ends.

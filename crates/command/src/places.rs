@@ -9,7 +9,8 @@ use std::sync::LazyLock;
 
 struct Places {
     commands: Vec<&'static Command>,
-    /// Addresses and numbers: a power of two of slots, at most a quarter of them used. Address 0: free.
+    /// Addresses and numbers: a power of two of slots, at most a quarter of them used. Address 0 is a free
+    /// slot.
     slots: Vec<(usize, u32)>,
 }
 

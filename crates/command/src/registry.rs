@@ -176,7 +176,7 @@ impl Names {
     /// Renames the command now called `from` to `to`. An empty `to` removes it: it can no longer be called.
     ///
     /// # Errors
-    /// There is no such command, or the new name is taken. Nothing is changed then.
+    /// The command does not exist, or the new name is taken. Nothing is changed then.
     pub fn rename(&mut self, from: &[u8], to: &[u8]) -> Result<(), &'static str> {
         let (from, to) = (from.to_ascii_lowercase(), to.to_ascii_lowercase());
         let Some(command) = self.by_name.remove(&from[..]) else {
@@ -254,8 +254,8 @@ pub fn find(name: &[u8]) -> Option<&'static Command> {
     names().find(name)
 }
 
-/// Finds a command by its own name, whatever clients call it, in any case: for words that no client sent.
-/// Cost: as [`find`].
+/// Finds a command by its own name, in any case and whatever clients call it. It is meant for words that no
+/// client sent. Cost: as [`find`].
 #[inline]
 pub fn find_own(name: &[u8]) -> Option<&'static Command> {
     static OWN: LazyLock<Names> = LazyLock::new(Names::usual);

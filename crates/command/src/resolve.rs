@@ -1,4 +1,4 @@
-//! From a command's words to its row, or to the error that there is none.
+//! Finds the row of a command's words, or the error that there is none.
 
 use crate::{Command, Error, registry};
 use resp::Args;

@@ -7,7 +7,7 @@ use value::Value;
 
 pub use serial::{Charge, Decoded, has_dialects, read_cost, read_cost_of_many, set_compression, write_cost};
 
-/// The payload of a value as of now, for Redis; None if nothing of it is left. Cost: O(bytes).
+/// The payload of a value as of now, for Redis. `None`: nothing of it is left. Cost: O(bytes).
 ///
 /// Errors: those of `charge`; a compressed bitmap is too long.
 pub fn encode(value: &Value, now_ms: u64, charge: &mut Charge<'_, Error>) -> Result<Option<Vec<u8>>, Error> {
@@ -26,8 +26,8 @@ pub fn encode_for(
 
 /// The value of a payload as of now. Cost: O(bytes), unpacked.
 ///
-/// Errors: DUMP payload version or checksum are wrong, Bad data format (and of what, if it is sound but not
-/// supported); those of `charge`.
+/// Errors: DUMP payload version or checksum are wrong; Bad data format, with the type if it is sound but not
+/// supported; those of `charge`.
 pub fn decode(payload: &[u8], now_ms: u64, charge: &mut Charge<'_, Error>) -> Result<Decoded, Error> {
     serial::decode(payload, now_ms, charge).map_err(told)
 }

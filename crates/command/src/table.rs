@@ -38,7 +38,7 @@ pub enum Effect {
     Noted,
 }
 
-/// An upper bound of a run's steps (about 50 ns each), from sizes known in O(1).
+/// An upper bound of a run's steps (about 50 ns each), from sizes that are known in O(1).
 pub type Cost = fn(&View<'_>, Args<'_>) -> usize;
 
 macro_rules! flags {
@@ -307,15 +307,15 @@ impl Command {
         self
     }
 
-    /// The Redis version from which on all servers know what the log receives (602: 6.2), where that is not
-    /// the version the command came with. 0: only Evenkeel, or a server with a module.
+    /// The Redis version from which on all servers know the log's commands for this one (602 for 6.2), if it
+    /// is not the version the command came with. 0: only Evenkeel, or a server with a module.
     pub const fn portable(mut self, version: u16) -> Command {
         self.portable = version;
         self
     }
 
-    /// The Redis version from which on all servers know every command that the log receives for this one, as
-    /// 100 times the major number and the minor one. 0: only Evenkeel, or a server with a module.
+    /// The Redis version from which on all servers know every command that the log receives for this one. It
+    /// is 100 times the major number, plus the minor one. 0: only Evenkeel, or a server with a module.
     pub fn portable_from(&self) -> u16 {
         match self.portable {
             BY_SINCE if self.group == "roaring" => 0,

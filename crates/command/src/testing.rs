@@ -57,7 +57,7 @@ pub(crate) struct Db {
     pub most: usize,
 }
 
-/// Hears of effects, so that handlers note them.
+/// Listens to effects, so that handlers note them.
 struct Deaf;
 
 impl CommitSink for Deaf {

@@ -57,7 +57,7 @@ pub trait Observer: Send + Sync {
 
 /// The configuration of one running server.
 pub struct Config {
-    /// For commands, connections and jobs.
+    /// The limits for commands, connections and jobs.
     pub live: Live,
     values: RwLock<Vec<Vec<u8>>>,
     /// Each row's value when it is not configured.

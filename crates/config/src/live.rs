@@ -116,7 +116,7 @@ pub struct Live {
     /// Limits by class: normal, replica, pubsub.
     pub output_limits: [OutputLimit; 3],
 
-    /// Seconds for which a snapshot may be in use; 0: no limit.
+    /// Seconds for which a snapshot may be in use; 0 is no limit.
     pub snapshot_age_s: Number,
     /// Bytes that may be kept only for snapshots and streamed replies; 0: a share of memory.
     pub snapshot_retained_bytes: Number,
@@ -128,10 +128,10 @@ pub struct Live {
     // Commands.
     pub notify: Number,
     pub busy_reply_ms: Number,
-    /// Bytes that one Lua state may hold; 0: no limit.
+    /// Bytes that one Lua state may hold; 0 is no limit.
     pub lua_memory_bytes: Number,
     pub script_max_ms: Number,
-    /// Milliseconds for which a script goes on after its client has gone; 0: no limit.
+    /// Milliseconds for which a script goes on after its client has gone; 0 is no limit.
     pub script_orphan_ms: Number,
     pub debug_command: Number,
     pub protected_configs: Number,
@@ -155,7 +155,7 @@ pub struct Live {
     pub rdb_version: Number,
     /// 0 redis, 1 valkey.
     pub rdb_dialect: Number,
-    /// Bytes a second that a snapshot writes at most; 0: no limit.
+    /// Largest number of bytes a second that a snapshot writes; 0 is no limit.
     pub save_rate_bytes: Number,
     /// Bytes that may be kept for a snapshot; 0: a share of memory.
     pub save_retained_bytes: Number,

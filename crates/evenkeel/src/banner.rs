@@ -1,5 +1,5 @@
-//! The text for a person who starts the server at a terminal: what it is, where it listens, what it does not
-//! do, and what to type next.
+//! The text for a person who starts the server at a terminal. It says what the server is, where it listens,
+//! what it does not do, and what to type next.
 
 use crate::sockets::{Sockets, shell_quoted};
 use config::Config;

@@ -4,8 +4,8 @@
 //! command line ─▶ Config ─▶ log, limits ─▶ sockets ─▶ banner ─▶ serve ─▶ (SIGTERM, SIGINT, SHUTDOWN) ─▶ end
 //! ```
 //!
-//! Exit codes: 0 after an orderly end, 1 if the server could not start. 130: a signal more than a second
-//! after the first cut the end short. The codes of `load` and `copy` are in crate `loader`.
+//! Exit codes: 0 after an orderly end, 1 if the server could not start. 130 means that a signal, more than a
+//! second after the first, cut the end short. The codes of `load` and `copy` are in crate `loader`.
 
 #![forbid(unsafe_code)]
 

@@ -28,8 +28,8 @@ pub fn allow_clients(wanted: u64) -> u64 {
     files.saturating_sub(OWN_FILES).clamp(1, wanted)
 }
 
-/// Enlarges the system's table of this process's files for that many clients. The table grows by doubling,
-/// and then the thread that opens a file waits until every processor has been through the scheduler. That can
+/// Enlarges the system's table of this process's files for that many clients. The table grows by doubling.
+/// The thread that opens a file then waits until every processor has been through the scheduler. That can
 /// take 15 ms, in which a loop serves no client. Cost: one such wait, and 8 bytes per client. Beyond the
 /// limit of open files it does nothing.
 pub fn make_room_for(clients: u64) {

@@ -334,8 +334,8 @@ pub struct Load {
     pub target: Target,
 }
 
-/// Copy keys from one server to another: --from names the one to read, --to or redis-cli's -h -p -s -u -a -n
-/// the one to write.
+/// Copy keys from one server to another: --from names the one to read; --to, or redis-cli's -h -p -s -u -a
+/// -n, the one to write.
 #[derive(Parser, Clone, Debug)]
 #[command(
     name = "evenkeel copy",

@@ -98,7 +98,7 @@ pub(crate) enum Flushed {
     Part,
     /// More can be sent when the socket has room.
     Blocked,
-    /// There is more to send when more effects are durable.
+    /// There is more to send once more effects are durable.
     Gated,
 }
 
@@ -873,7 +873,7 @@ impl Conn {
     }
 
     /// Checks a long request again: whether memory is free now, and whether it makes progress while others
-    /// wait for memory. False: it is no long request any more.
+    /// wait for memory. False: it is not a long request any more.
     pub(crate) fn look_at_haul(&mut self, server: &Server, local: &Local) -> bool {
         let patience = |since_ns: u64| local.log.clock_ns.saturating_sub(since_ns) >= HAUL_PATIENCE_NS;
         let came = self.session.info.net_in.load(Ordering::Relaxed);

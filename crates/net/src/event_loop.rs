@@ -828,9 +828,9 @@ impl EventLoop {
         self.local.log.leave(&self.server.observe, Part::Offer, 0, mark);
     }
 
-    /// Sleeps for a moment so that demoted work gets the core: if the loop ran for nine tenths of a spell and
-    /// the loops leave no core idle. Work that competes with a loop that never sleeps would get almost
-    /// nothing. Cost: a few system calls per spell.
+    /// Sleeps for a moment so that demoted work gets the core. It does so if the loop ran for nine tenths of
+    /// a spell and the loops leave no core idle. Work that competes with a loop that never sleeps would get
+    /// almost nothing. Cost: a few system calls per spell.
     #[cold]
     fn leave_core(&mut self, now_ns: u64) {
         let cpu_ns = thread_cpu_ns();

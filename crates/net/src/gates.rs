@@ -40,7 +40,7 @@ impl Gates {
         self.0.front().map_or(bytes, |(from, _)| (*from).min(bytes))
     }
 
-    /// So many bytes have left. O(gates).
+    /// Notes that so many bytes have left. O(gates).
     pub(crate) fn left(&mut self, bytes: usize) {
         self.0.iter_mut().for_each(|(from, _)| *from = from.saturating_sub(bytes));
     }

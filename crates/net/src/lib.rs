@@ -7,7 +7,7 @@
 //! ```
 //!
 //! - N1: a connection is served for at most one quantum ([`QUANTUM_NS`]) before the others. Fresh short
-//!   requests go before continued slices and before the first requests of new connections: a crowd that
+//!   requests go before continued slices and before the first requests of new connections. So a crowd that
 //!   arrives waits for itself (`porch.rs`), and so does one that leaves.
 //! - N2: output is written once per turn and connection. A client that does not read is not read from either,
 //!   once [`OUT_HIGH`] bytes wait for it.

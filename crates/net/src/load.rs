@@ -1,4 +1,4 @@
-//! How busy the loops are, and where connections should go.
+//! The load of the loops, and the loops to which connections should go.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,9 +30,9 @@ impl Load {
         self.0[id].load(Ordering::Relaxed)
     }
 
-    /// Where connections of a full loop should go, and how many of the `served` ones: half of what would even
-    /// out the load, at least one. None: the loop is not full, no other has much less load, or one connection
-    /// more would only swap the two.
+    /// The loop to which connections of a full loop should go, and how many of the `served` ones: half of
+    /// what would even out the load, at least one. `None`: the loop is not full, no other has much less load,
+    /// or one connection more would only swap the two.
     pub(crate) fn surplus(&self, id: usize, served: usize) -> Option<(usize, usize)> {
         let mine = self.of(id);
         let (to, least) = (0..self.0.len()).map(|id| (id, self.of(id))).min_by_key(|(_, busy)| *busy)?;

@@ -38,7 +38,7 @@ impl Monitors {
 }
 
 impl PubSub {
-    /// Whether anybody wants to see commands. Cost: one load.
+    /// Whether a client wants to see commands. Cost: one load.
     #[inline]
     pub fn is_monitored(&self) -> bool {
         self.monitors.count.load(Ordering::Relaxed) > 0

@@ -135,8 +135,8 @@ pub(crate) enum Failure {
 /// `Vm` touches it.
 #[repr(C)]
 pub(crate) struct Shared {
-    /// The first words, known to `build.rs`: Lua's text for a refused allocation, a string that the state
-    /// has; and the function it calls before it makes something large.
+    /// The first words, known to `build.rs`: Lua's text for a refused allocation, which is a string of the
+    /// state, and the function that is called before something large is made.
     memory_text: Cell<*const c_char>,
     make_room: unsafe extern "C-unwind" fn(*mut lua_State, usize),
     pub(crate) memory: Memory,
@@ -217,7 +217,7 @@ impl Vm {
         self.shared().memory.used()
     }
 
-    /// Limits the bytes of the state and its scripts; 0: no limit.
+    /// Limits the bytes of the state and its scripts; 0 is no limit.
     pub(crate) fn set_limit(&mut self, bytes: usize) {
         self.shared().memory.set_limit(bytes);
     }

@@ -42,7 +42,7 @@ pub const BATCH: usize = 256;
 /// Shortest and longest time between two attempts to follow a feed.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// How long loads fail at once after the database was found down.
+/// Time for which loads fail at once after the database was found down.
 const DOWN_FOR: Duration = Duration::from_millis(200);
 /// Least time between two loads that only probe whether the database is still down.
 const PROBE_EVERY: Duration = Duration::from_secs(1);

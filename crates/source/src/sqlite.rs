@@ -50,7 +50,7 @@ struct Plan {
 struct Shared {
     plan: Plan,
     known: Known,
-    /// How often another file was found under the path; connections opened earlier are of no use.
+    /// Number of times that another file was found under the path. Connections opened earlier are of no use.
     replaced: AtomicU64,
 }
 

@@ -550,8 +550,8 @@ impl Drop for Elements {
 /// Elements of one command that is noted.
 const NOTED: usize = 512;
 
-/// Notes the result instead of the command, as another server may find another one: there a field that has
-/// expired here is still there, and equal elements come in another order. O(elements).
+/// Notes the result instead of the command, as another server may find another one. A field that has expired
+/// here is still there on it, and equal elements come in another order. O(elements).
 fn note(cx: &mut Cx<'_, '_>, destination: &[u8], list: &List) {
     cx.effect(&[b"DEL", destination]);
     let elements: Vec<Vec<u8>> = list.iter().map(|elem| elem.to_vec()).collect();

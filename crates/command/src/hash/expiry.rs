@@ -92,7 +92,7 @@ pub(crate) static COMMANDS: &[Command] = &[
 #[derive(Clone, Copy)]
 struct Unit {
     ms: u64,
-    /// From now, else since 1970.
+    /// The base of the time: now, else 1970.
     relative: bool,
 }
 

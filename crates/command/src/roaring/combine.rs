@@ -167,8 +167,8 @@ fn diff<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     replace::<W>(cx, key, result)
 }
 
-/// `R.CONTAINS key1 key2 [ALL | ALL_STRICT | EQ]`: 1 or 0. Without a mode: they have bits in common. ALL: the
-/// first has all bits of the second; ALL_STRICT: and more. EQ: they are equal.
+/// `R.CONTAINS key1 key2 [ALL | ALL_STRICT | EQ]`: 1 or 0. Without a mode the bitmaps must have bits in
+/// common. ALL: the first has all bits of the second. ALL_STRICT: it also has others. EQ: they are equal.
 ///
 /// Cost: O(n), n = containers that differ. Errors: WRONGTYPE, no such key, invalid mode.
 fn contains<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {

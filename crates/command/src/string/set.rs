@@ -89,7 +89,7 @@ fn many_cost(_: &View<'_>, args: Args<'_>) -> usize {
 }
 
 /// `SET key value [NX | XX | IFEQ value] [GET] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL]`: OK, or null if a
-/// condition was not met. With GET: the old string or null.
+/// condition was not met. With GET it is the old string or null.
 ///
 /// Cost: O(n), n = bytes of the value. Errors: syntax, bad time; WRONGTYPE, only with GET or IFEQ. Source:
 /// Redis 8.0 and, for IFEQ, Valkey 9.1.

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 
 /// How long the end of a log waits for a rewrite that is ending.
 const LETTING_GO: Duration = Duration::from_secs(20);
-/// Beside a log without a base (A1).
+/// The file beside a log without a base (A1).
 const UNFINISHED: &str = "unfinished";
 
 /// A log that is written.
@@ -58,7 +58,7 @@ struct Gated {
     is_used: bool,
     /// The setting is `always`.
     is_always: bool,
-    /// Up to where the log is durable; [`OPEN`]: that matters to nobody.
+    /// The LSN up to which the log is durable. [`OPEN`]: no reply waits for that.
     lsn: u64,
 }
 
@@ -99,7 +99,7 @@ impl Gate {
         }
     }
 
-    /// From now on replies wait.
+    /// Makes replies wait from now on.
     fn close(&self, server: &Server) {
         let mut gate = self.0.lock();
         gate.is_used = true;
@@ -154,7 +154,7 @@ fn alone<T>(mut shared: Arc<T>) -> Option<T> {
     }
 }
 
-/// So many bytes wait for the log.
+/// Number of bytes that wait for the log.
 fn note_pending(server: &Server, pending: u64) {
     let live = &server.config.live;
     server.durability.set_log_full(pending > live.log_pending_bytes.size() as u64);
@@ -246,8 +246,8 @@ impl Files {
         Ok(())
     }
 
-    /// Begins the log of a server that had none. What the snapshot holds becomes its base before anybody is
-    /// served.
+    /// Begins the log of a server that had none. The data of the snapshot become its base before any client
+    /// is served.
     fn begin_log(&self, server: &Arc<Server>, load: &Load) -> Result<(), String> {
         let snapshot = self.snapshot();
         if snapshot.exists() {
@@ -324,7 +324,7 @@ impl Files {
         }
     }
 
-    /// Ends the log; afterwards no reply and no writer waits for it. Errors: something was not written.
+    /// Ends the log. Afterwards no reply and no writer waits for it. Errors: something was not written.
     fn stop_log(&self, server: &Arc<Server>) -> Result<(), String> {
         let Some(running) = self.log.swap(None) else { return Ok(()) };
         let Some(Running { writer, order, gate, .. }) = alone(running) else {
@@ -341,7 +341,7 @@ impl Files {
         closed
     }
 
-    /// Waits until what was told is written. Errors: the log is stopped; it goes on to try.
+    /// Waits until all effects told so far are written. Errors: the log is stopped. It goes on trying.
     fn drain(&self, server: &Server) -> Result<(), String> {
         let pending = || {
             self.with_log(|running| {
@@ -415,7 +415,7 @@ impl Files {
         }
     }
 
-    /// Up to where the log is durable; `waits`: somebody waits for more.
+    /// The LSN up to which the log is durable. `waits` says that a client waits for more.
     pub(super) fn synced_lsn(&self, waits: bool) -> Option<u64> {
         self.with_log(|running| {
             running.writer.want_turns(waits);

@@ -1,4 +1,4 @@
-//! The bytes that go out of a connection: replies, messages between them, and what may not leave yet.
+//! The outgoing bytes of a connection: replies, messages between them, and bytes that may not leave yet.
 
 use super::*;
 

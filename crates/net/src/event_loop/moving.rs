@@ -11,8 +11,8 @@
 //!   that come meanwhile stay in its socket, so they keep their order.
 //! - G2: a sender of mail finds the client's loop in `ClientInfo::loop_id`, and may be a moment late or
 //!   early. A loop passes on mail that can reach a client that waits for nothing ([`Mail::Kill`]); a known
-//!   client that is on no loop is on its way. So `loop_id` is set before the connection is sent: later, the
-//!   next loop may have set it already.
+//!   client that is on no loop is on its way. So `loop_id` is set before the connection is sent. Afterwards
+//!   the next loop may have set it already.
 //! - G3: a connection that waits for others (BLPOP), is subscribed, or has work elsewhere stays: others know
 //!   its loop.
 //! - G4: a loop sends away at most [`PICKS`] connections per decision, in slices.

@@ -1,5 +1,5 @@
 //! Names the takers of a processor that an event loop lost: other programs, the server's own threads, the
-//! limit of its control group, the host, interrupts.
+//! limit of its control group, the host, or interrupts.
 //!
 //! ```text
 //! turn of 0.3 ms ──suspect()──► stdx::sched notes switches ──it was a stall──► who() ──► Neighbour…

@@ -5,7 +5,7 @@ use super::*;
 use smallvec::SmallVec;
 
 unsafe extern "C-unwind" {
-    /// How many results the caller of the running function wants; -1: all (`build.rs`).
+    /// Number of results that the caller of the running function wants; -1 for all (`build.rs`).
     fn evenkeel_wanted(l: *mut lua_State) -> c_int;
     /// Puts `n` strings, [`STRINGS`] at most, into the table from index `first` on. Needs room for one value.
     fn evenkeel_setstrings(l: *mut lua_State, table: c_int, first: c_int, pieces: *const Piece, n: c_int);

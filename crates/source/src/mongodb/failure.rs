@@ -3,9 +3,9 @@
 use crate::Failure;
 use ::mongodb::error::{Error, ErrorKind};
 
-/// Codes after which the feed's place in the history is gone. 280 ChangeStreamFatalError, 286
-/// ChangeStreamHistoryLost, 136 CappedPositionLost; 40585 and 260: the resume token is not found, or is none;
-/// 10334 BSONObjectTooLarge: an event that can never be sent.
+/// Codes after which the feed's place in the history is gone. 280 is ChangeStreamFatalError, 286
+/// ChangeStreamHistoryLost, 136 CappedPositionLost. 40585 and 260: the resume token is not found, or is none.
+/// 10334 is BSONObjectTooLarge, an event that can never be sent.
 const GONE: &[i32] = &[280, 286, 40585, 260, 136, 10334];
 
 /// Codes of passing troubles: an election, a shutdown, a move of data between shards, a load limit.

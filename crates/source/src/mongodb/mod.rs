@@ -13,7 +13,7 @@
 //!   forgotten, and the next stream starts anew with [`Since::Unknown`]: D2.
 //! - M3: a document is found and reported by the same spelling of its `_id` ([`id`]), and by no other: D3.
 //!
-//! The driver's own resuming of change streams is not used: a broken connection ends the stream, and the
+//! The driver's own resuming of change streams is not used. A broken connection ends the stream, and the
 //! caller of `follow` decides when to begin again.
 //!
 //! Cost: a load is one round trip. The feed is one connection with a waiting `getMore`, and no document

@@ -54,7 +54,7 @@ const COLUMNS: &str = "\
     WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
 
 /// Properties of the indexes with a column: whether one is unique for it alone, whether it is in the primary
-/// key, and whether in the replica identity.
+/// key, and whether it is in the replica identity.
 const INDEXES: &str = "\
     SELECT coalesce(bool_or(indisunique AND indisvalid AND indpred IS NULL AND indnatts = 1), false), \
         coalesce(bool_or(indisprimary AND indimmediate), false), coalesce(bool_or(indisreplident), false) \
