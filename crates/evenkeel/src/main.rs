@@ -159,7 +159,7 @@ fn serve(
         match exec::durable::end_in_order(&server, wish(config, stop)) {
             Ok(()) => break stop,
             Err(why) => {
-                log::error!("the server goes on, since what it holds could not be kept: {why}");
+                log::error!("the server goes on, since its data could not be saved: {why}");
                 exec::durable::give_up_end(&server);
             }
         }

@@ -31,7 +31,7 @@ pub fn allocator() -> Allocator {
 /// Memory that a script or a large request has freed is returned before others are short of memory: within a second or two.
 pub fn purge_aside() {
     if !stdx::threads::return_unused_after(UNUSED_MS) {
-        log::warn!("the allocator keeps memory that nobody uses for ten seconds");
+        log::warn!("the allocator keeps unused memory for ten seconds");
     }
     // One thread is enough, and it has this thread's priority; further ones would get that of the thread that
     // starts them.

@@ -108,7 +108,7 @@ impl Storage for Files {
             0 => Format::lowest(dialect, plan.has_functions, plan.has_field_times),
             version => {
                 let dialect = if version == rdb::VERSION_VALKEY_9 { Dialect::Valkey } else { Dialect::Redis };
-                Format::new(dialect, version).ok_or("rdb-version is not a version that is known")?
+                Format::new(dialect, version).ok_or("rdb-version is not a known version")?
             }
         };
         let file = SaveFile::create(Arc::new(RealDisk), &plan.path, format);

@@ -117,7 +117,7 @@ impl Replay {
                 self.group = group;
                 return done;
             }
-            _ => return Err("ERR there is no MULTI before it".into()),
+            _ => return Err("ERR it follows no MULTI".into()),
         }
         Ok(())
     }
@@ -204,7 +204,7 @@ impl Replay {
             }
             // A primary of another kind sends PING to check its link.
             "ping" => {}
-            _ => return Err(Error::new("ERR it is not a command of a log")),
+            _ => return Err(Error::new("ERR a log cannot have this command")),
         }
         Ok(())
     }

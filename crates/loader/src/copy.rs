@@ -223,9 +223,11 @@ impl<'a> Walk<'a> {
         let words: [&[u8]; 6] =
             [b"SCAN", &cursor, b"MATCH", self.options.pattern.as_bytes(), b"COUNT", b"1000"];
         let reply = self.source.call(&words)?;
-        let Frame::Array(parts) = reply else { return Err("the source's SCAN answers no array".to_owned()) };
+        let Frame::Array(parts) = reply else {
+            return Err("the source's SCAN did not answer with an array".to_owned());
+        };
         let (Some(Frame::Bulk(next)), Some(Frame::Array(found))) = (parts.first(), parts.get(1)) else {
-            return Err("the source's SCAN answers something else than a cursor and keys".to_owned());
+            return Err("the source's SCAN did not answer with a cursor and keys".to_owned());
         };
         self.cursor = Some(next.clone());
         let keys = found.iter().filter_map(|key| match key {

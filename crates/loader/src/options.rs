@@ -28,7 +28,7 @@ pub enum Kind {
     Zset,
     /// One list of all rows with the same key, in their order.
     List,
-    /// One set of all rows with the same key; a member that is no 64-bit integer is an error.
+    /// One set of all rows with the same key; a member that is not a 64-bit integer is an error.
     IntegerSet,
 }
 

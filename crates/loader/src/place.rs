@@ -75,7 +75,7 @@ impl Named {
         }
         let db = match db {
             "" => None,
-            db => Some(db.parse().map_err(|_| format!("'{db}' is no number of a database: {FORM}"))?),
+            db => Some(db.parse().map_err(|_| format!("'{db}' is not a database number: {FORM}"))?),
         };
         let place = match server.strip_prefix(':') {
             Some(port) => with_port(&format!("127.0.0.1:{port}"))?,
@@ -99,13 +99,13 @@ fn with_port(word: &str) -> Result<String, String> {
     match word.rsplit_once(':') {
         None => Ok(format!("{word}:{PORT}")),
         Some((_, port)) if port.parse::<u16>().is_ok() => Ok(word.to_owned()),
-        Some((_, port)) => Err(format!("'{port}' is no port: say host:port")),
+        Some((_, port)) => Err(format!("'{port}' is not a port: say host:port")),
     }
 }
 
 fn decoded(word: &str) -> Result<String, String> {
     let text = percent_decode_str(word).decode_utf8();
-    text.map(String::from).map_err(|_| "user and password of a URI are UTF-8".to_owned())
+    text.map(String::from).map_err(|_| "user and password of a URI must be UTF-8".to_owned())
 }
 
 #[cfg(test)]
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(word("[::1]:7000"), Ok("[::1]:7000".into()));
         assert_eq!(word("/run/redis.sock"), Ok("/run/redis.sock".into()));
         assert_eq!(word("rediss://h:1"), Ok("h:1".into()));
-        assert_eq!(word("h:x"), Err("'x' is no port: say host:port".into()));
+        assert_eq!(word("h:x"), Err("'x' is not a port: say host:port".into()));
         let host = |host, port| Named::of_host(host, port).map(|named| named.place);
         assert_eq!(host(None, Some(7000)), Ok("127.0.0.1:7000".into()));
         assert_eq!(host(Some("::1"), None), Ok("[::1]:6379".into()));

@@ -188,7 +188,7 @@ fn differs(noted: &Value, now: Option<&str>) -> bool {
 }
 
 fn wrong(path: &Path) -> String {
-    format!("{} is no valid file of the progress: remove it to start over", path.display())
+    format!("{} is not a valid progress file: remove it to start over", path.display())
 }
 
 /// Reads the file; None if there is none.

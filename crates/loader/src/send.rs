@@ -424,7 +424,7 @@ impl Worker {
             Frame::Array(answers) if answers.len() == members => Ok(answers.into()),
             // All values were refused.
             Frame::Error(text) => Ok(vec![Frame::Error(text); members].into()),
-            _ => Err("the server answers something else than a reply for each value".to_owned()),
+            _ => Err("the server did not answer with a reply for each value".to_owned()),
         }
     }
 

@@ -404,7 +404,7 @@ fn put(piece: &mut Piece, words: &[&[u8]]) {
 fn integer(text: &[u8]) -> Result<Vec<u8>, String> {
     let text = String::from_utf8_lossy(text);
     let number = text.trim().parse::<i64>();
-    number.map(|n| n.to_string().into_bytes()).map_err(|_| format!("'{text}' is no 64-bit integer"))
+    number.map(|n| n.to_string().into_bytes()).map_err(|_| format!("'{text}' is not a 64-bit integer"))
 }
 
 /// The route of a key: pieces of one key go over one connection.
@@ -455,7 +455,7 @@ mod tests {
             wrong("--key all --as set", &row),
             "which column is the value, 'id' or 'name'? Say --value"
         );
-        assert_eq!(wrong("--key all --as integer-set --value name", &row), "'Ann' is no 64-bit integer");
+        assert_eq!(wrong("--key all --as integer-set --value name", &row), "'Ann' is not a 64-bit integer");
         assert_eq!(wrong("--key all --as zset --value id --score name", &row), "'Ann' is no score");
     }
 

@@ -41,7 +41,7 @@ impl Tls {
         let host = place.rsplit_once(':').map_or(place, |(host, _)| host);
         let name = words.sni.as_deref().unwrap_or(host).trim_matches(['[', ']']).to_owned();
         let name =
-            ServerName::try_from(name.clone()).map_err(|_| format!("'{name}' is no name of a server"))?;
+            ServerName::try_from(name.clone()).map_err(|_| format!("'{name}' is not a server name"))?;
         let provider = Arc::new(ring::default_provider());
         let verifier: Arc<dyn ServerCertVerifier> = match words.insecure {
             true => Arc::new(Anyone(provider.clone())),

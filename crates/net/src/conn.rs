@@ -597,7 +597,7 @@ impl Conn {
     /// Closes the connection once `out` is sent.
     fn give_up(&mut self, input: &[u8]) -> Next {
         log::error!(
-            "client {} is closed after a panic: it is not known what was read and written",
+            "client {} is closed after a panic: the state of its input and output is unknown",
             self.session.id
         );
         self.drop_open();

@@ -170,7 +170,8 @@ pub fn came_since(rows: &Rows, command: &Command, args: Args<'_>) -> Error {
     });
     let Some((entry, at)) = found else { return Error::new("ERR the source was removed") };
     let (name, key) = (&entry.spec().name, String::from_utf8_lossy(args.at(at)));
-    format!("SOURCEBUSY source '{name}': key '{key}' was none of its rows when the command was queued").into()
+    format!("SOURCEBUSY source '{name}': key '{key}' was not one of its rows when the command was queued")
+        .into()
 }
 
 /// The reason why a command may not be run on a source's key.
@@ -193,7 +194,7 @@ fn refusal(entry: &Entry, command: &Command, args: Args<'_>, key: &[u8]) -> Opti
 pub(super) fn not_together(entry: &Entry, key: &[u8]) -> Error {
     let (key, name) = (String::from_utf8_lossy(key), &entry.spec().name);
     format!(
-        "ERR key '{key}' is a row of source '{name}' and cannot be used together with other keys, but by MGET and EXISTS"
+        "ERR key '{key}' is a row of source '{name}' and cannot be used together with other keys, except by MGET and EXISTS"
     )
     .into()
 }

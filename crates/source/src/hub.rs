@@ -368,7 +368,7 @@ impl Source {
         let since = wall_ms().saturating_sub(unseen.as_millis() as u64).max(1);
         if self.blind_since_ms.swap(since, Ordering::Relaxed) == 0 && self.ready.load(Ordering::Relaxed) {
             log::warn!(
-                "source {}: for {} s changes could not be followed: what was cached before counts as past its time",
+                "source {}: for {} s changes could not be followed: rows cached before that count as past their time",
                 self.spec.name,
                 unseen.as_secs()
             );

@@ -309,7 +309,7 @@ pub fn refusal(snapshot: &Snapshot) -> Option<String> {
     match snapshot.ended()? {
         Ended::Flushed => None,
         why => Some(format!(
-            "ERR {} exceeded: the command had not ended when what it read from was given up, and nothing of it was done",
+            "ERR {} exceeded: the command lost its snapshot before it ended, and nothing of it was done",
             name(why)
         )),
     }

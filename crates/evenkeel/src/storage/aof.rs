@@ -506,7 +506,7 @@ fn lock(dir: &Path) -> Result<File, String> {
 fn put_unfinished_aside(dir: &Path) -> Result<(), String> {
     if dir.join(UNFINISHED).exists() {
         log::warn!(
-            "the append-only log in {} was being begun when the server ended: it is put aside",
+            "the append-only log in {} had no base yet when the server ended: it is put aside",
             dir.display()
         );
         put_aside(dir, UNFINISHED)?;
@@ -524,7 +524,8 @@ fn put_aside(dir: &Path, why: &str) -> Result<(), String> {
     let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let free =
         (1..10_000).map(|n| dir.with_file_name(format!("{name}.{why}-{n}"))).find(|other| !other.exists());
-    let other = free.ok_or_else(|| format!("{}: there are too many beside it", dir.display()))?;
+    let other =
+        free.ok_or_else(|| format!("{}: too many directories were put aside beside it", dir.display()))?;
     std::fs::rename(dir, &other).map_err(|error| format!("{}: {error}", dir.display()))?;
     log::warn!("{} is now {}", dir.display(), other.display());
     Ok(())

@@ -118,7 +118,7 @@ fn mistakes_are_told_with_their_line_and_stop_or_are_skipped() {
     let (_folder, path) = Folder::new("ids.csv", "id,v\n1,10\n2,x\n3\n4,40\n");
     let path_text = path.display().to_string();
     let (well, said) = load(&server, &path, "--key s --as integer-set --value v");
-    assert!(!well && said.contains(&format!("{path_text}:3: 'x' is no 64-bit integer")), "{said}");
+    assert!(!well && said.contains(&format!("{path_text}:3: 'x' is not a 64-bit integer")), "{said}");
     let (well, said) = load(&server, &path, "--key s --as integer-set --value v --on-error skip --dry-run");
     assert!(well && said.contains("nothing was sent"), "{said}");
     client.expect("EXISTS s", ":0");

@@ -230,7 +230,7 @@ fn the_sources_of_very_many_keys_are_looked_up_in_slices() {
     let mut client = shop.server.client();
     let together = |key: &str| {
         format!(
-            "-ERR key '{key}' is a row of source 'items' and cannot be used together with other keys, but by MGET and EXISTS"
+            "-ERR key '{key}' is a row of source 'items' and cannot be used together with other keys, except by MGET and EXISTS"
         )
     };
     let keys: Vec<String> = (0..30_000).map(|i| format!("own:{i}")).collect();

@@ -104,7 +104,7 @@ fn watch_of_a_row_compares_what_is_cached() {
 }
 
 const TOGETHER: &str =
-    "is a row of source 'items' and cannot be used together with other keys, but by MGET and EXISTS";
+    "is a row of source 'items' and cannot be used together with other keys, except by MGET and EXISTS";
 
 #[test]
 fn sort_takes_no_row_for_an_absent_key() {

@@ -83,7 +83,7 @@ fn reset_stat(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 fn rewrite(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     if act.in_multi || act.in_script {
         return Err(Error::new(
-            "ERR CONFIG REWRITE is not allowed in a transaction: others would have to wait for the disk",
+            "ERR CONFIG REWRITE is not allowed in a transaction: other clients would wait for the disk",
         ));
     }
     let server = act.server.clone();

@@ -206,7 +206,7 @@ fn http_show(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 /// `DEBUG SLEEP seconds`: a word that is no number counts as 0, as in Redis.
 fn debug_sleep(act: &mut Act<'_, '_>, seconds: &[u8]) -> Result<Flow, Error> {
     if act.in_multi {
-        return Err(Error::new("ERR DEBUG SLEEP is not allowed in a transaction: others would have to wait"));
+        return Err(Error::new("ERR DEBUG SLEEP is not allowed in a transaction: other clients would wait"));
     }
     let seconds = stdx::num::parse_f64(seconds).unwrap_or(0.0).clamp(0.0, 1e9);
     let ms = (seconds * 1000.0).ceil() as u64;
@@ -458,7 +458,7 @@ fn digest_value(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 /// Runs work that may take very long on a thread of its own; the reply comes by mail.
 fn on_a_thread(act: &mut Act<'_, '_>, work: impl FnOnce(&mut Reply) + Send + 'static) -> Result<Flow, Error> {
     if act.in_multi {
-        return Err(Error::new("ERR digests are not computed in a transaction: others would have to wait"));
+        return Err(Error::new("ERR digests are not computed in a transaction: other clients would wait"));
     }
     aside(act, "digest", work)
 }

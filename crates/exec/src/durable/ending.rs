@@ -110,9 +110,7 @@ pub(super) fn pass_all_loops(server: &Arc<Server>) {
     let until = Instant::now() + PASSING;
     for _ in 0..server.loops() {
         if wait.recv_timeout(until.saturating_duration_since(Instant::now())).is_err() {
-            return log::warn!(
-                "an event loop does not come to its work: the server ends without waiting for it"
-            );
+            return log::warn!("an event loop is stuck: the server ends without waiting for it");
         }
     }
 }

@@ -164,7 +164,7 @@ fn entry(line: &[u8]) -> Result<Entry, &'static str> {
             word if word.eq_ignore_ascii_case(b"seq") => {
                 let number = std::str::from_utf8(value).ok().and_then(|text| text.parse::<i64>().ok());
                 let number = number.and_then(|number| u64::try_from(number).ok()).filter(|seq| *seq > 0);
-                seq = Some(number.ok_or("has a number that is none")?);
+                seq = Some(number.ok_or("has an invalid number")?);
             }
             word if word.eq_ignore_ascii_case(b"type") => kind = Some(file_kind(value)?),
             // G3
@@ -182,7 +182,7 @@ fn file_kind(word: &[u8]) -> Result<FileKind, &'static str> {
         b"b" => Ok(FileKind::Base),
         b"h" => Ok(FileKind::History),
         b"i" => Ok(FileKind::Incr),
-        _ => Err("has a type that is not known"),
+        _ => Err("has an unknown type"),
     }
 }
 

@@ -153,7 +153,7 @@ fn describe_file(file: &LogFile, now_ms: u64) -> io::Result<LogFileDescription> 
             }
             Err(damage) => {
                 log::error!("{}: {damage}", file.path.display());
-                let damage = Some((0, "this is no RDB file of a known version"));
+                let damage = Some((0, "this is not an RDB file of a known version"));
                 return Ok(LogFileDescription { damage, ..named(file, LogFileDescription::default()) });
             }
         }

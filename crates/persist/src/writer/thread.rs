@@ -265,7 +265,7 @@ impl Pen {
         self.shared.counters.has_gap.store(self.log.has_gap(), Ordering::Relaxed);
         if self.log.has_gap() && !self.asked_for_rewrite {
             self.asked_for_rewrite = true;
-            (self.shared.hooks.rewrite)("more was lost in a failed sync than was kept");
+            (self.shared.hooks.rewrite)("a failed sync lost more than was kept");
         }
         self.asked_for_rewrite &= self.log.has_gap();
     }

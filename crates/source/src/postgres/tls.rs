@@ -141,7 +141,7 @@ impl Tls {
             _ => return Err(Failure::Down("the database sent an unexpected message".into())),
         }
         let name = ServerName::try_from(host.to_owned());
-        let name = name.map_err(|_| Failure::Refused(format!("'{host}' is no name of a server")))?;
+        let name = name.map_err(|_| Failure::Refused(format!("'{host}' is not a server name")))?;
         let wrapped = TlsConnector::from(config.clone()).connect(name, stream).await;
         wrapped.map(|stream| Box::new(stream) as Box<dyn Stream>).map_err(down)
     }

@@ -194,7 +194,7 @@ impl Window<'_> {
         let (words, mut at) = match self.header(from, b'*')? {
             Header::Number { value, end } => (value, end),
             Header::Torn => return Ok(Token::Torn),
-            Header::Bad => return Ok(Token::Bad("the number of words is none")),
+            Header::Bad => return Ok(Token::Bad("the number of words is not a number")),
         };
         if words == 0 {
             return Ok(Token::Bad("a command has no words"));
@@ -208,7 +208,7 @@ impl Window<'_> {
             let (len, start) = match self.header(at, b'$')? {
                 Header::Number { value, end } => (value, end),
                 Header::Torn => return Ok(Token::Torn),
-                Header::Bad => return Ok(Token::Bad("the length of a word is none")),
+                Header::Bad => return Ok(Token::Bad("the length of a word is not a number")),
             };
             if len + 2 > self.len - start {
                 return Ok(Token::Torn);
@@ -463,11 +463,11 @@ impl<'f> Scan<'f> {
         };
         let goes_on = line.first > self.last || (line.bytes == 0 && line.last == self.last);
         if line.bytes != at - from || !goes_on || in_multi {
-            return stop("the line about a batch does not fit to it");
+            return stop("the line about a batch does not match it");
         }
         let sum = self.window.sum(self.sum, from, at)?;
         if sum != line.sum {
-            return stop("the checksum of a batch is another one");
+            return stop("the checksum of a batch does not match");
         }
         (self.at, self.sum, self.last) = (end, sum, line.last);
         Ok(Ok(Unit::Whole { from, to: at, line: Some(line) }))
