@@ -28,7 +28,8 @@ pub fn allocator() -> Allocator {
 /// Lets a thread of the allocator return unused memory. Otherwise any thread that allocates or frees may have
 /// to do so, even an event loop, and it takes long if there is much.
 ///
-/// Memory that a script or a large request has freed is returned before others are short of memory: within a second or two.
+/// Memory that a script or a large request has freed is returned within a second or two, before others are
+/// short of memory.
 pub fn purge_aside() {
     if !stdx::threads::return_unused_after(UNUSED_MS) {
         log::warn!("the allocator keeps unused memory for ten seconds");

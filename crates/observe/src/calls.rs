@@ -179,7 +179,8 @@ impl Calls {
         self.add_slow(log, live, info, slow.ns, slow.words, &request);
     }
 
-    /// Logs a reply that waited long for the log (`ns`). Its words are gone by then: the entry has the command's name.
+    /// Logs a reply that waited `ns` for the log. Its words are gone by then, so the entry has only the
+    /// command's name.
     #[cold]
     pub fn logged(&self, log: &TurnLog, live: &Live, info: &ClientInfo, request: &Request) {
         let slower_us = live.slowlog_slower_us.get();

@@ -1,8 +1,8 @@
 //! MONITOR: lines about the commands of all clients, on their way to those that asked for them.
 //!
 //! - N1: nobody waits for a monitor. Lines are no part of the flood that publishers wait for.
-//! - N2: above [`BYTES_MAX`] bytes of lines under way, all monitors are cut off, and the log says why. One that does not
-//!   read what its loop has written for it is closed by `client-output-buffer-limit`.
+//! - N2: above [`BYTES_MAX`] bytes of lines under way, all monitors are cut off, and the log says why. A
+//!   monitor that does not read its loop's lines is closed by `client-output-buffer-limit`.
 //! - N3: while there is no monitor a command pays for one load.
 
 use crate::message::{Kind, Published, Shared};
@@ -100,8 +100,8 @@ impl PubSub {
     }
 }
 
-/// A line as monitors see it: time in µs since 1970, database and address, and the words in quotes. Above 64 KB the rest
-/// of the words is left out, and counted. O(bytes of the line).
+/// A line as monitors see it: time in µs since 1970, database and address, and the words in quotes. Words
+/// above 64 KB are left out, and counted. O(bytes of the line).
 pub fn line<'w>(
     now_us: u64,
     db: usize,

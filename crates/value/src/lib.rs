@@ -1,4 +1,4 @@
-//! The values: strings, lists, hashes, sets, sorted sets, streams and compressed bitmaps that are cloned in O(1).
+//! The values, cloned in O(1): strings, lists, hashes, sets, sorted sets, streams and compressed bitmaps.
 //!
 //! ```text
 //! Value ─┬─ Str    flat bytes, or a counted tree of chunks          str.rs

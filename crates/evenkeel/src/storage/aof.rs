@@ -47,8 +47,8 @@ pub struct Running {
 
 /// Up to where the log is durable, and whether replies wait for that (A1).
 ///
-/// A client that is told of `appendfsync always` relies on it from then on, and the log's thread learns of it later. So the gate
-/// closes with the setting, and the thread cannot open it.
+/// A client that is told of `appendfsync always` relies on it from then on, and the log's thread learns of it
+/// later. So the gate closes with the setting, and the thread cannot open it.
 #[derive(Default)]
 struct Gate(Mutex<Gated>);
 
