@@ -14,7 +14,7 @@ pub fn encode(value: &Value, now_ms: u64, charge: &mut Charge<'_, Error>) -> Res
     encode_for(Dialect::Redis, value, now_ms, charge)
 }
 
-/// The same for servers of a dialect.
+/// As [`encode`], for servers of a dialect.
 pub fn encode_for(
     dialect: Dialect,
     value: &Value,

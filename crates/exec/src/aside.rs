@@ -83,7 +83,7 @@ fn here<C: FnOnce(&mut Reply) + Send + 'static>(act: &mut Act<'_, '_>, collect: 
     Err(collect)
 }
 
-/// Has the clerk collect an answer; the client is parked until it comes. A caller that cannot wait
+/// Lets the clerk collect an answer. The client is parked until it comes. A caller that cannot wait
 /// ([`Act::is_pressed`]) gets it at once.
 pub(crate) fn elsewhere(
     act: &mut Act<'_, '_>,

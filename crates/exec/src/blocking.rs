@@ -1,5 +1,5 @@
-//! Commands that wait for keys, as the server uses the park: the parts of server, loop and session that
-//! `park` asks for, and what happens with its results. Changes are told before replies are delivered (X3).
+//! Commands that wait for keys, as the server uses the park. The file has the parts of server, loop and
+//! session that `park` asks for, and handles its results. Changes are told before replies are delivered (X3).
 //!
 //! A blocked command that has much to do becomes a job, like any other long command:
 //!
@@ -30,7 +30,7 @@ fn means<'a>(server: &'a Server, local: &mut Local) -> Means<'a> {
     Means { keyspace: &server.keyspace, now_ms, seed, late: Vec::new(), pieces: Vec::new() }
 }
 
-/// Tells what the park left for its loop, and continues the rest in slices.
+/// Tells the changes that the park left for its loop, and continues the rest in slices.
 fn leave_behind(server: &Server, local: &mut Local, means: Means<'_>) {
     put_off(server, local, means.late);
     means.pieces.into_iter().for_each(|piece| local.works.push(Box::new(Registers(piece))));
@@ -98,8 +98,8 @@ pub fn serve(server: &Server, local: &mut Local, ready: Vec<Ready>) {
     }
 }
 
-/// Tells what serving a client changed, and answers it or hands it to its loop. Gives the keys that this
-/// filled.
+/// Tells the changes that serving a client made, and answers it or hands it to its loop. Returns the keys
+/// that this filled.
 fn deliver(server: &Server, served: Served) -> Vec<Ready> {
     match served {
         Served::Reply { waiter, changes, bytes, stream } => {

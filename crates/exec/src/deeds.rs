@@ -1,4 +1,4 @@
-//! Deeds: what a script or transaction does besides its writes. Both publish and write into the log; a
+//! Deeds: the effects of a script or transaction besides its writes. Both publish and write into the log; a
 //! transaction also acts on its connection and on the server (SUBSCRIBE, CONFIG SET, CLIENT KILL …). Deeds
 //! are done after the commit.
 //!

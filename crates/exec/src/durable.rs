@@ -74,7 +74,8 @@ pub trait Storage: Send + Sync {
     /// Whether the log has grown by so many percent since its base, and to so many bytes.
     fn wants_rewrite(&self, percentage: u64, least_bytes: u64) -> bool;
 
-    /// The LSN up to which writes are durable. None: there is no log. `waits`: a later one is waited for.
+    /// The LSN up to which writes are durable. `None`: there is no log. `waits` says that a client waits for
+    /// a later one.
     fn synced(&self, waits: bool) -> Option<Lsn>;
 
     /// Reports how much waits for the log ([`Durability::set_log_full`]). Called now and then.

@@ -22,11 +22,11 @@ pub(crate) struct Admitted {
     pub plan: Plan,
     /// More garbage waits for the reclaimer than its limit.
     pub is_full: bool,
-    /// Since when very many messages are under way (`pubsub::flood`); 0: they are not.
+    /// The time since when very many messages are under way (`pubsub::flood`); 0 if they are not.
     pub flooded: u64,
 }
 
-/// Why a command does not run now.
+/// The reason why a command does not run now.
 pub(crate) enum Stop {
     Refused(Error),
     /// The command is refused, and the client's transaction is discarded.

@@ -55,7 +55,7 @@ pub(crate) fn start(
     away(server, local, job)
 }
 
-/// Has a job serve a client that was blocked on its keys. Cost: O(words).
+/// Hands a client that was blocked on its keys to a job. Cost: O(words).
 pub(crate) fn serve(server: &Arc<Server>, local: &mut Local, session: &Session, waiter: &Waiter) {
     let (Run::Write(handler) | Run::Read(handler)) = waiter.command.run else { return };
     let args = Arc::new(waiter.args.args().to_owned());

@@ -39,7 +39,7 @@ pub struct Local {
     pub(crate) asked: u32,
     /// Long work that this loop does in slices.
     pub works: works::Works,
-    /// Clients for whom rows arrived.
+    /// Clients whose rows arrived.
     pub arrived: Vec<(u64, rows::Arrival)>,
 }
 

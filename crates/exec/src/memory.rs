@@ -1,4 +1,4 @@
-//! Memory in use, the decision who may have more, and the debt of evictions.
+//! Memory in use, the decision which client may have more, and the debt of evictions.
 //!
 //! ```text
 //!   the allocator's figures ─► rest ─┐
@@ -7,9 +7,10 @@
 //!                                                no victim?         OOM
 //! ```
 //!
-//! - R1: `used` is what allocator and segments have handed out, less three things: what waits for the
-//!   reclaimer, what only snapshots or streamed replies keep alive, and what work holds beside the data
-//!   (`work-max-memory`). Between two looks at the allocator only the bytes of entries are counted.
+//! - R1: `used` is the memory that allocator and segments have handed out, less three parts: garbage that
+//!   waits for the reclaimer, values that only snapshots or streamed replies keep alive, and memory of work
+//!   beside the data (`work-max-memory`). Between two looks at the allocator only the bytes of entries are
+//!   counted.
 //! - R2: the space of tables, dead entries and half-full pages enters `used` as a slow mean while keys are
 //!   evicted. Taken as it is, a page half emptied by an eviction would call for the next eviction.
 //! - R3: a writer pays for memory with at most [`AT_ONCE`] evictions. The rest is the loops' debt, paid in
@@ -202,7 +203,7 @@ impl Memory {
         }
     }
 
-    /// Says that memory is about to be taken: the allocator is to be asked soon. O(1).
+    /// Notes that memory is about to be taken, so that the allocator is asked soon. O(1).
     #[inline]
     pub fn stir(&self) {
         if !self.stirred.load(Relaxed) {

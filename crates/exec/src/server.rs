@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 pub struct Server {
     pub keyspace: Arc<Keyspace>,
     pub config: Arc<Config>,
-    /// Counters, logs, clients, and who waited for whom.
+    /// Counters, logs, clients, and the waits of clients for each other.
     pub observe: Arc<Observe>,
     pub pubsub: Arc<pubsub::PubSub>,
     pub park: Arc<park::Park>,

@@ -22,7 +22,7 @@ impl Server {
         command::effects::log(&self.keyspace, view, ran);
     }
 
-    /// Tells the outside what a command did (X3). Gives the keys whose waiters are to be served.
+    /// Tells the outside of a command's changes (X3). Returns the keys whose waiters have to be served.
     pub(crate) fn tell(&self, mut changes: Changes) -> Vec<Ready> {
         if !changes.events.is_empty() {
             self.pubsub.notify(&changes.events);

@@ -1,5 +1,5 @@
-//! The end of a wait: notes how long a client's command was held up and for whom, and what the client may do
-//! next.
+//! The end of a wait: notes how long a client's command was held up and by which client, and what the client
+//! may do next.
 
 use crate::{Local, Server, Session};
 use observe::waits::{self, HeldUp, Request, Spent};

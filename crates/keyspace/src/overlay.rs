@@ -562,7 +562,8 @@ impl Overlay {
         self.epoch
     }
 
-    /// Has the sink told first of keys that were found expired (O9). They are removed when they are swept.
+    /// Adds the keys that were found expired, so that the sink is told of them first (O9). They are removed
+    /// when they are swept.
     pub(crate) fn announce_expired(&mut self, announce: Announce) -> Announce {
         let expired = self.take_expired();
         self.snapshot.keyspace().group(expired, announce)

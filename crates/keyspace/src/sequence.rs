@@ -163,7 +163,7 @@ impl Sequence {
         self.active.fetch_or(WALK, Ordering::SeqCst);
     }
 
-    /// Nothing is kept for a walk any more; a shard is locked. Said twice it changes nothing.
+    /// Ends the keeping of entries for a walk. A shard is locked. A second call changes nothing.
     pub(crate) fn end_walk(&self) {
         self.active.fetch_and(!WALK, Ordering::SeqCst);
     }

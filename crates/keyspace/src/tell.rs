@@ -92,8 +92,8 @@ pub(crate) struct Tell {
     id: u64,
     slots: Slots,
     sink: Mutex<Option<Arc<dyn CommitSink>>>,
-    /// How often `sink` was replaced, which is said before LISTEN, and how often listening began, which is
-    /// said after it.
+    /// Number of times that `sink` was replaced, which counts before LISTEN is set, and of times that
+    /// listening began, which counts after it.
     replaced: AtomicU64,
     epoch: AtomicU64,
 }
@@ -268,8 +268,8 @@ impl Keyspace {
         }
     }
 
-    /// Tells something that belongs to no key (PUBLISH, FUNCTION), at an LSN of its own. `None`: nobody hears
-    /// of it. O(its words).
+    /// Tells something that belongs to no key (PUBLISH, FUNCTION), at an LSN of its own. `None`: nobody
+    /// listens. O(its words).
     pub fn tell_apart(&self, to: To, words: &mut dyn Iterator<Item = &[u8]>) -> Option<Lsn> {
         if !self.listens() {
             return None;
@@ -294,12 +294,12 @@ impl Keyspace {
         self.listens().then(|| self.sequence.draw_told(|lsn| self.tell_mark(lsn, mark)))
     }
 
-    /// Has the sequence go on behind an LSN, after a start. Nothing was drawn behind it yet.
+    /// Lets the sequence go on behind an LSN, after a start. No LSN was drawn behind it yet.
     pub fn start_at(&self, lsn: Lsn) {
         self.sequence.start_at(lsn);
     }
 
-    /// Tells what the keyspace did by itself; the locks are held.
+    /// Tells a change that the keyspace made by itself. The locks are held.
     pub(crate) fn tell_sink(&self, lsn: Lsn, db: usize, words: &[&[u8]]) {
         self.tell(At::db(lsn, db), &mut words.iter().copied());
     }

@@ -190,7 +190,7 @@ pub(crate) struct Conn {
     pub(crate) notified: bool,
     /// Its socket is in the loop's list of sockets to receive from.
     pub(crate) ready: bool,
-    /// The same, and it stands among the connections that send long arguments.
+    /// As `ready`, and it is among the connections that send long arguments.
     pub(crate) bulky: bool,
     /// Buffers of its bytes among what others asked; `arrears` are those that wait behind that, in order.
     pub(crate) among: u32,

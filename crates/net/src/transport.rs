@@ -32,7 +32,7 @@ pub(crate) enum Event {
     Listener(usize),
     /// Bytes are there to `receive`.
     Readable(usize),
-    /// The same, and the peer sends nothing after them.
+    /// As `Readable`, and the peer sends nothing after them.
     Last(usize),
     /// Bytes came: `receive` reads them, then `done` gives them back.
     Arrived(usize, Lease),

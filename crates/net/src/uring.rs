@@ -104,7 +104,7 @@ struct Line {
     again: bool,
     /// The loop was told to read and has not come to it (U5).
     told: bool,
-    /// The same, as part of the crowd.
+    /// As `told`, as part of the crowd.
     called: bool,
     /// A poll for room in the socket is in place.
     writable: bool,

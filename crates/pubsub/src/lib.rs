@@ -459,8 +459,8 @@ impl PubSub {
         (self.post)(0, Letter::Announce(announced));
     }
 
-    /// Tells a message to those that follow, who have subscribers of their own. O(its bytes), nothing if
-    /// nobody follows.
+    /// Tells a message to replicas, which have subscribers of their own. O(its bytes), or nothing without
+    /// replicas.
     pub fn tell_followers(&self, shard: bool, channel: &[u8], message: &[u8]) {
         let name: &[u8] = if shard { b"SPUBLISH" } else { b"PUBLISH" };
         self.keyspace.tell_apart(To::Replicas, &mut [name, channel, message].into_iter());

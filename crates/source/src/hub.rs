@@ -380,9 +380,8 @@ impl Source {
         self.ready.load(Ordering::Relaxed)
     }
 
-    /// Why the database cannot be asked, as far as that is known. If the last load failed, one is tried
-    /// again, at most once a second, so that the database's return is noticed without clients. Cost: a short
-    /// lock.
+    /// The known reason why the database cannot be asked. If the last load failed, one is tried again, at
+    /// most once a second, so that the database's return is noticed without clients. Cost: a short lock.
     pub fn trouble(&self) -> Option<String> {
         let down = self.probe();
         down.or_else(|| match self.feed() {
@@ -392,7 +391,7 @@ impl Source {
         })
     }
 
-    /// Why the last load failed, if it did. If that was long ago, a load is tried.
+    /// The reason why the last load failed, if it did. If that was long ago, a load is tried.
     fn probe(&self) -> Option<String> {
         let mut waiting = lock(&self.waiting);
         let down = waiting.down.as_mut()?;

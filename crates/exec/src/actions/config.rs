@@ -79,7 +79,7 @@ fn reset_stat(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 }
 
 /// `CONFIG REWRITE`: writes and syncs the file on a thread of its own, so INFO on the clerk does not wait for
-/// the disk. Errors: it fails; a transaction, which would hold its locks until the answer, cannot have it.
+/// the disk. Errors: the write fails; in a transaction, which would hold its locks until the answer.
 fn rewrite(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     if act.in_multi || act.in_script {
         return Err(Error::new(

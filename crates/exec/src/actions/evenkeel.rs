@@ -1,5 +1,5 @@
-//! EVENKEEL: who made whom wait ([`crate::waits`]). An answer is a map in RESP3, and an array of names and
-//! values in RESP2.
+//! EVENKEEL: which client made which client wait ([`crate::waits`]). An answer is a map in RESP3, and an
+//! array of names and values in RESP2.
 
 use super::{Act, PLAIN, Row, elsewhere, help};
 use crate::Flow;

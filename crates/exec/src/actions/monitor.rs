@@ -1,8 +1,9 @@
 //! MONITOR: a client sees the commands of all.
 //!
-//! - A command is shown when it begins, also if it is held on its way; one that is refused is not.
-//! - EXEC is shown behind the commands of its transaction, of which the first [`SHOWN_MAX`] are, up to 64 KB.
-//! - Commands of administration are not shown, passwords neither, nor what a script calls.
+//! - A command is shown when it begins, also if it is held on its way. A refused one is not shown.
+//! - EXEC is shown behind the commands of its transaction. The first [`SHOWN_MAX`] of them are shown, up to
+//!   64 KB.
+//! - Commands of administration, passwords and the calls of scripts are not shown.
 
 use super::{Act, PLAIN, Row};
 use crate::Flow;
@@ -18,12 +19,12 @@ pub(super) const ACTIONS: &[Row] = &[Row("monitor", begin, PLAIN)];
 
 /// Commands of one transaction that are shown.
 const SHOWN_MAX: usize = 1000;
-/// Bytes of lines above which no further one of a transaction is shown: a loop has not the time.
+/// Bytes of lines above which no further one of a transaction is shown, as a loop has no time for more.
 const SHOWN_BYTES: usize = 64 * 1024;
 
 /// `MONITOR`: OK, and from then on a line for each command of any client. RESET ends it.
 ///
-/// Cost: O(monitors); each command of anybody then costs a line, O(its words) up to 64 KB.
+/// Cost: O(monitors). After that each command of any client costs a line, O(its words) up to 64 KB.
 fn begin(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     if act.in_multi {
         return Err(Error::new("ERR MONITOR isn't allowed for DENY BLOCKING client"));

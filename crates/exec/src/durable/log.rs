@@ -58,14 +58,14 @@ impl Durability {
         }
     }
 
-    /// Says whether very much waits for the log (O2).
+    /// Notes whether very much waits for the log (O2).
     pub fn set_log_full(&self, full: bool) {
         if full != (self.state.load(Relaxed) & trouble::LOG_FULL != 0) {
             self.set(trouble::LOG_FULL, full);
         }
     }
 
-    /// Says whether so much waits for the log that writes are refused.
+    /// Notes whether so much waits for the log that writes are refused.
     pub fn set_log_over(&self, over: bool) {
         if over != (self.state.load(Relaxed) & trouble::LOG_OVER != 0) {
             self.set(trouble::LOG_OVER, over);
@@ -91,7 +91,7 @@ impl Durability {
         self.state.load(Relaxed) & trouble::LOG_STOPPED != 0
     }
 
-    /// Has the log rewritten as soon as no snapshot is under way.
+    /// Schedules a rewrite of the log, to begin as soon as no snapshot is under way.
     pub fn schedule_rewrite(&self) {
         self.log.scheduled.store(true, Relaxed);
     }

@@ -125,7 +125,7 @@ impl Saves {
         }
     }
 
-    /// Says that the keyspace holds what a file holds.
+    /// Notes that the keyspace and a file hold the same data.
     pub(super) fn nothing_changed(&self, server: &Server) {
         self.dirty_saved.store(dirty(server), Relaxed);
     }
@@ -141,7 +141,7 @@ impl super::Durability {
         self.saves.last_save_s(server)
     }
 
-    /// Has a snapshot taken as soon as none is under way.
+    /// Schedules a snapshot, to be taken as soon as none is under way.
     pub(crate) fn schedule(&self) {
         self.saves.scheduled.store(true, Release);
     }

@@ -214,7 +214,7 @@ pub fn knows_password(server: &Server, authorization: Option<&[u8]>) -> bool {
     token.is_some_and(|token| crate::actions::connection::same(&password.get(), token))
 }
 
-/// Has the page of figures collected. It comes by mail, as a bulk string.
+/// Lets the clerk collect the page of figures. It comes by mail, as a bulk string.
 pub fn metrics(server: &Arc<Server>, local: &Local, session: &Session, out: &mut Reply) -> Flow {
     let (owner, loop_id, client) = (server.clone(), local.log.id, session.id);
     stdx::panics::changes();

@@ -57,7 +57,7 @@ impl TakenAway {
         self.0.extend(other.0);
     }
 
-    /// Has them counted in their table, by who removed them.
+    /// Counts them in their table, by the bulk that removed them.
     pub(crate) fn count_in(self, table: &Arc<Mutex<Directory>>) {
         for (bulk, list) in self.0 {
             bulk.gone.lock().push(Gone { list, table: table.clone() });

@@ -410,7 +410,7 @@ impl Keyspace {
         keys
     }
 
-    /// Has the reclaimer free tables, some at a time, so that the rest stays known as unfreed.
+    /// Leaves tables to the reclaimer, some at a time, so that the rest stays known as unfreed.
     pub(crate) fn free_later(&self, mut emptied: Vec<Directory>) {
         while !emptied.is_empty() {
             let some = emptied.split_off(emptied.len().saturating_sub(FREED_TOGETHER));

@@ -164,7 +164,7 @@ impl Given {
         Given { table: table.clone(), flushing: flushing.clone() }
     }
 
-    /// Has the table freed, if nobody else has it.
+    /// Leaves the table to be freed elsewhere, unless another owner has it.
     fn free(mut self, keyspace: &Keyspace) {
         let table = std::mem::take(&mut self.table);
         keyspace.free_later(Arc::into_inner(table).map(Mutex::into_inner).into_iter().collect());
@@ -210,7 +210,7 @@ impl ShardWalk {
         Arc::ptr_eq(&self.round, round)
     }
 
-    /// Has it freed elsewhere.
+    /// Leaves it to be freed elsewhere.
     pub(super) fn discard(self: Box<Self>) {
         let bytes = self.round.bytes_of(self.shard) as usize;
         if bytes + self.given.len() > 0 {

@@ -22,7 +22,7 @@ const FILES_MAX: usize = 64;
 
 /// As in LATENCY: a write and its sync.
 const SYNC_ALWAYS: &str = "aof-fsync-always";
-/// How often something is tried again when the log is to end.
+/// Number of tries for each step when the log has to end.
 const LAST_TRIES: u32 = 3;
 
 /// Starts all threads of a log.
@@ -53,9 +53,9 @@ struct Pen {
     syncing: Option<(u64, bool)>,
     last_sync_ns: u64,
     told: Lsn,
-    /// Everything up to here was given, when that was last looked at.
+    /// The LSN up to which everything was given at the last look.
     seen: Lsn,
-    /// How often that may be yet.
+    /// Number of such tries that are left.
     last_tries: u32,
     asked_for_rewrite: bool,
 }
@@ -187,7 +187,7 @@ impl Pen {
         }
     }
 
-    /// Says why nothing is written, and waits until it is to be tried again.
+    /// Reports why nothing is written, and waits until the next try.
     fn fails(&mut self, error: &io::Error) -> Result<(), GivenUp> {
         self.shared.counters.write_failed.store(true, Ordering::Relaxed);
         let why = format!("{}: {error}", self.shared.place.dir.display());
@@ -297,14 +297,14 @@ impl Pen {
         }
     }
 
-    /// Takes over what was set.
+    /// Takes over the new settings.
     fn change(&mut self, is_first: bool) -> Result<(), GivenUp> {
         let before = self.settings;
         self.settings = self.shared.settings();
         self.log.set_unsynced_max(self.settings.unsynced_max);
         let (was, is) = (before.fsync == Fsync::Always && !is_first, self.settings.fsync == Fsync::Always);
         if self.settings.fsync == Fsync::No {
-            // Nobody syncs it, so nothing is gained by keeping it.
+            // No thread syncs it, so nothing is gained by keeping it.
             self.log.set_unsynced_max(0);
         }
         if let Err(error) = self.log.set_pads(self.settings.fills()) {
