@@ -183,7 +183,7 @@ impl Snapshots {
         drop(old);
     }
 
-    /// Largest number of bytes that live only for replies being streamed.
+    /// An upper bound of the bytes that live only for replies being streamed.
     pub fn streamed(&self) -> u64 {
         self.streamed.load(Relaxed)
     }
