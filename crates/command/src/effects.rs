@@ -1,4 +1,4 @@
-//! Tells those that follow the sequence of what a command changed.
+//! Tells the log and replicas of a command's changes.
 
 use crate::{Command, Effect, facts};
 use keyspace::{At, EffectVisitor, Keyspace, View};
@@ -18,8 +18,8 @@ pub struct Ran<'a> {
     pub failed: bool,
 }
 
-/// Hands a write's effect to those that follow the sequence; the locks are still held. A command that changed
-/// nothing is told to nobody, but for those that empty databases. O(its words), nothing if nobody follows.
+/// Hands a write's effect to the sink; the locks are still held. A command that changed nothing is not told,
+/// unless it empties databases. O(its words), or nothing if no sink listens.
 pub fn log(keyspace: &Keyspace, view: &View<'_>, ran: Ran<'_>) {
     let Ran { command, args, effects, before, failed } = ran;
     let (lsn, changed) = (view.changes().lsn, view.changes().made() > before);
@@ -40,8 +40,8 @@ pub fn log(keyspace: &Keyspace, view: &View<'_>, ran: Ran<'_>) {
     }
 }
 
-/// Whether a command that changed something is told as it came, though it noted so many commands. `hidden`:
-/// in a database whose effects nobody is told of.
+/// Whether a command that changed something is told by its own words, after it noted so many commands.
+/// `hidden` means a database whose effects are not told.
 pub fn is_itself(command: &Command, noted: usize, hidden: bool) -> bool {
     debug_assert!(
         noted > 0 || hidden || command.effect == Effect::Itself,

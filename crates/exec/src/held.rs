@@ -15,7 +15,7 @@ pub(crate) fn is_guarded(server: &Server, local: &Local, command: &Command, args
     note_guard(local, server.keyspace.guarded(keys.into_iter(), local.log.now_ms))
 }
 
-/// Notes whose commit a client is about to be held for. False: for nobody's.
+/// Notes the client whose commit holds a client up. False: none does.
 pub(crate) fn note_guard(local: &Local, guarded: Option<keyspace::Guarded>) -> bool {
     if let Some(guarded) = guarded {
         local.guard.set(guarded.client);

@@ -103,7 +103,7 @@ pub struct Overlay {
     near: Near,
     chunks: BTreeMap<(usize, u64), Chunk>,
     wanted: std::cell::Cell<Option<(usize, u64)>>,
-    /// Whether it was asked for keys that nobody named, or how many there are.
+    /// Whether it was asked for keys that no word named, or for their number.
     listed: std::cell::Cell<bool>,
     /// Databases that were emptied.
     flushed: Vec<usize>,

@@ -81,7 +81,7 @@ pub trait Effects: Send + Sync {
     fn bytes(&self) -> usize;
 }
 
-/// The effects of a long commit. `None`: nobody hears of it, or there is nothing to be told.
+/// The effects of a long commit. `None`: nobody listens, or there is nothing to tell.
 pub type Announce = Option<Arc<dyn Effects>>;
 
 /// Numbers of keyspaces, for their threads.

@@ -1,4 +1,4 @@
-//! A walk over everything as it was at one LSN, for a snapshot that nobody waits for and that ends.
+//! A walk over everything as it was at one LSN, for a snapshot. It ends, and nobody waits for it.
 //!
 //! ```text
 //! shard:  database 0 ············│ not passed ·············│ database 1 ·····
@@ -170,7 +170,7 @@ impl Walk {
         Walk::begin_marked(keyspace, limits, Arc::new(|_| {}))
     }
 
-    /// `begin`; `mark` hears of the LSN while nobody can write.
+    /// As `begin`. `mark` gets the LSN while no client can write.
     pub fn begin_marked(
         keyspace: &Arc<Keyspace>,
         limits: WalkLimits,

@@ -71,7 +71,7 @@ struct Ring<L> {
     large: Mutex<VecDeque<L>>,
     /// Its thread has ended; nothing more is put.
     closed: AtomicBool,
-    /// Nobody takes any more.
+    /// The taker has ended.
     ended: AtomicBool,
 }
 

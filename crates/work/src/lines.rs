@@ -16,7 +16,7 @@
 //! - Q3: the first gives up its place when it is answered, at the latest when it is dropped. Work that has
 //!   been first for [`FIRST_NS`] while others wait is first no more: it may never end, and the next one races
 //!   with it.
-//! - Q4: a line nobody waits in ends with its first.
+//! - Q4: a line in which no work waits ends with its first.
 //! - Q5: work that waited is told for how long, and which work was first when it came.
 //! - Q6: where there is no line, asking costs one load; else O(1), and O(n) for a first key of n bytes.
 

@@ -502,7 +502,7 @@ fn lock(dir: &Path) -> Result<File, String> {
     }
 }
 
-/// A log that never got its base is nobody's (A1).
+/// Puts aside a log that never got its base (A1).
 fn put_unfinished_aside(dir: &Path) -> Result<(), String> {
     if dir.join(UNFINISHED).exists() {
         log::warn!(

@@ -500,7 +500,7 @@ fn value_digest(value: &Value) -> Digest {
     }
 }
 
-/// The digest of a stream: its entries in order, its numbers, and what is pending for whom.
+/// The digest of a stream: its entries in order, its numbers, and the pending entries of its consumers.
 fn stream_digest(stream: &value::Stream) -> Digest {
     let id = |id: StreamId| [id.ms.to_le_bytes(), id.seq.to_le_bytes()].concat();
     let facts = [stream.last_id(), stream.max_deleted_id()].map(id).concat();
