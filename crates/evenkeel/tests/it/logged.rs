@@ -231,12 +231,13 @@ fn under_always_a_reply_waits_for_the_disk_and_nobody_else_does() {
     other.expect_reply(":1");
     // All that tell of waits say for what.
     let waits = free.call("EVENKEEL WAITS");
-    assert!(waits.contains("\"log\""), "{waits}");
+    assert!(waits.contains("\"log\"") && waits.contains("\"aof-fsync-always\""), "{waits}");
     let id = reader.call("CLIENT ID");
     let why = free.call(&format!("EVENKEEL WHY {}", id.trim_start_matches(':')));
     assert!(why.contains("\"waited-for-log\""), "{why}");
     let slow = free.call("SLOWLOG WHY");
     assert!(slow.contains("for the disk of the append-only log"), "{slow}");
+    assert!(slow.contains("behind the disk of the append-only log, aof-fsync-always, "), "{slow}");
 }
 
 /// A client that is told of `appendfsync always` relies on it, although the log's thread has not heard of it.
