@@ -324,6 +324,14 @@ impl Conn {
         !(listed || ends || speaks) && alone && idle && self.large.is_none() && self.held.is_none()
     }
 
+    /// Whether no request of its client waits for this server: neither in the socket, nor received, nor for its
+    /// reply. Cost: a system call if nothing was received.
+    pub(crate) fn asks_nothing(&self) -> bool {
+        let coming = self.queued || self.ready || self.bulky || self.among > 0 || self.arrears > 0;
+        let waits = coming || self.has_work() || self.gated_since_ns.is_some();
+        self.session.closing || !waits && !self.socket.has_unread()
+    }
+
     /// Whether it waits for something that is delivered to this loop.
     pub(crate) fn is_elsewhere(&self) -> bool {
         self.state != State::Running || self.doomed

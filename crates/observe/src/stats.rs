@@ -97,12 +97,13 @@ pub enum Phase {
     Reclaim,
     Messages,
     Pause,
+    Log,
     /// Time in which a thread with long work did not run, since the system ran something else.
     Os,
 }
 
 /// The phases and their names.
-pub const PHASES: [(Phase, &str); 14] = [
+pub const PHASES: [(Phase, &str); 15] = [
     (Phase::Loop, "waited-for-loop"),
     (Phase::Lock, "waited-for-lock"),
     (Phase::Guard, "waited-for-commit"),
@@ -116,6 +117,7 @@ pub const PHASES: [(Phase, &str); 14] = [
     (Phase::Reclaim, "waited-for-reclaim"),
     (Phase::Messages, "waited-for-messages"),
     (Phase::Pause, "waited-for-pause"),
+    (Phase::Log, "waited-for-log"),
     (Phase::Os, "descheduled"),
 ];
 

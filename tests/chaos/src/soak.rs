@@ -249,6 +249,11 @@ pub fn run(options: &Options) -> Result<Vec<String>, String> {
         let log = server.log();
         let said = log.lines().filter(|line| is_told(line));
         said.take(12).for_each(|line| println!("  {line}"));
+        let kept = std::env::temp_dir().join(format!("evenkeel-soak-{}.log", std::process::id()));
+        match std::fs::write(&kept, &log) {
+            Ok(()) => println!("soak: the server's whole log is kept in {}", kept.display()),
+            Err(e) => println!("soak: the server's log could not be kept: {e}"),
+        }
     }
     Ok(failures)
 }

@@ -231,12 +231,13 @@ fn under_always_a_reply_waits_for_the_disk_and_nobody_else_does() {
     other.expect_reply(":1");
     // All that tell of waits say for what.
     let waits = free.call("EVENKEEL WAITS");
-    assert!(waits.contains("\"log\""), "{waits}");
+    assert!(waits.contains("\"log\"") && waits.contains("\"aof-fsync-always\""), "{waits}");
     let id = reader.call("CLIENT ID");
     let why = free.call(&format!("EVENKEEL WHY {}", id.trim_start_matches(':')));
     assert!(why.contains("\"waited-for-log\""), "{why}");
     let slow = free.call("SLOWLOG WHY");
     assert!(slow.contains("for the disk of the append-only log"), "{slow}");
+    assert!(slow.contains("behind the disk of the append-only log, aof-fsync-always, "), "{slow}");
 }
 
 /// A client that is told of `appendfsync always` relies on it, although the log's thread has not heard of it.
@@ -273,6 +274,37 @@ fn always_holds_from_the_moment_it_is_set() {
     free.expect("DEBUG POINT log-rotate OFF", "+OK");
     writer.expect_reply("+OK");
     reader.expect("GET k", "\"3\"");
+}
+
+/// Above `log-pending-soft` writes wait, reads do not, and all that tell of waits say for what.
+#[test]
+fn writes_wait_for_a_log_that_falls_behind() {
+    if foreign() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let options =
+        ["--appendonly", "yes", "--appendfsync", "no", "--log-stuck", "600", "--log-pending-soft", "1mb"];
+    let server = start_in(folder.path(), &options);
+    let (mut client, mut other) = (ready(&server), server.client());
+    client.expect("DEBUG POINT log-rotate HOLD 1", "+OK");
+    client.expect("BGREWRITEAOF", "+Background append only file rewriting started");
+    until("the log's thread is held", || client.call("DEBUG POINT log-rotate") == ":1");
+    let value = "x".repeat(100_000);
+    let held = (0..1000).any(|n| {
+        client.send(crate::support::encode_line(&format!("SET k{n} {value}")));
+        client.reply_within(SILENCE * 10).is_none()
+    });
+    assert!(held, "all writes are taken");
+    other.expect("STRLEN k0", ":100000");
+    other.expect("PING", "+PONG");
+    other.expect("DEBUG POINT log-rotate OFF", "+OK");
+    client.expect_reply("+OK");
+    let id = client.call("CLIENT ID");
+    let why = other.call(&format!("EVENKEEL WHY {}", id.trim_start_matches(':')));
+    assert!(why.contains("\"waited-for-log\"") && !why.contains("reclaim"), "{why}");
+    let phases = other.call("EVENKEEL PHASES");
+    assert!(phases.contains("waited-for-log"), "{phases}");
 }
 
 /// A file that may not grow stands for a full disk.

@@ -10,6 +10,7 @@ use super::{Durability, saving, trouble};
 use crate::mail::Mail;
 use crate::{Local, Server};
 use observe::info::Aof;
+use observe::waits::disk::DiskCall;
 use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -75,6 +76,7 @@ impl Durability {
     /// Notes a delay of the disk for LATENCY. `name`: Redis's name of the event.
     pub fn note_latency(&self, server: &Server, name: &'static str, ns: u64) {
         let (now_s, ms) = (stdx::clock::wall_ms() / 1000, ns / 1_000_000);
+        server.observe.waits.disk.note(DiskCall { name, ns, ended_ns: stdx::clock::mono_ns() });
         server.observe.stats.events.add(name, now_s, ms, server.config.live.latency_threshold_ms.get());
     }
 

@@ -4,6 +4,9 @@
 //! Some connections are checked ten times a second. A connection over its soft `client-output-buffer-limit`
 //! is cut off when its time is up, even if nothing else happens to it. What streamed replies keep alive is
 //! reported to `work::snapshots`, which knows the limits. Clients idle for longer than `timeout` are closed.
+//!
+//! - I1: a client waits, and is not idle, while one of its requests waits to be read, to run or to be answered:
+//!   a late server never closes it.
 
 use super::{EventLoop, LOOKS, State};
 use exec::snapshots::Streamed;
@@ -90,6 +93,7 @@ impl EventLoop {
         }
     }
 
+    /// Closes a client that has asked nothing for too long (I1).
     pub(super) fn close_if_idle(&mut self, slot: usize) {
         let Some(conn) = self.conns[slot].as_ref() else { return };
         let live = &self.server.config.live;
@@ -99,8 +103,9 @@ impl EventLoop {
         };
         let (idle_ms, limit_ms) =
             (self.local.log.now_ms.saturating_sub(since_ms), (limit.get() as u64).saturating_mul(1000));
-        if limit_ms > 0 && idle_ms > limit_ms && conn.state == State::Running && conn.session.subs.is_empty()
-        {
+        let waits = conn.state != State::Running || !conn.session.subs.is_empty();
+        // The socket is asked last: that costs a system call.
+        if limit_ms > 0 && idle_ms > limit_ms && !waits && conn.asks_nothing() {
             self.doom(slot);
         }
     }

@@ -340,6 +340,37 @@ mod tests {
         assert!(pair.event_loop.conns[0].as_ref().is_none_or(|conn| conn.doomed));
     }
 
+    /// A request that waits for a late server does not count as the client's silence.
+    #[test]
+    fn a_client_whose_request_waits_is_not_idle() {
+        let mut pair = Pair::new();
+        pair.event_loop.server.config.live.timeout_s.set(1);
+        let (mut far, near) = UnixStream::pair().unwrap();
+        let looks = |pair: &mut Pair, conn: fn(&mut Conn)| {
+            let silent = pair.event_loop.conns[0].as_mut().unwrap();
+            silent.session.info.last_ms.store(0, Ordering::Relaxed);
+            conn(silent);
+            pair.event_loop.close_if_idle(0);
+            pair.event_loop.conns[0].as_ref().is_none_or(|conn| conn.doomed)
+        };
+        pair.event_loop.conns[0].as_mut().unwrap().socket = Socket::unix(near).unwrap();
+        // Received, and not run yet: it was held until now.
+        assert!(!looks(&mut pair, |conn| conn.keep(b"PING\r\n")));
+        pair.event_loop.queue(0);
+        (0..10).for_each(|_| pair.turn());
+        assert_eq!(pair.said(0), "+PONG\r\n");
+        // Reported by the transport, and not served yet.
+        assert!(!looks(&mut pair, |conn| conn.ready = true));
+        assert!(!looks(&mut pair, |conn| (conn.ready, conn.among) = (false, 1)));
+        assert!(!looks(&mut pair, |conn| (conn.among, conn.arrears) = (0, 1)));
+        // Run, and not answered, because its effect is not durable.
+        assert!(!looks(&mut pair, |conn| (conn.arrears, conn.gated_since_ns) = (0, Some(1))));
+        // Still in the socket.
+        io::Write::write_all(&mut far, b"PING\r\n").unwrap();
+        assert!(!looks(&mut pair, |conn| conn.gated_since_ns = None));
+        assert!(looks(&mut pair, |conn| _ = conn.socket.read_into(&mut Vec::new(), 100)));
+    }
+
     #[test]
     fn a_reply_waits_whichever_way_it_takes() {
         let many = format!("MSET{}", " key value".repeat(500));

@@ -22,6 +22,7 @@
 //!
 //! Cost: noting a wait takes some 100 ns under locks that loops hold for that long only.
 
+pub mod disk;
 pub mod neighbours;
 pub mod request;
 pub mod turn;
@@ -176,6 +177,7 @@ impl Culprit {
             }
             (None, What::Os) => format!("what else the machine ran, {us} us, found while {}", self.command),
             (None, What::Unknown) => format!("unknown, {us} us"),
+            (None, What::Log) => format!("the disk of the append-only log, {}, {us} us", self.command),
             (None, What::Race) => format!("the server's own {command}, which wrote what it had read"),
             (None, _) => format!("the server's own {command}, {us} us"),
         }
@@ -246,6 +248,8 @@ pub struct Waits {
     by_what: [Mutex<Sum>; WHATS.len()],
     last_id: AtomicU64,
     pub seen: watchdog::Seen,
+    /// The last calls of the append-only log to its disk.
+    pub disk: disk::DiskCalls,
 }
 
 impl Waits {
@@ -257,6 +261,7 @@ impl Waits {
             by_what: std::array::from_fn(|_| Mutex::default()),
             last_id: AtomicU64::new(0),
             seen: watchdog::Seen::default(),
+            disk: disk::DiskCalls::default(),
         }
     }
 
@@ -429,6 +434,7 @@ mod tests {
             source_ns: ns,
             socket_ns: ns,
             pause_ns: ns,
+            log_ns: ns,
             parked_ns: ns,
             queued_ns: ns,
             snapshot_ns: ns,

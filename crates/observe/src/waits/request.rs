@@ -123,7 +123,7 @@ impl Request {
                 "waited-for-source" => format!("waited {us} us for the database of a source"),
                 "waited-for-pause" => format!("waited {us} us for the end of CLIENT PAUSE"),
                 "waited-for-socket" => format!("waited {us} us until its client took what it was sent"),
-                "waited-for-log" => format!("its reply waited {us} us for the disk of the append-only log"),
+                "waited-for-log" => format!("waited {us} us for the disk of the append-only log"),
                 "parked" => format!("was parked for {us} us"),
                 "waited-for-thread" => format!("waited {us} us for a thread"),
                 "waited-for-snapshot" => format!("waited {us} us for a snapshot"),

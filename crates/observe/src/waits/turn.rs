@@ -547,11 +547,14 @@ impl TurnLog {
                 What::Messages => (Phase::Messages, &mut request.messages_ns),
                 What::Pause => (Phase::Pause, &mut request.pause_ns),
                 What::Thread => (Phase::Queued, &mut request.queued_ns),
+                What::Log => (Phase::Log, &mut request.log_ns),
                 _ => (Phase::Reclaim, &mut request.reclaim_ns),
             };
             *place = ns;
             self.recorder.phase(phase, ns);
-            if matches!(what, What::Pause | What::Thread) {
+            if what == What::Log {
+                request.behind = self.note_disk(observe, client, ns, since_ns);
+            } else if matches!(what, What::Pause | What::Thread) {
                 self.note_nobody(observe, client, (what, ns));
             } else {
                 let culprit = Culprit::of((what, ns), Some(client.clone()), client.command());
@@ -581,12 +584,29 @@ impl TurnLog {
     pub fn waited_for_log(&mut self, observe: &Observe, client: &Arc<ClientInfo>, since_ns: u64) {
         let ns = self.clock_ns.saturating_sub(since_ns);
         if ns >= LOG_NS {
-            self.note_nobody(observe, client, (What::Log, ns));
+            self.recorder.phase(Phase::Log, ns);
+            let behind = self.note_disk(observe, client, ns, since_ns);
             let (command, unix_ms) = (client.command(), self.now_ms);
-            let request = Request { command, unix_ms, log_ns: ns, ..Request::default() };
+            let request = Request { command, unix_ms, log_ns: ns, behind, ..Request::default() };
             observe.stats.logged(self, &observe.config.live, client, &request);
             client.remember(request);
         }
+    }
+
+    /// Notes a wait for the log; returns the longest call to the disk in it.
+    fn note_disk(
+        &mut self,
+        observe: &Observe,
+        client: &Arc<ClientInfo>,
+        ns: u64,
+        since_ns: u64,
+    ) -> Option<Arc<Culprit>> {
+        let Some(call) = observe.waits.disk.longest_since(since_ns) else {
+            self.note_nobody(observe, client, (What::Log, ns));
+            return None;
+        };
+        let culprit = Culprit::of((What::Log, call.ns), None, call.name);
+        Some(self.note_wait(observe, client, (What::Log, ns), Arc::new(culprit)))
     }
 
     /// Notes a wait that has no culprit.
