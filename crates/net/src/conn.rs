@@ -174,6 +174,8 @@ pub(crate) struct Conn {
     /// Unwritten bytes of `behind`; the next field is how many bytes of its first piece are written.
     behind_bytes: usize,
     behind_from: usize,
+    /// The LSN that has to be durable before they leave; 0: none.
+    behind_gate: Lsn,
     /// Bytes of messages written since the last flush.
     pub(crate) told: usize,
     /// The last quantum was used up, or nearly: the next request goes behind those of others.
@@ -261,6 +263,7 @@ impl Conn {
             behind: Queue::default(),
             behind_bytes: 0,
             behind_from: 0,
+            behind_gate: 0,
             told: 0,
             heavy: false,
             outside: true,

@@ -720,7 +720,7 @@ impl EventLoop {
             self.lose(slot);
             return false;
         }
-        if flushed == Flushed::Blocked && self.exceeds_output_limit(slot) {
+        if matches!(flushed, Flushed::Blocked | Flushed::Gated) && self.exceeds_output_limit(slot) {
             return false;
         }
         let Some(conn) = self.conns[slot].as_mut() else { return false };

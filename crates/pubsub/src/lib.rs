@@ -13,6 +13,9 @@
 //! - B4: a fan-out encodes its message once per protocol version; the subscribers share the bytes.
 //! - B5: a message passes patterns for some 10 µs at a time: there may be very many, and each may take long.
 //!   A client that subscribes meanwhile may get the message or not.
+//! - B6: a message may tell of a write, as a reply does. Under `appendfsync always` it waits in its subscriber's
+//!   connection for its publisher's gate. Keyspace events, and messages of scripts, wait for everything before
+//!   them.
 
 #![forbid(unsafe_code)]
 
@@ -27,7 +30,7 @@ pub use notify::wanted_classes;
 
 use config::Config;
 use flood::Flood;
-use keyspace::{Event, Keyspace, To};
+use keyspace::{Event, Keyspace, Lsn, To};
 use message::SHARED;
 use parking_lot::Mutex;
 use std::cell::Cell;
@@ -139,6 +142,11 @@ impl FanOut {
         self.message.payload.len()
     }
 
+    /// The LSN that has to be durable before the message leaves; 0: none.
+    pub fn gate(&self) -> Lsn {
+        self.message.gate
+    }
+
     /// The number of subscribers served so far.
     pub fn delivered(&self) -> u64 {
         self.delivered
@@ -229,6 +237,8 @@ pub struct Passing {
     passage: Passage,
     /// Subscriptions matched so far.
     sent: usize,
+    /// See [`Published::gate`].
+    gate: Lsn,
 }
 
 thread_local! {
@@ -258,7 +268,11 @@ impl Passing {
             make(pubsub, count);
             pubsub.sending.fetch_add(count, Ordering::Relaxed);
             let (channel, payload, pattern) = (self.channel.clone(), self.payload.clone(), pattern.cloned());
-            (pubsub.post)(loop_id, Letter::Publish(Published { kind, channel, pattern, payload, count }));
+            let gate = self.gate;
+            (pubsub.post)(
+                loop_id,
+                Letter::Publish(Published { kind, channel, pattern, payload, count, gate }),
+            );
         }
     }
 }
@@ -389,10 +403,12 @@ impl PubSub {
 
     /// Publishes a message; returns how many subscriptions it matched. `Err`: there are more patterns, or
     /// slow ones, and [`PubSub::pass`] has to go on. O(loops) per matching name, and some 10 µs for patterns.
+    /// `gate`: the LSN of the newest write that the publisher made or saw.
     pub fn publish(
         &self,
         shard: bool,
         channel: &[u8],
+        gate: Lsn,
         payload: impl FnOnce() -> Shared,
     ) -> Result<usize, Box<Passing>> {
         let tables = self.tables.lock();
@@ -404,7 +420,7 @@ impl PubSub {
             return Ok(0);
         }
         let channel: Arc<[u8]> = direct.map_or_else(|| channel.into(), |(name, _)| name.clone());
-        let mut passing = Passing { channel, payload: payload(), direct: None, passage, sent: 0 };
+        let mut passing = Passing { channel, payload: payload(), direct: None, passage, sent: 0, gate };
         if let Some((_, counts)) = direct {
             passing.send(self, if shard { Kind::Shard } else { Kind::Channel }, None, counts);
         }
@@ -441,16 +457,22 @@ impl PubSub {
     /// until it is done, later announcements go there as a whole. So announcements keep their order. A
     /// PUBLISH may overtake them.
     pub fn announce(&self, shard: bool, channel: &[u8], payload: impl FnOnce() -> Shared) {
+        let gate = self.gate_of_all();
         // Pairs with the Release in `advance`: at 0, all letters of earlier announcements have been sent.
         let passing = if self.announced.load(Ordering::Acquire) == 0 {
-            let Err(passing) = self.publish(shard, channel, payload) else { return };
+            let Err(passing) = self.publish(shard, channel, gate, payload) else { return };
             passing
         } else {
             let direct = Some(if shard { Kind::Shard } else { Kind::Channel });
             let (channel, payload) = (channel.into(), payload());
-            Box::new(Passing { channel, payload, direct, passage: Passage::default(), sent: 0 })
+            Box::new(Passing { channel, payload, direct, passage: Passage::default(), sent: 0, gate })
         };
         self.send_announced(Announced::Message(passing));
+    }
+
+    /// The gate of a message that may tell of anything so far; 0: nobody waits for durability.
+    pub fn gate_of_all(&self) -> Lsn {
+        if self.keyspace.gates() { self.keyspace.last_lsn() } else { 0 }
     }
 
     fn send_announced(&self, announced: Announced) {
@@ -468,7 +490,7 @@ impl PubSub {
 
     /// Publishes the events of a key in slices of the first loop, in order with [`PubSub::announce`]. O(1).
     pub fn announce_run(&self, run: keyspace::Run) {
-        self.send_announced(Announced::Run(Box::new(run::Running::new(run))));
+        self.send_announced(Announced::Run(Box::new(run::Running::new(run, self.gate_of_all()))));
     }
 
     /// True if so many deliveries are under way that runs of events should pause.

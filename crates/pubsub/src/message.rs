@@ -1,5 +1,6 @@
 //! A published message, and its encoding for subscribers.
 
+use keyspace::Lsn;
 use resp::{OwnedArgs, Reply};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -28,6 +29,8 @@ pub struct Published {
     pub payload: Shared,
     /// The number of the loop's subscriptions that it matched.
     pub count: usize,
+    /// The message may tell of effects up to this LSN: it leaves when they are durable (B6).
+    pub gate: Lsn,
 }
 
 /// Shared bytes. A clone copies a pointer.
@@ -102,7 +105,7 @@ pub(crate) mod tests {
 
     pub(crate) fn message(count: usize) -> Published {
         let (channel, payload) = (Arc::from(&b"news"[..]), Shared::Own(Arc::from(&b"hello"[..])));
-        Published { kind: Kind::Channel, channel, pattern: None, payload, count }
+        Published { kind: Kind::Channel, channel, pattern: None, payload, count, gate: 0 }
     }
 
     #[test]

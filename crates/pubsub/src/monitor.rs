@@ -80,6 +80,7 @@ impl PubSub {
                     pattern: None,
                     payload: Shared::Own(payload.clone()),
                     count: *n as usize,
+                    gate: 0,
                 }),
             );
         }

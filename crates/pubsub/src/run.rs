@@ -6,7 +6,7 @@ use crate::message::Shared;
 use crate::notify::{keyevent_channel, keyspace_channel};
 use crate::{Passing, PubSub};
 use config::notify;
-use keyspace::{Happening, Run};
+use keyspace::{Happening, Lsn, Run};
 
 /// Messages per step: some 10 µs.
 const MESSAGES: usize = 16;
@@ -18,11 +18,12 @@ pub struct Running {
     done: usize,
     /// The message that still has patterns to pass.
     passing: Option<Box<Passing>>,
+    gate: Lsn,
 }
 
 impl Running {
-    pub(super) fn new(run: Run) -> Running {
-        Running { run, done: 0, passing: None }
+    pub(super) fn new(run: Run, gate: Lsn) -> Running {
+        Running { run, done: 0, passing: None, gate }
     }
 
     /// The memory it takes while it waits, about, in bytes.
@@ -61,11 +62,11 @@ impl Running {
         let published = match self.done % 2 {
             0 if wanted & notify::KEYSPACE != 0 => {
                 let channel = keyspace_channel(db, key);
-                pubsub.publish(false, &channel, || Shared::Own(name.as_bytes().into()))
+                pubsub.publish(false, &channel, self.gate, || Shared::Own(name.as_bytes().into()))
             }
             1 if wanted & notify::KEYEVENT != 0 => {
                 let channel = keyevent_channel(db, name);
-                pubsub.publish(false, channel.as_bytes(), || Shared::Own(key.into()))
+                pubsub.publish(false, channel.as_bytes(), self.gate, || Shared::Own(key.into()))
             }
             _ => return None,
         };

@@ -194,7 +194,10 @@ fn publish(act: &mut Act<'_, '_>, args: Args<'_>, shard: bool) -> Result<Flow, E
         Some(words) if !act.is_pressed() => Shared::Word(words.clone(), 2),
         _ => Shared::Own(args.at(2).into()),
     };
-    let sent = match act.server.pubsub.publish(shard, args.at(1), payload) {
+    // The commit's LSN is not the session's yet.
+    let inside = act.in_multi || act.in_script;
+    let gate = if inside { act.server.pubsub.gate_of_all() } else { act.session.gate };
+    let sent = match act.server.pubsub.publish(shard, args.at(1), gate, payload) {
         Ok(sent) => sent,
         Err(mut passing) if act.is_pressed() => loop {
             if let Some(sent) = act.server.pubsub.pass(&mut passing) {

@@ -42,8 +42,14 @@ impl Conn {
     }
 
     /// Appends a message that is no reply. It goes between replies, never inside one; during a stream it
-    /// waits. True if the connection has to be continued to write it.
-    pub(crate) fn push(&mut self, message: &Encoded, pool: &mut Pool) -> bool {
+    /// waits. It leaves when effects up to `gate` are durable. True if the connection has to be continued to write
+    /// it.
+    pub(crate) fn push(&mut self, message: &Encoded, gate: Lsn, pool: &mut Pool) -> bool {
+        if gate > 0 && self.takes_messages() && matches!(message, Encoded::Short(_)) {
+            self.gates.close(self.out.len(), gate);
+        } else {
+            self.behind_gate = self.behind_gate.max(gate);
+        }
         match message {
             Encoded::Short(bytes) if self.takes_messages() => {
                 if self.out.capacity() == 0 {
@@ -76,6 +82,9 @@ impl Conn {
 
     /// Writes up to [`STREAM_PART`] bytes of the waiting messages.
     pub(super) fn write_behind(&mut self) {
+        if self.behind_gate > 0 {
+            self.gates.close(self.out.len(), self.behind_gate);
+        }
         let until = self.out.len() + STREAM_PART;
         while let Some(piece) = self.behind.front() {
             let room = until.saturating_sub(self.out.len());
@@ -96,7 +105,7 @@ impl Conn {
                 }
             }
         }
-        self.behind = Queue::default();
+        (self.behind, self.behind_gate) = (Queue::default(), 0);
     }
 
     /// Returns its socket. Large buffers are freed on another thread.

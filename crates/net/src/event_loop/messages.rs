@@ -61,7 +61,9 @@ impl EventLoop {
         let Some(&slot) = self.by_id.get(&client) else { return };
         let Some(conn) = self.conns[slot].as_mut() else { return };
         let before = conn.told;
-        let more = conn.push(fan_out.encoded(conn.session.resp3), &mut self.pool);
+        let gate =
+            if fan_out.gate() > 0 && fan_out.gate() > self.server.durable() { fan_out.gate() } else { 0 };
+        let more = conn.push(fan_out.encoded(conn.session.resp3), gate, &mut self.pool);
         self.told += conn.told - before;
         if more {
             self.queue(slot);

@@ -326,6 +326,35 @@ mod tests {
         assert_eq!(pair.said(0), ":3\r\n");
     }
 
+    /// Under `always` a message that tells of a write waits for it, and a message that tells of none does not.
+    #[test]
+    fn messages_wait_for_what_they_tell_of() {
+        let mut pair = Pair::new();
+        pair.set_durable(pair.last());
+        pair.ask(1, "CONFIG SET notify-keyspace-events K$");
+        pair.ask(0, "SUBSCRIBE c __keyspace@0__:k");
+        pair.said(0);
+        pair.ask(1, "PUBLISH c free");
+        assert_eq!(pair.said(0), "*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$4\r\nfree\r\n");
+        pair.said(1);
+        let wide = "x".repeat(20_000);
+        let requests = [
+            "SET k 1".to_owned(),
+            "SET n 1\r\nPUBLISH c told".into(),
+            format!("SET n 1\r\nPUBLISH c {wide}"),
+            "MULTI\r\nSET n 1\r\nPUBLISH c told\r\nEXEC".into(),
+            "EVAL \"redis.call('SET','n',1) redis.call('PUBLISH','c','told')\" 0".into(),
+        ];
+        for words in requests {
+            pair.ask(1, &words);
+            assert_eq!(pair.said(0), "", "{words:.40}");
+            pair.set_durable(pair.last());
+            let said = pair.said(0);
+            assert!(said.starts_with("*3\r\n$7\r\nmessage\r\n"), "{words:.40}: {said:.80}");
+            assert!(said.ends_with("told\r\n") || said.ends_with("set\r\n") || said.len() > wide.len());
+        }
+    }
+
     /// A system that takes not all of what is queued would send the end of a connection before its last
     /// bytes.
     #[test]
