@@ -73,6 +73,50 @@ const TESTS: &[Test] = &[
         write: |out, _| wire::command(out, &[b"LRANGE", b"mylist", b"0", b"99"]),
     },
     Test { name: "mset", prepare: nothing, write: mset },
+    Test {
+        name: "xadd",
+        prepare: nothing,
+        write: |out, _| wire::command(out, &[b"XADD", b"mystream", b"*", b"field", b"xxx"]),
+    },
+    Test {
+        name: "xread",
+        prepare: stream,
+        write: |out, _| {
+            wire::command(out, &[b"XREAD", b"COUNT", b"10", b"STREAMS", b"mystream", b"500-0"]);
+        },
+    },
+    Test {
+        name: "xreadgroup",
+        prepare: grouped_stream,
+        write: |out, _| {
+            let words: [&[u8]; 8] =
+                [b"XREADGROUP", b"GROUP", b"g", b"c", b"COUNT", b"1", b"STREAMS", b"mystream"];
+            wire::header(out, b'*', words.len() + 1);
+            words.iter().for_each(|word| wire::bulk(out, word));
+            wire::bulk(out, b">");
+        },
+    },
+    Test {
+        name: "xack",
+        prepare: read_stream,
+        write: |out, random| {
+            let id = (1 + random.below(KEYSPACE)).to_string();
+            wire::command(out, &[b"XACK", b"mystream", b"g", id.as_bytes()]);
+        },
+    },
+    Test {
+        name: "pfadd",
+        prepare: nothing,
+        write: |out, random| member(out, random, &[b"PFADD", b"myhll"], None),
+    },
+    Test {
+        name: "geoadd",
+        prepare: nothing,
+        write: |out, random| {
+            let place = [random.below(170), random.below(170)].map(|n| (n as i64 - 85).to_string());
+            member(out, random, &[b"GEOADD", b"mygeo", place[0].as_bytes(), place[1].as_bytes()], None);
+        },
+    },
     Test { name: EVAL, prepare: all_keys, write: |out, random| eval(out, random) },
 ];
 
@@ -277,6 +321,31 @@ fn full_list(server: &Server, requests: u64) -> io::Result<()> {
 
 fn hundred_list(server: &Server, _: u64) -> io::Result<()> {
     full_list(server, 1000)
+}
+
+/// A stream of 1,000 entries, with IDs from 1-0 on.
+fn stream(server: &Server, _: u64) -> io::Result<()> {
+    entries(server, 1_000)
+}
+
+fn entries(server: &Server, n: u64) -> io::Result<()> {
+    server.client()?.words("DEL mystream")?;
+    fill::each(server, 1..n + 1, |out, i| {
+        let id = format!("{i}-0");
+        wire::command(out, &[b"XADD", b"mystream", id.as_bytes(), b"field", b"xxx"]);
+    })?;
+    server.client()?.words("XGROUP CREATE mystream g 0").map(|_| ())
+}
+
+/// A stream with an entry for each request to come.
+fn grouped_stream(server: &Server, requests: u64) -> io::Result<()> {
+    entries(server, requests)
+}
+
+/// A stream whose entries a consumer has read.
+fn read_stream(server: &Server, _: u64) -> io::Result<()> {
+    entries(server, KEYSPACE)?;
+    server.client()?.words(&format!("XREADGROUP GROUP g c COUNT {KEYSPACE} STREAMS mystream >")).map(|_| ())
 }
 
 fn keyed(out: &mut Vec<u8>, random: &mut Random, name: &[u8], prefix: &[u8], value: Option<&[u8]>) {

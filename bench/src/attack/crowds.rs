@@ -1,7 +1,7 @@
 //! Many connections: subscribers, idle clients that are listed, arrivals all at once, and a client that stops
 //! reading.
 
-use super::{Attack, Attacker, GIB, LONG, PLAIN, Stage, Style, nothing};
+use super::{Attack, Attacker, GIB, Guard, LONG, PLAIN, Stage, Style, nothing};
 use crate::fill;
 use crate::sys::{self, Epoll, Interest};
 use crate::wire::{self, Scanner, Value};
@@ -31,7 +31,7 @@ pub const ATTACKS: &[Attack] = &[
         setup: |stage| {
             let mut request = Vec::new();
             wire::command(&mut request, &[b"SUBSCRIBE", b"news"]);
-            Ok(Box::new(Crowd::gather(stage, stage.scaled(CROWD), &request)?))
+            gather(stage, stage.scaled(CROWD), &request)
         },
         strike: |_, _| Ok(Box::new(|attacker| attacker.call(&[b"PUBLISH", b"news", &[b'n'; 100]]))),
         ..PLAIN
@@ -91,10 +91,15 @@ const CROWDED: Attack = Attack {
     setup: |stage| {
         let mut request = Vec::new();
         wire::command(&mut request, &[b"CLIENT", b"SETNAME", b"one-of-many"]);
-        Ok(Box::new(Crowd::gather(stage, stage.scaled(CROWD), &request)?))
+        gather(stage, stage.scaled(CROWD), &request)
     },
     ..PLAIN
 };
+
+/// Opens `n` connections that stay; each sends `request` and gets its first reply.
+pub(super) fn gather(stage: &Stage, n: u64, request: &[u8]) -> io::Result<Guard> {
+    Ok(Box::new(Crowd::gather(stage, n, request)?))
+}
 
 /// Connections that stay, and a thread that discards their input.
 struct Crowd {

@@ -18,6 +18,7 @@ mod destroy;
 mod lists;
 mod reads;
 mod scripts;
+mod types;
 
 pub use attacker::{Attacker, Shape, render};
 
@@ -123,6 +124,7 @@ pub fn all() -> impl Iterator<Item = &'static Attack> {
         lists::ATTACKS,
         bits::ATTACKS,
         crowds::ATTACKS,
+        types::ATTACKS,
     ]
     .into_iter()
     .flatten()
