@@ -18,6 +18,8 @@ pub enum Invocation {
     Help,
     /// Lists every directive.
     Directives,
+    /// Write a file with all defaults.
+    Example,
 }
 
 /// Where the configuration comes from, in the order in which it is read.
@@ -39,6 +41,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Str
         Some("-v" | "--version") if args.len() == 1 => return Ok(Invocation::Version),
         Some("-h" | "--help") if args.len() == 1 => return Ok(Invocation::Help),
         Some("--directives") if args.len() == 1 => return Ok(Invocation::Directives),
+        Some("--example-config") if args.len() == 1 => return Ok(Invocation::Example),
         _ => {}
     }
     let mut sources = Sources::default();
@@ -99,6 +102,7 @@ Usage: evenkeel [/path/to/redis.conf] [-] [--directive value ...]
        evenkeel -                    read the configuration from standard input
        evenkeel --check-config ...   read the configuration, report mistakes, and end
        evenkeel --directives         list what can be configured
+       evenkeel --example-config     write a configuration file with all defaults, as comments
        evenkeel -v or --version
        evenkeel -h or --help
        evenkeel load --help          load a CSV, TSV or NDJSON file into a server
@@ -186,6 +190,7 @@ mod tests {
         assert_eq!(parsed("-v"), Ok(Invocation::Version));
         assert_eq!(parsed("--help"), Ok(Invocation::Help));
         assert_eq!(parsed("--directives"), Ok(Invocation::Directives));
+        assert_eq!(parsed("--example-config"), Ok(Invocation::Example));
         assert!(parsed("-x").unwrap_err().contains("unknown option '-x'"));
         assert!(parsed("a.conf b.conf").unwrap_err().contains("unexpected argument"));
         assert!(version().contains(env!("CARGO_PKG_VERSION")));

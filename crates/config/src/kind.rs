@@ -9,8 +9,11 @@
 //!
 //! Error texts are those of Redis 7.0 where it has one.
 
-use super::words;
+use super::{machine, words};
 use std::fmt::Write as _;
+
+/// Percent of the memory that `auto` stands for. The rest is for buffers, the allocator and the kernel.
+pub(super) const AUTO_PERCENT: u64 = 75;
 
 /// The values a directive takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,6 +38,9 @@ pub enum Kind {
         min: i64,
         max: i64,
     },
+    /// Bytes as [`Kind::Memory`], a share of the memory that this process may use (`75%`), or `auto` for
+    /// [`AUTO_PERCENT`] of it. It shows as bytes.
+    MemoryLimit,
     /// Bytes, or a share of maxmemory written `N%`.
     MemoryOrPercent,
     /// One of these words.
@@ -131,6 +137,7 @@ impl Kind {
                 let bytes = parse_memory(&text).ok_or("argument must be a memory value")?;
                 in_range(bytes, min, max, "argument must be between").map(Parsed::Int)
             }
+            Kind::MemoryLimit => parse_memory_limit(&text, machine::memory_bytes).map(Parsed::Int),
             Kind::MemoryOrPercent => parse_memory_or_percent(&text),
             Kind::Choice(names) => position(names, &text).map(Parsed::Choice).ok_or_else(|| one_of(names)),
             Kind::Notify => notify_flags(arg).map(Parsed::Mask).ok_or_else(|| NOTIFY_ERROR.into()),
@@ -195,7 +202,9 @@ impl Kind {
             Kind::Text if shown.is_empty() && default.is_empty() => Vec::new(),
             Kind::ReplicaOf if shown.is_empty() => Vec::new(),
             Kind::Text | Kind::Notify => vec![words::quote(shown)],
-            Kind::Memory { .. } => vec![memory_with_unit(text.parse().unwrap_or(0)).into_bytes()],
+            Kind::Memory { .. } | Kind::MemoryLimit => {
+                vec![memory_with_unit(text.parse().unwrap_or(0)).into_bytes()]
+            }
             Kind::OutputLimits => limit_lines(&text, &String::from_utf8_lossy(default)),
             Kind::SavePoints if !shown.is_empty() => {
                 let words: Vec<&str> = text.split(' ').collect();
@@ -250,6 +259,18 @@ pub fn parse_memory(text: &str) -> Option<i64> {
         _ => return None,
     };
     text[..digits].parse::<i64>().ok()?.checked_mul(unit)
+}
+
+/// Parses a [`Kind::MemoryLimit`]; `available` tells how much memory there is.
+fn parse_memory_limit(text: &str, available: impl FnOnce() -> Option<u64>) -> Result<i64, String> {
+    let share = match text.strip_suffix('%') {
+        Some(share) => share.parse().ok().filter(|share| (1..=100).contains(share)),
+        None if text.eq_ignore_ascii_case("auto") => Some(AUTO_PERCENT),
+        None => return parse_memory(text).ok_or_else(|| "argument must be a memory value".into()),
+    };
+    let share = share.ok_or("the share of the memory must be between 1% and 100%")?;
+    let bytes = available().ok_or("it is not known how much memory this machine has; name the bytes")?;
+    i64::try_from(u128::from(bytes) * u128::from(share) / 100).map_err(|_| "too much memory".into())
 }
 
 fn parse_memory_or_percent(text: &str) -> Result<Parsed, String> {
@@ -457,6 +478,23 @@ mod tests {
         let args = words::split(line.as_bytes()).unwrap();
         let args = if args.is_empty() { vec![Vec::new()] } else { args };
         kind.parse(&args, now.as_bytes()).map(|v| String::from_utf8(kind.shown(&v)).unwrap())
+    }
+
+    #[test]
+    fn a_limit_of_memory_may_be_a_share_of_what_there_is() {
+        let limit = |text: &str, bytes| parse_memory_limit(text, || bytes);
+        assert_eq!(limit("3mb", None), Ok(3 << 20));
+        assert_eq!(limit("75%", Some(1000)), Ok(750));
+        assert_eq!(limit("100%", Some(1000)), Ok(1000));
+        assert_eq!(limit("AUTO", Some(1000)), Ok(750));
+        for text in ["0%", "101%", "-1%", "%", "x%", "1.5%"] {
+            assert!(limit(text, Some(1000)).is_err_and(|why| why.contains("between 1% and 100%")), "{text}");
+        }
+        assert!(limit("50%", None).is_err_and(|why| why.contains("not known")));
+        assert!(limit("half", Some(1000)).is_err_and(|why| why.contains("memory value")));
+        let kind = Kind::MemoryLimit;
+        let parsed = kind.parse(&[b"auto".to_vec()], b"0").unwrap();
+        assert_eq!(kind.parse(&[kind.shown(&parsed)], b"0"), Ok(parsed));
     }
 
     #[test]

@@ -19,15 +19,18 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod handbook;
 mod kind;
 mod live;
 mod load;
+mod machine;
 mod rewrite;
 mod rows;
 mod table;
 mod words;
 
 pub use args::{HELP, Invocation, Sources, directives, parse, version};
+pub use handbook::{handbook, sample};
 pub use kind::{Kind, Parsed, notify};
 pub use live::{Access, Live, Number, OutputLimit, Switch, Text};
 pub use load::{LoadError, Mistake, Place};

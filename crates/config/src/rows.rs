@@ -33,6 +33,7 @@ const APPENDFSYNC: &[&str] = &["everysec", "always", "no"];
 
 const NO_REPLICAS: &str = "there are no replicas yet";
 const NO_CLUSTER: &str = "there is no cluster yet";
+const NO_RDMA: &str = "there are no RDMA connections";
 const NO_TLS: &str = "TLS is off";
 const OWN_COUNT: &str = "uses of keys are counted over periods that adapt to the rate of new keys";
 const NEVER_INLINE: &str = "large values are always freed in the background";
@@ -121,6 +122,16 @@ const NETWORK: &[Directive] = &[
         .startup()
         .only(&["no"], "multipath TCP is not supported")
         .doc("Listen with multipath TCP."),
+    special("rdma-bind", Words, "").startup().only(&[""], NO_RDMA).doc("Addresses to listen on by RDMA."),
+    int("rdma-port", 0, 65535, "0").startup().only(&["0"], NO_RDMA).doc("Port to listen on by RDMA."),
+    int("rdma-rx-size", 65536, 16 * MB, "1048576")
+        .startup()
+        .accepted(NO_RDMA)
+        .doc("Buffer of an RDMA connection."),
+    int("rdma-completion-vector", -1, 1024, "-1")
+        .startup()
+        .accepted(NO_RDMA)
+        .doc("Queue of an RDMA connection."),
 ];
 
 const GENERAL: &[Directive] = &[
@@ -329,9 +340,10 @@ const LIMITS: &[Directive] = &[
 ];
 
 const MEMORY: &[Directive] = &[
-    memory("maxmemory", 0, "0")
+    special("maxmemory", Kind::MemoryLimit, "0")
+        .unit("bytes")
         .live(|l, v| l.maxmemory_bytes.set(v.int()))
-        .doc("Memory the server may use; 0 is no limit."),
+        .doc("Memory the server may use: bytes, a share of the container's or machine's memory (75%), or auto for 75%; 0 is no limit."),
     choice("maxmemory-policy", POLICIES, "noeviction")
         .live(|l, v| l.maxmemory_policy.set(v.int()))
         .doc("Which keys are evicted when memory is full."),
@@ -829,6 +841,22 @@ const CLUSTER: &[Directive] = &[
         .accepted(NO_CLUSTER)
         .doc("How nodes are named to clients."),
     flag("cluster-slot-stats-enabled", "no").accepted(NO_CLUSTER).doc("Keep figures by slot."),
+    int("cluster-announce-client-port", 0, 65535, "0").accepted(NO_CLUSTER).doc("Port to tell clients."),
+    int("cluster-announce-client-tls-port", 0, 65535, "0")
+        .accepted(NO_CLUSTER)
+        .doc("TLS port to tell clients."),
+    choice("cluster-config-save-behavior", &["sync", "best-effort"], "sync")
+        .accepted(NO_CLUSTER)
+        .doc("What a node does that cannot save its file."),
+    int("cluster-slot-migration-log-max-len", 0, LONG, "1000")
+        .accepted(NO_CLUSTER)
+        .doc("Migrations of slots to remember."),
+    int("cluster-compatibility-sample-ratio", 0, 100, "0")
+        .accepted(NO_CLUSTER)
+        .doc("Share of commands looked at for use in a cluster."),
+    memory("slot-migration-max-failover-repl-bytes", -1, "0")
+        .accepted(NO_CLUSTER)
+        .doc("Bytes that may be missing when a slot changes its node."),
 ];
 
 const TLS: &[Directive] = &[

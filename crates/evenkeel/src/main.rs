@@ -54,6 +54,7 @@ fn main() -> ExitCode {
         Ok(Invocation::Version) => say(&format!("{}\n", config::version())),
         Ok(Invocation::Help) => say(config::HELP),
         Ok(Invocation::Directives) => say(&config::directives()),
+        Ok(Invocation::Example) => say(&config::sample()),
         Ok(Invocation::Check(sources)) => check(&sources),
         Ok(Invocation::Serve(sources)) => start(&sources, &args),
         Err(mistake) => Err(mistake),
