@@ -11,6 +11,8 @@ pub enum ProtocolError {
     ExpectedDollar(u8),
     InvalidBulkLength,
     UnauthenticatedBulkLength,
+    /// A bulk is not followed by CR LF (Valkey 9).
+    InvalidTerminator,
     TooBigBulkCount,
     TooBigInline,
     UnbalancedQuotes,
@@ -28,6 +30,7 @@ impl ProtocolError {
             ProtocolError::ExpectedDollar(_) => "expected $ but got something else",
             ProtocolError::InvalidBulkLength => "invalid bulk length",
             ProtocolError::UnauthenticatedBulkLength => "unauthenticated bulk length",
+            ProtocolError::InvalidTerminator => "invalid CRLF in request",
             ProtocolError::TooBigBulkCount => "too big bulk count string",
             ProtocolError::TooBigInline => "too big inline request",
             ProtocolError::UnbalancedQuotes => "unbalanced quotes in request",

@@ -14,9 +14,12 @@
 //! the caller drops `used` bytes. Words of inline commands may contain escapes, so they are copied to a
 //! buffer of the parser.
 //!
-//! It is as lenient as Redis: the byte after a header's CR and the two bytes after a bulk are skipped unseen.
-//! It is stricter in one point: a header or inline line over 64 KB is refused even if it arrived whole (R2).
-//! Redis's answer depends on how the bytes were cut.
+//! It is as lenient as Redis: the byte after a header's CR is skipped unseen. It is stricter in two points:
+//!
+//! - A bulk that does not end with CR LF is refused, as in Valkey 9: its length was wrong, and what follows could
+//!   be taken for a command.
+//! - A header or inline line over 64 KB is refused even if it arrived whole (R2). Redis's answer depends on how
+//!   the bytes were cut.
 
 use crate::{Args, ProtocolError, Span, inline};
 
@@ -197,6 +200,9 @@ impl Parser {
             if buf.len() < end + 2 {
                 self.bulk = Some(len);
                 return Ok(Parsed::More { need: end + 2 - buf.len() });
+            }
+            if buf[end..end + 2] != *b"\r\n" {
+                return Err(ProtocolError::InvalidTerminator);
             }
             if self.spans.len() == self.spans.capacity() {
                 // Room for as many again as have come: an announced word may never come. With very many words

@@ -83,6 +83,7 @@ fn each_mistake_of_the_protocol_has_its_text_and_ends_the_connection() {
         ("*1\r\n$536870913\r\n".to_owned(), "-ERR Protocol error: invalid bulk length"),
         ("*1\r\n:4\r\n".to_owned(), "-ERR Protocol error: expected '$', got ':'"),
         ("*1\r\nPING\r\n".to_owned(), "-ERR Protocol error: expected '$', got 'P'"),
+        ("*1\r\n$4\r\nPINGxx".to_owned(), "-ERR Protocol error: invalid CRLF in request"),
         ("SET k \"open\r\n".to_owned(), "-ERR Protocol error: unbalanced quotes in request"),
         ("SET k 'a'b\r\n".to_owned(), "-ERR Protocol error: unbalanced quotes in request"),
         (long(""), "-ERR Protocol error: too big inline request"),
