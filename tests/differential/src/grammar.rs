@@ -135,6 +135,7 @@ pub fn groups() -> Vec<Group> {
         group!("serialized"),
         group!("sets"),
         group!("zsets"),
+        group!("geo"),
         group!("sort"),
         group!("transactions"),
         group!("scripts"),
