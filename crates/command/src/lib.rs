@@ -17,6 +17,7 @@ mod error;
 pub mod facts;
 mod flow;
 mod generic;
+mod geo;
 mod hash;
 #[cfg(test)]
 mod hostile;

@@ -110,6 +110,13 @@ pub enum Begin {
         word: &'static str,
         options: OptionWords,
     },
+    /// The keys follow the last option of all that `options` names, if it is this one. COMMAND INFO tells clients to
+    /// search for the word from argument `shown` on.
+    LastOf {
+        word: &'static str,
+        shown: i32,
+        options: OptionWords,
+    },
     Unknown,
 }
 
@@ -142,6 +149,11 @@ impl OptionWords {
         });
         let place = if last { found.last() } else { found.next() };
         place.map(|(at, _)| at)
+    }
+
+    /// The position of the last option that takes words, all of which are present. O(words).
+    fn last(self, args: Args<'_>) -> Option<usize> {
+        self.places(args).filter(|(at, takes)| *takes > 0 && at + takes < args.len()).last().map(|(at, _)| at)
     }
 
     /// Whether the arguments are only these options, each with all its words. O(words).
@@ -459,6 +471,10 @@ impl KeySpec {
             Begin::Last { word, options } => match options.find(args, word, true) {
                 Some(at) => at + 1,
                 None => return true,
+            },
+            Begin::LastOf { word, options, .. } => match options.last(args) {
+                Some(at) if args.at(at).eq_ignore_ascii_case(word.as_bytes()) => at + 1,
+                _ => return true,
             },
             Begin::Unknown => return true,
         };

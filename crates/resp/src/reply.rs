@@ -203,6 +203,14 @@ impl Reply {
         self.buf.extend_from_slice(b"\r\n");
     }
 
+    /// A double in digits of the caller's choice. (RESP2: a bulk.)
+    pub fn double_text(&mut self, digits: &str) {
+        match self.resp3 {
+            true => self.line(b',', digits.as_bytes()),
+            false => self.bulk(digits.as_bytes()),
+        }
+    }
+
     /// A boolean. (RESP2: 1 or 0.)
     pub fn bool(&mut self, value: bool) {
         self.buf.extend_from_slice(match (self.resp3, value) {

@@ -136,6 +136,7 @@ pub fn groups() -> Vec<Group> {
         group!("sets"),
         group!("zsets"),
         group!("streams"),
+        group!("geo"),
         group!("sort"),
         group!("transactions"),
         group!("scripts"),

@@ -25,6 +25,17 @@ pub fn generate(word: &str, rng: &mut Rng) -> Option<Vec<u8>> {
         "group" => format!("g{}", rng.below(3)).into_bytes(),
         "consumer" => format!("c{}", rng.below(4)).into_bytes(),
         "lexset" => lex_key(rng),
+        "geo" => geo_key(rng),
+        "cell" => rare(rng, 5, &["inf", "-inf", "-5", "1e300", "x", "4503599627370496"])
+            .unwrap_or_else(|| (rng.next() >> 12).to_string().into_bytes()),
+        "lon" => degrees(rng, 12, 17, &["180", "-180", "181", "-180.1", "0", "x", "", "nan", "1e300"], 180),
+        "lat" => degrees(rng, 35, 39, &["85.05112878", "-85.05112878", "85.06", "-90", "0", "x", "inf"], 85),
+        "nearlon" => format!("1{}.{:06}", rng.integer(2, 7), rng.below(1_000_000)).into_bytes(),
+        "nearlat" => format!("3{}.{:06}", rng.integer(5, 9), rng.below(1_000_000)).into_bytes(),
+        "radius" => radius(rng),
+        "unit" => rare(rng, 4, &["", "cm", "k"]).unwrap_or_else(|| {
+            rng.pick(&["m", "km", "km", "km", "ft", "mi", "KM", "Mi"]).as_bytes().to_vec()
+        }),
         "newkey" => format!("n{}", rng.below(4)).into_bytes(),
         "val" => value(rng),
         "short" => format!("v{}", rng.below(6)).into_bytes(),
@@ -84,6 +95,23 @@ fn typed_key(rng: &mut Rng, kind: char) -> Vec<u8> {
     if rng.percent(8) { any_key(rng) } else { format!("{kind}{}", rng.below(5)).into_bytes() }
 }
 
+/// A longitude or latitude: mostly in a small part of the earth, at times anywhere, seldom at an edge or wrong. Few
+/// are equal, as members at the same distance have no order among them.
+fn degrees(rng: &mut Rng, low: i64, high: i64, odd: &[&str], all: i64) -> Vec<u8> {
+    rare(rng, 2, odd).unwrap_or_else(|| {
+        let (low, high) = if rng.percent(25) { (1 - all, all - 1) } else { (low, high) };
+        format!("{}.{:06}", rng.integer(low, high), rng.below(1_000_000)).into_bytes()
+    })
+}
+
+fn radius(rng: &mut Rng) -> Vec<u8> {
+    rare(rng, 4, &["0", "-1", "x", "", "inf", "nan", "1e6"]).unwrap_or_else(|| match rng.below(4) {
+        0 => rng.below(50_000).to_string().into_bytes(),
+        1 => format!("{}.{}", rng.below(20), rng.below(1000)).into_bytes(),
+        _ => rng.below(700).to_string().into_bytes(),
+    })
+}
+
 /// A sorted set whose scores are all equal, as lexicographic commands promise nothing for others. `y0` never
 /// exists; `y1`, if it exists, is a string.
 fn lex_key(rng: &mut Rng) -> Vec<u8> {
@@ -116,6 +144,12 @@ fn stream_bound(rng: &mut Rng) -> Vec<u8> {
         6 => [b"(", &stream_id(rng)[..]].concat(),
         _ => stream_id(rng),
     }
+}
+
+/// A sorted set of places, few of which are equal, as their order among each other is not promised. `s0` and `l0` are
+/// of other types.
+fn geo_key(rng: &mut Rng) -> Vec<u8> {
+    rare(rng, 5, &["s0", "l0", "missing"]).unwrap_or_else(|| format!("g{}", rng.below(5)).into_bytes())
 }
 
 fn rare(rng: &mut Rng, percent: usize, odd: &[&str]) -> Option<Vec<u8>> {

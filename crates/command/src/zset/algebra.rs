@@ -106,14 +106,28 @@ fn card_steps(view: &View<'_>, args: Args<'_>) -> usize {
 }
 
 /// Charges work in portions.
-struct Meter<'b, 'a> {
+pub(crate) struct Meter<'b, 'a> {
     budget: &'b mut Budget<'a>,
     steps: usize,
 }
 
-impl Meter<'_, '_> {
+impl<'b, 'a> Meter<'b, 'a> {
+    pub(crate) fn new(budget: &'b mut Budget<'a>) -> Meter<'b, 'a> {
+        Meter { budget, steps: 0 }
+    }
+
+    /// Takes memory for bytes that the run collects. Errors: out of work memory.
+    pub(crate) fn take(&mut self, bytes: usize) -> Result<(), Error> {
+        self.budget.take(bytes)
+    }
+
+    /// Charges the rest.
+    pub(crate) fn end(&mut self) -> Result<(), Error> {
+        self.budget.charge(std::mem::take(&mut self.steps))
+    }
+
     #[inline]
-    fn charge(&mut self, steps: usize) -> Result<(), Error> {
+    pub(crate) fn charge(&mut self, steps: usize) -> Result<(), Error> {
         self.steps += steps;
         if self.steps < 256 {
             return Ok(());
@@ -315,7 +329,7 @@ impl<'v> Query<'v> {
         if let Some(set) = self.unchanged(op) {
             return Ok(Found::Unchanged(set));
         }
-        let mut meter = Meter { budget, steps: 0 };
+        let mut meter = Meter::new(budget);
         let mut items = match op {
             Op::Union => self.union(&mut meter)?,
             Op::Inter | Op::Card => self.inter(&mut meter)?,
@@ -557,7 +571,7 @@ fn zintercard(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let count = if let [(only, _)] = &query.sources[..] {
         only.len().min(limit)
     } else {
-        let (mut count, mut meter) = (0, Meter { budget: &mut cx.budget, steps: 0 });
+        let (mut count, mut meter) = (0, Meter::new(&mut cx.budget));
         query.each_common(&mut meter, &mut |_, _| {
             count += 1;
             if count >= limit { Break(()) } else { Continue(()) }

@@ -76,12 +76,12 @@ pub(crate) static COMMANDS: &[Command] =
 
 /// The options of ZADD.
 #[derive(Clone, Copy, Default)]
-struct Options {
-    nx: bool,
-    xx: bool,
+pub(crate) struct Options {
+    pub nx: bool,
+    pub xx: bool,
     gt: bool,
     lt: bool,
-    ch: bool,
+    pub ch: bool,
     incr: bool,
 }
 
@@ -167,17 +167,18 @@ fn zadd(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if options.incr {
         return increment(cx, args.at(1), options, scores[0], pairs.at(1));
     }
-    add(cx, args.at(1), options, scores, pairs)
+    add(cx, args.at(1), options, scores, |i| pairs.at(2 * i + 1))
 }
 
-fn add(
+/// Adds members, the i-th with the i-th score, and answers the number of new (CH: new or changed) ones.
+pub(crate) fn add<'a>(
     cx: &mut Cx<'_, '_>,
     key: &[u8],
     options: Options,
     scores: &[f64],
-    pairs: Args<'_>,
+    member: impl Fn(usize) -> &'a [u8],
 ) -> Result<(), Error> {
-    let each = || scores.iter().enumerate().map(|(i, score)| (score, pairs.at(2 * i + 1)));
+    let each = || scores.iter().enumerate().map(|(i, score)| (score, member(i)));
     if options.any_condition() {
         // The key is not touched if nothing will change.
         let admitted = match cx.view.zset(key)? {

@@ -184,7 +184,7 @@ fn is_packed(len: usize, member: &[u8]) -> bool {
 
 /// Builds a set of `len` members in order. A listpack has no negative zero, so a set that Redis would keep in
 /// one has none either.
-fn build<'a>(len: usize, sorted: impl Iterator<Item = (&'a [u8], f64)>) -> ZSet {
+pub(crate) fn build<'a>(len: usize, sorted: impl Iterator<Item = (&'a [u8], f64)>) -> ZSet {
     if !is_packed(len, b"") {
         return ZSet::from_sorted(sorted);
     }

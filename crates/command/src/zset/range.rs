@@ -296,7 +296,7 @@ fn zrangestore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 }
 
 /// Puts a result under a key and answers its number of members. An empty result removes the key.
-pub(super) fn store(cx: &mut Cx<'_, '_>, key: &[u8], result: ZSet, event: &'static str) {
+pub(crate) fn store(cx: &mut Cx<'_, '_>, key: &[u8], result: ZSet, event: &'static str) {
     cx.out.int(result.len() as i64);
     if !result.is_empty() {
         cx.view.put(key, Value::ZSet(result), None);

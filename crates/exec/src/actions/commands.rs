@@ -158,7 +158,7 @@ fn key_spec(out: &mut Reply, spec: &KeySpec) {
     out.bulk(b"begin_search");
     match spec.begin {
         Begin::Index(at) => part(out, "index", &[("index", at as i64)]),
-        Begin::Keyword { word, shown, .. } => {
+        Begin::Keyword { word, shown, .. } | Begin::LastOf { word, shown, .. } => {
             out.map(2);
             pair(out, "type", "keyword");
             out.bulk(b"spec");
