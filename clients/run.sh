@@ -7,7 +7,7 @@ set -u
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
 cache=$root/.cache/clients
-all=(ioredis node-redis redis-py celery go-redis jedis schemathesis)
+all=(ioredis node-redis redis-py celery bullmq rq go-redis jedis schemathesis)
 mkdir -p "$cache"
 export EVENKEEL_HOST=${EVENKEEL_HOST:-127.0.0.1}
 server_pid=
@@ -58,6 +58,7 @@ start_server() {
 node_client() { (cd "$here/$1" && { [ -e node_modules ] || npm ci --silent; } && node cases.js); }
 run_ioredis() { node_client ioredis; }
 run_node-redis() { node_client node-redis; }
+run_bullmq() { node_client bullmq; }
 
 python_client() {
     local venv=$cache/$1-venv
@@ -70,6 +71,7 @@ python_client() {
 }
 run_redis-py() { python_client redis-py; }
 run_celery() { python_client celery; }
+run_rq() { python_client rq; }
 run_schemathesis() { python_client schemathesis; }
 
 run_go-redis() { (cd "$here/go-redis" && go build -o "$cache/go-redis" . && "$cache/go-redis"); }

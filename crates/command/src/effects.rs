@@ -31,8 +31,9 @@ pub fn log(keyspace: &Keyspace, view: &View<'_>, ran: Ran<'_>) {
     }
     let at = At::db(lsn, view.db());
     if is_itself(command, effects.len(), view.is_hidden()) {
-        // Clients may call it by another name.
-        let words = std::iter::once(command.name.as_bytes()).chain(args.iter().skip(1));
+        // Clients may call it by another name. A subcommand's own name is its second word.
+        let name = command.name.split('|').next().unwrap_or(command.name);
+        let words = std::iter::once(name.as_bytes()).chain(args.iter().skip(1));
         return keyspace.tell(at, &mut { words });
     }
     for effect in effects {

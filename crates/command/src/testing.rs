@@ -223,7 +223,11 @@ impl Db {
             Outcome::Done => {}
             Outcome::Block(block) => {
                 let swept = swept(&ran.changes);
-                assert!(self.dirty <= swept, "{args:?}: a blocked command has changed something");
+                let told = self.effects.len() as u64;
+                assert!(
+                    self.dirty <= swept + told,
+                    "{args:?}: a blocked command changed what it does not tell"
+                );
                 self.blocked = Some(block);
             }
             Outcome::Stream(stream) => {

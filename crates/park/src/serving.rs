@@ -221,18 +221,18 @@ fn attempt(means: &mut Means<'_>, waiter: &Waiter, (db, key): &KeyId, out: &mut 
     let result = handler(&mut cx, args);
     let outcome = std::mem::take(&mut cx.outcome);
     let effects = std::mem::take(&mut cx.effects);
+    let failed = result.is_err();
+    let ran = Ran { command: waiter.command, args, effects: &effects, before: 0, failed };
+    command::effects::log(means.keyspace, &view, ran);
     if matches!(outcome, Outcome::Block(_)) {
         out.truncate(mark);
         means.put_off(view.finish());
         return None;
     }
-    let failed = result.is_err();
     if let Err(error) = result {
         out.truncate(mark);
         out.error(&error.text());
     }
-    let ran = Ran { command: waiter.command, args, effects: &effects, before: 0, failed };
-    command::effects::log(means.keyspace, &view, ran);
     let stream = if let Outcome::Stream(rest) = outcome { Some(rest) } else { None };
     Some(Found::Served(view.finish(), stream))
 }

@@ -128,6 +128,7 @@ pub fn groups() -> Vec<Group> {
         group!("keys"),
         group!("strings"),
         group!("bitmaps"),
+        group!("hyperloglog"),
         group!("lists"),
         group!("blocking"),
         group!("hashes"),

@@ -6,9 +6,9 @@
 //! ```
 //!
 //! A run is many short streams. Each starts with empty servers and new connections and ends with a comparison
-//! of every key. So any stream can be repeated alone (`--seed S --stream N`) and shortened by leaving steps
-//! out. Streams are numbered; group, oracle, protocol and limits follow from seed and number, not from the
-//! worker or the time.
+//! of every key. So any stream can be repeated alone (`--seed S --groups G --stream N`) and shortened by leaving
+//! steps out. The streams of a group are numbered; oracle, protocol and limits follow from seed, group and
+//! number, not from the worker, the time or other groups.
 //!
 //! 1. Results that depend on the time of day or on a server's own randomness are not compared literally; see
 //!    [`step::Check`].
@@ -45,7 +45,7 @@ Sends random commands to Evenkeel and to a real Redis and compares all replies.
   --commands N        how many commands in all (default 1000000)
   --seed N            which run (default 1)
   --groups a,b        only these command groups; --list-groups names them
-  --stream N          only this stream, printed as it is shrunk (see a failure's report)
+  --stream N          only this stream of each group, printed as it is shrunk (see a failure's report)
   --workers N         streams at a time (default: number of cores)
   --resp 2|3          only this protocol
   --most N            end after N different failures (default 25)
@@ -172,8 +172,9 @@ struct Oracle {
     identity: Identity,
 }
 
-/// One stream's place in the run.
+/// A stream of a run.
 struct Plan {
+    /// Its number among those of its group.
     number: usize,
     group: usize,
     oracle: usize,
@@ -267,7 +268,8 @@ fn identify(options: &Options) -> Result<Vec<Oracle>, String> {
     options.oracles.iter().map(identify).collect()
 }
 
-/// The streams of a run. Groups take part by their share; oracles that know a group take turns.
+/// The streams of a run. Groups take part by their share; oracles that know a group take turns. A stream depends
+/// on the seed, its group and its number there alone: other groups change nothing.
 fn plan(options: &Options, groups: &[Group], oracles: &[Oracle]) -> Result<Vec<Plan>, String> {
     if let Some(names) = &options.groups
         && let Some(unknown) = names.iter().find(|name| !groups.iter().any(|group| group.name == *name))
@@ -295,13 +297,18 @@ fn plan(options: &Options, groups: &[Group], oracles: &[Oracle]) -> Result<Vec<P
     let streams = options.commands.div_ceil(STREAM);
     let coprime = |n: &usize| (2..=*n).all(|d| !n.is_multiple_of(d) || !tickets.len().is_multiple_of(d));
     let stride = (tickets.len() * 5 / 8..).find(coprime).unwrap_or(1).max(1);
-    let all = (0..streams.max(options.stream.map_or(0, |n| n + 1))).map(|number| {
-        let mut rng = Rng::new(options.seed ^ 0x5eed, number as u64);
-        // A walk over the tickets gives every group its exact share; the stride scatters them over the run.
-        let (group, known) = &tickets[(number * stride) % tickets.len()];
+    let plan = |number: usize, (group, known): &(usize, Vec<usize>)| {
+        let mut rng = Rng::named(options.seed ^ 0x5eed, groups[*group].name, number as u64);
         Plan { number, group: *group, oracle: known[rng.below(known.len())] }
-    });
-    Ok(all.filter(|plan| options.stream.is_none_or(|only| plan.number == only)).collect())
+    };
+    if let Some(only) = options.stream {
+        tickets.dedup_by_key(|(group, _)| *group);
+        return Ok(tickets.iter().map(|ticket| plan(only, ticket)).collect());
+    }
+    let mut numbers = vec![0..; groups.len()];
+    // A walk over the tickets gives every group its exact share; the stride scatters them over the run.
+    let walk = (0..streams).map(|at| &tickets[(at * stride) % tickets.len()]);
+    Ok(walk.filter_map(|ticket| Some(plan(numbers[ticket.0].next()?, ticket))).collect())
 }
 
 struct Shared<'a> {
@@ -340,14 +347,14 @@ impl Shared<'_> {
     }
 
     fn stream(&self, plan: &Plan, oracle: &Oracle, pair: &mut Pair<'_>) -> Result<(), String> {
-        let mut rng = Rng::new(self.options.seed, plan.number as u64);
+        let group = &self.groups[plan.group];
+        let mut rng = Rng::named(self.options.seed, group.name, plan.number as u64);
         let resp3 = rng.percent(50);
         let setting = Setting {
             resp3: self.options.resp.map_or(resp3, |version| version == 3),
             small_limits: rng.percent(50),
             field_ttls: grammar::Since::New.known_to(&oracle.identity),
         };
-        let group = &self.groups[plan.group];
         let generator =
             scenes::Generator { groups: self.groups, group, oracle: &oracle.identity, rng, out: Vec::new() };
         let mut steps = generator.stream(STREAM);
@@ -416,18 +423,14 @@ impl Shared<'_> {
             (steps[from..=at].to_vec(), failure)
         };
         let mut text = format!(
-            "{} against {}, RESP{}, {} limits  (--seed {} --stream {} --commands {}{})\n",
+            "{} against {}, RESP{}, {} limits  (--seed {} --groups {} --stream {})\n",
             group.name,
             pair.oracle,
             if setting.resp3 { 3 } else { 2 },
             if setting.small_limits { "small" } else { "default" },
             self.options.seed,
+            group.name,
             plan.number,
-            self.options.commands,
-            self.options
-                .groups
-                .as_ref()
-                .map_or(String::new(), |names| format!(" --groups {}", names.join(","))),
         );
         for step in &steps {
             let client = if step.client == 0 { String::new() } else { format!("[client {}] ", step.client) };

@@ -18,6 +18,7 @@ pub fn generate(word: &str, rng: &mut Rng) -> Option<Vec<u8>> {
         "hash" => typed_key(rng, 'h'),
         "set" => typed_key(rng, 't'),
         "zset" => typed_key(rng, 'z'),
+        "hll" => format!("p{}", rng.below(4)).into_bytes(),
         "strm" => typed_key(rng, 'q'),
         "sid" => stream_id(rng),
         "eid" => new_stream_id(rng),

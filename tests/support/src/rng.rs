@@ -15,6 +15,13 @@ impl Rng {
         rng
     }
 
+    /// Streams of a name are independent of those of other names, whatever others there are.
+    pub fn named(seed: u64, name: &str, stream: u64) -> Rng {
+        // FNV-1a, which is the same for ever.
+        let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        Rng::new(seed ^ name.bytes().fold(0xcbf2_9ce4_8422_2325, mix), stream)
+    }
+
     #[allow(clippy::should_implement_trait, reason = "it never ends")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);

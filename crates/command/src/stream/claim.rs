@@ -1,13 +1,12 @@
 //! XCLAIM, XAUTOCLAIM: pending entries that change their consumer.
 
 use super::answer::{Answer, Part, Source};
-use super::{
-    CHANGE_STEPS, Claimed, GROUP, answer, group_of, id, make_consumer, no_group, note, note_group, text,
-};
+use super::{CHANGE_STEPS, Claimed, GROUP, answer, group_of, id, meet_consumer, note, note_group, text};
 use crate::options::{int, is};
 use crate::table::{Command, Effect, FAST, KeySpec, RW_DELETE, RW_UPDATE, Run, WRITE, acl};
 use crate::{Cx, Error};
 use resp::{Args, Reply};
+use value::stream::Group;
 use value::{Stream, StreamId};
 
 pub(crate) static COMMANDS: &[Command] = &[
@@ -27,7 +26,10 @@ pub(crate) static COMMANDS: &[Command] = &[
         .portable(602)
         .keys(&[KeySpec::one(1, RW_DELETE)])
         .effect(Effect::Noted)
-        .cost(|_, args| Auto::parse(args).map_or(0, |auto| auto.steps()))
+        .cost(|view, args| {
+            let group = group_of(view, args.at(1), args.at(2));
+            group.map_or(0, |(_, group)| Auto::parse(args).map_or(0, |auto| auto.steps(group)))
+        })
         .tips(&["nondeterministic_output"])
         .doc(
             GROUP,
@@ -99,9 +101,7 @@ struct Fates {
 fn settle(cx: &mut Cx<'_, '_>, claim: &Claimed<'_>, fates: &Fates) -> Result<(), Error> {
     let Claimed { key, group, consumer, time_ms } = *claim;
     let now_ms = cx.view.now_ms();
-    if !fates.claimed.is_empty() {
-        make_consumer(cx, key, group, consumer)?;
-    }
+    meet_consumer(cx, key, group, consumer)?;
     if fates.claimed.is_empty() && fates.gone.is_empty() {
         return Ok(());
     }
@@ -231,8 +231,10 @@ impl Auto {
         Ok(Auto { idle_ms: u64::try_from(idle).unwrap_or(0), start, count, just_id })
     }
 
-    fn steps(&self) -> usize {
-        self.count.saturating_mul(CHANGE_STEPS + LOOKS)
+    /// Steps it takes at most.
+    fn steps(&self, group: &Group) -> usize {
+        let all = group.pending_len().saturating_mul(CHANGE_STEPS);
+        self.count.saturating_mul(CHANGE_STEPS + LOOKS).min(all)
     }
 }
 
@@ -245,9 +247,8 @@ impl Auto {
 fn xautoclaim(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let auto = Auto::parse(args)?;
     let (key, name, now_ms) = (args.at(1), args.at(2), cx.view.now_ms());
-    let all = cx.view.stream(key)?.and_then(|stream| stream.group(name)).map(|group| group.pending_len());
-    let all = all.ok_or_else(|| no_group(key, name))?;
-    cx.charge(auto.steps().min(all.saturating_mul(CHANGE_STEPS)))?;
+    let steps = auto.steps(group_of(cx.view, key, name)?.1);
+    cx.charge(steps)?;
     let (stream, group) = group_of(cx.view, key, name)?;
     let (mut fates, mut looks, mut left) = (Fates::default(), auto.count.saturating_mul(LOOKS), auto.count);
     let mut next = StreamId::MIN;

@@ -50,9 +50,9 @@ fn stream_of(cx: &mut Cx<'_, '_>, key: &[u8]) -> Result<Stream, Error> {
     stream.ok_or(Error::NoSuchKey)
 }
 
-fn number_or_null(out: &mut Reply, number: Option<u64>) {
+fn number_or_null(out: &mut Reply, number: Option<i64>) {
     match number {
-        Some(number) => out.int(number as i64),
+        Some(number) => out.int(number),
         None => out.null(),
     }
 }
@@ -109,7 +109,7 @@ fn groups(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         out.bulk(b"last-delivered-id");
         answer::id(out, group.last_id());
         out.bulk(b"entries-read");
-        number_or_null(out, group.entries_read());
+        number_or_null(out, group.entries_read().map(|read| read as i64));
         out.bulk(b"lag");
         number_or_null(out, stream.lag(group));
     }
@@ -215,7 +215,7 @@ fn write_group(out: &mut Reply, stream: &Stream, (name, group): (&[u8], &Group),
     out.bulk(b"last-delivered-id");
     answer::id(out, group.last_id());
     out.bulk(b"entries-read");
-    number_or_null(out, group.entries_read());
+    number_or_null(out, group.entries_read().map(|read| read as i64));
     out.bulk(b"lag");
     number_or_null(out, stream.lag(group));
     out.bulk(b"pel-count");

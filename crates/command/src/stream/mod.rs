@@ -94,11 +94,11 @@ fn note_group(cx: &mut Cx<'_, '_>, key: &[u8], name: &[u8]) -> Result<(), Error>
     Ok(())
 }
 
-/// Makes a consumer that a command names, if there is none.
-fn make_consumer(cx: &mut Cx<'_, '_>, key: &[u8], group: &[u8], consumer: &[u8]) -> Result<(), Error> {
+/// A consumer asks for entries: it is seen, and made if there is none, whether or not it gets any.
+fn meet_consumer(cx: &mut Cx<'_, '_>, key: &[u8], group: &[u8], consumer: &[u8]) -> Result<(), Error> {
     let now_ms = cx.view.now_ms();
     let made = match cx.view.stream_mut(key)?.and_then(|stream| stream.group_mut(group)) {
-        Some(mut group) => group.create_consumer(consumer, now_ms),
+        Some(mut group) => !group.touch_seen(consumer, now_ms) && group.create_consumer(consumer, now_ms),
         None => false,
     };
     if made {

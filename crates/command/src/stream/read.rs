@@ -5,7 +5,7 @@
 //!   told that there is no group.
 
 use super::answer::{Answer, Part, Source};
-use super::{CHANGE_STEPS, Claimed, GROUP, count, group_of, id, make_consumer, note_group, text};
+use super::{CHANGE_STEPS, Claimed, GROUP, count, group_of, id, meet_consumer, note_group, text};
 use crate::options::{int, is};
 use crate::table::{
     BLOCKING, Begin, Command, Effect, Find, KeySpec, MOVABLEKEYS, OptionWords, READONLY, RO_ACCESS, Run,
@@ -243,7 +243,7 @@ fn wait(cx: &mut Cx<'_, '_>, args: Args<'_>, words: &Words<'_>, wanted: &[From])
 
 /// `XREADGROUP GROUP group consumer [COUNT count] [BLOCK ms] [NOACK] STREAMS key [key ...] id [id ...]`: with `>`
 /// the entries that the group has not read, which are pending for the consumer then; else the consumer's pending
-/// entries behind an ID. Told as XCLAIM and XGROUP.
+/// entries behind an ID. A consumer that there is not is made, also if nothing comes. Told as XCLAIM and XGROUP.
 ///
 /// Cost: O(k·log n + m·log p) and the reply, k = keys, m = entries answered, p = entries pending. Errors: syntax,
 /// bad numbers, invalid ID, WRONGTYPE, NOGROUP.
@@ -268,18 +268,20 @@ fn xreadgroup(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
             _ => {}
         }
     }
+    cx.charge(all.saturating_mul(CHANGE_STEPS))?;
+    for key in words.keys.iter() {
+        meet_consumer(cx, key, group, consumer)?;
+    }
     if due.is_empty() {
         wait(cx, args, &words, &wanted);
         return Ok(());
     }
-    cx.charge(all.saturating_mul(CHANGE_STEPS))?;
     let mut parts = Vec::with_capacity(due.len());
     for (key, from) in due {
-        make_consumer(cx, key, group, consumer)?;
-        parts.push(match from {
-            From::Behind(behind) => give_again(cx, key, &words, behind)?,
-            _ => give_new(cx, key, &words)?,
-        });
+        match from {
+            From::Behind(behind) => parts.push(give_again(cx, key, &words, behind)?),
+            _ => parts.extend(give_new(cx, key, &words)?),
+        }
     }
     send(cx, parts)
 }
@@ -313,14 +315,17 @@ fn meaningless(symbol: char) -> Error {
     ))
 }
 
-/// Gives a consumer what its group has not read.
-fn give_new(cx: &mut Cx<'_, '_>, key: &[u8], words: &Words<'_>) -> Result<Part, Error> {
+/// Gives a consumer what its group has not read. None if that is nothing, for a key that is named twice.
+fn give_new(cx: &mut Cx<'_, '_>, key: &[u8], words: &Words<'_>) -> Result<Option<Part>, Error> {
     let Some((name, consumer)) = words.group else { return Err(Error::Syntax) };
     let now_ms = cx.view.now_ms();
     let (stream, group) = group_of(cx.view, key, name)?;
     let from = group.last_id().next().unwrap_or(StreamId::MAX);
     let ids: Vec<StreamId> =
         stream.range(from, StreamId::MAX).take(words.count).map(|entry| entry.id).collect();
+    if ids.is_empty() {
+        return Ok(None);
+    }
     let (source, len) = Source::range(stream, (from, StreamId::MAX), words.count, false);
     let answer = part(cx.out, key, stream, len, source);
     if let Some(stream) = cx.view.stream_mut(key)? {
@@ -342,7 +347,7 @@ fn give_new(cx: &mut Cx<'_, '_>, key: &[u8], words: &Words<'_>) -> Result<Part, 
         Claimed { key, group: name, consumer, time_ms: now_ms }.tell(cx, &pending);
     }
     note_group(cx, key, name)?;
-    Ok(answer)
+    Ok(Some(answer))
 }
 
 /// Gives a consumer again what is pending for it behind an ID.
@@ -361,7 +366,6 @@ fn give_again(cx: &mut Cx<'_, '_>, key: &[u8], words: &Words<'_>, behind: Stream
     let pending: Vec<(StreamId, u64)> = ids.iter().filter_map(again).collect();
     let answer = part(cx.out, key, stream, ids.len(), Source::entries(ids));
     if let Some(mut group) = cx.view.stream_mut(key)?.and_then(|stream| stream.group_mut(name)) {
-        group.touch_seen(consumer, now_ms);
         for (id, count) in &pending {
             group.claim(consumer, *id, now_ms, *count);
         }

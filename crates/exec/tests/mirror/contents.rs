@@ -2,7 +2,7 @@
 
 use keyspace::{Chunk, Keyspace, View};
 use std::collections::{BTreeMap, BTreeSet};
-use value::{Elem, ValueRef};
+use value::{Elem, StreamId, ValueRef};
 
 #[derive(Debug, PartialEq)]
 pub enum Value {
@@ -13,9 +13,57 @@ pub enum Value {
     ZSet(BTreeMap<Vec<u8>, u64>),
     /// With the fields' times.
     Hash(BTreeMap<Vec<u8>, (Vec<u8>, u64)>),
-    Stream(value::Stream),
+    Stream(Stream),
     /// In its serialized form.
     Bitmap(Vec<u8>),
+}
+
+/// A stream. IDs are texts.
+#[derive(Debug, Default, PartialEq)]
+pub struct Stream {
+    pub last_id: Vec<u8>,
+    pub max_deleted_id: Vec<u8>,
+    pub entries_added: u64,
+    /// With their fields and values.
+    pub entries: Vec<(Vec<u8>, Vec<Vec<u8>>)>,
+    pub groups: BTreeMap<Vec<u8>, Group>,
+}
+
+/// A group of consumers. The times at which these were heard are told to nobody, so they differ.
+#[derive(Debug, Default, PartialEq)]
+pub struct Group {
+    pub last_id: Vec<u8>,
+    pub entries_read: Option<u64>,
+    /// ID, consumer, time, number of deliveries.
+    pub pending: Vec<(Vec<u8>, Vec<u8>, u64, u64)>,
+    pub consumers: BTreeSet<Vec<u8>>,
+}
+
+fn id(id: StreamId) -> Vec<u8> {
+    format!("{}-{}", id.ms, id.seq).into_bytes()
+}
+
+fn stream(stream: &value::Stream) -> Stream {
+    let group = |group: &value::stream::Group| {
+        let pending = group.pending_from(StreamId::MIN);
+        Group {
+            last_id: id(group.last_id()),
+            entries_read: group.entries_read(),
+            pending: pending.map(|(at, p)| (id(at), p.consumer.to_vec(), p.time_ms, p.count)).collect(),
+            consumers: group.iter_consumers().map(|(name, _)| name.to_vec()).collect(),
+        }
+    };
+    let fields = |entry: &value::stream::Entry<'_>| {
+        entry.fields().flat_map(|(field, value)| [field.to_vec(), value.to_vec()]).collect()
+    };
+    let entries = stream.range(StreamId::MIN, StreamId::MAX);
+    Stream {
+        last_id: id(stream.last_id()),
+        max_deleted_id: id(stream.max_deleted_id()),
+        entries_added: stream.entries_added(),
+        entries: entries.map(|entry| (id(entry.id), fields(&entry))).collect(),
+        groups: stream.iter_groups().map(|(name, found)| (name.to_vec(), group(found))).collect(),
+    }
 }
 
 /// By database and name, with the time of expiry.
@@ -42,7 +90,7 @@ fn plain(value: ValueRef<'_>) -> Value {
             };
             Value::Hash(hash.entries_from(0).map(field).collect())
         }
-        ValueRef::Stream(stream) => Value::Stream(stream.clone()),
+        ValueRef::Stream(found) => Value::Stream(stream(found)),
         ValueRef::Roaring(_) | ValueRef::Roaring64(_) => Value::Bitmap(Vec::new()),
     }
 }

@@ -24,6 +24,8 @@ const GROUPS: &[&str] = &[
     "serialized",
     "sets",
     "zsets",
+    "streams",
+    "hyperloglog",
     "sort",
     "transactions",
     "scripts",
@@ -61,10 +63,11 @@ impl Move {
 
 /// The moves of a round, at least so many.
 pub fn round(seed: u64, round: u64, count: usize) -> Vec<Move> {
-    let mut rng = Rng::new(seed, round);
     let groups = grammar::groups();
     let known: Vec<&Group> = groups.iter().filter(|group| GROUPS.contains(&group.name)).collect();
     let group = known[round as usize % known.len()];
+    // Other groups change nothing for this one.
+    let mut rng = Rng::named(seed, group.name, round / known.len() as u64);
     let valkey = group.name == "additions" || rng.percent(30);
     let identity = match valkey {
         true => Identity { flavour: "valkey".into(), version: (9, 1) },

@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 use world::{Told, World};
 
 /// Rounds of a short run.
-const ROUNDS: u64 = 16;
+const ROUNDS: u64 = 18;
 /// Steps of a round.
 const STEPS: usize = 300;
 

@@ -32,6 +32,22 @@ const MORE: &[&str] = &[
     "PFADD hll2 val",
     "PFMERGE hll hll2",
     "PFDEBUG TODENSE hll2",
+    "XGROUP CREATE strm group 0 MKSTREAM",
+    "XADD q9 7-1 field short",
+    "XADD q9 7-* field short",
+    "XGROUP CREATE q9 g9 0",
+    "XREADGROUP GROUP g9 consumer STREAMS q9 >",
+    "XACK q9 g9 7-1",
+    "XDEL q9 7-1",
+    "DEL q9",
+    "XADD strm * field short",
+    "XADD strm MAXLEN ~ 2 * field short",
+    "XADD strm MINID ~ sid LIMIT 3 * field short field short",
+    "XTRIM strm MAXLEN ~ 3",
+    "XREADGROUP GROUP group consumer NOACK COUNT 2 STREAMS strm >",
+    "XREADGROUP GROUP group consumer STREAMS strm >",
+    "XCLAIM strm group consumer 0 sid sid IDLE 5 FORCE LASTID sid",
+    "XAUTOCLAIM strm group consumer 1 - COUNT 3",
     "SMOVE set set a",
     "DELIFEQ str short",
     "SET str short IFEQ short EX secs",
@@ -94,24 +110,43 @@ fn is_walked(command: &Command) -> bool {
     command.is_write() && matches!(command.run, Run::Write(_) | Run::Whole(_))
 }
 
-/// The row of a call that is walked.
-fn row(name: &str) -> Option<&'static Command> {
-    registry::find(name.as_bytes()).filter(|command| is_walked(command))
+/// Every row that is walked, also of a container.
+fn rows() -> impl Iterator<Item = &'static Command> {
+    registry::all().flat_map(|command| [command].into_iter().chain(command.subs)).filter(|row| is_walked(row))
+}
+
+/// The row of a call that is walked. `sub`: its second word.
+fn row(name: &str, sub: Option<&str>) -> Option<&'static Command> {
+    let found = registry::find(name.as_bytes())?;
+    let found = match found.subs.is_empty() {
+        true => found,
+        false => registry::find_sub(found, sub?.as_bytes())?,
+    };
+    is_walked(found).then_some(found)
+}
+
+/// A word that stands for itself.
+fn literal(part: Option<&Part>) -> Option<&'static str> {
+    match part {
+        Some(Part::Literal(word)) => Some(word),
+        _ => None,
+    }
 }
 
 fn calls() -> Calls {
     let mut calls = Calls::new();
     for line in grammar::groups().into_iter().flat_map(|group| group.lines) {
         if let Body::Command(parts) = line.body
-            && let Some(Part::Literal(name)) = parts.first()
-            && let Some(command) = row(name)
+            && let Some(name) = literal(parts.first())
+            && let Some(command) = row(name, literal(parts.get(1)))
         {
             calls.entry(command.name).or_default().push(Call::Line(parts));
         }
     }
     for line in MORE {
-        let name = line.split(' ').next().unwrap_or_default();
-        let command = row(name).unwrap_or_else(|| panic!("{name} is a write"));
+        let mut words = line.split(' ');
+        let (name, sub) = (words.next().unwrap_or_default(), words.next());
+        let command = row(name, sub).unwrap_or_else(|| panic!("{name} is a write"));
         calls.entry(command.name).or_default().push(Call::Words(line));
     }
     calls
@@ -153,15 +188,58 @@ fn walk(
 #[test]
 fn every_write_is_told_in_words_that_do_the_same() {
     let calls = calls();
-    let rows: Vec<_> = calls.iter().map(|(name, calls)| (row(name).expect("a row"), &calls[..])).collect();
-    let without: Vec<&str> = registry::all()
-        .filter(|command| is_walked(command) && command.group != "roaring")
+    let named = |name: &&str| rows().find(|row| row.name == *name);
+    let rows_called: Vec<_> =
+        calls.iter().map(|(name, calls)| (named(name).expect("a row"), &calls[..])).collect();
+    let without: Vec<&str> = rows()
+        .filter(|command| command.group != "roaring")
         .map(|command| command.name)
         .filter(|name| !calls.contains_key(name))
         .collect();
     assert!(without.is_empty(), "no calls of {without:?}");
     let (mut world, mut mirror) = (World::new(CLIENTS), Mirror::new());
-    walk(&mut world, &rows, |world| compare(world, &mut mirror));
+    walk(&mut world, &rows_called, |world| compare(world, &mut mirror));
+}
+
+/// A stream, as XINFO STREAM FULL tells of it.
+fn stream(info: &Frame) -> contents::Stream {
+    /// What stands behind a name.
+    fn of<'f>(frame: &'f Frame, name: &str) -> &'f Frame {
+        let items = frame.items().expect("names and values");
+        let at = items.iter().step_by(2).position(|item| item.text() == Some(name.as_bytes()));
+        &items[at.unwrap_or_else(|| panic!("no {name}")) * 2 + 1]
+    }
+    let text = |frame: &Frame| frame.text().expect("a text").to_vec();
+    let items = |frame: &Frame| frame.items().expect("a list").to_vec();
+    let number = |frame: &Frame| match frame {
+        Frame::Int(number) => Some(*number as u64),
+        _ => None,
+    };
+    let pending = |frame: &Frame| {
+        let words = items(frame);
+        let number = |at: usize| number(&words[at]).expect("a number");
+        (text(&words[0]), text(&words[1]), number(2), number(3))
+    };
+    let group = |frame: &Frame| {
+        let group = contents::Group {
+            last_id: text(of(frame, "last-delivered-id")),
+            entries_read: number(of(frame, "entries-read")),
+            pending: items(of(frame, "pending")).iter().map(pending).collect(),
+            consumers: items(of(frame, "consumers")).iter().map(|c| text(of(c, "name"))).collect(),
+        };
+        (text(of(frame, "name")), group)
+    };
+    let entry = |frame: &Frame| {
+        let words = items(frame);
+        (text(&words[0]), items(&words[1]).iter().map(text).collect())
+    };
+    contents::Stream {
+        last_id: text(of(info, "last-generated-id")),
+        max_deleted_id: text(of(info, "max-deleted-entry-id")),
+        entries_added: number(of(info, "entries-added")).expect("a number"),
+        entries: items(of(info, "entries")).iter().map(entry).collect(),
+        groups: items(of(info, "groups")).iter().map(group).collect(),
+    }
 }
 
 /// The contents of a server, as it tells them. `times`: it knows times of fields.
@@ -187,6 +265,12 @@ fn seen(conn: &mut Conn, times: bool) -> Contents {
                 b"string" => Value::Str(ask(&["GET"]).text().unwrap_or_default().to_vec()),
                 b"list" => Value::List(texts(ask(&["LRANGE", "0", "-1"]))),
                 b"set" => Value::Set(texts(ask(&["SMEMBERS"])).into_iter().collect()),
+                b"stream" => {
+                    let words = ["XINFO", "STREAM", "", "FULL", "COUNT", "0"];
+                    let mut words = words.map(|word| word.as_bytes().to_vec());
+                    words[2].clone_from(&key);
+                    Value::Stream(stream(&conn.call_bytes(&words)))
+                }
                 b"zset" => {
                     let pairs = texts(ask(&["ZRANGE", "0", "-1", "WITHSCORES"]));
                     let score = |text: &[u8]| String::from_utf8_lossy(text).parse::<f64>().expect("a score");
@@ -252,8 +336,10 @@ fn a_redis_7_executes_what_rows_say_it_knows() {
     let mut conn = Conn::open(redis.addr).expect("a connection");
     let calls = calls();
     let known = |command: &&Command| (1..=700).contains(&command.portable_from());
-    let rows: Vec<_> =
-        calls.iter().filter_map(|(name, calls)| Some((row(name).filter(known)?, &calls[..]))).collect();
+    let rows: Vec<_> = calls
+        .iter()
+        .filter_map(|(name, calls)| Some((rows().find(|row| row.name == *name).filter(known)?, &calls[..])))
+        .collect();
     let mut world = World::new(CLIENTS);
     // The other server has a clock of its own.
     world.set_now_ms(stdx::clock::wall_ms());
@@ -266,6 +352,20 @@ fn a_redis_7_executes_what_rows_say_it_knows() {
             told.iter().filter(|told| told.words.contains(&key)).map(Told::text).collect();
         Err(format!("{difference}\ntold of it:\n{}", about.join("\n")))
     });
+}
+
+/// Without how many entries groups have read, and without consumers that have nothing: what Redis logs of
+/// XREADGROUP does not tell them.
+fn uncounted(mut contents: Contents) -> Contents {
+    for (value, _) in contents.values_mut() {
+        if let Value::Stream(stream) = value {
+            for group in stream.groups.values_mut() {
+                group.entries_read = None;
+                group.consumers.clear();
+            }
+        }
+    }
+    contents
 }
 
 /// Servers, and whether they know times of fields.
@@ -334,7 +434,7 @@ fn logs_of_real_servers_are_executed() {
         for words in ["MULTI", "SET a 1", "SELECT 1", "SPOP t1", "INCRBYFLOAT s1 1.5", "EXEC"] {
             conn.call(&words.split(' ').collect::<Vec<_>>());
         }
-        let theirs = seen(&mut conn, *times);
+        let theirs = uncounted(seen(&mut conn, *times));
         let log = dir.path().join("appendonlydir/appendonly.aof.1.incr.aof");
         let log = std::fs::read(&log).expect("its log");
         let mirror = &mut Mirror::new();
@@ -344,7 +444,7 @@ fn logs_of_real_servers_are_executed() {
             let done = mirror.replay.apply(&slices);
             done.unwrap_or_else(|error| panic!("{name}: {error}: {}", world::quote(words)));
         }
-        let ours = contents::of(&mirror.server.keyspace, stdx::clock::wall_ms());
+        let ours = uncounted(contents::of(&mirror.server.keyspace, stdx::clock::wall_ms()));
         if let Some(((_, key), difference)) = contents::difference(&ours, &theirs) {
             let about = log.iter().filter(|words| words.contains(&key));
             let about: Vec<String> = about.map(|words| world::quote(words)).collect();

@@ -393,15 +393,19 @@ impl Stream {
         true
     }
 
-    /// Entries that the group has not read yet; None if that is not known. O(log n). Source: XINFO GROUPS of
-    /// Redis 7.
-    pub fn lag(&self, group: &Group) -> Option<u64> {
-        if self.entries_added() == 0 {
+    /// Entries that the group has not read yet; None if that is not known. Below 0 if the group was said to
+    /// have read more than there was. O(log n). Source: XINFO GROUPS of Redis 8.
+    pub fn lag(&self, group: &Group) -> Option<i64> {
+        let (first, last) = (self.first_id(), group.last_id());
+        if self.is_empty() {
             return Some(0);
         }
-        let known = group.entries_read().filter(|_| !self.has_tombstones_from(group.last_id()));
-        let read = known.or_else(|| self.estimate_read(group.last_id()))?;
-        Some(self.entries_added().saturating_sub(read))
+        if last < first && self.max_deleted_id() < first {
+            return Some(self.len() as i64);
+        }
+        let known = group.entries_read().filter(|_| !self.has_tombstones_from(last));
+        let read = known.or_else(|| self.estimate_read(last))?;
+        Some(self.entries_added().wrapping_sub(read) as i64)
     }
 
     /// Number of entries ever added up to an ID; None if that is not known. O(log n).
