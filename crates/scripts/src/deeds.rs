@@ -24,6 +24,8 @@ pub enum Letter {
     Errand(Box<Errand>),
     /// Something committed has deeds to do.
     Deeds(Box<Committed>),
+    /// Keys that a client's script has read at an LSN, or later.
+    Reads(u64, Reads, keyspace::Lsn),
 }
 
 /// One thing that a script or transaction does besides its writes.
