@@ -27,6 +27,7 @@ mod list;
 pub mod options;
 pub mod places;
 mod pubsub;
+pub mod reads;
 pub mod registry;
 mod replies;
 mod resolve;

@@ -105,6 +105,7 @@ pub struct Live {
 
     // Connections.
     pub maxclients: Number,
+    pub tracking_max_keys: Number,
     pub timeout_s: Number,
     pub http_timeout_s: Number,
     pub http_access_log: Switch,

@@ -335,8 +335,8 @@ const LIMITS: &[Directive] = &[
         .only(&["0"], "evicting clients is not supported yet; client-output-buffer-limit bounds each of them")
         .doc("Memory all connections together may take."),
     int("tracking-table-max-keys", 0, LONG, "1000000")
-        .accepted("client tracking does not exist yet")
-        .doc("Keys remembered for client-side caches."),
+        .live(|l, v| l.tracking_max_keys.set(v.int()))
+        .doc("Keys remembered for client-side caches; one more has another dropped, and its readers told. 0 is no limit."),
 ];
 
 const MEMORY: &[Directive] = &[

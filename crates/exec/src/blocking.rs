@@ -20,7 +20,7 @@ use crate::piece::Wait;
 use crate::session::flag;
 use crate::{Local, Server, Session, hand_on};
 use command::{Block, Command, Flow, Run};
-use keyspace::{Changes, Ready};
+use keyspace::{Changes, Lsn, Ready};
 use resp::{Args, OwnedArgs, Reply};
 use std::sync::Arc;
 
@@ -87,9 +87,10 @@ pub(crate) fn park(
 /// (park P4).
 pub fn serve(server: &Server, local: &mut Local, ready: Vec<Ready>) {
     let (mut means, mut serving) = (means(server, local), Serving::new(ready));
+    let since = server.keyspace.last_lsn();
     while let Some(served) = server.park.serve(&mut means, &mut serving) {
         put_off(server, local, std::mem::take(&mut means.late));
-        serving.add(deliver(server, served));
+        serving.add(deliver(server, served, since));
     }
     leave_behind(server, local, means);
     let rest = serving.rest();
@@ -100,10 +101,13 @@ pub fn serve(server: &Server, local: &mut Local, ready: Vec<Ready>) {
 
 /// Tells the changes that serving a client made, and answers it or hands it to its loop. Returns the keys
 /// that this filled.
-fn deliver(server: &Server, served: Served) -> Vec<Ready> {
+fn deliver(server: &Server, served: Served, since: Lsn) -> Vec<Ready> {
     match served {
         Served::Reply { waiter, changes, bytes, stream } => {
             let ready = server.tell(changes);
+            if server.keyspace.is_tracking() {
+                crate::tracking::remember_served(server, waiter.client, waiter.command, &waiter.args, since);
+            }
             server.send(waiter.loop_id, Mail::Reply { client: waiter.client, bytes, stream });
             ready
         }
@@ -117,9 +121,10 @@ fn deliver(server: &Server, served: Served) -> Vec<Ready> {
 /// Registers a client for some more keys, or takes it off some. False: that was all.
 pub(crate) fn advance(server: &Server, local: &mut Local, registering: &mut Registering) -> bool {
     let mut means = means(server, local);
+    let since = server.keyspace.last_lsn();
     let (is_left, served) = registering.advance(&mut means);
     leave_behind(server, local, means);
-    let ready = served.map_or_else(Vec::new, |served| deliver(server, served));
+    let ready = served.map_or_else(Vec::new, |served| deliver(server, served, since));
     if !ready.is_empty() {
         serve(server, local, ready);
     }

@@ -194,11 +194,13 @@ fn serve(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Fl
     }
     let newest = act.local.newest;
     let mark = act.out.len();
+    let author = crate::tracking::author(act.session);
     let flow = match plan {
         Plan::In(entry) => run_in(act, entry, command, args),
         Plan::Fetch(_) => fetching::fetch(act.server, act.local, act.session, command, args, act.out),
         _ => run(act, command, args),
     };
+    drop(author);
     if act.local.newest != newest {
         act.session.gate = act.session.gate.max(act.local.newest);
     }

@@ -6,7 +6,7 @@ use crate::piece::{Desk, Piece, Step, Who};
 use crate::pubsub::Passing;
 use crate::session::Subscriptions;
 use crate::works::KEYS;
-use crate::{Local, Server, actions, blocking, eval, fetching, rows};
+use crate::{Local, Server, actions, blocking, eval, fetching, pubsub, rows};
 use resp::Reply;
 use std::sync::Arc;
 use stdx::points::{self, Point};
@@ -109,6 +109,17 @@ impl Piece for Announcing {
             local.announced.pop_front();
         }
         let is_left = !local.announced.is_empty();
+        more(is_left, self)
+    }
+}
+
+/// Work of tracking.
+pub(crate) struct Task(pub(crate) pubsub::tracking::Task);
+
+impl Piece for Task {
+    fn advance(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
+        let (server, _) = home(desk);
+        let is_left = self.0.advance(&server.tracking, &server.keyspace);
         more(is_left, self)
     }
 }

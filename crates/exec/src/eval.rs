@@ -7,7 +7,7 @@ use crate::deeds::{Deeds, advance_deeds};
 use crate::mail::Mailbox;
 use crate::piece::Delivery;
 use crate::session::Watch;
-use crate::{Local, Server, Session, drive, rows};
+use crate::{Local, Server, Session, drive, rows, tracking};
 use command::{Command, Error};
 use keyspace::{Overlay, Snapshot, View};
 use resp::{Args, Reply};
@@ -121,6 +121,7 @@ pub(crate) fn start_exec(
         random: act.local.random(),
         loop_id: act.local.log.id,
         gone: Some(act.session.cancel.clone()),
+        reads: crate::tracking::remembers(act.session),
     };
     if long { send_away(act, run) } else { run_with_engine(act, run) }
 }
@@ -167,6 +168,7 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
     let server = act.server.clone();
     for _ in 0..TRIES {
         let Some(snapshot) = Snapshot::open_short(&server.keyspace) else { break };
+        let since = snapshot.lsn();
         let (mut overlay, mut holding) = (Overlay::new(snapshot, run.used_ms), Holding::default());
         overlay.load(run.db, run.keys().iter());
         let mark = act.out.len();
@@ -189,6 +191,8 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
         let only_reads = server.keyspace.gates() && !overlay.is_dirty();
         let recent = if only_reads { overlay.recent() } else { 0 };
         let (changes, committed) = settle(act.local.log.now_ms, overlay, &mut told);
+        // What it read was still so when it was committed.
+        let since = changes.as_ref().map_or(since, |changes| since.max(changes.lsn));
         drive::tell(&server, act.local, changes);
         if committed {
             if only_reads {
@@ -198,6 +202,9 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
             }
             act.local.log.count_within(&server.observe, &mut lua.tally, act.session.id);
             forget_watched(act, &mut run);
+            if !told.reads.is_empty() {
+                tracking::remember_later(act.local, run.client, std::mem::take(&mut told.reads), since);
+            }
             if do_few(&server.scripts, &mut told) {
                 told.selected.into_iter().for_each(|db| act.session.select(db));
                 return Started::Done;

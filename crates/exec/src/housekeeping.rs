@@ -21,6 +21,7 @@ pub fn cron(server: &Arc<Server>, local: &mut Local) {
     }
     if local.log.id == 0 {
         crate::durable::tend(server, local);
+        server.tracking.trim(&server.keyspace, server.config.live.tracking_max_keys.size());
         let orphan_ms = server.config.live.script_orphan_ms.size() as u64;
         server.work.lines.tend(local.log.clock_ns);
         server.scripts.end_orphans(local.log.clock_ns / 1_000_000, orphan_ms);

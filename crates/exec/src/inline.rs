@@ -4,7 +4,7 @@
 use crate::act::Act;
 use crate::held::{is_guarded, wait_for_guard};
 use crate::job::MANY_WORDS;
-use crate::{Flow, fetching, hand_on, park, rows};
+use crate::{Flow, fetching, hand_on, park, rows, tracking};
 use command::effects::Ran;
 use command::facts::{self, has_unknown_keys};
 use command::keys::settle;
@@ -85,6 +85,11 @@ fn run_elsewhere(
         return Some(Flow::Done);
     }
     let has_many_words = args.len() >= MANY_WORDS && !waits;
+    if act.session.tracking.is_some()
+        && (has_many_words || act.local.incoming.is_some() || has_unknown_keys(command, args))
+    {
+        tracking::remember_elsewhere(act.server, act.local, act.session, command, args);
+    }
     if has_many_words && let Some(flow) = many_words(act, command, args) {
         return Some(flow);
     }
@@ -159,6 +164,7 @@ fn keyed(act: &mut Act<'_, '_>, command: &'static Command, handler: Handler, arg
         server.after(act.local, view.finish());
         return result.unwrap_or_else(|error| fail(act, mark, &error));
     }
+    tracking::remember(act.session, &mut view, command, args);
     let own_write = source.is_some() && command.is_write();
     // A write to a cached row, or a read of a row that is not kept, ends here: rows are small.
     let ends_here = own_write || act.session.rows.lent.is_some();
@@ -173,6 +179,7 @@ fn keyed(act: &mut Act<'_, '_>, command: &'static Command, handler: Handler, arg
     let Cx { outcome, effects, .. } = cx;
     if let Some(key) = act.session.rows.lent.take() {
         view.remove(&key);
+        tracking::tell_lent(act.server, act.session, &key);
     }
     if let Err(error) = result {
         debug_assert_eq!(view.changes().made(), 0, "{} failed after a change", command.name);

@@ -46,6 +46,7 @@ pub mod session;
 mod start;
 mod step;
 mod tell;
+pub mod tracking;
 pub mod transaction;
 pub mod waited;
 

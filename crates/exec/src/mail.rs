@@ -39,6 +39,10 @@ pub enum Mail {
     },
     /// Parked clients look again: CLIENT PAUSE ended, or something else changed.
     Retry,
+    /// A client's inbox of tracking has something, or there is work to do.
+    Tracking(pubsub::tracking::Letter),
+    /// Keys that a client's script has read at an LSN, or later.
+    Reads(u64, command::reads::Reads, keyspace::Lsn),
     /// Rows of sources arrived or changed.
     Source(crate::rows::Letter),
     /// A connection for this loop. Its type is `net`'s.
@@ -60,6 +64,7 @@ impl From<scripts::Letter> for Mail {
     fn from(letter: scripts::Letter) -> Mail {
         match letter {
             scripts::Letter::Errand(errand) => Mail::Errand(errand),
+            scripts::Letter::Reads(client, reads, since) => Mail::Reads(client, reads, since),
             scripts::Letter::Deeds(committed) => Mail::Deeds(crate::deeds::Deeds::new(*committed, 0)),
         }
     }

@@ -22,5 +22,6 @@ pub fn goodbye(server: &Server, local: &mut Local, session: &mut Session) {
     crate::transaction::leave(server, local, session);
     crate::actions::monitor::end(server, local, session);
     crate::actions::leave_all(server, local, session);
+    crate::tracking::leave(server, local, session);
     server.observe.clients.remove(session.id);
 }

@@ -4,7 +4,8 @@
 //! - R2: the loop does what [`After`] says before the next letter.
 
 use crate::mail::Mail;
-use crate::{Flow, Local, Server, Session, blocking, deeds, drive, eval, fetching};
+use crate::pubsub::tracking::Letter;
+use crate::{Flow, Local, Server, Session, blocking, chores, deeds, drive, eval, fetching};
 use observe::waits::Part;
 use std::sync::Arc;
 use work::piece::Delivery;
@@ -31,6 +32,8 @@ pub enum After {
     LookAgain,
     /// Replies that waited for the log may leave.
     OpenGates,
+    /// The inbox of this client has something.
+    Inbox(u64),
     /// The letter is about a connection.
     Unopened(Mail),
 }
@@ -65,6 +68,9 @@ pub fn receive(
         }
         Mail::Wait(wait) => return wait_on(server, local, sessions, *wait, done),
         Mail::Announce(announced) => local.announce(announced),
+        Mail::Tracking(Letter::Inbox(client)) => return After::Inbox(client),
+        Mail::Tracking(Letter::Task(task)) => local.works.push(Box::new(chores::Task(task))),
+        Mail::Reads(client, reads, since) => crate::tracking::remember_later(local, client, reads, since),
         Mail::Source(letter) => fetching::receive(server, local, letter),
         Mail::Retry => {
             drive::resume(server, local);

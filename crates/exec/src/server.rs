@@ -16,6 +16,8 @@ pub struct Server {
     /// Counters, logs, clients, and the waits of clients for each other.
     pub observe: Arc<Observe>,
     pub pubsub: Arc<pubsub::PubSub>,
+    /// Clients that keep copies of keys.
+    pub tracking: Arc<pubsub::tracking::Tracking>,
     pub park: Arc<park::Park>,
     /// The state that long work shares: threads, snapshots, lines, CLIENT PAUSE.
     pub work: Arc<works::Work>,

@@ -3,6 +3,7 @@
 use crate::pause::Postponed;
 use crate::queue::Queue;
 use crate::waits::{Away, What};
+use command::reads::Reads;
 pub use observe::{ClientInfo, ClientText, flag};
 pub use pubsub::Subscriptions;
 use pubsub::flood::Added;
@@ -29,6 +30,8 @@ pub enum ReplyMode {
 #[derive(Default)]
 pub struct Multi {
     pub queue: Queue,
+    /// Keys that its client keeps copies of, if it does.
+    pub reads: Reads,
     /// Some command names keys of sources.
     pub sources: bool,
     /// The database that the queue's last SELECT chooses.
@@ -67,6 +70,8 @@ pub struct Session {
     /// Watched keys that are rows of sources.
     pub watched_rows: crate::rows::Watched,
     pub subs: Subscriptions,
+    /// CLIENT TRACKING is on.
+    pub tracking: Option<Box<crate::tracking::Mine>>,
     pub no_touch: bool,
     pub no_evict: bool,
     /// Messages wait until the reply under way is written.
@@ -147,6 +152,7 @@ impl Session {
             watch: Watch::default(),
             watched_rows: crate::rows::Watched::default(),
             subs: Subscriptions::default(),
+            tracking: None,
             no_touch: false,
             no_evict: false,
             hushed: false,

@@ -1,13 +1,14 @@
 //! How a server begins: its parts are made, wired and told of each other.
 
-use crate::mail::Mailbox;
+use crate::mail::{Mail, Mailbox};
+use crate::pubsub::tracking::Letter;
 use crate::{Server, actions, eval, fetching, http, info, memory, piece, pubsub, rows, waits, works};
 use command::registry::{self, Names};
 use config::Config;
 use keyspace::Keyspace;
 use observe::{Holder, Holders, Observe};
 use scripts::Scripts;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// Applies `rename-command`.
@@ -46,6 +47,23 @@ impl Holders for PlaceHolders {
     }
 }
 
+/// Sends letters of tracking: a client's to its loop, work to each loop in turn.
+fn tracking_post(observe: Arc<Observe>, mailboxes: Arc<[Mailbox]>) -> pubsub::tracking::Post {
+    let next = AtomicUsize::new(0);
+    Box::new(move |letter| {
+        let to = match &letter {
+            Letter::Inbox(client) => {
+                observe.clients.get(*client).map(|info| info.loop_id.load(Ordering::Acquire) as usize)
+            }
+            Letter::Task(_) => Some(next.fetch_add(1, Ordering::Relaxed) % mailboxes.len()),
+        };
+        // A client that has gone hears nothing.
+        if let Some(to) = to {
+            mailboxes[to].send(Mail::Tracking(letter));
+        }
+    })
+}
+
 impl Server {
     /// Starts workers and reclaimer. The loops are `net`'s, one per mailbox. Errors: a thread cannot be
     /// started.
@@ -63,9 +81,12 @@ impl Server {
         let post = move |loop_id: usize, letter: pubsub::Letter| boxes[loop_id].send(letter.into());
         let pubsub = Arc::new(pubsub::PubSub::new(config.clone(), keyspace.clone(), Box::new(post)));
         let boxes = mailboxes.clone();
+        let observe = Arc::new(Observe::new(config.clone(), loops));
+        let tracking =
+            Arc::new(pubsub::tracking::Tracking::new(tracking_post(observe.clone(), mailboxes.clone())));
+        keyspace.set_readers(tracking.clone());
         let post: piece::Post = Arc::new(move |to, letter| boxes[to].send(letter.into()));
         let turns = stdx::turns::Turns::new(cores);
-        let observe = Arc::new(Observe::new(config.clone(), loops));
         let random = |salt| stdx::hash::hash_u64(stdx::clock::wall_ns() ^ salt);
         let (memory, http) = (Arc::new(memory::Memory::new(rows::MAX)), Arc::<http::Http>::default());
         let work = works::Work::start(keyspace.clone(), turns, observe.clone(), memory.work.clone(), post);
@@ -91,6 +112,7 @@ impl Server {
                 Scripts::new(work.clone(), pubsub.clone(), any_rows, Box::new(around))
             },
             pubsub,
+            tracking,
             work,
             actions: actions::table(),
             rows,

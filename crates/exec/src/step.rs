@@ -20,6 +20,7 @@ pub(crate) fn step(
         Run::Read(handler) | Run::Write(handler) | Run::Whole(handler) => {
             // The command before may have looked at keys without counting that as use.
             view.set_quiet(act.session.no_touch && !command.is(facts::TOUCHES));
+            crate::tracking::remember(act.session, view, command, args);
             let before = view.changes().made();
             let caller = Caller { in_script: act.in_script, client_id: act.session.id, ..Caller::default() };
             // No command runs here that is estimated to be long. This bounds one whose estimate is wrong.

@@ -41,6 +41,9 @@ pub(crate) fn queue(act: &mut Act<'_, '_>, command: &'static Command, args: Args
         multi.selected =
             args.get(1).and_then(|db| database(server.keyspace.databases(), db).ok()).or(multi.selected);
     }
+    if session.tracking.is_some() {
+        multi.reads.note(command, args);
+    }
     multi.queue.push(command, args, local.incoming.clone());
     if multi.queue.bytes() > limit {
         // The queue is bounded like the query buffer. A longer transaction cannot run.
@@ -381,6 +384,10 @@ fn any_guarded(act: &Act<'_, '_>, queue: &Queue) -> bool {
 
 /// Runs the queue elsewhere (T3). The session leaves the transaction at once.
 fn start_job(act: &mut Act<'_, '_>, multi: Multi) -> Flow {
+    if !multi.reads.is_empty() && crate::tracking::remembers(act.session) {
+        let since = act.server.keyspace.last_lsn();
+        crate::tracking::remember_later(act.local, act.session.id, multi.reads, since);
+    }
     let flow = crate::hand_on::start_exec(act.server, act.local, act.session, multi.queue, act.out);
     leave(act.server, act.local, act.session);
     flow

@@ -5,6 +5,7 @@
 //!   shard  ── per database a directory of segments      segment.rs
 //!             pre-images for active snapshots            sequence.rs, shard.rs
 //!             watchers and blocked clients of a key      shard.rs
+//!             clients that keep a copy of a key          tracked.rs
 //!   evict  ── which keys go when memory is short        evict/
 //!   View   ── what a command sees: locked shards, or an overlay at a snapshot   view.rs, overlay.rs
 //!   Walk   ── everything as it was at one LSN, for a file or a replica   walk.rs
@@ -38,6 +39,7 @@ mod sweep;
 mod tell;
 #[cfg(test)]
 mod tests;
+mod tracked;
 mod underway;
 mod view;
 mod walk;
@@ -53,6 +55,7 @@ pub use retained::{Limits, Revoked};
 pub use sequence::{Ended, Lsn, Snapshot};
 pub use sweep::{Sweep, Swept};
 pub use tell::{Announce, At, CommitSink, EffectVisitor, Effects, Mark, To, debug_assert_no_slot};
+pub use tracked::{Author, Crowd, Reader, Readers};
 pub use view::{Changes, Class, Event, Item, KeySet, Keys, Ready, View, Watched, WrongType};
 pub use walk::{Walk, WalkEntry, WalkError, WalkFigures, WalkLimits, WalkMark, WalkSink, WalkValue, Walked};
 
@@ -136,6 +139,7 @@ pub struct Keyspace {
     pub(crate) retained: retained::Retained,
     pub(crate) elsewhere: elsewhere::Kept,
     closed: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    pub(crate) tracked: tracked::Tracked,
 }
 
 #[inline]
@@ -180,6 +184,7 @@ impl Keyspace {
             retained: retained::Retained::default(),
             elsewhere: elsewhere::Kept::default(),
             closed: OnceLock::new(),
+            tracked: tracked::Tracked::default(),
         })
     }
 

@@ -6,10 +6,12 @@
 //!   write pays one branch. It goes by database number: replacing whole tables looks up nothing here.
 //! - H3: `intents` holds the keys of long commits under way (`intent.rs`). It is usually empty, too.
 //! - H4: `walk` says how far a walk over everything is, if there is one (`walk.rs`).
+//! - H5: `readers` holds the keys that clients keep copies of (`tracked.rs`). It is empty while nobody does.
 
 use crate::intent::Intents;
 use crate::preimages::PreImages;
 use crate::segment::Directory;
+use crate::tracked::ShardReaders;
 use crate::walk::ShardWalk;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,6 +28,7 @@ pub(crate) struct Shard {
     pub(crate) interest: Interest,
     pub(crate) intents: Intents,
     pub(crate) walk: Option<Box<ShardWalk>>,
+    pub(crate) readers: ShardReaders,
 }
 
 /// A watcher's mark, and the number of exchanges of its database when the WATCH began.

@@ -736,6 +736,7 @@ impl Conn {
             local.key_hash = hashes.as_ref().and_then(|hashes| hashes.of(i));
             self.doing = Doing::Command(self.out.len());
             let flow = exec::execute(server, local, &mut self.session, args, &mut self.out);
+            self.after_command(server, &flow);
             if self.session.authenticated != authenticated
                 && let Speech::Resp(parser) = &mut self.speech
             {
@@ -783,6 +784,15 @@ impl Conn {
             local.log.lap();
         }
         self.end_batch(filled.stop, input)
+    }
+
+    /// Messages of tracking come right behind the reply.
+    #[inline]
+    fn after_command(&mut self, server: &Server, flow: &Flow) {
+        if self.session.tracking.is_some() {
+            let answered = matches!(flow, Flow::Done) && self.takes_messages();
+            exec::tracking::after_command(server, &mut self.session, answered, &mut self.out);
+        }
     }
 
     /// Takes note of why a batch ended. False: no further command can run now.
@@ -919,6 +929,7 @@ impl Conn {
         self.doing = Doing::Held(self.out.len());
         let flow = exec::execute(server, local, &mut self.session, kept.args(), &mut self.out);
         local.incoming = None;
+        self.after_command(server, &flow);
         match flow {
             Flow::Done => {}
             Flow::Stream(stream) => self.stream = Some(Streaming::new(stream)),

@@ -867,6 +867,7 @@ impl EventLoop {
             After::Parked { client, until_ms, timeout_ms } => self.park(client, until_ms, timeout_ms),
             After::LookAgain => self.releasing = Some(0),
             After::OpenGates => self.open_gates(),
+            After::Inbox(client) => self.open_inbox(client),
             After::Unopened(letter) => self.open_own(io, letter),
         }
     }
@@ -943,6 +944,9 @@ impl EventLoop {
         conn.resume(bytes, stream, gate);
         self.mark_dirty(slot);
         self.queue(slot);
+        if self.server.keyspace.is_tracking() {
+            self.open_inbox(client);
+        }
     }
 
     /// Sends what can be sent before the process ends.

@@ -29,6 +29,8 @@ pub struct ClientInfo {
     pub watching: AtomicU32,
     /// -1 outside MULTI.
     pub queued: AtomicI64,
+    /// The client that gets its invalidation messages; 0: itself; -1: it does not track.
+    pub redirect: AtomicI64,
     pub query_bytes: AtomicU64,
     pub query_free: AtomicU64,
     pub reply_bytes: AtomicU64,
@@ -80,6 +82,7 @@ impl ClientInfo {
             shard_subscriptions: AtomicU32::new(0),
             watching: AtomicU32::new(0),
             queued: AtomicI64::new(-1),
+            redirect: AtomicI64::new(-1),
             query_bytes: AtomicU64::new(0),
             query_free: AtomicU64::new(0),
             reply_bytes: AtomicU64::new(0),
@@ -134,4 +137,8 @@ pub mod flag {
     pub const CLOSE_SOON: u32 = 64;
     pub const WATCH_DIRTY: u32 = 128;
     pub const MONITOR: u32 = 256;
+    pub const TRACKING: u32 = 512;
+    pub const BROADCAST: u32 = 1024;
+    /// The target of its REDIRECT is gone.
+    pub const BROKEN_REDIRECT: u32 = 2048;
 }

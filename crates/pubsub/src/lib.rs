@@ -24,6 +24,7 @@ mod message;
 pub mod monitor;
 mod notify;
 mod run;
+pub mod tracking;
 
 pub use message::{Encoded, Kind, Published, Shared, encode};
 pub use notify::wanted_classes;

@@ -112,6 +112,8 @@ fn remove(keyspace: &Keyspace, entry: &Entry, key: &[u8], now_ms: u64) -> (Optio
         entry.source.marks.removes(id);
     }
     let removed = view.remove_to_return(key);
+    // Whether or not there is an item: a client may have its copy of a row that is not kept any more.
+    view.tell_readers(key);
     view.select(entry.absent_db());
     let known = view.remove(key);
     // This happens under the lock, as in `fill.rs`.

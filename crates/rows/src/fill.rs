@@ -92,6 +92,10 @@ fn install(rows: &Rows, entry: &Entry, (began, now_ms): (u64, u64), item: Item, 
     let marks = &entry.source.marks;
     let found = found(entry, key, item.row.as_ref(), item.changed_ms, view.now_ms());
     let allowed = !ended && entry.shelf().install(&mut view, marks, (&item.id, key), began, found);
+    if allowed {
+        // It may have replaced a row whose change was not told yet.
+        view.tell_readers(key);
+    }
     // This happens under the lock, so that lines come in the order of the changes. It takes about a
     // microsecond, and only with `loglevel debug`.
     log::trace!("{}", Told { key, row: &item.row, began, kept: allowed, now: entry.source.marks.now() });

@@ -24,6 +24,8 @@ pub enum Letter {
     Errand(Box<Errand>),
     /// A committed script or transaction has deeds to do.
     Deeds(Box<Committed>),
+    /// Keys that a client's script has read at an LSN, or later.
+    Reads(u64, Reads, keyspace::Lsn),
 }
 
 /// One effect of a script or transaction besides its writes.

@@ -24,6 +24,8 @@ pub struct ScriptJob {
     out: Vec<u8>,
     told: Told,
     ended: Result<(), Halt>,
+    /// The LSN of its snapshot.
+    since: keyspace::Lsn,
 }
 
 impl ScriptJob {
@@ -38,6 +40,7 @@ impl ScriptJob {
             out: Vec::new(),
             told: Told::default(),
             ended: Ok(()),
+            since: 0,
         })
     }
 
@@ -211,6 +214,7 @@ impl Long for ScriptJob {
     fn begin(&mut self, snapshot: Snapshot, desk: &mut Desk<'_>) {
         // It may have waited.
         self.run.now_ms = desk.now_ms;
+        self.since = snapshot.lsn();
         self.attempt.overlay = Some(Overlay::new(snapshot, self.run.used_ms));
     }
 
@@ -286,6 +290,10 @@ impl Long for ScriptJob {
         // Scripts do hardly anything else besides their writes.
         spent.published = !self.told.deeds.is_empty();
         let scripts = self.scripts();
+        let reads = std::mem::take(&mut self.told.reads);
+        if !reads.is_empty() {
+            scripts.house.post(desk.loop_id, crate::Letter::Reads(self.run.client, reads, self.since));
+        }
         if deeds::do_few(&scripts, &mut self.told) {
             let (bytes, selected) = (std::mem::take(&mut self.out), self.told.selected);
             let reply = self.attempt.assemble(bytes, Rests::new());

@@ -59,6 +59,7 @@ use reader::Reader;
 use command::effects::List;
 use command::facts;
 use command::places;
+use command::reads::Reads;
 use command::table::{self, Run};
 use command::{Budget, Caller, Command, Cx, Error, INLINE_STEPS, resolve};
 use config::Config;
@@ -170,6 +171,8 @@ pub struct ScriptRun {
     /// Set when its client goes. A script that only reads is of no use then. `None`: another run handles
     /// that.
     pub gone: Option<Arc<AtomicBool>>,
+    /// Its client keeps copies of what it reads.
+    pub reads: bool,
 }
 
 /// Words of a command before the keys it declares.
@@ -233,6 +236,8 @@ pub struct Told {
     pub selected: Option<usize>,
     /// EXEC: the version of the libraries it began to change.
     drafted_at: Option<u64>,
+    /// Keys it has read, if its client wants to know.
+    pub reads: Reads,
 }
 
 impl Told {
@@ -246,6 +251,7 @@ impl Told {
         self.deeds.append(&mut next.deeds);
         self.bytes += next.bytes;
         self.effects.append(&mut next.effects);
+        self.reads.append(std::mem::take(&mut next.reads));
     }
 
     /// Hands the effects over, for the log and replicas.

@@ -300,6 +300,9 @@ impl<'a, 'o> Runner<'a, 'o> {
         handler: command::Handler,
         args: resp::Args<'_>,
     ) -> Result<(), Error> {
+        if self.run.reads {
+            self.told.bytes += self.told.reads.note(command, args);
+        }
         if !self.scripts.may_have_rows() {
             return self.in_own_db(command, handler, args);
         }

@@ -67,7 +67,10 @@ fn step(work: &Arc<Work>, home: &mut impl Home, mut piece: Box<dyn Piece>) -> St
         let (loop_id, now_ms) = (home.log().id, home.log().now_ms);
         let tray = home.works().take_tray();
         let mut desk = Desk { work, loop_id, now_ms, tray, doer: &doer, home: home.itself() };
+        // NOLOOP: clients that track their own writes.
+        let author = work.keyspace.is_tracking().then(|| keyspace::Author::is(piece.who().client));
         let step = piece.advance(&mut desk);
+        drop(author);
         let tray = desk.tray;
         clear(work, home, tray);
         match step {

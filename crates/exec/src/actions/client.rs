@@ -31,20 +31,16 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("client|no-evict", no_evict, PLAIN),
     Row("client|no-touch", no_touch, PLAIN),
     Row("client|unblock", unblock, PLAIN),
-    Row("client|getredir", getredir, PLAIN),
-    Row("client|tracking", tracking, PLAIN),
-    Row("client|trackinginfo", trackinginfo, PLAIN),
-    Row("client|caching", caching, PLAIN),
     Row("client|help", |act, _| help(act, "CLIENT", HELP), PLAIN),
 ];
 
 const HELP: &[&str] = &[
     "CACHING <YES | NO>",
-    "    Needs client-side caching, which does not exist here yet.",
+    "    Remember the keys of the next command, or do not (OPTIN, OPTOUT).",
     "GETNAME",
     "    Tell this connection's name.",
     "GETREDIR",
-    "    Tell where invalidation messages go: always -1.",
+    "    Tell which connection gets the invalidation messages of this one.",
     "ID",
     "    Tell this connection's number.",
     "INFO",
@@ -69,8 +65,8 @@ const HELP: &[&str] = &[
     "    Remember what library the client uses.",
     "SETNAME <name>",
     "    Name this connection.",
-    "TRACKING <ON | OFF> ...",
-    "    Client-side caching: only OFF works yet.",
+    "TRACKING <ON | OFF> [REDIRECT <number>] [BCAST] [PREFIX <prefix> ...] [OPTIN] [OPTOUT] [NOLOOP]",
+    "    Client-side caching: send a message when a key that was read here changes.",
     "TRACKINGINFO",
     "    Tell how client-side caching is set up.",
     "UNBLOCK <number> [TIMEOUT | ERROR]",
@@ -217,7 +213,7 @@ fn describe(client: &ClientInfo, now_ms: u64, out: &mut Vec<u8>) {
         line,
         "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={} watch={} \
          qbuf={input} qbuf-free={free} argv-mem=0 multi-mem={multi} rbs={pending} rbp={pending} obl={pending} oll=0 omem=0 \
-         tot-mem={} events={} cmd={} user={} redir=-1 resp={} lib-name={} lib-ver={} io-thread={} tot-net-in={} \
+         tot-mem={} events={} cmd={} user={} redir={} resp={} lib-name={} lib-ver={} io-thread={} tot-net-in={} \
          tot-net-out={} tot-cmds={}",
         client.id,
         client.address,
@@ -237,6 +233,7 @@ fn describe(client: &ClientInfo, now_ms: u64, out: &mut Vec<u8>) {
         if pending > 0 { "rw" } else { "r" },
         client.command(),
         text.user,
+        client.redirect.load(Relaxed),
         client.resp.load(Relaxed),
         lossy(&text.lib_name),
         lossy(&text.lib_ver),
@@ -260,6 +257,9 @@ fn flags(client: &ClientInfo) -> String {
         (flag::BLOCKED, 'b'),
         (flag::WATCH_DIRTY, 'd'),
         (flag::CLOSE_SOON, 'c'),
+        (flag::TRACKING, 't'),
+        (flag::BROKEN_REDIRECT, 'R'),
+        (flag::BROADCAST, 'B'),
     ];
     let mut out: String = letters.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, c)| c).collect();
     if client.unix {
@@ -538,38 +538,4 @@ fn unblock(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         act.server.send(waiter.loop_id, reply);
     }
     Ok(Flow::Done)
-}
-
-// ----- client-side caching: not yet
-// -------------------------------------------------------------------------
-
-fn getredir(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    act.out.int(-1);
-    Ok(Flow::Done)
-}
-
-fn tracking(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    if on_off(args.at(2))? {
-        return Err(Error::new("ERR CLIENT TRACKING is not supported yet: there is no client-side caching"));
-    }
-    act.out.ok();
-    Ok(Flow::Done)
-}
-
-fn trackinginfo(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    act.out.map(3);
-    act.out.bulk(b"flags");
-    act.out.set(1);
-    act.out.bulk(b"off");
-    act.out.bulk(b"redirect");
-    act.out.int(-1);
-    act.out.bulk(b"prefixes");
-    act.out.array(0);
-    Ok(Flow::Done)
-}
-
-fn caching(_: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    Err(Error::new(
-        "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled",
-    ))
 }

@@ -213,6 +213,7 @@ fn reset(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         return Ok(crate::held::go_on(session, act.local));
     }
     super::monitor::end(act.server, act.local, session);
+    crate::tracking::end(act.server, act.local, session);
     session.select(0);
     session.authenticated = act.server.config.live.requirepass.is_empty();
     session.reply_mode = ReplyMode::On;

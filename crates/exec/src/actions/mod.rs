@@ -19,6 +19,7 @@ mod pubsub;
 pub(crate) mod scripting;
 mod server;
 pub mod sources;
+mod tracking;
 mod transaction;
 
 use crate::Flow;
@@ -43,6 +44,7 @@ static TOPICS: &[&[Row]] = &[
     pubsub::ACTIONS,
     scripting::ACTIONS,
     server::ACTIONS,
+    tracking::ACTIONS,
     transaction::ACTIONS,
 ];
 

@@ -234,6 +234,9 @@ fn count_clients(server: &Server, s: &mut Snapshot) {
     s.clients.pubsub = subscribed as u64;
     s.clients.watching = watching as u64;
     s.clients.watched_keys = keys as u64;
+    let ((tracking, prefixes), (keys, items)) = (server.tracking.figures(), server.keyspace.tracked());
+    (s.clients.tracking, s.clients.tracked_prefixes) = (tracking as u64, prefixes as u64);
+    (s.clients.tracked_keys, s.clients.tracked_items) = (keys as u64, items as u64);
     let buffered = server.observe.clients.buffered();
     s.clients.recent_max_input_bytes = buffered.input_max;
     s.clients.recent_max_output_bytes = buffered.output_max;

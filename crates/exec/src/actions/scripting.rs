@@ -92,6 +92,7 @@ fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Erro
         random: act.local.random(),
         loop_id: act.local.log.id,
         gone: Some(act.session.cancel.clone()),
+        reads: crate::tracking::remembers(act.session),
     };
     Ok(match eval::start(act, run, far) {
         Started::Done => Flow::Done,

@@ -92,6 +92,7 @@ impl View<'_> {
         });
         self.keyspace.stats.evicted_keys.fetch_add(1, Ordering::Relaxed);
         self.keyspace.tell_sink(self.changes.lsn, self.db, &[b"DEL", key]);
+        self.tell_readers(key);
         let db = self.db;
         if let Some(shard) = self.shard_mut(shard_of(hash)) {
             // Clients blocked on the key go on waiting.

@@ -68,6 +68,7 @@ impl View<'_> {
             self.keyspace.tell_sink(self.changes.lsn, self.db, &[b"DEL", key]);
         }
         self.tell_expired(hash, key, expired_ms);
+        self.tell_readers(key);
         self.changes.dirty += 1;
         self.changes.expired += 1;
         self.push_event(self.db, key, Class::Expired, "expired");

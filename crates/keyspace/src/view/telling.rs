@@ -79,6 +79,7 @@ impl View<'_> {
     #[inline]
     pub(crate) fn changed_often(&mut self, key: &[u8], times: u64) {
         self.changes.dirty += times;
+        self.tell_readers(key);
         let (db, shard) = (self.db, shard_of(self.hash_of(key)));
         if let Store::Locked(guard) = &mut self.store {
             let interest = &mut guard.get_mut(shard).interest;

@@ -194,6 +194,7 @@ impl View<'_> {
     /// `but`: a commit that means what they are from then on.
     fn empty(&mut self, lsn: Lsn, dbs: &[usize], but: Option<&Arc<Record>>) -> usize {
         self.keyspace.note_recent_all(lsn);
+        self.tell_all_readers(lsn);
         self.settle_counts();
         let mut removed = self.removed_in(dbs);
         self.keyspace.underway.empty(&self.keyspace.sequence, dbs, but);
@@ -258,6 +259,7 @@ impl View<'_> {
 
     fn exchange(&mut self, lsn: Lsn, a: usize, b: usize) {
         self.keyspace.note_recent_all(lsn);
+        self.tell_all_readers(lsn);
         let Store::Locked(guard) = &mut self.store else { return };
         self.keyspace.underway.swap(&self.keyspace.sequence, a, b);
         self.keyspace.walk_swapped(lsn).into_iter().for_each(|walk| walk.swap(a, b));

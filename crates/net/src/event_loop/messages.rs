@@ -13,7 +13,8 @@
 
 use super::{CHORE_NS, EventLoop};
 use crate::transport::Transport;
-use exec::pubsub::FanOut;
+use exec::pubsub::{Encoded, FanOut};
+use resp::Reply;
 use stdx::points::{self, Point};
 
 /// Connections with nothing but messages that are sent to per turn; a send takes some microseconds.
@@ -72,6 +73,26 @@ impl EventLoop {
         } else if !std::mem::replace(&mut conn.notified, true) {
             self.notified.push_back(slot);
         }
+    }
+
+    /// Writes messages of tracking, some at a time: between replies, as other messages.
+    pub(super) fn open_inbox(&mut self, client: u64) {
+        let Some(&slot) = self.by_id.get(&client) else { return self.pass_on_inbox(client) };
+        let Some(conn) = self.conns[slot].as_mut() else { return };
+        let mut out = Reply::new(conn.session.resp3);
+        if exec::tracking::open_inbox(&self.server, &mut conn.session, &mut out) {
+            self.server.tracking.remind(client);
+        }
+        if out.is_empty() {
+            return;
+        }
+        let before = conn.told;
+        let more = conn.push(&Encoded::Short(out.into_bytes().into()), 0, &mut self.pool);
+        self.told += conn.told - before;
+        if more {
+            self.queue(slot);
+        }
+        self.mark_dirty(slot);
     }
 
     /// Sends the messages of some connections.

@@ -231,6 +231,13 @@ impl EventLoop {
         self.server.send(to, Mail::Adopt(Box::new(conn)));
     }
 
+    /// Passes on a letter about the inbox of such a client, as [`EventLoop::pass_on_kill`] does.
+    pub(super) fn pass_on_inbox(&self, client: u64) {
+        if self.server.observe.clients.get(client).is_some() {
+            self.server.tracking.remind(client);
+        }
+    }
+
     /// Passes on the closing of a client that has gone to another loop, is on its way to this one, or has
     /// left.
     pub(super) fn pass_on_kill(&self, client: u64) {
