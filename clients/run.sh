@@ -7,7 +7,8 @@ set -u
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
 cache=$root/.cache/clients
-all=(ioredis node-redis redis-py celery bullmq rq go-redis jedis schemathesis)
+all=(ioredis node-redis redis-py celery bullmq rq go-redis jedis connect-redis rate-limiter-flexible redlock lettuce redis-exporter
+    sidekiq schemathesis)
 mkdir -p "$cache"
 export EVENKEEL_HOST=${EVENKEEL_HOST:-127.0.0.1}
 server_pid=
@@ -59,6 +60,9 @@ node_client() { (cd "$here/$1" && { [ -e node_modules ] || npm ci --silent; } &&
 run_ioredis() { node_client ioredis; }
 run_node-redis() { node_client node-redis; }
 run_bullmq() { node_client bullmq; }
+run_connect-redis() { node_client connect-redis; }
+run_rate-limiter-flexible() { node_client rate-limiter-flexible; }
+run_redlock() { node_client redlock; }
 
 python_client() {
     local venv=$cache/$1-venv
@@ -76,8 +80,26 @@ run_schemathesis() { python_client schemathesis; }
 
 run_go-redis() { (cd "$here/go-redis" && go build -o "$cache/go-redis" . && "$cache/go-redis"); }
 
-run_jedis() {
-    (cd "$here/jedis" && mvn --quiet --batch-mode -Dstyle.color=never -Dcases.target="$cache/jedis" compile exec:java)
+# The exporter itself is built beside the program that reads its metrics.
+run_redis-exporter() {
+    (cd "$here/redis-exporter" && go build -o "$cache/exporter/" . github.com/oliver006/redis_exporter &&
+        "$cache/exporter/redis-exporter" "$cache/exporter/redis_exporter")
+}
+
+maven_client() {
+    (cd "$here/$1" && mvn --quiet --batch-mode -Dstyle.color=never -Dcases.target="$cache/$1" compile exec:java)
+}
+run_jedis() { maven_client jedis; }
+run_lettuce() { maven_client lettuce; }
+
+# Sidekiq and Ruby are packages of Debian.
+run_sidekiq() {
+    if ! ruby -e 'require "sidekiq"' 2>/dev/null; then
+        [ "$(id -u)" -eq 0 ] || { echo "Sidekiq is missing: apt-get install ruby-sidekiq" && return 1; }
+        { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y -qq \
+            --no-install-recommends ruby-sidekiq; } >"$cache/sidekiq-apt.log" 2>&1 || { tail -n 20 "$cache/sidekiq-apt.log" && return 1; }
+    fi
+    ruby "$here/sidekiq/cases.rb"
 }
 
 if [ -z "${EVENKEEL_PORT:-}" ]; then
@@ -90,7 +112,7 @@ failed=0
 for client in "${clients[@]}"; do
     log=$cache/$client.log
     started=$SECONDS
-    export -f "run_$client" node_client python_client 2>/dev/null || { echo "no client $client"; exit 2; }
+    export -f "run_$client" node_client python_client maven_client 2>/dev/null || { echo "no client $client"; exit 2; }
     export here cache
     timeout --kill-after=10 "${EVENKEEL_CLIENT_TIMEOUT:-600}" bash -c "run_$client" >"$log" 2>&1 </dev/null
     status=$?
@@ -105,7 +127,7 @@ for client in "${clients[@]}"; do
     if [ "$bad" -gt 0 ]; then
         sed -n '/^not ok /,/^ok /{/^ok /d;p}' "$log" | head -n 60 | sed 's/^/      /'
     fi
-    printf '  %-12s %3d passed, %d failed  (%d s)\n' "$client" "$good" "$bad" "$((SECONDS - started))"
+    printf '  %-22s %3d passed, %d failed  (%d s)\n' "$client" "$good" "$bad" "$((SECONDS - started))"
     passed=$((passed + good))
     failed=$((failed + bad))
 done

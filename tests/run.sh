@@ -156,13 +156,14 @@ chaos() {
     count "chaos" "$good" "$bad" "$status" "$note"
 }
 
-# The client tests wait more than they work, so they run beside the linearizability test. The one that takes
-# longest to install and run goes beside the others.
+# The client tests wait more than they work, so they run beside the linearizability test, in groups beside each other.
+clients_groups=("ioredis node-redis redis-py celery go-redis jedis" schemathesis
+    "bullmq rq connect-redis rate-limiter-flexible redlock lettuce redis-exporter sidekiq")
 clients_pids=()
 begin_clients() {
     cargo build --quiet $everything </dev/null || return 1
     local some
-    for some in "ioredis node-redis redis-py celery go-redis jedis" schemathesis; do
+    for some in "${clients_groups[@]}"; do
         # shellcheck disable=SC2086
         env -u EVENKEEL_PORT EVENKEEL_TEST_SERVER="$target/debug/evenkeel" \
             clients/run.sh $some >"$log/clients-${some%% *}.log" 2>&1 </dev/null &
@@ -179,7 +180,7 @@ clients() {
     done
     [ ${#clients_pids[@]} -gt 0 ] || status=1
     local totals good=0 bad=0
-    for first in ioredis schemathesis; do
+    for first in "${clients_groups[@]%% *}"; do
         cat "$log/clients-$first.log"
         totals=$(sed -n 's/^clients: \([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$log/clients-$first.log" | tail -n 1)
         [ -n "$totals" ] || status=1

@@ -116,8 +116,16 @@ fn unresolved(act: &mut Act<'_, '_>, args: Args<'_>, error: Error) -> Flow {
             act.out.error(&format!("EXECABORT Transaction discarded because of: {error}"));
             Flow::Done
         }
-        error => refuse(act, None, &error),
+        error => refuse(act, miscalled(&error), &error),
     }
+}
+
+/// The command that was called with a wrong number of words.
+fn miscalled(error: &Error) -> Option<&'static Command> {
+    let Error::Arity(name) = error else { return None };
+    let mut names = name.split('|');
+    let command = command::registry::find_own(names.next()?.as_bytes())?;
+    names.next().map_or(Some(command), |sub| command::registry::find_sub(command, sub.as_bytes()))
 }
 
 fn is_http(args: Args<'_>) -> bool {

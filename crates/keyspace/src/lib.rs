@@ -204,6 +204,11 @@ impl Keyspace {
         if self.expires(db) == 0 { 0 } else { self.counts[db].ttl_ms.load(Ordering::Relaxed) }
     }
 
+    /// Forgets the mean time to live of a database without keys that expire.
+    pub(crate) fn forget_ttl(&self, db: usize) {
+        self.counts[db].ttl_ms.store(0, Ordering::Relaxed);
+    }
+
     /// Adds a sampled time to live to the mean, with a weight of 1/50.
     pub(crate) fn note_ttl(&self, db: usize, ms: u64) {
         let mean = &self.counts[db].ttl_ms;

@@ -79,6 +79,7 @@ impl Sweep {
                 self.shard = 0;
                 self.db += 1;
                 while self.db < keyspace.all_databases() && !keyspace.can_expire(self.db) {
+                    keyspace.forget_ttl(self.db);
                     self.db += 1;
                 }
                 if self.db >= keyspace.all_databases() {
@@ -86,6 +87,7 @@ impl Sweep {
                     self.shard = 0;
                     self.position = keyspace.can_expire(0).then_some(0);
                     if self.position.is_none() {
+                        keyspace.forget_ttl(0);
                         // Database 0 has nothing: the next round starts at a database that has.
                         self.shard = SHARDS;
                     }

@@ -112,7 +112,7 @@ impl Area {
             }
         }
         let Bounds { min, max } = cell.bounds();
-        // Of few cells each may be its neighbour's neighbour on the other side.
+        // In an area of few cells each may be its neighbour's neighbour on the other side.
         let wanted = |north: i32, east: i32| {
             step < 2
                 || !(north < 0 && min.lat < bounds.min.lat

@@ -121,6 +121,12 @@ fn what_waits_is_in_the_slow_log_when_it_is_over() {
         assert_eq!(log_of(&mut control, "BLPOP"), round + 1, "after {end}");
     }
     assert_eq!(calls(&mut control, "blpop"), "calls=4,rejected_calls=0,failed_calls=1");
+    // A call with a wrong number of words counts as refused, of a subcommand, too.
+    control.expect("STRLEN", "-ERR wrong number of arguments for 'strlen' command");
+    control.expect("STRLEN a", ":0");
+    assert_eq!(calls(&mut control, "strlen"), "calls=1,rejected_calls=1,failed_calls=0");
+    control.call("CLIENT SETNAME");
+    assert!(calls(&mut control, "client|setname").contains("rejected_calls=1"));
     client.send("BLPOP k 0\r\n");
     eventually_says(&mut control, "INFO clients", "blocked_clients:1");
     assert_eq!(calls(&mut control, "blpop"), "calls=4,rejected_calls=0,failed_calls=1");

@@ -203,7 +203,7 @@ fn every_write_is_told_in_words_that_do_the_same() {
 
 /// A stream, as XINFO STREAM FULL tells of it.
 fn stream(info: &Frame) -> contents::Stream {
-    /// What stands behind a name.
+    /// The value behind a name.
     fn of<'f>(frame: &'f Frame, name: &str) -> &'f Frame {
         let items = frame.items().expect("names and values");
         let at = items.iter().step_by(2).position(|item| item.text() == Some(name.as_bytes()));

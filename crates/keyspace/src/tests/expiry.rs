@@ -157,4 +157,19 @@ fn the_sweep_knows_about_how_long_keys_live() {
     assert!((99_000..101_000).contains(&keyspace.avg_ttl_ms(0)), "{}", keyspace.avg_ttl_ms(0));
     (0..5000).for_each(|i| assert!(del(&keyspace, &format!("k{i}"), 1)));
     assert_eq!(keyspace.avg_ttl_ms(0), 0);
+    // The mean of keys that are gone is not that of new ones: neither after a round of the sweep nor after a flush.
+    while sweep.step(&keyspace, 1, |_| {}) != Swept::Round {}
+    let sampled = |sweep: &mut Sweep, ttl_ms: u64| {
+        set(&keyspace, "k", "v", Some(ttl_ms + 1), 1);
+        let mut rounds = 0;
+        while rounds < 2 {
+            rounds += usize::from(sweep.step(&keyspace, 1, |_| {}) == Swept::Round);
+        }
+        keyspace.avg_ttl_ms(0)
+    };
+    assert_eq!(sampled(&mut sweep, 5_000), 5_000);
+    let mut view = crate::View::whole(&keyspace, 0, 1);
+    view.flush(Some(0));
+    view.finish();
+    assert_eq!(sampled(&mut sweep, 900_000), 900_000);
 }

@@ -204,6 +204,7 @@ impl View<'_> {
         let Store::Locked(guard) = &mut self.store else { return 0 };
         self.keyspace.generation.fetch_add(1, Ordering::SeqCst);
         let walk = self.keyspace.walk_emptied(lsn);
+        dbs.iter().for_each(|db| self.keyspace.forget_ttl(*db));
         let emptied = dbs.iter().filter(|db| **db < touched);
         let removed = emptied.map(|db| self.keyspace.flush_db(guard, *db, &mut removed, walk.as_ref())).sum();
         walk.into_iter().for_each(|walk| walk.empty(self.keyspace, guard, dbs));

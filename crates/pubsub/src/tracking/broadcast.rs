@@ -87,7 +87,7 @@ pub(super) struct Broadcasts {
     count: AtomicUsize,
 }
 
-/// What a task has to tell next.
+/// The next thing that a task has to tell.
 pub(super) enum Next {
     Keys(Arc<Batch>),
     All,
