@@ -240,6 +240,32 @@ fn under_always_a_reply_waits_for_the_disk_and_nobody_else_does() {
     assert!(slow.contains("behind the disk of the append-only log, aof-fsync-always, "), "{slow}");
 }
 
+/// The code of a library runs on a thread of its own. One that is ready when the log has ended is not answered.
+#[test]
+fn a_library_that_was_answered_is_there_after_an_end_in_order() {
+    if foreign() {
+        return;
+    }
+    for ms in (0..200).step_by(10) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut server = start_in(folder.path(), ALWAYS);
+        let mut client = ready(&server);
+        client.expect("SET k 1", "+OK");
+        let code = "#!lua name=late\nlocal n = 0 for i = 1, 1e6 do n = n + i end \
+                    redis.register_function('late', function() return n end)";
+        client.request(&[b"FUNCTION", b"LOAD", code.as_bytes()]);
+        std::thread::sleep(Duration::from_millis(ms));
+        server.signal("TERM");
+        let answered = client.reply() == "\"late\"";
+        assert_eq!(server.exit_code(), Some(0));
+        let server = start_in(folder.path(), ALWAYS);
+        let mut client = ready(&server);
+        client.expect("GET k", "\"1\"");
+        let is_there = client.call("FUNCTION LIST").contains("late");
+        assert!(is_there || !answered, "after {ms} ms");
+    }
+}
+
 /// A client that is told of `appendfsync always` relies on it, although the log's thread has not heard of it.
 #[test]
 fn always_holds_from_the_moment_it_is_set() {

@@ -8,6 +8,7 @@ use command::Error;
 use keyspace::To;
 use resp::{Args, OwnedArgs, Reply};
 use scripts::libraries::{self, AskedChange};
+use std::time::Duration;
 
 pub(super) const ACTIONS: &[Row] = &[
     Row("function|load", |act, args| perform(act, libraries::load(args)?, args), PLAIN),
@@ -16,6 +17,9 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("function|dump", dump, PLAIN),
     Row("function|restore", |act, args| perform(act, libraries::restore(args)?, args), PLAIN),
 ];
+
+/// Interval of the checks while an answer is held back.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Loads a library from a file. Cost: its code runs once, on this thread.
 ///
@@ -43,11 +47,12 @@ fn perform(act: &mut Act<'_, '_>, asked: AskedChange, args: Args<'_>) -> Result<
     let change = move |asked: AskedChange, out: &mut Reply| {
         let prepared =
             libraries::apart(&server.scripts, move |turn| asked.prepare(&limits, Some(&gone), Some(turn)));
-        let tell = || {
-            let words = words.iter().flat_map(|words| words.args().iter());
-            server.keyspace.tell_apart(To::All, &mut { words });
-        };
+        let mut told = true;
+        let tell = || told = is_told(&server, words.as_ref());
         let made = prepared.and_then(|change| change.make_and_tell(&code, tell).map(|()| change));
+        if !told {
+            wait_for_end(&server, words.as_ref());
+        }
         server.scripts.tidy_idle();
         match made {
             Ok(change) => change.answer(out),
@@ -55,6 +60,20 @@ fn perform(act: &mut Act<'_, '_>, asked: AskedChange, args: Args<'_>) -> Result<
         }
     };
     aside(act, "library", move |out| change(asked, out))
+}
+
+/// Tells a change to those that listened when it was asked for. False: they listen no more.
+fn is_told(server: &Server, words: Option<&OwnedArgs>) -> bool {
+    words.is_none_or(|words| server.keyspace.tell_apart(To::All, &mut words.args().iter()).is_some())
+}
+
+/// Holds back the answer to a change that came too late for the log: the server is about to end, and a change that
+/// was answered must be in the log. If the server goes on, the log gets the change.
+fn wait_for_end(server: &Server, words: Option<&OwnedArgs>) {
+    while server.work.pause.stops_writes(stdx::clock::wall_ms()) {
+        std::thread::sleep(LOOK);
+    }
+    is_told(server, words);
 }
 
 /// `FUNCTION DUMP`: the code of all libraries, as a payload that Redis and Valkey from 7.0 on restore. Cost:
