@@ -191,7 +191,7 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
         let only_reads = server.keyspace.gates() && !overlay.is_dirty();
         let recent = if only_reads { overlay.recent() } else { 0 };
         let (changes, committed) = settle(act.local.log.now_ms, overlay, &mut told);
-        // What it read was still so when it was committed.
+        // The keys it read were still so when it was committed.
         let since = changes.as_ref().map_or(since, |changes| since.max(changes.lsn));
         drive::tell(&server, act.local, changes);
         if committed {

@@ -87,7 +87,7 @@ pub(super) struct Broadcasts {
     count: AtomicUsize,
 }
 
-/// What a task has to tell next.
+/// The message that a task has to tell next.
 pub(super) enum Next {
     Keys(Arc<Batch>),
     All,

@@ -22,7 +22,7 @@ pub(super) const BYTES_MAX: usize = 1 << 20;
 const AT_ONCE: usize = 64;
 const BYTES_AT_ONCE: usize = 32 * 1024;
 
-/// What a client is told.
+/// The content of a message to a client.
 #[derive(Clone)]
 pub(super) enum What {
     Key(Arc<[u8]>),
