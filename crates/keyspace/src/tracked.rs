@@ -9,7 +9,7 @@
 //! - TR1: a client is registered under the lock under which its read looks. So no write comes between the two,
 //!   and a write that comes later finds the client.
 //! - TR2: a key stands here by its name, for all databases. A write to the name in any database tells its readers.
-//! - TR3: whoever reads at an older LSN (a snapshot) registers later and asks [`View::track_since`] whether the
+//! - TR3: a client that reads at an older LSN (a snapshot) registers later and asks [`View::track_since`] whether the
 //!   shard was written to meanwhile. Then the client counts as told.
 //! - TR4: a registration has a number of its client. Only the registration of that number is taken back.
 //! - TR5: while nobody tracks, a write pays for one load. The flag is set before its client reads anything, so a

@@ -60,6 +60,7 @@ mod sources_postgres;
 mod startup;
 mod support;
 mod texts;
+mod tracking;
 mod transactions;
 mod waits;
 mod whole;
