@@ -129,6 +129,102 @@ fn a_broken_stream_is_refused_and_never_a_panic() {
     }
 }
 
+/// What a body of a stream says. As it stands it is sound.
+#[derive(Clone)]
+struct Said {
+    /// IDs of the entries of each node.
+    nodes: Vec<Vec<(u64, u64)>>,
+    nodes_len: u64,
+    len: u64,
+    last_id: (u64, u64),
+    pending: Vec<(u64, u64)>,
+    pending_len: u64,
+    /// Names, and what each owns.
+    consumers: Vec<(&'static [u8], Vec<(u64, u64)>)>,
+    groups_len: u64,
+}
+
+impl Said {
+    fn sound() -> Said {
+        Said {
+            nodes: vec![vec![(1, 0), (2, 0)], vec![(3, 0)]],
+            nodes_len: 2,
+            len: 3,
+            last_id: (3, 0),
+            pending: vec![(1, 0), (3, 0)],
+            pending_len: 2,
+            consumers: vec![(b"a", vec![(1, 0)]), (b"b", vec![(3, 0)])],
+            groups_len: 1,
+        }
+    }
+
+    fn body(&self) -> Vec<u8> {
+        let mut body = vec![19];
+        rdb::put_len(&mut body, self.nodes_len);
+        for ids in &self.nodes {
+            let mut node = rdb::NodeWriter::new(ids[0], ids.len() as u64, [&b"f"[..]].into_iter());
+            ids.iter().for_each(|id| node.entry(*id, [(&b"f"[..], &b"v"[..])].into_iter()));
+            rdb::put_stream_node_id(&mut body, ids[0]);
+            rdb::put_string(&mut body, &node.finish().expect("a short one"));
+        }
+        rdb::put_len(&mut body, self.len);
+        for id in [self.last_id, (1, 0), (0, 0)] {
+            rdb::put_stream_id_as_lens(&mut body, id);
+        }
+        rdb::put_len(&mut body, 3);
+        rdb::put_len(&mut body, self.groups_len);
+        rdb::put_string(&mut body, b"g");
+        rdb::put_stream_id_as_lens(&mut body, (3, 0));
+        rdb::put_len(&mut body, 3);
+        rdb::put_len(&mut body, self.pending_len);
+        for id in &self.pending {
+            rdb::put_stream_id(&mut body, *id);
+            body.extend_from_slice(&1000_u64.to_le_bytes());
+            rdb::put_len(&mut body, 1);
+        }
+        rdb::put_len(&mut body, self.consumers.len() as u64);
+        for (name, owned) in &self.consumers {
+            rdb::put_string(&mut body, name);
+            body.extend_from_slice(&1000_u64.to_le_bytes());
+            rdb::put_len(&mut body, owned.len() as u64);
+            owned.iter().for_each(|id| rdb::put_stream_id(&mut body, *id));
+        }
+        body
+    }
+}
+
+#[test]
+fn a_stream_that_contradicts_itself_is_refused() {
+    type Change = fn(&mut Said);
+    let read = |said: &Said| decode_body(&said.body(), 12, 0, &mut free);
+    let Ok(Decoded::Value(Value::Stream(sound))) = read(&Said::sound()) else { panic!("it is sound") };
+    assert_eq!((sound.len(), sound.group(b"g").map(value::stream::Group::pending_len)), (3, Some(2)));
+    let changes: &[(&str, Change)] = &[
+        ("nodes out of order", |said| said.nodes.reverse()),
+        ("an entry twice", |said| said.nodes[1][0] = (2, 0)),
+        ("the entry that may not be", |said| said.nodes[0][0] = (0, 0)),
+        ("a last ID below the last entry", |said| said.last_id = (2, 9)),
+        ("too few entries", |said| said.len = 4),
+        ("too many entries", |said| said.len = 2),
+        ("no end of nodes", |said| said.nodes_len = u64::MAX),
+        ("no end of entries", |said| said.len = u64::MAX),
+        ("no end of groups", |said| said.groups_len = u64::MAX),
+        ("no end of pending entries", |said| said.pending_len = u64::MAX),
+        ("a group that is not there", |said| said.groups_len = 2),
+        ("an entry that two consumers own", |said| said.consumers[1].1.push((1, 0))),
+        ("an entry that its consumer owns twice", |said| said.consumers[0].1.push((1, 0))),
+        ("an entry that no consumer owns", |said| drop(said.consumers.pop())),
+        ("an owned entry that is not pending", |said| said.consumers[0].1.push((2, 0))),
+        ("a pending entry twice", |said| said.pending[1] = (1, 0)),
+        ("a consumer twice", |said| said.consumers.push((b"a", Vec::new()))),
+    ];
+    for (what, change) in changes {
+        let mut said = Said::sound();
+        change(&mut said);
+        assert!(matches!(read(&said), Err(Failure::Malformed)), "{what}: {:?}", read(&said));
+    }
+}
+
 /// Charges nothing.
 fn free(_: usize) -> Result<(), ()> {
     Ok(())

@@ -54,3 +54,8 @@ fn sorted_sets_agree_with_the_model() {
 fn strings_agree_with_the_model() {
     run(checks::str, 120);
 }
+
+#[test]
+fn streams_agree_with_the_model() {
+    run(checks::stream, 120);
+}

@@ -58,6 +58,7 @@ mod sources_keys;
 mod sources_mongodb;
 mod sources_postgres;
 mod startup;
+mod streams;
 mod support;
 mod texts;
 mod tracking;

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::ops::ControlFlow::Continue;
-use value::{Hash, LexBound, List, ScoreBound, Set, Str, ZSet};
+use value::{Hash, LexBound, List, ScoreBound, Set, Str, Stream, StreamId, ZSet};
 
 /// Values alive at a time.
 const SLOTS: usize = 3;
@@ -140,6 +140,11 @@ pub fn zset(data: &[u8]) {
 #[allow(dead_code)]
 pub fn str(data: &[u8]) {
     run::<Str>(data);
+}
+
+#[allow(dead_code)]
+pub fn stream(data: &[u8]) {
+    run::<Stream>(data);
 }
 
 impl Subject for Set {
@@ -598,5 +603,128 @@ impl Subject for Str {
         assert_eq!(text.as_i64(), stdx::num::parse_i64(model));
         let middle = model.len() / 2;
         assert!(model.is_empty() || text.byte(middle) == model[middle]);
+    }
+}
+
+/// Fields with their values.
+type Fields = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// A stream with one group at most.
+#[derive(Clone, Debug, Default)]
+struct StreamModel {
+    entries: BTreeMap<StreamId, Fields>,
+    last: StreamId,
+    deleted: StreamId,
+    added: u64,
+    /// By ID: the consumer, and the number of deliveries.
+    pending: BTreeMap<StreamId, (Vec<u8>, u64)>,
+    consumers: BTreeSet<Vec<u8>>,
+}
+
+impl StreamModel {
+    /// An ID of an entry, or one near it.
+    fn id(&self, input: &mut Input<'_>) -> StreamId {
+        let at = input.below(self.entries.len());
+        let id = self.entries.keys().nth(at).copied().unwrap_or_default();
+        if input.byte().is_multiple_of(4) { id.next().unwrap_or_default() } else { id }
+    }
+
+    fn trim(&mut self, count: usize) {
+        (0..count).for_each(|_| drop(self.entries.pop_first()));
+    }
+
+    fn range(&self, from: StreamId, to: StreamId) -> Vec<StreamId> {
+        self.entries.keys().copied().filter(|id| (from..=to).contains(id)).collect()
+    }
+}
+
+/// The entry's fields and values.
+fn fields_of(entry: &value::stream::Entry<'_>) -> Fields {
+    entry.fields().map(|(name, value)| (name.to_vec(), value.to_vec())).collect()
+}
+
+impl Subject for Stream {
+    type Model = StreamModel;
+
+    fn act(&mut self, model: &mut StreamModel, input: &mut Input<'_>) {
+        match input.byte() % 12 {
+            0..4 if model.entries.len() < ELEMENTS_MAX => {
+                let (gap, names) = (u64::from(input.byte() % 4), input.byte());
+                for value in input.elements() {
+                    let id =
+                        StreamId::new(model.last.ms + gap, if gap == 0 { model.last.seq + 1 } else { 7 });
+                    let all: Fields =
+                        (0..1 + names % 3).map(|i| (element(names, usize::from(i)), value.clone())).collect();
+                    let few: Vec<(&[u8], &[u8])> = all.iter().map(|(a, b)| (&a[..], &b[..])).collect();
+                    assert!(self.append(id, &few) && !self.append(id, &few));
+                    model.entries.insert(id, all);
+                    (model.last, model.added) = (id, model.added + 1);
+                }
+            }
+            4 => {
+                let id = model.id(input);
+                let was = model.entries.remove(&id).is_some();
+                assert_eq!(self.remove(id), was);
+                model.deleted = if was { model.deleted.max(id) } else { model.deleted };
+            }
+            5 => {
+                let keep = input.below(model.entries.len() + 3);
+                let gone = model.entries.len().saturating_sub(keep);
+                assert_eq!(self.trim_to_len(keep as u64, false, 0), gone as u64);
+                model.trim(gone);
+            }
+            6 => {
+                let below = model.id(input);
+                let gone = model.entries.keys().filter(|id| **id < below).count();
+                assert_eq!(self.trim_below(below, false, 0), gone as u64);
+                model.trim(gone);
+            }
+            // Whole leaves only, so the number that goes is its own.
+            7 => {
+                let (keep, limit) = (input.below(model.entries.len() + 1), input.below(500) as u64);
+                let gone = self.trim_to_len(keep as u64, true, limit);
+                assert!(gone as usize <= model.entries.len() - keep && (limit == 0 || gone <= limit));
+                model.trim(gone as usize);
+            }
+            8 | 9 => {
+                self.create_group(b"g", StreamId::MIN, None);
+                let (name, id, count) = (element(3, input.below(4)), model.id(input), input.number() as u64);
+                let mut group = self.group_mut(b"g").expect("just created");
+                assert_eq!(group.create_consumer(&name, 1), model.consumers.insert(name.clone()));
+                assert!(group.claim(&name, id, 5, count));
+                model.pending.insert(id, (name, count));
+            }
+            10 => {
+                let Some(mut group) = self.group_mut(b"g") else { return };
+                let id = model.id(input);
+                assert_eq!(group.ack(id), model.pending.remove(&id).is_some());
+                if input.byte() < 16 {
+                    let name = element(3, input.below(4));
+                    let own = model.pending.values().filter(|(owner, _)| *owner == name).count();
+                    assert_eq!(group.delete_consumer(&name), model.consumers.remove(&name).then_some(own));
+                    model.pending.retain(|_, (owner, _)| *owner != name);
+                }
+            }
+            _ => {
+                let (from, to) = (model.id(input), model.id(input));
+                let range = model.range(from, to);
+                assert_eq!(self.count(from, to), range.len());
+                assert!(self.range(from, to).map(|entry| entry.id).eq(range.iter().copied()));
+                assert!(self.range_back(from, to).map(|entry| entry.id).eq(range.iter().rev().copied()));
+                assert_eq!(self.contains(from), model.entries.contains_key(&from));
+            }
+        }
+        assert_eq!(self.len(), model.entries.len());
+    }
+
+    fn compare(&self, model: &StreamModel) {
+        self.check_invariants();
+        let entries = self.range(StreamId::MIN, StreamId::MAX).map(|entry| (entry.id, fields_of(&entry)));
+        assert!(entries.eq(model.entries.iter().map(|(id, fields)| (*id, fields.clone()))));
+        let numbers = (self.last_id(), self.max_deleted_id(), self.entries_added());
+        assert_eq!(numbers, (model.last, model.deleted, model.added));
+        let Some(group) = self.group(b"g") else { return };
+        let pending = group.pending_from(StreamId::MIN).map(|(id, p)| (id, (p.consumer.to_vec(), p.count)));
+        assert!(pending.eq(model.pending.iter().map(|(id, pending)| (*id, pending.clone()))));
     }
 }
