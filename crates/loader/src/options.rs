@@ -590,7 +590,7 @@ mod tests {
             assert!(said.contains("-h <HOST>") && said.contains("--pass"), "{said}");
         }
         let said = read_words::<Copy>("copy --help").expect_err("help").replace('\n', " ");
-        assert!(said.contains("-h -p -s -u -a -n the one to write"), "{said}");
+        assert!(said.contains("-h -p -s -u -a -n, the one to write"), "{said}");
         Load::command().debug_assert();
         Copy::command().debug_assert();
     }

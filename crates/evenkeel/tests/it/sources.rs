@@ -212,8 +212,8 @@ fn writes_are_refused_unless_the_source_says_otherwise() {
     {
         client.expect(line, refused);
     }
-    let together = "-ERR key 'item:1' is a row of source 'items' and cannot be used together with other keys, but by MGET \
-                    and EXISTS";
+    let together = "-ERR key 'item:1' is a row of source 'items' and cannot be used together with other keys, except by \
+                    MGET and EXISTS";
     client.expect("RENAME item:1 x", together);
     client.expect("COPY own item:1", together);
     client.expect("MSET item:1 x own y", together);
@@ -329,7 +329,7 @@ fn transactions_and_scripts_read_rows_they_name() {
     client.expect(
         "MGET item:2 own",
         "-ERR key 'own' is a row of source 'items' and cannot be used together with other \
-                                      keys, but by MGET and EXISTS"
+                                      keys, except by MGET and EXISTS"
             .replace("'own'", "'item:2'")
             .as_str(),
     );

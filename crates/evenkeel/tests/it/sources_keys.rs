@@ -247,7 +247,7 @@ fn other_databases_bring_no_keys_among_the_rows() {
     third.expect(&shop.add(""), "+OK");
     let replies = client.call("EXEC");
     assert!(
-        replies.starts_with("[-SOURCEBUSY source 'items': key 'item:1' was none")
+        replies.starts_with("[-SOURCEBUSY source 'items': key 'item:1' was not one of its rows")
             && replies.ends_with("+OK]"),
         "{replies}"
     );

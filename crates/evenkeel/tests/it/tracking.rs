@@ -35,7 +35,7 @@ fn a_reader_is_told_of_a_write_and_no_more() {
     writer.expect("SELECT 3", "+OK");
     writer.expect("SET k x", "+OK");
     hears(&mut reader, &message("k"));
-    reader.expect("GET nothing", "_");
+    reader.expect("GET nothing", "(null)");
     writer.expect("SET nothing x", "+OK");
     hears(&mut reader, &message("nothing"));
 }
@@ -111,7 +111,7 @@ fn another_client_gets_the_messages() {
     target.expect("SUBSCRIBE __redis__:invalidate", "[\"subscribe\", \"__redis__:invalidate\", :1]");
     source.expect(&format!("CLIENT TRACKING ON REDIRECT {id}"), "+OK");
     source.expect("CLIENT GETREDIR", &format!(":{id}"));
-    source.expect("GET k", "_");
+    source.expect("GET k", "(null)");
     writer.expect("SET k 1", "+OK");
     hears(&mut target, "*3\r\n$7\r\nmessage\r\n$20\r\n__redis__:invalidate\r\n*1\r\n$1\r\nk\r\n");
     assert!(source.call("CLIENT INFO").contains(&format!(" redir={id} ")));
