@@ -402,7 +402,13 @@ fn search(cx: &mut Cx<'_, '_>, args: Args<'_>, named: &Named) -> Result<(), Erro
 /// Answers for a key that is missing: nothing was found.
 fn missing(cx: &mut Cx<'_, '_>, key: &[u8], query: &Query<'_>, named: &Named) -> Result<(), Error> {
     match query.destination {
-        Some(destination) => store(cx, destination, ZSet::new(), named.event),
+        Some(destination) => {
+            // Words of a polygon are not known everywhere.
+            if cx.view.listens() {
+                note(cx, destination, &ZSet::new());
+            }
+            store(cx, destination, ZSet::new(), named.event);
+        }
         None => cx.out.array(0),
     }
     cx.view.count_lookup(key, false);
