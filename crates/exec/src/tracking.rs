@@ -41,7 +41,7 @@ impl Mine {
     /// Whether keys that are read now are remembered.
     fn remembers(&self) -> bool {
         let Options { bcast, optin, optout, .. } = self.options;
-        !bcast && (!optin || self.caching) && !(optout && self.caching)
+        !bcast && if self.caching { !optout } else { !optin }
     }
 }
 

@@ -80,12 +80,17 @@ fn files_of_real_servers_are_read() {
         if *has_field_times {
             fill_field_times(&mut peer);
         }
-        fill_stream(&mut peer);
         let expected = peer.contents();
         assert!(expected.keys.len() > 20, "{name}");
+        fill_stream(&mut peer);
         peer.run(&["SAVE"]);
         let file = peer.file();
-        let (found, report) = read(&file, persist::Unknown::Refuse).expect("sound");
+        let (mut found, report) = read(&file, persist::Unknown::Refuse).expect("sound");
+        let stream = found.keys.remove(&(0, b"stream".to_vec())).expect("the stream");
+        let value::ValueRef::Stream(stream) = stream.value.as_ref() else { panic!("{name}: no stream") };
+        let pending: Vec<_> =
+            stream.iter_groups().map(|(_, group)| group.pending_from(value::StreamId::MIN).count()).collect();
+        assert_eq!((stream.len(), pending), (299, vec![5, 0]), "{name}");
         assert!(report.is_summed, "{name}");
         assert_eq!(found.functions.len(), 1, "{name}");
         expected.assert_same(&found, name);

@@ -129,7 +129,10 @@ fn a_broken_stream_is_refused_and_never_a_panic() {
     }
 }
 
-/// What a body of a stream says. As it stands it is sound.
+/// A consumer's name, and the IDs that are pending for it.
+type Consumer = (&'static [u8], Vec<(u64, u64)>);
+
+/// The contents of a body of a stream. As it stands it is sound.
 #[derive(Clone)]
 struct Said {
     /// IDs of the entries of each node.
@@ -140,7 +143,7 @@ struct Said {
     pending: Vec<(u64, u64)>,
     pending_len: u64,
     /// Names, and what each owns.
-    consumers: Vec<(&'static [u8], Vec<(u64, u64)>)>,
+    consumers: Vec<Consumer>,
     groups_len: u64,
 }
 

@@ -121,7 +121,7 @@ fn gather(bits: u64) -> u32 {
 
 /// A score as a signed number, as the processors of real servers convert it: what does not fit is the lowest.
 pub(super) fn signed(score: f64) -> i64 {
-    if score < -9_223_372_036_854_775_808.0 || score >= 9_223_372_036_854_775_808.0 {
+    if !(-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&score) {
         i64::MIN
     } else {
         score as i64
