@@ -245,7 +245,7 @@ fn told(client: &mut Client) -> Vec<String> {
     full.iter().map(|text| without_nodes(text)).collect()
 }
 
-/// What a server says of its own tree is its own.
+/// Facts about the tree are the server's own.
 fn without_nodes(full: &str) -> String {
     let mut words: Vec<&str> = full.split(", ").collect();
     for name in ["\"radix-tree-keys\"", "\"radix-tree-nodes\""] {
