@@ -97,7 +97,7 @@ impl Waiter {
     }
 }
 
-/// What a client waits for.
+/// The kind of key that a client waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WaitKind {
     List,

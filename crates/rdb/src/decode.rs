@@ -140,7 +140,7 @@ pub fn decode<S: Sink>(body: &[u8], version: u16, sink: &mut S) -> Result<(), Fa
 const LOOKED_THROUGH: usize = 8 * 1024;
 /// About how many bytes an element of a pack has.
 const PACKED_ELEMENT: usize = 4;
-/// What a byte of a stream, whose nodes servers compress, unpacks to, as a rule.
+/// Bytes that a byte of a stream, whose nodes servers compress, unpacks to, as a rule.
 const STREAM_UNPACKED: usize = 4;
 /// Most bytes that one byte may unpack to.
 const MOST_UNPACKED: usize = 88;

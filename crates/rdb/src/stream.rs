@@ -25,7 +25,7 @@ pub struct StreamFacts {
     pub more: Option<StreamCounts>,
 }
 
-/// What servers tell of a stream from Redis 7.0 on.
+/// Counts that servers tell of a stream from Redis 7.0 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamCounts {
     pub max_deleted_id: (u64, u64),

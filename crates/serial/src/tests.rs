@@ -129,18 +129,21 @@ fn a_broken_stream_is_refused_and_never_a_panic() {
     }
 }
 
-/// What a body of a stream says. As it stands it is sound.
+/// IDs of entries.
+type Ids = Vec<(u64, u64)>;
+
+/// The parts of a stream's body, which may contradict each other.
 #[derive(Clone)]
 struct Said {
     /// IDs of the entries of each node.
-    nodes: Vec<Vec<(u64, u64)>>,
+    nodes: Vec<Ids>,
     nodes_len: u64,
     len: u64,
     last_id: (u64, u64),
-    pending: Vec<(u64, u64)>,
+    pending: Ids,
     pending_len: u64,
     /// Names, and what each owns.
-    consumers: Vec<(&'static [u8], Vec<(u64, u64)>)>,
+    consumers: Vec<(&'static [u8], Ids)>,
     groups_len: u64,
 }
 

@@ -32,7 +32,7 @@ pub(super) enum Source {
     Entries { ids: Vec<StreamId>, next: usize },
     /// Only IDs.
     Ids { ids: Vec<StreamId>, next: usize },
-    /// What is encoded already.
+    /// Replies that are encoded already.
     Encoded { replies: Vec<u8>, next: usize },
 }
 

@@ -88,7 +88,7 @@ impl Options {
     }
 }
 
-/// What becomes of pending entries.
+/// The fates of pending entries.
 #[derive(Default)]
 struct Fates {
     /// Claimed, with the counts they get.
@@ -157,7 +157,7 @@ fn xclaim(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     answer::array(cx, &stream, len, source)
 }
 
-/// What becomes of the IDs of an XCLAIM.
+/// The fates of the IDs of an XCLAIM.
 fn fates(
     stream: &Stream,
     group: &[u8],

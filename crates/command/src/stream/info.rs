@@ -148,7 +148,7 @@ fn full_steps(view: &View<'_>, args: Args<'_>) -> usize {
     stream.iter_groups().take(100).map(|(_, group)| of(group)).fold(stream.groups(), usize::saturating_add)
 }
 
-/// What both forms begin with.
+/// The beginning of both forms.
 fn counters(out: &mut Reply, stream: &Stream) {
     for (name, value) in [
         ("length", stream.len() as i64),

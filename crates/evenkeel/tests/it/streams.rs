@@ -245,7 +245,7 @@ fn told(client: &mut Client) -> Vec<String> {
     full.iter().map(|text| without_nodes(text)).collect()
 }
 
-/// What a server says of its own tree is its own.
+/// Leaves out the nodes: each server has a tree of its own.
 fn without_nodes(full: &str) -> String {
     let mut words: Vec<&str> = full.split(", ").collect();
     for name in ["\"radix-tree-keys\"", "\"radix-tree-nodes\""] {
@@ -422,7 +422,7 @@ fn a_long_command_is_nobodys_business() {
     let all = format!(":{MANY}");
     for (line, reply) in [
         (format!("XPENDING strm g - + {MANY}"), ""),
-        (format!("XPENDING strm g IDLE 100000000 - + 1"), "[]"),
+        ("XPENDING strm g IDLE 100000000 - + 1".to_owned(), "[]"),
         ("XINFO STREAM strm FULL COUNT 500".to_owned(), ""),
         (format!("XCLAIM strm g b 0 {ids} JUSTID"), ""),
         (format!("XAUTOCLAIM strm g c 0 - COUNT {MANY} JUSTID"), ""),

@@ -16,7 +16,7 @@ use support::server::Server;
 use support::wire::{Conn, Frame};
 
 /// Calls of a walk, and between two comparisons.
-const CALLS: usize = 16_000;
+const CALLS: usize = 24_000;
 const STRETCH: usize = 500;
 
 /// Calls that the tables of the differential tester lack. Their lower-case words are drawn.
@@ -34,16 +34,21 @@ const MORE: &[&str] = &[
     "PFDEBUG TODENSE hll2",
     "XGROUP CREATE strm group 0 MKSTREAM",
     "XADD q9 7-1 field short",
-    "XADD q9 7-* field short",
-    "XGROUP CREATE q9 g9 0",
+    "XGROUP CREATE q9 g9 0 MKSTREAM",
+    "XCLAIM q9 g9 consumer 0 7-1 FORCE",
+    "XCLAIM q9 g9 consumer 0 7-1 FORCE",
+    "XCLAIM q9 g9 consumer 0 7-1 FORCE",
+    "XCLAIM q9 g9 consumer 0 7-1 FORCE",
+    "XREADGROUP GROUP g9 consumer STREAMS q9 >",
     "XREADGROUP GROUP g9 consumer STREAMS q9 >",
     "XACK q9 g9 7-1",
-    "XDEL q9 7-1",
-    "DEL q9",
-    "XADD strm * field short",
-    "XADD strm MAXLEN ~ 2 * field short",
-    "XADD strm MINID ~ sid LIMIT 3 * field short field short",
-    "XTRIM strm MAXLEN ~ 3",
+    "XADD q8 7-1 field short",
+    "XDEL q8 7-1",
+    "DEL q8",
+    "XADD q7 * field short",
+    "XADD q7 MAXLEN ~ 2 * field short",
+    "XADD q7 MINID ~ sid LIMIT 3 * field short field short",
+    "XTRIM q7 MAXLEN ~ 3",
     "XREADGROUP GROUP group consumer NOACK COUNT 2 STREAMS strm >",
     "XREADGROUP GROUP group consumer STREAMS strm >",
     "XCLAIM strm group consumer 0 sid sid IDLE 5 FORCE LASTID sid",
@@ -203,7 +208,7 @@ fn every_write_is_told_in_words_that_do_the_same() {
 
 /// A stream, as XINFO STREAM FULL tells of it.
 fn stream(info: &Frame) -> contents::Stream {
-    /// What stands behind a name.
+    /// The value behind a name.
     fn of<'f>(frame: &'f Frame, name: &str) -> &'f Frame {
         let items = frame.items().expect("names and values");
         let at = items.iter().step_by(2).position(|item| item.text() == Some(name.as_bytes()));

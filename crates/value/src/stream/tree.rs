@@ -43,7 +43,7 @@ pub(super) trait Item: Clone + Send + Sync + 'static {
 
 impl Item for () {}
 
-/// What a tree adds up.
+/// Sums over a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sum {
     pub items: u64,
@@ -392,7 +392,7 @@ impl<K: Key, V: Item> Tree<K, V> {
         }
     }
 
-    /// What stands before a key.
+    /// The sums of all before a key.
     pub(super) fn sum_before<Q: Ord + ?Sized>(&self, key: &Q) -> Sum
     where
         K: Borrow<Q>,

@@ -606,10 +606,13 @@ impl Subject for Str {
     }
 }
 
+/// Fields with their values.
+type Fields = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// A stream with one group at most.
 #[derive(Clone, Debug, Default)]
 struct StreamModel {
-    entries: BTreeMap<StreamId, Vec<(Vec<u8>, Vec<u8>)>>,
+    entries: BTreeMap<StreamId, Fields>,
     last: StreamId,
     deleted: StreamId,
     added: u64,
@@ -636,7 +639,7 @@ impl StreamModel {
 }
 
 /// The entry's fields and values.
-fn fields_of(entry: &value::stream::Entry<'_>) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn fields_of(entry: &value::stream::Entry<'_>) -> Fields {
     entry.fields().map(|(name, value)| (name.to_vec(), value.to_vec())).collect()
 }
 
@@ -650,7 +653,7 @@ impl Subject for Stream {
                 for value in input.elements() {
                     let id =
                         StreamId::new(model.last.ms + gap, if gap == 0 { model.last.seq + 1 } else { 7 });
-                    let all: Vec<(Vec<u8>, Vec<u8>)> =
+                    let all: Fields =
                         (0..1 + names % 3).map(|i| (element(names, usize::from(i)), value.clone())).collect();
                     let few: Vec<(&[u8], &[u8])> = all.iter().map(|(a, b)| (&a[..], &b[..])).collect();
                     assert!(self.append(id, &few) && !self.append(id, &few));
