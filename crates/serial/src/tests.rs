@@ -129,21 +129,21 @@ fn a_broken_stream_is_refused_and_never_a_panic() {
     }
 }
 
-/// A consumer's name, and the IDs that are pending for it.
-type Consumer = (&'static [u8], Vec<(u64, u64)>);
+/// IDs of entries.
+type Ids = Vec<(u64, u64)>;
 
-/// The contents of a body of a stream. As it stands it is sound.
+/// The parts of a stream's body, which may contradict each other.
 #[derive(Clone)]
 struct Said {
     /// IDs of the entries of each node.
-    nodes: Vec<Vec<(u64, u64)>>,
+    nodes: Vec<Ids>,
     nodes_len: u64,
     len: u64,
     last_id: (u64, u64),
-    pending: Vec<(u64, u64)>,
+    pending: Ids,
     pending_len: u64,
     /// Names, and what each owns.
-    consumers: Vec<Consumer>,
+    consumers: Vec<(&'static [u8], Ids)>,
     groups_len: u64,
 }
 

@@ -185,7 +185,7 @@ fn xsetid(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         i += 2;
     }
     let key = args.at(1);
-    check_set(cx.view.stream(key)?.ok_or(Error::NoSuchKey)?, id, added)?;
+    check_set(cx.view.stream(key)?.ok_or(Error::NoSuchKey)?, id, added, cx.caller.in_replay)?;
     if let Some(stream) = cx.view.stream_mut(key)? {
         stream.set_last_id(id);
         added.into_iter().for_each(|added| stream.set_entries_added(added));
@@ -198,9 +198,9 @@ fn xsetid(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether a stream may get this last ID and count.
-fn check_set(stream: &Stream, id: StreamId, added: Option<u64>) -> Result<(), Error> {
-    let small = if id < stream.max_deleted_id() {
+/// Whether a stream may get this last ID and count. A log of Redis 7.0 may go below the highest deleted ID.
+fn check_set(stream: &Stream, id: StreamId, added: Option<u64>, in_replay: bool) -> Result<(), Error> {
+    let small = if id < stream.max_deleted_id() && !in_replay {
         "ERR The ID specified in XSETID is smaller than current max_deleted_entry_id"
     } else if stream.last().is_some_and(|last| id < last.id) {
         "ERR The ID specified in XSETID is smaller than the target stream top item"

@@ -105,7 +105,7 @@ impl Words {
             ));
         }
         if self.keep.is_none() && !adds {
-            return Err(Error::new("ERR syntax error, XTRIM must be called with MAXLEN or MINID"));
+            return Err(Error::new("ERR syntax error, XTRIM must be called with a trimming strategy"));
         }
         if in_replay {
             return Ok(());

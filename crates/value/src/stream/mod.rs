@@ -445,7 +445,7 @@ impl Stream {
     /// Nothing happens if it is not above the group's last. O(log n).
     pub fn advance(&mut self, group: &[u8], id: StreamId) {
         let Some(found) = self.group(group).filter(|found| found.last_id() < id) else { return };
-        let counts = found.last_id() >= self.first_id() && !self.has_tombstones_from(id);
+        let counts = found.last_id() >= self.first_id() && !self.has_tombstones_from(found.last_id());
         let read = match found.entries_read() {
             Some(read) if counts => Some(read + 1),
             read if self.entries_added() == 0 => read,
