@@ -537,62 +537,6 @@ impl<'k> View<'k> {
         }
     }
 
-    #[inline]
-    pub fn list(&self, key: &[u8]) -> Result<Option<&List>, WrongType> {
-        match self.value(key) {
-            None => Ok(None),
-            Some(ValueRef::List(v)) => Ok(Some(v)),
-            Some(_) => Err(WrongType),
-        }
-    }
-
-    #[inline]
-    pub fn hash(&self, key: &[u8]) -> Result<Option<&Hash>, WrongType> {
-        match self.value(key) {
-            None => Ok(None),
-            Some(ValueRef::Hash(v)) => Ok(Some(v)),
-            Some(_) => Err(WrongType),
-        }
-    }
-
-    #[inline]
-    pub fn set(&self, key: &[u8]) -> Result<Option<&Set>, WrongType> {
-        match self.value(key) {
-            None => Ok(None),
-            Some(ValueRef::Set(v)) => Ok(Some(v)),
-            Some(_) => Err(WrongType),
-        }
-    }
-
-    #[inline]
-    pub fn zset(&self, key: &[u8]) -> Result<Option<&ZSet>, WrongType> {
-        match self.value(key) {
-            None => Ok(None),
-            Some(ValueRef::ZSet(v)) => Ok(Some(v)),
-            Some(_) => Err(WrongType),
-        }
-    }
-
-    #[inline]
-    pub fn stream(&self, key: &[u8]) -> Result<Option<&Stream>, WrongType> {
-        match self.value(key) {
-            None => Ok(None),
-            Some(ValueRef::Stream(v)) => Ok(Some(v)),
-            Some(_) => Err(WrongType),
-        }
-    }
-
-    /// The bits of a compressed bitmap of this kind: [`Kind::Roaring`] or [`Kind::Roaring64`].
-    #[inline]
-    pub fn ints(&self, key: &[u8], kind: Kind) -> Result<Option<&Ints>, WrongType> {
-        match self.value(key) {
-            None => Ok(None),
-            Some(ValueRef::Roaring(v)) if kind == Kind::Roaring => Ok(Some(v)),
-            Some(ValueRef::Roaring64(v)) if kind == Kind::Roaring64 => Ok(Some(v)),
-            Some(_) => Err(WrongType),
-        }
-    }
-
     // ----- writing -----------------------------------------------------------------------------------------
 
     /// Begins the write (W1). Returns whether pre-images must be kept, and for what.

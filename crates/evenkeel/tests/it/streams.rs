@@ -78,6 +78,9 @@ fn consumers_that_wait_are_told_that_their_group_is_gone() {
         ("XGROUP DESTROY s g", gone),
         ("DEL s", gone),
         ("RENAME s t", gone),
+        ("FLUSHALL", gone),
+        ("FLUSHDB", gone),
+        ("EVAL \"return redis.call('flushdb')\" 0", gone),
         ("SET s x", wrong),
         ("LPUSH l x", ""),
     ] {

@@ -1,8 +1,64 @@
-//! Typed access to a view's values for changes, and expiry of hash fields.
+//! Typed access to a view's values, to read and to change them, and expiry of hash fields.
 
 use super::*;
 
 impl View<'_> {
+    #[inline]
+    pub fn list(&self, key: &[u8]) -> Result<Option<&List>, WrongType> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(ValueRef::List(v)) => Ok(Some(v)),
+            Some(_) => Err(WrongType),
+        }
+    }
+
+    #[inline]
+    pub fn hash(&self, key: &[u8]) -> Result<Option<&Hash>, WrongType> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(ValueRef::Hash(v)) => Ok(Some(v)),
+            Some(_) => Err(WrongType),
+        }
+    }
+
+    #[inline]
+    pub fn set(&self, key: &[u8]) -> Result<Option<&Set>, WrongType> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(ValueRef::Set(v)) => Ok(Some(v)),
+            Some(_) => Err(WrongType),
+        }
+    }
+
+    #[inline]
+    pub fn zset(&self, key: &[u8]) -> Result<Option<&ZSet>, WrongType> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(ValueRef::ZSet(v)) => Ok(Some(v)),
+            Some(_) => Err(WrongType),
+        }
+    }
+
+    #[inline]
+    pub fn stream(&self, key: &[u8]) -> Result<Option<&Stream>, WrongType> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(ValueRef::Stream(v)) => Ok(Some(v)),
+            Some(_) => Err(WrongType),
+        }
+    }
+
+    /// The bits of a compressed bitmap of this kind: [`Kind::Roaring`] or [`Kind::Roaring64`].
+    #[inline]
+    pub fn ints(&self, key: &[u8], kind: Kind) -> Result<Option<&Ints>, WrongType> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(ValueRef::Roaring(v)) if kind == Kind::Roaring => Ok(Some(v)),
+            Some(ValueRef::Roaring64(v)) if kind == Kind::Roaring64 => Ok(Some(v)),
+            Some(_) => Err(WrongType),
+        }
+    }
+
     pub fn list_mut(&mut self, key: &[u8]) -> Result<Option<&mut List>, WrongType> {
         if self.is_overlay() {
             let value = self.owned_mut(key, Kind::List)?;

@@ -205,11 +205,18 @@ impl View<'_> {
         self.keyspace.generation.fetch_add(1, Ordering::SeqCst);
         let walk = self.keyspace.walk_emptied(lsn);
         dbs.iter().for_each(|db| self.keyspace.forget_ttl(*db));
-        let emptied = dbs.iter().filter(|db| **db < touched);
-        let removed = emptied.map(|db| self.keyspace.flush_db(guard, *db, &mut removed, walk.as_ref())).sum();
+        let mut count = 0;
+        for db in dbs.iter().copied().filter(|db| *db < touched) {
+            let gone = self.keyspace.flush_db(guard, db, &mut removed, walk.as_ref());
+            if gone > 0 {
+                // A client that waits with a group of consumers learns that it is gone.
+                self.changes.ready.push(Ready::Database(db));
+            }
+            count += gone;
+        }
         walk.into_iter().for_each(|walk| walk.empty(self.keyspace, guard, dbs));
-        self.changes.dirty += removed as u64;
-        removed
+        self.changes.dirty += count as u64;
+        count
     }
 
     /// Takes keys that bulks removed from databases about to be emptied, to be counted there (I10).
