@@ -146,18 +146,18 @@ const cases = {
   },
 
   async 'a limit kept in memory while the server is away'() {
-    const storeClient = new Redis({ ...address, enableOfflineQueue: false, retryStrategy: () => 20 });
+    // The connection stays away until it is asked for.
+    const storeClient = new Redis({ ...address, enableOfflineQueue: false, retryStrategy: () => null });
     storeClient.on('error', () => {});
     await new Promise((resolve) => storeClient.once('ready', resolve));
     const insuranceLimiter = new RateLimiterMemory({ points: 1, duration: 60 });
     const calls = limiter({ storeClient, insuranceLimiter });
     assert.equal((await calls.consume('ann')).remainingPoints, 4);
-    const back = new Promise((resolve) => storeClient.once('ready', resolve));
-    const away = new Promise((resolve) => storeClient.once('close', resolve));
+    const away = new Promise((resolve) => storeClient.once('end', resolve));
     assert.equal(await redis.client('KILL', 'ID', await storeClient.client('ID')), 1);
     await away;
     assert.equal((await calls.consume('ann')).remainingPoints, 0);
-    await back;
+    await storeClient.connect();
     assert.equal((await calls.consume('ann')).consumedPoints, 2);
     storeClient.disconnect();
   },

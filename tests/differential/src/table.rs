@@ -28,6 +28,12 @@ const FIELDS: &[(&str, usize, bool)] = &[
 const DOCS_FROM: &str = "redis-8";
 const DOCS: &[&str] = &["since", "group", "deprecated_since", "arguments"];
 
+/// Names of commands and subcommands that are stored for servers, by the beginning of their versions.
+const STORED: &[(&str, &str)] = &[
+    ("redis-8.0", include_str!("../../../crates/command/tests/peers/redis-8.0.txt")),
+    ("valkey-9.1", include_str!("../../../crates/command/tests/peers/valkey-9.1.txt")),
+];
+
 pub fn compare_tables(ours: &Path, theirs: &Path, oracle: &str, tolerated: &Tolerated) -> io::Result<Found> {
     let (ours, theirs) = (Server::start(ours)?, Server::start(theirs)?);
     let (mut ours, mut theirs) = (Conn::open(ours.addr)?, Conn::open(theirs.addr)?);
@@ -38,6 +44,7 @@ pub fn compare_tables(ours: &Path, theirs: &Path, oracle: &str, tolerated: &Tole
         .iter()
         .filter_map(|name| Some(String::from_utf8_lossy(name.text()?).to_lowercase()))
         .collect();
+    let mut met = names.clone();
     let mut found = Found { compared: 0, differences: Vec::new() };
     let mut report = |what: String, ours: String, theirs: String| {
         let difference = Difference { command: what, ours, theirs };
@@ -54,6 +61,7 @@ pub fn compare_tables(ours: &Path, theirs: &Path, oracle: &str, tolerated: &Tole
             Some([row]) => row.items().map(<[Frame]>::to_vec),
             _ => None,
         };
+        met.extend(row(&b).iter().flat_map(|row| subcommands(row)));
         let (Some(a), Some(b)) = (row(&a), row(&b)) else {
             report(format!("COMMAND INFO {name}"), "missing".to_owned(), "present".to_owned());
             continue;
@@ -74,18 +82,28 @@ pub fn compare_tables(ours: &Path, theirs: &Path, oracle: &str, tolerated: &Tole
                 }
             }
         }
-        let subcommands = |row: &[Frame]| -> BTreeSet<String> {
-            let rows = row.get(9).and_then(Frame::items).unwrap_or_default();
-            rows.iter()
-                .filter_map(|row| Some(String::from_utf8_lossy(row.items()?.first()?.text()?).to_lowercase()))
-                .collect()
-        };
         let (a, b) = (subcommands(&a), subcommands(&b));
         for missing in b.difference(&a) {
             report(format!("COMMAND INFO {missing}"), "missing".to_owned(), "present".to_owned());
         }
     }
+    if let Some((_, stored)) = STORED.iter().find(|(version, _)| oracle.starts_with(version)) {
+        let stored: BTreeSet<String> =
+            stored.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect();
+        for name in met.symmetric_difference(&stored) {
+            let there = |names: &BTreeSet<String>| if names.contains(name) { "present" } else { "missing" };
+            report(format!("names stored of {oracle}: {name}"), there(&stored).into(), there(&met).into());
+        }
+    }
     Ok(found)
+}
+
+/// The names of the subcommands of a COMMAND INFO row.
+fn subcommands(row: &[Frame]) -> BTreeSet<String> {
+    let rows = row.get(9).and_then(Frame::items).unwrap_or_default();
+    rows.iter()
+        .filter_map(|row| Some(String::from_utf8_lossy(row.items()?.first()?.text()?).to_lowercase()))
+        .collect()
 }
 
 /// The fields of a command's COMMAND DOCS that are facts, as text.
