@@ -105,13 +105,13 @@ impl Unit {
     }
 
     /// The absolute time of an argument, in milliseconds. Errors: not an integer, negative, later than
-    /// [`LATEST`].
+    /// [`LATEST`], unless it is replayed: Valkey takes later times.
     fn read(self, cx: &Cx<'_, '_>, name: &[u8], arg: &[u8]) -> Result<u64, Error> {
         let amount =
             u64::try_from(int(arg)?).map_err(|_| Error::new("ERR invalid expire time, must be >= 0"))?;
         let base = if self.relative { cx.view.now_ms() } else { 0 };
         let at = amount.checked_mul(self.ms).and_then(|ms| ms.checked_add(base));
-        at.filter(|at| *at <= LATEST)
+        at.filter(|at| *at <= LATEST || cx.caller.in_replay)
             .ok_or_else(|| Error::InvalidExpire(String::from_utf8_lossy(name).to_lowercase()))
     }
 }

@@ -316,6 +316,16 @@ fn a_time_that_has_passed_removes_fields_at_once() {
     });
 }
 
+/// Valkey lets fields expire later than Redis does, and its log says so.
+#[test]
+fn a_replayed_time_may_be_later_than_a_client_may_set() {
+    let mut db = Db::new();
+    let late = "hpexpireat h 9223372036854775807 fields 1 a";
+    db.check(&[("hset h a 1", "1"), (late, "-ERR invalid expire time in 'hpexpireat' command")]);
+    db.caller.in_replay = true;
+    db.check(&[(late, "[1]"), ("hpexpiretime h fields 1 a", "[9223372036854775807]"), ("hget h a", "\"1\"")]);
+}
+
 #[test]
 fn a_replayed_time_that_has_passed_is_kept() {
     let mut db = Db::new();
