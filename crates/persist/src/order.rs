@@ -22,7 +22,7 @@ use frame::Framer;
 use keyspace::{At, CommitSink, Effects, Keyspace, Lsn, Mark, To};
 use parking_lot::Mutex;
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
@@ -90,8 +90,9 @@ pub struct Order {
     pool: Pool,
     /// Rings of threads that the order thread has not met yet.
     coming: Rings,
-    /// Bytes in rings that are known by whole chunks, and what is large; and bytes that the thread holds.
-    waiting: AtomicUsize,
+    /// Bytes in rings that are known by whole chunks, and what is large; and bytes that the thread holds. The thread
+    /// may take a chunk before it is counted, so the first figure may be below zero for a moment.
+    waiting: AtomicIsize,
     held: AtomicUsize,
     /// The thread sleeps, or is told to look (O2).
     asleep: AtomicBool,
@@ -113,7 +114,7 @@ impl Order {
             keyspace: keyspace.clone(),
             pool: Pool::new(CHUNKS),
             coming: Mutex::default(),
-            waiting: AtomicUsize::new(0),
+            waiting: AtomicIsize::new(0),
             held: AtomicUsize::new(0),
             asleep: AtomicBool::new(false),
             rung: AtomicBool::new(false),
@@ -132,7 +133,7 @@ impl Order {
 
     /// Bytes told that the outlets have not been given yet. A ring counts by whole chunks. O(1).
     pub fn pending_bytes(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed) + self.held.load(Ordering::Relaxed)
+        self.waiting.load(Ordering::Relaxed).max(0) as usize + self.held.load(Ordering::Relaxed)
     }
 
     /// Makes the thread look now, as a reply waits for its effects. O(1), with a system call if it is the
@@ -166,7 +167,7 @@ impl Order {
             put(&mut voices[place])
         });
         if let Some(bytes) = full {
-            self.waiting.fetch_add(bytes, Ordering::Relaxed);
+            self.waiting.fetch_add(bytes as isize, Ordering::Relaxed);
             self.bell();
         }
         if self.asleep.load(Ordering::SeqCst) {
@@ -224,14 +225,14 @@ impl CommitSink for Order {
             if len <= WORDS_MAX {
                 return putter.put(&self.pool, at.lsn, info(COMMAND, at) | len as u64, &scratch[from..]);
             }
-            self.waiting.fetch_add(len, Ordering::Relaxed);
+            self.waiting.fetch_add(len as isize, Ordering::Relaxed);
             let large = Large::Long(std::mem::take(scratch), from);
             putter.put_large(&self.pool, at.lsn, info(LONG, at), large)
         });
     }
 
     fn shared(&self, at: At, effects: Arc<dyn Effects>) {
-        self.waiting.fetch_add(SHARED, Ordering::Relaxed);
+        self.waiting.fetch_add(SHARED as isize, Ordering::Relaxed);
         self.put(|Voice { putter, .. }| {
             putter.put_large(&self.pool, at.lsn, info(LIST, at), Large::List(effects))
         });
@@ -380,7 +381,7 @@ impl Looking {
             self.order.held.store(self.taken.bytes.len(), Ordering::Relaxed);
             self.give(settled);
         }
-        self.order.waiting.fetch_sub(left, Ordering::Relaxed);
+        self.order.waiting.fetch_sub(left as isize, Ordering::Relaxed);
         if settled > self.given {
             self.given = settled;
             self.framers.iter_mut().for_each(|framer| framer.turn(settled));
@@ -403,7 +404,7 @@ impl Looking {
                     Some(Large::List(_)) => SHARED,
                     None => 0,
                 };
-                self.order.waiting.fetch_sub(bytes, Ordering::Relaxed);
+                self.order.waiting.fetch_sub(bytes as isize, Ordering::Relaxed);
             }
         }
         self.framers.iter_mut().for_each(Framer::close);

@@ -154,6 +154,19 @@ fn groups_are_framed() {
     assert_eq!(all(heard), logged);
 }
 
+/// A chunk that was taken before it was counted must not look like very much that waits: writes would be refused.
+#[test]
+fn a_chunk_that_is_counted_late_is_not_too_much() {
+    let keyspace = Keyspace::new(1);
+    let (log, _heard) = pipe(To::Log);
+    let order = begin(&keyspace, vec![log]);
+    order.waiting.fetch_sub(65_536, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(order.pending_bytes(), 0);
+    order.waiting.fetch_add(65_536, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(order.pending_bytes(), 0);
+    order.stop();
+}
+
 #[test]
 fn blocks_are_small_unless_a_group_is_large() {
     let keyspace = Keyspace::new(1);
