@@ -87,6 +87,8 @@ pub struct Overlay {
     snapshot: Snapshot,
     /// How often listening had begun when it was made: what it does is noted for those that listen (tell T7).
     epoch: u64,
+    /// Whether a sink listened when the command that runs now began.
+    heard: bool,
     slots: Slots,
     /// The place of the key that was looked at last: a handler names a key several times.
     last: std::cell::Cell<u32>,
@@ -237,6 +239,7 @@ impl Overlay {
     pub fn new(snapshot: Snapshot, used_ms: Option<u64>) -> Overlay {
         Overlay {
             epoch: snapshot.keyspace().listen_epoch(),
+            heard: false,
             snapshot,
             slots: Slots::default(),
             last: std::cell::Cell::new(0),
@@ -484,10 +487,18 @@ impl Overlay {
         self.missing.borrow_mut().room(db).push(hash, key);
     }
 
-    pub(crate) fn runs_at(&mut self, now_ms: u64) {
+    /// Begins a command. `heard`: whether a sink listens.
+    pub(crate) fn runs_at(&mut self, now_ms: u64, heard: bool) {
+        self.heard = heard;
         if self.ran_ms == 0 {
             self.ran_ms = now_ms;
         }
+    }
+
+    /// Whether a sink listened when the command that runs now began. If listening began since, the commit fails
+    /// ([`Overlay::listen_epoch`]).
+    pub(crate) fn is_heard(&self) -> bool {
+        self.heard
     }
 
     /// Undoes every change, as if nothing had run. Keys that were read stay known.

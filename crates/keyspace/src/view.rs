@@ -237,7 +237,7 @@ impl<'k> View<'k> {
 
     /// A view of an overlay. It takes no locks.
     pub fn overlay(keyspace: &'k Keyspace, overlay: &'k mut Overlay, db: usize, now_ms: u64) -> View<'k> {
-        overlay.runs_at(now_ms);
+        overlay.runs_at(now_ms, keyspace.listens());
         View::new(keyspace, Store::Overlay(overlay), db, now_ms)
     }
 
@@ -317,10 +317,14 @@ impl<'k> View<'k> {
         self.due_ms = 0;
     }
 
-    /// Whether a sink listens to writes.
+    /// Whether a sink listens to writes. The answer holds as long as the view: listening may begin or end
+    /// while a command runs over an overlay.
     #[inline]
     pub fn listens(&self) -> bool {
-        self.keyspace.listens()
+        match &self.store {
+            Store::Overlay(overlay) => overlay.is_heard(),
+            _ => self.keyspace.listens(),
+        }
     }
 
     #[inline]

@@ -439,11 +439,12 @@ impl<'a, 'o> Runner<'a, 'o> {
         let result = handler(&mut cx, args);
         let random = cx.random();
         let effects = std::mem::take(&mut cx.effects);
+        let heard = view.listens();
         let dirty = view.finish().dirty > 0;
         if result == Err(Error::Budget) {
             return Err(self.elsewhere());
         }
-        let effects = (dirty && self.scripts.keyspace.listens()).then_some(effects);
+        let effects = (dirty && heard).then_some(effects);
         Ok((result, effects, random))
     }
 

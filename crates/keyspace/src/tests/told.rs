@@ -213,6 +213,19 @@ fn work_begun_before_listening_begins_loses_its_race() {
 }
 
 #[test]
+fn listening_that_begins_in_the_middle_of_a_command_begins_for_the_next() {
+    let (keyspace, told) = (Keyspace::new(1), Told::default());
+    let mut over = Overlay::new(Snapshot::open(&keyspace).unwrap(), None);
+    let view = View::overlay(&keyspace, &mut over, 0, 1);
+    keyspace.listen(Arc::new(Sink(told)));
+    assert!(keyspace.listens() && !view.listens());
+    view.finish();
+    let view = View::overlay(&keyspace, &mut over, 0, 1);
+    keyspace.unlisten();
+    assert!(!keyspace.listens() && view.listens());
+}
+
+#[test]
 fn a_slot_is_left_with_its_view() {
     let (keyspace, told) = (Keyspace::new(1), Told::default());
     keyspace.listen(Arc::new(Sink(told)));

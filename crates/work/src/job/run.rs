@@ -169,13 +169,14 @@ impl Job {
         self.random = cx.random();
         let outcome = std::mem::take(&mut cx.outcome);
         let effects = std::mem::take(&mut cx.effects);
+        let heard = view.listens();
         let wrote = view.finish().dirty > 0;
         if overlay.has_missing() {
             let asked = overlay.take_missing();
             overlay.reset();
             return Err(State::NeedKeys(Wanted { asked, ..Wanted::default() }));
         }
-        if wrote && keyspace.listens() {
+        if wrote && heard {
             let db = self.db as u32;
             match is_itself(command, effects.len(), self.db >= keyspace.databases()) {
                 true => self.effects.push((db, self.body.kept(i))),
