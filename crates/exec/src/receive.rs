@@ -66,6 +66,9 @@ pub fn receive(
         Mail::Wait(wait) => return wait_on(server, local, sessions, *wait, done),
         Mail::Announce(announced) => local.announce(announced),
         Mail::Source(letter) => fetching::receive(server, local, letter),
+        Mail::Review { client } => {
+            crate::access::review(server, local, client, sessions.session(client));
+        }
         Mail::Retry => {
             drive::resume(server, local);
             return After::LookAgain;

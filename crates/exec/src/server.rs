@@ -13,6 +13,8 @@ use std::sync::{Arc, OnceLock};
 pub struct Server {
     pub keyspace: Arc<Keyspace>,
     pub config: Arc<Config>,
+    /// The users, and what was denied to them.
+    pub acl: Arc<acl::Acl>,
     /// Counters, logs, clients, and who waited for whom.
     pub observe: Arc<Observe>,
     pub pubsub: Arc<pubsub::PubSub>,

@@ -157,6 +157,8 @@ pub struct ScriptRun {
     pub declared: usize,
     pub db: usize,
     pub client: u64,
+    /// The client's user, who must be allowed each call.
+    pub user: acl::Identity,
     pub resp3: bool,
     pub read_only: bool,
     /// Memory is short, and it did not say that it may be run nevertheless.
@@ -303,6 +305,7 @@ pub struct Scripts {
     work: Arc<Work>,
     /// Whether any keys are rows of a database; it may be set when none are.
     any_rows: Arc<AtomicBool>,
+    acl: Arc<acl::Acl>,
     house: Box<dyn House>,
     /// Scripts that once took longer than a loop has, and whether they read a good part of all keys when they
     /// last ran.
@@ -334,6 +337,7 @@ impl Scripts {
         work: Arc<Work>,
         pubsub: Arc<PubSub>,
         any_rows: Arc<AtomicBool>,
+        acl: Arc<acl::Acl>,
         house: Box<dyn House>,
     ) -> Arc<Scripts> {
         let code = Arc::<Code>::default();
@@ -345,6 +349,7 @@ impl Scripts {
             pubsub,
             work,
             any_rows,
+            acl,
             house,
             long: Mutex::default(),
             has_long: AtomicBool::new(false),

@@ -34,6 +34,9 @@ pub trait House: Send + Sync {
     /// Whether a command that writes may be run now. Errors: what it was made could not be kept.
     fn may_write(&self) -> Result<(), Error>;
 
+    /// Notes that a script's call was denied.
+    fn denied(&self, client: u64, user: &acl::User, call: (&Command, Args<'_>), denied: acl::Denied);
+
     /// The version of the protocol (is it the third?) that a HELLO which is yet to come will change to.
     fn will_speak(&self, args: Args<'_>) -> Option<bool>;
 }

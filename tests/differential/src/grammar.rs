@@ -145,6 +145,7 @@ pub fn groups() -> Vec<Group> {
         group!("server"),
         group!("protocol"),
         group!("additions"),
+        group!("acl"),
     ]
 }
 

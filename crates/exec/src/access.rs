@@ -1,0 +1,357 @@
+//! What a client's user may do, and what follows when users change.
+//!
+//! ```text
+//! gate ── free in this generation? ──► run
+//!           └─ no: refresh ─► gone: close │ not logged in: NOAUTH │ may it? ─► no: NOPERM, ACL LOG
+//! ```
+//!
+//! - A1: each command of a client passes here before it is queued, handed on or run; what a script calls is
+//!   asked for in `scripts`, a blocked command that is served in `park`.
+//! - A2: a transaction whose user changed since it was queued is asked for again as a whole.
+//! - A3: a change of users is answered once all its clients were told to look at themselves. Messages that are
+//!   published after the answer come behind that.
+//! - A4: a call of many words is asked for in slices, between which its client is held.
+//!
+//! Cost: one load and one comparison for a user who may do everything; O(keys · patterns) for others.
+
+use crate::act::Act;
+use crate::gates::{Stop, held};
+use crate::mail::Mail;
+use crate::session::{ClientInfo, Multi};
+use crate::{Local, Server, Session};
+use acl::{Acl, Check, Context, Denied, Entry, Reason, User};
+use command::table::NO_AUTH;
+use command::{Command, Error, Stream};
+use config::{Config, Directive, Live, Observer};
+use resp::{Args, Reply};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Words of a call that are asked for in one slice, times the patterns of the user; a word counts once more for
+/// each [`LONG`] bytes of the longest.
+const STEPS: usize = 4096;
+const LONG: usize = 64;
+/// Words up to which the longest is looked for; of more words, their mean counts.
+const WORDS_MEASURED: usize = 10_000;
+/// Words of a call up to which it is asked for anew in each slice of the command.
+const FEW: usize = 100;
+/// Words of a transaction above which it is not asked for again, but refused.
+const WORDS_AGAIN: usize = 4096;
+/// Subscriptions of a client times the patterns of its user, above which the client is closed without a look.
+const HEARD: usize = 100_000;
+
+/// A check that goes on in the next slice: of this user, and of this call.
+pub(crate) struct Asking {
+    check: Check,
+    user: Arc<User>,
+    call: (&'static Command, usize),
+    /// Words per slice.
+    slice: usize,
+    /// The call is allowed. It counts while the command itself goes on in slices.
+    is_over: bool,
+}
+
+impl Asking {
+    fn new(user: &Arc<User>, command: &'static Command, args: Args<'_>) -> Asking {
+        let longest = match args.len() {
+            0..=WORDS_MEASURED => args.iter().map(<[u8]>::len).max().unwrap_or(0),
+            count => args.bytes() / count,
+        };
+        let steps = user.patterns().max(1) * (1 + longest / LONG);
+        let (call, slice) = ((command, args.len()), (STEPS / steps).max(1));
+        Asking { check: Check::default(), user: user.clone(), call, slice, is_over: false }
+    }
+
+    fn is_of(&self, user: &Arc<User>, command: &'static Command, args: Args<'_>) -> bool {
+        Arc::ptr_eq(&self.user, user) && std::ptr::eq(self.call.0, command) && self.call.1 == args.len()
+    }
+}
+
+/// Login and rights: the client has to log in, and its user must be allowed the call.
+#[cold]
+pub(crate) fn check(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Result<(), Stop> {
+    let is_let_in = act.session.is_let_in(act.server);
+    let session = &mut *act.session;
+    if !session.user.refresh(&act.server.acl, is_let_in) {
+        return Err(Stop::Closed);
+    }
+    if !is_let_in && !command.has(NO_AUTH) {
+        return Err(Stop::Refused(Error::new("NOAUTH Authentication required.")));
+    }
+    if session.user.user().is_powerful() {
+        return Ok(());
+    }
+    let user = session.user.user().clone();
+    let result = if args.len() <= FEW && act.local.incoming.is_none() {
+        user.may(command, args)
+    } else {
+        in_slices(act, &user, command, args)?
+    };
+    result.map_err(|denied| {
+        let context = if act.session.multi.is_some() { Context::Multi } else { Context::TopLevel };
+        note(act.server, &act.session.info, &user, context, (command, args), denied);
+        Stop::Refused(denied.error(&user, command))
+    })
+}
+
+/// Asks for a call of many or long words (A4). Errors: it goes on in the next slice.
+fn in_slices(
+    act: &mut Act<'_, '_>,
+    user: &Arc<User>,
+    command: &'static Command,
+    args: Args<'_>,
+) -> Result<Result<(), Denied>, Stop> {
+    let goes_on = act.session.done > 0;
+    let begun = act.session.asking.take().filter(|asking| asking.is_of(user, command, args));
+    let begun = begun.filter(|asking| asking.is_over == goes_on);
+    let mut asking = begun.unwrap_or_else(|| Box::new(Asking::new(user, command, args)));
+    let result = match asking.is_over {
+        true => Some(Ok(())),
+        false => asking.check.advance(user, command, args, asking.slice),
+    };
+    asking.is_over = result == Some(Ok(()));
+    if result.is_none() || asking.is_over {
+        act.session.asking = Some(asking);
+    }
+    result.ok_or_else(|| held(act, act.local.log.now_ms))
+}
+
+/// Counts and logs a denied call.
+pub(crate) fn note(
+    server: &Server,
+    info: &ClientInfo,
+    user: &User,
+    context: Context,
+    (command, args): (&Command, Args<'_>),
+    denied: Denied,
+) {
+    let Some((reason, object)) = denied.logged(command, args) else { return };
+    let counter = match reason {
+        Reason::Key => 1,
+        Reason::Channel => 2,
+        Reason::Command | Reason::Auth => 0,
+    };
+    server.acl.denied[counter].fetch_add(1, Ordering::Relaxed);
+    log(server, info, (reason, context), object, user.name());
+}
+
+fn log(server: &Server, info: &ClientInfo, kind: (Reason, Context), object: &[u8], user: &[u8]) {
+    let now_ms = stdx::clock::wall_ms();
+    let mut line = Vec::new();
+    crate::actions::describe_client(info, now_ms, &mut line);
+    let client = String::from_utf8_lossy(line.trim_ascii_end()).into_owned();
+    let max = server.config.live.acllog_max_len.size();
+    server.acl.log.lock().add(Entry::new(kind, object, user, client, now_ms), max);
+}
+
+/// Logs a client in. `word`: the command's name as the client sent it. Errors: the user or the password is
+/// wrong.
+pub(crate) fn log_in(act: &mut Act<'_, '_>, word: &[u8], name: &[u8], password: &[u8]) -> Result<(), Error> {
+    let Some(user) = act.server.acl.admits(name, password) else {
+        act.local.log.recorder.add(crate::stats::Counter::AuthDenied, 1);
+        let context = match (act.in_script, act.in_multi) {
+            (true, _) => Context::Lua,
+            (_, true) => Context::Multi,
+            _ => Context::TopLevel,
+        };
+        log(act.server, &act.session.info, (Reason::Auth, context), word, name);
+        return Err(Error::new("WRONGPASS invalid username-password pair or user is disabled."));
+    };
+    act.session.become_user(user);
+    act.session.authenticated = true;
+    Ok(())
+}
+
+/// Asks for a queued transaction again if the user is another one than when it was queued (A2). Errors: it may
+/// not be run.
+pub(crate) fn check_queued(server: &Server, session: &Session, multi: &Multi) -> Result<(), Error> {
+    let user = session.user.user();
+    if user.is_powerful() || multi.is_of(user) {
+        return Ok(());
+    }
+    if multi.queue.words() > WORDS_AGAIN {
+        return Err(Error::new(
+            "EXECABORT Transaction discarded because of: NOPERM ACLs rules changed, and it is too long to be checked again",
+        ));
+    }
+    for (command, args) in multi.queue.iter() {
+        let Err(denied) = user.may(command, args) else { continue };
+        note(server, &session.info, user, Context::Multi, (command, args), denied);
+        let reason = match denied {
+            Denied::Command => "no permission to execute the command or subcommand",
+            Denied::Key(_) | Denied::By | Denied::Get => "no permission to touch the specified keys",
+            Denied::Channel(_) => {
+                "no permission to access one of the channels used as arguments to the command"
+            }
+        };
+        return Err(Error::from(format!(
+            "EXECABORT Transaction discarded because of: NOPERM ACLs rules changed between the moment the \
+             transaction was accumulated and the EXEC call: {reason}"
+        )));
+    }
+    Ok(())
+}
+
+/// Whether a client has to be closed after users changed: its user is no more, or it hears what it may not
+/// hear any more. O(subscriptions · patterns), bounded.
+fn is_to_be_closed(server: &Server, session: &mut Session) -> bool {
+    let is_let_in = session.is_let_in(server);
+    if !session.user.refresh(&server.acl, is_let_in) {
+        return true;
+    }
+    let user = session.user.user();
+    if !session.subs.monitor.is_empty() && !may_monitor(user) {
+        return true;
+    }
+    if user.hears_everything() || session.subs.is_empty() {
+        return false;
+    }
+    let subs = &session.subs;
+    let count = subs.channels.len() + subs.patterns.len() + subs.shard_channels.len();
+    if count.saturating_mul(user.channels().max(1)) > HEARD {
+        return true;
+    }
+    let mut names = subs.channels.iter().chain(&subs.shard_channels);
+    names.any(|name| !user.may_hear(name, false))
+        || subs.patterns.iter().any(|name| !user.may_hear(name, true))
+}
+
+fn may_monitor(user: &User) -> bool {
+    let words = resp::OwnedArgs::from_slices(&[b"monitor"]);
+    command::registry::row("monitor").is_some_and(|row| user.may(row, words.args()).is_ok())
+}
+
+/// A client looks at itself after users changed. `session`: None if it has moved to another loop, or is gone.
+pub(crate) fn review(server: &Server, local: &Local, client: u64, session: Option<&mut Session>) {
+    match session {
+        Some(session) => {
+            if is_to_be_closed(server, session) {
+                session.info.killed.store(true, Ordering::Relaxed);
+                server.send(local.log.id, Mail::Kill { client });
+            }
+        }
+        None => {
+            let info = server.observe.clients.get(client);
+            let loop_id = info.map(|info| info.loop_id.load(Ordering::Acquire) as usize);
+            // A client on its way to this loop comes with the mail, and this letter behind it.
+            loop_id.into_iter().for_each(|to| server.send(to, Mail::Review { client }));
+        }
+    }
+}
+
+/// Clients that are told in one slice.
+const SLICE: usize = 32;
+
+/// Tells the clients of some users to look at themselves, a slice at a time; the answer comes at the end (A3).
+pub(crate) struct Reviewing {
+    server: Arc<Server>,
+    /// None: the clients of all users.
+    users: Option<Vec<Vec<u8>>>,
+    answer: Vec<u8>,
+    after: u64,
+}
+
+impl Reviewing {
+    pub(crate) fn new(server: &Arc<Server>, users: Option<Vec<Vec<u8>>>, answer: Reply) -> Reviewing {
+        Reviewing { server: server.clone(), users, answer: answer.into_bytes(), after: 0 }
+    }
+
+    /// Tells some more clients. False: that was all. O([`SLICE`]).
+    pub(crate) fn tell_some(&mut self) -> bool {
+        let page = self.server.observe.clients.page(self.after, SLICE);
+        let Some(last) = page.last() else { return false };
+        self.after = last.id;
+        for info in &page {
+            let is_theirs = self.users.as_ref().is_none_or(|users| {
+                let text = info.text.lock();
+                users.iter().any(|user| *user == *text.user)
+            });
+            if is_theirs {
+                let loop_id = info.loop_id.load(Ordering::Acquire) as usize;
+                self.server.send(loop_id, Mail::Review { client: info.id });
+            }
+        }
+        true
+    }
+}
+
+impl Stream for Reviewing {
+    fn fill(&mut self, out: &mut Reply, _: usize) -> bool {
+        let more = self.tell_some();
+        if !more {
+            out.encoded(&std::mem::take(&mut self.answer));
+        }
+        more
+    }
+
+    fn has_effects(&self) -> bool {
+        true
+    }
+}
+
+/// The path of the file of users; None: none is configured.
+pub(crate) fn path(config: &Config) -> Option<PathBuf> {
+    let name = config.live.aclfile.string();
+    (!name.is_empty()).then(|| PathBuf::from(config.live.dir.string()).join(name))
+}
+
+/// Reads the file of users. Blocks on the disk. Errors: the text for the client, in Redis's words.
+pub(crate) fn read(config: &Config) -> Result<Vec<User>, String> {
+    let Some(path) = path(config) else { return Ok(Vec::new()) };
+    let shown = config.live.aclfile.string();
+    let text = std::fs::read(&path)
+        .map_err(|error| format!("Error loading ACLs, opening file '{shown}': {error}"))?;
+    acl::parse(&text, &shown, config.live.acl_all_channels())
+}
+
+/// The users of a server that starts: of `requirepass`, of `user` lines, or of the file. Blocks on the disk.
+///
+/// # Errors
+/// The file cannot be read or has mistakes; both the file and `user` lines are configured.
+pub(crate) fn at_start(config: &Arc<Config>) -> io::Result<Arc<Acl>> {
+    let acl = Arc::new(Acl::default());
+    let password = config.live.requirepass.get();
+    if !password.is_empty() {
+        acl.require(&password);
+    }
+    if path(config).is_some() {
+        if !config.users().is_empty() {
+            return Err(io::Error::other(
+                "users are configured both by 'user' lines and by 'aclfile': choose one of them",
+            ));
+        }
+        acl.replace(read(config).map_err(io::Error::other)?);
+    } else if !config.users().is_empty() {
+        acl.replace(config.users().to_vec());
+    }
+    config.observe(Box::new(Password(acl.clone())));
+    Ok(acl)
+}
+
+/// Lets `requirepass` set the password of `default`.
+struct Password(Arc<Acl>);
+
+impl Observer for Password {
+    fn changed(&self, directive: &Directive, live: &Live) {
+        if directive.name == "requirepass" {
+            self.0.require(&live.requirepass.get());
+        }
+    }
+}
+
+impl Session {
+    /// The client acts as this user from now on.
+    pub(crate) fn become_user(&mut self, user: Arc<User>) {
+        self.info.text.lock().user = user.name().to_vec();
+        self.user = acl::Identity::of(user);
+        self.asking = None;
+    }
+
+    /// The client is `default` again, as when it connected.
+    pub(crate) fn log_out(&mut self, server: &Server) {
+        self.become_user(server.acl.everybody());
+        self.authenticated = server.acl.is_open();
+    }
+}
