@@ -14,7 +14,7 @@ use command::{Command, Error, keys, options};
 use resp::Args;
 use std::ops::Range;
 
-/// What a user may not do.
+/// The part of a call that a user may not do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Denied {
     Command,
@@ -114,7 +114,7 @@ impl User {
     }
 }
 
-/// What a selector denies among some words of a call.
+/// The part that a selector denies among some words of a call.
 fn part(
     selector: &Selector,
     command: &'static Command,
@@ -167,7 +167,7 @@ fn channels(command: &Command, args: Args<'_>) -> Option<(Range<usize>, bool)> {
     }
 }
 
-/// What a selector denies of a call beside its words: BY and GET of SORT.
+/// The part that a selector denies of a call beside its words: BY and GET of SORT.
 fn unnamed(selector: &Selector, command: &Command, args: Args<'_>) -> Option<Denied> {
     let may_ask = command.keys.iter().any(|spec| spec.begin == Begin::Unknown);
     if !may_ask || selector.reads_all_keys() {

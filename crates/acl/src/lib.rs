@@ -19,6 +19,8 @@
 
 #![forbid(unsafe_code)]
 
+mod answer;
+mod asking;
 mod check;
 mod file;
 mod log;
@@ -28,6 +30,8 @@ mod selector;
 mod state;
 mod user;
 
+pub use answer::{HELP, NO_FILE, show_log};
+pub use asking::Asking;
 pub use check::{Check, Denied};
 pub use file::{parse, written};
 pub use log::{Context, Entry, Log, Reason};
@@ -35,4 +39,4 @@ pub use password::generate;
 pub use rules::{RuleError, merged};
 pub use selector::by_full_name;
 pub use state::{Acl, Identity};
-pub use user::{DEFAULT, Parts, User, is_name};
+pub use user::{DEFAULT, User, is_name};

@@ -24,13 +24,6 @@ pub struct User {
     powerful: bool,
 }
 
-/// The parts of a user or of a selector, as ACL GETUSER shows them.
-pub struct Parts {
-    pub commands: Vec<u8>,
-    pub keys: Vec<u8>,
-    pub channels: Vec<u8>,
-}
-
 /// Whether a user may be called so: the name has no spaces and no zero bytes.
 pub fn is_name(name: &[u8]) -> bool {
     !name.iter().any(|byte| matches!(byte, 0 | b' ' | 9..=13))
@@ -138,29 +131,27 @@ impl User {
     }
 
     /// Its flags, as ACL GETUSER shows them.
-    pub fn flags(&self) -> Vec<&'static str> {
+    pub(crate) fn flags(&self) -> Vec<&'static str> {
         let nopass = self.nopass.then_some("nopass");
         let sanitize = if self.skips_sanitizing { "skip-sanitize-payload" } else { "sanitize-payload" };
         [Some(if self.on { "on" } else { "off" }), nopass, Some(sanitize)].into_iter().flatten().collect()
     }
 
     /// The hashes of its passwords, as hexadecimal digits.
-    pub fn passwords(&self) -> Vec<String> {
+    pub(crate) fn passwords(&self) -> Vec<String> {
         self.passwords.iter().map(|hash| password::shown(hash)).collect()
     }
 
-    /// The parts of its root, and of each further selector.
-    pub fn parts(&self) -> (Parts, Vec<Parts>) {
-        let parts = |selector: &Selector| Parts {
-            commands: selector.shown_commands(),
-            keys: selector.shown_keys(),
-            channels: selector.shown_channels(),
+    /// Commands, keys and channels of its root, and of each further selector, as ACL GETUSER shows them.
+    pub(crate) fn parts(&self) -> ([Vec<u8>; 3], Vec<[Vec<u8>; 3]>) {
+        let parts = |selector: &Selector| {
+            [selector.shown_commands(), selector.shown_keys(), selector.shown_channels()]
         };
         (parts(&self.root), self.more.iter().map(parts).collect())
     }
 
     /// Its rules in the order in which they make the same user (U2). O(rules).
-    pub fn rules(&self) -> Vec<Vec<u8>> {
+    fn rules(&self) -> Vec<Vec<u8>> {
         let mut rules: Vec<Vec<u8>> = self.flags().iter().map(|flag| flag.as_bytes().to_vec()).collect();
         rules.extend(self.passwords().iter().map(|hash| format!("#{hash}").into_bytes()));
         rules.push(self.root.shown());

@@ -25,6 +25,7 @@ mod load;
 mod rewrite;
 mod rows;
 mod table;
+mod users;
 mod words;
 
 pub use args::{HELP, Invocation, Sources, directives, parse, version};

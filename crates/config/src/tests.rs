@@ -126,7 +126,8 @@ fn secrets_stay_out_of_messages() {
 
 #[test]
 fn user_lines_are_users() {
-    let config = load("user a on >p (~a +get) ~x\nuser default off\nacl-pubsub-default allchannels\n").unwrap();
+    let config =
+        load("user a on >p (~a +get) ~x\nuser default off\nacl-pubsub-default allchannels\n").unwrap();
     let lines: Vec<_> = config.users().iter().map(|user| String::from_utf8(user.line()).unwrap()).collect();
     assert!(lines[0].starts_with("user a on sanitize-payload #") && lines[0].ends_with("(~a &* -@all +get)"));
     assert_eq!(lines[1], "user default off sanitize-payload &* -@all");

@@ -1,4 +1,4 @@
-//! What a client's user may do, and what follows when users change.
+//! Rights of a client's user at each of its commands, and the clients of users that change.
 //!
 //! ```text
 //! gate ── free in this generation? ──► run
@@ -19,55 +19,17 @@ use crate::gates::{Stop, held};
 use crate::mail::Mail;
 use crate::session::{ClientInfo, Multi};
 use crate::{Local, Server, Session};
-use acl::{Acl, Check, Context, Denied, Entry, Reason, User};
+use acl::{Asking, Context, Denied, Entry, Reason, User};
 use command::table::NO_AUTH;
 use command::{Command, Error, Stream};
-use config::{Config, Directive, Live, Observer};
 use resp::{Args, Reply};
-use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Words of a call that are asked for in one slice, times the patterns of the user; a word counts once more for
-/// each [`LONG`] bytes of the longest.
-const STEPS: usize = 4096;
-const LONG: usize = 64;
-/// Words up to which the longest is looked for; of more words, their mean counts.
-const WORDS_MEASURED: usize = 10_000;
-/// Words of a call up to which it is asked for anew in each slice of the command.
-const FEW: usize = 100;
 /// Words of a transaction above which it is not asked for again, but refused.
 const WORDS_AGAIN: usize = 4096;
 /// Subscriptions of a client times the patterns of its user, above which the client is closed without a look.
 const HEARD: usize = 100_000;
-
-/// A check that goes on in the next slice: of this user, and of this call.
-pub(crate) struct Asking {
-    check: Check,
-    user: Arc<User>,
-    call: (&'static Command, usize),
-    /// Words per slice.
-    slice: usize,
-    /// The call is allowed. It counts while the command itself goes on in slices.
-    is_over: bool,
-}
-
-impl Asking {
-    fn new(user: &Arc<User>, command: &'static Command, args: Args<'_>) -> Asking {
-        let longest = match args.len() {
-            0..=WORDS_MEASURED => args.iter().map(<[u8]>::len).max().unwrap_or(0),
-            count => args.bytes() / count,
-        };
-        let steps = user.patterns().max(1) * (1 + longest / LONG);
-        let (call, slice) = ((command, args.len()), (STEPS / steps).max(1));
-        Asking { check: Check::default(), user: user.clone(), call, slice, is_over: false }
-    }
-
-    fn is_of(&self, user: &Arc<User>, command: &'static Command, args: Args<'_>) -> bool {
-        Arc::ptr_eq(&self.user, user) && std::ptr::eq(self.call.0, command) && self.call.1 == args.len()
-    }
-}
 
 /// Login and rights: the client has to log in, and its user must be allowed the call.
 #[cold]
@@ -84,38 +46,17 @@ pub(crate) fn check(act: &mut Act<'_, '_>, command: &'static Command, args: Args
         return Ok(());
     }
     let user = session.user.user().clone();
-    let result = if args.len() <= FEW && act.local.incoming.is_none() {
-        user.may(command, args)
-    } else {
-        in_slices(act, &user, command, args)?
+    let is_short = act.local.incoming.is_none() && args.len() <= Asking::FEW;
+    let result = match is_short {
+        true => user.may(command, args),
+        false => Asking::advance(&mut act.session.asking, &user, (command, args), act.session.done > 0)
+            .ok_or_else(|| held(act, act.local.log.now_ms))?,
     };
     result.map_err(|denied| {
         let context = if act.session.multi.is_some() { Context::Multi } else { Context::TopLevel };
         note(act.server, &act.session.info, &user, context, (command, args), denied);
         Stop::Refused(denied.error(&user, command))
     })
-}
-
-/// Asks for a call of many or long words (A4). Errors: it goes on in the next slice.
-fn in_slices(
-    act: &mut Act<'_, '_>,
-    user: &Arc<User>,
-    command: &'static Command,
-    args: Args<'_>,
-) -> Result<Result<(), Denied>, Stop> {
-    let goes_on = act.session.done > 0;
-    let begun = act.session.asking.take().filter(|asking| asking.is_of(user, command, args));
-    let begun = begun.filter(|asking| asking.is_over == goes_on);
-    let mut asking = begun.unwrap_or_else(|| Box::new(Asking::new(user, command, args)));
-    let result = match asking.is_over {
-        true => Some(Ok(())),
-        false => asking.check.advance(user, command, args, asking.slice),
-    };
-    asking.is_over = result == Some(Ok(()));
-    if result.is_none() || asking.is_over {
-        act.session.asking = Some(asking);
-    }
-    result.ok_or_else(|| held(act, act.local.log.now_ms))
 }
 
 /// Counts and logs a denied call.
@@ -288,56 +229,6 @@ impl Stream for Reviewing {
 
     fn has_effects(&self) -> bool {
         true
-    }
-}
-
-/// The path of the file of users; None: none is configured.
-pub(crate) fn path(config: &Config) -> Option<PathBuf> {
-    let name = config.live.aclfile.string();
-    (!name.is_empty()).then(|| PathBuf::from(config.live.dir.string()).join(name))
-}
-
-/// Reads the file of users. Blocks on the disk. Errors: the text for the client, in Redis's words.
-pub(crate) fn read(config: &Config) -> Result<Vec<User>, String> {
-    let Some(path) = path(config) else { return Ok(Vec::new()) };
-    let shown = config.live.aclfile.string();
-    let text = std::fs::read(&path)
-        .map_err(|error| format!("Error loading ACLs, opening file '{shown}': {error}"))?;
-    acl::parse(&text, &shown, config.live.acl_all_channels())
-}
-
-/// The users of a server that starts: of `requirepass`, of `user` lines, or of the file. Blocks on the disk.
-///
-/// # Errors
-/// The file cannot be read or has mistakes; both the file and `user` lines are configured.
-pub(crate) fn at_start(config: &Arc<Config>) -> io::Result<Arc<Acl>> {
-    let acl = Arc::new(Acl::default());
-    let password = config.live.requirepass.get();
-    if !password.is_empty() {
-        acl.require(&password);
-    }
-    if path(config).is_some() {
-        if !config.users().is_empty() {
-            return Err(io::Error::other(
-                "users are configured both by 'user' lines and by 'aclfile': choose one of them",
-            ));
-        }
-        acl.replace(read(config).map_err(io::Error::other)?);
-    } else if !config.users().is_empty() {
-        acl.replace(config.users().to_vec());
-    }
-    config.observe(Box::new(Password(acl.clone())));
-    Ok(acl)
-}
-
-/// Lets `requirepass` set the password of `default`.
-struct Password(Arc<Acl>);
-
-impl Observer for Password {
-    fn changed(&self, directive: &Directive, live: &Live) {
-        if directive.name == "requirepass" {
-            self.0.require(&live.requirepass.get());
-        }
     }
 }
 

@@ -80,7 +80,7 @@ pub struct Session {
     /// The user that the client acts as.
     pub user: acl::Identity,
     /// A check of rights that goes on.
-    pub(crate) asking: Option<Box<crate::access::Asking>>,
+    pub(crate) asking: Option<Box<acl::Asking>>,
     /// HTTP: the token of the last request, and the generation of users in which it was right.
     pub(crate) token: Option<(Vec<u8>, u64)>,
     pub reply_mode: ReplyMode,

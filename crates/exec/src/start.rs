@@ -51,7 +51,7 @@ impl Server {
     /// started; users are configured wrongly.
     pub fn start(config: Arc<Config>, loops: usize) -> std::io::Result<Arc<Server>> {
         rename_commands(&config)?;
-        let acl = crate::access::at_start(&config)?;
+        let acl = config.start_users().map_err(std::io::Error::other)?;
         let keyspace =
             Keyspace::with_hidden(config.live.databases.size(), rows::MAX * rows::DATABASES, rows::DATABASES);
         let mailboxes: Arc<[Mailbox]> = (0..loops).map(|_| Mailbox::new()).collect::<Result<_, _>>()?;

@@ -220,7 +220,7 @@ fn users_are_described_and_counted() {
              \"~k\", \"channels\", \"\"]]]"
         ),
     );
-    admin.expect("ACL GETUSER nope", "(nil array)");
+    admin.expect("ACL GETUSER nope", "(nil)");
     for (call, reply) in [
         (
             "ACL SETUSER u +foo",
@@ -337,7 +337,7 @@ fn users_are_kept_in_files() {
         "{reply}"
     );
     admin.expect("ACL USERS", "[\"default\", \"u\", \"v\"]");
-    // Whoever is in the file stays, with new rights; the others' clients are closed.
+    // A user of the file stays, with new rights; the others' clients are closed.
     let mut v = server.client();
     admin.expect("ACL SETUSER v nopass +@all", "+OK");
     v.expect("AUTH v x", "+OK");

@@ -1,13 +1,12 @@
 //! ACL: users and their rights. The rules are crate `acl`'s; what a change means for clients, `exec::access`'s.
 
 use super::{Act, PLAIN, Row, aside, elsewhere, help};
-use crate::access::{self, Reviewing};
-use crate::{Flow, Server};
-use acl::{DEFAULT, Denied, Parts, User};
+use crate::Flow;
+use crate::access::Reviewing;
+use acl::{DEFAULT, User};
 use command::options::is;
 use command::{Command, Error, Stream, acl as categories, registry};
 use resp::{Args, Reply};
-use std::sync::Arc;
 
 pub(super) const ACTIONS: &[Row] = &[
     Row("acl|setuser", set_user, PLAIN),
@@ -22,41 +21,8 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("acl|genpass", gen_pass, PLAIN),
     Row("acl|cat", cat, PLAIN),
     Row("acl|whoami", whoami, PLAIN),
-    Row("acl|help", |act, _| help(act, "ACL", HELP), PLAIN),
+    Row("acl|help", |act, _| help(act, "ACL", acl::HELP), PLAIN),
 ];
-
-const HELP: &[&str] = &[
-    "CAT [<category>]",
-    "    Categories of commands, or the commands of one.",
-    "DELUSER <name> [<name> ...]",
-    "    Remove users, and close their connections.",
-    "DRYRUN <name> <command> [<arg> ...]",
-    "    Whether the user may run the command, without running it.",
-    "GENPASS [<bits>]",
-    "    A password that nobody can guess, of 256 bits or as many as asked for.",
-    "GETUSER <name>",
-    "    The rules of a user.",
-    "LIST",
-    "    A line for every user, as a configuration file has it.",
-    "LOAD",
-    "    Take the users of the ACL file instead of all others.",
-    "LOG [<count> | RESET]",
-    "    What was denied lately; or forget that.",
-    "SAVE",
-    "    Write all users into the ACL file.",
-    "SETUSER <name> [<rule> ...]",
-    "    Make a user or change one.",
-    "USERS",
-    "    The names of all users.",
-    "WHOAMI",
-    "    The user of this connection.",
-];
-
-const NO_FILE: Error = Error::new(
-    "ERR This Redis instance is not configured to use an ACL file. You may want to specify users via the ACL \
-     SETUSER command and then issue a CONFIG REWRITE (assuming you have a Redis configuration file set) in order to \
-     store users in the Redis configuration.",
-);
 
 /// `ACL SETUSER name [rule ...]`: all rules or none. Cost: O(rules), and of clients in slices. Errors: a rule is
 /// wrong, with Redis's texts.
@@ -125,37 +91,11 @@ fn review(act: &mut Act<'_, '_>, users: Option<Vec<Vec<u8>>>, answer: Reply) -> 
 /// `ACL GETUSER name`; a null if there is no such user. Cost: O(rules).
 fn get_user(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let Some(user) = act.server.acl.user(args.at(2)) else {
-        act.out.null_array();
+        act.out.null();
         return Ok(Flow::Done);
     };
-    let (root, more) = user.parts();
-    let out = &mut *act.out;
-    out.map(6);
-    out.bulk(b"flags");
-    let flags = user.flags();
-    out.set(flags.len());
-    flags.iter().for_each(|flag| out.bulk(flag.as_bytes()));
-    out.bulk(b"passwords");
-    let passwords = user.passwords();
-    out.array(passwords.len());
-    passwords.iter().for_each(|hash| out.bulk(hash.as_bytes()));
-    parts(out, &root);
-    out.bulk(b"selectors");
-    out.array(more.len());
-    for one in &more {
-        out.map(3);
-        parts(out, one);
-    }
+    user.describe(act.out);
     Ok(Flow::Done)
-}
-
-fn parts(out: &mut Reply, parts: &Parts) {
-    let named: [(&str, &[u8]); 3] =
-        [("commands", &parts.commands), ("keys", &parts.keys), ("channels", &parts.channels)];
-    for (name, value) in named {
-        out.bulk(name.as_bytes());
-        out.bulk(value);
-    }
 }
 
 /// `ACL LIST`, `ACL USERS`: by name, collected elsewhere. Cost: O(users · rules).
@@ -175,7 +115,7 @@ fn refuse_locked(act: &Act<'_, '_>, name: &str) -> Result<(), Error> {
             "ERR ACL {name} is not allowed in a transaction: others would have to wait for the disk"
         )));
     }
-    access::path(&act.server.config).map(|_| ()).ok_or(NO_FILE)
+    act.server.config.aclfile().map(|_| ()).ok_or(Error::new(acl::NO_FILE))
 }
 
 /// `ACL LOAD`: takes the users of the file, all or none, on a thread of its own. Cost: O(bytes). Errors: the
@@ -183,7 +123,7 @@ fn refuse_locked(act: &Act<'_, '_>, name: &str) -> Result<(), Error> {
 fn load(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     refuse_locked(act, "LOAD")?;
     let server = act.server.clone();
-    aside(act, "acl", move |out| match access::read(&server.config) {
+    aside(act, "acl", move |out| match server.config.read_aclfile() {
         Ok(users) => {
             server.acl.replace(users);
             let mut reviewing = Reviewing::new(&server, None, Reply::new(false));
@@ -202,7 +142,7 @@ fn save(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     aside(act, "acl", move |out| {
         let users = server.acl.all();
         let text = acl::written(users.iter().map(|user| &**user));
-        let path = access::path(&server.config).unwrap_or_default();
+        let path = server.config.aclfile().unwrap_or_default();
         match config::replace_file(&path, &text, 0o600) {
             Ok(()) => out.ok(),
             Err(error) => {
@@ -230,36 +170,7 @@ fn log(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         Some(word) => usize::try_from(command::options::int(word)?).unwrap_or(0),
     };
     let entries = act.server.acl.log.lock().newest(count);
-    let (out, now_ms) = (&mut *act.out, act.local.log.now_ms);
-    out.array(entries.len());
-    for entry in &entries {
-        out.map(10);
-        out.bulk(b"count");
-        out.int(entry.count as i64);
-        let words: [(&str, &[u8]); 4] = [
-            ("reason", entry.reason.name().as_bytes()),
-            ("context", entry.context.name().as_bytes()),
-            ("object", &entry.object),
-            ("username", &entry.user),
-        ];
-        for (name, value) in words {
-            out.bulk(name.as_bytes());
-            out.bulk(value);
-        }
-        out.bulk(b"age-seconds");
-        out.double(now_ms.saturating_sub(entry.updated_ms) as f64 / 1000.0);
-        out.bulk(b"client-info");
-        out.bulk(entry.client.as_bytes());
-        let numbers = [
-            ("entry-id", entry.id),
-            ("timestamp-created", entry.created_ms),
-            ("timestamp-last-updated", entry.updated_ms),
-        ];
-        for (name, value) in numbers {
-            out.bulk(name.as_bytes());
-            out.int(value as i64);
-        }
-    }
+    acl::show_log(&entries, act.local.log.now_ms, act.out);
     Ok(Flow::Done)
 }
 
@@ -275,21 +186,10 @@ fn dry_run(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         Error::Arity(name) => Error::Arity(name),
         _ => format!("ERR Command '{}' not found", lossy(call.at(0))).into(),
     })?;
-    let Err(denied) = user.may(command, call) else {
-        act.out.ok();
-        return Ok(Flow::Done);
-    };
-    let name = lossy(user.name());
-    let text = match denied {
-        Denied::Key(at) => {
-            format!("User {name} has no permissions to access the '{}' key", lossy(call.at(at)))
-        }
-        Denied::Channel(at) => {
-            format!("User {name} has no permissions to access the '{}' channel", lossy(call.at(at)))
-        }
-        denied => denied.text(&user, command),
-    };
-    act.out.bulk(text.as_bytes());
+    match user.may(command, call) {
+        Ok(()) => act.out.ok(),
+        Err(denied) => act.out.bulk(&user.verdict(denied, command, call)),
+    }
     Ok(Flow::Done)
 }
 
@@ -347,17 +247,4 @@ pub(super) fn names(out: &mut Reply, fits: impl Fn(&Command) -> bool) {
 fn whoami(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     act.out.bulk(act.session.user.user().name());
     Ok(Flow::Done)
-}
-
-/// The users as `user` lines for CONFIG REWRITE; None: they are in a file of their own. O(users).
-pub(super) fn lines(server: &Arc<Server>) -> Option<Vec<Vec<Vec<u8>>>> {
-    if access::path(&server.config).is_some() {
-        return None;
-    }
-    let words = |user: &Arc<User>| {
-        let rules = user.rules();
-        let rules = rules.iter().flat_map(|rule| rule.split(|byte| *byte == b' ')).map(<[u8]>::to_vec);
-        std::iter::once(user.name().to_vec()).chain(rules).collect::<Vec<Vec<u8>>>()
-    };
-    Some(server.acl.all().iter().map(words).collect())
 }

@@ -90,7 +90,7 @@ fn rewrite(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     }
     let server = act.server.clone();
     aside(act, "rewrite", move |out| {
-        match server.config.rewrite(&server.rows.written(), super::acl::lines(&server)) {
+        match server.config.rewrite(&server.rows.written(), server.config.user_lines(&server.acl)) {
             Ok(()) => out.ok(),
             Err(text) => out.error(&text),
         }
