@@ -10,8 +10,8 @@ use crate::log::Reason;
 use crate::selector::Selector;
 use crate::user::User;
 use command::table::{Begin, NO_AUTH, PUBSUB, Use};
-use command::{Command, Error, keys, options};
-use resp::Args;
+use command::{Command, Error, keys, options, registry};
+use resp::{Args, OwnedArgs};
 use std::ops::Range;
 
 /// The part of a call that a user may not do.
@@ -39,6 +39,17 @@ impl Denied {
             Denied::Channel(_) => "No permissions to access a channel".into(),
             Denied::By => "BY option of SORT denied due to insufficient ACL permissions.".into(),
             Denied::Get => "GET option of SORT denied due to insufficient ACL permissions.".into(),
+        }
+    }
+
+    /// The reason why a queued call is not run, in Redis's words.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Denied::Command => "no permission to execute the command or subcommand",
+            Denied::Key(_) | Denied::By | Denied::Get => "no permission to touch the specified keys",
+            Denied::Channel(_) => {
+                "no permission to access one of the channels used as arguments to the command"
+            }
         }
     }
 
@@ -100,6 +111,12 @@ impl Check {
 }
 
 impl User {
+    /// Whether it may call a command by its name alone. O(commands).
+    pub fn may_call(&self, name: &'static str) -> bool {
+        let words = OwnedArgs::from_slices(&[name.as_bytes()]);
+        registry::row(name).is_some_and(|row| self.may(row, words.args()).is_ok())
+    }
+
     /// Whether it may make a call. O(words · patterns).
     pub fn may(&self, command: &'static Command, args: Args<'_>) -> Result<(), Denied> {
         if self.is_powerful() {
@@ -190,7 +207,6 @@ fn unnamed(selector: &Selector, command: &Command, args: Args<'_>) -> Option<Den
 #[cfg(test)]
 mod tests {
     use super::*;
-    use resp::OwnedArgs;
 
     fn user(rules: &str) -> User {
         let mut user = User::new(b"u", false);

@@ -6,7 +6,9 @@
 
 use crate::log::Log;
 use crate::password;
-use crate::user::{DEFAULT, User};
+use crate::rules::{RuleError, merged};
+use crate::user::{DEFAULT, User, is_name};
+use command::Error;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -118,6 +120,33 @@ impl Acl {
         }
     }
 
+    /// ACL SETUSER: applies all rules to a user, new or known, or none. Gives whether it was known. O(rules).
+    /// Errors: a rule is wrong, in Redis's words.
+    pub fn set_user<'a>(
+        &self,
+        name: &[u8],
+        rules: impl IntoIterator<Item = &'a [u8]>,
+        all_channels: bool,
+    ) -> Result<bool, Error> {
+        if !is_name(name) {
+            return Err(Error::new("ERR Usernames can't contain spaces or null characters"));
+        }
+        let rules = merged(rules).map_err(|word| {
+            let word = String::from_utf8_lossy(word);
+            Error::from(format!("ERR Unmatched parenthesis in acl selector starting at '{word}'."))
+        })?;
+        let refused = |rule: &[u8], error: RuleError| {
+            // As in C, the text ends at a zero byte.
+            let shown = String::from_utf8_lossy(rule.split(|byte| *byte == 0).next().unwrap_or_default());
+            Error::from(format!("ERR Error in ACL SETUSER modifier '{shown}': {}", error.text()))
+        };
+        let apply = |user: &mut User, rule: &Vec<u8>| {
+            user.apply(rule, all_channels).map_err(|error| refused(rule, error))
+        };
+        self.update(name, all_channels, |user| rules.iter().try_for_each(|rule| apply(user, rule)))
+            .map(|(old, _)| old.is_some())
+    }
+
     /// Removes a user; false if there is none. `default` stays.
     pub fn remove(&self, name: &[u8]) -> bool {
         if name == DEFAULT {
@@ -178,7 +207,7 @@ impl Acl {
             [] => b"nopass".to_vec(),
             password => [b">", password].concat(),
         };
-        let result: Result<_, crate::RuleError> = self.update(DEFAULT, true, |user| {
+        let result: Result<_, RuleError> = self.update(DEFAULT, true, |user| {
             user.apply(b"resetpass", true)?;
             user.apply(&rule, true)
         });

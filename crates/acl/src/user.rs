@@ -3,6 +3,7 @@
 use crate::password::{self, Hash};
 use crate::rules::RuleError;
 use crate::selector::Selector;
+use std::sync::Arc;
 
 /// The user of a connection that has not logged in.
 pub const DEFAULT: &[u8] = b"default";
@@ -165,12 +166,28 @@ impl User {
     }
 
     /// Whether a channel may be heard; a pattern must be allowed literally. O(patterns).
-    pub fn may_hear(&self, channel: &[u8], is_pattern: bool) -> bool {
+    fn may_hear(&self, channel: &[u8], is_pattern: bool) -> bool {
         self.selectors().any(|selector| selector.allows_channel(channel, is_pattern))
     }
 
+    /// Whether all of these may be heard. No more comparisons than `most` are made; beyond them the answer is no.
+    pub fn may_hear_all<'a>(
+        &self,
+        channels: impl Iterator<Item = &'a Arc<[u8]>>,
+        patterns: impl Iterator<Item = &'a Arc<[u8]>>,
+        most: usize,
+    ) -> bool {
+        if self.hears_everything() {
+            return true;
+        }
+        let most = most / self.channels().max(1);
+        let names = channels.map(|name| (name, false)).chain(patterns.map(|name| (name, true)));
+        let mut names = names.enumerate();
+        names.all(|(at, (name, is_pattern))| at < most && self.may_hear(name, is_pattern))
+    }
+
     /// Whether all channels may be heard.
-    pub fn hears_everything(&self) -> bool {
+    fn hears_everything(&self) -> bool {
         self.selectors().any(|selector| selector.all_channels)
     }
 
@@ -180,7 +197,7 @@ impl User {
     }
 
     /// Number of patterns for channels.
-    pub fn channels(&self) -> usize {
+    fn channels(&self) -> usize {
         self.selectors().map(|selector| selector.channels.len()).sum()
     }
 

@@ -120,16 +120,10 @@ pub(crate) fn check_queued(server: &Server, session: &Session, multi: &Multi) ->
     for (command, args) in multi.queue.iter() {
         let Err(denied) = user.may(command, args) else { continue };
         note(server, &session.info, user, Context::Multi, (command, args), denied);
-        let reason = match denied {
-            Denied::Command => "no permission to execute the command or subcommand",
-            Denied::Key(_) | Denied::By | Denied::Get => "no permission to touch the specified keys",
-            Denied::Channel(_) => {
-                "no permission to access one of the channels used as arguments to the command"
-            }
-        };
         return Err(Error::from(format!(
             "EXECABORT Transaction discarded because of: NOPERM ACLs rules changed between the moment the \
-             transaction was accumulated and the EXEC call: {reason}"
+             transaction was accumulated and the EXEC call: {}",
+            denied.reason()
         )));
     }
     Ok(())
@@ -142,26 +136,10 @@ fn is_to_be_closed(server: &Server, session: &mut Session) -> bool {
     if !session.user.refresh(&server.acl, is_let_in) {
         return true;
     }
-    let user = session.user.user();
-    if !session.subs.monitor.is_empty() && !may_monitor(user) {
-        return true;
-    }
-    if user.hears_everything() || session.subs.is_empty() {
-        return false;
-    }
-    let subs = &session.subs;
-    let count = subs.channels.len() + subs.patterns.len() + subs.shard_channels.len();
-    if count.saturating_mul(user.channels().max(1)) > HEARD {
-        return true;
-    }
-    let mut names = subs.channels.iter().chain(&subs.shard_channels);
-    names.any(|name| !user.may_hear(name, false))
-        || subs.patterns.iter().any(|name| !user.may_hear(name, true))
-}
-
-fn may_monitor(user: &User) -> bool {
-    let words = resp::OwnedArgs::from_slices(&[b"monitor"]);
-    command::registry::row("monitor").is_some_and(|row| user.may(row, words.args()).is_ok())
+    let (user, subs) = (session.user.user(), &session.subs);
+    let channels = subs.channels.iter().chain(&subs.shard_channels);
+    (!subs.monitor.is_empty() && !user.may_call("monitor"))
+        || !user.may_hear_all(channels, subs.patterns.iter(), HEARD)
 }
 
 /// A client looks at itself after users changed. `session`: None if it has moved to another loop, or is gone.

@@ -28,34 +28,15 @@ pub(super) const ACTIONS: &[Row] = &[
 /// wrong, with Redis's texts.
 fn set_user(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let name = args.at(2);
-    if !acl::is_name(name) {
-        return Err(Error::new("ERR Usernames can't contain spaces or null characters"));
-    }
-    let rules = acl::merged(args.from(3).iter()).map_err(|word| {
-        let word = String::from_utf8_lossy(word);
-        Error::from(format!("ERR Unmatched parenthesis in acl selector starting at '{word}'."))
-    })?;
     let all_channels = act.server.config.live.acl_all_channels();
-    let changed = act.server.acl.update(name, all_channels, |user| {
-        rules.iter().try_for_each(|rule| {
-            user.apply(rule, all_channels).map_err(|error| {
-                // As in C, the text ends at a zero byte.
-                let shown = rule.split(|byte| *byte == 0).next().unwrap_or_default();
-                let shown = String::from_utf8_lossy(shown);
-                Error::from(format!("ERR Error in ACL SETUSER modifier '{shown}': {}", error.text()))
-            })
-        })
-    });
-    let (old, _) = changed?;
+    let was_there = act.server.acl.set_user(name, args.from(3).iter(), all_channels)?;
+    if !was_there {
+        act.out.ok();
+        return Ok(Flow::Done);
+    }
     let mut answer = Reply::new(act.out.resp3());
     answer.ok();
-    match old {
-        Some(_) => review(act, Some(vec![name.to_vec()]), answer),
-        None => {
-            act.out.ok();
-            Ok(Flow::Done)
-        }
-    }
+    review(act, Some(vec![name.to_vec()]), answer)
 }
 
 /// `ACL DELUSER name [name ...]`: how many there were; their connections are closed. Cost: O(clients), in
