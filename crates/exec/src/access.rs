@@ -18,7 +18,7 @@ use crate::act::Act;
 use crate::gates::{Stop, held};
 use crate::mail::Mail;
 use crate::session::{ClientInfo, Multi};
-use crate::{Local, Server, Session};
+use crate::{Server, Session};
 use acl::{Asking, Context, Denied, Entry, Reason, User};
 use command::table::NO_AUTH;
 use command::{Command, Error, Stream};
@@ -142,22 +142,21 @@ fn is_to_be_closed(server: &Server, session: &mut Session) -> bool {
         || !user.may_hear_all(channels, subs.patterns.iter(), HEARD)
 }
 
-/// A client looks at itself after users changed. `session`: None if it has moved to another loop, or is gone.
-pub(crate) fn review(server: &Server, local: &Local, client: u64, session: Option<&mut Session>) {
-    match session {
-        Some(session) => {
-            if is_to_be_closed(server, session) {
-                session.info.killed.store(true, Ordering::Relaxed);
-                server.send(local.log.id, Mail::Kill { client });
-            }
-        }
-        None => {
-            let info = server.observe.clients.get(client);
-            let loop_id = info.map(|info| info.loop_id.load(Ordering::Acquire) as usize);
-            // A client on its way to this loop comes with the mail, and this letter behind it.
-            loop_id.into_iter().for_each(|to| server.send(to, Mail::Review { client }));
-        }
+/// A client looks at itself after users changed. True: it is to be closed. `session`: None if it has moved to
+/// another loop, or is gone.
+pub(crate) fn review(server: &Server, client: u64, session: Option<&mut Session>) -> bool {
+    let Some(session) = session else {
+        let info = server.observe.clients.get(client);
+        let loop_id = info.map(|info| info.loop_id.load(Ordering::Acquire) as usize);
+        // A client on its way to this loop comes with the mail, and this letter behind it.
+        loop_id.into_iter().for_each(|to| server.send(to, Mail::Review { client }));
+        return false;
+    };
+    let closes = is_to_be_closed(server, session);
+    if closes {
+        session.info.killed.store(true, Ordering::Relaxed);
     }
+    closes
 }
 
 /// Clients that are told in one slice.
@@ -168,13 +167,20 @@ pub(crate) struct Reviewing {
     server: Arc<Server>,
     /// None: the clients of all users.
     users: Option<Vec<Vec<u8>>>,
+    /// The client that gets the answer and closes then.
+    me: Option<u64>,
     answer: Vec<u8>,
     after: u64,
 }
 
 impl Reviewing {
     pub(crate) fn new(server: &Arc<Server>, users: Option<Vec<Vec<u8>>>, answer: Reply) -> Reviewing {
-        Reviewing { server: server.clone(), users, answer: answer.into_bytes(), after: 0 }
+        Reviewing { server: server.clone(), users, me: None, answer: answer.into_bytes(), after: 0 }
+    }
+
+    /// Leaves out the client that removed its own user.
+    pub(crate) fn but(self, me: Option<u64>) -> Reviewing {
+        Reviewing { me, ..self }
     }
 
     /// Tells some more clients. False: that was all. O([`SLICE`]).
@@ -187,7 +193,7 @@ impl Reviewing {
                 let text = info.text.lock();
                 users.iter().any(|user| *user == *text.user)
             });
-            if is_theirs {
+            if is_theirs && self.me != Some(info.id) {
                 let loop_id = info.loop_id.load(Ordering::Acquire) as usize;
                 self.server.send(loop_id, Mail::Review { client: info.id });
             }

@@ -67,7 +67,10 @@ pub fn receive(
         Mail::Announce(announced) => local.announce(announced),
         Mail::Source(letter) => fetching::receive(server, local, letter),
         Mail::Review { client } => {
-            crate::access::review(server, local, client, sessions.session(client));
+            if crate::access::review(server, client, sessions.session(client)) {
+                // At once: a message that is opened next is not for it.
+                return After::Unopened(Mail::Kill { client });
+            }
         }
         Mail::Retry => {
             drive::resume(server, local);

@@ -142,6 +142,10 @@ fn a_change_takes_effect_at_once() {
     admin.expect("ACL DELUSER u nobody", ":1");
     admin.expect("ACL SETUSER u on >p +@all allkeys", "+OK");
     assert!(u.is_closed_within(PATIENCE) && other.is_closed_within(PATIENCE));
+    // A user that removes itself is answered first.
+    let mut itself = as_user(&server, "u", "p");
+    itself.expect("ACL DELUSER u", ":1");
+    assert!(itself.is_closed_within(PATIENCE));
     admin.expect("ACL DELUSER default", "-ERR The 'default' user cannot be removed");
 }
 

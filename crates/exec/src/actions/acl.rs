@@ -36,7 +36,7 @@ fn set_user(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     }
     let mut answer = Reply::new(act.out.resp3());
     answer.ok();
-    review(act, Some(vec![name.to_vec()]), answer)
+    review(act, vec![name.to_vec()], false, answer)
 }
 
 /// `ACL DELUSER name [name ...]`: how many there were; their connections are closed. Cost: O(clients), in
@@ -50,21 +50,18 @@ fn del_user(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         names.iter().filter(|name| act.server.acl.remove(name)).map(<[u8]>::to_vec).collect();
     let mut answer = Reply::new(act.out.resp3());
     answer.int(gone.len() as i64);
-    match gone.is_empty() {
-        true => {
-            act.out.int(0);
-            Ok(Flow::Done)
-        }
-        false => review(act, Some(gone), answer),
-    }
+    let is_mine = gone.iter().any(|name| **name == *act.session.user.user().name());
+    review(act, gone, is_mine, answer)
 }
 
-/// Has the clients of changed users look at themselves, and answers then.
-fn review(act: &mut Act<'_, '_>, users: Option<Vec<Vec<u8>>>, answer: Reply) -> Result<Flow, Error> {
-    let mut reviewing = Reviewing::new(act.server, users, answer);
+/// Has the clients of changed users look at themselves, and answers then. `closes`: this client is one of
+/// them, and closes once it has its answer, with its next command at the latest.
+fn review(act: &mut Act<'_, '_>, users: Vec<Vec<u8>>, closes: bool, answer: Reply) -> Result<Flow, Error> {
+    let me = closes.then_some(act.session.id);
+    let mut reviewing = Reviewing::new(act.server, Some(users), answer).but(me);
     if act.is_pressed() || act.server.observe.clients.len() <= 32 {
         while reviewing.fill(act.out, 0) {}
-        return Ok(Flow::Done);
+        return Ok(if closes { Flow::Close } else { Flow::Done });
     }
     Ok(Flow::Stream(Box::new(reviewing)))
 }
