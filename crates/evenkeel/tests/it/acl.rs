@@ -149,6 +149,43 @@ fn a_change_takes_effect_at_once() {
     admin.expect("ACL DELUSER default", "-ERR The 'default' user cannot be removed");
 }
 
+/// The clients are told in slices; the answer comes when all were.
+#[test]
+fn all_clients_of_a_user_are_closed() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start_with(&["--event-loops", "3"]);
+    let mut admin = server.client();
+    admin.expect("ACL SETUSER u on nopass ~* &* +@all", "+OK");
+    let mut theirs: Vec<Client> = (0..100).map(|_| as_user(&server, "u", "x")).collect();
+    let mut others: Vec<Client> = (0..20).map(|_| server.client()).collect();
+    for (i, client) in theirs.iter_mut().enumerate() {
+        client.expect(&format!("SUBSCRIBE c{}", i % 2), &format!("[\"subscribe\", \"c{}\", :1]", i % 2));
+    }
+    // One channel less: half of them are closed, and hear nothing of what comes then.
+    admin.expect("ACL SETUSER u resetchannels &c0", "+OK");
+    admin.call("PUBLISH c1 secret");
+    for (i, client) in theirs.iter_mut().enumerate() {
+        match i % 2 {
+            0 => client.expect("PING", "[\"pong\", \"\"]"),
+            _ => assert!(client.is_closed_within(PATIENCE), "{i}"),
+        }
+    }
+    admin.expect("ACL DELUSER u", ":1");
+    for client in theirs.iter_mut().step_by(2) {
+        assert!(client.is_closed_within(PATIENCE));
+    }
+    others.iter_mut().for_each(|client| client.expect("PING", "+PONG"));
+    // In a transaction, too.
+    admin.expect("ACL SETUSER u on nopass +@all", "+OK");
+    let mut u = as_user(&server, "u", "x");
+    admin.expect("MULTI", "+OK");
+    admin.expect("ACL DELUSER u", "+QUEUED");
+    admin.expect("EXEC", "[:1]");
+    assert!(u.is_closed_within(PATIENCE));
+}
+
 #[test]
 fn what_was_denied_is_logged() {
     if foreign() {

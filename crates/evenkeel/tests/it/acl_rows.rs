@@ -6,7 +6,8 @@
 //!   └─ the same calls of the user: alone, in a transaction, in a script ─► the same replies, the same data
 //! ```
 //!
-//! Keys end in a digit: 0 and 2 may be used, 1 may be read, 3 may be written, and nothing else is allowed.
+//! Keys end in a digit: 0 and 2 may be used, 1 may be read, 3 may be written, and nothing else is allowed. As
+//! in Redis, the existence, type and length of a key that may only be written are told.
 //! Calls that answer about all keys, or by chance, are left out.
 
 use crate::support::{Client, Server, foreign};
@@ -16,9 +17,21 @@ use evenkeel_differential::step::Check;
 
 const USER: &str = "ACL SETUSER u on nopass ~*[02] %R~*1 %W~*3 +@all -@admin -@dangerous -@connection -dbsize -scan \
                     -randomkey -function -script -lscan -keys -info";
-const GROUPS: &[&str] =
-    &["strings", "bitmaps", "lists", "hashes", "field_ttl", "sets", "zsets", "keys", "sort", "additions"];
-const CALLS: usize = 1500;
+const GROUPS: &[&str] = &[
+    "strings",
+    "bitmaps",
+    "lists",
+    "hashes",
+    "field_ttl",
+    "sets",
+    "zsets",
+    "keys",
+    "sort",
+    "additions",
+    "streams",
+    "serialized",
+];
+const CALLS: usize = 3000;
 const KINDS: &str = "slhtzqn";
 
 /// Fills the keys that end in these digits. `salt` makes other contents.
@@ -30,6 +43,7 @@ fn fill(admin: &mut Client, digits: &str, salt: usize) {
             format!("HSET h{digit} f 1 g{salt} {salt}"),
             format!("SADD t{digit} a b m{salt}"),
             format!("ZADD z{digit} 1 a 2 b {salt} m{salt}"),
+            format!("XADD q{digit} 1-{digit}{salt} f v{salt}"),
         ];
         // One kind is absent on one of the servers.
         for call in calls.iter().skip(salt) {
@@ -77,8 +91,8 @@ fn forbidden_keys_show_nowhere() {
     let mut admins = servers.each_ref().map(Server::client);
     let mut users = servers.each_ref().map(Server::client);
     for (salt, admin) in admins.iter_mut().enumerate() {
-        fill(admin, "012", 0);
-        fill(admin, "345", salt);
+        fill(admin, "0123", 0);
+        fill(admin, "45", salt);
         admin.expect(USER, "+OK");
     }
     users.iter_mut().for_each(|user| user.expect("AUTH u x", "+OK"));
