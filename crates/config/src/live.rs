@@ -112,6 +112,10 @@ pub struct Live {
     pub tcp_keepalive_s: Number,
     pub protected_mode: Switch,
     pub requirepass: Text,
+    pub aclfile: Text,
+    pub acllog_max_len: Number,
+    /// 0 allchannels, 1 resetchannels.
+    pub acl_pubsub_default: Number,
     pub proto_max_bulk_bytes: Number,
     pub query_buffer_bytes: Number,
     /// Limits by class: normal, replica, pubsub.
@@ -202,6 +206,11 @@ pub struct Live {
 }
 
 impl Live {
+    /// Whether a new user may use all channels.
+    pub fn acl_all_channels(&self) -> bool {
+        self.acl_pubsub_default.get() == 0
+    }
+
     pub fn debug_access(&self) -> Access {
         access(self.debug_command.get())
     }

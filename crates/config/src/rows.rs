@@ -546,13 +546,13 @@ const SECURITY: &[Directive] = &[
         .doc("Password clients must give with AUTH; empty is none."),
     text("aclfile", "")
         .startup()
-        .only(&[""], "users other than 'default' are not supported yet; use requirepass")
+        .live(|l, v| l.aclfile.set(&Kind::Text.shown(v)))
         .doc("File with users and their permissions."),
     int("acllog-max-len", 0, LONG, "128")
-        .accepted("users other than 'default' are not supported yet")
+        .live(|l, v| l.acllog_max_len.set(v.int()))
         .doc("Entries the ACL log keeps."),
     choice("acl-pubsub-default", &["allchannels", "resetchannels"], "resetchannels")
-        .accepted("users other than 'default' are not supported yet")
+        .live(|l, v| l.acl_pubsub_default.set(v.int()))
         .doc("Channels a new user may use."),
     choice("enable-debug-command", ACCESS, "no")
         .startup()

@@ -81,6 +81,7 @@ pub fn recover(server: &Server, local: &mut Local, session: &mut Session, out: &
     local.log.lap();
     (local.incoming, local.key_hash, local.away) = (None, None, false);
     session.rows.give_up();
+    session.asking = None;
     (session.done, session.hushed) = (0, false);
     session.set_flag(flag::BLOCKED, false);
     if let Some(multi) = &mut session.multi {
@@ -174,6 +175,7 @@ fn stop(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>, stop: 
     match stop {
         Stop::Queued => crate::transaction::queue(act, command, args),
         Stop::Held(until_ms) => Flow::Held(until_ms),
+        Stop::Closed => Flow::Close,
         Stop::Refused(error) => refuse(act, Some(command), &error),
         Stop::Aborted(error) => {
             crate::transaction::leave(act.server, act.local, act.session);

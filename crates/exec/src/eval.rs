@@ -47,6 +47,13 @@ impl House for Around {
         Ok(entry.map(|entry| Box::new(Source(entry)) as Box<dyn Rows>))
     }
 
+    fn denied(&self, client: u64, user: &acl::User, call: (&Command, Args<'_>), denied: acl::Denied) {
+        let Some(server) = self.server.upgrade() else { return };
+        if let Some(info) = server.observe.clients.get(client) {
+            crate::access::note(&server, &info, user, acl::Context::Lua, call, denied);
+        }
+    }
+
     fn will_speak(&self, args: Args<'_>) -> Option<bool> {
         crate::actions::connection::will_speak(&*self.server.upgrade()?, args)
     }
@@ -113,6 +120,7 @@ pub(crate) fn start_exec(
         declared: 0,
         db: act.session.db,
         client: act.session.id,
+        user: act.session.user.clone(),
         resp3: act.out.resp3(),
         read_only: false,
         short: act.server.memory.is_short(act.session),

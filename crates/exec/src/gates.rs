@@ -28,6 +28,8 @@ pub(crate) struct Admitted {
 
 /// The reason why a command does not run now.
 pub(crate) enum Stop {
+    /// The client's user is no more: its connection closes.
+    Closed,
     Refused(Error),
     /// The command is refused, and the client's transaction is discarded.
     Aborted(Error),
@@ -44,7 +46,7 @@ pub(crate) fn admit(
     command: &'static Command,
     args: Args<'_>,
 ) -> Result<Admitted, Stop> {
-    login(act, command)?;
+    access(act, command, args)?;
     mode(act, command)?;
     durable(act, command)?;
     let plan = route(act, command, args)?;
@@ -57,13 +59,13 @@ pub(crate) fn admit(
     Ok(Admitted { plan, is_full, flooded })
 }
 
-/// Login: the client has to authenticate first.
+/// Access: the client has to log in, and its user must be allowed the call.
 #[inline]
-fn login(act: &Act<'_, '_>, command: &Command) -> Result<(), Stop> {
-    if act.session.authenticated || command.has(table::NO_AUTH) || act.session.is_let_in(act.server) {
+fn access(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Result<(), Stop> {
+    if act.session.user.is_free(&act.server.acl) {
         return Ok(());
     }
-    Err(Stop::Refused(Error::new("NOAUTH Authentication required.")))
+    crate::access::check(act, command, args)
 }
 
 /// Subscriber mode: under RESP2 a subscribed client may send a few commands only.
@@ -246,7 +248,7 @@ pub(crate) fn tells(command: &Command) -> bool {
 }
 
 /// Stops the command until that time, when it is run again.
-fn held(act: &Act<'_, '_>, until_ms: u64) -> Stop {
+pub(crate) fn held(act: &Act<'_, '_>, until_ms: u64) -> Stop {
     act.session.set_flag(flag::BLOCKED, true);
     Stop::Held(until_ms)
 }

@@ -16,6 +16,7 @@
 //!   before the same loop runs another command.
 #![forbid(unsafe_code)]
 
+mod access;
 mod act;
 mod actions;
 mod aside;

@@ -13,6 +13,8 @@ use std::sync::{Arc, OnceLock};
 pub struct Server {
     pub keyspace: Arc<Keyspace>,
     pub config: Arc<Config>,
+    /// The users, and what was denied to them.
+    pub acl: Arc<acl::Acl>,
     /// Counters, logs, clients, and the waits of clients for each other.
     pub observe: Arc<Observe>,
     pub pubsub: Arc<pubsub::PubSub>,

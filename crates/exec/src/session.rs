@@ -34,10 +34,29 @@ pub struct Multi {
     pub reads: Reads,
     /// Some command names keys of sources.
     pub sources: bool,
+    /// The user who was allowed the commands, and whether it was another one for some of them.
+    user: Option<Arc<acl::User>>,
+    users_differ: bool,
     /// The database that the queue's last SELECT chooses.
     pub selected: Option<usize>,
     /// Some command could not be queued: EXEC refuses the whole transaction.
     pub broken: bool,
+}
+
+impl Multi {
+    /// Notes the user who was allowed the next command.
+    #[inline]
+    pub(crate) fn note_user(&mut self, user: &Arc<acl::User>) {
+        match &self.user {
+            Some(known) => self.users_differ |= !Arc::ptr_eq(known, user),
+            None => self.user = Some(user.clone()),
+        }
+    }
+
+    /// Whether this user, as it is now, was allowed all commands.
+    pub(crate) fn is_of(&self, user: &Arc<acl::User>) -> bool {
+        !self.users_differ && self.user.as_ref().is_none_or(|known| Arc::ptr_eq(known, user))
+    }
 }
 
 /// Watched rows of a client whose EXEC runs elsewhere.
@@ -61,6 +80,12 @@ pub struct Session {
     pub resp3: bool,
     /// The client gave the password, or none was required when it connected; see [`Session::is_let_in`].
     pub authenticated: bool,
+    /// The user that the client acts as.
+    pub user: acl::Identity,
+    /// A check of rights that goes on.
+    pub(crate) asking: Option<Box<acl::Asking>>,
+    /// HTTP: the token of the last request, and the generation of users in which it was right.
+    pub(crate) token: Option<(Vec<u8>, u64)>,
     pub reply_mode: ReplyMode,
     /// Confirmations of subscriptions, written while replies are left out (CLIENT REPLY). They are sent all
     /// the same.
@@ -139,13 +164,16 @@ impl Session {
         watch
     }
 
-    pub fn new(info: Arc<ClientInfo>, authenticated: bool) -> Session {
+    pub fn new(info: Arc<ClientInfo>, acl: &acl::Acl, authenticated: bool) -> Session {
         Session {
             id: info.id,
             info,
             db: 0,
             resp3: false,
             authenticated,
+            user: acl::Identity::guest(acl),
+            asking: None,
+            token: None,
             reply_mode: ReplyMode::On,
             told: Vec::new(),
             multi: None,
@@ -175,11 +203,11 @@ impl Session {
         }
     }
 
-    /// Whether the client may use commands. Without authentication it may exactly while no password is
-    /// required.
+    /// Whether the client may use commands. Without authentication it may exactly while `default` needs no
+    /// password.
     #[inline]
     pub fn is_let_in(&self, server: &crate::Server) -> bool {
-        self.authenticated || server.config.live.requirepass.is_empty()
+        self.authenticated || server.acl.is_open()
     }
 
     pub fn is_local(&self) -> bool {

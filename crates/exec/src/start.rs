@@ -66,9 +66,10 @@ fn tracking_post(observe: Arc<Observe>, mailboxes: Arc<[Mailbox]>) -> pubsub::tr
 
 impl Server {
     /// Starts workers and reclaimer. The loops are `net`'s, one per mailbox. Errors: a thread cannot be
-    /// started.
+    /// started; users are configured wrongly.
     pub fn start(config: Arc<Config>, loops: usize) -> std::io::Result<Arc<Server>> {
         rename_commands(&config)?;
+        let acl = config.start_users().map_err(std::io::Error::other)?;
         let keyspace =
             Keyspace::with_hidden(config.live.databases.size(), rows::MAX * rows::DATABASES, rows::DATABASES);
         let mailboxes: Arc<[Mailbox]> = (0..loops).map(|_| Mailbox::new()).collect::<Result<_, _>>()?;
@@ -102,6 +103,7 @@ impl Server {
         let server = Arc::new_cyclic(|server| Server {
             keyspace,
             config,
+            acl: acl.clone(),
             observe,
             park: Arc::default(),
             memory,
@@ -109,7 +111,7 @@ impl Server {
             memory_bytes: info::machine_bytes(),
             scripts: {
                 let around = eval::Around { server: server.clone(), loops: mailboxes.clone() };
-                Scripts::new(work.clone(), pubsub.clone(), any_rows, Box::new(around))
+                Scripts::new(work.clone(), pubsub.clone(), any_rows, acl, Box::new(around))
             },
             pubsub,
             tracking,

@@ -258,6 +258,7 @@ pub fn is_secret(command: &Command, args: Args<'_>, at: usize) -> bool {
     };
     match command.name {
         "auth" => at > 0,
+        "acl|setuser" => at > 1,
         "hello" => follows("auth", 1) || follows("auth", 2),
         "migrate" => at > 6 && (follows("auth", 1) || follows("auth2", 1) || follows("auth2", 2)),
         "evenkeel|source" => at == 5 && command::options::is(args.at(2), "add"),
@@ -280,6 +281,7 @@ mod tests {
             (0..words.len()).filter(|at| is_secret(command, args.args(), *at)).collect()
         };
         assert_eq!(secret("auth", &["auth", "u", "p"]), [1, 2]);
+        assert_eq!(secret("acl|setuser", &["acl", "setuser", "u", ">p", "on"]), [2, 3, 4]);
         assert_eq!(secret("hello", &["hello", "3", "AUTH", "u", "p", "SETNAME", "n"]), [3, 4]);
         let words = ["migrate", "host", "1", "auth", "0", "9", "copy", "auth", "p", "auth2", "u", "p"];
         assert_eq!(secret("migrate", &words), [8, 10, 11]);

@@ -87,6 +87,8 @@ pub(super) struct Runner<'a, 'o> {
     pub(super) scripts: &'a Arc<Scripts>,
     ground: Ground<'a, 'o>,
     run: &'a ScriptRun,
+    /// The client's user, as of the last call.
+    user: acl::Identity,
     /// Whether Lua calls. Else the commands are those of a transaction.
     in_script: bool,
     pub(super) db: usize,
@@ -136,6 +138,7 @@ impl<'a, 'o> Runner<'a, 'o> {
             scripts,
             ground,
             run,
+            user: run.user.clone(),
             in_script: true,
             db: run.db,
             random: run.random,
@@ -243,6 +246,9 @@ impl<'a, 'o> Runner<'a, 'o> {
         if command.has(table::NOSCRIPT) {
             return Err(Error::new("ERR This Redis command is not allowed from script"));
         }
+        if !self.user.is_free(&self.scripts.acl) {
+            self.allowed(command, args)?;
+        }
         if self.run.read_only && (command.is_write() || command.may_replicate()) {
             return Err(Error::new("ERR Write commands are not allowed from read-only scripts."));
         }
@@ -254,6 +260,25 @@ impl<'a, 'o> Runner<'a, 'o> {
             self.wrote = true;
         }
         self.counted(command, args, resp3)
+    }
+
+    /// Whether the user may make a call (a user's change takes effect at the next call). Errors: it may not.
+    #[cold]
+    fn allowed(&mut self, command: &'static Command, args: resp::Args<'_>) -> Result<(), Error> {
+        let Err(denied) = self.judged(command, args) else { return Ok(()) };
+        let user = self.user.user();
+        self.scripts.house.denied(self.run.client, user, (command, args), denied);
+        Err(Error::from(match denied {
+            acl::Denied::By | acl::Denied::Get => format!("ERR {}", denied.text(user, command)),
+            denied => format!("ERR ACL failure in script: {}", denied.text(user, command)),
+        }))
+    }
+
+    fn judged(&mut self, command: &'static Command, args: resp::Args<'_>) -> Result<(), acl::Denied> {
+        if !self.user.refresh(&self.scripts.acl, true) {
+            return Err(acl::Denied::Command);
+        }
+        self.user.user().may(command, args)
     }
 
     /// Runs a command and counts it.
@@ -618,9 +643,9 @@ impl Host for Runner<'_, '_> {
 
     fn acl_check(&mut self, args: &[&[u8]]) -> Result<bool, String> {
         let words = OwnedArgs::from_slices(args);
-        resolve(words.args())
-            .map(|_| true)
-            .map_err(|_| "ERR Invalid command passed to redis.acl_check_cmd()".into())
+        let command = resolve(words.args())
+            .map_err(|_| "ERR Invalid command passed to redis.acl_check_cmd()".to_owned())?;
+        Ok(self.judged(command, words.args()).is_ok())
     }
 
     fn interrupt(&mut self) -> Option<Stop> {

@@ -257,6 +257,7 @@ impl Transaction {
             declared,
             db,
             client,
+            user: run.user.clone(),
             resp3,
             read_only,
             short,

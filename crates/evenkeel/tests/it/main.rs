@@ -6,6 +6,8 @@
 //!
 //! A family's tests live in the file of its name: add `mod family;` below.
 
+mod acl;
+mod acl_rows;
 mod acts;
 mod answers;
 mod attackers;

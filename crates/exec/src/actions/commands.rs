@@ -1,12 +1,10 @@
-//! COMMAND and ACL CAT: the facts of the table of commands, in the forms that clients and tools read.
+//! COMMAND: the facts of the table of commands, in the forms that clients and tools read.
 
+use super::acl::{category, names};
 use super::{Act, PLAIN, Row, help};
 use crate::Flow;
 use command::options::is;
-use command::table::{
-    Begin, FLAG_NAMES, Find, KeySpec, NO_MANDATORY_KEYS, OW_UPDATE, OptionWords, RO_ACCESS, RW_ACCESS_UPDATE,
-    Use,
-};
+use command::table::{Begin, FLAG_NAMES, Find, KeySpec, NO_MANDATORY_KEYS, Use};
 use command::{Command, Error, Stream, acl, facts, registry};
 use resp::{Args, Reply};
 
@@ -18,9 +16,6 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("command|getkeys", |act, args| keys(act, args, false), PLAIN),
     Row("command|getkeysandflags", |act, args| keys(act, args, true), PLAIN),
     Row("command|help", |act, _| help(act, "COMMAND", HELP), PLAIN),
-    Row("acl|cat", acl_cat, PLAIN),
-    Row("acl|whoami", whoami, PLAIN),
-    Row("acl|help", |act, _| help(act, "ACL", ACL_HELP), PLAIN),
 ];
 
 const HELP: &[&str] = &[
@@ -38,13 +33,6 @@ const HELP: &[&str] = &[
     "    Facts about all commands or about these.",
     "LIST [FILTERBY <MODULE name | ACLCAT category | PATTERN glob>]",
     "    Names of commands.",
-];
-
-const ACL_HELP: &[&str] = &[
-    "CAT [<category>]",
-    "    Categories of commands, or the commands of one.",
-    "WHOAMI",
-    "    The user of this connection.",
 ];
 
 /// Finds a command by its full name, `config|get` for subcommands.
@@ -242,40 +230,6 @@ fn list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-fn names(out: &mut Reply, fits: impl Fn(&Command) -> bool) {
-    let all = registry::callable().iter().flat_map(|command| std::iter::once(*command).chain(command.subs));
-    let found: Vec<&str> = all.filter(|c| fits(c)).map(|c| c.name).collect();
-    out.array(found.len());
-    found.iter().for_each(|name| out.bulk(name.as_bytes()));
-}
-
-fn category(name: &[u8]) -> Option<u32> {
-    acl::NAMES.iter().find(|(_, known)| is(name, known)).map(|(bit, _)| *bit)
-}
-
-/// `ACL CAT [category]`.
-fn acl_cat(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    let Some(name) = args.get(2) else {
-        act.out.array(acl::NAMES.len());
-        acl::NAMES.iter().for_each(|(_, name)| act.out.bulk(name.as_bytes()));
-        return Ok(Flow::Done);
-    };
-    if args.len() > 3 {
-        return Err(Error::from(String::from(
-            "ERR unknown subcommand or wrong number of arguments for 'CAT'. Try ACL HELP.",
-        )));
-    }
-    let unknown = || Error::from(format!("ERR Unknown category '{}'", String::from_utf8_lossy(name)));
-    let bit = category(name).ok_or_else(unknown)?;
-    names(act.out, |command| command.acl_categories() & bit != 0);
-    Ok(Flow::Done)
-}
-
-fn whoami(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    act.out.bulk(super::connection::USER);
-    Ok(Flow::Done)
-}
-
 /// `COMMAND GETKEYS` and `GETKEYSANDFLAGS`, followed by a whole command. Errors: it is no command, or has no
 /// keys.
 fn keys(act: &mut Act<'_, '_>, args: Args<'_>, with_uses: bool) -> Result<Flow, Error> {
@@ -292,11 +246,10 @@ fn keys(act: &mut Act<'_, '_>, args: Args<'_>, with_uses: bool) -> Result<Flow, 
         return Err(Error::new("ERR Invalid number of arguments specified for command"));
     }
     let mut found: Vec<(usize, Use)> = Vec::new();
-    let told = command.each_key(given, &mut |at, uses| found.push((at, uses)));
-    if command.is(facts::KEYS_BEHIND) && found.len() > 1 {
-        // An empty key stands for the keys behind KEYS; with any other, KEYS must be absent.
-        let stands_for_others = given.at(3).is_empty();
-        found.retain(|(at, _)| stands_for_others && *at != 3);
+    let told = command::keys::each_use(command, given, 0..usize::MAX, &mut |at, uses| found.push((at, uses)));
+    if command.is(facts::KEYS_BEHIND) && found.len() > 1 && !given.at(3).is_empty() {
+        // KEYS must be absent.
+        found.clear();
     }
     if !told {
         found.clear();
@@ -309,30 +262,12 @@ fn keys(act: &mut Act<'_, '_>, args: Args<'_>, with_uses: bool) -> Result<Flow, 
         if with_uses {
             act.out.array(2);
             act.out.bulk(given.at(at));
-            uses(act.out, settled(command, given, usage));
+            uses(act.out, usage);
         } else {
             act.out.bulk(given.at(at));
         }
     }
     Ok(Flow::Done)
-}
-
-/// BITFIELD's options.
-const BITFIELD_OPTIONS: OptionWords =
-    OptionWords { from: 2, takes: &[("get", 2), ("set", 3), ("incrby", 3), ("overflow", 1)] };
-
-/// The use of a key by a command whose options decide it.
-fn settled(command: &Command, args: Args<'_>, usage: Use) -> Use {
-    // The value that SET stores is no option, whatever its text.
-    let first = if command.is(facts::SETS) { 3 } else { 2 };
-    let has = |words: &[&str]| args.iter().skip(first).any(|arg| words.iter().any(|word| is(arg, word)));
-    match command.name {
-        "set" if has(&["get", "ifeq", "ifne", "ifdeq", "ifdne"]) => RW_ACCESS_UPDATE,
-        "set" => OW_UPDATE,
-        "bitfield" if BITFIELD_OPTIONS.are_only(args, &["get", "overflow"]) => RO_ACCESS,
-        "bitfield" => RW_ACCESS_UPDATE,
-        _ => usage,
-    }
 }
 
 #[cfg(test)]

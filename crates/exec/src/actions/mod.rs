@@ -3,6 +3,7 @@
 //!
 //! One file per topic, each with a table of names and functions. The rows in crate `command` hold the facts.
 
+mod acl;
 mod client;
 mod commands;
 pub(crate) mod config;
@@ -29,6 +30,7 @@ use command::Error;
 use std::sync::LazyLock;
 
 static TOPICS: &[&[Row]] = &[
+    acl::ACTIONS,
     client::ACTIONS,
     commands::ACTIONS,
     config::ACTIONS,
@@ -60,6 +62,7 @@ pub(crate) fn table() -> &'static Actions {
     &TABLE
 }
 
+pub(crate) use client::describe as describe_client;
 pub(crate) use pubsub::{leave_all, leave_next, leave_some};
 
 /// Answers HELP of a container: its subcommands, with descriptions.

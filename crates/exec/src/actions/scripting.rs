@@ -84,6 +84,7 @@ fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Erro
         declared,
         db: act.session.db,
         client: act.session.id,
+        user: act.session.user.clone(),
         resp3: act.out.resp3(),
         read_only,
         short,

@@ -16,6 +16,7 @@ use crate::call::{Flow, execute_row};
 use crate::fetching;
 use crate::rows::Entry;
 use crate::{Local, Server, Session};
+use acl::{DEFAULT, User};
 use arc_swap::ArcSwap;
 use command::{Command, Stream, places};
 use http::response::Life;
@@ -187,31 +188,52 @@ pub fn items(
     execute_row(server, local, session, &ITEMS, args, out)
 }
 
-/// Requests the rows of an EVENKEEL ITEMS that stands behind a waiting one.
-pub fn ask_ahead(server: &Server, local: &Local, session: &Session, args: Args<'_>) {
+/// Requests the rows of an EVENKEEL ITEMS that stands behind a waiting one, if its user may read them.
+pub fn ask_ahead(server: &Server, local: &Local, session: &Session, user: &User, args: Args<'_>) {
+    if user.may(&ITEMS, args).is_err() {
+        return;
+    }
     fetching::ask_ahead_for(server, local, session, &ITEMS, args);
 }
 
-/// Whether a token is the password; true if there is none. Counts a refusal.
-pub fn admits(server: &Server, local: &Local, authorization: Option<&[u8]>) -> bool {
-    let admitted = knows_password(server, authorization);
-    if !admitted {
-        local.log.recorder.add(crate::stats::Counter::AuthDenied, 1);
-    }
-    admitted
-}
-
-/// As [`admits`], for a request that is not to be run yet. Counts nothing.
-pub fn knows_password(server: &Server, authorization: Option<&[u8]>) -> bool {
-    let password = &server.config.live.requirepass;
-    if password.is_empty() {
+/// Whether a request may be answered at all: its token names a user, or none is needed. Its session acts as
+/// that user from then on. Counts a refusal. Cost: one hash, unless the token is that of the last request.
+pub fn admits(server: &Server, local: &Local, session: &mut Session, authorization: Option<&[u8]>) -> bool {
+    let generation = server.acl.generation();
+    if session
+        .token
+        .as_ref()
+        .is_some_and(|(known, seen)| *seen == generation && known == authorization.unwrap_or_default())
+    {
         return true;
     }
+    let Some(user) = user_of(server, authorization) else {
+        session.token = None;
+        local.log.recorder.add(crate::stats::Counter::AuthDenied, 1);
+        return false;
+    };
+    session.become_user(user);
+    session.token = Some((authorization.unwrap_or_default().to_vec(), generation));
+    true
+}
+
+/// The user of a request: of a token `name:password`, or `default` by its password, or by none if it needs
+/// none. Cost: two hashes at most.
+pub fn user_of(server: &Server, authorization: Option<&[u8]>) -> Option<Arc<User>> {
     let token = authorization.and_then(|line| {
         let (scheme, token) = line.split_at_checked(7)?;
         scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
     });
-    token.is_some_and(|token| crate::actions::connection::same(&password.get(), token))
+    let acl = &server.acl;
+    let Some(token) = token else { return acl.is_open().then(|| acl.everybody()) };
+    let colon = token.iter().position(|byte| *byte == b':');
+    let named = colon.and_then(|at| acl.admits(&token[..at], &token[at + 1..]));
+    named.or_else(|| acl.admits(DEFAULT, token))
+}
+
+/// Whether the session's user may see the page of figures: it may run INFO.
+pub fn may_see_metrics(server: &Server, session: &mut Session) -> bool {
+    session.user.refresh(&server.acl, true) && session.user.user().may_call("info")
 }
 
 /// Lets the clerk collect the page of figures. It comes by mail, as a bulk string.

@@ -298,7 +298,7 @@ impl Sessions for Table<'_> {
 
 fn new_client(id: u64) -> Client {
     let info = Arc::new(ClientInfo::new(id, 0, String::new(), String::new(), 0, true, BEGIN_MS));
-    Client { session: Session::new(info, true), waits: false, reply: Vec::new() }
+    Client { session: Session::new(info, &acl::Acl::default(), true), waits: false, reply: Vec::new() }
 }
 
 fn drain(mut stream: Box<dyn Stream>, out: &mut Reply) {

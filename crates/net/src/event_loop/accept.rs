@@ -127,7 +127,7 @@ impl EventLoop {
         let live = &self.server.config.live;
         let refusal = if self.server.observe.clients.len() >= live.maxclients.size() {
             Some(("ERR", 503, "max number of clients reached"))
-        } else if !near && live.protected_mode.get() && live.requirepass.is_empty() {
+        } else if !near && live.protected_mode.get() && self.server.acl.is_open() {
             Some((
                 "DENIED",
                 403,
@@ -162,7 +162,7 @@ impl EventLoop {
         let info =
             Arc::new(ClientInfo::new(id, loop_id, address, here, socket.raw(), unix, self.local.log.now_ms));
         self.server.observe.clients.add(info.clone());
-        let session = Session::new(info, live.requirepass.is_empty());
+        let session = Session::new(info, &self.server.acl, self.server.acl.is_open());
         let conn = Box::new(match http {
             true => Conn::http(socket, session, &self.server, self.local.log.now_ms),
             false => Conn::new(socket, session, &self.server),

@@ -207,7 +207,7 @@ mod tests {
             let slot = self.conns.len();
             let (_, near) = UnixStream::pair().unwrap();
             let info = ClientInfo::new(slot as u64 + 1, 0, String::new(), String::new(), 0, true, 0);
-            let session = Session::new(Arc::new(info), true);
+            let session = Session::new(Arc::new(info), &self.server.acl, true);
             let conn = Conn::new(Socket::unix(near).unwrap(), session, &self.server);
             self.adopt(io, Box::new(conn));
             self.conns[slot].as_mut().unwrap().outside = false;

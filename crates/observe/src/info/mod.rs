@@ -154,6 +154,8 @@ pub struct Stats {
     pub reads: u64,
     pub writes: u64,
     pub auth_denied: u64,
+    /// Calls denied because of the command, a key, a channel.
+    pub acl_denied: [u64; 3],
     pub query_buffer_disconnections: u64,
     pub output_buffer_disconnections: u64,
     pub loop_cycles: u64,
@@ -527,9 +529,9 @@ fn stats(s: &Snapshot, out: &mut Lines) {
         ("instantaneous_eventloop_cycles_per_sec", stats.cycles_per_s.round() as u64),
         ("instantaneous_eventloop_duration_usec", stats.cycle_us.round() as u64),
         ("acl_access_denied_auth", stats.auth_denied),
-        ("acl_access_denied_cmd", 0),
-        ("acl_access_denied_key", 0),
-        ("acl_access_denied_channel", 0),
+        ("acl_access_denied_cmd", stats.acl_denied[0]),
+        ("acl_access_denied_key", stats.acl_denied[1]),
+        ("acl_access_denied_channel", stats.acl_denied[2]),
     ]);
 }
 
