@@ -54,6 +54,7 @@ static TOPICS: &[&[Command]] = &[
     crate::stream::pending::COMMANDS,
     crate::stream::range::COMMANDS,
     crate::stream::read::COMMANDS,
+    crate::stream::refs::COMMANDS,
     crate::stream::trim::COMMANDS,
     crate::string::counter::COMMANDS,
     crate::string::edit::COMMANDS,

@@ -1,6 +1,7 @@
 //! XADD, XLEN, XDEL, XSETID: entries, and the counters of a stream.
 
 use super::id::{NewId, Text, strict};
+use super::refs::{self, Refs};
 use super::trim::{Keep, Words};
 use super::{CHANGE_STEPS, DELETES, GROUP, UPDATES, answer, per_word};
 use crate::options::{int, is};
@@ -61,8 +62,8 @@ fn new_id(stream: Option<&Stream>, wanted: NewId, now_ms: u64) -> Result<StreamI
         .ok_or(Error::new("ERR The ID specified in XADD is equal or smaller than the target stream top item"))
 }
 
-/// `XADD key [NOMKSTREAM] [MAXLEN|MINID [=|~] threshold [LIMIT count]] *|id field value [field value ...]`: the
-/// ID of the new entry; null if there is no stream and none may be made. A made ID is told as it was made.
+/// `XADD key [NOMKSTREAM] [KEEPREF|DELREF|ACKED] [MAXLEN|MINID [=|~] threshold [LIMIT count]] *|id field value
+/// [field value ...]`: the ID of the new entry; null if there is no stream and none may be made. A made ID is told as it was made.
 ///
 /// Cost: O(log n + fields + m), m = entries that a trim takes. Errors: syntax, invalid or too small an ID,
 /// arity, WRONGTYPE.
@@ -89,16 +90,19 @@ fn xadd(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         (words.fields..args.len()).step_by(2).map(|i| (args.at(i), args.at(i + 1))).collect();
     let stream = cx.view.stream_or_new(key)?;
     stream.append(id, &fields);
-    let gone = words.trim(stream);
-    let len = stream.len();
+    let trimmed = words.trim(stream);
+    let (gone, len) = (trimmed.gone, stream.len());
     answer::id(cx.out, id);
     cx.view.changed(key, Class::Stream, "xadd");
     if gone > 0 {
         cx.view.notify(key, Class::Stream, "xtrim");
     }
-    if (words.approx || !matches!(wanted, NewId::Given(_))) && cx.view.listens() {
+    let is_portable = words.refs.is_none() && !words.approx && matches!(wanted, NewId::Given(_));
+    if !is_portable && cx.view.listens() {
         let told = told(args, &words, id, (gone > 0).then_some(len));
         cx.effects.push(told);
+        refs::tell_gone(cx, key, &trimmed.ids);
+        refs::tell_dropped(cx, key, &trimmed.dropped);
     }
     Ok(())
 }
@@ -108,7 +112,12 @@ fn told(args: Args<'_>, words: &Words, id: StreamId, len: Option<usize>) -> Owne
     let mut told = OwnedArgs::new();
     told.push(b"XADD");
     told.push(args.at(1));
-    let keep = if words.approx { len.map(|len| Keep::Len(len as u64)) } else { words.keep };
+    let keep = match words.refs {
+        // The entries that went are told one by one.
+        Some(Refs::Acked) => None,
+        _ => words.keep,
+    };
+    let keep = if words.approx && keep.is_some() { len.map(|len| Keep::Len(len as u64)) } else { keep };
     match keep {
         None => {}
         Some(Keep::Len(len)) => {

@@ -21,6 +21,7 @@ pub(crate) mod info;
 pub(crate) mod pending;
 pub(crate) mod range;
 pub(crate) mod read;
+pub(crate) mod refs;
 #[cfg(test)]
 mod tests;
 pub(crate) mod trim;

@@ -1,10 +1,11 @@
-//! XTRIM, and the options that XADD shares with it: MAXLEN, MINID, `~`, LIMIT.
+//! XTRIM, and the options that XADD shares with it: MAXLEN, MINID, `~`, LIMIT, KEEPREF, DELREF, ACKED.
 //!
 //! - T1: only entries at the front go. So the length that is left says what was done, and is what the log gets
-//!   for an approximate trim.
+//!   for an approximate trim. With ACKED those in between may go, too, and the log gets their IDs.
 
 use super::id::{NewId, strict};
-use super::{CHANGE_STEPS, DELETES, GROUP};
+use super::refs::{self, Dropped, Refs};
+use super::{CHANGE_STEPS, DELETES, GROUP, LOOK_STEPS};
 use crate::options::{int, is};
 use crate::table::{Command, Run, WRITE, acl};
 use crate::{Cx, Error};
@@ -40,6 +41,8 @@ pub(super) struct Words {
     /// Entries that go at most; 0: no limit.
     limit: u64,
     pub(super) no_make: bool,
+    /// The fate of what groups have of the entries that go, if a word says so.
+    pub(super) refs: Option<Refs>,
     /// XADD's ID, and where its fields begin.
     pub(super) id: Option<NewId>,
     pub(super) fields: usize,
@@ -62,6 +65,11 @@ impl Words {
                     u64::try_from(most).map_err(|_| Error::new("ERR The LIMIT argument must be >= 0."))?,
                 );
                 i += 2;
+            } else if let Some(refs) = Refs::named(word) {
+                if words.refs.replace(refs).is_some() {
+                    return Err(Error::Syntax);
+                }
+                i += 1;
             } else if adds && is(word, "nomkstream") {
                 words.no_make = true;
                 i += 1;
@@ -129,21 +137,73 @@ impl Words {
             Some(Keep::Len(len)) => stream.len().saturating_sub(usize::try_from(len).unwrap_or(usize::MAX)),
             Some(Keep::From(id)) => id.prev().map_or(0, |last| stream.count(StreamId::MIN, last)),
         };
-        gone / 8
+        let looks = |entries: usize| entries.saturating_mul((1 + stream.groups()) * LOOK_STEPS);
+        match (self.refs, self.keep) {
+            (Some(Refs::Drop), _) => gone / 8 + looks(gone),
+            (Some(Refs::Acked), Some(Keep::Len(_))) if gone > 0 && !self.approx => {
+                gone.saturating_mul(CHANGE_STEPS).saturating_add(looks(stream.len()))
+            }
+            (Some(Refs::Acked), _) => gone.saturating_mul(CHANGE_STEPS).saturating_add(looks(gone)),
+            _ => gone / 8,
+        }
     }
 
-    /// Takes the entries out; their number. O(log n + entries that go).
-    pub(super) fn trim(&self, stream: &mut Stream) -> u64 {
-        match self.keep {
-            None => 0,
-            Some(Keep::Len(len)) => stream.trim_to_len(len, self.approx, self.limit),
-            Some(Keep::From(id)) => stream.trim_below(id, self.approx, self.limit),
+    /// Takes the entries out. O(log n + entries that go); with ACKED and DELREF O(entries looked at · groups).
+    pub(super) fn trim(&self, stream: &mut Stream) -> Trimmed {
+        let mut trimmed = Trimmed::default();
+        let Some(keep) = self.keep else { return trimmed };
+        if self.refs == Some(Refs::Acked) {
+            trimmed.ids = self.done_entries(stream, keep);
+            trimmed.gone = trimmed.ids.iter().filter(|id| stream.remove(**id)).count() as u64;
+            return trimmed;
         }
+        let gone = if self.refs == Some(Refs::Drop) { self.front(stream, keep) } else { Vec::new() };
+        trimmed.gone = match keep {
+            Keep::Len(len) => stream.trim_to_len(len, self.approx, self.limit),
+            Keep::From(id) => stream.trim_below(id, self.approx, self.limit),
+        };
+        trimmed.dropped = refs::drop_references(stream, &gone);
+        trimmed
+    }
+
+    /// Number of entries that a plain trim takes.
+    fn excess(&self, stream: &Stream, keep: Keep) -> u64 {
+        let len = match keep {
+            Keep::Len(len) => len,
+            Keep::From(id) => stream.len() as u64 - stream.below(id),
+        };
+        stream.trims(len, self.approx, self.limit)
+    }
+
+    /// The entries that a plain trim takes.
+    fn front(&self, stream: &Stream, keep: Keep) -> Vec<StreamId> {
+        let count = usize::try_from(self.excess(stream, keep)).unwrap_or(usize::MAX);
+        stream.range(StreamId::MIN, StreamId::MAX).take(count).map(|entry| entry.id).collect()
+    }
+
+    /// The oldest entries that no group needs: as many as are too many. By MINID, and with `~`, only those are
+    /// looked at that a plain trim takes.
+    fn done_entries(&self, stream: &Stream, keep: Keep) -> Vec<StreamId> {
+        let count = usize::try_from(self.excess(stream, keep)).unwrap_or(usize::MAX);
+        let looked = if self.approx || matches!(keep, Keep::From(_)) { count } else { stream.len() };
+        let entries = stream.range(StreamId::MIN, StreamId::MAX).take(looked).map(|entry| entry.id);
+        entries.filter(|id| !stream.is_referenced(*id)).take(count).collect()
     }
 }
 
-/// `XTRIM key MAXLEN|MINID [=|~] threshold [LIMIT count]`: the number of entries that went. With `~` only whole
-/// pieces of the stream go. The log receives an exact length (T1).
+/// The outcome of a trim.
+#[derive(Default)]
+pub(super) struct Trimmed {
+    /// Number of entries that went.
+    pub(super) gone: u64,
+    /// The entries that went, if not simply the first ones did (ACKED).
+    pub(super) ids: Vec<StreamId>,
+    /// Entries that are pending no more (DELREF).
+    pub(super) dropped: Dropped,
+}
+
+/// `XTRIM key MAXLEN|MINID [=|~] threshold [LIMIT count] [KEEPREF|DELREF|ACKED]`: the number of entries that went.
+/// With `~` only whole pieces of the stream go. The log receives an exact length, or with ACKED the IDs (T1).
 ///
 /// Cost: O(log n + m), m = entries that go. Errors: syntax, numbers below 0, invalid ID, WRONGTYPE.
 fn xtrim(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
@@ -155,17 +215,21 @@ fn xtrim(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     }
     let steps = words.steps(cx.view, key);
     cx.charge(CHANGE_STEPS + steps)?;
-    let (mut gone, mut len) = (0, 0);
+    let (mut trimmed, mut len) = (Trimmed::default(), 0);
     if let Some(stream) = cx.view.stream_mut(key)? {
-        gone = words.trim(stream);
+        trimmed = words.trim(stream);
         len = stream.len();
     }
-    cx.out.int(gone as i64);
-    if gone > 0 {
-        cx.view.changed(key, Class::Stream, "xtrim");
-        if words.approx {
-            cx.effect(&[b"XTRIM", key, b"MAXLEN", b"=", len.to_string().as_bytes()]);
-        }
+    cx.out.int(trimmed.gone as i64);
+    if trimmed.gone == 0 {
+        return Ok(());
     }
+    cx.view.changed(key, Class::Stream, "xtrim");
+    match words.refs {
+        Some(Refs::Acked) => refs::tell_gone(cx, key, &trimmed.ids),
+        None if !words.approx => {}
+        _ => cx.effect(&[b"XTRIM", key, b"MAXLEN", b"=", len.to_string().as_bytes()]),
+    }
+    refs::tell_dropped(cx, key, &trimmed.dropped);
     Ok(())
 }

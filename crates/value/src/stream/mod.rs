@@ -291,7 +291,10 @@ impl Stream {
     /// Keeps the newest `n` entries, and gives the number of those removed. `approx`: whole leaves only, and
     /// `limit` entries at most unless it is 0. O(log n + a block); with a limit O(leaves removed · log n).
     pub fn trim_to_len(&mut self, n: u64, approx: bool, limit: u64) -> u64 {
-        let Some(excess) = (self.len() as u64).checked_sub(n).filter(|excess| *excess > 0) else { return 0 };
+        let excess = (self.len() as u64).saturating_sub(n);
+        if excess == 0 {
+            return 0;
+        }
         let most = if approx && limit > 0 { excess.min(limit) } else { excess };
         let body = self.0.make_mut();
         let Some((key, _, before)) = body.entries.at_count(most) else {
@@ -309,6 +312,33 @@ impl Stream {
             }
         }
         removed
+    }
+
+    /// Number of the entries that [`Stream::trim_to_len`] would remove. O(log n)
+    pub fn trims(&self, n: u64, approx: bool, limit: u64) -> u64 {
+        let excess = (self.len() as u64).saturating_sub(n);
+        match approx {
+            false => excess,
+            true => {
+                let most = if limit > 0 { excess.min(limit) } else { excess };
+                self.0.entries.at_count(most).map_or(self.len() as u64, |(.., before)| before)
+            }
+        }
+    }
+
+    /// Number of entries below an ID. O(log n + a block)
+    pub fn below(&self, id: StreamId) -> u64 {
+        self.rank(id)
+    }
+
+    /// Whether a group has an entry pending. O(groups · log p)
+    pub fn is_pending(&self, id: StreamId) -> bool {
+        self.iter_groups().any(|(_, group)| group.pending(id).is_some())
+    }
+
+    /// Whether a group still needs an entry: it has it pending, or has not read that far. O(groups · log p)
+    pub fn is_referenced(&self, id: StreamId) -> bool {
+        self.iter_groups().any(|(_, group)| group.last_id() < id || group.pending(id).is_some())
     }
 
     /// Removes the entries below an ID, and gives their number. `approx` and `limit` as in
