@@ -4,6 +4,7 @@
 //!   load.
 //! - L2: fields are independent; a reader of two fields may see one old and one new value.
 
+use crate::kind::Parsed;
 use arc_swap::ArcSwap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
@@ -145,6 +146,8 @@ pub struct Live {
 
     // Memory.
     pub maxmemory_bytes: Number,
+    /// `maxmemory-clients`: bytes, or a negative percentage of `maxmemory`.
+    clients_max: Number,
     pub maxmemory_policy: Number,
     pub maxmemory_samples: Number,
 
@@ -223,6 +226,24 @@ impl Live {
 
     pub fn protected_configs_access(&self) -> Access {
         access(self.protected_configs.get())
+    }
+
+    /// Sets `maxmemory-clients`, from a number or a percentage.
+    pub(crate) fn set_clients_max(&self, value: &Parsed) {
+        self.clients_max.set(match *value {
+            Parsed::Percent(share) => -share,
+            ref bytes => bytes.int(),
+        });
+    }
+
+    /// Memory that all clients together may take, in bytes; 0 is no limit. A percentage of no limit is none.
+    pub fn clients_limit_bytes(&self) -> u64 {
+        match self.clients_max.get() {
+            share @ ..0 => {
+                (self.maxmemory_bytes.get().max(0) as u64 / 100).saturating_mul(share.unsigned_abs())
+            }
+            bytes => bytes as u64,
+        }
     }
 
     /// The configured percentiles of INFO latencystats. Costs an allocation.

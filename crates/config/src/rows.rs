@@ -332,8 +332,8 @@ const LIMITS: &[Directive] = &[
         .live(|l, v| l.work_max_bytes.set(v.int()))
         .doc("Memory of all scripts, transactions and long commands beside the data; 0 is a quarter of maxmemory, or of the machine's memory."),
     special("maxmemory-clients", MemoryOrPercent, "0")
-        .only(&["0"], "evicting clients is not supported yet; client-output-buffer-limit bounds each of them")
-        .doc("Memory all connections together may take."),
+        .live(|l, v| l.set_clients_max(v))
+        .doc("Memory all connections together may take, or a percentage of maxmemory; above it the largest are closed. 0 is no limit."),
     int("tracking-table-max-keys", 0, LONG, "1000000")
         .live(|l, v| l.tracking_max_keys.set(v.int()))
         .doc("Keys remembered for client-side caches; one more has another dropped, and its readers told. 0 is no limit."),

@@ -81,7 +81,7 @@ pub(crate) fn note(
 fn log(server: &Server, info: &ClientInfo, kind: (Reason, Context), object: &[u8], user: &[u8]) {
     let now_ms = stdx::clock::wall_ms();
     let mut line = Vec::new();
-    crate::actions::describe_client(info, now_ms, &mut line);
+    observe::roll::describe(info, now_ms, &mut line);
     let client = String::from_utf8_lossy(line.trim_ascii_end()).into_owned();
     let max = server.config.live.acllog_max_len.size();
     server.acl.log.lock().add(Entry::new(kind, object, user, client, now_ms), max);

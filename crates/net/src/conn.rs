@@ -307,10 +307,11 @@ impl Conn {
         self.out.len() + self.unsent.as_ref().map_or(0, |(bytes, from)| bytes.len() - from)
     }
 
-    /// Adds the sizes of its buffers, as INFO shows them.
-    pub(crate) fn weigh(&self, buffered: &mut Buffered) {
+    /// Adds what it takes, as INFO shows that. Returns its memory in bytes. O(1)
+    pub(crate) fn weigh(&self, buffered: &mut Buffered) -> u64 {
         let free = self.input.capacity() - self.input.len();
-        buffered.add(self.unread() as u64, self.pending_out() as u64, free as u64);
+        let other = free as u64 + self.session.info.other_bytes();
+        buffered.add(self.unread() as u64, self.bytes_to_send() as u64, other)
     }
 
     fn unread(&self) -> usize {

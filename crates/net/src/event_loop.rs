@@ -5,6 +5,7 @@
 //! - `moving` sends connections to another loop; `order` decides what waits behind others' requests.
 
 mod accept;
+mod evicting;
 mod housekeeping;
 mod limits;
 mod messages;
@@ -135,6 +136,7 @@ pub(crate) struct EventLoop {
     /// Slot to visit next to measure buffers, the sum so far, and when the next such round is due.
     weighing: Option<usize>,
     buffered: Buffered,
+    heaviest: evicting::Heaviest,
     next_weighing_ms: u64,
     /// Connections whose replies are being streamed, the index to visit next, and what this round has found.
     streaming: Vec<u64>,
@@ -222,6 +224,7 @@ impl EventLoop {
             idling: None,
             weighing: None,
             buffered: Buffered::default(),
+            heaviest: evicting::Heaviest::default(),
             next_weighing_ms: 0,
             streaming: Vec::new(),
             streams_at: 0,

@@ -5,6 +5,9 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
+/// Memory of a connection's own state, in bytes, roughly.
+const STATE_BYTES: u64 = 1500;
+
 /// A client as other threads see it (CLIENT LIST, CLIENT KILL).
 ///
 /// The client's loop and its long work write the fields, relaxed. Others only set [`ClientInfo::killed`].
@@ -108,6 +111,13 @@ impl ClientInfo {
         number.checked_sub(1).and_then(|at| command::places::all().get(at)).map_or("NULL", |c| c.name)
     }
 
+    /// Memory of the connection besides its buffers, in bytes: what MULTI, WATCH and long work hold for it, and its
+    /// own state, roughly.
+    pub fn other_bytes(&self) -> u64 {
+        let load = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
+        STATE_BYTES + load(&self.multi_bytes) + load(&self.watch_bytes) + load(&self.work_bytes)
+    }
+
     /// Notes which command runs next. Only the client's loop may call it.
     #[inline]
     pub fn runs(&self, number: usize) {
@@ -141,4 +151,6 @@ pub mod flag {
     pub const BROADCAST: u32 = 1024;
     /// The target of its REDIRECT is gone.
     pub const BROKEN_REDIRECT: u32 = 2048;
+    /// It can be sent to another server (CLIENT CAPA REDIRECT).
+    pub const CAPA_REDIRECT: u32 = 4096;
 }

@@ -23,6 +23,8 @@ pub struct Clients {
     watched_keys: AtomicUsize,
     /// By loop.
     buffers: Box<[Buffers]>,
+    /// Held while a loop decides whether to close a client: two loops that see the same excess close one.
+    deciding: Mutex<()>,
 }
 
 /// Bytes in the buffers of one loop's clients, as of the loop's last look at all of them.
@@ -31,6 +33,8 @@ struct Buffers {
     all: AtomicU64,
     input_max: AtomicU64,
     output_max: AtomicU64,
+    /// Memory of the heaviest client that may be closed for it.
+    heaviest: AtomicU64,
 }
 
 /// Bytes in the buffers of several clients, and the most that one client had unread or unsent.
@@ -42,11 +46,14 @@ pub struct Buffered {
 }
 
 impl Buffered {
-    /// Adds one client: bytes received and not yet run, bytes not yet sent, and free room in its buffers.
-    pub fn add(&mut self, input: u64, output: u64, free: u64) {
-        self.all += input + output + free;
+    /// Adds one client: bytes received and not yet run, bytes not yet sent, and its other memory. Returns the sum of
+    /// the three.
+    pub fn add(&mut self, input: u64, output: u64, other: u64) -> u64 {
+        let its = input + output + other;
+        self.all += its;
         self.input_max = self.input_max.max(input);
         self.output_max = self.output_max.max(output);
+        its
     }
 }
 
@@ -63,6 +70,7 @@ impl Clients {
             watching: AtomicUsize::new(0),
             watched_keys: AtomicUsize::new(0),
             buffers: (0..loops).map(|_| Buffers::default()).collect(),
+            deciding: Mutex::default(),
         }
     }
 
@@ -121,12 +129,30 @@ impl Clients {
         self.watched_keys.fetch_add(keys.wrapping_sub(before), Ordering::Relaxed);
     }
 
-    /// Stores what a loop found in the buffers of all its clients.
-    pub fn note_buffers(&self, loop_id: usize, found: Buffered) {
+    /// Stores what a loop found in the buffers of all its clients, and the memory of the heaviest that may be closed.
+    pub fn note_buffers(&self, loop_id: usize, found: Buffered, heaviest: u64) {
         let buffers = &self.buffers[loop_id];
         buffers.all.store(found.all, Ordering::Relaxed);
         buffers.input_max.store(found.input_max, Ordering::Relaxed);
         buffers.output_max.store(found.output_max, Ordering::Relaxed);
+        buffers.heaviest.store(heaviest, Ordering::Relaxed);
+    }
+
+    /// Whether a loop is to close its heaviest client, of so many bytes: all clients take `limit` bytes or more, and no
+    /// other loop has told of a heavier one. The sum then counts it no more, and the loop's next heaviest has `next`
+    /// bytes. O(loops)
+    pub fn gives_up(&self, loop_id: usize, bytes: u64, next: u64, limit: u64) -> bool {
+        let _one_at_a_time = self.deciding.lock();
+        let heavier =
+            |(id, other): (usize, &Buffers)| id != loop_id && other.heaviest.load(Ordering::Relaxed) > bytes;
+        if self.buffered().all < limit || self.buffers.iter().enumerate().any(heavier) {
+            return false;
+        }
+        let its = &self.buffers[loop_id];
+        let rest = its.all.load(Ordering::Relaxed).saturating_sub(bytes);
+        its.all.store(rest, Ordering::Relaxed);
+        its.heaviest.store(next, Ordering::Relaxed);
+        true
     }
 
     /// The loops' last findings added up. They are some 100 ms old, with many clients a second. O(loops).
@@ -210,10 +236,25 @@ mod tests {
         let mut found = Buffered::default();
         found.add(10, 0, 5);
         found.add(0, 30, 0);
-        clients.note_buffers(0, found);
-        clients.note_buffers(1, Buffered { all: 100, input_max: 60, output_max: 1 });
+        clients.note_buffers(0, found, 0);
+        clients.note_buffers(1, Buffered { all: 100, input_max: 60, output_max: 1 }, 0);
         assert_eq!(clients.buffered(), Buffered { all: 145, input_max: 60, output_max: 30 });
-        clients.note_buffers(1, Buffered::default());
+        clients.note_buffers(1, Buffered::default(), 0);
         assert_eq!(clients.buffered(), Buffered { all: 45, input_max: 10, output_max: 30 });
+    }
+
+    #[test]
+    fn the_loop_with_the_heaviest_client_gives_it_up() {
+        let clients = Clients::new(2);
+        let of = |all: u64| Buffered { all, ..Buffered::default() };
+        clients.note_buffers(0, of(100), 60);
+        clients.note_buffers(1, of(100), 90);
+        assert!(!clients.gives_up(0, 60, 20, 150), "the other loop has a heavier one");
+        assert!(!clients.gives_up(1, 90, 10, 201), "it is not too much");
+        assert!(clients.gives_up(1, 90, 10, 110));
+        assert_eq!(clients.buffered().all, 110);
+        assert!(!clients.gives_up(1, 10, 0, 110), "now the first loop has");
+        assert!(clients.gives_up(0, 60, 20, 110));
+        assert!(!clients.gives_up(0, 20, 0, 110));
     }
 }

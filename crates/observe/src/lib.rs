@@ -20,6 +20,7 @@ pub mod info;
 pub mod lasting;
 pub mod latency;
 pub mod measured;
+pub mod roll;
 pub mod stats;
 pub mod tally;
 pub mod turn_log;

@@ -51,6 +51,8 @@ pub enum Counter {
     AuthDenied,
     QueryBufferDisconnections,
     OutputBufferDisconnections,
+    /// Clients closed because of `maxmemory-clients`.
+    EvictedClients,
     LoopCycles,
     LoopDurationNs,
     /// Read as the run times of all commands, less [`Counter::AwayNs`].

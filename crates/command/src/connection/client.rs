@@ -1,7 +1,7 @@
 //! CLIENT: the connections and their settings. `exec` performs all of it.
 
 use crate::facts;
-use crate::table::{ADMIN, Command, LOADING, NOSCRIPT, Run, STALE, acl};
+use crate::table::{ADMIN, ALLOW_BUSY, Command, LOADING, NOSCRIPT, Run, STALE, acl};
 
 pub(crate) static COMMANDS: &[Command] = &[Command::new("client", -2, Run::Container, 0, 0)
     .doc("connection", "2.4.0", "Depends on subcommand.", "Subcommands about connections.")
@@ -31,6 +31,19 @@ pub(crate) static COMMANDS: &[Command] = &[Command::new("client", -2, Run::Conta
         Command::new("client|setinfo", 4, Run::Exec, NOSCRIPT | LOADING | STALE, acl::CONNECTION)
             .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
             .doc("connection", "7.2.0", "O(1)", "Stores the name or version of the client library."),
+        Command::new("client|capa", -3, Run::Exec, NOSCRIPT | LOADING | STALE | ALLOW_BUSY, acl::CONNECTION)
+            .doc(
+                "connection",
+                "8.0.0",
+                "O(N) for N options.",
+                "Tells the server what this connection can do.",
+            ),
+        Command::new("client|import-source", 3, Run::Exec, NOSCRIPT | LOADING | STALE, acl::CONNECTION).doc(
+            "connection",
+            "8.1.0",
+            "O(1)",
+            "Marks this connection as one that fills a server in import mode.",
+        ),
         Command::new("client|kill", -3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, acl::CONNECTION)
             .facts(facts::SLOW_ACTION | facts::CHANGES)
             .doc("connection", "2.4.0", "O(N) for N connections.", "Closes connections that match."),

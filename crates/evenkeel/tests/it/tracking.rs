@@ -116,8 +116,16 @@ fn another_client_gets_the_messages() {
     hears(&mut target, "*3\r\n$7\r\nmessage\r\n$20\r\n__redis__:invalidate\r\n*1\r\n$1\r\nk\r\n");
     assert!(source.call("CLIENT INFO").contains(&format!(" redir={id} ")));
     source.expect("GET k", "\"1\"");
+    source.expect("GET j", "(null)");
     drop(target);
     while writer.call("CLIENT LIST").contains(&format!("id={id} ")) {}
+    // Each message that cannot be sent is told of, those of keys read later, too.
+    let broken = format!(">2\r\n$21\r\ntracking-redir-broken\r\n:{id}\r\n");
     writer.expect("SET k 2", "+OK");
-    hears(&mut source, &format!(">2\r\n$21\r\ntracking-redir-broken\r\n:{id}\r\n"));
+    hears(&mut source, &broken);
+    writer.expect("SET j 1", "+OK");
+    hears(&mut source, &broken);
+    source.expect("GET k", "\"2\"");
+    writer.expect("SET k 3", "+OK");
+    hears(&mut source, &broken);
 }

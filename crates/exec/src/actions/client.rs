@@ -11,9 +11,9 @@ use crate::mail::Mail;
 use crate::session::{ClientInfo, ReplyMode, flag};
 use command::options::is;
 use command::{Error, Stream};
+use observe::roll::{Filter, Form, Known, describe};
 use resp::{Args, Reply};
 use std::collections::VecDeque;
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -21,6 +21,8 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("client|id", id, PLAIN),
     Row("client|info", info, PLAIN),
     Row("client|list", list, PLAIN),
+    Row("client|capa", capa, PLAIN),
+    Row("client|import-source", import_source, PLAIN),
     Row("client|getname", name, PLAIN),
     Row("client|setname", set_name, PLAIN),
     Row("client|setinfo", set_info, PLAIN),
@@ -37,12 +39,16 @@ pub(super) const ACTIONS: &[Row] = &[
 const HELP: &[&str] = &[
     "CACHING <YES | NO>",
     "    Remember the keys of the next command, or do not (OPTIN, OPTOUT).",
+    "CAPA <option> [<option> ...]",
+    "    Tell what this connection can do. REDIRECT: it can be sent to another server.",
     "GETNAME",
     "    Tell this connection's name.",
     "GETREDIR",
     "    Tell which connection gets the invalidation messages of this one.",
     "ID",
     "    Tell this connection's number.",
+    "IMPORT-SOURCE <ON | OFF>",
+    "    Fill a server in import mode; this one is never in it.",
     "INFO",
     "    Describe this connection.",
     "KILL <ip:port>",
@@ -51,8 +57,10 @@ const HELP: &[&str] = &[
     "    Close all connections that match every filter; tell how many.",
     "LIST [<filter> <value> ...]",
     "    Describe connections, all or those that match every filter. Filters:",
-    "    ADDR <ip:port>, LADDR <ip:port>, TYPE <normal | master | replica | pubsub>,",
-    "    USER <name>, ID <number> [<number> ...], SKIPME <YES | NO>, MAXAGE <seconds>",
+    "    ADDR <ip:port>, LADDR <ip:port>, IP <ip>, TYPE <normal | master | replica | pubsub>,",
+    "    USER <name>, NAME <name>, LIB-NAME <name>, LIB-VER <version>, FLAGS <letters>, CAPA <letters>,",
+    "    DB <number>, ID <number> [<number> ...], SKIPME <YES | NO>, MAXAGE <seconds>, IDLE <seconds>.",
+    "    All but the last three may have NOT- in front.",
     "NO-EVICT <ON | OFF>",
     "    Spare this connection when client buffers must be freed.",
     "NO-TOUCH <ON | OFF>",
@@ -137,6 +145,26 @@ fn no_touch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
+/// `CLIENT CAPA option [option ...]`. REDIRECT is shown; no client is ever sent elsewhere. Unknown options are ignored,
+/// so that clients of later servers may name theirs. O(words). Source: Valkey 8.
+fn capa(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    if args.from(2).iter().any(|option| is(option, "redirect")) {
+        act.session.set_flag(flag::CAPA_REDIRECT, true);
+    }
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+/// `CLIENT IMPORT-SOURCE ON | OFF`. This server is never in import mode (`import-mode` can only be `no`), so only
+/// OFF is accepted, as by a Valkey that is not. O(1). Errors: the server is not in import mode.
+fn import_source(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    if !is(args.at(2), "off") {
+        return Err(Error::new("ERR Server is not in import mode"));
+    }
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
 fn on_off(word: &[u8]) -> Result<bool, Error> {
     match (is(word, "on"), is(word, "off")) {
         (true, _) => Ok(true),
@@ -160,7 +188,7 @@ fn info(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 
 /// `CLIENT LIST [filter value ...]`. Cost: O(clients), in slices.
 fn list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    let search = Search::new(act, Filter::parse(args, Form::List)?.of_known_user(act)?);
+    let search = Search::new(act, filter(act, args, Form::List)?);
     let few = search.is_short();
     let mut listing = Listing { search, pages: VecDeque::new(), bytes: 0, begun: false };
     if act.is_pressed() || few {
@@ -199,196 +227,10 @@ impl Stream for Listing {
     }
 }
 
-/// Writes a client's line of CLIENT LIST.
-pub(crate) fn describe(client: &ClientInfo, now_ms: u64, out: &mut Vec<u8>) {
-    let seconds = |since: u64| now_ms.saturating_sub(since) / 1000;
-    let text = client.text.lock().clone();
-    let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (pending, input) = (client.reply_bytes.load(Relaxed), client.query_bytes.load(Relaxed));
-    let (free, multi) = (client.query_free.load(Relaxed), client.multi_bytes.load(Relaxed));
-    let more = client.watch_bytes.load(Relaxed) + client.work_bytes.load(Relaxed);
-    let mut line = String::with_capacity(400);
-    // Writing to a string cannot fail.
-    let _ = writeln!(
-        line,
-        "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={} watch={} \
-         qbuf={input} qbuf-free={free} argv-mem=0 multi-mem={multi} rbs={pending} rbp={pending} obl={pending} oll=0 omem=0 \
-         tot-mem={} events={} cmd={} user={} redir={} resp={} lib-name={} lib-ver={} io-thread={} tot-net-in={} \
-         tot-net-out={} tot-cmds={}",
-        client.id,
-        client.address,
-        client.local_address,
-        client.fd,
-        lossy(&text.name),
-        seconds(client.connected_ms),
-        seconds(client.last_ms.load(Relaxed)),
-        flags(client),
-        client.db.load(Relaxed),
-        client.subscriptions.load(Relaxed),
-        client.pattern_subscriptions.load(Relaxed),
-        client.shard_subscriptions.load(Relaxed),
-        client.queued.load(Relaxed),
-        client.watching.load(Relaxed),
-        CLIENT_BYTES + input + free + pending + multi + more,
-        if pending > 0 { "rw" } else { "r" },
-        client.command(),
-        lossy(&text.user),
-        client.redirect.load(Relaxed),
-        client.resp.load(Relaxed),
-        lossy(&text.lib_name),
-        lossy(&text.lib_ver),
-        client.loop_id.load(Relaxed),
-        client.net_in.load(Relaxed),
-        client.net_out.load(Relaxed),
-        client.commands.load(Relaxed),
-    );
-    out.extend_from_slice(line.as_bytes());
-}
-
-/// Memory of a connection besides its buffers, in bytes, roughly.
-const CLIENT_BYTES: u64 = 1500;
-
-fn flags(client: &ClientInfo) -> String {
-    let bits = client.flags.load(Relaxed);
-    let letters = [
-        (flag::MONITOR, 'O'),
-        (flag::PUBSUB, 'P'),
-        (flag::MULTI, 'x'),
-        (flag::BLOCKED, 'b'),
-        (flag::WATCH_DIRTY, 'd'),
-        (flag::CLOSE_SOON, 'c'),
-        (flag::TRACKING, 't'),
-        (flag::BROKEN_REDIRECT, 'R'),
-        (flag::BROADCAST, 'B'),
-    ];
-    let mut out: String = letters.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, c)| c).collect();
-    if client.unix {
-        out.push('U');
-    }
-    let letters = [(flag::NO_EVICT, 'e'), (flag::NO_TOUCH, 'T')];
-    out.extend(letters.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, c)| c));
-    if out.is_empty() {
-        out.push('N');
-    }
-    out
-}
-
-// ----- filters
-// ----------------------------------------------------------------------------------------------
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
-    List,
-    Kill,
-}
-
-/// The filters of CLIENT LIST and CLIENT KILL. A client has to pass all of them.
-#[derive(Default)]
-struct Filter {
-    ids: Option<Vec<u64>>,
-    pubsub: Option<bool>,
-    /// The type asked for has no clients here (primaries and replicas).
-    nobody: bool,
-    address: Option<Vec<u8>>,
-    local_address: Option<Vec<u8>>,
-    user: Option<Vec<u8>>,
-    skip_me: bool,
-    max_age_s: Option<u64>,
-}
-
-impl Filter {
-    fn parse(args: Args<'_>, form: Form) -> Result<Filter, Error> {
-        let mut filter = Filter { skip_me: form == Form::Kill, ..Filter::default() };
-        let mut i = 2;
-        while i < args.len() {
-            let Some(value) = args.get(i + 1) else { return Err(Error::Syntax) };
-            if form == Form::List && is(args.at(i), "id") {
-                i = filter.listed_ids(args, i + 1)?;
-                continue;
-            }
-            filter.take(args.at(i), value)?;
-            i += 2;
-        }
-        Ok(filter)
-    }
-
-    /// Reads the numbers of `LIST ID`, as many as follow.
-    fn listed_ids(&mut self, args: Args<'_>, from: usize) -> Result<usize, Error> {
-        let mut end = from;
-        while let Some(id) = args.get(end).and_then(stdx::num::parse_i64) {
-            // No client has a negative number.
-            self.ids.get_or_insert_default().push(u64::try_from(id).unwrap_or(0));
-            end += 1;
-        }
-        let names = ["addr", "laddr", "type", "user", "skipme", "maxage", "id"];
-        match args.get(end) {
-            None if end > from => Ok(end),
-            Some(word) if end > from && names.iter().any(|name| is(word, name)) => Ok(end),
-            _ => Err(Error::new("ERR Invalid client ID")),
-        }
-    }
-
-    fn take(&mut self, name: &[u8], value: &[u8]) -> Result<(), Error> {
-        let shown = || String::from_utf8_lossy(value).into_owned();
-        if is(name, "id") {
-            let id = stdx::num::parse_i64(value).filter(|id| *id > 0);
-            let id = id.ok_or(Error::new("ERR client-id should be greater than 0"))?;
-            self.ids = Some(vec![id as u64]);
-        } else if is(name, "maxage") {
-            let age = stdx::num::parse_i64(value);
-            let age = age.ok_or(Error::new("ERR maxage is not an integer or out of range"))?;
-            if age <= 0 {
-                return Err(Error::new("ERR maxage should be greater than 0"));
-            }
-            self.max_age_s = Some(age as u64);
-        } else if is(name, "type") {
-            match () {
-                () if is(value, "normal") => self.pubsub = Some(false),
-                () if is(value, "pubsub") => self.pubsub = Some(true),
-                () if ["master", "primary", "slave", "replica"].iter().any(|t| is(value, t)) => {
-                    self.nobody = true
-                }
-                () => return Err(format!("ERR Unknown client type '{}'", shown()).into()),
-            }
-        } else if is(name, "addr") {
-            self.address = Some(value.to_vec());
-        } else if is(name, "laddr") {
-            self.local_address = Some(value.to_vec());
-        } else if is(name, "user") {
-            self.user = Some(value.to_vec());
-        } else if is(name, "skipme") {
-            self.skip_me = match (is(value, "yes"), is(value, "no")) {
-                (true, _) => true,
-                (_, true) => false,
-                _ => return Err(Error::Syntax),
-            };
-        } else {
-            return Err(Error::Syntax);
-        }
-        Ok(())
-    }
-
-    /// Errors: it asks for the clients of a user that does not exist.
-    fn of_known_user(self, act: &Act<'_, '_>) -> Result<Filter, Error> {
-        match &self.user {
-            Some(name) if act.server.acl.user(name).is_none() => {
-                Err(format!("ERR No such user '{}'", String::from_utf8_lossy(name)).into())
-            }
-            _ => Ok(self),
-        }
-    }
-
-    fn fits(&self, client: &ClientInfo, me: u64, now_ms: u64) -> bool {
-        let pubsub = client.flags.load(Relaxed) & flag::PUBSUB != 0;
-        let age_s = now_ms.saturating_sub(client.connected_ms) / 1000;
-        !self.nobody
-            && self.pubsub.is_none_or(|wanted| wanted == pubsub)
-            && self.address.as_ref().is_none_or(|a| client.address.as_bytes() == a.as_slice())
-            && self.local_address.as_ref().is_none_or(|a| client.local_address.as_bytes() == a.as_slice())
-            && self.max_age_s.is_none_or(|max| age_s >= max)
-            && self.user.as_ref().is_none_or(|user| client.text.lock().user == *user)
-            && !(self.skip_me && client.id == me)
-    }
+/// Reads the filters of CLIENT LIST or CLIENT KILL.
+fn filter(act: &Act<'_, '_>, args: Args<'_>, form: Form) -> Result<Filter, Error> {
+    let is_user = |name: &[u8]| act.server.acl.user(name).is_some();
+    Filter::parse(args, form, &Known { is_user: &is_user, databases: act.server.keyspace.databases() })
 }
 
 /// A walk over the clients that pass the filters, in the order asked for, or by age.
@@ -441,8 +283,8 @@ impl Search {
 fn kill(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let old = args.len() == 3;
     let filter = match old {
-        true => Filter { address: Some(args.at(2).to_vec()), ..Filter::default() },
-        false => Filter::parse(args, Form::Kill)?.of_known_user(act)?,
+        true => Filter::of_address(args.at(2)),
+        false => filter(act, args, Form::Kill)?,
     };
     let me = filter.fits(&act.session.info, act.session.id, act.local.log.now_ms)
         && filter.ids.as_ref().is_none_or(|ids| ids.contains(&act.session.id));

@@ -62,7 +62,6 @@ pub(crate) fn table() -> &'static Actions {
     &TABLE
 }
 
-pub(crate) use client::describe as describe_client;
 pub(crate) use pubsub::{leave_all, leave_next, leave_some};
 
 /// Answers HELP of a container: its subcommands, with descriptions.

@@ -41,18 +41,8 @@ impl EventLoop {
         if let Some(from) = self.weighing {
             self.weighing = self.look_at(from, Self::weigh);
             if self.weighing.is_none() {
-                self.server
-                    .observe
-                    .clients
-                    .note_buffers(self.local.log.id, std::mem::take(&mut self.buffered));
+                self.end_weighing();
             }
-        }
-    }
-
-    /// Adds up what is in a connection's buffers.
-    fn weigh(&mut self, slot: usize) {
-        if let Some(conn) = &self.conns[slot] {
-            conn.weigh(&mut self.buffered);
         }
     }
 
@@ -159,7 +149,8 @@ impl EventLoop {
         if limited && self.idling.is_none() {
             self.idling = Some(0);
         }
-        if self.weighing.is_none() && (self.conns.len() <= LOOKS || self.mono_ms() >= self.next_weighing_ms) {
+        let often = self.conns.len() <= LOOKS || live.clients_limit_bytes() > 0;
+        if self.weighing.is_none() && (often || self.mono_ms() >= self.next_weighing_ms) {
             self.weighing = Some(0);
             self.next_weighing_ms = self.mono_ms() + WEIGHING_MS;
         }
