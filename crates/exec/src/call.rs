@@ -13,6 +13,7 @@ use crate::waits::{Away, BIG_NS, Request, SLOW_NS};
 use crate::{Local, Server, Session, bounds, job};
 use command::{Command, Error, Stream};
 pub use command::{Flow, INLINE_STEPS, resolve};
+use observe::hotkeys::Hotkeys;
 use observe::lasting;
 use resp::{Args, Reply};
 use std::sync::Arc;
@@ -233,33 +234,35 @@ fn serve(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Fl
     match flow {
         Flow::Held(_) => return flow,
         Flow::Parked(_) => {
-            away(act.local, act.session, command, args, before);
+            away(act.server, act.local, act.session, (command, args), before);
             act.server.park_gate(act.session, command, args);
-            let (live, info) = (&act.server.config.live, &act.session.info);
-            act.server.observe.stats.requested(live, info, command, args);
             return flow;
         }
         _ => {}
     }
-    let reply = &act.out.as_bytes()[mark..];
     act.session.info.last_ns.store(ns, Ordering::Relaxed);
-    let (muted, written) = (act.session.is_muted(), reply.len());
-    let whole = !muted && !matches!(flow, Flow::Stream(_));
+    let (muted, reply) = (act.session.is_muted(), &act.out.as_bytes()[mark..]);
+    let (whole, written) = (!muted && !matches!(flow, Flow::Stream(_)), reply.len());
     let ran = Ran { command, number, ns, args, reply, whole, spent: spent.as_ref() };
     act.server.observe.stats.called(&act.local.log, &act.server.config.live, &act.session.info, ran);
     match flow {
-        Flow::Stream(stream) if !muted => {
-            let words = || crate::calls::words(command, args);
-            Flow::Stream(lasting::counted(
-                &act.server.observe,
-                &act.session.info,
-                (command, words),
-                written,
-                stream,
-            ))
-        }
+        Flow::Stream(stream) if !muted => Flow::Stream(counted(act, command, args, written, stream)),
         flow => flow,
     }
+}
+
+/// The rest of a reply that is written piece by piece, with its bytes counted.
+fn counted(
+    act: &Act<'_, '_>,
+    command: &'static Command,
+    args: Args<'_>,
+    written: usize,
+    stream: Box<dyn Stream>,
+) -> Box<dyn Stream> {
+    let words = || crate::calls::words(command, args);
+    let hotkeys = &act.server.observe.stats.hotkeys;
+    let keys = if hotkeys.is_on() { Hotkeys::keys(command, args) } else { Vec::new() };
+    lasting::counted(&act.server.observe, &act.session.info, (command, words), keys, written, stream)
 }
 
 /// Records where a command's time went, if it was held or took long; its client remembers that.
@@ -331,9 +334,18 @@ fn took_long(
 }
 
 /// Notes that the reply will come by mail. The command is counted and logged when the reply is there.
-fn away(local: &mut Local, session: &mut Session, command: &'static Command, args: Args<'_>, began_ns: u64) {
+fn away(
+    server: &Server,
+    local: &mut Local,
+    session: &mut Session,
+    (command, args): (&'static Command, Args<'_>),
+    began_ns: u64,
+) {
     let is_job = std::mem::take(&mut local.away);
     let words = crate::calls::words(command, args);
     let inline_ns = local.log.clock_ns - began_ns;
-    session.away = Some(Box::new(Away { command, words, began_ns, inline_ns, parked_ns: 0, is_job }));
+    server.observe.stats.requested(&server.config.live, &session.info, command, args);
+    let is_hot = server.observe.stats.hotkeys.is_on();
+    let hot = is_hot.then(|| (Hotkeys::keys(command, args), args.wire_bytes()));
+    session.away = Some(Box::new(Away { command, words, began_ns, inline_ns, parked_ns: 0, hot, is_job }));
 }

@@ -44,10 +44,18 @@ pub fn ended(
         session.littered = stdx::reclaim::fullness();
     }
     let (observe, info) = (&server.observe, &session.info);
+    let (keys, asked_bytes) = away.hot.clone().unwrap_or_default();
+    if away.hot.is_some() {
+        let ns = away.inline_ns + spent.as_ref().map_or(0, |spent| spent.thread_ns);
+        let its = (ns, (asked_bytes + bytes.len()) as u64, 1);
+        observe.stats.hotkeys.add(keys.iter().map(Vec::as_slice), keys.len(), its, local.log.now_ms);
+    }
     let words = || away.words.clone();
     let stream = match stream {
         _ if session.is_muted() => stream,
-        Some(stream) => Some(lasting::counted(observe, info, (away.command, words), bytes.len(), stream)),
+        Some(stream) => {
+            Some(lasting::counted(observe, info, (away.command, words), keys, bytes.len(), stream))
+        }
         None => {
             observe.stats.replied(&server.config.live, info, away.command, bytes.len(), words);
             None

@@ -6,6 +6,7 @@
 use crate::TurnLog;
 use crate::client::ClientInfo;
 use crate::commandlog::{self, Entry, LogKind, Logs};
+use crate::hotkeys::Hotkeys;
 use crate::latency::Events;
 use crate::stats::{Counter, Rates, Recorder, Registry, Speeds};
 use crate::tally::Noted;
@@ -25,6 +26,7 @@ pub struct Calls {
     pub registry: Arc<Registry>,
     pub logs: Logs,
     pub events: Events,
+    pub hotkeys: Hotkeys,
     rates: Mutex<Rates>,
     /// The most memory ever in use, and the memory in use at the start, in bytes.
     pub peak_bytes: AtomicU64,
@@ -73,6 +75,7 @@ impl Calls {
             registry: Registry::new(places::all().len()),
             logs: Logs::default(),
             events: Events::default(),
+            hotkeys: Hotkeys::default(),
             rates: Mutex::default(),
             peak_bytes: AtomicU64::new(0),
             startup_bytes: AtomicU64::new(0),
@@ -101,6 +104,10 @@ impl Calls {
         }
         self.add_event(log, live, ran.command, ran.ns);
         self.requested(live, info, ran.command, ran.args);
+        if self.hotkeys.is_on() {
+            let bytes = ran.args.wire_bytes() + ran.reply.len();
+            self.hotkeys.ran(ran.command, ran.args, ran.ns, bytes, log.now_ms);
+        }
         if ran.whole {
             self.replied(live, info, ran.command, ran.reply.len(), || words(ran.command, ran.args));
         }
@@ -222,6 +229,9 @@ impl Calls {
         (ns, reply_bytes): (u64, usize),
     ) {
         self.replied(live, info, command, reply_bytes, || words(command, args));
+        if self.hotkeys.is_on() {
+            self.hotkeys.ran(command, args, ns, args.wire_bytes() + reply_bytes, log.now_ms);
+        }
         let slower_us = live.slowlog_slower_us.get();
         if slower_us >= 0 && ns / 1000 >= slower_us as u64 && !command.has(table::SKIP_SLOWLOG) {
             let request = Request { inline_ns: ns, ..Request::default() };

@@ -1,4 +1,4 @@
-//! Counts the bytes of a reply that is written piece by piece, for the log of large replies.
+//! Counts the bytes of a reply that is written piece by piece, for the log of large replies and for HOTKEYS.
 //!
 //! - C1: only a reply that was written to its end is logged. One whose client left is not.
 //!
@@ -16,6 +16,10 @@ struct Counted {
     info: Arc<ClientInfo>,
     command: &'static Command,
     words: Vec<Vec<u8>>,
+    /// The keys, if HOTKEYS wants to know.
+    keys: Vec<Vec<u8>>,
+    /// Bytes that were written before the stream.
+    before: usize,
     bytes: usize,
 }
 
@@ -24,14 +28,24 @@ pub fn counted(
     observe: &Arc<Observe>,
     info: &Arc<ClientInfo>,
     (command, words): (&'static Command, impl FnOnce() -> Vec<Vec<u8>>),
+    keys: Vec<Vec<u8>>,
     written: usize,
     stream: Box<dyn Stream>,
 ) -> Box<dyn Stream> {
-    if observe.config.live.large_reply_bytes.get() < 0 {
+    if observe.config.live.large_reply_bytes.get() < 0 && keys.is_empty() {
         return stream;
     }
     let (observe, info) = (observe.clone(), info.clone());
-    Box::new(Counted { stream, observe, info, command, words: words(), bytes: written })
+    Box::new(Counted {
+        stream,
+        observe,
+        info,
+        command,
+        words: words(),
+        keys,
+        before: written,
+        bytes: written,
+    })
 }
 
 impl Stream for Counted {
@@ -41,7 +55,11 @@ impl Stream for Counted {
         self.bytes += out.len().saturating_sub(mark);
         if !more {
             let words = std::mem::take(&mut self.words);
-            let live = &self.observe.config.live;
+            let (live, keys) = (&self.observe.config.live, self.keys.iter().map(Vec::as_slice));
+            if !self.keys.is_empty() {
+                let its = (0, (self.bytes - self.before) as u64, 0);
+                self.observe.stats.hotkeys.add(keys, self.keys.len(), its, stdx::clock::wall_ms());
+            }
             self.observe.stats.replied(live, &self.info, self.command, self.bytes, || words); // C1
         }
         more

@@ -16,6 +16,7 @@ pub mod client;
 pub mod clients;
 pub mod commandlog;
 pub mod crowd;
+pub mod hotkeys;
 pub mod info;
 pub mod lasting;
 pub mod latency;

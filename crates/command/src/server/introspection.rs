@@ -176,6 +176,37 @@ pub(crate) static COMMANDS: &[Command] = &[
                 "Lists the subcommands.",
             ),
         ]),
+    Command::new("hotkeys", -2, Run::Container, 0, 0)
+        .doc("server", "8.6.0", "Depends on subcommand.", "Subcommands about the keys that take the most.")
+        .subs(&[
+            Command::new("hotkeys|start", -2, Run::Exec, ADMIN | NOSCRIPT, 0).facts(facts::CHANGES).doc(
+                "server",
+                "8.6.0",
+                "O(1)",
+                "Begins to watch which keys take the most.",
+            ),
+            Command::new("hotkeys|stop", 2, Run::Exec, ADMIN | NOSCRIPT, 0).facts(facts::CHANGES).doc(
+                "server",
+                "8.6.0",
+                "O(1)",
+                "Ends the watching; what was found stays.",
+            ),
+            Command::new("hotkeys|get", 2, Run::Exec, ADMIN | NOSCRIPT, 0)
+                .tips(&["nondeterministic_output"])
+                .doc("server", "8.6.0", "O(K) for K keys answered.", "The keys that took the most."),
+            Command::new("hotkeys|reset", 2, Run::Exec, ADMIN | NOSCRIPT, 0).facts(facts::CHANGES).doc(
+                "server",
+                "8.6.0",
+                "O(1)",
+                "Forgets what was found.",
+            ),
+            Command::new("hotkeys|help", 2, Run::Exec, LOADING | STALE, 0).doc(
+                "server",
+                "8.6.0",
+                "O(1)",
+                "Lists the subcommands.",
+            ),
+        ]),
     Command::new("slowlog", -2, Run::Container, 0, 0)
         .doc("server", "2.2.12", "Depends on subcommand.", "Subcommands about the log of slow commands.")
         .subs(&[

@@ -26,6 +26,7 @@ mod first_minutes;
 mod functions;
 mod held;
 mod hostile;
+mod hotkeys;
 mod http;
 mod http_rows;
 mod info;

@@ -11,6 +11,7 @@ use crate::info::{Database, Host, Sections, Snapshot, Stats, human};
 use crate::latency;
 use crate::stats::Counter;
 use command::{Error, places};
+use observe::hotkeys;
 use resp::{Args, Reply};
 use std::sync::LazyLock;
 use std::sync::atomic::Ordering::Relaxed;
@@ -27,6 +28,11 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("commandlog|len", |act, args| log_len(act, LogKind::named(args.at(2))?), PLAIN),
     Row("commandlog|reset", |act, args| log_reset(act, LogKind::named(args.at(2))?), PLAIN),
     Row("commandlog|help", |act, _| help(act, "COMMANDLOG", COMMANDLOG_HELP), PLAIN),
+    Row("hotkeys|start", hotkeys_start, PLAIN),
+    Row("hotkeys|stop", hotkeys_stop, PLAIN),
+    Row("hotkeys|get", hotkeys_get, PLAIN),
+    Row("hotkeys|reset", hotkeys_reset, PLAIN),
+    Row("hotkeys|help", |act, _| help(act, "HOTKEYS", HOTKEYS_HELP), PLAIN),
     Row("slowlog|get", |act, args| slow_get(act, args, false), PLAIN),
     Row("slowlog|why", |act, args| slow_get(act, args, true), PLAIN),
     Row("slowlog|len", |act, _| log_len(act, LogKind::Slow), PLAIN),
@@ -62,6 +68,17 @@ const COMMANDLOG_HELP: &[&str] = &[
     "    How many entries of a type there are.",
     "RESET <type>",
     "    Forget all entries of a type.",
+];
+
+const HOTKEYS_HELP: &[&str] = &[
+    "GET",
+    "    What was found: sums, and the keys with the most run time and network bytes.",
+    "RESET",
+    "    Forget what was found.",
+    "START METRICS <count> [CPU] [NET] [COUNT <keys>] [DURATION <seconds>] [SAMPLE <ratio>]",
+    "    Begin to watch keys: one of so many commands, for so long.",
+    "STOP",
+    "    End it; what was found stays.",
 ];
 
 const SLOWLOG_HELP: &[&str] = &[
@@ -491,6 +508,42 @@ fn log_len(act: &mut Act<'_, '_>, kind: LogKind) -> Result<Flow, Error> {
 /// `COMMANDLOG RESET type`, `SLOWLOG RESET`. O(1); the entries are freed elsewhere.
 fn log_reset(act: &mut Act<'_, '_>, kind: LogKind) -> Result<Flow, Error> {
     the_log(act, kind).reset();
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+/// Processor time of the process for HOTKEYS.
+fn cpu_ms(act: &Act<'_, '_>) -> hotkeys::CpuMs {
+    let cpu = act.server.observe.measured.cpu();
+    ((cpu.user_s * 1000.0) as u64, (cpu.system_s * 1000.0) as u64)
+}
+
+/// `HOTKEYS START METRICS count [CPU] [NET] [COUNT k] [DURATION seconds] [SAMPLE ratio]`. O(words). Errors: those of
+/// the words; it runs already. Source: the documentation of Redis 8.6.
+fn hotkeys_start(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let options = hotkeys::Options::parse(args.from(2))?;
+    act.server.observe.stats.hotkeys.start(options, act.local.log.now_ms, cpu_ms(act))?;
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+/// `HOTKEYS STOP`. O(1). Errors: it does not run.
+fn hotkeys_stop(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    act.server.observe.stats.hotkeys.stop(act.local.log.now_ms, cpu_ms(act))?;
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+/// `HOTKEYS GET`: sums and lists, or null. O(keys shown)
+fn hotkeys_get(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    let cpu = cpu_ms(act);
+    act.server.observe.stats.hotkeys.write(act.local.log.now_ms, cpu, act.out);
+    Ok(Flow::Done)
+}
+
+/// `HOTKEYS RESET`. O(1); the lists are freed elsewhere. Errors: it runs.
+fn hotkeys_reset(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    act.server.observe.stats.hotkeys.reset(act.local.log.now_ms)?;
     act.out.ok();
     Ok(Flow::Done)
 }

@@ -254,6 +254,8 @@ pub struct Away {
     pub inline_ns: u64,
     /// The wait for a key before `began_ns`.
     pub parked_ns: u64,
+    /// Its keys and the bytes of its request, if HOTKEYS wants to know.
+    pub hot: Option<(Vec<Vec<u8>>, usize)>,
     /// True for a job or a script; false for a wait for a key, a time or an answer.
     pub is_job: bool,
 }
