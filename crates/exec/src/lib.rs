@@ -51,7 +51,7 @@ pub mod tracking;
 pub mod transaction;
 pub mod waited;
 
-pub use ::{park, pubsub, rows};
+pub use ::{pages, park, pubsub, rows};
 pub use ::work::{job, lines, pause, piece, queue, reading, snapshots, works};
 pub use call::execute;
 pub use command::{Flow, Held, Stream};
