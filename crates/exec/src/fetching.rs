@@ -4,7 +4,7 @@
 use crate::actions::Act;
 use crate::chores::{Filling, Removing};
 use crate::mail::{Mail, Mailbox};
-use crate::memory::{self, Memory};
+use crate::memory::Memory;
 use crate::pages::Pages;
 use crate::queue::Queue;
 use crate::rows::{
@@ -46,7 +46,7 @@ impl House for Around {
 
 /// Measures how full the sources' caches are. Called now and then.
 pub fn cron(server: &Server) {
-    server.rows.note_sizes(|number| memory::fullness(server, number));
+    server.rows.note_sizes(|number| server.memory.fullness(&server.keyspace, number));
 }
 
 /// Takes a letter of crate `rows`.

@@ -2,7 +2,7 @@
 
 use crate::act::Actions;
 use crate::mail::{Mail, Mailbox};
-use crate::{info, memory, pages, park, pubsub, rows, works};
+use crate::{info, memory, pages, park, pubsub, rows, shortage, works};
 use config::Config;
 use keyspace::Keyspace;
 use observe::Observe;
@@ -62,7 +62,7 @@ impl Server {
     pub fn run_in(&self, program: Box<dyn Program>) {
         if self.program.set(program).is_ok() {
             let now_ms = stdx::clock::wall_ms();
-            memory::look(self, now_ms);
+            shortage::look(self, now_ms);
             self.observe.measured.sample(now_ms, &self.observe.crowd);
         }
     }
