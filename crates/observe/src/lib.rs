@@ -18,6 +18,7 @@ pub mod crowd;
 pub mod info;
 pub mod latency;
 pub mod measured;
+pub mod metrics;
 pub mod slowlog;
 pub mod stats;
 pub mod tally;
