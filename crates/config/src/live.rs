@@ -197,6 +197,12 @@ pub struct Live {
     pub loglevel: Number,
     pub slowlog_slower_us: Number,
     pub slowlog_max_len: Number,
+    /// -1: large requests are not logged.
+    pub large_request_bytes: Number,
+    pub large_requests_max: Number,
+    /// -1: large replies are not logged.
+    pub large_reply_bytes: Number,
+    pub large_replies_max: Number,
     pub latency_threshold_ms: Number,
     pub latency_tracking: Switch,
     /// 0 auto, 1 always, 2 no.

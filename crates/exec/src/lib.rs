@@ -56,7 +56,7 @@ pub use ::work::{job, lines, pause, piece, queue, reading, snapshots, works};
 pub use call::execute;
 pub use command::{Flow, Held, Stream};
 pub use local::Local;
-pub use observe::{TurnLog, clients, info, latency, slowlog, stats, waits};
+pub use observe::{TurnLog, clients, commandlog, info, latency, stats, waits};
 pub use prefetch::{Hashes, prefetch};
 pub use receive::{After, Sessions, receive};
 pub use replay::Replay;

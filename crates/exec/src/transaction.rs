@@ -308,7 +308,7 @@ fn run_commands(act: &mut Act<'_, '_>, multi: &Multi, changes_rows: bool, view: 
             live,
             &act.session.info,
             (command, args),
-            now_ns - began_ns,
+            (now_ns - began_ns, act.out.len() - mark),
         );
         began_ns = now_ns;
     }

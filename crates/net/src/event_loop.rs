@@ -938,8 +938,8 @@ impl EventLoop {
     ) {
         let Some(&slot) = self.by_id.get(&client) else { return };
         let Some(conn) = self.conns[slot].as_mut() else { return };
-        let failed = bytes.strip_prefix(b"-");
-        exec::waited::ended(&self.server, &mut self.local, &mut conn.session, spent, failed);
+        let stream =
+            exec::waited::ended(&self.server, &mut self.local, &mut conn.session, spent, &bytes, stream);
         let gate = self.server.gate_of_mail(&mut conn.session);
         conn.resume(bytes, stream, gate);
         self.mark_dirty(slot);

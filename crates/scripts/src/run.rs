@@ -4,6 +4,7 @@ use super::reader::{Reader, load, load_chunk};
 use super::*;
 use command::effects::is_itself;
 use command::{Room, facts};
+use observe::tally::Thresholds;
 
 /// The data that a script's commands run on, and its way outside.
 pub struct Ground<'a, 'o> {
@@ -183,11 +184,12 @@ impl<'a, 'o> Runner<'a, 'o> {
         }
         let began_ns = self.ticker.now_ns();
         let result = self.counted(command, args, self.resp3);
-        self.tally.queued(command, args, self.ticker.now_ns() - began_ns);
+        let ns = self.ticker.now_ns() - began_ns;
         if let Err(error) = result {
             self.reply.clear();
             self.reply.error(&error.text());
         }
+        self.tally.queued(command, args, ns, self.reply.len());
         self.reply.as_bytes().strip_prefix(b"-").into_iter().for_each(|text| self.tally.error(text));
         out.extend_from_slice(self.reply.as_bytes());
         if self.reply.capacity() > REPLY_KEPT {
@@ -672,7 +674,7 @@ pub fn run_once<'a, 'o>(
     out: &mut Vec<u8>,
 ) -> (Result<(), Halt>, Told) {
     lua.tally.clear();
-    lua.tally.notes_from(scripts.config.live.slowlog_slower_us.get());
+    lua.tally.notes_from(Thresholds::of(&scripts.config.live));
     match &run.body {
         Body::Exec(transaction) => transaction.run(scripts, lua, run, ground, limit, reader, out),
         _ => run_script(scripts, lua, run, ground, limit, reader, out),

@@ -10,6 +10,24 @@ pub(crate) static COMMANDS: &[Command] = &[
             Command::new("module|list", 2, Run::Exec, ADMIN | NOSCRIPT, 0)
                 .tips(&["nondeterministic_output_order"])
                 .doc("server", "4.0.0", "O(N) for N modules.", "The modules in use."),
+            Command::new("module|load", -3, Run::Exec, ADMIN | NOSCRIPT | NO_ASYNC_LOADING, 0).doc(
+                "server",
+                "4.0.0",
+                "O(1)",
+                "Refused: this server loads no modules.",
+            ),
+            Command::new("module|loadex", -3, Run::Exec, ADMIN | NOSCRIPT | NO_ASYNC_LOADING, 0).doc(
+                "server",
+                "7.0.0",
+                "O(1)",
+                "Refused: this server loads no modules.",
+            ),
+            Command::new("module|unload", 3, Run::Exec, ADMIN | NOSCRIPT | NO_ASYNC_LOADING, 0).doc(
+                "server",
+                "4.0.0",
+                "O(1)",
+                "Refused: this server loads no modules.",
+            ),
             Command::new("module|help", 2, Run::Exec, LOADING | STALE, 0).doc(
                 "server",
                 "5.0.0",

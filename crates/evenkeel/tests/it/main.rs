@@ -14,6 +14,7 @@ mod attackers;
 mod backends;
 mod blocked;
 mod bounds;
+mod commandlog;
 mod company;
 mod compiling;
 mod connections;

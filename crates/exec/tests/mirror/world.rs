@@ -267,8 +267,7 @@ impl World {
         let Some(at) = client.checked_sub(1).filter(|at| (*at as usize) < self.clients.len()) else { return };
         let session = &mut self.clients[at as usize].session;
         selected.into_iter().for_each(|db| session.select(db));
-        let failed = bytes.strip_prefix(b"-");
-        exec::waited::ended(&self.server, &mut self.local, session, spent, failed);
+        let stream = exec::waited::ended(&self.server, &mut self.local, session, spent, &bytes, stream);
         self.reply(client, bytes, stream);
     }
 
