@@ -7,7 +7,7 @@ use crate::deeds::{Deeds, advance_deeds};
 use crate::mail::Mailbox;
 use crate::piece::Delivery;
 use crate::session::Watch;
-use crate::{Local, Server, Session, drive, rows, tracking};
+use crate::{Local, Server, Session, drive, rows, shortage, tracking};
 use command::{Command, Error};
 use keyspace::{Overlay, Snapshot, View};
 use resp::{Args, Reply};
@@ -123,7 +123,7 @@ pub(crate) fn start_exec(
         user: act.session.user.clone(),
         resp3: act.out.resp3(),
         read_only: false,
-        short: act.server.memory.is_short(act.session),
+        short: shortage::is_short(act),
         now_ms: act.local.log.now_ms,
         used_ms: act.session.uses_at(act.local.log.now_ms),
         random: act.local.random(),

@@ -7,10 +7,10 @@ use crate::act::Act;
 use crate::durable;
 use crate::fetching;
 use crate::held;
-use crate::memory;
 use crate::memory::Verdict;
 use crate::rows::{self, Plan};
 use crate::session::flag;
+use crate::shortage;
 use crate::waits::What;
 use command::table;
 use command::{Command, Error, facts};
@@ -146,27 +146,27 @@ fn memory(act: &mut Act<'_, '_>, command: &Command) -> Result<(), Stop> {
 #[cold]
 fn ration(act: &mut Act<'_, '_>, command: &Command) -> Result<(), Stop> {
     act.session.short = false;
-    let denied = memory::is_denied(act.session, command);
+    let denied = shortage::is_denied(act.session, command);
     if !denied && !command.may_write() {
         return Ok(());
     }
     let queued = act.session.multi.is_some() && !command.is(facts::RUNS_QUEUE);
-    match memory::admit(act.server, act.local, act.session) {
-        Verdict::Wait if !queued => {
+    match shortage::admit(act.server, act.local, act.session) {
+        Verdict::Wait(_) if !queued => {
             act.session.waits_for_itself(What::Reclaim, act.local.log.clock_ns);
             return Err(held(act, act.local.log.now_ms));
         }
         Verdict::Short => act.session.short = true,
-        Verdict::Run | Verdict::Wait => {}
+        Verdict::Run | Verdict::Wait(_) => {}
     }
     if !act.session.short || !denied {
         return Ok(());
     }
     if command.is(facts::RUNS_QUEUE) {
-        let error = Error::from(format!("EXECABORT Transaction discarded because of: {}", memory::OOM));
+        let error = Error::from(format!("EXECABORT Transaction discarded because of: {}", command::OOM));
         return Err(Stop::Aborted(error));
     }
-    Err(Stop::Refused(Error::new(memory::OOM)))
+    Err(Stop::Refused(Error::new(command::OOM)))
 }
 
 /// MULTI: the command is queued.

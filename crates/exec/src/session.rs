@@ -1,5 +1,6 @@
 //! A client's state between its commands. It belongs to the loop that serves the connection.
 
+use crate::memory::Waited;
 use crate::pause::Postponed;
 use crate::queue::Queue;
 use crate::waits::{Away, What};
@@ -131,8 +132,8 @@ pub struct Session {
     pub(crate) postponed: Option<Postponed>,
     /// The command waits for evictions: since when (milliseconds since 1970), and how many keys had been
     /// evicted by then.
-    pub(crate) short_since: Cell<Option<(u64, u64)>>,
-    /// When the command began, memory was short and nothing could be evicted; see `Memory::is_short`.
+    pub(crate) short_since: Cell<Option<Waited>>,
+    /// When the command began, memory was short and nothing could be evicted; see `shortage::is_short`.
     pub(crate) short: bool,
     /// Rows of sources that the command waits for, or was given.
     pub rows: crate::rows::Pending,

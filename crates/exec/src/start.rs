@@ -2,7 +2,7 @@
 
 use crate::mail::{Mail, Mailbox};
 use crate::pubsub::tracking::Letter;
-use crate::{Server, actions, eval, fetching, http, info, memory, piece, pubsub, rows, waits, works};
+use crate::{Server, actions, eval, fetching, info, memory, pages, piece, pubsub, rows, waits, works};
 use command::registry::{self, Names};
 use config::Config;
 use keyspace::Keyspace;
@@ -89,7 +89,7 @@ impl Server {
         let post: piece::Post = Arc::new(move |to, letter| boxes[to].send(letter.into()));
         let turns = stdx::turns::Turns::new(cores);
         let random = |salt| stdx::hash::hash_u64(stdx::clock::wall_ns() ^ salt);
-        let (memory, http) = (Arc::new(memory::Memory::new(rows::MAX)), Arc::<http::Http>::default());
+        let (memory, http) = (Arc::new(memory::Memory::new(rows::MAX)), Arc::<pages::Pages>::default());
         let work = works::Work::start(keyspace.clone(), turns, observe.clone(), memory.work.clone(), post);
         let any_rows = Arc::<AtomicBool>::default();
         let around = fetching::Around {

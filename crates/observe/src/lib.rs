@@ -21,6 +21,7 @@ pub mod info;
 pub mod lasting;
 pub mod latency;
 pub mod measured;
+pub mod metrics;
 pub mod roll;
 pub mod stats;
 pub mod tally;

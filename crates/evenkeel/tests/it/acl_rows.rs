@@ -52,10 +52,20 @@ fn fill(admin: &mut Client, digits: &str, salt: usize) {
     }
 }
 
-/// The values of all keys that end in these digits.
+/// The values of all keys that end in these digits. The times in them are left out: those at which fields
+/// expire, and those at which consumers were seen.
 fn contents(admin: &mut Client, digits: &str) -> Vec<String> {
-    let keys = KINDS.chars().flat_map(|kind| digits.chars().map(move |digit| format!("{kind}{digit}")));
-    keys.map(|key| format!("{key} {}", admin.call(&format!("DUMP {key}")))).collect()
+    let keys =
+        KINDS.chars().flat_map(|kind| digits.chars().map(move |digit| (kind, format!("{kind}{digit}"))));
+    let value = |(kind, key): (char, String)| {
+        let call = match kind {
+            'h' => format!("HGETALL {key}"),
+            'q' => format!("XRANGE {key} - +"),
+            _ => format!("DUMP {key}"),
+        };
+        format!("{key} {}", admin.call(&call))
+    };
+    keys.map(value).collect()
 }
 
 /// The way of a call.

@@ -9,7 +9,6 @@ mod commands;
 pub(crate) mod config;
 pub(crate) mod connection;
 mod debug;
-mod docs;
 mod evenkeel;
 pub(crate) mod libraries;
 mod migrate;
@@ -36,7 +35,6 @@ static TOPICS: &[&[Row]] = &[
     config::ACTIONS,
     connection::ACTIONS,
     debug::ACTIONS,
-    docs::ACTIONS,
     evenkeel::ACTIONS,
     libraries::ACTIONS,
     migrate::ACTIONS,

@@ -340,8 +340,8 @@ impl Conn {
                 let flow = exec::http::metrics(server, local, &self.session, &mut desk.reply);
                 (Ask::Page(METRICS), flow)
             }
-            Page::Openapi => (Ask::Page(JSON), exec::http::openapi(server, &mut desk.reply)),
-            Page::Welcome => (Ask::Page(JSON), exec::http::welcome(server, &mut desk.reply)),
+            Page::Openapi => (Ask::Page(JSON), shown.openapi(&mut desk.reply)),
+            Page::Welcome => (Ask::Page(JSON), shown.welcome(&mut desk.reply)),
             Page::Keys(found) => {
                 let ask = match name_keys(&found, request, desk, local.log.now_ms) {
                     Ok(ask) => ask,

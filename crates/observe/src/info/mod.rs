@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 
 /// The version of Redis whose commands and replies are followed.
-pub const REDIS_VERSION: &str = "7.2.4";
+pub const REDIS_VERSION: &str = "7.4.0";
 pub const EVENKEEL_VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// All figures of INFO. A field that is not filled shows as zero.
@@ -649,7 +649,7 @@ mod tests {
         snapshot.evenkeel.push(("snapshots_open", 4));
         let text = Sections::wanted([&b"all"[..]]).text(&snapshot);
         for line in [
-            "redis_version:7.2.4",
+            "redis_version:7.4.0",
             "redis_mode:standalone",
             "used_memory_human:1.00M",
             "cmdstat_config|set:calls=1,usec=74,usec_per_call=74.50,rejected_calls=0,failed_calls=1",
