@@ -9,6 +9,9 @@
 //! - **Queue**: items are pushed, moved and popped. *Each is popped once, and those of one producer to one
 //!   consumer in order.*
 //!
+//! - **Jobs** ([`crate::consumers`]), **copies** ([`crate::caches`]), and **streams** ([`crate::streams`]), which have a
+//!   small model of their own.
+//!
 //! Each scene has its own database and runs beside the others and beside [`crate::groups`].
 
 use crate::wire::{Conn, Frame};
@@ -32,21 +35,21 @@ pub struct Stage {
 }
 
 impl Stage {
-    fn on(&self) -> bool {
+    pub fn on(&self) -> bool {
         !self.stop.load(Ordering::Relaxed)
     }
 
-    fn conn(&self, db: usize) -> Result<Conn, String> {
+    pub fn conn(&self, db: usize) -> Result<Conn, String> {
         Conn::open_db(self.addr, db).map_err(|e| e.to_string())
     }
 
-    fn rng(&self, stream: u64) -> Rng {
+    pub fn rng(&self, stream: u64) -> Rng {
         crate::groups::stream(self.seed, stream)
     }
 }
 
 /// A client's life: the number of checked replies, or the fault.
-type Part = Box<dyn FnOnce(&Stage) -> Result<usize, String> + Send>;
+pub type Part = Box<dyn FnOnce(&Stage) -> Result<usize, String> + Send>;
 
 /// The clients that a seed asks for, with their scene's name. Fills the keyspace for them.
 pub fn cast(stage: &Stage) -> Result<Vec<(&'static str, Part)>, String> {
@@ -64,10 +67,19 @@ pub fn cast(stage: &Stage) -> Result<Vec<(&'static str, Part)>, String> {
     if rng.percent(50) {
         parts.push(("noise", Box::new(noise)));
     }
+    if rng.percent(50) {
+        parts.extend(crate::streams::parts(&mut rng));
+    }
+    if rng.percent(50) {
+        parts.extend(crate::consumers::parts(stage, &mut rng)?);
+    }
+    if rng.percent(50) {
+        parts.extend(crate::caches::parts(stage, &mut rng)?);
+    }
     Ok(parts)
 }
 
-fn say(conn: &mut Conn, words: &[String]) -> Result<Frame, String> {
+pub fn say(conn: &mut Conn, words: &[String]) -> Result<Frame, String> {
     match conn.call(words) {
         // Nothing was done; the next turn tries something else.
         Ok(Frame::Error(e)) if e.contains("too many snapshots") => Ok(Frame::Nil),
@@ -81,12 +93,12 @@ fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-fn tell(conn: &mut Conn, line: &str) -> Result<Frame, String> {
+pub fn tell(conn: &mut Conn, line: &str) -> Result<Frame, String> {
     say(conn, &words(line))
 }
 
 /// Sends MULTI, lines and EXEC in one go. Returns the replies, or `None` if EXEC gave nil.
-fn multi(conn: &mut Conn, lines: &[Vec<String>]) -> Result<Option<Vec<Frame>>, String> {
+pub fn multi(conn: &mut Conn, lines: &[Vec<String>]) -> Result<Option<Vec<Frame>>, String> {
     let requests = [&[words("MULTI")][..], lines, &[words("EXEC")]].concat();
     let frames = conn.pipeline(&requests).map_err(|e| format!("EXEC: {e}"))?;
     match frames.into_iter().last() {

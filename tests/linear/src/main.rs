@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  seed ─▶ plan ─┬─▶ groups: random operations on few keys ──▶ history ──▶ check (against model)
-//!                └─▶ invariants: bank, stamps, queue, noise ─▶ one claim each that must hold in every reply
+//!                └─▶ invariants: bank, stamps, queue, noise, streams, jobs, caches ─▶ claims that hold in every reply
 //! ```
 //!
 //! Every seed gets its own server. The requests follow from the seed, the timing does not. So a failing seed
@@ -14,12 +14,15 @@
 //! 2. Nothing is compared with a clock: an operation takes place between its invocation and its return, no
 //!    matter when.
 
+mod caches;
 mod check;
+mod consumers;
 mod groups;
 mod invariants;
 mod model;
 mod run;
 mod speech;
+mod streams;
 mod wire;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A blocking RESP2 client, small enough to be trusted.
+//! A blocking client of RESP2, and of what tracking needs of RESP3; small enough to be trusted.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,6 +15,8 @@ pub enum Frame {
     Bulk(Vec<u8>),
     Nil,
     Array(Vec<Frame>),
+    /// A message of RESP3.
+    Push(Vec<Frame>),
 }
 
 impl Frame {
@@ -108,6 +110,9 @@ impl Conn {
                 n if n < 0 => Frame::Nil,
                 n => Frame::Array((0..n).map(|_| self.frame()).collect::<io::Result<_>>()?),
             },
+            b'_' => Frame::Nil,
+            b'>' => Frame::Push((0..number()?).map(|_| self.frame()).collect::<io::Result<_>>()?),
+            b'%' => Frame::Array((0..2 * number()?).map(|_| self.frame()).collect::<io::Result<_>>()?),
             _ => return Err(bad(&format!("an unknown type of reply: {:?}", String::from_utf8_lossy(&line)))),
         })
     }

@@ -62,6 +62,7 @@ mod sources;
 mod sources_keys;
 mod sources_mongodb;
 mod sources_postgres;
+mod sources_tracking;
 mod startup;
 mod streams;
 mod support;

@@ -10,12 +10,12 @@ use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
 /// A server in front of a table `items (id, name, n)` with the rows 1 to 100.
-struct Shop {
-    server: Server,
-    database: postgres::Server,
+pub struct Shop {
+    pub server: Server,
+    pub database: postgres::Server,
 }
 
-fn shop(options: &str) -> Shop {
+pub fn shop(options: &str) -> Shop {
     let database = postgres::Server::start();
     database
         .sql(
