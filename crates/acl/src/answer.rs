@@ -39,11 +39,16 @@ pub const NO_FILE: &str = "ERR This Redis instance is not configured to use an A
                            via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming you have a Redis \
                            configuration file set) in order to store users in the Redis configuration.";
 
+/// The parts of a selector; the last is Valkey's.
+const PARTS: [&str; 4] = ["commands", "keys", "channels", "databases"];
+
 impl User {
     /// Writes the reply of ACL GETUSER. O(rules).
     pub fn describe(&self, out: &mut Reply) {
         let (root, more) = self.parts();
-        out.map(6);
+        // A reply to a client of Redis has no more fields than Redis sends, unless they say something.
+        let shown = if self.is_bound_to_databases() { PARTS.len() } else { PARTS.len() - 1 };
+        out.map(3 + shown);
         out.bulk(b"flags");
         let flags = self.flags();
         out.set(flags.len());
@@ -52,8 +57,8 @@ impl User {
         let passwords = self.passwords();
         out.array(passwords.len());
         passwords.iter().for_each(|hash| out.bulk(hash.as_bytes()));
-        let parts = |out: &mut Reply, values: &[Vec<u8>; 3]| {
-            for (name, value) in ["commands", "keys", "channels"].iter().zip(values) {
+        let parts = |out: &mut Reply, values: &[Vec<u8>; PARTS.len()]| {
+            for (name, value) in PARTS.iter().zip(values).take(shown) {
                 out.bulk(name.as_bytes());
                 out.bulk(value);
             }
@@ -62,7 +67,7 @@ impl User {
         out.bulk(b"selectors");
         out.array(more.len());
         for one in &more {
-            out.map(3);
+            out.map(shown);
             parts(out, one);
         }
     }
@@ -72,6 +77,10 @@ impl User {
         let (at, kind): (_, &[u8]) = match denied {
             Denied::Key(at) => (at, b"' key"),
             Denied::Channel(at) => (at, b"' channel"),
+            Denied::Database(at) => {
+                let object = if at == 0 { command.name.as_bytes() } else { call.at(at) };
+                return [b"User ", self.name(), b" has no permissions to access database ", object].concat();
+            }
             denied => return denied.text(self, command).into_bytes(),
         };
         [b"User ", self.name(), b" has no permissions to access the '", call.at(at), kind].concat()

@@ -1,9 +1,8 @@
 //! A check of many or long words, which goes on between slices.
 
-use crate::check::{Check, Denied};
+use crate::check::{Call, Check, Denied};
 use crate::user::User;
 use command::Command;
-use resp::Args;
 use std::sync::Arc;
 
 /// Words of a call that are asked for in one slice, times the patterns of the user; a word counts once more for
@@ -32,15 +31,15 @@ impl Asking {
     pub fn advance(
         begun: &mut Option<Box<Asking>>,
         user: &Arc<User>,
-        (command, args): (&'static Command, Args<'_>),
+        call: Call<'_>,
         goes_on: bool,
     ) -> Option<Result<(), Denied>> {
-        let known = begun.take().filter(|asking| asking.is_of(user, command, args));
+        let known = begun.take().filter(|asking| asking.is_of(user, &call));
         let known = known.filter(|asking| asking.is_over == goes_on);
-        let mut asking = known.unwrap_or_else(|| Box::new(Asking::new(user, command, args)));
+        let mut asking = known.unwrap_or_else(|| Box::new(Asking::new(user, &call)));
         let result = match asking.is_over {
             true => Some(Ok(())),
-            false => asking.check.advance(user, command, args, asking.slice),
+            false => asking.check.advance(user, call, asking.slice),
         };
         asking.is_over = result == Some(Ok(()));
         if result.is_none() || asking.is_over {
@@ -49,7 +48,7 @@ impl Asking {
         result
     }
 
-    fn new(user: &Arc<User>, command: &'static Command, args: Args<'_>) -> Asking {
+    fn new(user: &Arc<User>, &Call { command, args, .. }: &Call<'_>) -> Asking {
         let longest = match args.len() {
             0..=WORDS_MEASURED => args.iter().map(<[u8]>::len).max().unwrap_or(0),
             count => args.bytes() / count,
@@ -59,7 +58,8 @@ impl Asking {
         Asking { check: Check::default(), user: user.clone(), call, slice, is_over: false }
     }
 
-    fn is_of(&self, user: &Arc<User>, command: &'static Command, args: Args<'_>) -> bool {
-        Arc::ptr_eq(&self.user, user) && std::ptr::eq(self.call.0, command) && self.call.1 == args.len()
+    fn is_of(&self, user: &Arc<User>, call: &Call<'_>) -> bool {
+        let is_same = std::ptr::eq(self.call.0, call.command) && self.call.1 == call.args.len();
+        Arc::ptr_eq(&self.user, user) && is_same
     }
 }

@@ -1,22 +1,36 @@
-//! Whether a user may make a call: its command, its keys, its channels.
+//! Whether a user may make a call: its command, its keys, its channels, its databases.
 //!
 //! - Selectors are asked one after the other (U3). If none allows the call, the answer names what the one
 //!   that came furthest denied: a channel before a key, a key before the command, a later word before an
-//!   earlier one.
+//!   earlier one. The database is looked at first, and counts least among selectors, as in Valkey 9.1.
 //! - SORT with BY or GET reads keys that no word names: it needs a selector that may read all keys.
+//! - A call needs the database it runs in if it reads, writes or names keys, and each database that its words
+//!   name; FLUSHALL needs all. A number that is none of a database is refused by the command.
 //! - A call whose keys cannot be told from its words is malformed: its command refuses it.
 
 use crate::log::Reason;
 use crate::selector::Selector;
 use crate::user::User;
-use command::table::{Begin, NO_AUTH, PUBSUB, Use};
-use command::{Command, Error, keys, options, registry};
+use command::table::{Begin, NO_AUTH, PUBSUB, READONLY, Use};
+use command::{Command, Error, acl, keys, options, registry};
 use resp::{Args, OwnedArgs};
 use std::ops::Range;
+
+/// A call: its row and words, and where it is made.
+#[derive(Clone, Copy)]
+pub struct Call<'a> {
+    pub command: &'static Command,
+    pub args: Args<'a>,
+    /// The database of its keys, and the number of databases.
+    pub db: usize,
+    pub databases: usize,
+}
 
 /// The part of a call that a user may not do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Denied {
+    /// The word that names the database; 0: the call needs the one it is made in, or all.
+    Database(usize),
     Command,
     /// The word that is the key.
     Key(usize),
@@ -35,6 +49,7 @@ impl Denied {
                 let name = String::from_utf8_lossy(user.name());
                 format!("User {name} has no permissions to run the '{}' command", command.name)
             }
+            Denied::Database(_) => "No permissions to access database".into(),
             Denied::Key(_) => "No permissions to access a key".into(),
             Denied::Channel(_) => "No permissions to access a channel".into(),
             Denied::By => "BY option of SORT denied due to insufficient ACL permissions.".into(),
@@ -45,6 +60,7 @@ impl Denied {
     /// The reason why a queued call is not run, in Redis's words.
     pub fn reason(self) -> &'static str {
         match self {
+            Denied::Database(_) => "no permission to access the database",
             Denied::Command => "no permission to execute the command or subcommand",
             Denied::Key(_) | Denied::By | Denied::Get => "no permission to touch the specified keys",
             Denied::Channel(_) => {
@@ -63,6 +79,8 @@ impl Denied {
     pub fn logged<'a>(self, command: &'a Command, args: Args<'a>) -> Option<(Reason, &'a [u8])> {
         match self {
             Denied::Command => Some((Reason::Command, command.name.as_bytes())),
+            Denied::Database(0) => Some((Reason::Database, command.name.as_bytes())),
+            Denied::Database(at) => Some((Reason::Database, args.at(at))),
             Denied::Key(at) => Some((Reason::Key, args.at(at))),
             Denied::Channel(at) => Some((Reason::Channel, args.at(at))),
             Denied::By | Denied::Get => None,
@@ -82,23 +100,17 @@ pub struct Check {
 impl Check {
     /// Asks for so many more words, or for all if a selector has to be asked for the command only. None: there
     /// is more to ask. O(words · patterns).
-    pub fn advance(
-        &mut self,
-        user: &User,
-        command: &'static Command,
-        args: Args<'_>,
-        words: usize,
-    ) -> Option<Result<(), Denied>> {
+    pub fn advance(&mut self, user: &User, call: Call<'_>, words: usize) -> Option<Result<(), Denied>> {
         while let Some(selector) = user.selectors().nth(self.selector) {
             let end = self.word.saturating_add(words);
             let asked = self.word..end;
-            let denied = part(selector, command, args, asked).or_else(|| {
+            let denied = part(selector, call, asked).or_else(|| {
                 // The call is asked for to its end before what no word names counts.
-                (end >= args.len()).then(|| unnamed(selector, command, args)).flatten()
+                (end >= call.args.len()).then(|| unnamed(selector, call.command, call.args)).flatten()
             });
             match denied {
                 Some(denied) => self.worst = self.worst.max(Some(denied)),
-                None if end < args.len() => {
+                None if end < call.args.len() => {
                     self.word = end;
                     return None;
                 }
@@ -111,20 +123,21 @@ impl Check {
 }
 
 impl User {
-    /// Whether it may call a command by its name alone. O(commands).
+    /// Whether it may call a command by its name alone; one that needs no database. O(commands).
     pub fn may_call(&self, name: &'static str) -> bool {
         let words = OwnedArgs::from_slices(&[name.as_bytes()]);
-        registry::row(name).is_some_and(|row| self.may(row, words.args()).is_ok())
+        let call = |command| Call { command, args: words.args(), db: 0, databases: 1 };
+        registry::row(name).is_some_and(|row| self.may(call(row)).is_ok())
     }
 
     /// Whether it may make a call. O(words · patterns).
-    pub fn may(&self, command: &'static Command, args: Args<'_>) -> Result<(), Denied> {
+    pub fn may(&self, call: Call<'_>) -> Result<(), Denied> {
         if self.is_powerful() {
             return Ok(());
         }
         let mut check = Check::default();
         loop {
-            if let Some(result) = check.advance(self, command, args, usize::MAX) {
+            if let Some(result) = check.advance(self, call, usize::MAX) {
                 return result;
             }
         }
@@ -132,12 +145,11 @@ impl User {
 }
 
 /// The part that a selector denies among some words of a call.
-fn part(
-    selector: &Selector,
-    command: &'static Command,
-    args: Args<'_>,
-    words: Range<usize>,
-) -> Option<Denied> {
+fn part(selector: &Selector, call: Call<'_>, words: Range<usize>) -> Option<Denied> {
+    let Call { command, args, .. } = call;
+    if let Some(denied) = denied_database(selector, call, words.clone()) {
+        return Some(denied);
+    }
     if words.start == 0 && !command.has(NO_AUTH) && !selector.allows(command, args.get(1)) {
         return Some(Denied::Command);
     }
@@ -146,6 +158,36 @@ fn part(
         let mut asked = channels.start.max(words.start)..channels.end.min(words.end);
         asked.find(|at| !selector.allows_channel(args.at(*at), is_pattern)).map(Denied::Channel)
     })
+}
+
+fn denied_database(selector: &Selector, call: Call<'_>, words: Range<usize>) -> Option<Denied> {
+    selector.databases.as_ref()?;
+    let Call { command, args, db, databases } = call;
+    let named = match command.name {
+        "select" => 1..2,
+        "swapdb" => 1..3,
+        "move" => 2..3,
+        "copy" => 4..args.len(),
+        _ => 0..0,
+    };
+    let is_option = |at: usize| command.name != "copy" || options::is(args.at(at - 1), "db");
+    let is_denied = |at: &usize| {
+        let number = keys::database(databases, args.at(*at)).ok().filter(|_| is_option(*at));
+        number.is_some_and(|number| !selector.allows_database(number))
+    };
+    let mut asked = named.start.max(words.start)..named.end.min(words.end).min(args.len());
+    if let Some(at) = asked.find(is_denied) {
+        return Some(Denied::Database(at));
+    }
+    let needs_all = command.name == "flushall" && !selector.allows_databases(databases);
+    let denied = needs_all || (needs_database(command) && !selector.allows_database(db));
+    (words.start == 0 && denied).then_some(Denied::Database(0))
+}
+
+/// Whether a command looks at the database it is called in, or changes it.
+fn needs_database(command: &Command) -> bool {
+    let looks = command.is_write() || command.has(READONLY) || !command.keys.is_empty();
+    command.name != "swapdb" && (looks || command.acl_categories() & acl::KEYSPACE != 0)
 }
 
 fn denied_key(selector: &Selector, command: &Command, args: Args<'_>, words: Range<usize>) -> Option<Denied> {
@@ -222,7 +264,8 @@ mod tests {
         let command = command::resolve(args.args()).unwrap_or_else(|e| panic!("{call}: {}", e.text()));
         let mut check = Check::default();
         for _ in 0..10_000 {
-            if let Some(result) = check.advance(user, command, args.args(), slice) {
+            let call = Call { command, args: args.args(), db: 1, databases: 4 };
+            if let Some(result) = check.advance(user, call, slice) {
                 return result;
             }
         }
@@ -301,6 +344,63 @@ mod tests {
         }
     }
 
+    /// The calls are made in database 1 of four, and the verdicts were watched in Valkey 9.1.
+    #[test]
+    fn databases_are_judged_as_by_valkey() {
+        let database = Denied::Database;
+        for (rules, call, expect) in [
+            ("db=1", "GET a", Ok(())),
+            ("db=0", "GET a", Err(database(0))),
+            ("resetdbs", "GET a", Err(database(0))),
+            ("resetdbs alldbs", "GET a", Ok(())),
+            ("db=0", "PING", Ok(())),
+            ("db=0", "PUBLISH a b", Ok(())),
+            ("db=0", "EVAL x 0", Err(database(0))),
+            ("db=0", "FCALL x 0", Err(database(0))),
+            ("db=0", "FUNCTION FLUSH", Err(database(0))),
+            ("db=0", "FUNCTION LIST", Ok(())),
+            ("db=0", "SCRIPT FLUSH", Ok(())),
+            ("db=0", "WATCH a", Err(database(0))),
+            ("db=0", "SCAN 0", Err(database(0))),
+            ("db=0", "DBSIZE", Err(database(0))),
+            ("db=0", "FLUSHDB", Err(database(0))),
+            ("db=1", "FLUSHDB", Ok(())),
+            ("db=1", "FLUSHALL", Err(database(0))),
+            ("db=0,1,2", "FLUSHALL", Err(database(0))),
+            ("db=3,2,1,0", "FLUSHALL", Ok(())),
+            ("db=1", "SELECT 1", Ok(())),
+            ("db=1", "SELECT 0", Err(database(1))),
+            ("db=0", "SELECT 0", Ok(())),
+            ("db=1", "SELECT 9", Ok(())),
+            ("db=1", "SELECT x", Ok(())),
+            ("db=1", "MOVE a 2", Err(database(2))),
+            ("db=0", "MOVE a 2", Err(database(2))),
+            ("db=2", "MOVE a 2", Err(database(0))),
+            ("db=1,2", "MOVE a 2", Ok(())),
+            ("db=1", "COPY a b", Ok(())),
+            ("db=1", "COPY a b DB 2", Err(database(4))),
+            ("db=1", "COPY a b REPLACE DB 2", Err(database(5))),
+            ("db=1", "COPY a b DB 1 DB 2", Err(database(6))),
+            ("db=1", "COPY a b DB 2 DB 1", Err(database(4))),
+            ("db=1", "COPY db 2", Ok(())),
+            ("db=1", "COPY a db db 2", Err(database(4))),
+            ("db=1", "COPY a b DB", Ok(())),
+            ("db=1", "SWAPDB 1 2", Err(database(2))),
+            ("db=2", "SWAPDB 1 2", Err(database(1))),
+            ("db=2", "SWAPDB 2 2", Ok(())),
+            ("db=2,3", "SWAPDB 2 3", Ok(())),
+            // Within a selector the database comes first; among selectors all else does.
+            ("resetkeys db=0", "GET a", Err(database(0))),
+            ("-get db=0", "GET a", Err(database(0))),
+            ("db=0 (db=1)", "GET a", Err(Denied::Command)),
+            ("db=0 (db=1 +get)", "GET a", Err(Denied::Key(1))),
+            ("-get (~* +@all db=0)", "GET a", Err(Denied::Command)),
+            ("db=0 (~* +@all db=2)", "MOVE a 2", Err(database(2))),
+        ] {
+            assert_eq!(judge(&format!("~* &* +@all {rules}"), call), expect, "{rules}: {call}");
+        }
+    }
+
     #[test]
     fn one_selector_must_allow_the_whole_call() {
         let rules = "~a +get (~b +set) (%R~* ~c +sort)";
@@ -338,7 +438,8 @@ mod tests {
             }
             let mut keys = 0;
             command.each_key(args.args(), &mut |_, uses| keys += usize::from(needs(uses).is_some()));
-            let denied = matches!(user.may(command, args.args()), Err(Denied::Key(_)));
+            let call = Call { command, args: args.args(), db: 0, databases: 1 };
+            let denied = matches!(user.may(call), Err(Denied::Key(_)));
             assert_eq!(denied, keys > 0, "{}", command.name);
         }
     }

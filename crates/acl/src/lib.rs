@@ -10,7 +10,7 @@
 //!   generation.
 //! - U2: rights are rules in the order they were given; a user's description, applied to a new user, gives the
 //!   same user.
-//! - U3: one selector must allow a whole call: its command, all its keys and all its channels.
+//! - U3: one selector must allow a whole call: its command, all its keys, channels and databases.
 //! - U4: passwords are kept as SHA-256 only, and compared in constant time.
 //! - U5: a check of a call with many words is done in slices ([`Check`]).
 //!
@@ -32,7 +32,7 @@ mod user;
 
 pub use answer::{HELP, NO_FILE, show_log};
 pub use asking::Asking;
-pub use check::{Check, Denied};
+pub use check::{Call, Check, Denied};
 pub use file::{parse, written};
 pub use log::{Context, Entry, Log, Reason};
 pub use password::generate;

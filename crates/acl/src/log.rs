@@ -17,6 +17,7 @@ pub enum Reason {
     Command,
     Key,
     Channel,
+    Database,
     Auth,
 }
 
@@ -26,6 +27,7 @@ impl Reason {
             Reason::Command => "command",
             Reason::Key => "key",
             Reason::Channel => "channel",
+            Reason::Database => "database",
             Reason::Auth => "auth",
         }
     }

@@ -1,6 +1,6 @@
 //! Rules that were refused, and the words of rules put together.
 
-/// Why a rule was refused; the texts are Redis's.
+/// Why a rule was refused; the texts are Redis's, that about databases is Valkey's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleError {
     Unknown,
@@ -10,6 +10,7 @@ pub enum RuleError {
     NoSuchPassword,
     BadHash,
     FirstArgOfSub,
+    Database,
 }
 
 impl RuleError {
@@ -29,6 +30,7 @@ impl RuleError {
             RuleError::BadHash => {
                 "The password hash must be exactly 64 characters and contain only lowercase hexadecimal characters"
             }
+            RuleError::Database => "The provided database ID is out of range",
             RuleError::FirstArgOfSub => "Allowing first-arg of a subcommand is not supported",
         }
     }

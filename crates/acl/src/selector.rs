@@ -1,8 +1,9 @@
-//! A set of rights: commands, keys, channels.
+//! A set of rights: commands, keys, channels, databases.
 //!
 //! - S1: the rules about commands stay in the order they were given, without those that a later one covers
 //!   by name. Applied in this order to an empty selector they give the same commands.
 //! - S2: a selector with all keys has no patterns for keys; one with all channels has none for channels.
+//! - S3: numbers of databases ascend, each once. A new selector has all databases, as Valkey 9.1 has it.
 
 use crate::rules::RuleError;
 use command::{Command, acl, places, registry};
@@ -32,6 +33,8 @@ pub(crate) struct Selector {
     pub keys: Vec<KeyPattern>,
     pub all_channels: bool,
     pub channels: Vec<Box<[u8]>>,
+    /// The databases that may be used (S3). None: all.
+    pub databases: Option<Vec<u32>>,
 }
 
 /// Finds a command by its own full name, `config|get` for subcommands, whatever clients call it.
@@ -48,6 +51,29 @@ fn category(name: &[u8]) -> Option<u32> {
     acl::NAMES.iter().find(|(_, known)| is(known)).map(|(bit, _)| *bit)
 }
 
+/// The numbers of `db=number,number`, in order. Errors: a word is no number, or none of a database.
+fn databases(list: &[u8]) -> Result<Vec<u32>, RuleError> {
+    let mut numbers = list.split(|byte| *byte == b',').map(database).collect::<Result<Vec<u32>, _>>()?;
+    numbers.sort_unstable();
+    numbers.dedup();
+    Ok(numbers)
+}
+
+/// A number, which may have a sign and zeros before it. There need not be such a database.
+fn database(word: &[u8]) -> Result<u32, RuleError> {
+    let (is_negative, digits) = match word {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return Err(RuleError::Syntax);
+    }
+    let step = |sum: u32, digit: &u8| sum.checked_mul(10)?.checked_add(u32::from(digit - b'0'));
+    let number = digits.iter().try_fold(0, step).filter(|number| i32::try_from(*number).is_ok());
+    number.filter(|number| !is_negative || *number == 0).ok_or(RuleError::Database)
+}
+
 fn has_spaces(text: &[u8]) -> bool {
     text.iter().any(|byte| matches!(byte, 0 | b' ' | 9..=13))
 }
@@ -61,7 +87,8 @@ impl Selector {
 
     /// Whether it allows every call.
     pub fn allows_everything(&self) -> bool {
-        self.all_keys && self.all_channels && (0..places::all().len()).all(|place| self.has(place))
+        let unlimited = self.all_keys && self.all_channels && self.databases.is_none();
+        unlimited && (0..places::all().len()).all(|place| self.has(place))
     }
 
     fn has(&self, place: usize) -> bool {
@@ -96,7 +123,19 @@ impl Selector {
         self.all_channels || self.channels.iter().any(|known| fits(known))
     }
 
-    /// Applies a rule about commands, keys or channels. Errors: it is no such rule; nothing is changed then.
+    /// Whether a database may be used. O(log databases).
+    pub fn allows_database(&self, number: usize) -> bool {
+        let is_listed =
+            |known: &Vec<u32>| u32::try_from(number).is_ok_and(|number| known.binary_search(&number).is_ok());
+        self.databases.as_ref().is_none_or(is_listed)
+    }
+
+    /// Whether each of so many databases may be used. O(count).
+    pub fn allows_databases(&self, count: usize) -> bool {
+        self.databases.is_none() || (0..count).all(|number| self.allows_database(number))
+    }
+
+    /// Applies a rule about commands, keys, channels or databases. Errors: it is no such rule; nothing is changed then.
     pub fn apply(&mut self, rule: &[u8]) -> Result<(), RuleError> {
         let is = |words: &[&str]| words.iter().any(|word| word.as_bytes().eq_ignore_ascii_case(rule));
         match rule {
@@ -106,6 +145,9 @@ impl Selector {
             _ if is(&["resetchannels"]) => self.set_channels(false),
             _ if is(&["allcommands", "+@all"]) => self.set_commands(true),
             _ if is(&["nocommands", "-@all"]) => self.set_commands(false),
+            _ if is(&["alldbs"]) => self.databases = None,
+            _ if is(&["resetdbs"]) => self.databases = Some(Vec::new()),
+            [b'd' | b'D', b'b' | b'B', b'=', list @ ..] => self.databases = Some(databases(list)?),
             [b'~' | b'%', ..] => return self.add_key(rule),
             [b'&', pattern @ ..] => return self.add_channel(pattern),
             [b'+', b'@', name @ ..] => return self.set_category(name, true),
@@ -286,11 +328,28 @@ impl Selector {
         self.channels.iter().map(|pattern| [b"&", &pattern[..]].concat()).collect::<Vec<_>>().join(&b' ')
     }
 
+    /// The databases, as ACL GETUSER shows them.
+    pub fn shown_databases(&self) -> Vec<u8> {
+        match self.databases.as_deref() {
+            None => b"alldbs".to_vec(),
+            Some([]) => Vec::new(),
+            Some(numbers) => {
+                let numbers: Vec<String> = numbers.iter().map(u32::to_string).collect();
+                format!("db={}", numbers.join(",")).into_bytes()
+            }
+        }
+    }
+
     /// All rules, as ACL LIST shows them.
     pub fn shown(&self) -> Vec<u8> {
         let (keys, channels) = (self.shown_keys(), self.shown_channels());
         let reset: &[u8] = if self.all_channels { b"" } else { b"resetchannels" };
-        let parts = [&keys[..], reset, &channels[..], &self.shown_commands()];
+        let databases = match self.databases.as_deref() {
+            None => Vec::new(),
+            Some([]) => b"resetdbs".to_vec(),
+            Some(_) => self.shown_databases(),
+        };
+        let parts = [&keys[..], reset, &channels[..], &databases, &self.shown_commands()];
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(&b' ')
     }
 }

@@ -23,8 +23,8 @@ pub struct Acl {
     open: AtomicBool,
     table: Mutex<Table>,
     pub log: Mutex<Log>,
-    /// Calls denied because of the command, a key, a channel.
-    pub denied: [AtomicU64; 3],
+    /// Calls denied because of the command, a key, a channel, a database.
+    pub denied: [AtomicU64; 4],
 }
 
 struct Table {

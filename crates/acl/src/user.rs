@@ -143,10 +143,11 @@ impl User {
         self.passwords.iter().map(|hash| password::shown(hash)).collect()
     }
 
-    /// Commands, keys and channels of its root, and of each further selector, as ACL GETUSER shows them.
-    pub(crate) fn parts(&self) -> ([Vec<u8>; 3], Vec<[Vec<u8>; 3]>) {
+    /// Commands, keys, channels and databases of its root, and of each further selector, as ACL GETUSER shows them.
+    pub(crate) fn parts(&self) -> ([Vec<u8>; 4], Vec<[Vec<u8>; 4]>) {
         let parts = |selector: &Selector| {
-            [selector.shown_commands(), selector.shown_keys(), selector.shown_channels()]
+            let (keys, channels) = (selector.shown_keys(), selector.shown_channels());
+            [selector.shown_commands(), keys, channels, selector.shown_databases()]
         };
         (parts(&self.root), self.more.iter().map(parts).collect())
     }
@@ -189,6 +190,11 @@ impl User {
     /// Whether all channels may be heard.
     fn hears_everything(&self) -> bool {
         self.selectors().any(|selector| selector.all_channels)
+    }
+
+    /// Whether some selector does not allow all databases.
+    pub(crate) fn is_bound_to_databases(&self) -> bool {
+        self.selectors().any(|selector| selector.databases.is_some())
     }
 
     /// Number of all patterns.

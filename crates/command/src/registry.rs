@@ -180,8 +180,9 @@ impl Names {
         Ok(())
     }
 
+    /// Looks a name up, in upper or lower case. O(1).
     #[inline]
-    fn find(&self, name: &[u8]) -> Option<&'static Command> {
+    pub fn find(&self, name: &[u8]) -> Option<&'static Command> {
         if !(1..=SHORT_MAX).contains(&name.len()) {
             return self.find_long(name);
         }

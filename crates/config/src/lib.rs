@@ -34,7 +34,7 @@ pub use args::{HELP, Invocation, Sources, directives, parse, version};
 pub use handbook::{handbook, sample};
 pub use kind::{Kind, Parsed, notify};
 pub use live::{Access, Live, Number, OutputLimit, Switch, Text};
-pub use load::{LoadError, Mistake, Place};
+pub use load::{Idle, LoadError, Mistake, Place};
 pub use rewrite::replace_file;
 pub use rows::RDB_VERSIONS;
 pub use table::{Change, Directive, Effect, find, table};
@@ -67,8 +67,9 @@ pub struct Config {
     values: RwLock<Vec<Vec<u8>>>,
     /// Each row's value when it is not configured.
     usual: Vec<Vec<u8>>,
-    /// Whether a row was configured at the start.
-    given: Vec<bool>,
+    /// The last line that set each row at the start.
+    given: Vec<Option<(Place, String)>>,
+    idle: Vec<Idle>,
     renames: Vec<(Vec<u8>, Vec<u8>)>,
     /// The `source` lines, and whether they stand in the main file.
     sources: Vec<(source::Spec, bool)>,
@@ -103,7 +104,7 @@ impl Config {
         let mut usual: Vec<Vec<u8>> = table().iter().map(|row| row.default.as_bytes().to_vec()).collect();
         if let (Some(dir), Ok(here)) = (find(b"dir"), std::env::current_dir()) {
             usual[dir] = here.into_os_string().into_vec();
-            if !draft.given[dir] {
+            if draft.given[dir].is_none() {
                 draft.values[dir] = usual[dir].clone();
             }
         }
@@ -116,6 +117,7 @@ impl Config {
             values: RwLock::new(draft.values),
             usual,
             given: draft.given,
+            idle: draft.idle,
             renames: draft.renames,
             sources: draft.sources,
             file,
@@ -189,12 +191,23 @@ impl Config {
         let values = self.values.read();
         let rows = table().iter().enumerate();
         let idle = rows.filter_map(|(at, row)| match row.effect {
-            Effect::Accepted(reason) if self.given[at] && values[at] != self.usual[at] => {
+            Effect::Accepted(reason) if self.given[at].is_some() && values[at] != self.usual[at] => {
                 Some((row.name, reason))
             }
             _ => None,
         });
         idle.collect()
+    }
+
+    /// The lines of the configuration that changed nothing, and why: of directives without effect, lines that a
+    /// later one replaced, and new names of commands that do not exist. O(lines).
+    pub fn idle_lines(&self) -> Vec<Idle> {
+        let mut idle = self.idle.clone();
+        for (name, reason) in self.without_effect() {
+            let given = find(name.as_bytes()).and_then(|at| self.given[at].clone());
+            idle.extend(given.map(|(place, text)| Idle { place, text, reason: reason.into() }));
+        }
+        idle
     }
 
     /// A directive's value as CONFIG GET shows it. `None`: no such directive. O(1).

@@ -106,8 +106,10 @@ pub struct Live {
 
     // Connections.
     pub maxclients: Number,
+    pub maxclients_per_address: Number,
     pub tracking_max_keys: Number,
     pub timeout_s: Number,
+    pub auth_timeout_s: Number,
     pub http_timeout_s: Number,
     pub http_access_log: Switch,
     pub tcp_keepalive_s: Number,

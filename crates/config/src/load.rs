@@ -49,6 +49,25 @@ impl fmt::Display for Place {
     }
 }
 
+impl Place {
+    /// The place, as compilers write it.
+    pub fn short(&self) -> String {
+        match self {
+            Place::File { path, line } => format!("{}:{line}", path.display()),
+            Place::StandardInput { line } => format!("standard input:{line}"),
+            Place::CommandLine => "command line".into(),
+        }
+    }
+}
+
+/// A line that changes nothing, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Idle {
+    pub place: Place,
+    pub text: String,
+    pub reason: String,
+}
+
 /// One mistake in the configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mistake {
@@ -85,8 +104,10 @@ impl std::error::Error for LoadError {}
 pub(super) struct Draft {
     /// Each row's value, as shown.
     pub values: Vec<Vec<u8>>,
-    /// Whether a line set the row.
-    pub given: Vec<bool>,
+    /// The last line that set the row, and its text. None: no line did.
+    pub given: Vec<Option<(Place, String)>>,
+    /// Lines that change nothing, as far as that shows while lines are read.
+    pub idle: Vec<Idle>,
     /// The `rename-command` lines: the usual name, and the new one, which may be empty.
     pub renames: Vec<(Vec<u8>, Vec<u8>)>,
     /// The `source` lines, and whether they stand in the main file.
@@ -102,7 +123,8 @@ impl Draft {
     pub fn defaults() -> Draft {
         let values: Vec<Vec<u8>> = table().iter().map(|row| row.default.as_bytes().to_vec()).collect();
         Draft {
-            given: vec![false; values.len()],
+            given: vec![None; values.len()],
+            idle: Vec::new(),
             values,
             renames: Vec::new(),
             sources: Vec::new(),
@@ -170,30 +192,34 @@ impl Draft {
     /// Applies one line. `words` is the name and zero or more values.
     fn directive(&mut self, words: &[Vec<u8>], place: &Place, text: &str, depth: usize) {
         let (name, args) = (words[0].to_ascii_lowercase(), &words[1..]);
+        // The value of a secret stays out of terminals and logs.
+        let secret = find(&name).is_some_and(|at| table()[at].secret) || name == b"user" || name == b"source";
+        let hidden = format!("{} ...", String::from_utf8_lossy(&name));
         let done = match name.as_slice() {
             b"include" => self.include(args, place, text, depth),
-            b"rename-command" => self.rename(args),
+            b"rename-command" => self.rename(args, place, text),
             b"user" => self.user(args, depth == 0 && matches!(place, Place::File { .. })),
             b"source" => self.source(args, depth == 0 && matches!(place, Place::File { .. })),
             b"loadmodule" => Err("modules are not supported".into()),
-            _ => self.set(&name, args),
+            _ => self.set(&name, args, place, if secret { &hidden } else { text }),
         };
         if let Err(reason) = done {
-            // The value of a secret stays out of terminals and logs.
-            let secret =
-                find(&name).is_some_and(|at| table()[at].secret) || name == b"user" || name == b"source";
-            let hidden = format!("{} ...", String::from_utf8_lossy(&name));
             let row = find(&name)
                 .filter(|&at| matches!(table()[at].effect, Effect::Only(_, absent) if absent == reason));
             self.mistake_of(row, place, if secret { &hidden } else { text }, reason);
         }
     }
 
-    fn set(&mut self, name: &[u8], args: &[Vec<u8>]) -> Result<(), String> {
+    fn set(&mut self, name: &[u8], args: &[Vec<u8>], place: &Place, text: &str) -> Result<(), String> {
         let at = find(name).ok_or_else(|| unknown(name))?;
         let (_, shown) = table()[at].accept(args, &self.values[at])?;
         self.values[at] = shown;
-        self.given[at] = true;
+        let before = self.given[at].replace((place.clone(), text.to_owned()));
+        // Lines of many words add to each other.
+        if let Some((earlier, text)) = before.filter(|_| !table()[at].kind.is_many_words()) {
+            let reason = format!("it is set again: {}", place.short());
+            self.idle.push(Idle { place: earlier, text, reason });
+        }
         self.mistakes.retain(|(row, _)| *row != Some(at));
         Ok(())
     }
@@ -210,9 +236,14 @@ impl Draft {
         Ok(())
     }
 
-    fn rename(&mut self, args: &[Vec<u8>]) -> Result<(), String> {
+    fn rename(&mut self, args: &[Vec<u8>], place: &Place, text: &str) -> Result<(), String> {
         let [from, to] = args else { return Err("wrong number of arguments".into()) };
+        let is_known = self.names.find(from).is_some();
         self.names.rename(from, to)?;
+        if !is_known {
+            let reason = "there is no such command in Evenkeel".into();
+            self.idle.push(Idle { place: place.clone(), text: text.to_owned(), reason });
+        }
         self.renames.push((from.clone(), to.clone()));
         Ok(())
     }

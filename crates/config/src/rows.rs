@@ -105,6 +105,10 @@ const NETWORK: &[Directive] = &[
         .unit("seconds")
         .live(|l, v| l.timeout_s.set(v.int()))
         .doc("Idle time after which a client is disconnected; 0 is no limit."),
+    int("auth-timeout", 0, INT, "60")
+        .unit("seconds")
+        .live(|l, v| l.auth_timeout_s.set(v.int()))
+        .doc("Time in which a client that has to log in must do so, to stay connected; 0 is no limit."),
     flag("protected-mode", "yes")
         .live(|l, v| l.protected_mode.set(v.is_yes()))
         .doc("Without a password, answer only clients on this machine."),
@@ -302,6 +306,9 @@ const LIMITS: &[Directive] = &[
     int("maxclients", 1, u32::MAX as i64, "10000")
         .live(|l, v| l.maxclients.set(v.int()))
         .doc("Connections served at once; one more is refused with an error."),
+    int("maxclients-per-address", 0, u32::MAX as i64, "0")
+        .live(|l, v| l.maxclients_per_address.set(v.int()))
+        .doc("Connections served at once from one address; one more is refused with an error; 0 is no limit."),
     memory("proto-max-bulk-len", MB, "536870912")
         .live(|l, v| {
             l.proto_max_bulk_bytes.set(v.int());

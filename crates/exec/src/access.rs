@@ -19,9 +19,9 @@ use crate::gates::{Stop, held};
 use crate::mail::Mail;
 use crate::session::{ClientInfo, Multi};
 use crate::{Server, Session};
-use acl::{Asking, Context, Denied, Entry, Reason, User};
+use acl::{Asking, Call, Context, Denied, Entry, Reason, User};
 use command::table::NO_AUTH;
-use command::{Command, Error, Stream};
+use command::{Command, Error, Stream, facts, keys};
 use resp::{Args, Reply};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -46,10 +46,12 @@ pub(crate) fn check(act: &mut Act<'_, '_>, command: &'static Command, args: Args
         return Ok(());
     }
     let user = session.user.user().clone();
+    let db = session.multi.as_ref().and_then(|multi| multi.selected).unwrap_or(session.db);
+    let call = Call { command, args, db, databases: act.server.keyspace.databases() };
     let is_short = act.local.incoming.is_none() && args.len() <= Asking::FEW;
     let result = match is_short {
-        true => user.may(command, args),
-        false => Asking::advance(&mut act.session.asking, &user, (command, args), act.session.done > 0)
+        true => user.may(call),
+        false => Asking::advance(&mut act.session.asking, &user, call, act.session.done > 0)
             .ok_or_else(|| held(act, act.local.log.now_ms))?,
     };
     result.map_err(|denied| {
@@ -72,6 +74,7 @@ pub(crate) fn note(
     let counter = match reason {
         Reason::Key => 1,
         Reason::Channel => 2,
+        Reason::Database => 3,
         Reason::Command | Reason::Auth => 0,
     };
     server.acl.denied[counter].fetch_add(1, Ordering::Relaxed);
@@ -117,8 +120,13 @@ pub(crate) fn check_queued(server: &Server, session: &Session, multi: &Multi) ->
             "EXECABORT Transaction discarded because of: NOPERM ACLs rules changed, and it is too long to be checked again",
         ));
     }
+    let (mut db, databases) = (session.db, server.keyspace.databases());
     for (command, args) in multi.queue.iter() {
-        let Err(denied) = user.may(command, args) else { continue };
+        let call = Call { command, args, db, databases };
+        if command.is(facts::SELECTS) {
+            db = args.get(1).and_then(|word| keys::database(databases, word).ok()).unwrap_or(db);
+        }
+        let Err(denied) = user.may(call) else { continue };
         note(server, &session.info, user, Context::Multi, (command, args), denied);
         return Err(Error::from(format!(
             "EXECABORT Transaction discarded because of: NOPERM ACLs rules changed between the moment the \
@@ -228,5 +236,6 @@ impl Session {
     pub(crate) fn log_out(&mut self, server: &Server) {
         self.become_user(server.acl.everybody());
         self.authenticated = server.acl.is_open();
+        self.guest_since_ms = stdx::clock::wall_ms();
     }
 }

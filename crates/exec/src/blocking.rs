@@ -13,12 +13,14 @@
 //! - A2: the client waits as a newcomer does: it is registered first and looks once more (park P2). While its
 //!   job ran it stood in no line, so others may have been served before it.
 
+use crate::access::note;
 use crate::chores::Registers;
 use crate::mail::Mail;
-use crate::park::{Means, Newcomer, Parked, Registering, Served, Serving, Waiter};
+use crate::park::{Means, Newcomer, Parked, Refused, Registering, Served, Serving, Waiter};
 use crate::piece::Wait;
 use crate::session::flag;
 use crate::{Local, Server, Session, hand_on};
+use acl::Context;
 use command::{Block, Command, Flow, Run};
 use keyspace::{Changes, Lsn, Ready};
 use resp::{Args, OwnedArgs, Reply};
@@ -27,13 +29,31 @@ use std::sync::Arc;
 /// The parts of a loop that the park uses.
 fn means<'a>(server: &'a Server, local: &mut Local) -> Means<'a> {
     let (now_ms, seed) = (local.log.now_ms, local.random());
-    Means { keyspace: &server.keyspace, acl: &server.acl, now_ms, seed, late: Vec::new(), pieces: Vec::new() }
+    Means {
+        keyspace: &server.keyspace,
+        acl: &server.acl,
+        now_ms,
+        seed,
+        late: Vec::new(),
+        refused: Vec::new(),
+        pieces: Vec::new(),
+    }
 }
 
 /// Tells the changes that the park left for its loop, and continues the rest in slices.
 fn leave_behind(server: &Server, local: &mut Local, means: Means<'_>) {
+    log_refused(server, means.refused);
     put_off(server, local, means.late);
     means.pieces.into_iter().for_each(|piece| local.works.push(Box::new(Registers(piece))));
+}
+
+/// Logs waiters whose users may not run their commands any more.
+fn log_refused(server: &Server, refused: Vec<Refused>) {
+    for Refused { client, user, command, args, denied } in refused {
+        if let Some(info) = server.observe.clients.get(client) {
+            note(server, &info, &user, Context::TopLevel, (command, args.args()), denied);
+        }
+    }
 }
 
 /// Sends changes to this loop's mailbox; the next mail serves their waiters.
@@ -90,6 +110,7 @@ pub fn serve(server: &Server, local: &mut Local, ready: Vec<Ready>) {
     let since = server.keyspace.last_lsn();
     while let Some(served) = server.park.serve(&mut means, &mut serving) {
         put_off(server, local, std::mem::take(&mut means.late));
+        log_refused(server, std::mem::take(&mut means.refused));
         serving.add(deliver(server, served, since));
     }
     leave_behind(server, local, means);

@@ -43,7 +43,8 @@ pub fn items(
 
 /// Requests the rows of an EVENKEEL ITEMS that stands behind a waiting one, if its user may read them.
 pub fn ask_ahead(server: &Server, local: &Local, session: &Session, user: &User, args: Args<'_>) {
-    if user.may(&ITEMS, args).is_err() {
+    let databases = server.keyspace.databases();
+    if user.may(acl::Call { command: &ITEMS, args, db: session.db, databases }).is_err() {
         return;
     }
     fetching::ask_ahead_for(server, local, session, &ITEMS, args);

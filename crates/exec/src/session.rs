@@ -81,6 +81,8 @@ pub struct Session {
     pub resp3: bool,
     /// The client gave the password, or none was required when it connected; see [`Session::is_let_in`].
     pub authenticated: bool,
+    /// Milliseconds since 1970 at which it connected, or logged out.
+    pub guest_since_ms: u64,
     /// The user that the client acts as.
     pub user: acl::Identity,
     /// A check of rights that goes on.
@@ -168,6 +170,7 @@ impl Session {
     pub fn new(info: Arc<ClientInfo>, acl: &acl::Acl, authenticated: bool) -> Session {
         Session {
             id: info.id,
+            guest_since_ms: info.connected_ms,
             info,
             db: 0,
             resp3: false,

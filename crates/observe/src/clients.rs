@@ -2,7 +2,7 @@
 
 use crate::client::{ClientInfo, flag};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,6 +13,8 @@ const PAGE: usize = 64;
 /// Every connected client.
 pub struct Clients {
     by_id: Mutex<BTreeMap<u64, Arc<ClientInfo>>>,
+    /// Clients of each address; those of unix sockets have none.
+    by_address: Mutex<HashMap<Box<str>, usize>>,
     connected: AtomicUsize,
     last_id: AtomicU64,
     pub accepted: AtomicU64,
@@ -57,11 +59,17 @@ impl Buffered {
     }
 }
 
+/// An address without its port.
+fn host(address: &str) -> Option<&str> {
+    address.rsplit_once(':').map(|(host, _)| host)
+}
+
 impl Clients {
     /// Creates an empty registry for a server with `loops` loops.
     pub fn new(loops: usize) -> Clients {
         Clients {
             by_id: Mutex::default(),
+            by_address: Mutex::default(),
             connected: AtomicUsize::new(0),
             last_id: AtomicU64::new(0),
             accepted: AtomicU64::new(0),
@@ -81,13 +89,28 @@ impl Clients {
     pub fn add(&self, info: Arc<ClientInfo>) {
         self.accepted.fetch_add(1, Ordering::Relaxed);
         self.connected.fetch_add(1, Ordering::Relaxed);
+        if let Some(host) = host(&info.address).filter(|_| !info.unix) {
+            *self.by_address.lock().entry(host.into()).or_default() += 1;
+        }
         self.by_id.lock().insert(info.id, info);
     }
 
     pub fn remove(&self, id: u64) {
-        if self.by_id.lock().remove(&id).is_some() {
-            self.connected.fetch_sub(1, Ordering::Relaxed);
+        let Some(info) = self.by_id.lock().remove(&id) else { return };
+        self.connected.fetch_sub(1, Ordering::Relaxed);
+        if let Some(host) = host(&info.address).filter(|_| !info.unix) {
+            let mut counts = self.by_address.lock();
+            let count = counts.get(host).map_or(0, |count| count - 1);
+            match count {
+                0 => drop(counts.remove(host)),
+                count => *counts.entry(host.into()).or_default() = count,
+            }
         }
+    }
+
+    /// The number of clients from the same address as this one, which has its port behind it. O(1).
+    pub fn count_of(&self, address: &str) -> usize {
+        host(address).and_then(|host| self.by_address.lock().get(host).copied()).unwrap_or(0)
     }
 
     pub fn get(&self, id: u64) -> Option<Arc<ClientInfo>> {

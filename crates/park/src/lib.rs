@@ -103,17 +103,28 @@ impl Waiter {
 impl Waiter {
     /// Why the client may not be served: its user may not run the command any more (P11). O(words · patterns),
     /// if it is no user of all rights.
-    fn refusal(&self, acl: &acl::Acl) -> Option<Error> {
+    fn refusal(&self, means: &mut Means<'_>) -> Option<Error> {
         let user = self.user.as_ref()?;
-        if user.is_free(acl) {
+        if user.is_free(means.acl) {
             return None;
         }
         let mut user = user.clone();
-        let denied = match user.refresh(acl, true) {
-            true => user.user().may(self.command, self.args.args()).err()?,
+        let (args, databases) = (self.args.args(), means.keyspace.databases());
+        let denied = match user.refresh(means.acl, true) {
+            true => {
+                user.user().may(acl::Call { command: self.command, args, db: self.db, databases }).err()?
+            }
             false => acl::Denied::Command,
         };
-        Some(denied.error(user.user(), self.command))
+        let error = denied.error(user.user(), self.command);
+        means.refused.push(Refused {
+            client: self.client,
+            user: user.user().clone(),
+            command: self.command,
+            args: self.args.clone(),
+            denied,
+        });
+        Some(error)
     }
 }
 
@@ -220,6 +231,15 @@ pub struct Newcomer {
     pub gone: Arc<AtomicBool>,
 }
 
+/// A waiter that was not served because its user may not run the command any more.
+pub struct Refused {
+    pub client: u64,
+    pub user: Arc<acl::User>,
+    pub command: &'static Command,
+    pub args: OwnedArgs,
+    pub denied: acl::Denied,
+}
+
 /// The parts of a loop that the park uses, and what it leaves behind for the loop.
 pub struct Means<'a> {
     pub keyspace: &'a Keyspace,
@@ -231,6 +251,8 @@ pub struct Means<'a> {
     /// Changes of attempts that came to nothing: an attempt may write what long commits left to be written.
     /// The caller tells them; their waiters are served with the loop's next mail.
     pub late: Vec<Changes>,
+    /// Waiters that were refused; the caller logs them.
+    pub refused: Vec<Refused>,
     /// Keys to be registered or given up in slices.
     pub pieces: Vec<Box<Registering>>,
 }

@@ -198,7 +198,7 @@ pub(super) fn hold(means: &mut Means<'_>, waiter: &Waiter, filled: &KeyId, out: 
 /// the right type does, even if the command then finds another of its keys to be wrong.
 fn attempt(means: &mut Means<'_>, waiter: &Waiter, (db, key): &KeyId, out: &mut Reply) -> Option<Found> {
     let (Run::Write(handler) | Run::Read(handler)) = waiter.command.run else { return None };
-    if let Some(error) = waiter.refusal(means.acl) {
+    if let Some(error) = waiter.refusal(means) {
         // P11: it is told so without a look at its keys.
         out.error(&error.text());
         return Some(Found::Served(Changes::default(), None));
@@ -253,7 +253,15 @@ mod tests {
 
     fn means(keyspace: &Keyspace) -> Means<'_> {
         let acl = std::sync::LazyLock::force(&ACL);
-        Means { keyspace, acl, now_ms: 1000, seed: 1, late: Vec::new(), pieces: Vec::new() }
+        Means {
+            keyspace,
+            acl,
+            now_ms: 1000,
+            seed: 1,
+            late: Vec::new(),
+            refused: Vec::new(),
+            pieces: Vec::new(),
+        }
     }
 
     fn words(words: &[&str]) -> (&'static Command, OwnedArgs) {

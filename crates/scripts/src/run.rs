@@ -280,7 +280,8 @@ impl<'a, 'o> Runner<'a, 'o> {
         if !self.user.refresh(&self.scripts.acl, true) {
             return Err(acl::Denied::Command);
         }
-        self.user.user().may(command, args)
+        let databases = self.scripts.keyspace.databases();
+        self.user.user().may(acl::Call { command, args, db: self.db, databases })
     }
 
     /// Runs a command and counts it.

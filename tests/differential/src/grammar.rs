@@ -15,7 +15,7 @@
 //! `#x` a number followed by that many.
 //!
 //! The check says how replies are compared ([`crate::step::Check`]). `!` after it forbids random damage (for
-//! commands that would wait, close or stop something). `@7.2`, `@redis`, `@redis8`, `@valkey9`, `@new` (Redis
+//! commands that would wait, close or stop something). `@7.2`, `@redis`, `@redis8`, `@valkey9`, `@valkey9.1`, `@new` (Redis
 //! 8 or Valkey 9) or `@not-redis8` names the oracles that know the form.
 //!
 //! `share`, `mix` and `oracles` lines describe the whole group. A `scene` is several steps written in Rust
@@ -74,6 +74,7 @@ pub enum Since {
     Redis,
     Redis8,
     Valkey9,
+    Valkey9_1,
     New,
     NotRedis8,
 }
@@ -86,6 +87,7 @@ impl Since {
             "redis" => Since::Redis,
             "redis8" => Since::Redis8,
             "valkey9" => Since::Valkey9,
+            "valkey9.1" => Since::Valkey9_1,
             "new" => Since::New,
             "not-redis8" => Since::NotRedis8,
             _ => return None,
@@ -100,6 +102,7 @@ impl Since {
             Since::Redis => redis,
             Since::Redis8 => redis && oracle.version >= (8, 0),
             Since::Valkey9 => !redis && oracle.version >= (9, 0),
+            Since::Valkey9_1 => !redis && oracle.version >= (9, 1),
             Since::NotRedis8 => !redis || oracle.version < (8, 0),
             Since::New => oracle.version >= if redis { (8, 0) } else { (9, 0) },
         }
@@ -148,6 +151,7 @@ pub fn groups() -> Vec<Group> {
         group!("protocol"),
         group!("additions"),
         group!("acl"),
+        group!("acl_databases"),
     ]
 }
 

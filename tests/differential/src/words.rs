@@ -78,11 +78,31 @@ pub fn generate(word: &str, rng: &mut Rng) -> Option<Vec<u8>> {
         "payload" => rng.pick(PAYLOADS).to_vec(),
         "auser" => format!("u{}", rng.below(3)).into_bytes(),
         "aclrule" => rng.pick(ACL_RULES).as_bytes().to_vec(),
+        "acldb" => rng.pick(ACL_DATABASES).as_bytes().to_vec(),
         "aclselector" => acl_selector(rng),
         "junk" => junk(rng),
         _ => return None,
     })
 }
+
+/// Rules about databases, most of them right.
+const ACL_DATABASES: &[&str] = &[
+    "db=0",
+    "db=1",
+    "db=0,1",
+    "DB=1,0,2",
+    "db=0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15",
+    "alldbs",
+    "resetdbs",
+    "db=",
+    "db=x",
+    "db=-1",
+    "db=0,",
+    "db=+1",
+    "db=00",
+    "db=99999999999",
+    "db=2147483647",
+];
 
 /// Rules of users, most of them right.
 const ACL_RULES: &[&str] = &[

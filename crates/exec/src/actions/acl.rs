@@ -164,7 +164,8 @@ fn dry_run(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         Error::Arity(name) => Error::Arity(name),
         _ => format!("ERR Command '{}' not found", lossy(call.at(0))).into(),
     })?;
-    match user.may(command, call) {
+    let (db, databases) = (act.session.db, act.server.keyspace.databases());
+    match user.may(acl::Call { command, args: call, db, databases }) {
         Ok(()) => act.out.ok(),
         Err(denied) => act.out.bulk(&user.verdict(denied, command, call)),
     }

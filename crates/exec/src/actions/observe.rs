@@ -243,7 +243,7 @@ fn stats(server: &Server) -> Stats {
         exceeded_ms: server.memory.exceeded_ms(stdx::clock::wall_ms()),
         keyspace_hits: keyspace.hits.load(Relaxed),
         keyspace_misses: keyspace.misses.load(Relaxed),
-        acl_denied: [0, 1, 2].map(|at| server.acl.denied[at].load(Relaxed)),
+        acl_denied: [0, 1, 2, 3].map(|at| server.acl.denied[at].load(Relaxed)),
         pubsub_channels: server.pubsub.len(Kind::Channel) as u64,
         pubsub_patterns: server.pubsub.len(Kind::Pattern) as u64,
         pubsubshard_channels: server.pubsub.len(Kind::Shard) as u64,

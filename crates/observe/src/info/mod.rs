@@ -155,7 +155,7 @@ pub struct Stats {
     pub writes: u64,
     pub auth_denied: u64,
     /// Calls denied because of the command, a key, a channel.
-    pub acl_denied: [u64; 3],
+    pub acl_denied: [u64; 4],
     pub query_buffer_disconnections: u64,
     pub output_buffer_disconnections: u64,
     pub evicted_clients: u64,
@@ -534,6 +534,7 @@ fn stats(s: &Snapshot, out: &mut Lines) {
         ("acl_access_denied_cmd", stats.acl_denied[0]),
         ("acl_access_denied_key", stats.acl_denied[1]),
         ("acl_access_denied_channel", stats.acl_denied[2]),
+        ("acl_access_denied_db", stats.acl_denied[3]),
     ]);
 }
 
