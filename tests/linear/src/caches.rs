@@ -13,7 +13,7 @@
 //!   and no newer than the last one sent. (That is linearizability of one register with one writer.)
 //! - CC2: the version read after a message is greater than the version of the copy that the message ended. So the
 //!   message was about a write that came after the read of the copy, and was there to be read. With BCAST, where
-//!   messages come without reads, it is no less.
+//!   messages come without reads, and after a message about all keys, it is no less.
 //! - CC3: when all writers are answered, each copy is the last version, or is ended by a message, without a GET. A
 //!   message that stood in front of the reply of an older read, or was lost, would leave a copy old for ever.
 //!
@@ -49,8 +49,8 @@ struct Shared {
 struct Copies {
     /// Copies, by key.
     now: HashMap<usize, i64>,
-    /// Versions of copies that a message ended.
-    ended: HashMap<usize, i64>,
+    /// Versions of copies that a message ended, and whether the same may be read again.
+    ended: HashMap<usize, (i64, bool)>,
     /// Messages come without reads.
     broadcast: bool,
 }
@@ -58,9 +58,9 @@ struct Copies {
 impl Copies {
     /// A reply of the server.
     fn reply(&mut self, key: usize, version: i64) -> Result<(), String> {
-        if let Some(before) = self.ended.get(&key) {
+        if let Some((before, may_stay)) = self.ended.get(&key) {
             // CC2
-            if version < *before || version == *before && !self.broadcast {
+            if version < *before || version == *before && !may_stay {
                 return Err(format!(
                     "key {key}: version {version} was read after a message ended a copy of {before}"
                 ));
@@ -72,9 +72,11 @@ impl Copies {
 
     /// A message: the keys that it names, or `None` for all.
     fn message(&mut self, keys: Option<Vec<usize>>) {
+        // If a database was emptied, perhaps another, the same version may be there still.
+        let may_stay = keys.is_none() || self.broadcast;
         for key in keys.unwrap_or_else(|| self.now.keys().copied().collect()) {
             if let Some(version) = self.now.remove(&key) {
-                self.ended.insert(key, version);
+                self.ended.insert(key, (version, may_stay));
             }
         }
     }
@@ -253,10 +255,16 @@ mod tests {
         assert_eq!(copies.reply(1, 6), Ok(()));
         assert_eq!(copies.reply(2, 1), Ok(()), "there was no copy to end");
         copies.message(None);
-        assert!(copies.now.is_empty() && copies.reply(2, 1).is_err());
-        copies.broadcast = true;
-        assert_eq!(copies.reply(2, 1), Ok(()));
+        assert!(copies.now.is_empty() && copies.reply(2, 0).is_err());
+        assert_eq!(copies.reply(2, 1), Ok(()), "another database was emptied");
+        copies.message(Some(vec![2]));
+        assert!(copies.reply(2, 1).is_err());
         assert!(copies.reply(1, 5).is_err());
+        let mut copies = Copies { broadcast: true, ..copies };
+        assert_eq!(copies.reply(3, 4), Ok(()));
+        copies.message(Some(vec![3]));
+        assert!(copies.reply(3, 3).is_err());
+        assert_eq!(copies.reply(3, 4), Ok(()));
     }
 
     #[test]
