@@ -38,13 +38,13 @@ impl EventLoop {
         if let Some(from) = self.idling {
             self.idling = self.look_at(from, Self::close_if_idle);
         }
-        if let Some(from) = self.weighing {
-            self.weighing = self.look_at(from, Self::weigh);
-            if self.weighing.is_none() {
+        if let Some(from) = self.weighing.at {
+            self.weighing.at = self.look_at(from, Self::weigh);
+            if self.weighing.at.is_none() {
                 self.server
                     .observe
                     .clients
-                    .note_buffers(self.local.log.id, std::mem::take(&mut self.buffered));
+                    .note_buffers(self.local.log.id, std::mem::take(&mut self.weighing.sum));
             }
         }
     }
@@ -52,7 +52,7 @@ impl EventLoop {
     /// Adds up what is in a connection's buffers.
     fn weigh(&mut self, slot: usize) {
         if let Some(conn) = &self.conns[slot] {
-            conn.weigh(&mut self.buffered);
+            conn.weigh(&mut self.weighing.sum);
         }
     }
 
@@ -159,9 +159,10 @@ impl EventLoop {
         if limited && self.idling.is_none() {
             self.idling = Some(0);
         }
-        if self.weighing.is_none() && (self.conns.len() <= LOOKS || self.mono_ms() >= self.next_weighing_ms) {
-            self.weighing = Some(0);
-            self.next_weighing_ms = self.mono_ms() + WEIGHING_MS;
+        if self.weighing.at.is_none() && (self.conns.len() <= LOOKS || self.mono_ms() >= self.weighing.due_ms)
+        {
+            self.weighing.at = Some(0);
+            self.weighing.due_ms = self.mono_ms() + WEIGHING_MS;
         }
         self.look_at_limited();
         self.look_at_hauls();
