@@ -37,6 +37,15 @@ impl config::Observer for NotifyObserver {
     }
 }
 
+/// The keyspace, with the databases that sources will need. It follows `notify-keyspace-events`.
+fn start_keyspace(config: &Config) -> Arc<Keyspace> {
+    let hidden = rows::MAX * rows::DATABASES;
+    let keyspace = Keyspace::with_hidden(config.live.databases.size(), hidden, rows::DATABASES);
+    keyspace.set_notify(pubsub::wanted_classes(config.live.notify.get() as u32));
+    config.observe(Box::new(NotifyObserver(keyspace.clone())));
+    keyspace
+}
+
 /// Finds the clients that hold places for long work.
 struct PlaceHolders(Weak<Server>);
 
@@ -70,11 +79,8 @@ impl Server {
     pub fn start(config: Arc<Config>, loops: usize) -> std::io::Result<Arc<Server>> {
         rename_commands(&config)?;
         let acl = config.start_users().map_err(std::io::Error::other)?;
-        let keyspace =
-            Keyspace::with_hidden(config.live.databases.size(), rows::MAX * rows::DATABASES, rows::DATABASES);
+        let keyspace = start_keyspace(&config);
         let mailboxes: Arc<[Mailbox]> = (0..loops).map(|_| Mailbox::new()).collect::<Result<_, _>>()?;
-        keyspace.set_notify(pubsub::wanted_classes(config.live.notify.get() as u32));
-        config.observe(Box::new(NotifyObserver(keyspace.clone())));
         stdx::reclaim::start();
         stdx::pages::start_keeper();
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());

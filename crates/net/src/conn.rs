@@ -35,7 +35,7 @@ use exec::{Flow, Local, Server, Session, Stream};
 use http::{Desk, Http};
 use keyspace::Lsn;
 use output::Streaming;
-use resp::{Batch, Limits, OwnedArgs, Parser, Reply, Span, Stop};
+use resp::{Args, Batch, Filled, Limits, OwnedArgs, Parser, Reply, Span, Stop};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stdx::budget::Holding;
@@ -707,21 +707,8 @@ impl Conn {
         input: &[u8],
         until_ns: u64,
     ) -> bool {
-        let Speech::Resp(parser) = &mut self.speech else { return false };
         let from = self.start;
-        // The limits may have changed since the last batch.
-        parser.set_limits(limits(server));
-        panics::begin();
-        self.doing = Doing::Parsing(self.out.len());
-        // Limits after AUTH are unknown until AUTH has run, so it is parsed alone.
-        let max = match self.session.authenticated {
-            true => self.stride.into(),
-            false => {
-                parser.set_authenticated(self.session.is_let_in(server));
-                1
-            }
-        };
-        let filled = batch.fill(parser, &input[from..], max);
+        let Some(filled) = self.parse_batch(server, batch, &input[from..]) else { return false };
         let hashes = (batch.len() >= PREFETCH_FROM && self.session.multi.is_none())
             .then(|| exec::prefetch(server, &self.session, batch, &input[from..]));
         for i in 0..batch.len() {
@@ -753,10 +740,11 @@ impl Conn {
                 }
                 Flow::Held(until) => {
                     self.state = State::Held(until);
-                    if self.session.rows.loading.is_some() {
-                        let rest = (i + 1..batch.len()).map(|i| batch.args(i, &input[from..]));
-                        rest.for_each(|args| exec::fetching::ask_ahead(server, local, &self.session, args));
-                    }
+                    self.ask_for_rows(
+                        server,
+                        local,
+                        (i + 1..batch.len()).map(|i| batch.args(i, &input[from..])),
+                    );
                     // The command stays in the buffer and is run again.
                     self.start = from + if i == 0 { 0 } else { batch.end(i - 1) };
                     self.restart_parser(server);
@@ -764,12 +752,7 @@ impl Conn {
                 }
                 Flow::Close => self.session.closing = true,
             }
-            let pause = self.stream.is_some()
-                || self.state != State::Running
-                || self.session.closing
-                || local.log.clock_ns >= until_ns
-                || self.written() >= OUT_HIGH;
-            if pause && (i + 1 < batch.len() || filled.stop != Stop::Full) {
+            if self.must_pause(local, until_ns) && (i + 1 < batch.len() || filled.stop != Stop::Full) {
                 if local.log.clock_ns >= until_ns {
                     self.stride = (i + 1) as u8;
                 }
@@ -786,6 +769,43 @@ impl Conn {
             local.log.lap();
         }
         self.end_batch(filled.stop, input)
+    }
+
+    /// Parses the next commands. None: the connection does not speak RESP.
+    #[inline(always)]
+    fn parse_batch(&mut self, server: &Server, batch: &mut Batch, input: &[u8]) -> Option<Filled> {
+        let Speech::Resp(parser) = &mut self.speech else { return None };
+        // The limits may have changed since the last batch.
+        parser.set_limits(limits(server));
+        panics::begin();
+        self.doing = Doing::Parsing(self.out.len());
+        // Limits after AUTH are unknown until AUTH has run, so it is parsed alone.
+        let max = match self.session.authenticated {
+            true => self.stride.into(),
+            false => {
+                parser.set_authenticated(self.session.is_let_in(server));
+                1
+            }
+        };
+        Some(batch.fill(parser, input, max))
+    }
+
+    /// Whether the commands behind the one that ran have to wait.
+    #[inline(always)]
+    fn must_pause(&self, local: &Local, until_ns: u64) -> bool {
+        self.stream.is_some()
+            || self.state != State::Running
+            || self.session.closing
+            || local.log.clock_ns >= until_ns
+            || self.written() >= OUT_HIGH
+    }
+
+    /// Requests the rows of commands behind one that waits for its own, so that they are loaded together.
+    #[cold]
+    fn ask_for_rows<'a>(&self, server: &Server, local: &Local, behind: impl Iterator<Item = Args<'a>>) {
+        if self.session.rows.loading.is_some() {
+            behind.for_each(|args| exec::fetching::ask_ahead(server, local, &self.session, args));
+        }
     }
 
     /// Messages of tracking come right behind the reply.

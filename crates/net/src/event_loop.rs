@@ -133,11 +133,7 @@ pub(crate) struct EventLoop {
     /// Slots to visit next for commands that CLIENT PAUSE held, and for idle clients.
     releasing: Option<usize>,
     idling: Option<usize>,
-    /// Slot to visit next to measure buffers, the sum so far, and when the next such round is due.
-    weighing: Option<usize>,
-    buffered: Buffered,
-    heaviest: evicting::Heaviest,
-    next_weighing_ms: u64,
+    weighing: Weighing,
     /// Connections whose replies are being streamed, the index to visit next, and what this round has found.
     streaming: Vec<u64>,
     streams_at: usize,
@@ -168,6 +164,16 @@ pub(crate) struct EventLoop {
     /// When it last slept or offered its core to others (monotonic clock).
     kept_since_ns: u64,
     stopping: bool,
+}
+
+/// A measurement of all connections' buffers: the slot to visit next, the sum and the heaviest clients so far, and
+/// when the next such round is due.
+#[derive(Default)]
+struct Weighing {
+    at: Option<usize>,
+    sum: Buffered,
+    heaviest: evicting::Heaviest,
+    due_ms: u64,
 }
 
 /// The monotonic clock, and the loop's processor time, when it last left its core to others.
@@ -222,10 +228,7 @@ impl EventLoop {
             told: 0,
             releasing: None,
             idling: None,
-            weighing: None,
-            buffered: Buffered::default(),
-            heaviest: evicting::Heaviest::default(),
-            next_weighing_ms: 0,
+            weighing: Weighing::default(),
             streaming: Vec::new(),
             streams_at: 0,
             streams: Vec::new(),
@@ -396,7 +399,7 @@ impl EventLoop {
             || self.server.memory.owes()
             || self.releasing.is_some()
             || self.idling.is_some()
-            || self.weighing.is_some()
+            || self.weighing.at.is_some()
     }
 
     /// Does a slice of all that is not fresh. The replies to fresh requests are sent first.
@@ -726,8 +729,23 @@ impl EventLoop {
         if matches!(flushed, Flushed::Blocked | Flushed::Gated) && self.exceeds_output_limit(slot) {
             return false;
         }
+        let again = self.goes_on(slot, flushed);
         let Some(conn) = self.conns[slot].as_mut() else { return false };
-        let again = match flushed {
+        let work = conn.has_work();
+        if conn.listening != conn.wants_input() {
+            self.listen(io, slot);
+        }
+        if work {
+            self.queue(slot);
+        }
+        again
+    }
+
+    /// Notes what a connection whose output is not all sent waits for; true if it has more to write at once.
+    #[inline]
+    fn goes_on(&mut self, slot: usize, flushed: Flushed) -> bool {
+        let Some(conn) = self.conns[slot].as_mut() else { return false };
+        match flushed {
             Flushed::Queued if conn.is_finished() || conn.waits_in_vain() => {
                 self.leaving.push(slot);
                 false
@@ -742,15 +760,7 @@ impl EventLoop {
                 false
             }
             _ => false,
-        };
-        let work = conn.has_work();
-        if conn.listening != conn.wants_input() {
-            self.listen(io, slot);
         }
-        if work {
-            self.queue(slot);
-        }
-        again
     }
 
     /// Ends a connection whose output is all sent: closes it, or keeps it for a moment so that its peer can

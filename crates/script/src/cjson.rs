@@ -857,11 +857,10 @@ fn is_invalid_number(text: &[u8]) -> bool {
 
 /// Reads a number as `strtod` does. Returns the number and how many bytes it has.
 fn read_number(text: &[u8]) -> (f64, usize) {
-    let digits = |from: usize| text[from.min(text.len())..].iter().take_while(|c| c.is_ascii_digit()).count();
     let sign = usize::from(matches!(text.first(), Some(b'-' | b'+')));
     let negative = text.first() == Some(&b'-');
     let signed = |value: f64| if negative { -value } else { value };
-    let whole = digits(sign);
+    let whole = run(text, sign, u8::is_ascii_digit);
     let next = text.get(sign + whole).copied().unwrap_or(0);
     if (1..=15).contains(&whole) && !matches!(next, b'.' | b'e' | b'E' | b'x' | b'X') {
         let value = text[sign..sign + whole].iter().fold(0u64, |n, c| n * 10 + u64::from(c - b'0'));
@@ -877,30 +876,15 @@ fn read_number(text: &[u8]) -> (f64, usize) {
     if word(b"nan") {
         return (signed(f64::NAN), sign + 3);
     }
-    if word(b"0x") {
-        let hex =
-            |from: usize| text[from.min(text.len())..].iter().take_while(|c| c.is_ascii_hexdigit()).count();
-        let start = sign + 2;
-        let whole = hex(start);
-        let mut end = start + whole;
-        if text.get(end) == Some(&b'.') {
-            end += 1 + hex(end + 1);
-        }
-        if whole > 0 {
-            if matches!(text.get(end), Some(b'p' | b'P')) {
-                let exponent_sign = usize::from(matches!(text.get(end + 1), Some(b'-' | b'+')));
-                let exponent = digits(end + 1 + exponent_sign);
-                if exponent > 0 {
-                    end += 1 + exponent_sign + exponent;
-                }
-            }
-            return (stdx::num::parse_f64(&text[..end]).unwrap_or(signed(0.0)), end);
-        }
+    if word(b"0x")
+        && let Some(end) = end_of_hex(text, sign + 2)
+    {
+        return (stdx::num::parse_f64(&text[..end]).unwrap_or(signed(0.0)), end);
     }
     let mut end = sign + whole;
     let mut fraction = 0;
     if text.get(end) == Some(&b'.') {
-        fraction = digits(end + 1);
+        fraction = run(text, end + 1, u8::is_ascii_digit);
         if whole + fraction > 0 {
             end += 1 + fraction;
         }
@@ -908,13 +892,35 @@ fn read_number(text: &[u8]) -> (f64, usize) {
     if whole + fraction == 0 {
         return (0.0, 0);
     }
-    if matches!(text.get(end), Some(b'e' | b'E')) {
-        let exponent_sign = usize::from(matches!(text.get(end + 1), Some(b'-' | b'+')));
-        let exponent = digits(end + 1 + exponent_sign);
-        if exponent > 0 {
-            end += 1 + exponent_sign + exponent;
-        }
-    }
+    let end = behind_exponent(text, end, b'e');
     let number = std::str::from_utf8(&text[..end]).ok().and_then(|t| t.parse().ok());
     (number.unwrap_or(0.0), end)
+}
+
+/// How many bytes from there on are of a kind.
+#[inline]
+fn run(text: &[u8], from: usize, is: fn(&u8) -> bool) -> usize {
+    text[from.min(text.len())..].iter().take_while(|c| is(c)).count()
+}
+
+/// The end of the hexadecimal number whose digits begin there. None: there is no digit before the point.
+fn end_of_hex(text: &[u8], start: usize) -> Option<usize> {
+    let whole = run(text, start, u8::is_ascii_hexdigit);
+    let mut end = start + whole;
+    if text.get(end) == Some(&b'.') {
+        end += 1 + run(text, end + 1, u8::is_ascii_hexdigit);
+    }
+    (whole > 0).then(|| behind_exponent(text, end, b'p'))
+}
+
+/// The end of the exponent that may stand there: this letter, perhaps a sign, and digits. `at` if there is
+/// none.
+#[inline]
+fn behind_exponent(text: &[u8], at: usize, letter: u8) -> usize {
+    if text.get(at).is_none_or(|c| c | 0x20 != letter) {
+        return at;
+    }
+    let sign = usize::from(matches!(text.get(at + 1), Some(b'-' | b'+')));
+    let digits = run(text, at + 1 + sign, u8::is_ascii_digit);
+    if digits > 0 { at + 1 + sign + digits } else { at }
 }

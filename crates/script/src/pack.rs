@@ -228,35 +228,21 @@ fn unpack(s: &mut State<'_>) -> Outcome {
                 let bits = read_integer(bytes, format.big_endian);
                 s.push_number(f64::from_bits(bits));
             }
-            b'c' if size > 0 => {
-                s.push_long(bytes)?;
-                s.tick_bytes(size)?;
-            }
+            b'c' if size > 0 => push_text(s, bytes)?,
             b'c' => {
                 if count == 0 || !s.is_number(-1) {
                     return s.raise_here("format 'c0' needs a previous size");
                 }
-                let size = s.number(-1);
-                s.pop(1);
+                let bytes = counted(s, &data[at..])?;
                 count -= 1;
-                let bytes = if size >= 0.0 {
-                    at.checked_add(size as usize).and_then(|end| data.get(at..end))
-                } else {
-                    None
-                };
-                let Some(bytes) = bytes else {
-                    return s.raise_arg(2, "data string too short");
-                };
-                s.push_long(bytes)?;
-                s.tick_bytes(bytes.len())?;
+                push_text(s, bytes)?;
                 at += bytes.len();
             }
             b's' => {
                 let Some(len) = memchr::memchr(0, &data[at..]) else {
                     return s.raise_here("unfinished string in data");
                 };
-                s.push_long(&data[at..at + len])?;
-                s.tick_bytes(len)?;
+                push_text(s, &data[at..at + len])?;
                 at += len + 1;
             }
             b'x' => continue,
@@ -269,6 +255,21 @@ fn unpack(s: &mut State<'_>) -> Outcome {
     }
     s.push_number(at as f64 + 1.0);
     Ok(count + 1)
+}
+
+/// Takes the size of an option `c0` off the stack, and cuts that many bytes off `rest`.
+fn counted<'a>(s: &mut State<'_>, rest: &'a [u8]) -> Result<&'a [u8], Raise> {
+    let size = s.number(-1);
+    s.pop(1);
+    match rest.get(..size as usize) {
+        Some(bytes) if size >= 0.0 => Ok(bytes),
+        _ => s.raise_arg(2, "data string too short"),
+    }
+}
+
+fn push_text(s: &mut State<'_>, bytes: &[u8]) -> Result<(), Raise> {
+    s.push_long(bytes)?;
+    s.tick_bytes(bytes.len())
 }
 
 fn signed(value: u64, size: usize) -> f64 {

@@ -18,7 +18,7 @@ use memchr::memchr;
 use smallvec::SmallVec;
 use stdx::num;
 
-use crate::lua::{Buffer, Outcome, Raise, SMALL, STRINGS, State, Type, View};
+use crate::lua::{Buffer, Outcome, Raise, Ref, SMALL, STRINGS, State, Type, View};
 use crate::text;
 
 /// Bytes of strings that are made together.
@@ -488,28 +488,18 @@ fn encode_special(
     open: &mut Vec<Open>,
 ) -> Result<bool, Raise> {
     let names = s.session().names();
-    s.push_ref(names.err);
-    s.raw_get(-2);
-    out.fit(s, 2 * text_len(s) + TOKEN)?;
-    if let Some(err) = s.bytes(-1) {
-        out.push(b'-');
-        line_text(c_text(err), out);
-        s.pop(2);
-        return Ok(true);
+    for (name, kind) in [(names.err, b'-'), (names.ok, b'+')] {
+        push_member(s, name);
+        out.fit(s, 2 * text_len(s) + TOKEN)?;
+        if let Some(text) = s.bytes(-1) {
+            out.push(kind);
+            line_text(c_text(text), out);
+            s.pop(2);
+            return Ok(true);
+        }
+        s.pop(1);
     }
-    s.pop(1);
-    s.push_ref(names.ok);
-    s.raw_get(-2);
-    out.fit(s, 2 * text_len(s) + TOKEN)?;
-    if let Some(ok) = s.bytes(-1) {
-        out.push(b'+');
-        line_text(c_text(ok), out);
-        s.pop(2);
-        return Ok(true);
-    }
-    s.pop(1);
-    s.push_ref(names.double);
-    s.raw_get(-2);
+    push_member(s, names.double);
     if s.type_of(-1) == Type::Number {
         double_reply(s.number(-1), out, wire);
         s.pop(2);
@@ -517,8 +507,7 @@ fn encode_special(
     }
     s.pop(1);
     for (name, is_map) in [(names.map, true), (names.set, false)] {
-        s.push_ref(name);
-        s.raw_get(-2);
+        push_member(s, name);
         if s.type_of(-1) == Type::Table {
             s.remove(-2);
             s.push_nil();
@@ -531,8 +520,7 @@ fn encode_special(
         }
         s.pop(1);
     }
-    s.push_ref(names.big_number);
-    s.raw_get(-2);
+    push_member(s, names.big_number);
     out.fit(s, 2 * text_len(s) + TOKEN)?;
     if let Some(digits) = s.bytes(-1) {
         if wire.resp3 {
@@ -550,14 +538,20 @@ fn encode_special(
     encode_verbatim(s, out, wire)
 }
 
+/// Pushes the field of this name of the table on top.
+#[inline]
+fn push_member(s: &mut State<'_>, name: Ref) {
+    s.push_ref(name);
+    s.raw_get(-2);
+}
+
 /// The length of the string on top; 0 if it is none.
 fn text_len(s: &State<'_>) -> usize {
     if s.type_of(-1) == Type::String { s.len(-1) } else { 0 }
 }
 
 fn encode_verbatim(s: &mut State<'_>, out: &mut Buffer<'_>, wire: Wire) -> Result<bool, Raise> {
-    s.push_ref(s.session().names().verbatim_string);
-    s.raw_get(-2);
+    push_member(s, s.session().names().verbatim_string);
     if s.type_of(-1) != Type::Table {
         s.pop(1);
         return Ok(false);

@@ -37,6 +37,12 @@ pub(crate) fn write_general(value: f64, precision: usize, out: &mut Vec<u8>) {
     while digits.len() > 1 && digits.last() == Some(&b'0') {
         digits.pop();
     }
+    write_digits(&digits, exponent, precision, out);
+}
+
+/// Appends `0.ddd · 10^(exponent + 1)`, of at least one digit: with an exponent where `%g` has one.
+#[inline]
+fn write_digits(digits: &[u8], exponent: i32, precision: usize, out: &mut Vec<u8>) {
     if exponent < -4 || exponent >= precision as i32 {
         out.push(digits[0]);
         if digits.len() > 1 {
@@ -53,7 +59,7 @@ pub(crate) fn write_general(value: f64, precision: usize, out: &mut Vec<u8>) {
     } else if exponent < 0 {
         out.extend_from_slice(b"0.");
         out.resize(out.len() + (-exponent - 1) as usize, b'0');
-        out.extend_from_slice(&digits);
+        out.extend_from_slice(digits);
     } else {
         let whole = exponent as usize + 1;
         for i in 0..whole {

@@ -46,18 +46,18 @@ impl EventLoop {
     /// Adds up what a connection takes, and notes it if it may be closed for that.
     pub(super) fn weigh(&mut self, slot: usize) {
         let Some(conn) = &self.conns[slot] else { return };
-        let bytes = conn.weigh(&mut self.buffered);
+        let bytes = conn.weigh(&mut self.weighing.sum);
         let info = &conn.session.info;
         if !conn.doomed && info.flags.load(Ordering::Relaxed) & flag::NO_EVICT == 0 {
-            self.heaviest.add(bytes, slot, info.id);
+            self.weighing.heaviest.add(bytes, slot, info.id);
         }
     }
 
     /// Ends a round: tells its sum, and closes clients while that is too much (V1, V2).
     pub(super) fn end_weighing(&mut self) {
-        let heaviest = std::mem::take(&mut self.heaviest);
+        let heaviest = std::mem::take(&mut self.weighing.heaviest);
         let (clients, loop_id) = (&self.server.observe.clients, self.local.log.id);
-        clients.note_buffers(loop_id, std::mem::take(&mut self.buffered), heaviest.bytes());
+        clients.note_buffers(loop_id, std::mem::take(&mut self.weighing.sum), heaviest.bytes());
         let limit = self.server.config.live.clients_limit_bytes();
         if limit == 0 {
             return;

@@ -38,9 +38,9 @@ impl EventLoop {
         if let Some(from) = self.idling {
             self.idling = self.look_at(from, Self::close_if_idle);
         }
-        if let Some(from) = self.weighing {
-            self.weighing = self.look_at(from, Self::weigh);
-            if self.weighing.is_none() {
+        if let Some(from) = self.weighing.at {
+            self.weighing.at = self.look_at(from, Self::weigh);
+            if self.weighing.at.is_none() {
                 self.end_weighing();
             }
         }
@@ -150,9 +150,9 @@ impl EventLoop {
             self.idling = Some(0);
         }
         let often = self.conns.len() <= LOOKS || live.clients_limit_bytes() > 0;
-        if self.weighing.is_none() && (often || self.mono_ms() >= self.next_weighing_ms) {
-            self.weighing = Some(0);
-            self.next_weighing_ms = self.mono_ms() + WEIGHING_MS;
+        if self.weighing.at.is_none() && (often || self.mono_ms() >= self.weighing.due_ms) {
+            self.weighing.at = Some(0);
+            self.weighing.due_ms = self.mono_ms() + WEIGHING_MS;
         }
         self.look_at_limited();
         self.look_at_hauls();

@@ -418,18 +418,7 @@ fn memory(s: &Snapshot, out: &mut Lines) {
         ("allocator_resident", m.allocator.resident),
     ]);
     out.bytes("total_system_memory", m.system);
-    out.bytes("used_memory_lua", m.lua);
-    out.lines(&[
-        ("used_memory_vm_eval", m.lua),
-        ("used_memory_scripts_eval", m.scripts),
-        ("number_of_cached_scripts", m.script_count),
-        ("number_of_functions", m.function_count),
-        ("number_of_libraries", m.library_count),
-        ("used_memory_vm_functions", m.lua_functions),
-    ]);
-    out.bytes("used_memory_vm_total", m.lua + m.lua_functions);
-    out.line("used_memory_functions", m.functions);
-    out.bytes("used_memory_scripts", m.scripts + m.functions);
+    memory_of_scripts(m, out);
     out.bytes("maxmemory", m.max);
     out.line("maxmemory_policy", if m.policy.is_empty() { "noeviction" } else { &m.policy });
     out.ratio("allocator_frag", m.allocator.active, m.allocator.allocated);
@@ -460,23 +449,24 @@ fn memory(s: &Snapshot, out: &mut Lines) {
     ]);
 }
 
+fn memory_of_scripts(m: &Memory, out: &mut Lines) {
+    out.bytes("used_memory_lua", m.lua);
+    out.lines(&[
+        ("used_memory_vm_eval", m.lua),
+        ("used_memory_scripts_eval", m.scripts),
+        ("number_of_cached_scripts", m.script_count),
+        ("number_of_functions", m.function_count),
+        ("number_of_libraries", m.library_count),
+        ("used_memory_vm_functions", m.lua_functions),
+    ]);
+    out.bytes("used_memory_vm_total", m.lua + m.lua_functions);
+    out.line("used_memory_functions", m.functions);
+    out.bytes("used_memory_scripts", m.scripts + m.functions);
+}
+
 fn stats(s: &Snapshot, out: &mut Lines) {
     let stats = &s.stats;
-    out.lines(&[
-        ("total_connections_received", stats.connections),
-        ("total_commands_processed", stats.commands),
-    ]);
-    out.line("instantaneous_ops_per_sec", stats.commands_per_s.round() as u64);
-    out.lines(&[
-        ("total_net_input_bytes", stats.input_bytes),
-        ("total_net_output_bytes", stats.output_bytes),
-        ("total_net_repl_input_bytes", 0),
-        ("total_net_repl_output_bytes", 0),
-    ]);
-    out.line("instantaneous_input_kbps", format_args!("{:.2}", stats.input_kb_per_s));
-    out.line("instantaneous_output_kbps", format_args!("{:.2}", stats.output_kb_per_s));
-    out.line("instantaneous_input_repl_kbps", "0.00");
-    out.line("instantaneous_output_repl_kbps", "0.00");
+    traffic(stats, out);
     out.lines(&[
         ("rejected_connections", stats.rejected_connections),
         ("sync_full", 0),
@@ -536,6 +526,25 @@ fn stats(s: &Snapshot, out: &mut Lines) {
         ("acl_access_denied_channel", stats.acl_denied[2]),
         ("acl_access_denied_db", stats.acl_denied[3]),
     ]);
+}
+
+/// Connections, commands and bytes, the first figures of section `stats`.
+fn traffic(stats: &Stats, out: &mut Lines) {
+    out.lines(&[
+        ("total_connections_received", stats.connections),
+        ("total_commands_processed", stats.commands),
+    ]);
+    out.line("instantaneous_ops_per_sec", stats.commands_per_s.round() as u64);
+    out.lines(&[
+        ("total_net_input_bytes", stats.input_bytes),
+        ("total_net_output_bytes", stats.output_bytes),
+        ("total_net_repl_input_bytes", 0),
+        ("total_net_repl_output_bytes", 0),
+    ]);
+    out.line("instantaneous_input_kbps", format_args!("{:.2}", stats.input_kb_per_s));
+    out.line("instantaneous_output_kbps", format_args!("{:.2}", stats.output_kb_per_s));
+    out.line("instantaneous_input_repl_kbps", "0.00");
+    out.line("instantaneous_output_repl_kbps", "0.00");
 }
 
 fn replication(s: &Snapshot, out: &mut Lines) {

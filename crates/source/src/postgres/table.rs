@@ -65,6 +65,12 @@ const UNFIT: &str = "\
     SELECT min(t.relid::regclass::text) FROM pg_partition_tree($1::oid) t JOIN pg_class c ON c.oid = t.relid \
     WHERE c.relpersistence <> 'p' OR c.relkind NOT IN ('r', 'p')";
 
+/// The first column that the source wants and the table does not have.
+fn missing_column<'a>(spec: &'a Spec, id: &'a str, names: &[String]) -> Option<&'a str> {
+    let more = spec.columns.iter().flatten().map(String::as_str).chain(spec.modified.as_deref());
+    std::iter::once(id).chain(more).find(|wanted| !names.iter().any(|name| name == wanted))
+}
+
 impl Table {
     pub async fn inspect(client: &Client, spec: &Spec) -> Result<Table, Failure> {
         let asked = &spec.table;
@@ -82,17 +88,9 @@ impl Table {
         let columns = client.query(COLUMNS, &[&oid]).await.map_err(failure)?;
         let names: Vec<String> = columns.iter().map(|column| value(column, 0)).collect::<Result<_, _>>()?;
         let id = spec.id.as_deref().unwrap_or("id");
-        let wanted = [id]
-            .into_iter()
-            .chain(spec.columns.iter().flatten().map(String::as_str))
-            .chain(spec.modified.as_deref());
-        for wanted in wanted {
-            if !names.iter().any(|name| name == wanted) {
-                return refused(format!(
-                    "table '{asked}' has no column '{wanted}' (it has {})",
-                    names.join(", ")
-                ));
-            }
+        if let Some(missing) = missing_column(spec, id, &names) {
+            let names = names.join(", ");
+            return refused(format!("table '{asked}' has no column '{missing}' (it has {names})"));
         }
         let column = |name: &str| names.iter().position(|other| other == name).and_then(|at| columns.get(at));
         let Some(ids) = column(id) else { return refused(format!("table '{asked}' has no column '{id}'")) };
