@@ -12,7 +12,7 @@
 
 use super::{CHANGE_STEPS, DELETES, GROUP, LOOK_STEPS, id, note};
 use crate::options::{int, is};
-use crate::table::{Command, FAST, KeySpec, RW_DELETE, Run, WRITE, acl};
+use crate::table::{Command, Effect, FAST, KeySpec, RW_DELETE, Run, WRITE, acl};
 use crate::{Cx, Error};
 use keyspace::{Class, View};
 use resp::Args;
@@ -21,18 +21,28 @@ use value::{Stream, StreamId};
 const BOTH: &[KeySpec] = &[KeySpec::one(1, RW_DELETE)];
 
 pub(crate) static COMMANDS: &[Command] = &[
-    Command::new("xdelex", -5, Run::Write(xdelex), WRITE | FAST, acl::STREAM).keys(DELETES).cost(steps).doc(
-        GROUP,
-        "8.2.0",
-        "O(M*(log(N)+G)) for M IDs of N and G groups.",
-        "Takes entries out of a stream, and tells what became of each.",
-    ),
-    Command::new("xackdel", -6, Run::Write(xackdel), WRITE | FAST, acl::STREAM).keys(BOTH).cost(steps).doc(
-        GROUP,
-        "8.2.0",
-        "O(M*(log(N)+G)) for M IDs of N and G groups.",
-        "Says that entries of a group are done, and takes them out of the stream.",
-    ),
+    Command::new("xdelex", -5, Run::Write(xdelex), WRITE | FAST, acl::STREAM)
+        .keys(DELETES)
+        .cost(steps)
+        .effect(Effect::Noted)
+        .portable(500)
+        .doc(
+            GROUP,
+            "8.2.0",
+            "O(M*(log(N)+G)) for M IDs of N and G groups.",
+            "Takes entries out of a stream, and tells what became of each.",
+        ),
+    Command::new("xackdel", -6, Run::Write(xackdel), WRITE | FAST, acl::STREAM)
+        .keys(BOTH)
+        .cost(steps)
+        .effect(Effect::Noted)
+        .portable(500)
+        .doc(
+            GROUP,
+            "8.2.0",
+            "O(M*(log(N)+G)) for M IDs of N and G groups.",
+            "Says that entries of a group are done, and takes them out of the stream.",
+        ),
 ];
 
 /// The fate of what groups have of an entry that goes.
@@ -315,7 +325,8 @@ mod tests {
                 ("xdelex s keepref 1 ids", "-ERR syntax error"),
                 ("xdelex s ids 1 x", "-ERR Invalid stream ID specified as stream command argument"),
                 ("xackdel s g acked delref ids 1 1-0", "-ERR syntax error"),
-                ("xackdel s g ids 2 1-0", "-ERR wrong number of arguments for 'xackdel' command"),
+                ("xackdel s g ids 2 1-0", MATCH),
+                ("xackdel s g ids 1", "-ERR wrong number of arguments for 'xackdel' command"),
                 ("set t v", "OK"),
                 ("xdelex t ids 1 1-0", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
                 ("xlen s", "3"),
