@@ -61,7 +61,9 @@ impl Copies {
         if let Some(before) = self.ended.get(&key) {
             // CC2
             if version < *before || version == *before && !self.broadcast {
-                return Err(format!("key {key}: version {version} was read after a message ended a copy of {before}"));
+                return Err(format!(
+                    "key {key}: version {version} was read after a message ended a copy of {before}"
+                ));
             }
         }
         self.now.insert(key, version);

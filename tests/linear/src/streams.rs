@@ -109,7 +109,9 @@ impl Model for Plain {
                 _ => false,
             },
             (Op::Range(stream), Some(Ret::Entries(all))) => Plain::entries(state, *stream, (0, 0)).eq(all),
-            (Op::Read(stream, behind, _), Some(Ret::Entries(all))) => Plain::entries(state, *stream, *behind).eq(all),
+            (Op::Read(stream, behind, _), Some(Ret::Entries(all))) => {
+                Plain::entries(state, *stream, *behind).eq(all)
+            }
             (op, Some(Ret::Count(n))) => Plain::count(&mut next, op).is_some_and(|count| count as i64 == *n),
             _ => false,
         };
@@ -251,11 +253,17 @@ pub fn entries(frame: &Frame) -> Option<Vec<(Id, i64)>> {
 fn judge(history: &mut [Record]) -> Result<(), String> {
     history.sort_by_key(|entry| entry.invoke_ns);
     let Verdict::Broken(broken) = check::check(&Plain, State::default(), history) else { return Ok(()) };
-    let mut out = format!("no order of these operations explains the replies; before them {:?}\n", broken.quiet_states.first());
-    for (i, entry) in history.iter().enumerate().take(broken.at + 1).filter(|(_, entry)| entry.return_ns > broken.quiet_ns) {
+    let mut out = format!(
+        "no order of these operations explains the replies; before them {:?}\n",
+        broken.quiet_states.first()
+    );
+    for (i, entry) in
+        history.iter().enumerate().take(broken.at + 1).filter(|(_, entry)| entry.return_ns > broken.quiet_ns)
+    {
         let mark = if i == broken.at { "?" } else { " " };
         let (from, to) = (entry.invoke_ns / 1000, entry.return_ns / 1000);
-        out += &format!("{mark} {from:>9} {to:>9} client {}  {:?} -> {:?}\n", entry.client, entry.op, entry.ret);
+        out +=
+            &format!("{mark} {from:>9} {to:>9} client {}  {:?} -> {:?}\n", entry.client, entry.op, entry.ret);
     }
     Err(out)
 }

@@ -82,7 +82,8 @@ fn a_prefix_hears_of_every_row_that_was_cached() {
     let shop = followed();
     let mut all = tracker(&shop, "BCAST PREFIX item:4");
     let mut plain = shop.server.client();
-    plain.expect("MGET item:41 item:42 item:52", &format!("[{}, {}, {}]", row(41, 0), row(42, 0), row(52, 0)));
+    plain
+        .expect("MGET item:41 item:42 item:52", &format!("[{}, {}, {}]", row(41, 0), row(42, 0), row(52, 0)));
     // Rows that are cached are news; so is a change of them.
     let mut told = Vec::new();
     let mut until_told = |all: &mut Client, wanted: &[&str]| {
@@ -185,7 +186,12 @@ fn no_copy_goes_backwards_or_stays_old() {
     let deadline = Instant::now() + PATIENCE;
     for cache in &mut caches {
         while cache.get(150) != 150 {
-            assert!(Instant::now() < deadline, "a copy stayed old: {:?} after {} reads", cache.copy, cache.reads); // C3
+            assert!(
+                Instant::now() < deadline,
+                "a copy stayed old: {:?} after {} reads",
+                cache.copy,
+                cache.reads
+            ); // C3
             cache.listen();
         }
         assert!(cache.reads > 1, "nothing was invalidated");
