@@ -526,7 +526,8 @@ fn bystand(stage: &Stage<'_>) {
 }
 
 /// Directives that would lock the judges out, or close them.
-const NOT_SET: &[&str] = &["requirepass", "client-output-buffer-limit", "dir", "logfile", "loglevel"];
+const NOT_SET: &[&str] =
+    &["requirepass", "client-output-buffer-limit", "maxmemory-clients", "dir", "logfile", "loglevel"];
 
 /// Directives that limit memory. Without them the cap means nothing.
 const SMALL: &[&str] = &["lua-memory-limit", "work-max-memory"];
