@@ -5,7 +5,9 @@ mod checks;
 
 use command::serial;
 use rdb::{Dialect, HashPayload, ListPayload, SetPayload, ZSetPayload};
-use value::{Ints, Value};
+use value::{Ints, Stream, StreamId, Value};
+
+const NOW_MS: u64 = 1_700_000_000_000;
 
 /// xorshift: the run is the same every time.
 struct Random(u64);
@@ -27,6 +29,29 @@ fn words(count: usize) -> Vec<Vec<u8>> {
         _ => format!("word{i}"),
     };
     (0..count).map(|i| word(i).into_bytes()).collect()
+}
+
+/// A stream with removed entries and two groups, of which one has entries pending for two consumers.
+fn stream(count: u64) -> Stream {
+    let (mut stream, id) = (Stream::new(), |n: u64| StreamId { ms: 1000 + n / 3, seq: n % 3 });
+    for n in 0..count {
+        let text = n.to_string();
+        let fields: [(&[u8], &[u8]); 2] = [(b"n", text.as_bytes()), (b"other", b"value")];
+        stream.append(id(n), &fields[..1 + n as usize % 2]);
+    }
+    stream.create_group(b"all", id(count - 1), Some(count));
+    stream.create_group(b"idle", StreamId::MAX, None);
+    for n in 0..count {
+        let consumer: &[u8] = if n % 3 == 0 { b"a" } else { b"b" };
+        let mut group = stream.group_mut(b"all").expect("it was made");
+        group.create_consumer(consumer, NOW_MS);
+        group.deliver(consumer, id(n), NOW_MS + n);
+    }
+    for n in (1..count).step_by(4) {
+        stream.remove(id(n));
+        stream.group_mut(b"all").expect("it was made").ack(id(n - 1));
+    }
+    stream
 }
 
 /// A body of each type, with few elements and with many.
@@ -54,6 +79,13 @@ fn sound() -> Vec<Vec<u8>> {
     for value in [narrow, Value::Roaring64(bits)] {
         payloads.push(serial::encode(&value, 0, &mut |_| Ok(())).expect("nothing stops it"));
     }
+    for count in [1, 5, 300] {
+        let stream = Value::Stream(stream(count));
+        for dialect in [Dialect::Redis, Dialect::Valkey] {
+            payloads
+                .push(serial::encode_for(dialect, &stream, 0, &mut |_| Ok(())).expect("nothing stops it"));
+        }
+    }
     let body = |payload: Vec<u8>| rdb::open(&payload).expect("sound").0.to_vec();
     payloads.into_iter().flatten().map(body).collect()
 }
@@ -75,6 +107,35 @@ fn damage(body: &mut Vec<u8>, random: &mut Random) {
     }
     if body.is_empty() {
         body.push(0);
+    }
+}
+
+#[test]
+fn any_registers_are_counted_or_refused() {
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    for run in 0..400 {
+        let len = random.below(60);
+        let mut data = vec![(run % 4) as u8];
+        // Values more often than runs of zeros, which are long.
+        data.extend((0..len).map(|_| random.below(256) as u8 | if random.below(3) > 0 { 0x80 } else { 0 }));
+        let caught = std::panic::catch_unwind(|| checks::sketch(&data));
+        assert!(caught.is_ok(), "run {run}: {data:?}");
+    }
+}
+
+#[test]
+fn any_form_of_a_stream_is_read_or_refused() {
+    let mut random = Random(0x9e6c_63d0_876a_9a35);
+    for run in 0..2_000 {
+        let payload = serial::encode(&Value::Stream(stream(1 + run % 40)), 0, &mut |_| Ok(()));
+        let payload = payload.expect("nothing stops it").expect("it does not expire");
+        let mut body = rdb::open(&payload).expect("sound").0[1..].to_vec();
+        for _ in 0..random.below(4) {
+            damage(&mut body, &mut random);
+        }
+        let data = [&[run as u8, random.below(3) as u8], &body[..]].concat();
+        let caught = std::panic::catch_unwind(|| checks::restore_stream(&data));
+        assert!(caught.is_ok(), "run {run}: {data:?}");
     }
 }
 

@@ -55,7 +55,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         .doc("generic", "6.2.0", "O(1): the copy shares the original.", "Copies a value to another key."),
     Command::new("move", 3, Run::Write(move_key), WRITE | FAST, acl::KEYSPACE)
         .keys(&[KeySpec { uses: Use(&["RW", "access", "update"]), ..KeySpec::one(1, RO) }])
-        .doc("generic", "1.0.0", "O(1)", "Moves a key to another database."),
+        .doc("generic", "1.0.0", "O(1)", "Gives a key to another database, unless it has one of that name."),
 ];
 
 fn per_key(_: &View<'_>, args: Args<'_>) -> usize {

@@ -55,7 +55,7 @@ pub(crate) static COMMANDS: &[Command] =
             .doc("set", "1.0.0", "O(N) for N members.", "Lists all members of a set."),
         Command::new("smove", 4, Run::Write(smove), WRITE | FAST, acl::SET)
             .keys(&[KeySpec::one(1, RW_ACCESS_DELETE), KeySpec::one(2, RW_INSERT)])
-            .doc("set", "1.0.0", "O(1)", "Moves a member from one set to another."),
+            .doc("set", "1.0.0", "O(1)", "Takes a member out of a set and adds it to another."),
         Command::new("sscan", -3, Run::Read(sscan), READONLY, acl::SET)
             .keys(&[KeySpec::one(1, RO_ACCESS)])
             .tips(&["nondeterministic_output"])
