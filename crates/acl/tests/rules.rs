@@ -68,7 +68,10 @@ fn users_are_described_as_by_redis() {
         ("db=1 ALLDBS", "off sanitize-payload resetchannels -@all"),
         ("~a &b resetdbs", "off sanitize-payload ~a resetchannels &b resetdbs -@all"),
         ("db=99,2147483647,-0", "off sanitize-payload resetchannels db=0,99,2147483647 -@all"),
-        ("db=1 (~a db=2 +get)", "off sanitize-payload resetchannels db=1 -@all (~a resetchannels db=2 -@all +get)"),
+        (
+            "db=1 (~a db=2 +get)",
+            "off sanitize-payload resetchannels db=1 -@all (~a resetchannels db=2 -@all +get)",
+        ),
         ("db=1 reset", "off sanitize-payload resetchannels -@all"),
         (">a ~x &y +@all (~a) reset", "off sanitize-payload resetchannels -@all"),
     ] {
