@@ -26,6 +26,9 @@ pub struct Call<'a> {
     pub databases: usize,
 }
 
+/// Words among which a call names its databases, if it is one that can be run.
+const NAMED: usize = 64;
+
 /// The part of a call that a user may not do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Denied {
@@ -175,7 +178,9 @@ fn denied_database(selector: &Selector, call: Call<'_>, words: Range<usize>) -> 
         let number = keys::database(databases, args.at(*at)).ok().filter(|_| is_option(*at));
         number.is_some_and(|number| !selector.allows_database(number))
     };
-    let mut asked = named.start.max(words.start)..named.end.min(words.end).min(args.len());
+    // The first words are asked for at once, so that slices are judged as the whole is.
+    let end = if words.start == 0 { words.end.max(NAMED) } else { words.end };
+    let mut asked = named.start.max(words.start)..named.end.min(end).min(args.len());
     if let Some(at) = asked.find(is_denied) {
         return Some(Denied::Database(at));
     }

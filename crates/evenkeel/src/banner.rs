@@ -5,8 +5,8 @@ use crate::sockets::{Sockets, shell_quoted};
 use config::Config;
 use std::fmt::Write as _;
 
-/// The banner for a terminal.
-pub fn banner(config: &Config, sockets: &Sockets, backend: net::Backend) -> String {
+/// The banner for a terminal. `is_open`: clients need not log in.
+pub fn banner(config: &Config, is_open: bool, sockets: &Sockets, backend: net::Backend) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "\n  Evenkeel {}: a Redis-compatible server in which", env!("CARGO_PKG_VERSION"));
     let _ = writeln!(out, "  no client ever waits for another client's work\n");
@@ -22,7 +22,7 @@ pub fn banner(config: &Config, sockets: &Sockets, backend: net::Backend) -> Stri
         let _ = writeln!(out, "  configured   {}", file.display());
     }
     let _ = writeln!(out, "  data         {}\n", keeping(config));
-    let redis_cli = client_command(config, sockets);
+    let redis_cli = client_command(is_open, sockets);
     let _ = writeln!(out, "  try          {redis_cli} set greeting hello");
     if config.live.demo.get() {
         let _ = writeln!(
@@ -61,7 +61,7 @@ pub fn places(sockets: &Sockets) -> Vec<String> {
 }
 
 /// The command by which to talk to this server from this machine.
-fn client_command(config: &Config, sockets: &Sockets) -> String {
+fn client_command(is_open: bool, sockets: &Sockets) -> String {
     let mut command = String::from("redis-cli");
     match (sockets.tcp.iter().find_map(|s| s.local_addr().ok()), &sockets.unix) {
         (Some(address), _) => {
@@ -76,7 +76,7 @@ fn client_command(config: &Config, sockets: &Sockets) -> String {
         }
         (None, None) => {}
     }
-    if !config.live.requirepass.is_empty() {
+    if !is_open {
         command.push_str(" --askpass");
     }
     command
@@ -95,7 +95,7 @@ mod tests {
         let sources = Sources { stdin: true, ..Sources::default() };
         let config = Config::load(&sources, &mut text.as_bytes()).unwrap();
         let sockets = listen(&config, &[]).unwrap();
-        let text = banner(&config, &sockets, net::Backend::Epoll);
+        let text = banner(&config, false, &sockets, net::Backend::Epoll);
         for words in [
             concat!("Evenkeel ", env!("CARGO_PKG_VERSION")),
             &format!("127.0.0.1:{port}"),

@@ -89,9 +89,10 @@ fn load(sources: &Sources) -> Result<Config, String> {
 
 fn check(sources: &Sources) -> Result<(), String> {
     let config = load(sources)?;
-    for (name, reason) in config.without_effect() {
-        say(&format!("'{name}' has no effect: {reason}\n"))?;
+    for config::Idle { place, text, reason } in config.idle_lines() {
+        say(&format!("{}: '{text}' has no effect: {reason}\n", place.short()))?;
     }
+    config.start_users()?;
     say("The configuration is correct.\n")
 }
 
@@ -108,7 +109,8 @@ fn start(sources: &Sources, args: &[OsString]) -> Result<(), String> {
     let _pid_file = process::PidFile::write(&config)
         .inspect_err(|e| log::warn!("cannot write the pidfile {}: {e}", config.live.pidfile.string()));
     let backend = choose_backend(&config);
-    announce(&config, &sockets, backend);
+    let users = config.start_users().map_err(|e| format!("Cannot start the server: {e}"))?;
+    announce(&config, users.is_open(), &sockets, backend);
     let stop = serve(&config, sockets, &signals, backend)?;
     match stop {
         Stop::Interrupt => log::info!("SIGINT received, shutting down"),
@@ -284,11 +286,11 @@ impl config::Observer for ClientLimit {
     }
 }
 
-/// Announces the server to a person at a terminal, or in a log.
-fn announce(config: &Config, sockets: &Sockets, backend: net::Backend) {
+/// Announces the server to a person at a terminal, or in a log. `is_open`: clients need not log in.
+fn announce(config: &Config, is_open: bool, sockets: &Sockets, backend: net::Backend) {
     let terminal = std::io::stdout().is_terminal() && config.live.logfile.is_empty();
     if terminal {
-        let _ = say(&banner::banner(config, sockets, backend));
+        let _ = say(&banner::banner(config, is_open, sockets, backend));
     } else {
         log_start(config, sockets, backend);
     }
@@ -298,14 +300,28 @@ fn announce(config: &Config, sockets: &Sockets, backend: net::Backend) {
     if process::is_root() {
         log::warn!("running as root, which is not needed; a user of its own is safer");
     }
-    let open = sockets
+    let reachable = sockets
         .tcp
         .iter()
         .chain(&sockets.http)
         .filter_map(|s| s.local_addr().ok())
         .any(|a| !a.ip().is_loopback());
-    if open && config.live.requirepass.is_empty() && config.live.protected_mode.get() {
-        log::warn!("no password is set: only clients on this machine are answered (see protected-mode)");
+    if reachable && let Some(warning) = warning(is_open, config.live.protected_mode.get()) {
+        log::warn!("{warning}");
+    }
+}
+
+/// The warning of a server that other machines may reach. None: everybody has to log in.
+fn warning(is_open: bool, is_protected: bool) -> Option<&'static str> {
+    match (is_open, is_protected) {
+        (false, _) => None,
+        (true, true) => Some(
+            "the user 'default' needs no password: only clients on this machine are answered (see protected-mode)",
+        ),
+        (true, false) => Some(
+            "the user 'default' needs no password, and protected-mode is off: everybody who reaches this server is \
+             answered as that user",
+        ),
     }
 }
 

@@ -121,12 +121,20 @@ impl EventLoop {
         Ok(Newcomer { socket, address: peer.to_string(), here, near, http: http.is_some() })
     }
 
+    /// Whether an address has as many clients as it may have.
+    fn is_crowded(&self, address: &str) -> bool {
+        let most = self.server.config.live.maxclients_per_address.size();
+        most > 0 && self.server.observe.clients.count_of(address) >= most
+    }
+
     /// Checks a new connection and gives it to a loop.
     fn welcome<T: Transport>(&mut self, io: &mut T, newcomer: Newcomer) {
         let Newcomer { mut socket, address, here, near, http } = newcomer;
         let live = &self.server.config.live;
         let refusal = if self.server.observe.clients.len() >= live.maxclients.size() {
             Some(("ERR", 503, "max number of clients reached"))
+        } else if self.is_crowded(&address) {
+            Some(("ERR", 503, "max number of clients of one address reached"))
         } else if !near && live.protected_mode.get() && self.server.acl.is_open() {
             Some((
                 "DENIED",

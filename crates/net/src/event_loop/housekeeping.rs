@@ -145,7 +145,10 @@ impl EventLoop {
         }
         self.window_started_ns = self.local.log.clock_ns;
         let live = &self.server.config.live;
-        let limited = live.timeout_s.get() > 0 || self.https > 0 && live.http_timeout_s.get() > 0;
+        // A client that has not logged in is found within a second or two.
+        let guests = live.auth_timeout_s.get() > 0 && !self.server.acl.is_open();
+        let guests = guests && (self.local.log.now_ms / CRON_MS).is_multiple_of(10);
+        let limited = guests || live.timeout_s.get() > 0 || self.https > 0 && live.http_timeout_s.get() > 0;
         if limited && self.idling.is_none() {
             self.idling = Some(0);
         }

@@ -3,12 +3,13 @@
 //!
 //! Some connections are checked ten times a second. A connection over its soft `client-output-buffer-limit`
 //! is cut off when its time is up, even if nothing else happens to it. What streamed replies keep alive is
-//! reported to `work::snapshots`, which knows the limits. Clients idle for longer than `timeout` are closed.
+//! reported to `work::snapshots`, which knows the limits. Clients idle for longer than `timeout` are closed, and
+//! those that have not logged in within `auth-timeout`.
 //!
 //! - I1: a client waits, and is not idle, while one of its requests waits to be read, to run or to be answered:
 //!   a late server never closes it.
 
-use super::{EventLoop, LOOKS, State};
+use super::{Conn, EventLoop, LOOKS, State};
 use exec::snapshots::Streamed;
 use exec::stats::Counter;
 use std::sync::atomic::Ordering;
@@ -93,9 +94,21 @@ impl EventLoop {
         }
     }
 
-    /// Closes a client that has asked nothing for too long (I1).
+    /// Whether a client has had to log in for longer than `auth-timeout`. HTTP's requests name their users.
+    fn is_late(&self, conn: &Conn) -> bool {
+        let limit_ms = (self.server.config.live.auth_timeout_s.get() as u64).saturating_mul(1000);
+        let waited_ms = self.local.log.now_ms.saturating_sub(conn.session.guest_since_ms);
+        let has_to = conn.http_idle_since_ms().is_none() && !conn.session.is_let_in(&self.server);
+        limit_ms > 0 && has_to && waited_ms > limit_ms
+    }
+
+    /// Closes a client that has asked nothing for too long (I1), or has not logged in.
     pub(super) fn close_if_idle(&mut self, slot: usize) {
         let Some(conn) = self.conns[slot].as_ref() else { return };
+        if self.is_late(conn) {
+            self.doom(slot);
+            return;
+        }
         let live = &self.server.config.live;
         let (since_ms, limit) = match conn.http_idle_since_ms() {
             Some(since_ms) => (since_ms, &live.http_timeout_s),
