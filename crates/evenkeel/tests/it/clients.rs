@@ -83,39 +83,62 @@ fn several_clients_are_killed_by_number_and_others_by_what_they_are() {
     admin.expect(&format!("CLIENT KILL ID {} x", ids[0]), "-ERR syntax error");
     admin.expect(&format!("CLIENT KILL ID {} {} 999999", ids[0], ids[1]), ":2");
     assert!(clients[0].is_closed_within(PATIENCE) && clients[1].is_closed_within(PATIENCE));
+    eventually("they are gone", || names(&mut admin, "NOT-NAME admin") == ["c"]);
     admin.expect("CLIENT KILL NOT-NAME admin NAME nosuch", ":0");
     admin.expect("CLIENT KILL SKIPME no NOT-NAME admin NOT-FLAGS O", ":1");
     assert!(clients[2].is_closed_within(PATIENCE));
     admin.expect("PING", "+PONG");
 }
 
+/// The memory that CLIENT LIST shows for a client.
+fn memory(admin: &mut Client, name: &str) -> u64 {
+    let line = admin.call(&format!("CLIENT LIST NAME {name}"));
+    let rest = line.split(" tot-mem=").nth(1).unwrap_or_default();
+    rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0)
+}
+
+/// A client that has sent most of a request.
+fn heavy(server: &Server, name: &str, spared: bool, bytes: usize) -> Client {
+    let mut client = named(server, name);
+    if spared {
+        client.expect("CLIENT NO-EVICT on", "+OK");
+    }
+    client.send(format!("*2\r\n$3\r\nGET\r\n${}\r\n{}", bytes + 1000, "x".repeat(bytes)));
+    client
+}
+
 #[test]
 fn the_heaviest_clients_are_closed_above_the_limit_and_spared_ones_are_not() {
     let server = Server::start_with(&["--client-query-buffer-limit", "100000000"]);
     let (mut admin, mut light) = (server.client(), named(&server, "light"));
-    let heavy = |name: &str, bytes: usize| {
-        let mut client = named(&server, name);
-        client.send(format!("*2\r\n$3\r\nGET\r\n$9000000\r\n{}", "x".repeat(bytes)));
-        client
-    };
-    let mut spared = named(&server, "spared");
-    spared.expect("CLIENT NO-EVICT on", "+OK");
-    spared.send(format!("*2\r\n$3\r\nGET\r\n$9000000\r\n{}", "x".repeat(4_000_000)));
-    let (mut first, mut second) = (heavy("first", 3_000_000), heavy("second", 1_000_000));
-    eventually("the buffers are seen", || figure(&mut admin, "mem_clients_normal") >= 8_000_000);
-    admin.expect("CONFIG SET maxmemory-clients 7000000", "+OK");
+    let _spared = heavy(&server, "spared", true, 4_000_000);
+    let (mut first, mut second) =
+        (heavy(&server, "first", false, 3_000_000), heavy(&server, "second", false, 500_000));
+    for (name, bytes) in [("spared", 4_000_000), ("first", 3_000_000), ("second", 500_000)] {
+        eventually("the request is there", || memory(&mut admin, name) >= bytes);
+    }
+    let [spares, takes, less] = ["spared", "first", "second"].map(|name| memory(&mut admin, name));
+    let all = spares + takes + less;
+    eventually("the sum is known", || figure(&mut admin, "mem_clients_normal") >= all);
+    admin.expect(&format!("CONFIG SET maxmemory-clients {}", all - takes / 2), "+OK");
     assert!(first.is_closed_within(PATIENCE));
     eventually("it is counted", || figure(&mut admin, "evicted_clients") == 1);
     assert_eq!(names(&mut admin, "NAME second"), ["second"]);
-    admin.expect("CONFIG SET maxmemory-clients 4500000", "+OK");
+    admin.expect(&format!("CONFIG SET maxmemory-clients {}", all - takes - less / 2), "+OK");
     assert!(second.is_closed_within(PATIENCE));
     light.expect("PING", "+PONG");
-    assert_eq!(figure(&mut admin, "evicted_clients"), 2);
     assert_eq!(names(&mut admin, "NAME spared"), ["spared"]);
-    admin.expect("CONFIG SET maxmemory-clients 5%", "+OK");
-    admin.expect("CONFIG GET maxmemory-clients", "[\"maxmemory-clients\", \"5%\"]");
-    let refused = admin.call("CONFIG SET maxmemory-clients 101%");
+    assert_eq!(figure(&mut admin, "evicted_clients"), 2);
+}
+
+#[test]
+fn the_limit_may_be_a_percentage() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.expect("CONFIG SET maxmemory-clients 5%", "+OK");
+    client.expect("CONFIG GET maxmemory-clients", "[\"maxmemory-clients\", \"5%\"]");
+    let refused = client.call("CONFIG SET maxmemory-clients 101%");
     assert!(refused.contains("percentage argument must be less or equal to 100"), "{refused}");
     // A percentage of no limit is none.
-    light.expect("PING", "+PONG");
+    client.expect("PING", "+PONG");
 }

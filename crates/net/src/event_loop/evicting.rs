@@ -45,10 +45,11 @@ impl Heaviest {
 impl EventLoop {
     /// Adds up what a connection takes, and notes it if it may be closed for that.
     pub(super) fn weigh(&mut self, slot: usize) {
-        let Some(conn) = &self.conns[slot] else { return };
+        // A client that is being closed counts no more.
+        let Some(conn) = self.conns[slot].as_deref().filter(|conn| !conn.doomed) else { return };
         let bytes = conn.weigh(&mut self.weighing.sum);
         let info = &conn.session.info;
-        if !conn.doomed && info.flags.load(Ordering::Relaxed) & flag::NO_EVICT == 0 {
+        if info.flags.load(Ordering::Relaxed) & flag::NO_EVICT == 0 {
             self.weighing.heaviest.add(bytes, slot, info.id);
         }
     }
