@@ -186,6 +186,108 @@ fn all_clients_of_a_user_are_closed() {
     assert!(u.is_closed_within(PATIENCE));
 }
 
+/// Rights to databases, as Valkey 9.1 has them.
+#[test]
+fn a_user_stays_in_its_databases() {
+    if foreign() {
+        return;
+    }
+    const DATABASE: &str = "-NOPERM No permissions to access database";
+    let server = Server::start();
+    let mut admin = server.client();
+    admin.expect("SET a 0", "+OK");
+    admin.expect("SELECT 1", "+OK");
+    admin.expect("SET a 1", "+OK");
+    admin.expect("ACL SETUSER u on >p ~* &* +@all db=0", "+OK");
+    let mut u = as_user(&server, "u", "p");
+    for (call, reply) in [
+        ("SELECT 0", "+OK"),
+        ("SELECT 1", DATABASE),
+        ("SELECT 99", "-ERR DB index is out of range"),
+        ("GET a", "\"0\""),
+        ("MOVE a 1", DATABASE),
+        ("COPY a b DB 1", DATABASE),
+        ("COPY a b DB 0 DB 1", DATABASE),
+        ("COPY a b", ":1"),
+        ("SWAPDB 0 1", DATABASE),
+        ("FLUSHALL", DATABASE),
+        ("FLUSHDB", "+OK"),
+        (
+            "EVAL \"return redis.call('select', 1)\" 0",
+            &format!("-ERR ACL failure in script: {}", &DATABASE[8..]),
+        ),
+        ("EVAL \"return redis.acl_check_cmd('select', '1')\" 0", "(nil)"),
+        ("MULTI", "+OK"),
+        ("SELECT 1", DATABASE),
+        ("EXEC", "-EXECABORT Transaction discarded because of previous errors."),
+    ] {
+        let got = u.call(call);
+        assert!(got.starts_with(reply), "{call}: {got}");
+    }
+    let log = admin.call("ACL LOG 1");
+    assert!(log.contains("\"reason\", \"database\", \"context\", \"multi\", \"object\", \"1\""), "{log}");
+    assert!(admin.call("INFO stats").contains("acl_access_denied_db:8"), "{}", admin.call("INFO stats"));
+    // A client is in database 0 first. What it queues is judged by the database it chose before.
+    admin.expect("ACL SETUSER u db=1", "+OK");
+    u.expect("GET a", DATABASE);
+    u.expect("PING", "+PONG");
+    u.send("MULTI\r\nSELECT 1\r\nGET a\r\nEXEC\r\n");
+    ["+OK", "+QUEUED", "+QUEUED", "[+OK, \"1\"]"].into_iter().for_each(|reply| u.expect_reply(reply));
+    // The set of rules of another database does not help.
+    admin.expect("ACL SETUSER u reset on nopass ~* +@all db=0 (~* +get +select db=1)", "+OK");
+    let mut u = as_user(&server, "u", "p");
+    let denied = "-NOPERM User u has no permissions to run the 'set' command";
+    u.send("MULTI\r\nSELECT 1\r\nSET a 2\r\nEXEC\r\n");
+    ["+OK", "+QUEUED", denied].into_iter().for_each(|reply| u.expect_reply(reply));
+    assert!(u.reply().starts_with("-EXECABORT"));
+    u.expect("EVAL \"redis.call('select', 1) return redis.call('get', 'a')\" 0", "\"1\"");
+    let script = "EVAL \"redis.call('select', 1) return redis.pcall('set', 'a', '2')\" 0";
+    assert!(u.call(script).starts_with("-ERR ACL failure in script: User u has"));
+    // Queued, then forbidden; blocked, then forbidden.
+    admin.expect("ACL SETUSER u reset on nopass ~* +@all", "+OK");
+    u.send("MULTI\r\nSELECT 1\r\nSET a 2\r\n");
+    ["+OK", "+QUEUED", "+QUEUED"].into_iter().for_each(|reply| u.expect_reply(reply));
+    let mut waits = as_user(&server, "u", "p");
+    waits.send("SELECT 1\r\nBLPOP l 0\r\n");
+    waits.expect_reply("+OK");
+    while !admin.call("CLIENT LIST").contains(" flags=b ") {}
+    admin.expect("ACL LOG RESET", "+OK");
+    admin.expect("ACL SETUSER u db=0", "+OK");
+    assert!(u.call("EXEC").starts_with("-EXECABORT Transaction discarded because of: NOPERM"));
+    admin.expect("RPUSH l x", ":1");
+    waits.expect_reply(DATABASE);
+    admin.expect("LRANGE l 0 -1", "[\"x\"]");
+    admin.expect("GET a", "\"1\"");
+    let log = admin.call("ACL LOG");
+    assert!(log.contains("\"database\", \"context\", \"toplevel\", \"object\", \"blpop\""), "{log}");
+    // The rules are described, and judged without being run.
+    admin.expect("SELECT 0", "+OK");
+    admin.expect("ACL SETUSER u reset DB=2,1,2 (resetdbs) (alldbs)", "+OK");
+    assert!(admin.call("ACL LIST").contains(
+        "user u off sanitize-payload resetchannels db=1,2 -@all (resetchannels resetdbs -@all) (resetchannels -@all)"
+    ));
+    let described = admin.call("ACL GETUSER u");
+    for part in
+        ["\"databases\", \"db=1,2\", \"selectors\"", "\"databases\", \"\"]", "\"databases\", \"alldbs\"]"]
+    {
+        assert!(described.contains(part), "{part} is missing in {described}");
+    }
+    for (call, reply) in [
+        ("ACL DRYRUN u GET a", "\"User u has no permissions to run the 'get' command\""),
+        ("ACL SETUSER u reset +@all ~* db=2", "+OK"),
+        ("ACL DRYRUN u GET a", "\"User u has no permissions to access database get\""),
+        ("ACL DRYRUN u SWAPDB 0 1", "\"User u has no permissions to access database 0\""),
+        ("ACL DRYRUN u SELECT 2", "+OK"),
+        ("ACL SETUSER u db=", "-ERR Error in ACL SETUSER modifier 'db=': Syntax error"),
+        (
+            "ACL SETUSER u db=-1",
+            "-ERR Error in ACL SETUSER modifier 'db=-1': The provided database ID is out of range",
+        ),
+    ] {
+        admin.expect(call, reply);
+    }
+}
+
 #[test]
 fn what_was_denied_is_logged() {
     if foreign() {

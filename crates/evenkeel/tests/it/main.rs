@@ -21,6 +21,7 @@ mod compiling;
 mod connections;
 mod crowd;
 mod docs;
+mod door;
 mod eviction;
 mod first_minutes;
 mod functions;

@@ -129,3 +129,30 @@ fn another_client_gets_the_messages() {
     writer.expect("SET k 3", "+OK");
     hears(&mut source, &broken);
 }
+
+/// As in Redis: prefixes are not held against a user's keys, and what was read is told although it may not be read now.
+#[test]
+fn users_hear_of_what_they_read_and_of_prefixes() {
+    let server = Server::start();
+    let mut admin = server.client();
+    admin.expect("ACL SETUSER u on >p ~a* +@all", "+OK");
+    let user = || {
+        let mut client = server.client3();
+        client.expect("AUTH u p", "+OK");
+        client
+    };
+    let (mut reads, mut listens) = (user(), user());
+    reads.expect("CLIENT TRACKING ON", "+OK");
+    reads.expect("GET a", "(null)");
+    reads.expect("GET b", "-NOPERM No permissions to access a key");
+    listens.expect("CLIENT TRACKING ON BCAST PREFIX b", "+OK");
+    admin.expect("SET b 1", "+OK");
+    hears(&mut listens, &message("b"));
+    // A refused read is not followed.
+    reads.expect("PING", "+PONG");
+    admin.expect("ACL SETUSER u resetkeys ~c*", "+OK");
+    admin.expect("SET a 1", "+OK");
+    hears(&mut reads, &message("a"));
+    admin.expect("SET b 2", "+OK");
+    hears(&mut listens, &message("b"));
+}
