@@ -16,6 +16,7 @@ mod logging;
 mod memory;
 mod owner;
 mod process;
+mod secure;
 mod signals;
 mod sockets;
 mod storage;
@@ -89,6 +90,9 @@ fn load(sources: &Sources) -> Result<Config, String> {
 
 fn check(sources: &Sources) -> Result<(), String> {
     let config = load(sources)?;
+    if let Some(loaded) = secure::load(&config)? {
+        loaded.warnings().iter().try_for_each(|warning| say(&format!("{warning}\n")))?;
+    }
     for (name, reason) in config.without_effect() {
         say(&format!("'{name}' has no effect: {reason}\n"))?;
     }
@@ -98,6 +102,7 @@ fn check(sources: &Sources) -> Result<(), String> {
 /// Starts the server from a command line, and runs it to its end.
 fn start(sources: &Sources, args: &[OsString]) -> Result<(), String> {
     let config = Arc::new(load(sources)?);
+    let secure = secure::load(&config)?;
     let signals = Signals::install().map_err(|e| format!("Cannot handle signals: {e}"))?;
     logging::start(&config)
         .map_err(|e| format!("Cannot open the log file {}: {e}", config.live.logfile.string()))?;
@@ -109,7 +114,7 @@ fn start(sources: &Sources, args: &[OsString]) -> Result<(), String> {
         .inspect_err(|e| log::warn!("cannot write the pidfile {}: {e}", config.live.pidfile.string()));
     let backend = choose_backend(&config);
     announce(&config, &sockets, backend);
-    let stop = serve(&config, sockets, &signals, backend)?;
+    let stop = serve(&config, sockets, secure, &signals, backend)?;
     match stop {
         Stop::Interrupt => log::info!("SIGINT received, shutting down"),
         Stop::Terminate => log::info!("SIGTERM received, shutting down"),
@@ -124,6 +129,7 @@ fn start(sources: &Sources, args: &[OsString]) -> Result<(), String> {
 fn serve(
     config: &Arc<Config>,
     sockets: Sockets,
+    secure: Option<tls::Loaded>,
     signals: &Signals,
     backend: net::Backend,
 ) -> Result<Stop, String> {
@@ -147,7 +153,9 @@ fn serve(
     let demo = demo.transpose();
     let _demo = demo.map_err(|e| format!("Cannot make the demonstration database: {e}"))?;
     exec::durable::expect_load(&server);
-    let (closer, listeners) = Closer::of(sockets).map_err(|e| format!("Cannot listen: {e}"))?;
+    let (closer, mut listeners) = Closer::of(sockets).map_err(|e| format!("Cannot listen: {e}"))?;
+    let keep = |loaded| secure::keep(config, loaded, signals.renewals()?);
+    listeners.keeper = secure.map(keep).transpose().map_err(|e| format!("Cannot serve TLS: {e}"))?;
     let loops =
         net::start(&server, listeners, backend).map_err(|e| format!("Cannot start the event loops: {e}"))?;
     let loading = load_data(&server, signals)?;
@@ -298,12 +306,7 @@ fn announce(config: &Config, sockets: &Sockets, backend: net::Backend) {
     if process::is_root() {
         log::warn!("running as root, which is not needed; a user of its own is safer");
     }
-    let open = sockets
-        .tcp
-        .iter()
-        .chain(&sockets.http)
-        .filter_map(|s| s.local_addr().ok())
-        .any(|a| !a.ip().is_loopback());
+    let open = sockets.inet().filter_map(|s| s.local_addr().ok()).any(|a| !a.ip().is_loopback());
     if open && config.live.requirepass.is_empty() && config.live.protected_mode.get() {
         log::warn!("no password is set: only clients on this machine are answered (see protected-mode)");
     }

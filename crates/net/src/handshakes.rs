@@ -57,7 +57,7 @@ pub(crate) struct Newcomer {
 /// The result of a handshake.
 pub(crate) struct Greeted {
     pub(crate) session: tls::Session,
-    /// What the client has said already.
+    /// Plaintext that came together with the handshake.
     pub(crate) early: Vec<u8>,
     /// Names of its certificate that may be its user's.
     pub(crate) names: Vec<Vec<u8>>,
@@ -138,7 +138,7 @@ struct Shake {
     blocked: bool,
 }
 
-/// What becomes of a handshake after a step.
+/// The state of a handshake after a step.
 enum Step {
     /// It waits for its client.
     Waits,
@@ -228,6 +228,7 @@ impl Hall {
         let shake = Shake { newcomer, hands, since_ms: now_ms, out: Vec::new(), sent: 0, blocked: false };
         self.shakes.insert(token, shake);
         self.order.push_back(token);
+        self.note();
     }
 
     /// Does a step of a handshake whose socket is ready.

@@ -18,7 +18,7 @@ const FILE_BYTES: u64 = 4 << 20;
 /// Days before the end of a certificate from which on its end is told.
 const DAYS: u64 = 14;
 
-/// What the files hold. Equal values are the same certificates.
+/// The contents of the files. Equal values are the same certificates.
 pub(crate) struct Files {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,

@@ -65,7 +65,7 @@ impl Loaded {
         Ok(Loaded { settings: settings.clone(), files, resp, http })
     }
 
-    /// What an administrator should know, though it is no error.
+    /// Sentences for an administrator about what is no error.
     pub fn warnings(&self) -> Vec<String> {
         self.files.warnings()
     }

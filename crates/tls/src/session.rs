@@ -40,7 +40,7 @@ pub enum Progress {
 pub struct Handshake {
     records: Records,
     from: NameFrom,
-    /// What the peer sent behind its handshake.
+    /// Plaintext that came behind the handshake.
     early: Vec<u8>,
 }
 

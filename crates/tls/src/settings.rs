@@ -19,7 +19,7 @@ pub enum NameFrom {
     Uri,
 }
 
-/// What is configured. Two equal values read the same files.
+/// The configuration of TLS. Two equal values read the same files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     pub cert_file: PathBuf,

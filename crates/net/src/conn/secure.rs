@@ -24,7 +24,7 @@ const READ: usize = 32 * 1024;
 /// TLS of one connection. See the module.
 pub(crate) struct Secure {
     session: tls::Session,
-    /// What the peer said together with its handshake, until a loop has the connection.
+    /// Plaintext that came together with the handshake, until a loop has the connection.
     early: Vec<u8>,
     plain: Vec<u8>,
     /// Bytes of `plain` that are sealed.
@@ -113,13 +113,14 @@ impl Conn {
 
     /// Seals the next part of what waits (CS2), as far as it tells of nothing behind `durable`.
     pub(super) fn seal_some(&mut self, durable: Lsn, pool: &mut Pool) -> Sealed {
-        let Some(mut secure) = self.tls.take() else { return Sealed::Nothing };
+        let idle = self.written() == 0 && !self.owes_records() && !self.owes_farewell();
+        let Some(mut secure) = self.tls.take_if(|_| !idle) else { return Sealed::Nothing };
         let mut gated = false;
         if secure.rest() == 0 && !self.out.is_empty() {
             let free = if self.gates.are_open() { Some(self.out.take()) } else { self.take_free(durable) };
             gated = free.is_none();
-            let used = std::mem::replace(&mut secure.plain, free.unwrap_or_default());
-            (secure.from, _) = (0, pool.put(used));
+            pool.put(secure.take_rest());
+            secure.plain = free.unwrap_or_default();
         }
         let mut sealed = pool.get();
         let to = secure.plain.len().min(secure.from + SEAL);
@@ -132,15 +133,11 @@ impl Conn {
         if self.owes_farewell() {
             self.say_farewell(&mut sealed);
         }
-        match (sealed.is_empty(), gated) {
-            (false, _) => return Sealed::Bytes(sealed),
-            (_, true) => pool.put(sealed),
-            (_, false) => {
-                pool.put(sealed);
-                return Sealed::Nothing;
-            }
+        if !sealed.is_empty() {
+            return Sealed::Bytes(sealed);
         }
-        Sealed::Gated
+        pool.put(sealed);
+        if gated { Sealed::Gated } else { Sealed::Nothing }
     }
 
     fn say_farewell(&mut self, sealed: &mut Vec<u8>) {
