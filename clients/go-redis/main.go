@@ -73,6 +73,37 @@ func table(reply any) map[string]any {
 	return pairs
 }
 
+// caching is a further client that keeps what it reads.
+func caching(r *redis.Client) *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: r.Options().Addr, Protocol: 3, PoolSize: 1, ReadTimeout: time.Minute,
+		ClientSideCacheConfig: &redis.ClientSideCacheConfig{MaxEntries: 1000, DrainInterval: time.Millisecond}})
+}
+
+// gets is the number of GETs that have reached the server.
+func gets(r *redis.Client) int {
+	calls := 0
+	if _, counted, found := strings.Cut(r.Info(ctx, "commandstats").Val(), "cmdstat_get:calls="); found {
+		fmt.Sscanf(counted, "%d", &calls)
+	}
+	return calls
+}
+
+// comesTo waits until a cached key has a value; "" is no key.
+func comesTo(cached *redis.Client, key, value string) error {
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		got, err := cached.Get(ctx, key).Result()
+		if err != nil && err != redis.Nil {
+			return err
+		}
+		if got == value && (err == redis.Nil) == (value == "") {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s stayed %q, want %q", key, got, value)
+		}
+	}
+}
+
 func sorted(words []string) []string {
 	sort.Strings(words)
 	return words
@@ -510,6 +541,78 @@ var tests = []test{
 			want(info["Keyspace"]["db0"], err, "keys=2,expires=0,avg_ttl=0"),
 			refused(r.ConfigSet(ctx, "nosuch", "1").Err(), "nosuch"))
 	}},
+	{"a cached value needs no request (RESP3 only)", func(r *redis.Client) error {
+		cached := caching(r)
+		defer cached.Close()
+		if err := errors.Join(r.Set(ctx, "k", "v", 0).Err(), comesTo(cached, "k", "v")); err != nil {
+			return err
+		}
+		before := gets(r)
+		for range 10 {
+			if got, err := cached.Get(ctx, "k").Result(); got != "v" || err != nil {
+				return fmt.Errorf("%q, %v", got, err)
+			}
+		}
+		err := r.Set(ctx, "unread", 1, 0).Err()
+		got, err2 := cached.Get(ctx, "k").Result()
+		return errors.Join(err, want(got, err2, "v"), want(gets(r), nil, before), want(cached.CSCStats().Hits >= 11, nil, true))
+	}},
+	{"every way to change a key invalidates (RESP3 only)", func(r *redis.Client) error {
+		cached := caching(r)
+		defer cached.Close()
+		changes := []struct {
+			how   string
+			do    func() error
+			after string
+		}{
+			{"SET", func() error { return r.Set(ctx, "k", "from set", 0).Err() }, "from set"},
+			{"DEL", func() error { return r.Del(ctx, "k").Err() }, ""},
+			{"the passing of PX", func() error { return r.Set(ctx, "k", "short", 20*time.Millisecond).Err() }, ""},
+			{"the passing of PEXPIRE", func() error { return r.PExpire(ctx, "k", 20*time.Millisecond).Err() }, ""},
+			{"FLUSHALL", func() error { return r.FlushAll(ctx).Err() }, ""},
+			{"EVAL", func() error {
+				return r.Eval(ctx, "return redis.call('SET', KEYS[1], 'from eval')", []string{"k"}).Err()
+			}, "from eval"},
+			{"MULTI", func() error {
+				_, err := r.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
+					return errors.Join(pipe.Set(ctx, "k", "from exec", 0).Err(), pipe.Get(ctx, "k").Err())
+				})
+				return err
+			}, "from exec"},
+			{"RENAME", func() error {
+				return errors.Join(r.Set(ctx, "l", "from rename", 0).Err(), r.Rename(ctx, "l", "k").Err())
+			}, "from rename"},
+			{"APPEND", func() error { return r.Append(ctx, "k", "er").Err() }, "older"},
+		}
+		for _, change := range changes {
+			err := errors.Join(r.Set(ctx, "k", "old", 0).Err(), comesTo(cached, "k", "old"), change.do(), comesTo(cached, "k", change.after))
+			if err != nil {
+				return fmt.Errorf("%s: %w", change.how, err)
+			}
+		}
+		return nil
+	}},
+	{"a new connection begins with an empty cache (RESP3 only)", func(r *redis.Client) error {
+		cached := caching(r)
+		defer cached.Close()
+		err := errors.Join(r.Set(ctx, "k", "old", 0).Err(), comesTo(cached, "k", "old"))
+		id, err2 := cached.ClientID(ctx).Result()
+		before := gets(r)
+		killed, err3 := r.ClientKillByFilter(ctx, "ID", fmt.Sprint(id)).Result()
+		if err = errors.Join(err, err2, want(killed, err3, int64(1))); err != nil {
+			return err
+		}
+		// The library notices at its next look at the connection.
+		for deadline := time.Now().Add(30 * time.Second); cached.CSCStats().Entries > 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				return fmt.Errorf("the cache of a closed connection was kept")
+			}
+		}
+		err = comesTo(cached, "k", "old")
+		other, err2 := cached.ClientID(ctx).Result()
+		return errors.Join(err, err2, want(gets(r), nil, before+1), want(other != id, nil, true),
+			r.Set(ctx, "k", "new", 0).Err(), comesTo(cached, "k", "new"))
+	}},
 	{"errors", func(r *redis.Client) error {
 		err := r.Set(ctx, "e", "text", 0).Err()
 		return errors.Join(err,
@@ -526,6 +629,9 @@ func main() {
 		commands, _ := r.Command(ctx).Result()
 		for _, t := range tests {
 			if strings.Contains(t.name, "(Evenkeel)") && commands["evenkeel"] == nil {
+				continue
+			}
+			if strings.Contains(t.name, "(RESP3 only)") && protocol < 3 {
 				continue
 			}
 			err := r.FlushAll(ctx).Err()

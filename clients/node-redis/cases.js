@@ -26,6 +26,19 @@ const table = (reply) => Array.isArray(reply)
   ? Object.fromEntries(Array.from({ length: reply.length / 2 }, (_, i) => [reply[2 * i], reply[2 * i + 1]]))
   : reply;
 
+// Waits until another connection has brought a condition about.
+async function soon(condition) {
+  for (const deadline = Date.now() + 30_000; !(await condition());) {
+    assert.ok(Date.now() < deadline, 'it did not come to that');
+    await new Promise((done) => setTimeout(done, 5));
+  }
+}
+
+// The number of GETs that have reached the server.
+const gets = async (redis) => Number(/cmdstat_get:calls=(\d+)/.exec(await redis.info('commandstats'))?.[1] ?? 0);
+
+const caching = () => open(3, { clientSideCache: { maxEntries: 1000 } });
+
 const cases = {
   async strings(redis) {
     assert.equal(await redis.set('s', 'v', { EX: 100, NX: true }), 'OK');
@@ -303,6 +316,78 @@ const cases = {
     assert.match(await redis.info('keyspace'), /^# Keyspace\r\ndb0:keys=2,expires=0,avg_ttl=0/);
   },
 
+  async 'a cached value needs no request (RESP3 only)'(redis) {
+    await redis.set('k', 'v');
+    const cached = await caching();
+    assert.equal(await cached.get('k'), 'v');
+    const before = await gets(redis);
+    for (let i = 0; i < 10; i++) assert.equal(await cached.get('k'), 'v');
+    assert.equal(await gets(redis), before);
+    assert.equal(cached.clientSideCache.stats().hitCount, 10);
+    assert.deepEqual([...(await cached.clientTrackingInfo()).flags], ['on']);
+    await redis.set('unread', '1');
+    assert.equal(await cached.get('k'), 'v');
+    assert.equal(await gets(redis), before);
+    cached.destroy();
+  },
+
+  async 'every way to change a key invalidates (RESP3 only)'(redis) {
+    const changes = {
+      SET: [() => redis.set('k', 'from set'), 'from set'],
+      DEL: [() => redis.del('k'), null],
+      'the passing of PX': [() => redis.set('k', 'short', { PX: 20 }), null],
+      'the passing of PEXPIRE': [() => redis.pExpire('k', 20), null],
+      FLUSHALL: [() => redis.flushAll(), null],
+      EVAL: [() => redis.eval("return redis.call('SET', KEYS[1], 'from eval')", { keys: ['k'] }), 'from eval'],
+      MULTI: [() => redis.multi().set('k', 'from exec').get('k').exec(), 'from exec'],
+      RENAME: [async () => { await redis.set('l', 'from rename'); await redis.rename('l', 'k'); }, 'from rename'],
+      APPEND: [() => redis.append('k', 'er'), 'older'],
+    };
+    const cached = await caching();
+    for (const [how, [change, after]] of Object.entries(changes)) {
+      await redis.set('k', 'old');
+      await soon(async () => (await cached.get('k')) === 'old');
+      await change();
+      await soon(async () => (await cached.get('k')) === after);
+      assert.equal(await redis.get('k'), after, how);
+    }
+    cached.destroy();
+  },
+
+  async 'a cache of many keys follows (RESP3 only)'(redis) {
+    const cached = await caching();
+    const keys = Array.from({ length: 300 }, (_, i) => `k:${i}`);
+    const all = (value) => async () => (await Promise.all(keys.map((key) => cached.get(key)))).every((got) => got === value);
+    for (const turn of ['0', '1', '2']) {
+      await redis.mSet(Object.fromEntries(keys.map((key) => [key, turn])));
+      await redis.hSet('h', 'turn', turn);
+      await soon(all(turn));
+      await soon(async () => (await cached.hGetAll('h')).turn === turn);
+      const before = await gets(redis);
+      assert.ok(await all(turn)());
+      assert.equal(await gets(redis), before);
+    }
+    cached.destroy();
+  },
+
+  async 'a new connection begins with an empty cache (RESP3 only)'(redis) {
+    await redis.set('k', 'old');
+    const cached = await caching();
+    assert.equal(await cached.get('k'), 'old');
+    const before = await gets(redis);
+    const id = await cached.clientId();
+    const again = new Promise((done) => cached.once('ready', done));
+    assert.equal(await redis.clientKill({ filter: 'ID', id }), 1);
+    await again;
+    assert.equal(cached.clientSideCache.size(), 0);
+    assert.equal(await cached.get('k'), 'old');
+    assert.equal(await gets(redis), before + 1);
+    assert.notEqual(await cached.clientId(), id);
+    await redis.set('k', 'new');
+    await soon(async () => (await cached.get('k')) === 'new');
+    cached.destroy();
+  },
+
   async errors(redis) {
     await redis.set('e', 'text');
     await assert.rejects(redis.incr('e'), /ERR value is not an integer or out of range/);
@@ -317,6 +402,7 @@ for (const RESP of [2, 3]) {
   const [evenkeel] = await redis.commandInfo(['evenkeel']);
   for (const [name, run] of Object.entries(cases)) {
     if (name.includes('(Evenkeel)') && !evenkeel) continue;
+    if (name.includes('(RESP3 only)') && RESP < 3) continue;
     try {
       await redis.flushAll();
       await run(redis, RESP);

@@ -7,6 +7,7 @@ import time
 import traceback
 
 import redis
+from redis.cache import CacheConfig
 
 HOST = os.environ.get("EVENKEEL_HOST", "127.0.0.1")
 PORT = int(os.environ.get("EVENKEEL_PORT", "6379"))
@@ -25,6 +26,12 @@ def evenkeel_case(function):
     """A case of commands that Redis does not have."""
     function.evenkeel_only = True
     return case(function)
+
+
+def resp3_case(function):
+    """A case of what needs RESP3, and a server of more than Redis 7.0."""
+    function.resp3_only = True
+    return evenkeel_case(function)
 
 
 def connect(protocol, **options):
@@ -445,6 +452,82 @@ def introspection(r, _):
     assert set(r.info("clients")) < set(info) and r.info("commandstats")["cmdstat_set"]["calls"] >= 3
 
 
+def gets(r):
+    """The number of GETs that have reached the server."""
+    return r.info("commandstats").get("cmdstat_get", {"calls": 0})["calls"]
+
+
+def caching():
+    return connect(3, cache_config=CacheConfig(), single_connection_client=True)
+
+
+@resp3_case
+def a_cached_value_needs_no_request(r, _):
+    r.set("k", "v")
+    with caching() as cached:
+        assert cached.get("k") == "v"
+        before = gets(r)
+        assert [cached.get("k") for _ in range(10)] == ["v"] * 10
+        assert gets(r) == before and cached.get_cache().size == 1
+        assert table(cached.client_trackinginfo())["flags"] == ["on"]
+        r.set("unread", 1)
+        assert cached.get("k") == "v" and gets(r) == before
+
+
+@resp3_case
+def every_way_to_change_a_key_invalidates(r, _):
+    def transaction():
+        with r.pipeline() as pipe:
+            pipe.set("k", "from exec").get("k").execute()
+
+    changes = {
+        "SET": (lambda: r.set("k", "from set"), "from set"),
+        "DEL": (lambda: r.delete("k"), None),
+        "the passing of PX": (lambda: r.set("k", "short", px=20), None),
+        "the passing of PEXPIRE": (lambda: r.pexpire("k", 20), None),
+        "FLUSHALL": (r.flushall, None),
+        "EVAL": (lambda: r.eval("return redis.call('SET', KEYS[1], 'from eval')", 1, "k"), "from eval"),
+        "MULTI": (transaction, "from exec"),
+        "RENAME": (lambda: (r.set("l", "from rename"), r.rename("l", "k")), "from rename"),
+        "APPEND": (lambda: r.append("k", "er"), "older"),
+    }
+    with caching() as cached:
+        for how, (change, after) in changes.items():
+            r.set("k", "old")
+            soon(lambda: cached.get("k") == "old")
+            change()
+            soon(lambda: cached.get("k") == after)
+            assert r.get("k") == after, how
+
+
+@resp3_case
+def a_cache_of_many_keys_and_types_follows(r, _):
+    with caching() as cached:
+        for turn in range(3):
+            r.mset({f"k:{n}": turn for n in range(300)})
+            r.hset("h", mapping={"turn": turn})
+            r.delete("l"), r.rpush("l", turn)
+            soon(lambda: [cached.get(f"k:{n}") for n in range(300)] == [str(turn)] * 300)
+            soon(lambda: cached.hgetall("h") == {"turn": str(turn)} and cached.lrange("l", 0, -1) == [str(turn)])
+            before = gets(r)
+            assert [cached.get(f"k:{n}") for n in range(300)] == [str(turn)] * 300
+            assert gets(r) == before
+
+
+@resp3_case
+def a_new_connection_begins_with_an_empty_cache(r, _):
+    r.set("k", "old")
+    with caching() as cached:
+        assert cached.get("k") == "old"
+        before, own = gets(r), cached.client_id()
+        assert r.client_kill_filter(_id=own) == 1
+        r.set("k", "new")
+        soon(lambda: cached.get("k") == "new")
+        assert gets(r) > before and cached.client_id() != own
+        r.set("k", "newer")
+        soon(lambda: cached.get("k") == "newer")
+
+
 @case
 def errors(r, _):
     r.set("e", "text")
@@ -463,6 +546,8 @@ def main():
         evenkeel = "evenkeel" in client.command_list()
         for function in CASES:
             if getattr(function, "evenkeel_only", False) and not evenkeel:
+                continue
+            if getattr(function, "resp3_only", False) and protocol < 3:
                 continue
             name = f"{function.__name__.replace('_', ' ')} (RESP{protocol})"
             try:

@@ -1,8 +1,11 @@
 //! Keys and databases that a command's words name, known before it runs.
 
-use crate::{Command, Error};
+use crate::options::is;
+use crate::table::{OW_UPDATE, OptionWords, RO_ACCESS, RW_ACCESS_UPDATE, Use};
+use crate::{Command, Error, facts};
 use keyspace::{Keyspace, View};
 use resp::Args;
+use std::ops::Range;
 use stdx::locks::Bits;
 
 /// The shards of a command's keys.
@@ -52,4 +55,42 @@ pub fn target<'w>(databases: usize, command: &Command, args: Args<'w>) -> Option
         _ => return None,
     };
     Some((database(databases, db).ok()?, key))
+}
+
+/// BITFIELD's options.
+const BITFIELD_OPTIONS: OptionWords =
+    OptionWords { from: 2, takes: &[("get", 2), ("set", 3), ("incrby", 3), ("overflow", 1)] };
+
+/// Calls `f` with the index of every key of a call within a range of words, and with its use as the call's
+/// options decide it. False: the keys are unknown (malformed numbers). O(keys in the range).
+pub fn each_use(
+    command: &Command,
+    args: Args<'_>,
+    words: Range<usize>,
+    f: &mut dyn FnMut(usize, Use),
+) -> bool {
+    // An empty key of MIGRATE stands for the keys behind KEYS.
+    let mut others = 0;
+    if command.is(facts::KEYS_BEHIND) && args.get(3).is_some_and(<[u8]>::is_empty) {
+        command.each_key(args, &mut |_, _| others += 1);
+    }
+    command.each_key_within(args, words, &mut |at, uses| {
+        if others < 2 || at != 3 {
+            f(at, settled(command, args, uses));
+        }
+    })
+}
+
+/// The use of a key by a command whose options decide it.
+fn settled(command: &Command, args: Args<'_>, usage: Use) -> Use {
+    // The value that SET stores is no option, whatever its text.
+    let first = if command.is(facts::SETS) { 3 } else { 2 };
+    let has = |words: &[&str]| args.iter().skip(first).any(|arg| words.iter().any(|word| is(arg, word)));
+    match command.name {
+        "set" if has(&["get", "ifeq", "ifne", "ifdeq", "ifdne"]) => RW_ACCESS_UPDATE,
+        "set" => OW_UPDATE,
+        "bitfield" if BITFIELD_OPTIONS.are_only(args, &["get", "overflow"]) => RO_ACCESS,
+        "bitfield" => RW_ACCESS_UPDATE,
+        _ => usage,
+    }
 }

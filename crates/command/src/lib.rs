@@ -12,6 +12,7 @@
 mod bitmap;
 mod connection;
 mod cx;
+pub mod describe;
 pub mod effects;
 mod error;
 pub mod facts;

@@ -257,6 +257,14 @@ pub fn find_sub(container: &'static Command, name: &[u8]) -> Option<&'static Com
     container.subs.iter().find(|sub| sub.sub_name().as_bytes().eq_ignore_ascii_case(name))
 }
 
+/// Finds a command by its full name, `config|get` for subcommands, in any case. Cost: as [`find`] and [`find_sub`].
+pub fn find_full(name: &[u8]) -> Option<&'static Command> {
+    match name.iter().position(|b| *b == b'|') {
+        None => find(name),
+        Some(at) => find_sub(find(&name[..at])?, &name[at + 1..]),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -306,6 +314,13 @@ mod tests {
             assert!(names.find(&[&cased[..], b"\0"].concat()).is_none());
             assert!(names.find(&cased[..name.len() - 1]).is_none_or(|c| c.name != command.name));
         }
+    }
+
+    #[test]
+    fn commands_are_found_by_their_full_names() {
+        assert_eq!(find_full(b"CONFIG|Get").map(|c| c.name), Some("config|get"));
+        assert_eq!(find_full(b"ping").map(|c| c.name), Some("ping"));
+        assert!(find_full(b"config|").is_none() && find_full(b"|").is_none());
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod machine;
 mod rewrite;
 mod rows;
 mod table;
+mod users;
 mod words;
 
 pub use args::{HELP, Invocation, Sources, directives, parse, version};
@@ -34,6 +35,7 @@ pub use handbook::{handbook, sample};
 pub use kind::{Kind, Parsed, notify};
 pub use live::{Access, Live, Number, OutputLimit, Switch, Text};
 pub use load::{LoadError, Mistake, Place};
+pub use rewrite::replace_file;
 pub use rows::RDB_VERSIONS;
 pub use table::{Change, Directive, Effect, find, table};
 
@@ -81,6 +83,9 @@ pub struct Config {
     renames: Vec<(Vec<u8>, Vec<u8>)>,
     /// The `source` lines, and whether they stand in the main file.
     sources: Vec<(source::Spec, bool)>,
+    /// The users of the `user` lines, and the names of those that stand elsewhere than in the main file.
+    users: Vec<acl::User>,
+    foreign_users: Vec<Vec<u8>>,
     file: Option<PathBuf>,
     rewriting: Mutex<()>,
     /// Held while files are read for a change.
@@ -115,7 +120,11 @@ impl Config {
                 draft.values[dir] = usual[dir].clone();
             }
         }
+        let declared = draft.declared();
+        let foreign = declared.iter().filter(|(_, in_file)| !in_file).map(|(user, _)| user.name().to_vec());
         let config = Config {
+            foreign_users: foreign.collect(),
+            users: declared.into_iter().map(|(user, _)| user).collect(),
             live: Live::default(),
             values: RwLock::new(draft.values),
             usual,
@@ -155,6 +164,11 @@ impl Config {
     /// The `source` lines in order.
     pub fn sources(&self) -> impl Iterator<Item = &source::Spec> {
         self.sources.iter().map(|(spec, _)| spec)
+    }
+
+    /// The users of the `user` lines.
+    pub fn users(&self) -> &[acl::User] {
+        &self.users
     }
 
     /// The number of threads that serve connections: as configured, or one per core.
@@ -315,11 +329,12 @@ impl Config {
         Ok(pairs)
     }
 
-    /// `CONFIG REWRITE`: writes the current values and the sources served into the file. The error is the
-    /// whole text of the reply.
+    /// `CONFIG REWRITE`: writes the current values, the sources served and the users into the file. `users`:
+    /// the words of a `user` line for each; None: they are kept elsewhere. The error is the whole text of the
+    /// reply.
     ///
     /// It reads, writes and syncs files: call it where blocking is allowed, not on an event loop.
-    pub fn rewrite(&self, sources: &[source::Spec]) -> Result<(), String> {
+    pub fn rewrite(&self, sources: &[source::Spec], users: Option<Vec<Vec<Vec<u8>>>>) -> Result<(), String> {
         let Some(path) = &self.file else {
             return Err("ERR The server is running without a config file".into());
         };
@@ -332,7 +347,21 @@ impl Config {
         };
         let values = self.values.read().clone();
         let sources = self.own_sources(sources);
-        rewrite::replace_file(path, &rewrite::rewritten(&old, &values, &self.usual, &sources)).map_err(failed)
+        let users = users.map(|users| self.own_users(users));
+        let text = rewrite::rewritten(&old, &values, &self.usual, &sources, users.as_deref());
+        replace_file(path, &text, 0o644).map_err(failed)
+    }
+
+    /// The users that belong into the file: not those of an included file or the command line, and `default` only
+    /// if it is another one than a new server has.
+    fn own_users(&self, users: Vec<Vec<Vec<u8>>>) -> Vec<Vec<Vec<u8>>> {
+        let password = self.live.requirepass.get();
+        let usual = acl::Acl::default();
+        usual.require(&password);
+        let usual = usual.everybody().line();
+        let is_usual = |words: &[Vec<u8>]| [&[b"user".to_vec()], words].concat().join(&b' ') == usual;
+        let own = |words: &Vec<Vec<u8>>| !is_usual(words) && !self.foreign_users.contains(&words[0]);
+        users.into_iter().filter(own).collect()
     }
 
     /// The sources served that belong into the file. Sources of an included file or the command line are left

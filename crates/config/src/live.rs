@@ -120,6 +120,10 @@ pub struct Live {
     pub tls_reload_s: Number,
     pub protected_mode: Switch,
     pub requirepass: Text,
+    pub aclfile: Text,
+    pub acllog_max_len: Number,
+    /// 0 allchannels, 1 resetchannels.
+    pub acl_pubsub_default: Number,
     pub proto_max_bulk_bytes: Number,
     pub query_buffer_bytes: Number,
     /// Limits by class: normal, replica, pubsub.
@@ -201,6 +205,12 @@ pub struct Live {
     pub loglevel: Number,
     pub slowlog_slower_us: Number,
     pub slowlog_max_len: Number,
+    /// -1: large requests are not logged.
+    pub large_request_bytes: Number,
+    pub large_requests_max: Number,
+    /// -1: large replies are not logged.
+    pub large_reply_bytes: Number,
+    pub large_replies_max: Number,
     pub latency_threshold_ms: Number,
     pub latency_tracking: Switch,
     /// 0 auto, 1 always, 2 no.
@@ -210,6 +220,11 @@ pub struct Live {
 }
 
 impl Live {
+    /// Whether a new user may use all channels.
+    pub fn acl_all_channels(&self) -> bool {
+        self.acl_pubsub_default.get() == 0
+    }
+
     pub fn debug_access(&self) -> Access {
         access(self.debug_command.get())
     }

@@ -91,6 +91,7 @@ pub(super) struct Draft {
     pub renames: Vec<(Vec<u8>, Vec<u8>)>,
     /// The `source` lines, and whether they stand in the main file.
     pub sources: Vec<(source::Spec, bool)>,
+    users: Vec<UserLine>,
     /// The names of commands after the renames so far.
     names: Names,
     /// The mistakes. One with a row asks for an unsupported value, and goes when a later line sets the row.
@@ -105,6 +106,7 @@ impl Draft {
             values,
             renames: Vec::new(),
             sources: Vec::new(),
+            users: Vec::new(),
             names: Names::usual(),
             mistakes: Vec::new(),
         }
@@ -171,7 +173,7 @@ impl Draft {
         let done = match name.as_slice() {
             b"include" => self.include(args, place, text, depth),
             b"rename-command" => self.rename(args),
-            b"user" => self.user(args),
+            b"user" => self.user(args, depth == 0 && matches!(place, Place::File { .. })),
             b"source" => self.source(args, depth == 0 && matches!(place, Place::File { .. })),
             b"loadmodule" => Err("modules are not supported".into()),
             _ => self.set(&name, args),
@@ -220,41 +222,32 @@ impl Draft {
         Ok(())
     }
 
-    /// Applies a `user` line. Only the user `default` with all permissions exists, in the form that CONFIG
-    /// REWRITE of Redis writes.
-    fn user(&mut self, args: &[Vec<u8>]) -> Result<(), String> {
-        const EVERYTHING: [&str; 12] = [
-            "on",
-            "nopass",
-            "resetpass",
-            "reset",
-            "~*",
-            "allkeys",
-            "&*",
-            "allchannels",
-            "+@all",
-            "allcommands",
-            "sanitize-payload",
-            "skip-sanitize-payload",
-        ];
+    /// Keeps a `user` line; its rules are applied when all lines are read, as `acl-pubsub-default` may follow.
+    fn user(&mut self, args: &[Vec<u8>], in_file: bool) -> Result<(), String> {
         let [name, rules @ ..] = args else { return Err("wrong number of arguments".into()) };
-        if name != b"default" {
-            return Err("users other than 'default' are not supported yet; use requirepass".into());
+        if !acl::is_name(name) {
+            return Err("Error in user declaration: user names have no spaces and no null characters".into());
         }
-        for rule in rules {
-            match rule.as_slice() {
-                [b'>', password @ ..] => self.set(b"requirepass", &[password.to_vec()])?,
-                [b'#', ..] => return Err("hashed passwords are not supported yet; use requirepass".into()),
-                other if EVERYTHING.iter().any(|e| e.as_bytes() == other.to_ascii_lowercase()) => {}
-                other => {
-                    let other = String::from_utf8_lossy(other);
-                    return Err(format!(
-                        "permissions are not supported yet: the default user may do everything, so '{other}' is refused"
-                    ));
-                }
-            }
+        if self.users.iter().any(|line| line.user.name() == &name[..]) {
+            return Err("Duplicate user found. A user can only be defined once in config files".into());
         }
+        let merged = acl::merged(rules.iter().map(Vec::as_slice)).map_err(|_| {
+            "Error in user declaration: Unmatched parenthesis in selector definition.".to_owned()
+        })?;
+        let user = user_of(name, &merged, false)?;
+        self.users.push(UserLine { user, rules: merged, in_file });
         Ok(())
+    }
+
+    /// The users of the `user` lines, and whether each line stands in the main file.
+    pub fn declared(&self) -> Vec<(acl::User, bool)> {
+        let at = find(b"acl-pubsub-default");
+        let all_channels = at.is_some_and(|at| self.values[at] == b"allchannels");
+        let again = |line: &UserLine| user_of(line.user.name(), &line.rules, all_channels).ok();
+        self.users
+            .iter()
+            .map(|line| (again(line).unwrap_or_else(|| line.user.clone()), line.in_file))
+            .collect()
     }
 
     fn mistake(&mut self, place: &Place, text: &str, reason: String) {
@@ -267,6 +260,23 @@ impl Draft {
             self.mistakes.push((row, Mistake { place: place.clone(), text, reason }));
         }
     }
+}
+
+/// A `user` line.
+pub(super) struct UserLine {
+    user: acl::User,
+    rules: Vec<Vec<u8>>,
+    in_file: bool,
+}
+
+/// A new user with these rules. Errors: the first wrong one, without its words: they may be a password.
+fn user_of(name: &[u8], rules: &[Vec<u8>], all_channels: bool) -> Result<acl::User, String> {
+    let mut user = acl::User::new(name, all_channels);
+    for (at, rule) in rules.iter().enumerate() {
+        user.apply(rule, all_channels)
+            .map_err(|error| format!("Error in user declaration, rule {}: {}", at + 1, error.text()))?;
+    }
+    Ok(user)
 }
 
 /// Parses the words after `source`.

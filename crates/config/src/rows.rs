@@ -510,18 +510,18 @@ const MEASURING: &[Directive] = &[
         .doc("Entries SLOWLOG keeps."),
     int("commandlog-request-larger-than", -1, LONG, "1048576")
         .unit("bytes")
-        .accepted("there is no COMMANDLOG; SLOWLOG says why a command was slow")
-        .doc("Request size from which it is logged."),
+        .live(|l, v| l.large_request_bytes.set(v.int()))
+        .doc("Bytes of a request from which it enters COMMANDLOG; 0 logs all, -1 none."),
     int("commandlog-large-request-max-len", 0, LONG, "128")
-        .accepted("there is no COMMANDLOG; SLOWLOG says why a command was slow")
-        .doc("Large requests to keep."),
+        .live(|l, v| l.large_requests_max.set(v.int()))
+        .doc("Large requests COMMANDLOG keeps."),
     int("commandlog-reply-larger-than", -1, LONG, "1048576")
         .unit("bytes")
-        .accepted("there is no COMMANDLOG; SLOWLOG says why a command was slow")
-        .doc("Reply size from which it is logged."),
+        .live(|l, v| l.large_reply_bytes.set(v.int()))
+        .doc("Bytes of a reply from which it enters COMMANDLOG; 0 logs all, -1 none."),
     int("commandlog-large-reply-max-len", 0, LONG, "128")
-        .accepted("there is no COMMANDLOG; SLOWLOG says why a command was slow")
-        .doc("Large replies to keep."),
+        .live(|l, v| l.large_replies_max.set(v.int()))
+        .doc("Large replies COMMANDLOG keeps."),
     int("latency-monitor-threshold", 0, LONG, "0")
         .unit("ms")
         .live(|l, v| l.latency_threshold_ms.set(v.int()))
@@ -547,13 +547,13 @@ const SECURITY: &[Directive] = &[
         .doc("Password clients must give with AUTH; empty is none."),
     text("aclfile", "")
         .startup()
-        .only(&[""], "users other than 'default' are not supported yet; use requirepass")
+        .live(|l, v| l.aclfile.set(&Kind::Text.shown(v)))
         .doc("File with users and their permissions."),
     int("acllog-max-len", 0, LONG, "128")
-        .accepted("users other than 'default' are not supported yet")
+        .live(|l, v| l.acllog_max_len.set(v.int()))
         .doc("Entries the ACL log keeps."),
     choice("acl-pubsub-default", &["allchannels", "resetchannels"], "resetchannels")
-        .accepted("users other than 'default' are not supported yet")
+        .live(|l, v| l.acl_pubsub_default.set(v.int()))
         .doc("Channels a new user may use."),
     choice("enable-debug-command", ACCESS, "no")
         .startup()

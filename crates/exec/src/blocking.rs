@@ -27,7 +27,7 @@ use std::sync::Arc;
 /// The parts of a loop that the park uses.
 fn means<'a>(server: &'a Server, local: &mut Local) -> Means<'a> {
     let (now_ms, seed) = (local.log.now_ms, local.random());
-    Means { keyspace: &server.keyspace, now_ms, seed, late: Vec::new(), pieces: Vec::new() }
+    Means { keyspace: &server.keyspace, acl: &server.acl, now_ms, seed, late: Vec::new(), pieces: Vec::new() }
 }
 
 /// Tells the changes that the park left for its loop, and continues the rest in slices.
@@ -59,7 +59,7 @@ pub(crate) fn park(
     // From here on writers see the waiter.
     stdx::panics::changes();
     let (client, loop_id, db, gone) = (session.id, local.log.id, session.db, session.cancel.clone());
-    let newcomer = Newcomer { client, loop_id, db, gone };
+    let newcomer = Newcomer { client, loop_id, db, user: session.user.clone(), gone };
     let mut means = means(server, local);
     let timeout_ms = block.timeout_ms;
     let words = block.words.as_deref().map_or_else(|| args.to_owned(), OwnedArgs::clone);

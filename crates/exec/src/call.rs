@@ -13,6 +13,7 @@ use crate::waits::{Away, BIG_NS, Request, SLOW_NS};
 use crate::{Local, Server, Session, bounds, job};
 use command::{Command, Error, Stream};
 pub use command::{Flow, INLINE_STEPS, resolve};
+use observe::lasting;
 use resp::{Args, Reply};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -81,6 +82,7 @@ pub fn recover(server: &Server, local: &mut Local, session: &mut Session, out: &
     local.log.lap();
     (local.incoming, local.key_hash, local.away) = (None, None, false);
     session.rows.give_up();
+    session.asking = None;
     (session.done, session.hushed) = (0, false);
     session.set_flag(flag::BLOCKED, false);
     if let Some(multi) = &mut session.multi {
@@ -172,8 +174,13 @@ fn refuse(act: &mut Act<'_, '_>, command: Option<&'static Command>, error: &Erro
 /// Carries out a gate's decision about a command that does not run now.
 fn stop(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>, stop: Stop) -> Flow {
     match stop {
-        Stop::Queued => crate::transaction::queue(act, command, args),
+        Stop::Queued => {
+            let (live, info) = (&act.server.config.live, &act.session.info);
+            act.server.observe.stats.requested(live, info, command, args);
+            crate::transaction::queue(act, command, args)
+        }
         Stop::Held(until_ms) => Flow::Held(until_ms),
+        Stop::Closed => Flow::Close,
         Stop::Refused(error) => refuse(act, Some(command), &error),
         Stop::Aborted(error) => {
             crate::transaction::leave(act.server, act.local, act.session);
@@ -228,15 +235,31 @@ fn serve(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Fl
         Flow::Parked(_) => {
             away(act.local, act.session, command, args, before);
             act.server.park_gate(act.session, command, args);
+            let (live, info) = (&act.server.config.live, &act.session.info);
+            act.server.observe.stats.requested(live, info, command, args);
             return flow;
         }
         _ => {}
     }
     let reply = &act.out.as_bytes()[mark..];
     act.session.info.last_ns.store(ns, Ordering::Relaxed);
-    let ran = Ran { command, number, ns, args, reply, spent: spent.as_ref() };
+    let (muted, written) = (act.session.is_muted(), reply.len());
+    let whole = !muted && !matches!(flow, Flow::Stream(_));
+    let ran = Ran { command, number, ns, args, reply, whole, spent: spent.as_ref() };
     act.server.observe.stats.called(&act.local.log, &act.server.config.live, &act.session.info, ran);
-    flow
+    match flow {
+        Flow::Stream(stream) if !muted => {
+            let words = || crate::calls::words(command, args);
+            Flow::Stream(lasting::counted(
+                &act.server.observe,
+                &act.session.info,
+                (command, words),
+                written,
+                stream,
+            ))
+        }
+        flow => flow,
+    }
 }
 
 /// Records where a command's time went, if it was held or took long; its client remembers that.

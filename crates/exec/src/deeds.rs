@@ -214,7 +214,7 @@ pub fn advance_deeds(
     let mut stand_in = deeds.stand_in.take();
     let mut session = match (session, &deeds.run.body) {
         (None, Body::Exec(transaction)) => {
-            let new = || Box::new(Session::new(transaction.info().clone(), true));
+            let new = || Box::new(Session::new(transaction.info().clone(), &server.acl, true));
             Some(&mut **stand_in.get_or_insert_with(new))
         }
         (session, _) => session,

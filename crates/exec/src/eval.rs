@@ -7,7 +7,7 @@ use crate::deeds::{Deeds, advance_deeds};
 use crate::mail::Mailbox;
 use crate::piece::Delivery;
 use crate::session::Watch;
-use crate::{Local, Server, Session, drive, rows, tracking};
+use crate::{Local, Server, Session, drive, rows, shortage, tracking};
 use command::{Command, Error};
 use keyspace::{Overlay, Snapshot, View};
 use resp::{Args, Reply};
@@ -45,6 +45,13 @@ impl House for Around {
         let Some(server) = self.server.upgrade() else { return Ok(None) };
         let entry = rows::of_call(&server.rows, db, command, args)?;
         Ok(entry.map(|entry| Box::new(Source(entry)) as Box<dyn Rows>))
+    }
+
+    fn denied(&self, client: u64, user: &acl::User, call: (&Command, Args<'_>), denied: acl::Denied) {
+        let Some(server) = self.server.upgrade() else { return };
+        if let Some(info) = server.observe.clients.get(client) {
+            crate::access::note(&server, &info, user, acl::Context::Lua, call, denied);
+        }
     }
 
     fn will_speak(&self, args: Args<'_>) -> Option<bool> {
@@ -113,9 +120,10 @@ pub(crate) fn start_exec(
         declared: 0,
         db: act.session.db,
         client: act.session.id,
+        user: act.session.user.clone(),
         resp3: act.out.resp3(),
         read_only: false,
-        short: act.server.memory.is_short(act.session),
+        short: shortage::is_short(act),
         now_ms: act.local.log.now_ms,
         used_ms: act.session.uses_at(act.local.log.now_ms),
         random: act.local.random(),

@@ -3,9 +3,9 @@
 
 use crate::actions::Act;
 use crate::chores::{Filling, Removing};
-use crate::http::Http;
 use crate::mail::{Mail, Mailbox};
-use crate::memory::{self, Memory};
+use crate::memory::Memory;
+use crate::pages::Pages;
 use crate::queue::Queue;
 use crate::rows::{
     self, Asker, Dropping, Entry, Fetched, Fill, House, Letter, News, Plan, Stop, TransactionRows,
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct Around {
     pub(crate) keyspace: Arc<Keyspace>,
     pub(crate) memory: Arc<Memory>,
-    pub(crate) http: Arc<Http>,
+    pub(crate) http: Arc<Pages>,
     pub(crate) loops: Arc<[Mailbox]>,
     /// Whether there are sources; scripts ask it. Set before the first is added, cleared after the last is
     /// removed.
@@ -46,7 +46,7 @@ impl House for Around {
 
 /// Measures how full the sources' caches are. Called now and then.
 pub fn cron(server: &Server) {
-    server.rows.note_sizes(|number| memory::fullness(server, number));
+    server.rows.note_sizes(|number| server.memory.fullness(&server.keyspace, number));
 }
 
 /// Takes a letter of crate `rows`.

@@ -7,10 +7,10 @@ use crate::act::Act;
 use crate::durable;
 use crate::fetching;
 use crate::held;
-use crate::memory;
 use crate::memory::Verdict;
 use crate::rows::{self, Plan};
 use crate::session::flag;
+use crate::shortage;
 use crate::waits::What;
 use command::table;
 use command::{Command, Error, facts};
@@ -28,6 +28,8 @@ pub(crate) struct Admitted {
 
 /// The reason why a command does not run now.
 pub(crate) enum Stop {
+    /// The client's user is no more: its connection closes.
+    Closed,
     Refused(Error),
     /// The command is refused, and the client's transaction is discarded.
     Aborted(Error),
@@ -44,7 +46,7 @@ pub(crate) fn admit(
     command: &'static Command,
     args: Args<'_>,
 ) -> Result<Admitted, Stop> {
-    login(act, command)?;
+    access(act, command, args)?;
     mode(act, command)?;
     durable(act, command)?;
     let plan = route(act, command, args)?;
@@ -57,13 +59,13 @@ pub(crate) fn admit(
     Ok(Admitted { plan, is_full, flooded })
 }
 
-/// Login: the client has to authenticate first.
+/// Access: the client has to log in, and its user must be allowed the call.
 #[inline]
-fn login(act: &Act<'_, '_>, command: &Command) -> Result<(), Stop> {
-    if act.session.authenticated || command.has(table::NO_AUTH) || act.session.is_let_in(act.server) {
+fn access(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Result<(), Stop> {
+    if act.session.user.is_free(&act.server.acl) {
         return Ok(());
     }
-    Err(Stop::Refused(Error::new("NOAUTH Authentication required.")))
+    crate::access::check(act, command, args)
 }
 
 /// Subscriber mode: under RESP2 a subscribed client may send a few commands only.
@@ -144,27 +146,27 @@ fn memory(act: &mut Act<'_, '_>, command: &Command) -> Result<(), Stop> {
 #[cold]
 fn ration(act: &mut Act<'_, '_>, command: &Command) -> Result<(), Stop> {
     act.session.short = false;
-    let denied = memory::is_denied(act.session, command);
+    let denied = shortage::is_denied(act.session, command);
     if !denied && !command.may_write() {
         return Ok(());
     }
     let queued = act.session.multi.is_some() && !command.is(facts::RUNS_QUEUE);
-    match memory::admit(act.server, act.local, act.session) {
-        Verdict::Wait if !queued => {
+    match shortage::admit(act.server, act.local, act.session) {
+        Verdict::Wait(_) if !queued => {
             act.session.waits_for_itself(What::Reclaim, act.local.log.clock_ns);
             return Err(held(act, act.local.log.now_ms));
         }
         Verdict::Short => act.session.short = true,
-        Verdict::Run | Verdict::Wait => {}
+        Verdict::Run | Verdict::Wait(_) => {}
     }
     if !act.session.short || !denied {
         return Ok(());
     }
     if command.is(facts::RUNS_QUEUE) {
-        let error = Error::from(format!("EXECABORT Transaction discarded because of: {}", memory::OOM));
+        let error = Error::from(format!("EXECABORT Transaction discarded because of: {}", command::OOM));
         return Err(Stop::Aborted(error));
     }
-    Err(Stop::Refused(Error::new(memory::OOM)))
+    Err(Stop::Refused(Error::new(command::OOM)))
 }
 
 /// MULTI: the command is queued.
@@ -246,7 +248,7 @@ pub(crate) fn tells(command: &Command) -> bool {
 }
 
 /// Stops the command until that time, when it is run again.
-fn held(act: &Act<'_, '_>, until_ms: u64) -> Stop {
+pub(crate) fn held(act: &Act<'_, '_>, until_ms: u64) -> Stop {
     act.session.set_flag(flag::BLOCKED, true);
     Stop::Held(until_ms)
 }

@@ -11,6 +11,7 @@ use crate::queue::Queue;
 use crate::session::ReplyMode;
 use crate::{Flow, Local, Server, Session, drive};
 use command::{Command, Error, Handler, Run};
+use observe::tally::Thresholds;
 use resp::{Args, OwnedArgs, Reply};
 use scripts::Outside;
 use std::sync::Arc;
@@ -76,9 +77,9 @@ pub(crate) fn start_exec(
         return begin_bulk(server, local, session, bulk::of_exec(queue), out);
     }
     let watch = session.take_watch();
-    let slower_us = server.config.live.slowlog_slower_us.get();
+    let thresholds = Thresholds::of(&server.config.live);
     let client = client(local, session, out.resp3());
-    away(server, local, Job::of_exec(client, queue, watch, server.memory.work.clone(), slower_us))
+    away(server, local, Job::of_exec(client, queue, watch, server.memory.work.clone(), thresholds))
 }
 
 /// Runs a command of many words as a bulk. None: it is no such command.

@@ -28,7 +28,7 @@ pub fn cron(server: &Arc<Server>, local: &mut Local) {
         // The allocator asks its arenas one by one, and may wait for a lock whose holder was preempted.
         let (errand, now_ms) = (server.clone(), local.log.now_ms);
         server.observe.clerk.send(move || {
-            let speeds = errand.observe.stats.sample(now_ms, crate::memory::look(&errand, now_ms));
+            let speeds = errand.observe.stats.sample(now_ms, crate::shortage::look(&errand, now_ms));
             errand.observe.measured.note_speeds(speeds);
             errand.observe.measured.sample(now_ms, &errand.observe.crowd);
         });

@@ -16,6 +16,7 @@
 //!   before the same loop runs another command.
 #![forbid(unsafe_code)]
 
+pub mod access;
 mod act;
 mod actions;
 mod aside;
@@ -36,13 +37,13 @@ pub mod http;
 mod inline;
 mod local;
 pub mod mail;
-pub mod memory;
 pub mod parting;
 mod prefetch;
 mod receive;
 pub mod replay;
 mod server;
 pub mod session;
+pub mod shortage;
 mod start;
 mod step;
 mod tell;
@@ -50,12 +51,12 @@ pub mod tracking;
 pub mod transaction;
 pub mod waited;
 
-pub use ::{park, pubsub, rows};
+pub use ::{memory, pages, park, pubsub, rows};
 pub use ::work::{job, lines, pause, piece, queue, reading, snapshots, works};
 pub use call::execute;
 pub use command::{Flow, Held, Stream};
 pub use local::Local;
-pub use observe::{TurnLog, clients, info, latency, slowlog, stats, waits};
+pub use observe::{TurnLog, clients, commandlog, info, latency, stats, waits};
 pub use prefetch::{Hashes, prefetch};
 pub use receive::{After, Sessions, receive};
 pub use replay::Replay;

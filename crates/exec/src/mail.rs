@@ -37,6 +37,10 @@ pub enum Mail {
     Kill {
         client: u64,
     },
+    /// Users changed: this client looks at itself ([`crate::access`] A3).
+    Review {
+        client: u64,
+    },
     /// Parked clients look again: CLIENT PAUSE ended, or something else changed.
     Retry,
     /// A client's inbox of tracking has something, or there is work to do.

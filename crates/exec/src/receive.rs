@@ -72,6 +72,12 @@ pub fn receive(
         Mail::Tracking(Letter::Task(task)) => local.works.push(Box::new(chores::Task(task))),
         Mail::Reads(client, reads, since) => crate::tracking::remember_later(local, client, reads, since),
         Mail::Source(letter) => fetching::receive(server, local, letter),
+        Mail::Review { client } => {
+            if crate::access::review(server, client, sessions.session(client)) {
+                // At once: a message that is opened next is not for it.
+                return After::Unopened(Mail::Kill { client });
+            }
+        }
         Mail::Retry => {
             drive::resume(server, local);
             return After::LookAgain;

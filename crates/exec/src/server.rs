@@ -2,7 +2,7 @@
 
 use crate::act::Actions;
 use crate::mail::{Mail, Mailbox};
-use crate::{http, info, memory, park, pubsub, rows, works};
+use crate::{info, memory, pages, park, pubsub, rows, shortage, works};
 use config::Config;
 use keyspace::Keyspace;
 use observe::Observe;
@@ -13,6 +13,8 @@ use std::sync::{Arc, OnceLock};
 pub struct Server {
     pub keyspace: Arc<Keyspace>,
     pub config: Arc<Config>,
+    /// The users, and what was denied to them.
+    pub acl: Arc<acl::Acl>,
     /// Counters, logs, clients, and the waits of clients for each other.
     pub observe: Arc<Observe>,
     pub pubsub: Arc<pubsub::PubSub>,
@@ -37,7 +39,7 @@ pub struct Server {
     pub(crate) loops: Arc<[Mailbox]>,
     pub(crate) shutdown: AtomicBool,
     /// The paths that HTTP shows, and their keys.
-    pub http: Arc<http::Http>,
+    pub http: Arc<pages::Pages>,
     /// The program around the server, for what only the program can do. Set once, before the first client.
     pub(crate) program: OnceLock<Box<dyn Program>>,
     /// The transport of the loops, for INFO; set once by the code that starts them.
@@ -60,7 +62,7 @@ impl Server {
     pub fn run_in(&self, program: Box<dyn Program>) {
         if self.program.set(program).is_ok() {
             let now_ms = stdx::clock::wall_ms();
-            memory::look(self, now_ms);
+            shortage::look(self, now_ms);
             self.observe.measured.sample(now_ms, &self.observe.crowd);
         }
     }

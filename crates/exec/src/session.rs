@@ -1,5 +1,6 @@
 //! A client's state between its commands. It belongs to the loop that serves the connection.
 
+use crate::memory::Waited;
 use crate::pause::Postponed;
 use crate::queue::Queue;
 use crate::waits::{Away, What};
@@ -34,10 +35,29 @@ pub struct Multi {
     pub reads: Reads,
     /// Some command names keys of sources.
     pub sources: bool,
+    /// The user who was allowed the commands, and whether it was another one for some of them.
+    user: Option<Arc<acl::User>>,
+    users_differ: bool,
     /// The database that the queue's last SELECT chooses.
     pub selected: Option<usize>,
     /// Some command could not be queued: EXEC refuses the whole transaction.
     pub broken: bool,
+}
+
+impl Multi {
+    /// Notes the user who was allowed the next command.
+    #[inline]
+    pub(crate) fn note_user(&mut self, user: &Arc<acl::User>) {
+        match &self.user {
+            Some(known) => self.users_differ |= !Arc::ptr_eq(known, user),
+            None => self.user = Some(user.clone()),
+        }
+    }
+
+    /// Whether this user, as it is now, was allowed all commands.
+    pub(crate) fn is_of(&self, user: &Arc<acl::User>) -> bool {
+        !self.users_differ && self.user.as_ref().is_none_or(|known| Arc::ptr_eq(known, user))
+    }
 }
 
 /// Watched rows of a client whose EXEC runs elsewhere.
@@ -61,6 +81,12 @@ pub struct Session {
     pub resp3: bool,
     /// The client gave the password, or none was required when it connected; see [`Session::is_let_in`].
     pub authenticated: bool,
+    /// The user that the client acts as.
+    pub user: acl::Identity,
+    /// A check of rights that goes on.
+    pub(crate) asking: Option<Box<acl::Asking>>,
+    /// HTTP: the token of the last request, and the generation of users in which it was right.
+    pub(crate) token: Option<(Vec<u8>, u64)>,
     pub reply_mode: ReplyMode,
     /// Confirmations of subscriptions, written while replies are left out (CLIENT REPLY). They are sent all
     /// the same.
@@ -106,8 +132,8 @@ pub struct Session {
     pub(crate) postponed: Option<Postponed>,
     /// The command waits for evictions: since when (milliseconds since 1970), and how many keys had been
     /// evicted by then.
-    pub(crate) short_since: Cell<Option<(u64, u64)>>,
-    /// When the command began, memory was short and nothing could be evicted; see `Memory::is_short`.
+    pub(crate) short_since: Cell<Option<Waited>>,
+    /// When the command began, memory was short and nothing could be evicted; see `shortage::is_short`.
     pub(crate) short: bool,
     /// Rows of sources that the command waits for, or was given.
     pub rows: crate::rows::Pending,
@@ -139,13 +165,16 @@ impl Session {
         watch
     }
 
-    pub fn new(info: Arc<ClientInfo>, authenticated: bool) -> Session {
+    pub fn new(info: Arc<ClientInfo>, acl: &acl::Acl, authenticated: bool) -> Session {
         Session {
             id: info.id,
             info,
             db: 0,
             resp3: false,
             authenticated,
+            user: acl::Identity::guest(acl),
+            asking: None,
+            token: None,
             reply_mode: ReplyMode::On,
             told: Vec::new(),
             multi: None,
@@ -175,11 +204,11 @@ impl Session {
         }
     }
 
-    /// Whether the client may use commands. Without authentication it may exactly while no password is
-    /// required.
+    /// Whether the client may use commands. Without authentication it may exactly while `default` needs no
+    /// password.
     #[inline]
     pub fn is_let_in(&self, server: &crate::Server) -> bool {
-        self.authenticated || server.config.live.requirepass.is_empty()
+        self.authenticated || server.acl.is_open()
     }
 
     pub fn is_local(&self) -> bool {

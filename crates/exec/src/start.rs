@@ -2,7 +2,7 @@
 
 use crate::mail::{Mail, Mailbox};
 use crate::pubsub::tracking::Letter;
-use crate::{Server, actions, eval, fetching, http, info, memory, piece, pubsub, rows, waits, works};
+use crate::{Server, actions, eval, fetching, info, memory, pages, piece, pubsub, rows, waits, works};
 use command::registry::{self, Names};
 use config::Config;
 use keyspace::Keyspace;
@@ -66,9 +66,10 @@ fn tracking_post(observe: Arc<Observe>, mailboxes: Arc<[Mailbox]>) -> pubsub::tr
 
 impl Server {
     /// Starts workers and reclaimer. The loops are `net`'s, one per mailbox. Errors: a thread cannot be
-    /// started.
+    /// started; users are configured wrongly.
     pub fn start(config: Arc<Config>, loops: usize) -> std::io::Result<Arc<Server>> {
         rename_commands(&config)?;
+        let acl = config.start_users().map_err(std::io::Error::other)?;
         let keyspace =
             Keyspace::with_hidden(config.live.databases.size(), rows::MAX * rows::DATABASES, rows::DATABASES);
         let mailboxes: Arc<[Mailbox]> = (0..loops).map(|_| Mailbox::new()).collect::<Result<_, _>>()?;
@@ -88,7 +89,7 @@ impl Server {
         let post: piece::Post = Arc::new(move |to, letter| boxes[to].send(letter.into()));
         let turns = stdx::turns::Turns::new(cores);
         let random = |salt| stdx::hash::hash_u64(stdx::clock::wall_ns() ^ salt);
-        let (memory, http) = (Arc::new(memory::Memory::new(rows::MAX)), Arc::<http::Http>::default());
+        let (memory, http) = (Arc::new(memory::Memory::new(rows::MAX)), Arc::<pages::Pages>::default());
         let work = works::Work::start(keyspace.clone(), turns, observe.clone(), memory.work.clone(), post);
         let any_rows = Arc::<AtomicBool>::default();
         let around = fetching::Around {
@@ -102,6 +103,7 @@ impl Server {
         let server = Arc::new_cyclic(|server| Server {
             keyspace,
             config,
+            acl: acl.clone(),
             observe,
             park: Arc::default(),
             memory,
@@ -109,7 +111,7 @@ impl Server {
             memory_bytes: info::machine_bytes(),
             scripts: {
                 let around = eval::Around { server: server.clone(), loops: mailboxes.clone() };
-                Scripts::new(work.clone(), pubsub.clone(), any_rows, Box::new(around))
+                Scripts::new(work.clone(), pubsub.clone(), any_rows, acl, Box::new(around))
             },
             pubsub,
             tracking,

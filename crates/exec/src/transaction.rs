@@ -44,6 +44,7 @@ pub(crate) fn queue(act: &mut Act<'_, '_>, command: &'static Command, args: Args
     if session.tracking.is_some() {
         multi.reads.note(command, args);
     }
+    multi.note_user(session.user.user());
     multi.queue.push(command, args, local.incoming.clone());
     if multi.queue.bytes() > limit {
         // The queue is bounded like the query buffer. A longer transaction cannot run.
@@ -170,6 +171,10 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     if multi.broken {
         leave(act.server, act.local, act.session);
         return Err(Error::new("EXECABORT Transaction discarded because of previous errors."));
+    }
+    if let Err(error) = crate::access::check_queued(act.server, act.session, &multi) {
+        leave(act.server, act.local, act.session);
+        return Err(error);
     }
     if multi.sources && is_long_for_rows(&multi.queue) {
         leave(act.server, act.local, act.session);
@@ -303,7 +308,7 @@ fn run_commands(act: &mut Act<'_, '_>, multi: &Multi, changes_rows: bool, view: 
             live,
             &act.session.info,
             (command, args),
-            now_ns - began_ns,
+            (now_ns - began_ns, act.out.len() - mark),
         );
         began_ns = now_ns;
     }

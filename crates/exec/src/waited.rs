@@ -2,6 +2,8 @@
 //! may do next.
 
 use crate::{Local, Server, Session};
+use command::Stream;
+use observe::lasting;
 use observe::waits::{self, HeldUp, Request, Spent};
 
 /// Adds to `request` what the command waited for before it ran.
@@ -16,16 +18,16 @@ pub fn end_waits(server: &Server, local: &mut Local, session: &mut Session, requ
     local.log.end_waits(&server.observe, &session.info, held, request);
 }
 
-/// Accounts for a reply that came by mail. `spent`: the time of a job or script. `failed`: the error that it
-/// answers.
+/// Accounts for a reply that came by mail, and gives its stream back. `spent`: the time of a job or script.
 pub fn ended(
     server: &Server,
     local: &mut Local,
     session: &mut Session,
     spent: Option<Box<Spent>>,
-    failed: Option<&[u8]>,
-) {
-    let Some(away) = session.away.take() else { return };
+    bytes: &[u8],
+    stream: Option<Box<dyn Stream>>,
+) -> Option<Box<dyn Stream>> {
+    let Some(away) = session.away.take() else { return stream };
     let flooded = server.pubsub.flood.full();
     if flooded > 0 {
         // The number of messages that came of it is not counted.
@@ -41,7 +43,18 @@ pub fn ended(
         // reclaimer.
         session.littered = stdx::reclaim::fullness();
     }
-    waits::ended(&server.observe, &mut local.log, &session.info, *away, spent, failed);
+    let (observe, info) = (&server.observe, &session.info);
+    let words = || away.words.clone();
+    let stream = match stream {
+        _ if session.is_muted() => stream,
+        Some(stream) => Some(lasting::counted(observe, info, (away.command, words), bytes.len(), stream)),
+        None => {
+            observe.stats.replied(&server.config.live, info, away.command, bytes.len(), words);
+            None
+        }
+    };
+    waits::ended(observe, &mut local.log, info, *away, spent, bytes.strip_prefix(b"-"));
+    stream
 }
 
 /// Notes that a blocked command's job found nothing: the command goes on waiting.

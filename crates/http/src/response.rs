@@ -297,6 +297,7 @@ pub fn problem(status: u16, framing: Framing, date: &[u8; DATE], detail: &str, o
 pub fn failure(error: &[u8]) -> (u16, std::borrow::Cow<'_, str>) {
     let code = error.split(|byte| *byte == b' ').next().unwrap_or_default();
     let status = match code {
+        b"NOPERM" => 403,
         b"SOURCESLOW" => 504,
         b"SOURCEDOWN" | b"SOURCEBUSY" | b"LOADING" | b"OOM" | b"BUSY" | b"MASTERDOWN" => 503,
         _ => 500,

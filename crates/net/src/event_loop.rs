@@ -982,8 +982,8 @@ impl EventLoop {
     ) {
         let Some(&slot) = self.by_id.get(&client) else { return };
         let Some(conn) = self.conns[slot].as_mut() else { return };
-        let failed = bytes.strip_prefix(b"-");
-        exec::waited::ended(&self.server, &mut self.local, &mut conn.session, spent, failed);
+        let stream =
+            exec::waited::ended(&self.server, &mut self.local, &mut conn.session, spent, &bytes, stream);
         let gate = self.server.gate_of_mail(&mut conn.session);
         conn.resume(bytes, stream, gate);
         self.mark_dirty(slot);
@@ -996,11 +996,12 @@ impl EventLoop {
     /// Sends what can be sent before the process ends.
     fn say_goodbye<T: Transport>(&mut self, io: &mut T) {
         for slot in 0..self.conns.len() {
-            if let Some(conn) = self.conns[slot].as_mut() {
-                let durable = self.server.durable();
-                // With TLS, the peer is told that this is the end.
-                conn.session.closing |= conn.is_secure();
-                let _ = conn.flush(io, slot, (&self.local, durable), &mut self.pool);
+            let Some(conn) = self.conns[slot].as_mut() else { continue };
+            let durable = self.server.durable();
+            // With TLS, the peer is told that this is the end, also one that waits for something.
+            conn.session.closing |= conn.is_secure();
+            if let Ok(Flushed::All) = conn.flush(io, slot, (&self.local, durable), &mut self.pool) {
+                conn.say_last(io, slot);
             }
         }
         io.wait(Duration::ZERO, &mut Vec::new(), &mut self.pool);

@@ -1,14 +1,14 @@
-//! Records every command that ran or was refused: counters, run times, SLOWLOG, LATENCY.
+//! Records every command that ran or was refused: counters, run times, COMMANDLOG, LATENCY.
 //!
 //! Counters belong to the loop that ran the command ([`stats`](crate::stats)). The logs are shared, and
-//! touched only when something was slow.
+//! touched only when something was slow or large.
 
 use crate::TurnLog;
 use crate::client::ClientInfo;
+use crate::commandlog::{self, Entry, LogKind, Logs};
 use crate::latency::Events;
-use crate::slowlog::{self, Entry, Slowlog};
 use crate::stats::{Counter, Rates, Recorder, Registry, Speeds};
-use crate::tally::Slow;
+use crate::tally::Noted;
 use crate::waits::Request;
 use command::places;
 use command::table::{self, Command};
@@ -23,7 +23,7 @@ pub struct Calls {
     /// Commands held back because their client had removed more than may wait to be freed.
     pub reclaim_delays: AtomicU64,
     pub registry: Arc<Registry>,
-    pub slowlog: Slowlog,
+    pub logs: Logs,
     pub events: Events,
     rates: Mutex<Rates>,
     /// The most memory ever in use, and the memory in use at the start, in bytes.
@@ -40,6 +40,8 @@ pub struct Ran<'a> {
     pub args: Args<'a>,
     /// The part of the reply that was written at once.
     pub reply: &'a [u8],
+    /// The client gets this reply, and no stream follows it.
+    pub whole: bool,
     /// Where the time went, if the command was long.
     pub spent: Option<&'a Request>,
 }
@@ -61,7 +63,7 @@ pub struct Finished<'a> {
 
 /// The words of a command as logs show them: shortened, and without passwords.
 pub fn words(command: &Command, args: Args<'_>) -> Vec<Vec<u8>> {
-    slowlog::shortened(args, |at| is_secret(command, args, at))
+    commandlog::shortened(args, |at| is_secret(command, args, at))
 }
 
 impl Calls {
@@ -69,7 +71,7 @@ impl Calls {
         Calls {
             reclaim_delays: AtomicU64::new(0),
             registry: Registry::new(places::all().len()),
-            slowlog: Slowlog::default(),
+            logs: Logs::default(),
             events: Events::default(),
             rates: Mutex::default(),
             peak_bytes: AtomicU64::new(0),
@@ -98,6 +100,60 @@ impl Calls {
             self.log_slow(log, live, info, &ran, waited_ns, late_ns);
         }
         self.add_event(log, live, ran.command, ran.ns);
+        self.requested(live, info, ran.command, ran.args);
+        if ran.whole {
+            self.replied(live, info, ran.command, ran.reply.len(), || words(ran.command, ran.args));
+        }
+    }
+
+    /// Logs a request if it is large. O(1), or O(words) for one that was not sent in the protocol's form.
+    #[inline]
+    pub fn requested(&self, live: &Live, info: &ClientInfo, command: &'static Command, args: Args<'_>) {
+        let from = live.large_request_bytes.get();
+        if from >= 0 && args.wire_bytes_max() >= from as usize && !command.has(table::SKIP_SLOWLOG) {
+            let bytes = args.wire_bytes();
+            if bytes >= from as usize {
+                let max = live.large_requests_max.size();
+                self.add_large(info, (LogKind::LargeRequest, max), bytes, words(command, args));
+            }
+        }
+    }
+
+    /// Logs a reply if it is large. `words`: its command's, as the log shows them. O(1)
+    #[inline]
+    pub fn replied(
+        &self,
+        live: &Live,
+        info: &ClientInfo,
+        command: &'static Command,
+        bytes: usize,
+        words: impl FnOnce() -> Vec<Vec<u8>>,
+    ) {
+        let from = live.large_reply_bytes.get();
+        if from >= 0 && bytes >= from as usize && !command.has(table::SKIP_SLOWLOG) {
+            self.add_large(info, (LogKind::LargeReply, live.large_replies_max.size()), bytes, words());
+        }
+    }
+
+    #[cold]
+    fn add_large(
+        &self,
+        info: &ClientInfo,
+        (kind, max_len): (LogKind, usize),
+        bytes: usize,
+        args: Vec<Vec<u8>>,
+    ) {
+        let entry = Entry {
+            id: 0,
+            unix_s: stdx::clock::wall_ms() / 1000,
+            amount: bytes as u64,
+            args,
+            client_address: info.address.clone(),
+            client_name: info.text.lock().name.clone(),
+            cause: String::new(),
+            culprit: None,
+        };
+        self.logs.of(kind).add(entry, max_len);
     }
 
     /// Records a command that ran away from its loop and is done.
@@ -154,8 +210,8 @@ impl Calls {
         self.add_slow(log, live, info, ran.ns + waited_ns, words, request);
     }
 
-    /// Logs a transaction's command that ran on its loop, if it was slow. SLOWLOG shows such commands, not
-    /// EXEC.
+    /// Logs a transaction's command that ran on its loop, if it was slow or its reply of so many bytes is large.
+    /// The logs show such commands, not EXEC.
     #[inline]
     pub fn queued(
         &self,
@@ -163,8 +219,9 @@ impl Calls {
         live: &Live,
         info: &ClientInfo,
         (command, args): (&'static Command, Args<'_>),
-        ns: u64,
+        (ns, reply_bytes): (u64, usize),
     ) {
+        self.replied(live, info, command, reply_bytes, || words(command, args));
         let slower_us = live.slowlog_slower_us.get();
         if slower_us >= 0 && ns / 1000 >= slower_us as u64 && !command.has(table::SKIP_SLOWLOG) {
             let request = Request { inline_ns: ns, ..Request::default() };
@@ -172,11 +229,17 @@ impl Calls {
         }
     }
 
-    /// Logs a slow command of a transaction that ran away from its loop.
+    /// Logs a noted command of a transaction that ran away from its loop.
     #[cold]
-    pub fn queued_elsewhere(&self, log: &TurnLog, live: &Live, info: &ClientInfo, slow: Slow) {
-        let request = Request { thread_ns: slow.ns, ..Request::default() };
-        self.add_slow(log, live, info, slow.ns, slow.words, &request);
+    pub fn queued_elsewhere(&self, log: &TurnLog, live: &Live, info: &ClientInfo, noted: Noted) {
+        if let Some(bytes) = noted.reply_bytes {
+            let max = live.large_replies_max.size();
+            self.add_large(info, (LogKind::LargeReply, max), bytes, noted.words.clone());
+        }
+        if let Some(ns) = noted.slow_ns {
+            let request = Request { thread_ns: ns, ..Request::default() };
+            self.add_slow(log, live, info, ns, noted.words, &request);
+        }
     }
 
     /// Logs a reply that waited `ns` for the log. Its words are gone by then, so the entry has only the
@@ -204,14 +267,14 @@ impl Calls {
         let entry = Entry {
             id: 0,
             unix_s: log.now_ms / 1000,
-            us: ns / 1000,
+            amount: ns / 1000,
             args,
             client_address: info.address.clone(),
             client_name,
             cause: request.sentence(),
             culprit: request.behind.clone(),
         };
-        self.slowlog.add(entry, live.slowlog_max_len.size());
+        self.logs.slow.add(entry, live.slowlog_max_len.size());
     }
 
     /// Counts a command that was refused before it ran, and its error.
@@ -258,6 +321,7 @@ pub fn is_secret(command: &Command, args: Args<'_>, at: usize) -> bool {
     };
     match command.name {
         "auth" => at > 0,
+        "acl|setuser" => at > 1,
         "hello" => follows("auth", 1) || follows("auth", 2),
         "migrate" => at > 6 && (follows("auth", 1) || follows("auth2", 1) || follows("auth2", 2)),
         "evenkeel|source" => at == 5 && command::options::is(args.at(2), "add"),
@@ -280,6 +344,7 @@ mod tests {
             (0..words.len()).filter(|at| is_secret(command, args.args(), *at)).collect()
         };
         assert_eq!(secret("auth", &["auth", "u", "p"]), [1, 2]);
+        assert_eq!(secret("acl|setuser", &["acl", "setuser", "u", ">p", "on"]), [2, 3, 4]);
         assert_eq!(secret("hello", &["hello", "3", "AUTH", "u", "p", "SETNAME", "n"]), [3, 4]);
         let words = ["migrate", "host", "1", "auth", "0", "9", "copy", "auth", "p", "auth2", "u", "p"];
         assert_eq!(secret("migrate", &words), [8, 10, 11]);

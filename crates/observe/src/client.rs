@@ -94,7 +94,7 @@ impl ClientInfo {
             net_in: AtomicU64::new(0),
             net_out: AtomicU64::new(0),
             killed: AtomicBool::new(false),
-            text: Mutex::new(ClientText { user: "default".into(), ..ClientText::default() }),
+            text: Mutex::new(ClientText { user: b"default".to_vec(), ..ClientText::default() }),
             last_ns: AtomicU64::new(0),
             history: Mutex::default(),
         }
@@ -123,7 +123,7 @@ pub struct ClientText {
     pub name: Vec<u8>,
     pub lib_name: Vec<u8>,
     pub lib_ver: Vec<u8>,
-    pub user: String,
+    pub user: Vec<u8>,
 }
 
 /// Bits of [`ClientInfo::flags`].

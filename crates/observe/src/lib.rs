@@ -3,22 +3,24 @@
 //! ```text
 //! loop: TurnLog ── commands, turns, late clients ──► Observe ◄── clerk: memory, processors, rates
 //!                                                     │
-//!                    INFO, LATENCY, SLOWLOG, CLIENT LIST, EVENKEEL WAITS, metrics
+//!                    INFO, LATENCY, COMMANDLOG, CLIENT LIST, EVENKEEL WAITS, metrics
 //! ```
 //!
 //! Nothing here changes what a command does. A loop writes its own counters ([`stats`]). The logs are shared,
-//! and touched only when something was slow.
+//! and touched only when something was slow or large.
 #![forbid(unsafe_code)]
 
 pub mod calls;
 pub mod clerk;
 pub mod client;
 pub mod clients;
+pub mod commandlog;
 pub mod crowd;
 pub mod info;
+pub mod lasting;
 pub mod latency;
 pub mod measured;
-pub mod slowlog;
+pub mod metrics;
 pub mod stats;
 pub mod tally;
 pub mod turn_log;

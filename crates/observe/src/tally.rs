@@ -4,21 +4,22 @@
 //! once (scripts C1). Until then, the commands of a short run stand in a list, and those of a long run in
 //! sums.
 //!
-//! Slow commands of a transaction are noted for the slow log one by one, as in Redis. Those of a script are
-//! part of their script.
+//! Commands of a transaction that are slow or have a large reply are noted for the logs one by one, as in
+//! Redis. Those of a script are part of their script.
 //!
 //! Cost: two readings of a tick counter and a few stores per command. The counters cost O(commands listed),
 //! or O(3072) for each command that has a sum.
 
 use crate::stats::{ERROR_KINDS_MAX, Recorder, Times, error_name};
 use command::Command;
+use config::Live;
 use resp::Args;
 
 /// Commands listed before they are summed up.
 const LISTED_MAX: usize = 256;
 
-/// Slow commands noted per transaction: as many as the slow log keeps by default.
-const SLOW_MAX: usize = 128;
+/// Commands noted per transaction: as many as a log keeps by default.
+const NOTED_MAX: usize = 128;
 
 /// The commands of one script or transaction, not yet in the counters.
 #[derive(Default)]
@@ -27,15 +28,32 @@ pub struct Tally {
     sums: Vec<Sum>,
     /// Errors the commands answered, by name.
     errors: Vec<(Box<str>, u64)>,
-    /// Run time in microseconds from which a transaction's command is slow. None: no command is.
-    slower_us: Option<u64>,
-    slow: Vec<Slow>,
+    thresholds: Thresholds,
+    noted: Vec<Noted>,
 }
 
-/// One slow command of a transaction, as the slow log shows it.
-pub struct Slow {
+/// The amounts from which a transaction's command is noted. None: no command is.
+#[derive(Clone, Copy, Default)]
+pub struct Thresholds {
+    slower_us: Option<u64>,
+    reply_bytes: Option<u64>,
+}
+
+impl Thresholds {
+    pub fn of(live: &Live) -> Thresholds {
+        let amount = |number: i64| u64::try_from(number).ok();
+        let (slower_us, reply_bytes) = (live.slowlog_slower_us.get(), live.large_reply_bytes.get());
+        Thresholds { slower_us: amount(slower_us), reply_bytes: amount(reply_bytes) }
+    }
+}
+
+/// One command of a transaction that the logs show.
+pub struct Noted {
     pub words: Vec<Vec<u8>>,
-    pub ns: u64,
+    /// Its run time, if that was long.
+    pub slow_ns: Option<u64>,
+    /// Its reply's length, if that is large.
+    pub reply_bytes: Option<usize>,
 }
 
 /// One run of a command, which is given by its number in the table.
@@ -62,23 +80,27 @@ impl Tally {
         }
     }
 
-    /// Sets the run time from which commands are slow, in the form of `slowlog-log-slower-than`.
-    pub fn notes_from(&mut self, slower_us: i64) {
-        self.slower_us = u64::try_from(slower_us).ok();
+    /// Sets the amounts from which commands are noted.
+    pub fn notes_from(&mut self, thresholds: Thresholds) {
+        self.thresholds = thresholds;
     }
 
-    /// Notes a transaction's command if it was slow.
+    /// Notes a transaction's command if it was slow or its reply is large.
     #[inline]
-    pub fn queued(&mut self, command: &'static Command, args: Args<'_>, ns: u64) {
-        let slow = self.slower_us.is_some_and(|from_us| ns / 1000 >= from_us) && self.slow.len() < SLOW_MAX;
-        if slow && !command.has(command::table::SKIP_SLOWLOG) {
-            self.slow.push(Slow { words: crate::calls::words(command, args), ns });
+    pub fn queued(&mut self, command: &'static Command, args: Args<'_>, ns: u64, reply_bytes: usize) {
+        let slow = self.thresholds.slower_us.is_some_and(|from_us| ns / 1000 >= from_us);
+        let large = self.thresholds.reply_bytes.is_some_and(|from| reply_bytes as u64 >= from);
+        let is_noted = (slow || large) && self.noted.len() < NOTED_MAX;
+        if is_noted && !command.has(command::table::SKIP_SLOWLOG) {
+            let words = crate::calls::words(command, args);
+            let (slow_ns, reply_bytes) = (slow.then_some(ns), large.then_some(reply_bytes));
+            self.noted.push(Noted { words, slow_ns, reply_bytes });
         }
     }
 
-    /// Takes the noted slow commands, in the order in which they ran.
-    pub fn take_slow(&mut self) -> Vec<Slow> {
-        std::mem::take(&mut self.slow)
+    /// Takes the noted commands, in the order in which they ran.
+    pub fn take_noted(&mut self) -> Vec<Noted> {
+        std::mem::take(&mut self.noted)
     }
 
     fn sum_up(&mut self) {
@@ -122,10 +144,10 @@ impl Tally {
         self.listed.clear();
         self.sums.clear();
         self.errors.clear();
-        self.slow.clear();
+        self.noted.clear();
     }
 
-    /// Moves everything but slow commands into the counters. `timed`: into the histograms, too.
+    /// Moves everything but noted commands into the counters. `timed`: into the histograms, too.
     pub fn tell(&mut self, recorder: &Recorder, timed: bool) {
         for ran in self.listed.drain(..) {
             recorder.within(ran.command, ran.ns, ran.failed, timed);

@@ -61,13 +61,13 @@ impl TurnLog {
         self.clock_ns
     }
 
-    /// Counts the commands that ran within a script or transaction of `client`, and logs the slow ones.
+    /// Counts the commands that ran within a script or transaction of `client`, and logs the noted ones.
     pub fn count_within(&self, observe: &Observe, tally: &mut Tally, client: u64) {
-        let (slow, live) = (tally.take_slow(), &observe.config.live);
-        if !slow.is_empty()
+        let (noted, live) = (tally.take_noted(), &observe.config.live);
+        if !noted.is_empty()
             && let Some(info) = observe.clients.get(client)
         {
-            slow.into_iter().for_each(|one| observe.stats.queued_elsewhere(self, live, &info, one));
+            noted.into_iter().for_each(|one| observe.stats.queued_elsewhere(self, live, &info, one));
         }
         tally.tell(&self.recorder, live.latency_tracking.get());
     }

@@ -26,6 +26,7 @@
 //!   (`registering.rs`).
 //! - P10: nothing here tells others of what was done. The caller tells the changes it is given, and delivers
 //!   the replies then.
+//! - P11: a waiter whose user may not run its command any more is answered so, and touches no key.
 //!
 //! Cost: parking and leaving O(keys · log waiters), of at most [`KEYS_MAX`] keys; serving O(log waiters) for
 //! each served.
@@ -42,7 +43,7 @@ pub use serving::{Served, Serving};
 
 use claim::Claim;
 use command::table::RW_INSERT;
-use command::{Block, Command, Stream};
+use command::{Block, Command, Error, Stream};
 use keyspace::{Changes, Keyspace, Ready};
 use parking_lot::Mutex;
 use resp::{OwnedArgs, Reply};
@@ -68,6 +69,8 @@ pub struct Waiter {
     pub db: usize,
     pub resp3: bool,
     pub block: Block,
+    /// The user it was when it began to wait. None: it waits for no keys.
+    user: Option<acl::Identity>,
     /// The reply when its time is up, if not a null.
     answer: Option<Vec<u8>>,
     keys: Vec<KeyId>,
@@ -94,6 +97,23 @@ impl Waiter {
             out.null()
         }
         out.into_bytes()
+    }
+}
+
+impl Waiter {
+    /// Why the client may not be served: its user may not run the command any more (P11). O(words · patterns),
+    /// if it is no user of all rights.
+    fn refusal(&self, acl: &acl::Acl) -> Option<Error> {
+        let user = self.user.as_ref()?;
+        if user.is_free(acl) {
+            return None;
+        }
+        let mut user = user.clone();
+        let denied = match user.refresh(acl, true) {
+            true => user.user().may(self.command, self.args.args()).err()?,
+            false => acl::Denied::Command,
+        };
+        Some(denied.error(user.user(), self.command))
     }
 }
 
@@ -195,6 +215,7 @@ pub struct Newcomer {
     pub client: u64,
     pub loop_id: usize,
     pub db: usize,
+    pub user: acl::Identity,
     /// Set when the client has left.
     pub gone: Arc<AtomicBool>,
 }
@@ -202,6 +223,7 @@ pub struct Newcomer {
 /// The parts of a loop that the park uses, and what it leaves behind for the loop.
 pub struct Means<'a> {
     pub keyspace: &'a Keyspace,
+    pub acl: &'a acl::Acl,
     /// Milliseconds since 1970.
     pub now_ms: u64,
     /// Random numbers of commands come from it.
@@ -273,7 +295,7 @@ impl Park {
         out: &mut Reply,
     ) -> Parked {
         let keys = keys_of(command, &args, newcomer.db);
-        let Newcomer { client, loop_id, db, gone } = newcomer;
+        let Newcomer { client, loop_id, db, user, gone } = newcomer;
         let kind = WaitKind::of(command);
         let waiter = {
             let mut tables = self.tables.lock();
@@ -286,6 +308,7 @@ impl Park {
                 db,
                 resp3: out.resp3(),
                 block,
+                user: Some(user),
                 answer: None,
                 keys,
                 kind,
@@ -321,6 +344,7 @@ impl Park {
             db: 0,
             resp3: answer.resp3(),
             block: Block { timeout_ms, null_array: false, words: None },
+            user: None,
             answer: Some(answer.into_bytes()),
             keys: Vec::new(),
             kind: WaitKind::List,

@@ -198,6 +198,11 @@ pub(super) fn hold(means: &mut Means<'_>, waiter: &Waiter, filled: &KeyId, out: 
 /// the right type does, even if the command then finds another of its keys to be wrong.
 fn attempt(means: &mut Means<'_>, waiter: &Waiter, (db, key): &KeyId, out: &mut Reply) -> Option<Found> {
     let (Run::Write(handler) | Run::Read(handler)) = waiter.command.run else { return None };
+    if let Some(error) = waiter.refusal(means.acl) {
+        // P11: it is told so without a look at its keys.
+        out.error(&error.text());
+        return Some(Found::Served(Changes::default(), None));
+    }
     let narrowed = narrowed(waiter, key);
     let args: Args<'_> = narrowed.as_ref().map_or_else(|| waiter.args.args(), OwnedArgs::args);
     let shards = shards_of(waiter.command, args);
@@ -244,8 +249,11 @@ mod tests {
     use command::{Block, Command};
     use std::sync::atomic::AtomicBool;
 
+    static ACL: std::sync::LazyLock<acl::Acl> = std::sync::LazyLock::new(acl::Acl::default);
+
     fn means(keyspace: &Keyspace) -> Means<'_> {
-        Means { keyspace, now_ms: 1000, seed: 1, late: Vec::new(), pieces: Vec::new() }
+        let acl = std::sync::LazyLock::force(&ACL);
+        Means { keyspace, acl, now_ms: 1000, seed: 1, late: Vec::new(), pieces: Vec::new() }
     }
 
     fn words(words: &[&str]) -> (&'static Command, OwnedArgs) {
@@ -265,7 +273,8 @@ mod tests {
 
     fn park(park: &Arc<Park>, keyspace: &Keyspace, client: u64) -> Arc<AtomicBool> {
         let gone = Arc::<AtomicBool>::default();
-        let newcomer = Newcomer { client, loop_id: 0, db: 0, gone: gone.clone() };
+        let user = acl::Identity::guest(&ACL);
+        let newcomer = Newcomer { client, loop_id: 0, db: 0, user, gone: gone.clone() };
         let block = Block { timeout_ms: None, null_array: true, words: None };
         let mut out = Reply::new(false);
         let parked = park.park(&mut means(keyspace), newcomer, words(&["BLPOP", "k", "0"]), block, &mut out);

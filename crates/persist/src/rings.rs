@@ -7,7 +7,6 @@
 //!
 //! - R1: one thread puts, one takes. An entry is published by one store, after its body; neither side waits.
 //! - R2: a chunk has a next one only when nothing more is put into it. The taker gives it back to the pool.
-//! - R3: what is large is in its list before its entry is published.
 //! - R3: a large effect is in its list before its entry is published.
 
 use std::collections::VecDeque;
@@ -186,7 +185,10 @@ impl<L> Drop for Taker<L> {
 
 /// Appends the bytes of a body.
 pub(crate) fn copy(words: &[AtomicU64], len: usize, to: &mut Vec<u8>) {
-    let end = to.len() + len;
-    words.iter().for_each(|word| to.extend_from_slice(&word.load(Ordering::Relaxed).to_le_bytes()));
-    to.truncate(end);
+    let from = to.len();
+    to.resize(from + 8 * words.len(), 0);
+    for (to, word) in to[from..].as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *to = word.load(Ordering::Relaxed).to_le_bytes();
+    }
+    to.truncate(from + len);
 }

@@ -34,6 +34,9 @@ impl Span {
     }
 }
 
+/// Most bytes that the protocol adds to a word.
+const HEADER_MAX: usize = 16;
+
 /// The words of a command, its name first, borrowed from a buffer.
 #[derive(Clone, Copy)]
 pub struct Args<'a> {
@@ -127,6 +130,35 @@ impl<'a> Args<'a> {
     /// Sum of the words' lengths. O(words).
     pub fn bytes(&self) -> usize {
         self.spans.iter().map(|span| span.len()).sum()
+    }
+
+    /// Bytes from the first word's start to the last one's end, with what the protocol has between. O(1)
+    fn spread(&self) -> usize {
+        let (Some(first), Some(last)) = (self.spans.first(), self.spans.last()) else { return 0 };
+        (last.end - first.start) as usize
+    }
+
+    /// An upper bound of [`Args::wire_bytes`]. O(1)
+    #[inline]
+    pub fn wire_bytes_max(&self) -> usize {
+        self.spread() + HEADER_MAX * (self.len() + 1)
+    }
+
+    /// Bytes of the words in the protocol's form. O(1) for words that lie in a buffer as a client sent them,
+    /// O(words) for others.
+    pub fn wire_bytes(&self) -> usize {
+        let header = |n: usize| 4 + n.max(1).ilog10() as usize;
+        let Some(first) = self.spans.first() else { return header(0) };
+        match self.spans.get(1) {
+            // The line ends and the length between two words.
+            Some(second) if second.start > first.end => {
+                header(self.len()) + header(first.len()) + self.spread() + 2
+            }
+            _ => {
+                header(self.len())
+                    + self.spans.iter().map(|span| header(span.len()) + span.len() + 2).sum::<usize>()
+            }
+        }
     }
 
     /// A copy that owns its bytes. Two allocations.

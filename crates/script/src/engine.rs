@@ -82,7 +82,7 @@ impl Default for Limits {
             budget: None,
             hook_every: 5_000,
             scripts_max: 20_000,
-            version: "7.2.4".into(),
+            version: "7.4.0".into(),
         }
     }
 }

@@ -159,6 +159,8 @@ pub struct ScriptRun {
     pub declared: usize,
     pub db: usize,
     pub client: u64,
+    /// The client's user, who must be allowed each call.
+    pub user: acl::Identity,
     pub resp3: bool,
     pub read_only: bool,
     /// Memory is short, and it did not declare that it may run nevertheless.
@@ -310,6 +312,7 @@ pub struct Scripts {
     work: Arc<Work>,
     /// Whether any keys are rows of a database. It may be set when none are.
     any_rows: Arc<AtomicBool>,
+    acl: Arc<acl::Acl>,
     house: Box<dyn House>,
     /// Scripts that once took longer than a loop allows, and whether they read a good part of all keys in
     /// their last run.
@@ -342,6 +345,7 @@ impl Scripts {
         work: Arc<Work>,
         pubsub: Arc<PubSub>,
         any_rows: Arc<AtomicBool>,
+        acl: Arc<acl::Acl>,
         house: Box<dyn House>,
     ) -> Arc<Scripts> {
         let code = Arc::<Code>::default();
@@ -353,6 +357,7 @@ impl Scripts {
             pubsub,
             work,
             any_rows,
+            acl,
             house,
             long: Mutex::default(),
             has_long: AtomicBool::new(false),

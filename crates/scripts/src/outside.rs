@@ -34,6 +34,9 @@ pub trait House: Send + Sync {
     /// Whether a command that writes may run now. Errors: its changes could not be kept.
     fn may_write(&self) -> Result<(), Error>;
 
+    /// Notes that a script's call was denied.
+    fn denied(&self, client: u64, user: &acl::User, call: (&Command, Args<'_>), denied: acl::Denied);
+
     /// Whether a later HELLO of the transaction will change the protocol to version 3.
     fn will_speak(&self, args: Args<'_>) -> Option<bool>;
 }

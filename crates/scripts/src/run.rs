@@ -4,6 +4,7 @@ use super::reader::{Reader, load, load_chunk};
 use super::*;
 use command::effects::is_itself;
 use command::{Room, facts};
+use observe::tally::Thresholds;
 
 /// The data that a script's commands run on, and its way outside.
 pub struct Ground<'a, 'o> {
@@ -87,6 +88,8 @@ pub(super) struct Runner<'a, 'o> {
     pub(super) scripts: &'a Arc<Scripts>,
     ground: Ground<'a, 'o>,
     run: &'a ScriptRun,
+    /// The client's user, as of the last call.
+    user: acl::Identity,
     /// Whether Lua calls. Else the commands are those of a transaction.
     in_script: bool,
     pub(super) db: usize,
@@ -136,6 +139,7 @@ impl<'a, 'o> Runner<'a, 'o> {
             scripts,
             ground,
             run,
+            user: run.user.clone(),
             in_script: true,
             db: run.db,
             random: run.random,
@@ -180,11 +184,12 @@ impl<'a, 'o> Runner<'a, 'o> {
         }
         let began_ns = self.ticker.now_ns();
         let result = self.counted(command, args, self.resp3);
-        self.tally.queued(command, args, self.ticker.now_ns() - began_ns);
+        let ns = self.ticker.now_ns() - began_ns;
         if let Err(error) = result {
             self.reply.clear();
             self.reply.error(&error.text());
         }
+        self.tally.queued(command, args, ns, self.reply.len());
         self.reply.as_bytes().strip_prefix(b"-").into_iter().for_each(|text| self.tally.error(text));
         out.extend_from_slice(self.reply.as_bytes());
         if self.reply.capacity() > REPLY_KEPT {
@@ -243,6 +248,9 @@ impl<'a, 'o> Runner<'a, 'o> {
         if command.has(table::NOSCRIPT) {
             return Err(Error::new("ERR This Redis command is not allowed from script"));
         }
+        if !self.user.is_free(&self.scripts.acl) {
+            self.allowed(command, args)?;
+        }
         if self.run.read_only && (command.is_write() || command.may_replicate()) {
             return Err(Error::new("ERR Write commands are not allowed from read-only scripts."));
         }
@@ -254,6 +262,25 @@ impl<'a, 'o> Runner<'a, 'o> {
             self.wrote = true;
         }
         self.counted(command, args, resp3)
+    }
+
+    /// Whether the user may make a call (a user's change takes effect at the next call). Errors: it may not.
+    #[cold]
+    fn allowed(&mut self, command: &'static Command, args: resp::Args<'_>) -> Result<(), Error> {
+        let Err(denied) = self.judged(command, args) else { return Ok(()) };
+        let user = self.user.user();
+        self.scripts.house.denied(self.run.client, user, (command, args), denied);
+        Err(Error::from(match denied {
+            acl::Denied::By | acl::Denied::Get => format!("ERR {}", denied.text(user, command)),
+            denied => format!("ERR ACL failure in script: {}", denied.text(user, command)),
+        }))
+    }
+
+    fn judged(&mut self, command: &'static Command, args: resp::Args<'_>) -> Result<(), acl::Denied> {
+        if !self.user.refresh(&self.scripts.acl, true) {
+            return Err(acl::Denied::Command);
+        }
+        self.user.user().may(command, args)
     }
 
     /// Runs a command and counts it.
@@ -618,9 +645,9 @@ impl Host for Runner<'_, '_> {
 
     fn acl_check(&mut self, args: &[&[u8]]) -> Result<bool, String> {
         let words = OwnedArgs::from_slices(args);
-        resolve(words.args())
-            .map(|_| true)
-            .map_err(|_| "ERR Invalid command passed to redis.acl_check_cmd()".into())
+        let command = resolve(words.args())
+            .map_err(|_| "ERR Invalid command passed to redis.acl_check_cmd()".to_owned())?;
+        Ok(self.judged(command, words.args()).is_ok())
     }
 
     fn interrupt(&mut self) -> Option<Stop> {
@@ -647,7 +674,7 @@ pub fn run_once<'a, 'o>(
     out: &mut Vec<u8>,
 ) -> (Result<(), Halt>, Told) {
     lua.tally.clear();
-    lua.tally.notes_from(scripts.config.live.slowlog_slower_us.get());
+    lua.tally.notes_from(Thresholds::of(&scripts.config.live));
     match &run.body {
         Body::Exec(transaction) => transaction.run(scripts, lua, run, ground, limit, reader, out),
         _ => run_script(scripts, lua, run, ground, limit, reader, out),

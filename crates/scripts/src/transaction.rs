@@ -220,7 +220,7 @@ impl Transaction {
         error.into_iter().for_each(|text| lua.tally.error(text));
         let ((command, args), ns) = (self.queue.at(at), stdx::clock::mono_ns() - began_ns);
         lua.tally.add(places::of(command), ns, error.is_some());
-        lua.tally.queued(command, args, ns);
+        lua.tally.queued(command, args, ns, out.len() - mark);
         ended
     }
 
@@ -257,6 +257,7 @@ impl Transaction {
             declared,
             db,
             client,
+            user: run.user.clone(),
             resp3,
             read_only,
             short,

@@ -249,6 +249,52 @@ fn what_is_no_record_fails_behind_what_came_before() {
     assert!(keeper.greet(Inner::Resp).unwrap().take(b"PING\r\n").is_err());
 }
 
+/// Streams of records that are cut anywhere, damaged, repeated or shortened: what is heard is a prefix of what was
+/// said, and all of it if nothing was changed.
+#[test]
+fn whatever_becomes_of_records_no_wrong_byte_is_heard() {
+    let folder = Folder::new();
+    let keeper = folder.keeper(&[("tls-auth-clients", "no")]);
+    let mut state = 7u64;
+    let mut dice = move |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    for versions in [&BOTH[..1], &BOTH[1..]] {
+        let config = client_config(&folder, None, versions);
+        for round in 0..60 {
+            let mut pair = connect(&keeper, &config, 4096, b"").unwrap();
+            let (mut said, mut sent) = (Vec::new(), Vec::new());
+            for _ in 0..1 + dice(5) {
+                let text: Vec<u8> = (0..dice(20_000)).map(|i| (i * 7) as u8).collect();
+                pair.client.writer().write_all(&text).unwrap();
+                while pair.client.wants_write() {
+                    pair.client.write_tls(&mut sent).unwrap();
+                }
+                said.extend(text);
+            }
+            let change = if sent.is_empty() { 0 } else { dice(5) };
+            let at = dice(sent.len().max(1));
+            match change {
+                0 => {}
+                1 => sent[at] ^= 1 << dice(8),
+                2 => sent.truncate(at),
+                3 => sent.extend_from_within(at..),
+                _ => drop(sent.drain(at..at + 1)),
+            }
+            let (mut heard, mut rest, mut failed) = (Vec::new(), &sent[..], false);
+            while !rest.is_empty() && !failed {
+                let (piece, next) = rest.split_at((1 + dice(9000)).min(rest.len()));
+                failed = pair.session.open(piece, &mut heard).is_err();
+                rest = next;
+            }
+            assert!(said.starts_with(&heard), "round {round}");
+            assert!(change != 0 || !failed && heard == said, "round {round}");
+            assert!(change != 1 || heard.len() < said.len(), "round {round}");
+        }
+    }
+}
+
 #[test]
 fn certificates_of_clients_are_asked_for_as_configured() {
     let folder = Folder::new();

@@ -44,6 +44,7 @@ use crate::watch::Watch;
 use command::{Block, Command, Handler, Stream};
 use keyspace::{Announce, Overlay, Snapshot};
 use observe::ClientInfo;
+use observe::tally::Thresholds;
 use observe::waits::Spent;
 use resp::{Args, OwnedArgs, Reply};
 use std::sync::Arc;
@@ -209,17 +210,17 @@ impl Job {
         })
     }
 
-    /// A job for the queue of an EXEC. Commands that take longer than `slower_us` are noted for the slow log.
+    /// A job for the queue of an EXEC. Commands beyond `thresholds` are noted for the logs.
     pub fn of_exec(
         client: Client,
         queue: Queue,
         watch: Watch,
         budget: Arc<Budget>,
-        slower_us: i64,
+        thresholds: Thresholds,
     ) -> Box<Job> {
         let mut job = Job::new(client, Body::Exec(queue), budget, false);
         job.watch = Some(watch);
-        job.attempt.tally.notes_from(slower_us);
+        job.attempt.tally.notes_from(thresholds);
         job
     }
 

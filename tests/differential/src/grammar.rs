@@ -147,6 +147,7 @@ pub fn groups() -> Vec<Group> {
         group!("server"),
         group!("protocol"),
         group!("additions"),
+        group!("acl"),
     ]
 }
 

@@ -109,8 +109,10 @@ fn clean(server: &Server, setting: Setting) -> bool {
     let Ok(mut conn) = Conn::open(server.addr) else { return false };
     let mut out = Vec::new();
     let limits = if setting.small_limits { SMALL_LIMITS } else { DEFAULT_LIMITS };
-    let mut requests: Vec<String> =
-        ["FLUSHALL", "SCRIPT FLUSH", "FUNCTION FLUSH"].iter().map(|text| text.to_string()).collect();
+    let mut requests: Vec<String> = ["FLUSHALL", "SCRIPT FLUSH", "FUNCTION FLUSH", "ACL DELUSER u0 u1 u2"]
+        .iter()
+        .map(|text| text.to_string())
+        .collect();
     requests.extend(limits.iter().map(|limit| format!("CONFIG SET {limit}")));
     // The rate per second at which Redis checks timeouts of blocked clients.
     requests.push("CONFIG SET hz 500".to_owned());

@@ -145,6 +145,37 @@ pub(crate) static COMMANDS: &[Command] = &[
                 "Lists the subcommands.",
             ),
         ]),
+    Command::new("commandlog", -2, Run::Container, 0, 0)
+        .doc(
+            "server",
+            "8.1.0",
+            "Depends on subcommand.",
+            "Subcommands about logs of slow and of large commands.",
+        )
+        .subs(&[
+            Command::new("commandlog|get", 4, Run::Exec, ADMIN | LOADING | STALE, 0)
+                .facts(facts::SLOW_ACTION)
+                .tips(&["request_policy:all_nodes", "nondeterministic_output"])
+                .doc(
+                    "server",
+                    "8.1.0",
+                    "O(N) for N entries answered.",
+                    "Newest entries of a log of commands.",
+                ),
+            Command::new("commandlog|len", 3, Run::Exec, ADMIN | LOADING | STALE, 0)
+                .tips(&["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"])
+                .doc("server", "8.1.0", "O(1)", "How many entries a log of commands has."),
+            Command::new("commandlog|reset", 3, Run::Exec, ADMIN | LOADING | STALE, 0)
+                .facts(facts::CHANGES)
+                .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
+                .doc("server", "8.1.0", "O(N) for N entries.", "Empties a log of commands."),
+            Command::new("commandlog|help", 2, Run::Exec, LOADING | STALE, 0).doc(
+                "server",
+                "8.1.0",
+                "O(1)",
+                "Lists the subcommands.",
+            ),
+        ]),
     Command::new("slowlog", -2, Run::Container, 0, 0)
         .doc("server", "2.2.12", "Depends on subcommand.", "Subcommands about the log of slow commands.")
         .subs(&[

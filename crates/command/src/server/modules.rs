@@ -1,5 +1,6 @@
 //! MODULE, ACL and CLUSTER, as far as client libraries ask before they start to work.
 
+use crate::facts;
 use crate::table::{ADMIN, Command, FAST, LOADING, NO_ASYNC_LOADING, NOSCRIPT, Run, STALE, acl};
 
 pub(crate) static COMMANDS: &[Command] = &[
@@ -9,6 +10,24 @@ pub(crate) static COMMANDS: &[Command] = &[
             Command::new("module|list", 2, Run::Exec, ADMIN | NOSCRIPT, 0)
                 .tips(&["nondeterministic_output_order"])
                 .doc("server", "4.0.0", "O(N) for N modules.", "The modules in use."),
+            Command::new("module|load", -3, Run::Exec, ADMIN | NOSCRIPT | NO_ASYNC_LOADING, 0).doc(
+                "server",
+                "4.0.0",
+                "O(1)",
+                "Refused: this server loads no modules.",
+            ),
+            Command::new("module|loadex", -3, Run::Exec, ADMIN | NOSCRIPT | NO_ASYNC_LOADING, 0).doc(
+                "server",
+                "7.0.0",
+                "O(1)",
+                "Refused: this server loads no modules.",
+            ),
+            Command::new("module|unload", 3, Run::Exec, ADMIN | NOSCRIPT | NO_ASYNC_LOADING, 0).doc(
+                "server",
+                "4.0.0",
+                "O(1)",
+                "Refused: this server loads no modules.",
+            ),
             Command::new("module|help", 2, Run::Exec, LOADING | STALE, 0).doc(
                 "server",
                 "5.0.0",
@@ -30,6 +49,48 @@ pub(crate) static COMMANDS: &[Command] = &[
                 "6.0.0",
                 "O(1): there are only so many categories and commands.",
                 "Categories of commands, or the commands of one.",
+            ),
+            Command::new("acl|setuser", -3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .facts(facts::CHANGES)
+                .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
+                .doc("server", "6.0.0", "O(N) for N rules.", "Makes or changes a user."),
+            Command::new("acl|deluser", -3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .facts(facts::CHANGES)
+                .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
+                .doc("server", "6.0.0", "O(N) for N clients.", "Removes users and closes their connections."),
+            Command::new("acl|getuser", 3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0).doc(
+                "server",
+                "6.0.0",
+                "O(N) for N rules of the user.",
+                "The rules of a user.",
+            ),
+            Command::new("acl|list", 2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .facts(facts::SLOW_ACTION)
+                .doc("server", "6.0.0", "O(N) for N users.", "A line of rules for every user."),
+            Command::new("acl|users", 2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .facts(facts::SLOW_ACTION)
+                .doc("server", "6.0.0", "O(N) for N users.", "The names of all users."),
+            Command::new("acl|load", 2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .facts(facts::SLOW_ACTION | facts::CHANGES)
+                .doc("server", "6.0.0", "O(N) for N users.", "Takes the users of the ACL file."),
+            Command::new("acl|save", 2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .facts(facts::SLOW_ACTION | facts::CHANGES)
+                .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
+                .doc("server", "6.0.0", "O(N) for N users.", "Writes all users into the ACL file."),
+            Command::new("acl|log", -2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .facts(facts::CHANGES)
+                .doc("server", "6.0.0", "O(N) for N entries.", "What was denied lately."),
+            Command::new("acl|dryrun", -4, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0).doc(
+                "server",
+                "7.0.0",
+                "O(N) for N keys, times the patterns of the user.",
+                "Whether a user may run a command, without running it.",
+            ),
+            Command::new("acl|genpass", -2, Run::Exec, NOSCRIPT | LOADING | STALE, 0).doc(
+                "server",
+                "6.0.0",
+                "O(1)",
+                "A password that nobody can guess.",
             ),
             Command::new("acl|help", 2, Run::Exec, LOADING | STALE, 0).doc(
                 "server",

@@ -6,12 +6,15 @@
 //!
 //! A family's tests live in the file of its name: add `mod family;` below.
 
+mod acl;
+mod acl_rows;
 mod acts;
 mod answers;
 mod attackers;
 mod backends;
 mod blocked;
 mod bounds;
+mod commandlog;
 mod company;
 mod compiling;
 mod connections;

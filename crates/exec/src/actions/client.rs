@@ -3,7 +3,7 @@
 //! A list is written in slices, so it delays no other client however many connections there are. Whatever
 //! acts on another client goes to its loop by mail.
 
-use super::connection::{USER, is_plain, set_name};
+use super::connection::{is_plain, set_name};
 use super::{Act, PLAIN, Row, help};
 use crate::Flow;
 use crate::Server;
@@ -160,7 +160,7 @@ fn info(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 
 /// `CLIENT LIST [filter value ...]`. Cost: O(clients), in slices.
 fn list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    let search = Search::new(act, Filter::parse(args, Form::List)?);
+    let search = Search::new(act, Filter::parse(args, Form::List)?.of_known_user(act)?);
     let few = search.is_short();
     let mut listing = Listing { search, pages: VecDeque::new(), bytes: 0, begun: false };
     if act.is_pressed() || few {
@@ -200,7 +200,7 @@ impl Stream for Listing {
 }
 
 /// Writes a client's line of CLIENT LIST.
-fn describe(client: &ClientInfo, now_ms: u64, out: &mut Vec<u8>) {
+pub(crate) fn describe(client: &ClientInfo, now_ms: u64, out: &mut Vec<u8>) {
     let seconds = |since: u64| now_ms.saturating_sub(since) / 1000;
     let text = client.text.lock().clone();
     let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -232,7 +232,7 @@ fn describe(client: &ClientInfo, now_ms: u64, out: &mut Vec<u8>) {
         CLIENT_BYTES + input + free + pending + multi + more,
         if pending > 0 { "rw" } else { "r" },
         client.command(),
-        text.user,
+        lossy(&text.user),
         client.redirect.load(Relaxed),
         client.resp.load(Relaxed),
         lossy(&text.lib_name),
@@ -291,6 +291,7 @@ struct Filter {
     nobody: bool,
     address: Option<Vec<u8>>,
     local_address: Option<Vec<u8>>,
+    user: Option<Vec<u8>>,
     skip_me: bool,
     max_age_s: Option<u64>,
 }
@@ -354,9 +355,7 @@ impl Filter {
         } else if is(name, "laddr") {
             self.local_address = Some(value.to_vec());
         } else if is(name, "user") {
-            if value != USER {
-                return Err(format!("ERR No such user '{}'", shown()).into());
-            }
+            self.user = Some(value.to_vec());
         } else if is(name, "skipme") {
             self.skip_me = match (is(value, "yes"), is(value, "no")) {
                 (true, _) => true,
@@ -369,6 +368,16 @@ impl Filter {
         Ok(())
     }
 
+    /// Errors: it asks for the clients of a user that does not exist.
+    fn of_known_user(self, act: &Act<'_, '_>) -> Result<Filter, Error> {
+        match &self.user {
+            Some(name) if act.server.acl.user(name).is_none() => {
+                Err(format!("ERR No such user '{}'", String::from_utf8_lossy(name)).into())
+            }
+            _ => Ok(self),
+        }
+    }
+
     fn fits(&self, client: &ClientInfo, me: u64, now_ms: u64) -> bool {
         let pubsub = client.flags.load(Relaxed) & flag::PUBSUB != 0;
         let age_s = now_ms.saturating_sub(client.connected_ms) / 1000;
@@ -377,6 +386,7 @@ impl Filter {
             && self.address.as_ref().is_none_or(|a| client.address.as_bytes() == a.as_slice())
             && self.local_address.as_ref().is_none_or(|a| client.local_address.as_bytes() == a.as_slice())
             && self.max_age_s.is_none_or(|max| age_s >= max)
+            && self.user.as_ref().is_none_or(|user| client.text.lock().user == *user)
             && !(self.skip_me && client.id == me)
     }
 }
@@ -432,7 +442,7 @@ fn kill(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let old = args.len() == 3;
     let filter = match old {
         true => Filter { address: Some(args.at(2).to_vec()), ..Filter::default() },
-        false => Filter::parse(args, Form::Kill)?,
+        false => Filter::parse(args, Form::Kill)?.of_known_user(act)?,
     };
     let me = filter.fits(&act.session.info, act.session.id, act.local.log.now_ms)
         && filter.ids.as_ref().is_none_or(|ids| ids.contains(&act.session.id));

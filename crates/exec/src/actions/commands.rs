@@ -1,26 +1,23 @@
-//! COMMAND and ACL CAT: the facts of the table of commands, in the forms that clients and tools read.
+//! COMMAND: the facts of the table of commands, in the forms that clients and tools read.
 
+use super::acl::{category, names};
 use super::{Act, PLAIN, Row, help};
 use crate::Flow;
+use command::describe::{Docs, Facts, uses};
 use command::options::is;
-use command::table::{
-    Begin, FLAG_NAMES, Find, KeySpec, NO_MANDATORY_KEYS, OW_UPDATE, OptionWords, RO_ACCESS, RW_ACCESS_UPDATE,
-    Use,
-};
-use command::{Command, Error, Stream, acl, facts, registry};
-use resp::{Args, Reply};
+use command::table::{NO_MANDATORY_KEYS, Use};
+use command::{Command, Error, Stream, facts, registry};
+use resp::Args;
 
 pub(super) const ACTIONS: &[Row] = &[
     Row("command", info_all, PLAIN),
     Row("command|count", count, PLAIN),
     Row("command|info", info, PLAIN),
+    Row("command|docs", docs, PLAIN),
     Row("command|list", list, PLAIN),
     Row("command|getkeys", |act, args| keys(act, args, false), PLAIN),
     Row("command|getkeysandflags", |act, args| keys(act, args, true), PLAIN),
     Row("command|help", |act, _| help(act, "COMMAND", HELP), PLAIN),
-    Row("acl|cat", acl_cat, PLAIN),
-    Row("acl|whoami", whoami, PLAIN),
-    Row("acl|help", |act, _| help(act, "ACL", ACL_HELP), PLAIN),
 ];
 
 const HELP: &[&str] = &[
@@ -40,21 +37,6 @@ const HELP: &[&str] = &[
     "    Names of commands.",
 ];
 
-const ACL_HELP: &[&str] = &[
-    "CAT [<category>]",
-    "    Categories of commands, or the commands of one.",
-    "WHOAMI",
-    "    The user of this connection.",
-];
-
-/// Finds a command by its full name, `config|get` for subcommands.
-pub(super) fn by_full_name(name: &[u8]) -> Option<&'static Command> {
-    match name.iter().position(|b| *b == b'|') {
-        None => registry::find(name),
-        Some(at) => registry::find_sub(registry::find(&name[..at])?, &name[at + 1..]),
-    }
-}
-
 fn count(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     act.out.int(registry::count() as i64);
     Ok(Flow::Done)
@@ -64,34 +46,30 @@ fn info_all(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     tell(act, registry::callable().iter().map(|command| Some(*command)).collect())
 }
 
-/// Streams the facts of some commands. All commands together take longer than a quantum.
+/// Begins the facts of some commands.
 fn tell(act: &mut Act<'_, '_>, commands: Vec<Option<&'static Command>>) -> Result<Flow, Error> {
     act.out.array(commands.len());
-    let mut facts = Facts { commands, next: 0 };
+    Ok(stream(act, Facts::of(commands)))
+}
+
+/// Streams descriptions, or writes all of them where nothing can be streamed.
+fn stream(act: &mut Act<'_, '_>, mut descriptions: impl Stream + 'static) -> Flow {
     if act.is_pressed() {
-        while facts.fill(act.out, usize::MAX) {}
-        return Ok(Flow::Done);
+        while descriptions.fill(act.out, usize::MAX) {}
+        return Flow::Done;
     }
-    Ok(Flow::Stream(Box::new(facts)))
+    Flow::Stream(Box::new(descriptions))
 }
 
-struct Facts {
-    commands: Vec<Option<&'static Command>>,
-    next: usize,
-}
-
-impl Stream for Facts {
-    fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
-        let end = out.len().saturating_add(room);
-        while self.next < self.commands.len() && out.len() < end {
-            match self.commands[self.next] {
-                Some(command) => facts(out, command),
-                None => out.null(),
-            }
-            self.next += 1;
-        }
-        self.next < self.commands.len()
-    }
+/// `COMMAND DOCS [name ...]`: unknown names are left out. Cost: O(commands), some microseconds each, in
+/// slices.
+fn docs(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let commands: Vec<&'static Command> = match args.len() {
+        2 => registry::callable().to_vec(),
+        _ => args.from(2).iter().filter_map(registry::find_full).collect(),
+    };
+    act.out.map(commands.len());
+    Ok(stream(act, Docs::of(commands)))
 }
 
 /// `COMMAND INFO [name ...]`: a null for each unknown name. Cost: O(commands), in slices.
@@ -99,113 +77,7 @@ fn info(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if args.len() == 2 {
         return info_all(act, args);
     }
-    tell(act, args.from(2).iter().map(by_full_name).collect())
-}
-
-/// Writes the ten facts of COMMAND INFO.
-fn facts(out: &mut Reply, command: &Command) {
-    let (first, last, step) = legacy_range(command.keys);
-    out.array(10);
-    out.bulk(command.name.as_bytes());
-    out.int(command.arity.into());
-    let flags = FLAG_NAMES.iter().filter(|(bit, _)| command.flags & bit != 0);
-    out.set(flags.clone().count());
-    flags.for_each(|(_, name)| out.simple(name));
-    out.int(first);
-    out.int(last);
-    out.int(step);
-    let categories = command.acl_categories();
-    let names = acl::NAMES.iter().filter(|(bit, _)| categories & bit != 0);
-    out.set(names.clone().count());
-    names.for_each(|(_, name)| out.simple(&format!("@{name}")));
-    out.set(command.tips.len());
-    command.tips.iter().for_each(|tip| out.bulk(tip.as_bytes()));
-    out.set(command.keys.len());
-    command.keys.iter().for_each(|spec| key_spec(out, spec));
-    out.set(command.subs.len());
-    command.subs.iter().for_each(|sub| facts(out, sub));
-}
-
-/// First key, last key and step, as clients knew them before key specifications. They come from those plain
-/// ranges that continue each other.
-fn legacy_range(specs: &[KeySpec]) -> (i64, i64, i64) {
-    let ranges = specs.iter().filter_map(|spec| match (spec.begin, spec.find) {
-        (Begin::Index(first), Find::Range { last, step, limit: 0 }) => {
-            let first = first as i64;
-            let last = if last >= 0 { first + i64::from(last) } else { i64::from(last) };
-            Some((first, last, i64::from(step)))
-        }
-        _ => None,
-    });
-    let mut whole: Option<(i64, i64, i64)> = None;
-    for (first, last, step) in ranges {
-        match &mut whole {
-            None => whole = Some((first, last, step)),
-            Some(so_far) if so_far.1 == first - 1 && so_far.2 == 1 && step == 1 => so_far.1 = last,
-            Some(_) => {}
-        }
-    }
-    whole.unwrap_or((0, 0, 0))
-}
-
-fn key_spec(out: &mut Reply, spec: &KeySpec) {
-    out.map(if spec.notes.is_empty() { 3 } else { 4 });
-    if !spec.notes.is_empty() {
-        pair(out, "notes", spec.notes);
-    }
-    out.bulk(b"flags");
-    uses(out, spec.uses);
-    out.bulk(b"begin_search");
-    match spec.begin {
-        Begin::Index(at) => part(out, "index", &[("index", at as i64)]),
-        Begin::Keyword { word, shown, .. } | Begin::LastOf { word, shown, .. } => {
-            out.map(2);
-            pair(out, "type", "keyword");
-            out.bulk(b"spec");
-            out.map(2);
-            pair(out, "keyword", word);
-            out.bulk(b"startfrom");
-            out.int(shown.into());
-        }
-        Begin::Last { .. } | Begin::Unknown => part(out, "unknown", &[]),
-    }
-    out.bulk(b"find_keys");
-    match spec.find {
-        _ if matches!(spec.begin, Begin::Last { .. }) => part(out, "unknown", &[]),
-        Find::Range { last, step, limit } => {
-            part(
-                out,
-                "range",
-                &[("lastkey", last.into()), ("keystep", step.into()), ("limit", limit.into())],
-            );
-        }
-        Find::KeyNum { num, first, step } => {
-            let numbers = [("keynumidx", num as i64), ("firstkey", first as i64), ("keystep", step as i64)];
-            part(out, "keynum", &numbers);
-        }
-        Find::Unknown => part(out, "unknown", &[]),
-    }
-}
-
-fn part(out: &mut Reply, kind: &str, numbers: &[(&str, i64)]) {
-    out.map(2);
-    pair(out, "type", kind);
-    out.bulk(b"spec");
-    out.map(numbers.len());
-    for (name, number) in numbers {
-        out.bulk(name.as_bytes());
-        out.int(*number);
-    }
-}
-
-fn pair(out: &mut Reply, name: &str, value: &str) {
-    out.bulk(name.as_bytes());
-    out.bulk(value.as_bytes());
-}
-
-fn uses(out: &mut Reply, uses: Use) {
-    out.set(uses.0.len());
-    uses.0.iter().for_each(|name| out.simple(name));
+    tell(act, args.from(2).iter().map(registry::find_full).collect())
 }
 
 /// Length from which on a pattern takes long to compare with all names, in bytes.
@@ -242,40 +114,6 @@ fn list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-fn names(out: &mut Reply, fits: impl Fn(&Command) -> bool) {
-    let all = registry::callable().iter().flat_map(|command| std::iter::once(*command).chain(command.subs));
-    let found: Vec<&str> = all.filter(|c| fits(c)).map(|c| c.name).collect();
-    out.array(found.len());
-    found.iter().for_each(|name| out.bulk(name.as_bytes()));
-}
-
-fn category(name: &[u8]) -> Option<u32> {
-    acl::NAMES.iter().find(|(_, known)| is(name, known)).map(|(bit, _)| *bit)
-}
-
-/// `ACL CAT [category]`.
-fn acl_cat(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    let Some(name) = args.get(2) else {
-        act.out.array(acl::NAMES.len());
-        acl::NAMES.iter().for_each(|(_, name)| act.out.bulk(name.as_bytes()));
-        return Ok(Flow::Done);
-    };
-    if args.len() > 3 {
-        return Err(Error::from(String::from(
-            "ERR unknown subcommand or wrong number of arguments for 'CAT'. Try ACL HELP.",
-        )));
-    }
-    let unknown = || Error::from(format!("ERR Unknown category '{}'", String::from_utf8_lossy(name)));
-    let bit = category(name).ok_or_else(unknown)?;
-    names(act.out, |command| command.acl_categories() & bit != 0);
-    Ok(Flow::Done)
-}
-
-fn whoami(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    act.out.bulk(super::connection::USER);
-    Ok(Flow::Done)
-}
-
 /// `COMMAND GETKEYS` and `GETKEYSANDFLAGS`, followed by a whole command. Errors: it is no command, or has no
 /// keys.
 fn keys(act: &mut Act<'_, '_>, args: Args<'_>, with_uses: bool) -> Result<Flow, Error> {
@@ -292,11 +130,10 @@ fn keys(act: &mut Act<'_, '_>, args: Args<'_>, with_uses: bool) -> Result<Flow, 
         return Err(Error::new("ERR Invalid number of arguments specified for command"));
     }
     let mut found: Vec<(usize, Use)> = Vec::new();
-    let told = command.each_key(given, &mut |at, uses| found.push((at, uses)));
-    if command.is(facts::KEYS_BEHIND) && found.len() > 1 {
-        // An empty key stands for the keys behind KEYS; with any other, KEYS must be absent.
-        let stands_for_others = given.at(3).is_empty();
-        found.retain(|(at, _)| stands_for_others && *at != 3);
+    let told = command::keys::each_use(command, given, 0..usize::MAX, &mut |at, uses| found.push((at, uses)));
+    if command.is(facts::KEYS_BEHIND) && found.len() > 1 && !given.at(3).is_empty() {
+        // KEYS must be absent.
+        found.clear();
     }
     if !told {
         found.clear();
@@ -309,50 +146,10 @@ fn keys(act: &mut Act<'_, '_>, args: Args<'_>, with_uses: bool) -> Result<Flow, 
         if with_uses {
             act.out.array(2);
             act.out.bulk(given.at(at));
-            uses(act.out, settled(command, given, usage));
+            uses(act.out, usage);
         } else {
             act.out.bulk(given.at(at));
         }
     }
     Ok(Flow::Done)
-}
-
-/// BITFIELD's options.
-const BITFIELD_OPTIONS: OptionWords =
-    OptionWords { from: 2, takes: &[("get", 2), ("set", 3), ("incrby", 3), ("overflow", 1)] };
-
-/// The use of a key by a command whose options decide it.
-fn settled(command: &Command, args: Args<'_>, usage: Use) -> Use {
-    // The value that SET stores is no option, whatever its text.
-    let first = if command.is(facts::SETS) { 3 } else { 2 };
-    let has = |words: &[&str]| args.iter().skip(first).any(|arg| words.iter().any(|word| is(arg, word)));
-    match command.name {
-        "set" if has(&["get", "ifeq", "ifne", "ifdeq", "ifdne"]) => RW_ACCESS_UPDATE,
-        "set" => OW_UPDATE,
-        "bitfield" if BITFIELD_OPTIONS.are_only(args, &["get", "overflow"]) => RO_ACCESS,
-        "bitfield" => RW_ACCESS_UPDATE,
-        _ => usage,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use command::table::{RO, RW_UPDATE};
-
-    #[test]
-    fn ranges_that_continue_each_other_are_one_for_older_clients() {
-        const STORE: [KeySpec; 2] = [KeySpec::one(1, RW_UPDATE), KeySpec::one(2, RO)];
-        assert_eq!(legacy_range(&STORE), (1, 2, 1));
-        assert_eq!(legacy_range(&[KeySpec::range(1, -1, 2, RO)]), (1, -1, 2));
-        assert_eq!(legacy_range(&[KeySpec::numkeys(2, RO)]), (0, 0, 0));
-        assert_eq!(legacy_range(&[KeySpec::one(1, RW_UPDATE), KeySpec::numkeys(2, RO)]), (1, 1, 1));
-    }
-
-    #[test]
-    fn commands_are_found_by_their_full_names() {
-        assert_eq!(by_full_name(b"CONFIG|Get").map(|c| c.name), Some("config|get"));
-        assert_eq!(by_full_name(b"ping").map(|c| c.name), Some("ping"));
-        assert!(by_full_name(b"config|").is_none() && by_full_name(b"|").is_none());
-    }
 }

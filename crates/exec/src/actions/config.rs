@@ -76,7 +76,9 @@ fn reset_stat(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         &keyspace.expired_fields,
         &keyspace.evicted_keys,
     ];
-    for counter in keyspace.into_iter().chain([&clients.accepted, &clients.refused]) {
+    for counter in
+        keyspace.into_iter().chain([&clients.accepted, &clients.refused]).chain(&act.server.acl.denied)
+    {
         counter.store(0, Ordering::Relaxed);
     }
     act.server.memory.reset_stat(act.local.log.now_ms);
@@ -89,9 +91,11 @@ fn reset_stat(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 fn rewrite(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     may_wait_for_disk(act, "REWRITE")?;
     let server = act.server.clone();
-    aside(act, "rewrite", move |out| match server.config.rewrite(&server.rows.written()) {
-        Ok(()) => out.ok(),
-        Err(text) => out.error(&text),
+    aside(act, "rewrite", move |out| {
+        match server.config.rewrite(&server.rows.written(), server.config.user_lines(&server.acl)) {
+            Ok(()) => out.ok(),
+            Err(text) => out.error(&text),
+        }
     })
 }
 

@@ -1,12 +1,14 @@
 //! PING, ECHO, AUTH, HELLO, SELECT, QUIT, RESET.
 //!
-//! There is one user, `default`. Without `requirepass` every password is right for it, as in Redis.
+//! A connection is the user `default` until it logs in as another one (`exec::access`).
 
 use super::{Act, PLAIN, Row, aside};
 use crate::Flow;
+use crate::Server;
+use crate::access::log_in;
 use crate::info::REDIS_VERSION;
 use crate::session::{ReplyMode, flag};
-use crate::{Server, Session};
+use acl::DEFAULT;
 use command::Error;
 use resp::Args;
 use std::sync::atomic::Ordering;
@@ -20,9 +22,6 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("quit", quit, PLAIN),
     Row("reset", reset, PLAIN),
 ];
-
-/// The only user.
-pub(crate) const USER: &[u8] = b"default";
 
 const WRONG_NAME: Error =
     Error::new("ERR Client names cannot contain spaces, newlines or special characters.");
@@ -55,39 +54,18 @@ fn echo(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 /// `AUTH [username] password`.
 fn auth(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     match args.len() {
-        2 if act.server.config.live.requirepass.is_empty() => {
+        2 if act.server.acl.everybody().needs_no_password() => {
             return Err(Error::new(
                 "ERR AUTH <password> called without any password configured for the default user. Are you sure \
                  your configuration is correct?",
             ));
         }
-        2 => authenticate(act.server, act.session, USER, args.at(1))?,
-        3 => authenticate(act.server, act.session, args.at(1), args.at(2))?,
+        2 => log_in(act, args.at(0), DEFAULT, args.at(1))?,
+        3 => log_in(act, args.at(0), args.at(1), args.at(2))?,
         _ => return Err(Error::Syntax),
     }
     act.out.ok();
     Ok(Flow::Done)
-}
-
-fn authenticate(server: &Server, session: &mut Session, user: &[u8], password: &[u8]) -> Result<(), Error> {
-    if !is_right(server, user, password) {
-        return Err(Error::new("WRONGPASS invalid username-password pair or user is disabled."));
-    }
-    session.authenticated = true;
-    Ok(())
-}
-
-fn is_right(server: &Server, user: &[u8], password: &[u8]) -> bool {
-    let expected = server.config.live.requirepass.get();
-    user == USER && (expected.is_empty() || same(&expected, password))
-}
-
-/// Compares in constant time: the duration does not show where the two differ.
-pub(crate) fn same(expected: &[u8], given: &[u8]) -> bool {
-    let differing = given.iter().enumerate().fold(0, |bits, (i, byte)| {
-        bits | (byte ^ expected.get(i % expected.len().max(1)).copied().unwrap_or(0))
-    });
-    std::hint::black_box(differing) == 0 && given.len() == expected.len()
 }
 
 /// The options of `HELLO`.
@@ -133,7 +111,7 @@ impl<'a> Greeting<'a> {
 fn hello(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let greeting = Greeting::parse(args)?;
     if let Some((user, password)) = greeting.user {
-        authenticate(act.server, act.session, user, password)?;
+        log_in(act, args.at(0), user, password)?;
     }
     if !act.session.is_let_in(act.server) {
         return Err(Error::new(
@@ -170,7 +148,7 @@ fn hello(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 /// The protocol that a HELLO yet to run will choose; true: RESP3. None: it will choose none, or fail.
 pub(crate) fn will_speak(server: &Server, args: Args<'_>) -> Option<bool> {
     let greeting = Greeting::parse(args).ok()?;
-    let known = greeting.user.is_none_or(|(user, password)| is_right(server, user, password));
+    let known = greeting.user.is_none_or(|(user, password)| server.acl.admits(user, password).is_some());
     greeting.resp3.filter(|_| known)
 }
 
@@ -215,7 +193,7 @@ fn reset(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     super::monitor::end(act.server, act.local, session);
     crate::tracking::end(act.server, act.local, session);
     session.select(0);
-    session.authenticated = act.server.config.live.requirepass.is_empty();
+    session.log_out(act.server);
     session.reply_mode = ReplyMode::On;
     session.no_touch = false;
     session.no_evict = false;

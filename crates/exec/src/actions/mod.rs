@@ -3,12 +3,12 @@
 //!
 //! One file per topic, each with a table of names and functions. The rows in crate `command` hold the facts.
 
+mod acl;
 mod client;
 mod commands;
 pub(crate) mod config;
 pub(crate) mod connection;
 mod debug;
-mod docs;
 mod evenkeel;
 pub(crate) mod libraries;
 mod migrate;
@@ -29,12 +29,12 @@ use command::Error;
 use std::sync::LazyLock;
 
 static TOPICS: &[&[Row]] = &[
+    acl::ACTIONS,
     client::ACTIONS,
     commands::ACTIONS,
     config::ACTIONS,
     connection::ACTIONS,
     debug::ACTIONS,
-    docs::ACTIONS,
     evenkeel::ACTIONS,
     libraries::ACTIONS,
     migrate::ACTIONS,
@@ -60,6 +60,7 @@ pub(crate) fn table() -> &'static Actions {
     &TABLE
 }
 
+pub(crate) use client::describe as describe_client;
 pub(crate) use pubsub::{leave_all, leave_next, leave_some};
 
 /// Answers HELP of a container: its subcommands, with descriptions.

@@ -1,4 +1,4 @@
-//! INFO, MEMORY, SLOWLOG, LATENCY: the server's reports about itself.
+//! INFO, MEMORY, COMMANDLOG, SLOWLOG, LATENCY: the server's reports about itself.
 //!
 //! INFO answers on the loop: its figures are counted as they happen, or were measured before (`measured`).
 //! The clerk collects figures that take longer.
@@ -6,13 +6,14 @@
 use super::{Act, PLAIN, Row, aside, elsewhere, help};
 use crate::Flow;
 use crate::Server;
+use crate::commandlog::{self, CommandLog, LogKind};
 use crate::info::{Database, Host, Sections, Snapshot, Stats, human};
+use crate::latency;
 use crate::stats::Counter;
-use crate::{latency, slowlog};
 use command::{Error, places};
 use resp::{Args, Reply};
+use std::sync::LazyLock;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, LazyLock};
 use stdx::points::{self, Point};
 
 pub(super) const ACTIONS: &[Row] = &[
@@ -22,10 +23,14 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("memory|purge", memory_purge, PLAIN),
     Row("memory|malloc-stats", malloc_stats, PLAIN),
     Row("memory|help", |act, _| help(act, "MEMORY", MEMORY_HELP), PLAIN),
-    Row("slowlog|get", |act, args| slow(act, args, slowlog::get), PLAIN),
-    Row("slowlog|why", |act, args| slow(act, args, slowlog::why), PLAIN),
-    Row("slowlog|len", |act, args| slow(act, args, |log, _, out| slowlog::len(log, out)), PLAIN),
-    Row("slowlog|reset", |act, args| slow(act, args, |log, _, out| slowlog::reset(log, out)), PLAIN),
+    Row("commandlog|get", log_get, PLAIN),
+    Row("commandlog|len", |act, args| log_len(act, LogKind::named(args.at(2))?), PLAIN),
+    Row("commandlog|reset", |act, args| log_reset(act, LogKind::named(args.at(2))?), PLAIN),
+    Row("commandlog|help", |act, _| help(act, "COMMANDLOG", COMMANDLOG_HELP), PLAIN),
+    Row("slowlog|get", |act, args| slow_get(act, args, false), PLAIN),
+    Row("slowlog|why", |act, args| slow_get(act, args, true), PLAIN),
+    Row("slowlog|len", |act, _| log_len(act, LogKind::Slow), PLAIN),
+    Row("slowlog|reset", |act, _| log_reset(act, LogKind::Slow), PLAIN),
     Row("slowlog|help", |act, _| help(act, "SLOWLOG", SLOWLOG_HELP), PLAIN),
     Row("latency|latest", latency_latest, PLAIN),
     Row("latency|history", latency_history, PLAIN),
@@ -47,6 +52,16 @@ const MEMORY_HELP: &[&str] = &[
     "    Where the memory goes, in numbers.",
     "USAGE <key> [SAMPLES <count>]",
     "    What a key and its value take.",
+];
+
+const COMMANDLOG_HELP: &[&str] = &[
+    "GET <count> <type>",
+    "    The newest entries: number, time, amount, words, client's address and name. -1 is all.",
+    "    Types: slow (microseconds), large-request and large-reply (bytes).",
+    "LEN <type>",
+    "    How many entries of a type there are.",
+    "RESET <type>",
+    "    Forget all entries of a type.",
 ];
 
 const SLOWLOG_HELP: &[&str] = &[
@@ -212,6 +227,7 @@ fn stats(server: &Server) -> Stats {
         exceeded_ms: server.memory.exceeded_ms(stdx::clock::wall_ms()),
         keyspace_hits: keyspace.hits.load(Relaxed),
         keyspace_misses: keyspace.misses.load(Relaxed),
+        acl_denied: [0, 1, 2].map(|at| server.acl.denied[at].load(Relaxed)),
         pubsub_channels: server.pubsub.len(Kind::Channel) as u64,
         pubsub_patterns: server.pubsub.len(Kind::Pattern) as u64,
         pubsubshard_channels: server.pubsub.len(Kind::Shard) as u64,
@@ -428,23 +444,55 @@ fn malloc_stats(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     })
 }
 
-// ----- SLOWLOG and LATENCY
-// ----------------------------------------------------------------------------------
+// ----- COMMANDLOG, SLOWLOG and LATENCY
+// ---------------------------------------------------------------------------------
 
-/// Most entries of the slow log that are sent at once.
-const FEW_SLOW: i64 = 256;
+/// Most entries of a log that are sent at once.
+const FEW_ENTRIES: usize = 256;
 
-fn slow(
-    act: &mut Act<'_, '_>,
-    args: Args<'_>,
-    answer: fn(&slowlog::Slowlog, Args<'_>, &mut Reply),
-) -> Result<Flow, Error> {
-    let asked = args.get(2).and_then(stdx::num::parse_i64).is_some_and(|n| !(0..=FEW_SLOW).contains(&n));
-    if asked && act.server.observe.stats.slowlog.len() > FEW_SLOW as usize {
-        let (server, words) = (act.server.clone(), Arc::new(args.to_owned()));
-        return aside(act, "slowlog", move |out| answer(&server.observe.stats.slowlog, words.args(), out));
+/// `COMMANDLOG GET count type`. Cost: O(count), on a thread of its own if that is large. Errors: count, type.
+/// Source: Valkey 8.1.
+fn log_get(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let count = commandlog::count(args.at(2))?;
+    show_log(act, LogKind::named(args.at(3))?, count, false)
+}
+
+/// `SLOWLOG GET [count]`, `SLOWLOG WHY [count]`. Cost: O(count), on a thread of its own if that is large.
+fn slow_get(act: &mut Act<'_, '_>, args: Args<'_>, with_cause: bool) -> Result<Flow, Error> {
+    if args.len() > 3 {
+        let name = String::from_utf8_lossy(args.at(1));
+        let text = "unknown subcommand or wrong number of arguments for";
+        return Err(format!("ERR {text} '{name}'. Try SLOWLOG HELP.").into());
     }
-    answer(&act.server.observe.stats.slowlog, args, act.out);
+    let count = args.get(2).map_or(Ok(10), commandlog::count)?;
+    show_log(act, LogKind::Slow, count, with_cause)
+}
+
+fn show_log(act: &mut Act<'_, '_>, kind: LogKind, count: usize, with_cause: bool) -> Result<Flow, Error> {
+    if count > FEW_ENTRIES && the_log(act, kind).len() > FEW_ENTRIES {
+        let server = act.server.clone();
+        return aside(act, "commandlog", move |out| {
+            commandlog::write(server.observe.stats.logs.of(kind), count, with_cause, out);
+        });
+    }
+    commandlog::write(act.server.observe.stats.logs.of(kind), count, with_cause, act.out);
+    Ok(Flow::Done)
+}
+
+fn the_log<'a>(act: &'a Act<'_, '_>, kind: LogKind) -> &'a CommandLog {
+    act.server.observe.stats.logs.of(kind)
+}
+
+/// `COMMANDLOG LEN type`, `SLOWLOG LEN`. O(1)
+fn log_len(act: &mut Act<'_, '_>, kind: LogKind) -> Result<Flow, Error> {
+    act.out.int(the_log(act, kind).len() as i64);
+    Ok(Flow::Done)
+}
+
+/// `COMMANDLOG RESET type`, `SLOWLOG RESET`. O(1); the entries are freed elsewhere.
+fn log_reset(act: &mut Act<'_, '_>, kind: LogKind) -> Result<Flow, Error> {
+    the_log(act, kind).reset();
+    act.out.ok();
     Ok(Flow::Done)
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Act, KEYSPACE, PLAIN, Row, aside, help};
 use crate::eval::{self, Started};
-use crate::{Flow, fetching};
+use crate::{Flow, fetching, shortage};
 use command::Error;
 use command::options::is;
 use resp::{Args, Reply};
@@ -70,7 +70,7 @@ const FUNCTION_HELP: &[&str] = &[
 
 fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Error> {
     let Asked { body, read_only, memory, far } = asked;
-    let short = memory.may_run_short(act.server.memory.is_short(act.session))?;
+    let short = memory.may_run_short(shortage::is_short(act))?;
     let declared = declared(args)?;
     if act.session.db == 0
         && act.server.rows.any()
@@ -84,6 +84,7 @@ fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Erro
         declared,
         db: act.session.db,
         client: act.session.id,
+        user: act.session.user.clone(),
         resp3: act.out.resp3(),
         read_only,
         short,

@@ -17,6 +17,9 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("wait", wait, PLAIN),
     Row("waitaof", waitaof, PLAIN),
     Row("module|list", module_list, PLAIN),
+    Row("module|load", no_modules, PLAIN),
+    Row("module|loadex", no_modules, PLAIN),
+    Row("module|unload", no_modules, PLAIN),
     Row("module|help", |act, _| help(act, "MODULE", MODULE_HELP), PLAIN),
     Row("asking", no_cluster, PLAIN),
     Row("readonly", no_cluster, PLAIN),
@@ -189,4 +192,10 @@ pub(super) fn sleep(
 fn module_list(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     act.out.array(0);
     Ok(Flow::Done)
+}
+
+/// `MODULE LOAD | LOADEX | UNLOAD`: refused, whatever `enable-module-command` says. O(1)
+fn no_modules(_: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let name = args.at(1).escape_ascii().to_string().to_uppercase();
+    Err(format!("ERR MODULE {name} is not possible: Evenkeel loads no modules").into())
 }

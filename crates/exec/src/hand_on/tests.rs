@@ -9,7 +9,8 @@ use std::sync::atomic::Ordering;
 const KEYS: usize = 1_000;
 
 fn client(id: u64) -> Session {
-    Session::new(Arc::new(ClientInfo::new(id, 0, String::new(), String::new(), 0, false, 0)), true)
+    let info = ClientInfo::new(id, 0, String::new(), String::new(), 0, false, 0);
+    Session::new(Arc::new(info), &acl::Acl::default(), true)
 }
 
 /// Runs a command until its client is parked or answered.

@@ -267,8 +267,7 @@ impl World {
         let Some(at) = client.checked_sub(1).filter(|at| (*at as usize) < self.clients.len()) else { return };
         let session = &mut self.clients[at as usize].session;
         selected.into_iter().for_each(|db| session.select(db));
-        let failed = bytes.strip_prefix(b"-");
-        exec::waited::ended(&self.server, &mut self.local, session, spent, failed);
+        let stream = exec::waited::ended(&self.server, &mut self.local, session, spent, &bytes, stream);
         self.reply(client, bytes, stream);
     }
 
@@ -298,7 +297,7 @@ impl Sessions for Table<'_> {
 
 fn new_client(id: u64) -> Client {
     let info = Arc::new(ClientInfo::new(id, 0, String::new(), String::new(), 0, true, BEGIN_MS));
-    Client { session: Session::new(info, true), waits: false, reply: Vec::new() }
+    Client { session: Session::new(info, &acl::Acl::default(), true), waits: false, reply: Vec::new() }
 }
 
 fn drain(mut stream: Box<dyn Stream>, out: &mut Reply) {

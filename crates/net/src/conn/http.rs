@@ -314,7 +314,7 @@ impl Conn {
         let shown = server.http.shown();
         let page = Page::of(&shown, request.path);
         let open = matches!(page, Some(Page::Health));
-        if !open && !exec::http::admits(server, local, request.authorization) {
+        if !open && !exec::http::admits(server, local, &mut self.session, request.authorization) {
             return self.problem(local, desk, request, 401, "a password is needed, as a bearer token");
         }
         let Some(page) = page else {
@@ -333,12 +333,15 @@ impl Conn {
                     false => self.problem(local, desk, request, 503, &state.trouble.join("; ")),
                 };
             }
+            Page::Metrics if !exec::http::may_see_metrics(server, &mut self.session) => {
+                return self.problem(local, desk, request, 403, "the user may not run INFO");
+            }
             Page::Metrics => {
                 let flow = exec::http::metrics(server, local, &self.session, &mut desk.reply);
                 (Ask::Page(METRICS), flow)
             }
-            Page::Openapi => (Ask::Page(JSON), exec::http::openapi(server, &mut desk.reply)),
-            Page::Welcome => (Ask::Page(JSON), exec::http::welcome(server, &mut desk.reply)),
+            Page::Openapi => (Ask::Page(JSON), shown.openapi(&mut desk.reply)),
+            Page::Welcome => (Ask::Page(JSON), shown.welcome(&mut desk.reply)),
             Page::Keys(found) => {
                 let ask = match name_keys(&found, request, desk, local.log.now_ms) {
                     Ok(ask) => ask,
@@ -366,10 +369,10 @@ impl Conn {
                 _ => None,
             };
             if let Some(found) = found
-                && exec::http::knows_password(server, request.authorization)
+                && let Some(user) = exec::http::user_of(server, request.authorization)
                 && name_keys(&found, &request, desk, local.log.now_ms).is_ok()
             {
-                exec::http::ask_ahead(server, local, &self.session, desk.args.args());
+                exec::http::ask_ahead(server, local, &self.session, &user, desk.args.args());
             }
             if !request.keep {
                 return;

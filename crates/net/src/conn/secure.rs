@@ -146,15 +146,18 @@ impl Conn {
         }
     }
 
-    /// The last record of a connection that is closed with its replies unsent, or the alert that says why;
-    /// None: a record is half out, so no other can follow.
-    pub(crate) fn last_record(&mut self) -> Option<Vec<u8>> {
-        if self.unsent.is_some() || self.blocked || self.tls.is_none() {
-            return None;
+    /// Sends the last record of a connection that is being closed: a farewell, or the alert that says why. Nothing
+    /// if a record is half out, so that no other can follow. The last send must have begun.
+    pub(crate) fn say_last<T: Transport>(&mut self, io: &mut T, slot: usize) {
+        if self.unsent.is_some() || self.blocked {
+            return;
         }
         let mut sealed = Vec::new();
         self.say_farewell(&mut sealed);
-        (!sealed.is_empty()).then_some(sealed)
+        if !sealed.is_empty() {
+            // The peer may be gone.
+            let _ = io.send(slot, &mut self.socket, sealed, 0);
+        }
     }
 
     /// Seals a refusal, and a farewell behind it.

@@ -1,7 +1,7 @@
 //! Accepts, checks, places and closes connections. All happens in slices: accepting or closing one costs the
 //! kernel some microseconds.
 
-use super::{CHORE_NS, Door, EventLoop, secure};
+use super::{CHORE_NS, Door, EventLoop};
 use crate::conn::{self, Conn};
 use crate::handshakes::{Greeted, Newcomer};
 use crate::socket::{self, Socket};
@@ -122,7 +122,7 @@ impl EventLoop {
         let live = &self.server.config.live;
         let refusal = if self.server.observe.clients.len() >= live.maxclients.size() {
             Some(("ERR", 503, "max number of clients reached"))
-        } else if !near && live.protected_mode.get() && live.requirepass.is_empty() {
+        } else if !near && live.protected_mode.get() && self.server.acl.is_open() {
             Some((
                 "DENIED",
                 403,
@@ -161,9 +161,9 @@ impl EventLoop {
         let info =
             Arc::new(ClientInfo::new(id, loop_id, address, here, socket.raw(), unix, self.local.log.now_ms));
         self.server.observe.clients.add(info.clone());
-        let mut session = Session::new(info, live.requirepass.is_empty());
+        let mut session = Session::new(info, &self.server.acl, self.server.acl.is_open());
         if let Some(greeted) = &tls {
-            secure::log_in(&mut session, &greeted.names);
+            exec::access::log_in_by_certificate(&self.server, &mut session, &greeted.names);
         }
         let conn = match http {
             true => Conn::http(socket, session, &self.server, self.local.log.now_ms),
@@ -233,8 +233,8 @@ impl EventLoop {
             self.timers.forget(conn.session.id);
             exec::parting::goodbye(&self.server, &mut self.local, &mut conn.session);
             self.told -= conn.told;
-            if conn.is_secure() {
-                self.say_last(io, slot, &mut conn);
+            if conn.is_secure() && conn.sent_with != self.submissions {
+                conn.say_last(io, slot);
             }
             if io.remove(slot, conn.dismiss(&self.server)) {
                 self.rest(io, slot);

@@ -18,7 +18,7 @@ impl EventLoop {
         }
         if self.server.memory.is_limited() {
             let mark = self.local.log.enter(Part::Evict, 0);
-            exec::memory::tend(&self.server, &mut self.local);
+            exec::shortage::tend(&self.server, &mut self.local);
             self.local.log.leave(&self.server.observe, Part::Evict, 0, mark);
         }
         let now_ms = self.mono_ms();

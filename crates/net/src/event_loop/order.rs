@@ -207,7 +207,7 @@ mod tests {
             let slot = self.conns.len();
             let (_, near) = UnixStream::pair().unwrap();
             let info = ClientInfo::new(slot as u64 + 1, 0, String::new(), String::new(), 0, true, 0);
-            let session = Session::new(Arc::new(info), true);
+            let session = Session::new(Arc::new(info), &self.server.acl, true);
             let conn = Conn::new(Socket::unix(near).unwrap(), session, &self.server);
             self.adopt(io, Box::new(conn));
             self.conns[slot].as_mut().unwrap().outside = false;
@@ -247,6 +247,12 @@ mod tests {
             event_loop.turn_until_chores(&mut io);
             if asks {
                 asked += 1;
+                // Each turn serves one event at least. If the processor is taken away, it serves no more.
+                for _ in 0..LARGE {
+                    if io.read.is_empty() {
+                        event_loop.turn_until_chores(&mut io);
+                    }
+                }
                 assert_eq!(io.read, [LARGE]);
             }
             event_loop.do_chores(&mut io);

@@ -1,10 +1,8 @@
 //! TLS on a loop: which clients shake hands first, and what becomes of the records of the others.
 
 use super::EventLoop;
-use crate::conn::Conn;
 use crate::handshakes::Newcomer;
 use crate::transport::{Event, Received, Transport};
-use exec::Session;
 
 impl EventLoop {
     /// Whether a client of a listener with TLS may be accepted now. If not, it is tried again soon.
@@ -85,21 +83,4 @@ impl EventLoop {
             self.end(slot);
         }
     }
-
-    /// Sends the last record of a connection that is being closed, if none is half out.
-    pub(super) fn say_last<T: Transport>(&self, io: &mut T, slot: usize, conn: &mut Conn) {
-        if conn.sent_with == self.submissions {
-            return;
-        }
-        if let Some(record) = conn.last_record() {
-            // The peer may be gone.
-            let _ = io.send(slot, &mut conn.socket, record, 0);
-        }
-    }
-}
-
-/// Makes a client the user that its certificate names. The only user is `default`: a client with that name needs
-/// no password, and other names change nothing.
-pub(super) fn log_in(session: &mut Session, names: &[Vec<u8>]) {
-    session.authenticated |= names.iter().any(|name| name == b"default");
 }

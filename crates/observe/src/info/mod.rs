@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 
 /// The version of Redis whose commands and replies are followed.
-pub const REDIS_VERSION: &str = "7.2.4";
+pub const REDIS_VERSION: &str = "7.4.0";
 pub const EVENKEEL_VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// All figures of INFO. A field that is not filled shows as zero.
@@ -155,6 +155,8 @@ pub struct Stats {
     pub reads: u64,
     pub writes: u64,
     pub auth_denied: u64,
+    /// Calls denied because of the command, a key, a channel.
+    pub acl_denied: [u64; 3],
     pub query_buffer_disconnections: u64,
     pub output_buffer_disconnections: u64,
     pub loop_cycles: u64,
@@ -532,9 +534,9 @@ fn stats(s: &Snapshot, out: &mut Lines) {
         ("instantaneous_eventloop_cycles_per_sec", stats.cycles_per_s.round() as u64),
         ("instantaneous_eventloop_duration_usec", stats.cycle_us.round() as u64),
         ("acl_access_denied_auth", stats.auth_denied),
-        ("acl_access_denied_cmd", 0),
-        ("acl_access_denied_key", 0),
-        ("acl_access_denied_channel", 0),
+        ("acl_access_denied_cmd", stats.acl_denied[0]),
+        ("acl_access_denied_key", stats.acl_denied[1]),
+        ("acl_access_denied_channel", stats.acl_denied[2]),
     ]);
 }
 
@@ -650,7 +652,7 @@ mod tests {
         snapshot.evenkeel.push(("snapshots_open", 4));
         let text = Sections::wanted([&b"all"[..]]).text(&snapshot);
         for line in [
-            "redis_version:7.2.4",
+            "redis_version:7.4.0",
             "redis_mode:standalone",
             "used_memory_human:1.00M",
             "cmdstat_config|set:calls=1,usec=74,usec_per_call=74.50,rejected_calls=0,failed_calls=1",

@@ -202,7 +202,7 @@ impl Job {
         let (error, tally) = (self.out.as_bytes()[mark..].strip_prefix(b"-"), &mut self.attempt.tally);
         error.into_iter().for_each(|text| tally.error(text));
         tally.add(places::of(command), ns, error.is_some());
-        tally.queued(command, args, ns);
+        tally.queued(command, args, ns, self.out.len() - mark);
     }
 
     /// Hands its effects over, for the log and replicas. O(effects).

@@ -10,7 +10,9 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import java.util.regex.Pattern;
 import redis.clients.jedis.Connection;
+import redis.clients.jedis.ConnectionPoolConfig;
 import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.Jedis;
@@ -23,6 +25,8 @@ import redis.clients.jedis.args.ClientPauseMode;
 import redis.clients.jedis.args.ClientType;
 import redis.clients.jedis.args.LatencyEvent;
 import redis.clients.jedis.args.ListDirection;
+import redis.clients.jedis.csc.CacheConfig;
+import redis.clients.jedis.exceptions.JedisConnectionException;
 import redis.clients.jedis.exceptions.JedisDataException;
 import redis.clients.jedis.params.ClientKillParams;
 import redis.clients.jedis.params.CommandListFilterByParams;
@@ -49,6 +53,28 @@ public class Cases {
     static Jedis open(String name) {
         var config = DefaultJedisClientConfig.builder().protocol(protocol).clientName(name).socketTimeoutMillis(60_000);
         return new Jedis(new HostAndPort(HOST, PORT), config.build());
+    }
+
+    /** A client of one connection that keeps what it reads. */
+    static RedisClient caching() {
+        var one = new ConnectionPoolConfig();
+        one.setMaxTotal(1);
+        var config = DefaultJedisClientConfig.builder().protocol(RedisProtocol.RESP3).socketTimeoutMillis(60_000).build();
+        return RedisClient.builder().hostAndPort(HOST, PORT).clientConfig(config).poolConfig(one)
+            .cacheConfig(CacheConfig.builder().maxSize(1000).build()).build();
+    }
+
+    /** The number of GETs that have reached the server. */
+    static long gets(Jedis redis) {
+        var counted = Pattern.compile("cmdstat_get:calls=(\\d+)").matcher(redis.info("commandstats"));
+        return counted.find() ? Long.parseLong(counted.group(1)) : 0;
+    }
+
+    /** Waits until a cached key has a value. */
+    static void comesTo(RedisClient cached, String value) throws InterruptedException {
+        for (long deadline = System.currentTimeMillis() + 30_000; !Objects.equals(cached.get("k"), value); Thread.sleep(2)) {
+            holds(System.currentTimeMillis() < deadline, "the cached key became " + value);
+        }
     }
 
     static void holds(boolean condition, Object of) {
@@ -434,6 +460,70 @@ public class Cases {
             refused("nosuch", () -> redis.configSet("nosuch", "1"));
             holds(redis.info("keyspace").startsWith("# Keyspace\r\ndb0:keys=2,expires=0,avg_ttl=0"), redis.info("keyspace"));
         });
+        CASES.put("a cached value needs no request (RESP3 only, Evenkeel)", redis -> {
+            redis.set("k", "v");
+            try (var cached = caching()) {
+                same(cached.get("k"), "v");
+                long before = gets(redis);
+                for (int i = 0; i < 10; i++) same(cached.get("k"), "v");
+                same(List.of(gets(redis), cached.getCache().getStats().getHitCount()), List.of(before, 10L));
+                redis.set("unread", "1");
+                same(cached.get("k"), "v");
+                same(gets(redis), before);
+            }
+        });
+        CASES.put("every way to change a key invalidates (RESP3 only, Evenkeel)", redis -> {
+            var changes = new LinkedHashMap<Runnable, String>();
+            changes.put(() -> redis.set("k", "from set"), "from set");
+            changes.put(() -> redis.del("k"), null);
+            changes.put(() -> redis.set("k", "short", SetParams.setParams().px(20)), null);
+            changes.put(() -> redis.pexpire("k", 20), null);
+            changes.put(redis::flushAll, null);
+            changes.put(() -> redis.eval("return redis.call('SET', KEYS[1], 'from eval')", 1, "k"), "from eval");
+            changes.put(() -> {
+                try (var transaction = redis.multi()) {
+                    transaction.set("k", "from exec");
+                    transaction.get("k");
+                    transaction.exec();
+                }
+            }, "from exec");
+            changes.put(() -> {
+                redis.set("l", "from rename");
+                redis.rename("l", "k");
+            }, "from rename");
+            changes.put(() -> redis.append("k", "er"), "older");
+            try (var cached = caching()) {
+                for (var change : changes.entrySet()) {
+                    redis.set("k", "old");
+                    comesTo(cached, "old");
+                    change.getKey().run();
+                    comesTo(cached, change.getValue());
+                }
+            }
+        });
+        CASES.put("a new connection begins with an empty cache (RESP3 only, Evenkeel)", redis -> {
+            redis.set("k", "old");
+            try (var cached = caching()) {
+                same(cached.get("k"), "old");
+                long before = gets(redis);
+                same(redis.clientKill(ClientKillParams.clientKillParams().type(ClientType.NORMAL).skipMe(ClientKillParams.SkipMe.YES)), 1L);
+                // The library asks the server for another key, notices, and connects again.
+                boolean closed = false;
+                for (int i = 0; i < 100 && !closed; i++) {
+                    try {
+                        cached.get("other");
+                    } catch (JedisConnectionException e) {
+                        closed = true;
+                    }
+                    closed |= cached.getCache().getSize() == 0;
+                }
+                holds(closed && cached.getCache().getSize() <= 1, cached.getCache().getSize());
+                same(cached.get("k"), "old");
+                holds(gets(redis) > before, gets(redis));
+                redis.set("k", "new");
+                comesTo(cached, "new");
+            }
+        });
         CASES.put("errors", redis -> {
             redis.set("e", "text");
             refused("ERR value is not an integer or out of range", () -> redis.incr("e"));
@@ -458,8 +548,9 @@ public class Cases {
             protocol = version;
             for (Map.Entry<String, Case> entry : CASES.entrySet()) {
                 String name = entry.getKey() + " (" + version + ")";
+                if (name.contains("(RESP3 only") && version != RedisProtocol.RESP3) continue;
                 try (Jedis redis = open()) {
-                    if (name.contains("(Evenkeel)") && !redis.commandList().contains("evenkeel")) continue;
+                    if (name.contains("Evenkeel)") && !redis.commandList().contains("evenkeel")) continue;
                     redis.flushAll();
                     entry.getValue().run(redis);
                     System.out.println("ok " + name);

@@ -1,4 +1,4 @@
-//! HTTP's pages: which paths show which keys, and the pages about the server itself.
+//! HTTP's pages: which paths show which keys, and the texts about the server itself.
 //!
 //! ```text
 //! /items/42          EVENKEEL ITEMS item:42
@@ -6,25 +6,25 @@
 //! /metrics           the clerk's figures          / and /openapi.json   made when the sources change
 //! ```
 //!
-//! `net` speaks HTTP and asks for what is here. The paths change only with the sources.
+//! `net` speaks HTTP and asks for what is here; `exec` runs the commands. The paths change only with the
+//! sources.
+#![forbid(unsafe_code)]
 
-pub mod metrics;
+mod figures;
 mod openapi;
 mod welcome;
 
-use crate::call::{Flow, execute_row};
-use crate::fetching;
-use crate::rows::Entry;
-use crate::{Local, Server, Session};
+pub use figures::add_sources;
+
 use arc_swap::ArcSwap;
-use command::{Command, Stream, places};
+use command::{Flow, Stream};
 use http::response::Life;
 use parking_lot::Mutex;
-use resp::{Args, Reply};
+use resp::Reply;
+use rows::{Entry, Rows};
 use source::{IdType, Pattern, Spec};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, LazyLock};
-use stdx::points::{self, Point};
 
 /// The keys that a path shows.
 pub struct Route {
@@ -100,31 +100,41 @@ impl Shown {
             _ => None,
         })
     }
+
+    /// Writes the OpenAPI description, as a bulk string.
+    pub fn openapi(&self, out: &mut Reply) -> Flow {
+        page(self.openapi.clone(), out)
+    }
+
+    /// Writes the welcome page, as a bulk string.
+    pub fn welcome(&self, out: &mut Reply) -> Flow {
+        page(self.welcome.clone(), out)
+    }
 }
 
 /// The paths, and the pages made from them. See the module.
-pub struct Http {
+pub struct Pages {
     shown: ArcSwap<Shown>,
     /// Plain keys that are shown as if they belonged to sources.
     plain: Mutex<Vec<Spec>>,
 }
 
-impl Default for Http {
-    fn default() -> Http {
-        Http { shown: ArcSwap::from_pointee(Shown::of(&[], &[])), plain: Mutex::default() }
+impl Default for Pages {
+    fn default() -> Pages {
+        Pages { shown: ArcSwap::from_pointee(Shown::of(&[], &[])), plain: Mutex::default() }
     }
 }
 
-impl Http {
+impl Pages {
     /// Shows the keys of these sources from now on, if they have a path.
-    pub(crate) fn show(&self, entries: &[Arc<Entry>]) {
+    pub fn show(&self, entries: &[Arc<Entry>]) {
         let plain = self.plain.lock();
         self.shown.store(Arc::new(Shown::of(entries, &plain)));
     }
 
     /// Adds plain keys to those that the sources show, as if this source owned them. None: no plain keys any
     /// more.
-    pub(crate) fn show_plain(&self, spec: Option<Spec>, entries: &[Arc<Entry>]) {
+    pub fn show_plain(&self, spec: Option<Spec>, entries: &[Arc<Entry>]) {
         let mut plain = self.plain.lock();
         match spec {
             Some(spec) => plain.push(spec),
@@ -156,8 +166,8 @@ pub struct Readiness {
 }
 
 /// Asks all sources for their state. Cost: a short lock per source.
-pub fn readiness(server: &Server) -> Readiness {
-    let list = server.rows.list();
+pub fn readiness(rows: &Rows) -> Readiness {
+    let list = rows.list();
     let reason = |entry: &Arc<Entry>| {
         let paused = entry.source.is_paused().then(|| "paused".to_owned());
         let reason = paused.or_else(|| entry.source.trouble())?;
@@ -167,96 +177,17 @@ pub fn readiness(server: &Server) -> Readiness {
     Readiness { is_ready, trouble: list.iter().filter_map(reason).collect() }
 }
 
-static ITEMS: LazyLock<&'static Command> = LazyLock::new(|| {
-    places::all().iter().find(|row| row.name == "evenkeel|items").expect("the table has the row")
-});
-
-/// The words before the keys of [`items`].
-pub const ITEMS_WORDS: [&[u8]; 2] = [b"EVENKEEL", b"ITEMS"];
-
-/// Runs EVENKEEL ITEMS, even if it was renamed. The reply is RESP3.
-#[inline]
-pub fn items(
-    server: &Arc<Server>,
-    local: &mut Local,
-    session: &mut Session,
-    args: Args<'_>,
-    out: &mut Reply,
-) -> Flow {
-    local.key_hash = None;
-    execute_row(server, local, session, &ITEMS, args, out)
-}
-
-/// Requests the rows of an EVENKEEL ITEMS that stands behind a waiting one.
-pub fn ask_ahead(server: &Server, local: &Local, session: &Session, args: Args<'_>) {
-    fetching::ask_ahead_for(server, local, session, &ITEMS, args);
-}
-
-/// Whether a token is the password; true if there is none. Counts a refusal.
-pub fn admits(server: &Server, local: &Local, authorization: Option<&[u8]>) -> bool {
-    let admitted = knows_password(server, authorization);
-    if !admitted {
-        local.log.recorder.add(crate::stats::Counter::AuthDenied, 1);
-    }
-    admitted
-}
-
-/// As [`admits`], for a request that is not to be run yet. Counts nothing.
-pub fn knows_password(server: &Server, authorization: Option<&[u8]>) -> bool {
-    let password = &server.config.live.requirepass;
-    if password.is_empty() {
-        return true;
-    }
-    let token = authorization.and_then(|line| {
-        let (scheme, token) = line.split_at_checked(7)?;
-        scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
-    });
-    token.is_some_and(|token| crate::actions::connection::same(&password.get(), token))
-}
-
-/// Lets the clerk collect the page of figures. It comes by mail, as a bulk string.
-pub fn metrics(server: &Arc<Server>, local: &Local, session: &Session, out: &mut Reply) -> Flow {
-    let (owner, loop_id, client) = (server.clone(), local.log.id, session.id);
-    stdx::panics::changes();
-    let sent = server.observe.clerk.send(move || {
-        let mut out = Reply::new(true);
-        match stdx::panics::contain(|| {
-            points::trip(Point::Report);
-            metrics::page(&owner)
-        }) {
-            Ok(page) => out.bulk(page.as_bytes()),
-            Err(_) => out.error(crate::job::BROKEN),
-        }
-        owner.send(loop_id, crate::mail::Mail::Reply { client, bytes: out.into_bytes(), stream: None });
-    });
-    if sent {
-        return Flow::Parked(None);
-    }
-    out.error("ERR no thread could be started");
-    Flow::Done
-}
-
-/// Writes the OpenAPI description, as a bulk string.
-pub fn openapi(server: &Server, out: &mut Reply) -> Flow {
-    page(server.http.shown().openapi.clone(), out)
-}
-
-/// Writes the welcome page, as a bulk string.
-pub fn welcome(server: &Server, out: &mut Reply) -> Flow {
-    page(server.http.shown().welcome.clone(), out)
-}
-
 fn page(text: Arc<[u8]>, out: &mut Reply) -> Flow {
     out.begin_bulk(text.len());
-    Flow::Stream(Box::new(Page { text, at: 0 }))
+    Flow::Stream(Box::new(PageText { text, at: 0 }))
 }
 
-struct Page {
+struct PageText {
     text: Arc<[u8]>,
     at: usize,
 }
 
-impl Stream for Page {
+impl Stream for PageText {
     fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
         let to = self.at.saturating_add(room).min(self.text.len());
         out.bulk_part(&self.text[self.at..to]);
@@ -302,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_page_is_written_in_pieces() {
-        let mut page = Page { text: (*b"0123456789").into(), at: 0 };
+        let mut page = PageText { text: (*b"0123456789").into(), at: 0 };
         let mut out = Reply::new(true);
         out.begin_bulk(10);
         while page.fill(&mut out, 3) {}

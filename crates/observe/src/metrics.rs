@@ -2,11 +2,8 @@
 //!
 //! Cost: that of INFO. No shard is visited.
 
-use crate::Server;
-use crate::actions::observe::collect;
-use crate::info::{Sections, Snapshot};
-use crate::rows::{Kind, figures, hit_ratios};
-use crate::stats::{Counter, Histogram, PHASES};
+use crate::info::{self, Snapshot};
+use crate::stats::{CommandTotals, Counter, Histogram, PHASES, Registry};
 use std::fmt::{Display, Write as _};
 
 /// A page under way. The figures of one family stand together.
@@ -65,26 +62,25 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// Writes the whole page. Cost: tens of microseconds, and O(clients + databases + commands).
-pub(crate) fn page(server: &Server) -> String {
-    let snapshot = collect(server, Sections::wanted([&b"all"[..]]));
+/// Begins the page with the figures of the whole server. Cost: tens of microseconds, and O(databases +
+/// commands).
+pub fn page(snapshot: &Snapshot, registry: &Registry) -> Page {
     let mut page = Page(String::with_capacity(32 * 1024));
-    whole(&snapshot, &mut page);
-    responses(server, &mut page);
-    commands(&snapshot, &mut page);
-    times(server, &mut page);
-    databases(&snapshot, &mut page);
+    whole(snapshot, &mut page);
+    responses(registry, &mut page);
+    commands(snapshot, &mut page);
+    times(registry, &mut page);
+    databases(snapshot, &mut page);
     for (name, value) in &snapshot.evenkeel {
         let help = format!("{name} of INFO evenkeel");
         page.single(&format!("evenkeel_{name}"), "gauge", &help, value);
     }
-    sources(server, &mut page);
-    page.into_text()
+    page
 }
 
 fn whole(s: &Snapshot, page: &mut Page) {
     page.family("evenkeel_build_info", "gauge", "Which version runs");
-    page.figure("evenkeel_build_info", &[("version", crate::info::EVENKEEL_VERSION)], 1);
+    page.figure("evenkeel_build_info", &[("version", info::EVENKEEL_VERSION)], 1);
     let gauges = [
         ("uptime_seconds", "Since the server started", s.server.uptime_s),
         ("connected_clients", "Connections", s.clients.connected),
@@ -142,16 +138,16 @@ fn whole(s: &Snapshot, page: &mut Page) {
     }
 }
 
-fn responses(server: &Server, page: &mut Page) {
+fn responses(registry: &Registry, page: &mut Page) {
     const NAME: &str = "evenkeel_http_responses_total";
     page.family(NAME, "counter", "HTTP responses by class of status");
     for (class, counter) in RESPONSES {
-        page.figure(NAME, &[("class", class)], server.observe.stats.registry.counter(counter));
+        page.figure(NAME, &[("class", class)], registry.counter(counter));
     }
 }
 
 /// Classes of statuses, and their counters.
-pub(crate) const RESPONSES: [(&str, Counter); 4] = [
+const RESPONSES: [(&str, Counter); 4] = [
     ("2xx", Counter::Http2xx),
     ("3xx", Counter::Http3xx),
     ("4xx", Counter::Http4xx),
@@ -159,7 +155,7 @@ pub(crate) const RESPONSES: [(&str, Counter); 4] = [
 ];
 
 fn commands(s: &Snapshot, page: &mut Page) {
-    type Figure = (&'static str, &'static str, fn(&crate::stats::CommandTotals) -> f64);
+    type Figure = (&'static str, &'static str, fn(&CommandTotals) -> f64);
     let figures: [Figure; 4] = [
         ("evenkeel_commands_total", "Commands that ran", |c| c.calls as f64),
         ("evenkeel_command_seconds_total", "How long commands ran", |c| seconds(c.ns)),
@@ -178,8 +174,7 @@ fn commands(s: &Snapshot, page: &mut Page) {
     }
 }
 
-fn times(server: &Server, page: &mut Page) {
-    let registry = &server.observe.stats.registry;
+fn times(registry: &Registry, page: &mut Page) {
     page.family("evenkeel_command_seconds", "summary", "How long commands ran");
     page.summary("evenkeel_command_seconds", None, &registry.all_commands());
     page.family("evenkeel_phase_seconds", "summary", "How long requests were in which phase");
@@ -189,7 +184,7 @@ fn times(server: &Server, page: &mut Page) {
 }
 
 fn databases(s: &Snapshot, page: &mut Page) {
-    type Figure = (&'static str, &'static str, fn(&crate::info::Database) -> u64);
+    type Figure = (&'static str, &'static str, fn(&info::Database) -> u64);
     let figures: [Figure; 2] = [
         ("evenkeel_keys", "Keys of a database", |db| db.keys),
         ("evenkeel_keys_expiring", "Keys of a database that expire", |db| db.expires),
@@ -199,55 +194,6 @@ fn databases(s: &Snapshot, page: &mut Page) {
         for db in s.databases.iter().filter(|db| db.keys > 0) {
             page.figure(name, &[("db", &db.number.to_string())], value(db));
         }
-    }
-}
-
-/// Writes the figures of EVENKEEL SOURCE STATS.
-fn sources(server: &Server, page: &mut Page) {
-    let list = server.rows.list();
-    if list.is_empty() {
-        return;
-    }
-    let all: Vec<_> =
-        list.iter().map(|entry| (entry.spec().name.as_str(), figures(&server.keyspace, entry))).collect();
-    let names: Vec<_> = all[0].1.iter().map(|(name, kind, _)| (*name, *kind)).collect();
-    for (at, (name, kind)) in names.into_iter().enumerate() {
-        let (family, kind_name, unit) = source_family(name, kind);
-        page.family(&family, kind_name, &format!("{name} of EVENKEEL SOURCE STATS"));
-        for (source, figures) in &all {
-            let value = figures[at].2;
-            match unit {
-                None => page.figure(&family, &[("source", source)], value),
-                Some(unit) => page.figure(&family, &[("source", source)], value as f64 / unit),
-            }
-        }
-    }
-    let ratios: Vec<_> = list.iter().map(|entry| (entry.spec().name.as_str(), hit_ratios(entry))).collect();
-    for (at, (name, _)) in ratios[0].1.iter().enumerate() {
-        let (family, kind_name, _) = source_family(name, Kind::Gauge);
-        page.family(&family, kind_name, &format!("{name} of EVENKEEL SOURCE STATS, where it is known"));
-        for (source, ratios) in &ratios {
-            ratios[at].1.into_iter().for_each(|ratio| page.figure(&family, &[("source", source)], ratio));
-        }
-    }
-    const READY: &str = "evenkeel_source_ready";
-    page.family(READY, "gauge", "Whether the source's database answers and its feed is open");
-    for entry in list.iter() {
-        let ready = !entry.source.is_paused() && entry.source.trouble().is_none();
-        page.figure(READY, &[("source", &entry.spec().name)], u8::from(ready));
-    }
-}
-
-/// Family, type and divisor of a source's figure, by Prometheus's rules: the names of counters end with
-/// `_total`, and times are in seconds. The divisor converts the figure, if that is needed.
-fn source_family(name: &str, kind: Kind) -> (String, &'static str, Option<f64>) {
-    let stem = format!("evenkeel_source_{}", name.replace('-', "_"));
-    let seconds = |suffix: &str| format!("{}_seconds", stem.trim_end_matches(suffix));
-    match kind {
-        Kind::Counter => (format!("{stem}_total"), "counter", None),
-        Kind::Gauge => (stem, "gauge", None),
-        Kind::Micros => (seconds("_us"), "gauge", Some(1e6)),
-        Kind::Millis => (seconds("_ms"), "gauge", Some(1e3)),
     }
 }
 
@@ -265,23 +211,11 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_sources_are_named_as_prometheus_has_it() {
-        for (name, kind, family) in [
-            ("hits", Kind::Counter, "evenkeel_source_hits_total"),
-            ("queued-ids", Kind::Gauge, "evenkeel_source_queued_ids"),
-            ("load-max-us", Kind::Micros, "evenkeel_source_load_max_seconds"),
-            ("lag-ms", Kind::Millis, "evenkeel_source_lag_seconds"),
-        ] {
-            assert_eq!(source_family(name, kind).0, family);
-        }
-    }
-
-    #[test]
     fn a_family_has_one_type_and_its_figures_follow_it() {
         let mut page = Page::default();
         let snapshot = Snapshot {
             commands: vec![("get".into(), Default::default()), ("set".into(), Default::default())],
-            databases: vec![crate::info::Database { keys: 7, ..Default::default() }],
+            databases: vec![info::Database { keys: 7, ..Default::default() }],
             ..Snapshot::default()
         };
         whole(&snapshot, &mut page);

@@ -1,6 +1,6 @@
 //! The OpenAPI 3.1 description of HTTP's pages.
 
-use super::welcome;
+use crate::welcome;
 use http::target::IDS_MAX;
 use serde_json::{Map, Value, json};
 use source::{Form, IdType, Spec};

@@ -1,13 +1,22 @@
-//! SLOWLOG: the latest commands that took long, and why.
+//! COMMANDLOG and SLOWLOG: the latest commands that took long, and why, and those with large requests or replies.
+//!
+//! ```text
+//! slow           microseconds ≥ commandlog-execution-slower-than   SLOWLOG is a view of this log
+//! large-request  bytes        ≥ commandlog-request-larger-than
+//! large-reply    bytes        ≥ commandlog-reply-larger-than
+//! ```
 //!
 //! An entry has the form of Redis: at most [`ARGS_MAX`] words of at most [`ARG_BYTES_MAX`] bytes, with a note
-//! of how much was left out. It also has the cause, which `SLOWLOG WHY` shows. GET keeps its six fields,
+//! of how much was left out. A slow one also has the cause, which `SLOWLOG WHY` shows. GET keeps its six fields,
 //! since some client libraries read exactly those.
 //!
 //! - Q1: the lock is held for a bounded number of entries at a time, however long the log is.
 //! - Q2: entries are numbered from 0 without gaps, newest first; numbers are never used twice.
+//!
+//! Memory: some 6 KB per entry at most, and no more entries than the log's directive allows.
 
 use crate::waits::Culprit;
+use command::Error;
 use parking_lot::Mutex;
 use resp::{Args, Reply};
 use std::collections::VecDeque;
@@ -20,13 +29,14 @@ pub const ARG_BYTES_MAX: usize = 128;
 /// Entries copied or dropped in one go under the lock (Q1).
 const BATCH: usize = 128;
 
-/// One slow command.
+/// One command that was logged.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub id: u64,
     /// The end of the command, in seconds since 1970.
     pub unix_s: u64,
-    pub us: u64,
+    /// Microseconds in the log of slow commands, bytes in the others.
+    pub amount: u64,
     /// The words, shortened.
     pub args: Vec<Vec<u8>>,
     pub client_address: String,
@@ -37,9 +47,48 @@ pub struct Entry {
     pub culprit: Option<Arc<Culprit>>,
 }
 
-/// The log, shared by all threads.
+/// The kinds of logs, in the order of [`KINDS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogKind {
+    Slow,
+    LargeRequest,
+    LargeReply,
+}
+
+/// The kinds by the names that COMMANDLOG knows.
+const KINDS: [(&str, LogKind); 3] =
+    [("slow", LogKind::Slow), ("large-request", LogKind::LargeRequest), ("large-reply", LogKind::LargeReply)];
+
+impl LogKind {
+    /// The kind of this name, in any case.
+    pub fn named(name: &[u8]) -> Result<LogKind, Error> {
+        let found = KINDS.iter().find(|(known, _)| command::options::is(name, known));
+        let unknown = Error::new("ERR type should be one of the following: slow, large-request, large-reply");
+        found.map(|(_, kind)| *kind).ok_or(unknown)
+    }
+}
+
+/// The three logs.
 #[derive(Debug, Default)]
-pub struct Slowlog {
+pub struct Logs {
+    pub slow: CommandLog,
+    pub large_requests: CommandLog,
+    pub large_replies: CommandLog,
+}
+
+impl Logs {
+    pub fn of(&self, kind: LogKind) -> &CommandLog {
+        match kind {
+            LogKind::Slow => &self.slow,
+            LogKind::LargeRequest => &self.large_requests,
+            LogKind::LargeReply => &self.large_replies,
+        }
+    }
+}
+
+/// One log, shared by all threads.
+#[derive(Debug, Default)]
+pub struct CommandLog {
     ring: Mutex<Ring>,
 }
 
@@ -50,7 +99,7 @@ struct Ring {
     entries: VecDeque<Arc<Entry>>,
 }
 
-impl Slowlog {
+impl CommandLog {
     /// Numbers and adds an entry, and drops the oldest beyond `max_len`. One call drops at most [`BATCH`]
     /// entries, so a log whose limit was lowered shrinks over the next calls.
     pub fn add(&self, mut entry: Entry, max_len: usize) {
@@ -118,39 +167,26 @@ fn shortened_word(word: &[u8]) -> Vec<u8> {
     short
 }
 
-/// `SLOWLOG GET [count]`: id, time, µs, words, client and client's name of each entry. The default count is
-/// 10; -1 means all. O(count).
-pub fn get(log: &Slowlog, args: Args<'_>, out: &mut Reply) {
-    answer(log, args, out, false);
-}
-
-/// `SLOWLOG WHY [count]`: the fields of GET, then the cause, then command, address and name of the client it
-/// waited for. The last three are empty if it waited for no client.
-pub fn why(log: &Slowlog, args: Args<'_>, out: &mut Reply) {
-    answer(log, args, out, true);
-}
-
-fn answer(log: &Slowlog, args: Args<'_>, out: &mut Reply, with_cause: bool) {
-    if args.len() > 3 {
-        let name = String::from_utf8_lossy(args.at(1)).into_owned();
-        out.error(&format!(
-            "ERR unknown subcommand or wrong number of arguments for '{name}'. Try SLOWLOG HELP."
-        ));
-        return;
+/// Reads how many entries GET asks for; -1 means all.
+pub fn count(word: &[u8]) -> Result<usize, Error> {
+    match stdx::num::parse_i64(word) {
+        Some(-1) => Ok(usize::MAX),
+        Some(n) if n >= 0 => Ok(n as usize),
+        _ => Err(Error::new("ERR count should be greater than or equal to -1")),
     }
-    let count = match args.get(2).map(stdx::num::parse_i64) {
-        None => 10,
-        Some(Some(-1)) => usize::MAX,
-        Some(Some(n)) if n >= 0 => n as usize,
-        _ => return out.error("ERR count should be greater than or equal to -1"),
-    };
+}
+
+/// Writes entries as GET does: number, time, amount, words, client and its name. With the cause (WHY) also that,
+/// then command, address and name of the client it waited for. The last three are empty if it waited for no
+/// client. O(count).
+pub fn write(log: &CommandLog, count: usize, with_cause: bool, out: &mut Reply) {
     let entries = log.newest(count);
     out.array(entries.len());
     for entry in entries {
         out.array(if with_cause { 10 } else { 6 });
         out.int(entry.id as i64);
         out.int(entry.unix_s as i64);
-        out.int(entry.us as i64);
+        out.int(entry.amount as i64);
         out.array(entry.args.len());
         entry.args.iter().for_each(|word| out.bulk(word));
         out.bulk(entry.client_address.as_bytes());
@@ -172,35 +208,6 @@ fn write_culprit(culprit: Option<&Culprit>, out: &mut Reply) {
     out.bulk(&culprit.name());
 }
 
-/// `SLOWLOG LEN`: the number of entries. O(1).
-pub fn len(log: &Slowlog, out: &mut Reply) {
-    out.int(log.len() as i64);
-}
-
-/// `SLOWLOG RESET`: removes all entries. O(1); they are freed elsewhere.
-pub fn reset(log: &Slowlog, out: &mut Reply) {
-    log.reset();
-    out.ok();
-}
-
-/// The lines of `SLOWLOG HELP`.
-pub const HELP: [&str; 14] = [
-    "SLOWLOG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-    "GET [<count>]",
-    "    Return top <count> entries from the slowlog (default: 10, -1 mean all).",
-    "    Entries are made of:",
-    "    id, timestamp, time in microseconds, arguments array, client IP and port,",
-    "    client name",
-    "LEN",
-    "    Return the length of the slowlog.",
-    "RESET",
-    "    Reset the slowlog.",
-    "WHY [<count>]",
-    "    As GET; then where the time went, and command, address and name of the client it waited for.",
-    "HELP",
-    "    Prints this help.",
-];
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -210,7 +217,7 @@ mod tests {
         Entry {
             id: 0,
             unix_s: 1_795_246_024,
-            us,
+            amount: us,
             args: vec![b"get".to_vec(), b"k".to_vec()],
             client_address: "127.0.0.1:5".into(),
             client_name: b"app".to_vec(),
@@ -219,16 +226,15 @@ mod tests {
         }
     }
 
-    fn call(f: fn(&Slowlog, Args<'_>, &mut Reply), log: &Slowlog, words: &[&str]) -> String {
-        let words: Vec<&[u8]> = words.iter().map(|w| w.as_bytes()).collect();
+    fn shown(log: &CommandLog, count: usize, with_cause: bool) -> String {
         let mut out = Reply::new(false);
-        f(log, OwnedArgs::from_slices(&words).args(), &mut out);
+        write(log, count, with_cause, &mut out);
         String::from_utf8(out.into_bytes()).unwrap()
     }
 
     #[test]
     fn the_newest_come_first_and_the_oldest_go() {
-        let log = Slowlog::default();
+        let log = CommandLog::default();
         (0..300).for_each(|n| log.add(entry(n), 280));
         assert_eq!(log.len(), 280);
         let ids = |count| log.newest(count).iter().map(|e| e.id).collect::<Vec<_>>();
@@ -262,25 +268,25 @@ mod tests {
 
     #[test]
     fn replies_have_the_shape_clients_read() {
-        let log = Slowlog::default();
+        let log = CommandLog::default();
         log.add(entry(5), 10);
         let fields = "*6\r\n:0\r\n:1795246024\r\n:5\r\n*2\r\n$3\r\nget\r\n$1\r\nk\r\n$11\r\n127.0.0.1:5\r\n$3\r\napp\r\n";
-        assert_eq!(call(get, &log, &["slowlog", "get"]), format!("*1\r\n{fields}"));
-        assert_eq!(call(get, &log, &["slowlog", "get", "-1"]), format!("*1\r\n{fields}"));
-        assert_eq!(call(get, &log, &["slowlog", "get", "0"]), "*0\r\n");
-        assert!(
-            call(why, &log, &["slowlog", "why"])
-                .ends_with("$8\r\nran 5 us\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n")
-        );
+        assert_eq!(shown(&log, 10, false), format!("*1\r\n{fields}"));
+        assert_eq!(shown(&log, usize::MAX, false), format!("*1\r\n{fields}"));
+        assert_eq!(shown(&log, 0, false), "*0\r\n");
+        assert!(shown(&log, 1, true).ends_with("$8\r\nran 5 us\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n"));
+    }
+
+    #[test]
+    fn counts_and_kinds_are_read_as_valkey_reads_them() {
+        assert_eq!((count(b"-1"), count(b"0"), count(b"7")), (Ok(usize::MAX), Ok(0), Ok(7)));
         for bad in ["-2", "abc", ""] {
-            assert_eq!(
-                call(get, &log, &["slowlog", "get", bad]),
-                "-ERR count should be greater than or equal to -1\r\n"
-            );
+            let error = count(bad.as_bytes()).unwrap_err();
+            assert_eq!(error.text(), "ERR count should be greater than or equal to -1");
         }
-        assert_eq!(
-            call(get, &log, &["slowlog", "get", "1", "2"]),
-            "-ERR unknown subcommand or wrong number of arguments for 'get'. Try SLOWLOG HELP.\r\n"
-        );
+        assert_eq!(LogKind::named(b"LARGE-reply"), Ok(LogKind::LargeReply));
+        assert_eq!(LogKind::named(b"slow"), Ok(LogKind::Slow));
+        let error = LogKind::named(b"fast").unwrap_err();
+        assert_eq!(error.text(), "ERR type should be one of the following: slow, large-request, large-reply");
     }
 }

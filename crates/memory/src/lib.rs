@@ -13,37 +13,32 @@
 //!   counted.
 //! - R2: the space of tables, dead entries and half-full pages enters `used` as a slow mean while keys are
 //!   evicted. Taken as it is, a page half emptied by an eviction would call for the next eviction.
-//! - R3: a writer pays for memory with at most [`AT_ONCE`] evictions. The rest is the loops' debt, paid in
-//!   slices of [`SLICE_NS`]. A writer far above the limit pays in slices too, and runs only then.
+//! - R3: a writer pays for memory with at most `payer::AT_ONCE` evictions. The rest is the loops' debt, paid in
+//!   slices of `payer::SLICE_NS`. A writer far above the limit pays in slices too, and runs only then.
 //! - R4: each source also has a budget of its own, for its hidden databases. When the whole is short, budgets
 //!   give in proportion to what they hold; so the policy's time of each also depends on how full the whole
 //!   is.
 //!
 //! Cost: one load when nothing is limited; else O(databases in use) for a write below the limit.
 
-use crate::{Local, Server, Session};
-pub(crate) use command::OOM;
-use command::{Command, table};
+#![forbid(unsafe_code)]
+
+mod payer;
+
+pub use payer::{Payer, Verdict, Waited};
+
 use config::Live;
-use keyspace::{Changes, Evicted, Keyspace, Policy};
+use keyspace::{Keyspace, Policy};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use stdx::budget::{Budget, Holding};
 
-/// Evictions that one write pays for.
-const AT_ONCE: usize = 16;
-/// Longest slice of evictions, in nanoseconds.
-const SLICE_NS: u64 = 50_000;
 /// Milliseconds between two looks at the allocator, while something may take memory; then, while all only
 /// read.
 const LOOK_MS: u64 = 4;
 const LOOK_IDLE_MS: u64 = 100;
 /// Weight of the mean of what segments take beside entries, in looks at the allocator.
 const SMOOTH: i64 = 64;
-/// One in so many writes reports the fullness to the policy.
-const NOTED: u32 = 32;
-/// Longest wait of a writer without any eviction, in milliseconds.
-const PATIENCE_MS: u64 = 500;
 
 /// Limits, figures and debt of memory. See the module.
 pub struct Memory {
@@ -86,19 +81,19 @@ pub enum Incoming {
     Never,
 }
 
-/// The decision about a command.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Verdict {
-    Run,
-    /// Memory is short, and nothing can be evicted.
-    Short,
-    /// The command is run again when more is evicted.
-    Wait,
+/// The data that limits are kept for, at a time.
+#[derive(Clone, Copy)]
+pub struct Data<'a> {
+    pub keyspace: &'a Keyspace,
+    /// Whether any key is a row of a source.
+    pub sources: bool,
+    /// Milliseconds since 1970.
+    pub now_ms: u64,
 }
 
 impl Memory {
     /// Makes budgets for so many sources.
-    pub(crate) fn new(sources: usize) -> Memory {
+    pub fn new(sources: usize) -> Memory {
         Memory {
             limit: AtomicU64::new(0),
             limited: AtomicBool::new(false),
@@ -120,7 +115,7 @@ impl Memory {
     }
 
     /// Applies the configuration.
-    pub(crate) fn configure(&self, keyspace: &Keyspace, live: &Live) {
+    pub fn configure(&self, keyspace: &Keyspace, live: &Live) {
         let limit = live.maxmemory_bytes.size() as u64;
         let (mut policy, lfu) = policy_of(live.maxmemory_policy.get());
         if limit == 0 && !lfu {
@@ -135,7 +130,7 @@ impl Memory {
     }
 
     /// Sets the limit of long work: the directive's, or a quarter of `maxmemory` or of the machine's memory.
-    pub(crate) fn limit_work(&self, live: &Live, machine_bytes: u64) {
+    pub fn limit_work(&self, live: &Live, machine_bytes: u64) {
         let limit = match (live.work_max_bytes.size() as u64, live.maxmemory_bytes.size() as u64) {
             (0, 0) => machine_bytes / 4,
             (0, max) => max / 4,
@@ -162,12 +157,6 @@ impl Memory {
     #[inline]
     pub fn is_limited(&self) -> bool {
         self.limited.load(Relaxed)
-    }
-
-    /// Whether the client's command began while memory was short and nothing could be evicted. The session's
-    /// note is of the last command that was checked, and without a limit no command is checked.
-    pub(crate) fn is_short(&self, session: &Session) -> bool {
-        session.short && self.is_limited()
     }
 
     /// Holds memory for a request of so many bytes: from the budget of work, or from what the data leave free
@@ -226,7 +215,7 @@ impl Memory {
 
     /// Bytes that allocator and segments have handed out, with what waits to be freed or is kept for others
     /// (R1). Exact right after a look at the allocator; later only entries are counted. O(databases in use).
-    pub(crate) fn handed_out(&self, keyspace: &Keyspace, streamed: u64) -> u64 {
+    pub fn handed_out(&self, keyspace: &Keyspace, streamed: u64) -> u64 {
         let outside = keyspace.all_entry_bytes().1 + Keyspace::segment_bytes() as u64;
         let waiting = stdx::reclaim::pending_bytes() + keyspace.retained().0 + streamed + self.apart();
         (self.rest.load(Relaxed) + (outside + waiting) as i64).max(0) as u64
@@ -252,7 +241,7 @@ impl Memory {
     }
 
     /// Milliseconds for which the limit is exceeded now, and was in all.
-    pub(crate) fn exceeded_ms(&self, now_ms: u64) -> (u64, u64) {
+    pub fn exceeded_ms(&self, now_ms: u64) -> (u64, u64) {
         let now = match self.over_since_ms.load(Relaxed) {
             0 => 0,
             since => now_ms.saturating_sub(since),
@@ -261,7 +250,7 @@ impl Memory {
     }
 
     /// CONFIG RESETSTAT: resets the figures.
-    pub(crate) fn reset_stat(&self, now_ms: u64) {
+    pub fn reset_stat(&self, now_ms: u64) {
         self.over_ms.store(0, Relaxed);
         if self.over_since_ms.load(Relaxed) != 0 {
             self.over_since_ms.store(now_ms, Relaxed);
@@ -275,6 +264,111 @@ impl Memory {
         } else if !over && since != 0 && self.over_since_ms.swap(0, Relaxed) == since {
             self.over_ms.fetch_add(now_ms.saturating_sub(since), Relaxed);
         }
+    }
+
+    /// Begins a look at the allocator, if one is due. True: the caller has [`Memory::look`] called aside and
+    /// then calls [`Memory::end_look`]. Cost: O(1), or O(snapshots) when it is due.
+    pub fn begin_look(&self, keyspace: &Keyspace, now_ms: u64) -> bool {
+        let looked = self.looked_ms.load(Relaxed);
+        let pause = if self.stirred.load(Relaxed) || self.owes() { LOOK_MS } else { LOOK_IDLE_MS };
+        let due = now_ms >= looked + pause || now_ms < looked;
+        let begins = due
+            && self.looked_ms.compare_exchange(looked, now_ms, Relaxed, Relaxed).is_ok()
+            && !self.looking.swap(true, Relaxed);
+        if begins {
+            if keyspace.active_snapshots() > 0 {
+                // The bytes kept for snapshots must be as fresh as the bytes evicted.
+                keyspace.prune();
+            }
+            self.stirred.store(false, Relaxed);
+        }
+        begins
+    }
+
+    /// Ends a look, so that the next one may begin.
+    pub fn end_look(&self) {
+        self.looking.store(false, Relaxed);
+    }
+
+    /// Asks the allocator (R1, R2). `allocated` gives the bytes it has handed out, `streamed` those that only
+    /// streamed replies hold. Gives the bytes that allocator and segments have. Takes tens to hundreds of
+    /// microseconds: not for a loop.
+    pub fn look(&self, data: Data<'_>, streamed: impl Fn() -> u64, allocated: impl FnOnce() -> u64) -> u64 {
+        let Data { keyspace, now_ms, .. } = data;
+        // The figures are not of one moment, and this thread may wait between them. So each is taken before and
+        // after, and the larger one counts. Memory in use may seem too little until the next look, never too
+        // much: nothing is evicted for what is gone.
+        let apart = || {
+            let pinned = keyspace.retained().0 + streamed();
+            // Small segments come from the allocator, but are counted as segments.
+            let outside = keyspace.all_entry_bytes().1 as i64 + Keyspace::little_bytes() as i64;
+            (outside, (stdx::reclaim::pending_bytes() + pinned + self.apart()) as i64)
+        };
+        let before = apart();
+        let allocated = allocated() as i64;
+        let after = apart();
+        let (outside, waiting) = (before.0.max(after.0), before.1.max(after.1));
+        let (rooms, _) = keyspace.all_entry_bytes();
+        if !keyspace.is_flushing() {
+            self.note_segments(keyspace, rooms);
+        }
+        self.rest.store(allocated - outside - waiting, Relaxed);
+
+        let limit = self.limit.load(Relaxed);
+        let used = self.used(keyspace);
+        // Without a limit the present keys count as full, if the frequency of their use is wanted.
+        let unlimited = if self.lfu.load(Relaxed) { 1.0 } else { 0.0 };
+        keyspace.note_fullness(0, if limit > 0 { used as f64 / limit as f64 } else { unlimited });
+        self.note_over(limit > 0 && used > limit, now_ms);
+        let mut owes = limit > 0 && used > limit && self.choose(data).is_some();
+        for source in 0..self.limits.len() {
+            keyspace.note_fullness(1 + source, self.fullness(keyspace, source));
+            let limit = self.limits[source].load(Relaxed);
+            owes |= limit > 0 && self.used_by(keyspace, source) > limit;
+        }
+        if owes && self.is_limited() {
+            self.owes.store(true, Relaxed);
+        }
+        allocated as u64 + Keyspace::pool_bytes() as u64
+    }
+
+    /// Bytes of a source's entries.
+    fn used_by(&self, keyspace: &Keyspace, source: usize) -> u64 {
+        self.weigh(keyspace.budget_bytes(1 + source))
+    }
+
+    /// The part of its room that a source has filled, by its own limit or the whole's, whichever is nearer. 0
+    /// without limits. O(databases in use).
+    pub fn fullness(&self, keyspace: &Keyspace, source: usize) -> f64 {
+        let part = |limit: &AtomicU64, used: &dyn Fn() -> u64| match limit.load(Relaxed) {
+            0 => 0.0,
+            limit => used() as f64 / limit as f64,
+        };
+        let own = part(&self.limits[source], &|| self.used_by(keyspace, source));
+        own.max(part(&self.limit, &|| self.used(keyspace)))
+    }
+
+    /// Chooses a budget that has something to evict, in proportion to what it holds (R4).
+    fn choose(&self, data: Data<'_>) -> Option<usize> {
+        let Data { keyspace, sources, .. } = data;
+        let weight = |budget| match keyspace.has_victims(budget) {
+            true => self.weigh(keyspace.budget_bytes(budget)).max(1),
+            false => 0,
+        };
+        let budgets = 0..=self.limits.len();
+        if !sources {
+            return (weight(0) > 0).then_some(0);
+        }
+        let all: u64 = budgets.clone().map(weight).sum();
+        let mut nth = stdx::hash::hash_u64(stdx::clock::mono_ns()) % all.max(1);
+        for budget in budgets.clone() {
+            let here = weight(budget);
+            if nth < here {
+                return Some(budget);
+            }
+            nth -= here;
+        }
+        budgets.into_iter().find(|budget| weight(*budget) > 0)
     }
 }
 
@@ -290,260 +384,6 @@ fn policy_of(choice: i64) -> (Policy, bool) {
         6 => (Policy::Random, false),
         _ => (Policy::None, false),
     }
-}
-
-/// Checks memory before a command that may need some: evicts if necessary (R3).
-#[cold]
-pub(crate) fn admit(server: &Server, local: &mut Local, session: &Session) -> Verdict {
-    let memory = &server.memory;
-    let limit = memory.limit.load(Relaxed);
-    let waiting = session.short_since.take();
-    if limit == 0 || server.work.pause.stops_writes(local.log.now_ms) {
-        return Verdict::Run;
-    }
-    memory.stir();
-    let used = memory.used(&server.keyspace);
-    local.asked = local.asked.wrapping_add(1);
-    if local.asked.is_multiple_of(NOTED) {
-        // The policy's time must go on while keys come, even if the clerk does not get to run.
-        server.keyspace.note_fullness(0, used as f64 / limit as f64);
-    }
-    if used <= limit {
-        return Verdict::Run;
-    }
-    memory.note_over(true, local.log.now_ms);
-    let mut told = Vec::new();
-    let paid = pay(server, local.log.now_ms, limit, &mut Pace::evictions(AT_ONCE), &mut told);
-    let verdict = match paid {
-        Paid::Enough => Verdict::Run,
-        Paid::Nothing => Verdict::Short,
-        Paid::Some => {
-            memory.owes.store(true, Relaxed);
-            let slack = (limit / 32).clamp(256 << 10, 64 << 20);
-            let far = memory.used(&server.keyspace) > limit + slack;
-            let evicted = server.keyspace.stats.evicted_keys.load(Relaxed);
-            let since =
-                waiting.filter(|(_, then)| *then == evicted).map_or(local.log.now_ms, |(since, _)| since);
-            match far {
-                false => Verdict::Run,
-                true if local.log.now_ms - since > PATIENCE_MS => Verdict::Short,
-                true => {
-                    pay(server, local.log.now_ms, limit, &mut Pace::slice(), &mut told);
-                    session.short_since.set(Some((since, evicted)));
-                    Verdict::Wait
-                }
-            }
-        }
-    };
-    told.into_iter().for_each(|changes| server.after(local, changes));
-    verdict
-}
-
-/// Whether a command is refused while memory is short.
-pub(crate) fn is_denied(session: &Session, command: &Command) -> bool {
-    match &session.multi {
-        Some(multi) if command.is(command::facts::RUNS_QUEUE) => multi.queue.is_denied_oom(),
-        _ => command.has(table::DENYOOM),
-    }
-}
-
-/// Looks after memory, once per turn of a loop while something is limited. Has the allocator asked if that is
-/// due, feeds the policy, and pays a slice of the debt.
-pub fn tend(server: &Arc<Server>, local: &mut Local) {
-    let memory = &server.memory;
-    server.keyspace.feed_accesses();
-    let looked = memory.looked_ms.load(Relaxed);
-    let pause = if memory.stirred.load(Relaxed) || memory.owes() { LOOK_MS } else { LOOK_IDLE_MS };
-    let due = local.log.now_ms >= looked + pause || local.log.now_ms < looked;
-    if due
-        && memory.looked_ms.compare_exchange(looked, local.log.now_ms, Relaxed, Relaxed).is_ok()
-        && !memory.looking.swap(true, Relaxed)
-    {
-        if server.keyspace.active_snapshots() > 0 {
-            // The bytes kept for snapshots must be as fresh as the bytes evicted.
-            server.keyspace.prune();
-        }
-        memory.stirred.store(false, Relaxed);
-        let (errand, now_ms) = (server.clone(), local.log.now_ms);
-        // The allocator asks its arenas one by one, and a lock's holder may be preempted: no loop waits for
-        // that.
-        let sent = server.observe.clerk.send(move || {
-            look(&errand, now_ms);
-            errand.memory.looking.store(false, Relaxed);
-        });
-        if !sent {
-            memory.looking.store(false, Relaxed);
-        }
-    }
-    if memory.owes() {
-        let mut told = Vec::new();
-        pay_all(server, local.log.now_ms, &mut told);
-        told.into_iter().for_each(|changes| server.after(local, changes));
-    }
-}
-
-/// Asks the allocator (R1, R2). Gives the bytes that it and the segments have. On the clerk's thread; takes
-/// tens to hundreds of microseconds.
-pub(crate) fn look(server: &Server, now_ms: u64) -> u64 {
-    let (memory, keyspace) = (&server.memory, &server.keyspace);
-    // The figures are not of one moment, and this thread may wait between them. So each is taken before and
-    // after, and the larger one counts. Memory in use may seem too little until the next look, never too
-    // much: nothing is evicted for what is gone.
-    let apart = || {
-        let pinned = keyspace.retained().0 + server.work.snapshots.streamed();
-        // Small segments come from the allocator, but are counted as segments.
-        let outside = keyspace.all_entry_bytes().1 as i64 + Keyspace::little_bytes() as i64;
-        (outside, (stdx::reclaim::pending_bytes() + pinned + memory.apart()) as i64)
-    };
-    let before = apart();
-    let said = server.allocator();
-    server.observe.measured.note_allocator(said);
-    let allocated = said.allocated as i64;
-    let after = apart();
-    let (outside, waiting) = (before.0.max(after.0), before.1.max(after.1));
-    let (rooms, _) = keyspace.all_entry_bytes();
-    if !keyspace.is_flushing() {
-        memory.note_segments(keyspace, rooms);
-    }
-    memory.rest.store(allocated - outside - waiting, Relaxed);
-
-    let limit = memory.limit.load(Relaxed);
-    let used = memory.used(keyspace);
-    // Without a limit the present keys count as full, if the frequency of their use is wanted.
-    let unlimited = if memory.lfu.load(Relaxed) { 1.0 } else { 0.0 };
-    keyspace.note_fullness(0, if limit > 0 { used as f64 / limit as f64 } else { unlimited });
-    memory.note_over(limit > 0 && used > limit, now_ms);
-    let mut owes = limit > 0 && used > limit && choose(server).is_some();
-    for source in 0..memory.limits.len() {
-        keyspace.note_fullness(1 + source, fullness(server, source));
-        let limit = memory.limits[source].load(Relaxed);
-        owes |= limit > 0 && used_by(server, source) > limit;
-    }
-    if owes && memory.is_limited() {
-        memory.owes.store(true, Relaxed);
-    }
-    allocated as u64 + Keyspace::pool_bytes() as u64
-}
-
-/// Bytes of a source's entries.
-fn used_by(server: &Server, source: usize) -> u64 {
-    let bytes = server.keyspace.budget_bytes(1 + source);
-    server.memory.weigh(bytes)
-}
-
-/// The part of its room that a source has filled, by its own limit or the whole's, whichever is nearer. 0
-/// without limits. O(databases in use).
-pub(crate) fn fullness(server: &Server, source: usize) -> f64 {
-    let memory = &server.memory;
-    let part = |limit: &AtomicU64, used: &dyn Fn() -> u64| match limit.load(Relaxed) {
-        0 => 0.0,
-        limit => used() as f64 / limit as f64,
-    };
-    let own = part(&memory.limits[source], &|| used_by(server, source));
-    own.max(part(&memory.limit, &|| memory.used(&server.keyspace)))
-}
-
-/// The rest of a slice of evictions.
-struct Pace {
-    left: usize,
-    until_ns: Option<u64>,
-}
-
-impl Pace {
-    fn evictions(left: usize) -> Pace {
-        Pace { left, until_ns: None }
-    }
-
-    fn slice() -> Pace {
-        Pace { left: usize::MAX, until_ns: Some(stdx::clock::mono_ns() + SLICE_NS) }
-    }
-
-    /// Takes one eviction. False: the slice is over.
-    fn step(&mut self) -> bool {
-        if self.left == 0 || self.until_ns.is_some_and(|until| stdx::clock::mono_ns() >= until) {
-            return false;
-        }
-        self.left -= 1;
-        true
-    }
-}
-
-#[derive(PartialEq, Eq)]
-enum Paid {
-    /// The debt is paid.
-    Enough,
-    Some,
-    /// Nothing can be evicted.
-    Nothing,
-}
-
-/// Pays a slice for each budget that is over its limit.
-fn pay_all(server: &Server, now_ms: u64, told: &mut Vec<Changes>) {
-    let (memory, mut pace) = (&server.memory, Pace::slice());
-    let mut owes = false;
-    for source in 0..memory.limits.len() {
-        let limit = memory.limits[source].load(Relaxed);
-        while limit > 0 && used_by(server, source) > limit {
-            let evicted = if pace.step() { evict(server, 1 + source, now_ms, told) } else { Evicted::Missed };
-            owes |= pace.left > 0 && evicted == Evicted::Missed;
-            if evicted == Evicted::Nothing || pace.until_ns.is_some_and(|at| stdx::clock::mono_ns() >= at) {
-                owes |= evicted != Evicted::Nothing;
-                break;
-            }
-        }
-    }
-    let limit = memory.limit.load(Relaxed);
-    // A source can give its rows again. Other keys must not change while CLIENT PAUSE stops writes.
-    if limit > 0 && !server.work.pause.stops_writes(now_ms) {
-        let paid = pay(server, now_ms, limit, &mut pace, told);
-        owes |= paid == Paid::Some;
-        if paid == Paid::Enough {
-            memory.note_over(false, now_ms);
-        }
-    }
-    memory.owes.store(owes, Relaxed);
-}
-
-/// Evicts from all budgets until memory in use is below the limit, or the slice is over.
-fn pay(server: &Server, now_ms: u64, limit: u64, pace: &mut Pace, told: &mut Vec<Changes>) -> Paid {
-    while server.memory.used(&server.keyspace) > limit {
-        if !pace.step() {
-            return Paid::Some;
-        }
-        let Some(budget) = choose(server) else { return Paid::Nothing };
-        evict(server, budget, now_ms, told);
-    }
-    Paid::Enough
-}
-
-/// Chooses a budget that has something to evict, in proportion to what it holds (R4).
-fn choose(server: &Server) -> Option<usize> {
-    let weight = |budget| match server.keyspace.has_victims(budget) {
-        true => server.memory.weigh(server.keyspace.budget_bytes(budget)).max(1),
-        false => 0,
-    };
-    let budgets = 0..=server.memory.limits.len();
-    if !server.rows.any() {
-        return (weight(0) > 0).then_some(0);
-    }
-    let all: u64 = budgets.clone().map(weight).sum();
-    let mut nth = stdx::hash::hash_u64(stdx::clock::mono_ns()) % all.max(1);
-    for budget in budgets.clone() {
-        let here = weight(budget);
-        if nth < here {
-            return Some(budget);
-        }
-        nth -= here;
-    }
-    budgets.into_iter().find(|budget| weight(*budget) > 0)
-}
-
-fn evict(server: &Server, budget: usize, now_ms: u64, told: &mut Vec<Changes>) -> Evicted {
-    server.keyspace.evict(budget, now_ms, &mut |changes| {
-        if !changes.events.is_empty() {
-            told.push(changes);
-        }
-    })
 }
 
 #[cfg(test)]

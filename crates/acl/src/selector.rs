@@ -1,0 +1,296 @@
+//! A set of rights: commands, keys, channels.
+//!
+//! - S1: the rules about commands stay in the order they were given, without those that a later one covers
+//!   by name. Applied in this order to an empty selector they give the same commands.
+//! - S2: a selector with all keys has no patterns for keys; one with all channels has none for channels.
+
+use crate::rules::RuleError;
+use command::{Command, acl, places, registry};
+use std::collections::BTreeMap;
+use stdx::glob;
+
+/// A pattern for keys, and what may be done with those that match.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyPattern {
+    pub text: Box<[u8]>,
+    pub read: bool,
+    pub write: bool,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Selector {
+    /// Whether the rules begin with all commands.
+    everything: bool,
+    /// A bit per command, by number (`places`).
+    commands: Vec<u64>,
+    /// Commands that are allowed with some first arguments only, in lower case.
+    first_args: BTreeMap<usize, Vec<Box<[u8]>>>,
+    /// Rules about commands, in lower case; true: they allow.
+    rules: Vec<(bool, Box<[u8]>)>,
+    pub all_keys: bool,
+    pub keys: Vec<KeyPattern>,
+    pub all_channels: bool,
+    pub channels: Vec<Box<[u8]>>,
+}
+
+/// Finds a command by its own full name, `config|get` for subcommands, whatever clients call it.
+pub fn by_full_name(name: &[u8]) -> Option<&'static Command> {
+    match name.iter().position(|byte| *byte == b'|') {
+        None => registry::find_own(name),
+        Some(at) => registry::find_sub(registry::find_own(&name[..at])?, &name[at + 1..]),
+    }
+}
+
+/// The bit of a category.
+fn category(name: &[u8]) -> Option<u32> {
+    let is = |known: &str| known.as_bytes().eq_ignore_ascii_case(name);
+    acl::NAMES.iter().find(|(_, known)| is(known)).map(|(bit, _)| *bit)
+}
+
+fn has_spaces(text: &[u8]) -> bool {
+    text.iter().any(|byte| matches!(byte, 0 | b' ' | 9..=13))
+}
+
+impl Selector {
+    /// No commands and no keys.
+    pub fn new(all_channels: bool) -> Selector {
+        let words = places::all().len().div_ceil(64);
+        Selector { commands: vec![0; words], all_channels, ..Selector::default() }
+    }
+
+    /// Whether it allows every call.
+    pub fn allows_everything(&self) -> bool {
+        self.all_keys && self.all_channels && (0..places::all().len()).all(|place| self.has(place))
+    }
+
+    fn has(&self, place: usize) -> bool {
+        self.commands[place / 64] >> (place % 64) & 1 == 1
+    }
+
+    /// Whether a command may be called with this first argument. `first`: the word behind its name.
+    pub fn allows(&self, command: &'static Command, first: Option<&[u8]>) -> bool {
+        let place = places::of(command);
+        let is_listed = |word: &[u8]| {
+            let known = self.first_args.get(&place);
+            known.is_some_and(|known| known.iter().any(|one| one.eq_ignore_ascii_case(word)))
+        };
+        self.has(place) || first.is_some_and(is_listed)
+    }
+
+    /// Whether a key may be used so. O(patterns).
+    pub fn allows_key(&self, key: &[u8], read: bool, write: bool) -> bool {
+        let fits = |pattern: &&KeyPattern| (pattern.read || !read) && (pattern.write || !write);
+        self.all_keys || self.keys.iter().filter(fits).any(|pattern| glob::matches(&pattern.text, key, false))
+    }
+
+    /// Whether every key may be read.
+    pub fn reads_all_keys(&self) -> bool {
+        self.all_keys || self.keys.iter().any(|pattern| pattern.read && *pattern.text == *b"*")
+    }
+
+    /// Whether a channel may be used; a pattern must be allowed literally. O(patterns).
+    pub fn allows_channel(&self, channel: &[u8], is_pattern: bool) -> bool {
+        let fits =
+            |known: &[u8]| if is_pattern { known == channel } else { glob::matches(known, channel, false) };
+        self.all_channels || self.channels.iter().any(|known| fits(known))
+    }
+
+    /// Applies a rule about commands, keys or channels. Errors: it is no such rule; nothing is changed then.
+    pub fn apply(&mut self, rule: &[u8]) -> Result<(), RuleError> {
+        let is = |words: &[&str]| words.iter().any(|word| word.as_bytes().eq_ignore_ascii_case(rule));
+        match rule {
+            _ if is(&["allkeys", "~*"]) => self.set_keys(true),
+            _ if is(&["resetkeys"]) => self.set_keys(false),
+            _ if is(&["allchannels", "&*"]) => self.set_channels(true),
+            _ if is(&["resetchannels"]) => self.set_channels(false),
+            _ if is(&["allcommands", "+@all"]) => self.set_commands(true),
+            _ if is(&["nocommands", "-@all"]) => self.set_commands(false),
+            [b'~' | b'%', ..] => return self.add_key(rule),
+            [b'&', pattern @ ..] => return self.add_channel(pattern),
+            [b'+', b'@', name @ ..] => return self.set_category(name, true),
+            [b'-', b'@', name @ ..] => return self.set_category(name, false),
+            [b'+', name @ ..] => return self.allow(name),
+            [b'-', name @ ..] => return self.deny(name),
+            _ => return Err(RuleError::Syntax),
+        }
+        Ok(())
+    }
+
+    fn set_keys(&mut self, all: bool) {
+        (self.all_keys, self.keys) = (all, Vec::new());
+    }
+
+    fn set_channels(&mut self, all: bool) {
+        (self.all_channels, self.channels) = (all, Vec::new());
+    }
+
+    fn set_commands(&mut self, all: bool) {
+        self.everything = all;
+        self.commands.fill(if all { u64::MAX } else { 0 });
+        self.first_args.clear();
+        self.rules.clear();
+    }
+
+    /// `~pattern`, `%R~pattern`, `%W~pattern`, `%RW~pattern`. Redis takes `%R` as `%R~`.
+    fn add_key(&mut self, rule: &[u8]) -> Result<(), RuleError> {
+        if self.all_keys {
+            return Err(RuleError::AfterAllKeys);
+        }
+        let (mut read, mut write) = (true, true);
+        let mut text = &rule[1..];
+        if rule[0] == b'%' {
+            (read, write) = (false, false);
+            loop {
+                match text {
+                    [b'r' | b'R', rest @ ..] if !read => (read, text) = (true, rest),
+                    [b'w' | b'W', rest @ ..] if !write => (write, text) = (true, rest),
+                    [b'~', rest @ ..] if read || write => {
+                        text = rest;
+                        break;
+                    }
+                    [] if read || write => break,
+                    _ => return Err(RuleError::Syntax),
+                }
+            }
+        }
+        if has_spaces(text) {
+            return Err(RuleError::Syntax);
+        }
+        if *text == *b"*" && read && write {
+            self.set_keys(true);
+            return Ok(());
+        }
+        match self.keys.iter_mut().find(|known| *known.text == *text) {
+            Some(known) => (known.read, known.write) = (known.read || read, known.write || write),
+            None => self.keys.push(KeyPattern { text: text.into(), read, write }),
+        }
+        Ok(())
+    }
+
+    fn add_channel(&mut self, pattern: &[u8]) -> Result<(), RuleError> {
+        if self.all_channels {
+            return Err(RuleError::AfterAllChannels);
+        }
+        if has_spaces(pattern) {
+            return Err(RuleError::Syntax);
+        }
+        if !self.channels.iter().any(|known| **known == *pattern) {
+            self.channels.push(pattern.into());
+        }
+        Ok(())
+    }
+
+    fn set_category(&mut self, name: &[u8], allow: bool) -> Result<(), RuleError> {
+        let bit = category(name).ok_or(RuleError::Unknown)?;
+        for command in registry::all() {
+            if command.acl_categories() & bit != 0 {
+                self.set(command, allow);
+            }
+            let subs = command.subs.iter().filter(|sub| sub.acl_categories() & bit != 0);
+            subs.for_each(|sub| self.set(sub, allow));
+        }
+        self.note(&[b"@", name].concat(), allow);
+        Ok(())
+    }
+
+    /// `+command`, `+command|subcommand`, `+command|first-argument`.
+    fn allow(&mut self, name: &[u8]) -> Result<(), RuleError> {
+        let Some(at) = name.iter().rposition(|byte| *byte == b'|') else {
+            let command = by_full_name(name).ok_or(RuleError::Unknown)?;
+            self.set(command, true);
+            self.note(name, true);
+            return Ok(());
+        };
+        let (container, sub) = (&name[..at], &name[at + 1..]);
+        let command = by_full_name(container).ok_or(RuleError::Unknown)?;
+        if container.contains(&b'|') {
+            return Err(RuleError::FirstArgOfSub);
+        }
+        if sub.is_empty() || has_spaces(sub) {
+            return Err(RuleError::Syntax);
+        }
+        if command.subs.is_empty() {
+            let (place, sub) = (places::of(command), sub.to_ascii_lowercase().into());
+            let known = self.first_args.entry(place).or_default();
+            if !known.contains(&sub) {
+                known.push(sub);
+            }
+        } else {
+            self.set(registry::find_sub(command, sub).ok_or(RuleError::Unknown)?, true);
+        }
+        self.note(name, true);
+        Ok(())
+    }
+
+    fn deny(&mut self, name: &[u8]) -> Result<(), RuleError> {
+        let command = by_full_name(name).ok_or(RuleError::Unknown)?;
+        self.set(command, false);
+        self.note(name, false);
+        Ok(())
+    }
+
+    /// Allows or denies a command and all its subcommands.
+    fn set(&mut self, command: &'static Command, allow: bool) {
+        for command in std::iter::once(command).chain(command.subs) {
+            let place = places::of(command);
+            let bit = 1 << (place % 64);
+            match allow {
+                true => self.commands[place / 64] |= bit,
+                false => self.commands[place / 64] &= !bit,
+            }
+            self.first_args.remove(&place);
+        }
+    }
+
+    /// Adds a rule in place of those that it covers (S1).
+    fn note(&mut self, rule: &[u8], allow: bool) {
+        let rule = rule.to_ascii_lowercase();
+        let covers =
+            |known: &[u8]| known.strip_prefix(&rule[..]).is_some_and(|rest| matches!(rest, [] | [b'|', ..]));
+        self.rules.retain(|(_, known)| !covers(known));
+        self.rules.push((allow, rule.into()));
+    }
+
+    /// The rules about commands, as ACL GETUSER shows them.
+    pub fn shown_commands(&self) -> Vec<u8> {
+        let mut out = if self.everything { b"+@all".to_vec() } else { b"-@all".to_vec() };
+        for (allow, rule) in &self.rules {
+            out.extend_from_slice(if *allow { b" +" } else { b" -" });
+            out.extend_from_slice(rule);
+        }
+        out
+    }
+
+    /// The patterns for keys, as ACL GETUSER shows them.
+    pub fn shown_keys(&self) -> Vec<u8> {
+        if self.all_keys {
+            return b"~*".to_vec();
+        }
+        let shown = |pattern: &KeyPattern| {
+            let marks: &[u8] = match (pattern.read, pattern.write) {
+                (true, true) => b"~",
+                (true, _) => b"%R~",
+                _ => b"%W~",
+            };
+            [marks, &pattern.text].concat()
+        };
+        self.keys.iter().map(shown).collect::<Vec<_>>().join(&b' ')
+    }
+
+    /// The patterns for channels, as ACL GETUSER shows them.
+    pub fn shown_channels(&self) -> Vec<u8> {
+        if self.all_channels {
+            return b"&*".to_vec();
+        }
+        self.channels.iter().map(|pattern| [b"&", &pattern[..]].concat()).collect::<Vec<_>>().join(&b' ')
+    }
+
+    /// All rules, as ACL LIST shows them.
+    pub fn shown(&self) -> Vec<u8> {
+        let (keys, channels) = (self.shown_keys(), self.shown_channels());
+        let reset: &[u8] = if self.all_channels { b"" } else { b"resetchannels" };
+        let parts = [&keys[..], reset, &channels[..], &self.shown_commands()];
+        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(&b' ')
+    }
+}
