@@ -54,6 +54,17 @@ pub trait Observer: Send + Sync {
         Ok(())
     }
 
+    /// Called before a change of directives that read files, with the new values; without any, all such files
+    /// are to be read again. It may block. An error refuses the change with this sentence. What was prepared is put into
+    /// force by [`Observer::settle`], or dropped. Calls come one after the other.
+    fn prepare(&self, config: &Config, changes: &[(&Directive, Vec<u8>)]) -> Result<(), String> {
+        let _ = (config, changes);
+        Ok(())
+    }
+
+    /// Called after [`Observer::prepare`], once the values are changed.
+    fn settle(&self) {}
+
     /// Called after a directive has a new value. It must not call CONFIG SET.
     fn changed(&self, directive: &Directive, live: &Live) {
         let _ = (directive, live);
@@ -78,6 +89,8 @@ pub struct Config {
     foreign_users: Vec<Vec<u8>>,
     file: Option<PathBuf>,
     rewriting: Mutex<()>,
+    /// Held while files are read for a change.
+    preparing: Mutex<()>,
     observers: RwLock<Vec<Box<dyn Observer>>>,
 }
 
@@ -122,6 +135,7 @@ impl Config {
             sources: draft.sources,
             file,
             rewriting: Mutex::default(),
+            preparing: Mutex::default(),
             observers: RwLock::default(),
         };
         for (row, value) in table().iter().zip(config.values.read().iter()) {
@@ -239,7 +253,8 @@ impl Config {
     }
 
     /// `CONFIG SET name value [name value ...]`: applies all pairs or none. `words` are the words after SET;
-    /// `local` means that the client is on this machine. The error is the whole text of the reply.
+    /// `local` means that the client is on this machine. The error is the whole text of the reply. It blocks
+    /// if [`reads_files`] says so.
     pub fn set(&self, words: &[&[u8]], local: bool) -> Result<(), String> {
         if words.is_empty() || words.len() == 1 {
             return Err("ERR wrong number of arguments for 'config|set' command".into());
@@ -249,6 +264,11 @@ impl Config {
         }
         let pairs = self.settable(words, local)?;
         let observers = self.observers.read();
+        let prepares = pairs.iter().any(|(at, ..)| table()[*at].files);
+        let _alone = prepares.then(|| self.preparing.lock());
+        if prepares {
+            self.prepare(&observers, &pairs)?;
+        }
         let mut values = self.values.write();
         let mut ready = Vec::with_capacity(pairs.len());
         for &(at, name, value) in &pairs {
@@ -268,6 +288,34 @@ impl Config {
         for &(at, ..) in &pairs {
             observers.iter().for_each(|o| o.changed(&table()[at], &self.live));
         }
+        if prepares {
+            observers.iter().for_each(|o| o.settle());
+        }
+        Ok(())
+    }
+
+    /// Lets observers read the files that a change names. C3: no other lock is held. Errors: the whole text of
+    /// the reply.
+    fn prepare(&self, observers: &[Box<dyn Observer>], pairs: &[Pair<'_>]) -> Result<(), String> {
+        let mut changes = Vec::new();
+        for &(at, name, value) in pairs {
+            let now = self.values.read()[at].clone();
+            let accepted = table()[at].accept(&[value.to_vec()], &now);
+            let (_, shown) = accepted.map_err(|reason| refused(name, &reason))?;
+            changes.push((&table()[at], shown));
+        }
+        let name = pairs.iter().find(|(at, ..)| table()[*at].files).map_or(&b""[..], |(_, name, _)| name);
+        let prepared = observers.iter().try_for_each(|o| o.prepare(self, &changes));
+        prepared.map_err(|reason| refused(name, &reason))
+    }
+
+    /// Reads the files again that directives name; their values stay. It blocks. Errors: a sentence; what was read
+    /// before stays in force.
+    pub fn read_files_again(&self) -> Result<(), String> {
+        let observers = self.observers.read();
+        let _alone = self.preparing.lock();
+        observers.iter().try_for_each(|o| o.prepare(self, &[]))?;
+        observers.iter().for_each(|o| o.settle());
         Ok(())
     }
 
@@ -360,6 +408,11 @@ impl Access {
 fn refused(name: &[u8], reason: &str) -> String {
     let name = String::from_utf8_lossy(name);
     format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}")
+}
+
+/// Whether a CONFIG SET with these words after SET reads files.
+pub fn reads_files<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> bool {
+    words.into_iter().step_by(2).filter_map(find).any(|at| table()[at].files)
 }
 
 /// `CONFIG GET pattern [pattern ...]` as a reply. Cost: as [`Config::get`].

@@ -92,6 +92,10 @@ pub struct Live {
     pub bind: Text,
     pub http_port: Number,
     pub http_bind: Text,
+    pub tls_port: Number,
+    pub http_tls_port: Number,
+    /// 0: one for two cores.
+    pub tls_handshake_threads: Number,
     pub unixsocket: Text,
     pub unixsocket_mode: Number,
     pub tcp_backlog: Number,
@@ -113,6 +117,10 @@ pub struct Live {
     pub http_timeout_s: Number,
     pub http_access_log: Switch,
     pub tcp_keepalive_s: Number,
+    pub tls_handshake_s: Number,
+    pub tls_handshakes_max: Number,
+    /// 0: never.
+    pub tls_reload_s: Number,
     pub protected_mode: Switch,
     pub requirepass: Text,
     pub aclfile: Text,

@@ -34,7 +34,8 @@ const APPENDFSYNC: &[&str] = &["everysec", "always", "no"];
 const NO_REPLICAS: &str = "there are no replicas yet";
 const NO_CLUSTER: &str = "there is no cluster yet";
 const NO_RDMA: &str = "there are no RDMA connections";
-const NO_TLS: &str = "TLS is off";
+const NO_DH: &str = "keys are agreed upon by elliptic curves alone";
+const NO_CLIENT: &str = "the server opens no connection with TLS";
 const OWN_COUNT: &str = "uses of keys are counted over periods that adapt to the rate of new keys";
 const NEVER_INLINE: &str = "large values are always freed in the background";
 const NO_FORK: &str = "no child process is ever started";
@@ -869,41 +870,73 @@ const CLUSTER: &[Directive] = &[
 const TLS: &[Directive] = &[
     int("tls-port", 0, 65535, "0")
         .startup()
-        .only(&["0"], "TLS does not exist yet; only 'tls-port 0' is accepted")
-        .doc("Port for TLS connections."),
-    flag("tls-cluster", "no").only(&["no"], "TLS does not exist yet").doc("TLS between nodes."),
-    flag("tls-replication", "no").only(&["no"], "TLS does not exist yet").doc("TLS to the server to copy."),
+        .live(|l, v| l.tls_port.set(v.int()))
+        .doc("TCP port to serve TLS on; 0 serves none."),
+    int("http-tls-port", 0, 65535, "0")
+        .startup()
+        .live(|l, v| l.http_tls_port.set(v.int()))
+        .doc("TCP port to serve HTTP over TLS on; 0 serves none."),
+    text("tls-cert-file", "").files().doc("Certificate of the server, and those between it and its root."),
+    text("tls-key-file", "").files().doc("Key of the certificate."),
+    text("tls-key-file-pass", "")
+        .secret()
+        .only(
+            &[""],
+            "keys with a password are not supported; take it off by 'openssl pkey -in FILE -out NEW'",
+        )
+        .doc("Password of the key."),
+    text("tls-ca-cert-file", "").files().doc("Certificates that those of clients must come from."),
+    text("tls-ca-cert-dir", "").files().doc("Directory of such certificates; all of its files are read."),
     choice("tls-auth-clients", &["no", "yes", "optional"], "yes")
-        .accepted(NO_TLS)
-        .doc("Whether clients need certificates."),
+        .files()
+        .doc("Whether clients must show certificates."),
+    choice("http-tls-auth-clients", &["same", "no", "yes", "optional"], "same")
+        .files()
+        .doc("The same over HTTP; same is as tls-auth-clients says."),
     choice("tls-auth-clients-user", &["off", "cn", "uri"], "off")
-        .accepted(NO_TLS)
-        .doc("Take the user's name from the certificate."),
-    text("tls-cert-file", "").accepted(NO_TLS).doc("Certificate."),
-    text("tls-key-file", "").accepted(NO_TLS).doc("Key of the certificate."),
-    text("tls-key-file-pass", "").secret().accepted(NO_TLS).doc("Password of the key."),
-    text("tls-client-cert-file", "").accepted(NO_TLS).doc("Certificate for outgoing connections."),
-    text("tls-client-key-file", "").accepted(NO_TLS).doc("Key for outgoing connections."),
-    text("tls-client-key-file-pass", "").secret().accepted(NO_TLS).doc("Password of the outgoing key."),
-    text("tls-dh-params-file", "").accepted(NO_TLS).doc("Parameters of the key exchange."),
-    text("tls-ca-cert-file", "").accepted(NO_TLS).doc("Certificates to trust."),
-    text("tls-ca-cert-dir", "").accepted(NO_TLS).doc("Directory of certificates to trust."),
-    text("tls-protocols", "").accepted(NO_TLS).doc("TLS versions."),
-    text("tls-ciphers", "").accepted(NO_TLS).doc("Ciphers of TLS 1.2."),
-    text("tls-ciphersuites", "").accepted(NO_TLS).doc("Ciphers of TLS 1.3."),
-    flag("tls-prefer-server-ciphers", "no").accepted(NO_TLS).doc("Choose by the server's preference."),
-    flag("tls-session-caching", "yes").accepted(NO_TLS).doc("Resume sessions."),
-    int("tls-session-cache-size", 0, INT, "20480").accepted(NO_TLS).doc("Sessions to remember."),
+        .files()
+        .doc("The name in a client's certificate that is its user's: the common name, or a URI."),
+    text("tls-protocols", "").files().doc("TLSv1.2 and TLSv1.3, or one of them; empty means both."),
+    text("tls-ciphers", "").files().doc("Ciphers of TLS 1.2, with colons between them; empty means all."),
+    text("tls-ciphersuites", "")
+        .files()
+        .doc("Ciphers of TLS 1.3, with colons between them; empty means all."),
+    flag("tls-prefer-server-ciphers", "no")
+        .files()
+        .doc("Choose the cipher by the order here, not the client's."),
+    flag("tls-session-caching", "yes").files().doc("Let clients resume sessions."),
+    int("tls-session-cache-size", 0, INT, "20480")
+        .files()
+        .doc("Sessions to remember of clients that take no tickets; 0 means 20480."),
     int("tls-session-cache-timeout", 0, INT, "300")
         .unit("seconds")
-        .accepted(NO_TLS)
-        .doc("How long a session can be resumed."),
+        .files()
+        .doc("How long a session can be resumed; with a ticket, for up to twice that."),
     int("tls-auto-reload-interval", 0, INT, "0")
         .unit("seconds")
-        .accepted(NO_TLS)
-        .doc("How often certificates are read again."),
+        .live(|l, v| l.tls_reload_s.set(v.int()))
+        .doc("How often the files are read again; 0: only by CONFIG SET of one of them, and by SIGHUP."),
+    int("tls-handshake-timeout", 1, 3600, "10")
+        .unit("seconds")
+        .live(|l, v| l.tls_handshake_s.set(v.int()))
+        .doc("How long a handshake may take; one second while all places for handshakes are taken."),
+    int("tls-handshakes-max", 1, 65536, "1024")
+        .live(|l, v| l.tls_handshakes_max.set(v.int()))
+        .doc("Handshakes under way at a time; further clients wait to be accepted."),
+    int("tls-handshake-threads", 0, 16, "0")
+        .startup()
+        .live(|l, v| l.tls_handshake_threads.set(v.int()))
+        .doc("Threads for handshakes; 0 means one for two cores, at most four."),
+    text("tls-dh-params-file", "").accepted(NO_DH).doc("Parameters of the key exchange."),
+    flag("tls-cluster", "no")
+        .only(&["no"], "there is no cluster, and MIGRATE connects without TLS")
+        .doc("TLS between nodes."),
+    flag("tls-replication", "no").only(&["no"], NO_REPLICAS).doc("TLS to the server to copy."),
+    text("tls-client-cert-file", "").accepted(NO_CLIENT).doc("Certificate for outgoing connections."),
+    text("tls-client-key-file", "").accepted(NO_CLIENT).doc("Key for outgoing connections."),
+    text("tls-client-key-file-pass", "").secret().accepted(NO_CLIENT).doc("Password of the outgoing key."),
     int("max-new-tls-connections-per-cycle", 1, 1000, "1")
-        .accepted(NO_TLS)
+        .accepted("handshakes are on threads of their own")
         .doc("TLS connections accepted in one turn of a loop."),
 ];
 

@@ -22,6 +22,8 @@ pub struct Directive {
     pub change: Change,
     /// True if the value is a secret, which must never be logged.
     pub secret: bool,
+    /// True if a change reads files: see [`Observer::prepare`](super::Observer::prepare).
+    pub files: bool,
     pub unit: &'static str,
     /// The purpose, in one line for users.
     pub doc: &'static str,
@@ -60,6 +62,7 @@ impl Directive {
             effect: Effect::Works,
             change: Change::Anytime,
             secret: false,
+            files: false,
             unit: "",
             doc: "",
             live: |_, _| (),
@@ -98,6 +101,12 @@ impl Directive {
 
     pub(super) const fn secret(mut self) -> Directive {
         self.secret = true;
+        self
+    }
+
+    /// A change reads files. An observer knows the value by its name, so there need not be a live one.
+    pub(super) const fn files(mut self) -> Directive {
+        self.files = true;
         self
     }
 

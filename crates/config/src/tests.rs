@@ -87,7 +87,8 @@ fn what_does_not_exist_yet_is_refused() {
         ("replicaof 10.0.0.1 6379", "replication does not exist"),
         ("slaveof 10.0.0.1 6379", "replication does not exist"),
         ("cluster-enabled yes", "cluster mode does not exist"),
-        ("tls-port 6380", "TLS does not exist"),
+        ("tls-key-file-pass x", "openssl pkey"),
+        ("tls-cluster yes", "no cluster"),
         ("loadmodule /x.so", "modules are not supported"),
         ("daemonize yes", "background"),
         ("min-replicas-to-write 1", "no replicas"),
@@ -96,7 +97,7 @@ fn what_does_not_exist_yet_is_refused() {
         assert!(error.mistakes[0].reason.contains(words), "{line}: {error}");
     }
     load(
-        "save \"\"\nappendonly no\nreplicaof no one\nmaxmemory 1gb\nmaxmemory-policy allkeys-lru\ntls-port 0\n",
+        "save \"\"\nappendonly no\nreplicaof no one\nmaxmemory 1gb\nmaxmemory-policy allkeys-lru\ntls-port 6380\n",
     )
     .unwrap();
 }
@@ -107,7 +108,7 @@ fn what_does_not_exist_yet_may_be_taken_back_by_a_later_line() {
     let text = "daemonize yes\nsave 3600 1 300 100\nappendonly yes\nport 7000\ndaemonize no\nsave \"\"\nappendonly no\n";
     assert_eq!(load(text).unwrap().value("daemonize").as_deref(), Some(&b"no"[..]));
     for (text, left) in [
-        ("daemonize yes\ntls-port 6380\ndaemonize no\n", "tls-port 6380"),
+        ("daemonize yes\ntls-cluster yes\ndaemonize no\n", "tls-cluster yes"),
         ("daemonize no\ndaemonize yes\n", "daemonize yes"),
         ("daemonize no\ndaemonize perhaps\ndaemonize no\n", "daemonize perhaps"),
         ("port none\nport 7000\n", "port none"),

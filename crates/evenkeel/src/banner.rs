@@ -54,16 +54,26 @@ pub fn keeping(config: &Config) -> String {
 
 /// The addresses and paths that the server listens on.
 pub fn places(sockets: &Sockets) -> Vec<String> {
-    let tcp = sockets.tcp.iter().filter_map(|s| s.local_addr().ok()).map(|a| a.to_string());
+    let tcp = sockets.tcp.iter().map(|socket| (socket, "", ""));
+    let tls = sockets.tls.iter().map(|socket| (socket, "", " (TLS)"));
+    let http = sockets.http.iter().map(|socket| (socket, "http://", ""));
+    let https = sockets.https.iter().map(|socket| (socket, "https://", ""));
+    let shown = |(socket, before, behind): (&std::net::TcpListener, &str, &str)| {
+        Some(format!("{before}{}{behind}", socket.local_addr().ok()?))
+    };
     let unix = sockets.unix.iter().map(|s| s.path.display().to_string());
-    let http = sockets.http.iter().filter_map(|s| s.local_addr().ok()).map(|a| format!("http://{a}"));
-    tcp.chain(unix).chain(http).collect()
+    tcp.chain(tls).filter_map(shown).chain(unix).chain(http.chain(https).filter_map(shown)).collect()
 }
 
 /// The command by which to talk to this server from this machine.
 fn client_command(is_open: bool, sockets: &Sockets) -> String {
     let mut command = String::from("redis-cli");
-    match (sockets.tcp.iter().find_map(|s| s.local_addr().ok()), &sockets.unix) {
+    if sockets.tcp.is_empty() && sockets.unix.is_none() && !sockets.tls.is_empty() {
+        command.push_str(" --tls --cacert FILE");
+    }
+    let tcp = sockets.tcp.iter().find_map(|s| s.local_addr().ok());
+    let tls = || sockets.tls.iter().find_map(|s| s.local_addr().ok()).filter(|_| sockets.unix.is_none());
+    match (tcp.or_else(tls), &sockets.unix) {
         (Some(address), _) => {
             let ip = address.ip();
             if !ip.is_unspecified() && ip != std::net::Ipv4Addr::LOCALHOST {

@@ -16,6 +16,7 @@ mod logging;
 mod memory;
 mod owner;
 mod process;
+mod secure;
 mod signals;
 mod sockets;
 mod storage;
@@ -89,6 +90,9 @@ fn load(sources: &Sources) -> Result<Config, String> {
 
 fn check(sources: &Sources) -> Result<(), String> {
     let config = load(sources)?;
+    if let Some(loaded) = secure::load(&config)? {
+        loaded.warnings().iter().try_for_each(|warning| say(&format!("{warning}\n")))?;
+    }
     for config::Idle { place, text, reason } in config.idle_lines() {
         say(&format!("{}: '{text}' has no effect: {reason}\n", place.short()))?;
     }
@@ -99,6 +103,7 @@ fn check(sources: &Sources) -> Result<(), String> {
 /// Starts the server from a command line, and runs it to its end.
 fn start(sources: &Sources, args: &[OsString]) -> Result<(), String> {
     let config = Arc::new(load(sources)?);
+    let secure = secure::load(&config)?;
     let signals = Signals::install().map_err(|e| format!("Cannot handle signals: {e}"))?;
     logging::start(&config)
         .map_err(|e| format!("Cannot open the log file {}: {e}", config.live.logfile.string()))?;
@@ -111,7 +116,7 @@ fn start(sources: &Sources, args: &[OsString]) -> Result<(), String> {
     let backend = choose_backend(&config);
     let users = config.start_users().map_err(|e| format!("Cannot start the server: {e}"))?;
     announce(&config, users.is_open(), &sockets, backend);
-    let stop = serve(&config, sockets, &signals, backend)?;
+    let stop = serve(&config, sockets, secure, &signals, backend)?;
     match stop {
         Stop::Interrupt => log::info!("SIGINT received, shutting down"),
         Stop::Terminate => log::info!("SIGTERM received, shutting down"),
@@ -126,6 +131,7 @@ fn start(sources: &Sources, args: &[OsString]) -> Result<(), String> {
 fn serve(
     config: &Arc<Config>,
     sockets: Sockets,
+    secure: Option<tls::Loaded>,
     signals: &Signals,
     backend: net::Backend,
 ) -> Result<Stop, String> {
@@ -149,7 +155,9 @@ fn serve(
     let demo = demo.transpose();
     let _demo = demo.map_err(|e| format!("Cannot make the demonstration database: {e}"))?;
     exec::durable::expect_load(&server);
-    let (closer, listeners) = Closer::of(sockets).map_err(|e| format!("Cannot listen: {e}"))?;
+    let (closer, mut listeners) = Closer::of(sockets).map_err(|e| format!("Cannot listen: {e}"))?;
+    let keep = |loaded| secure::keep(config, loaded, signals.renewals()?);
+    listeners.keeper = secure.map(keep).transpose().map_err(|e| format!("Cannot serve TLS: {e}"))?;
     let loops =
         net::start(&server, listeners, backend).map_err(|e| format!("Cannot start the event loops: {e}"))?;
     let loading = load_data(&server, signals)?;
@@ -300,12 +308,7 @@ fn announce(config: &Config, is_open: bool, sockets: &Sockets, backend: net::Bac
     if process::is_root() {
         log::warn!("running as root, which is not needed; a user of its own is safer");
     }
-    let reachable = sockets
-        .tcp
-        .iter()
-        .chain(&sockets.http)
-        .filter_map(|s| s.local_addr().ok())
-        .any(|a| !a.ip().is_loopback());
+    let reachable = sockets.inet().filter_map(|s| s.local_addr().ok()).any(|a| !a.ip().is_loopback());
     if reachable && let Some(warning) = warning(is_open, config.live.protected_mode.get()) {
         log::warn!("{warning}");
     }

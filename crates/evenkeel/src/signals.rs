@@ -1,14 +1,15 @@
-//! Requests to stop the server.
+//! Requests to stop the server, and to read its files of TLS again.
 //!
 //! ```text
 //! SIGTERM, SIGINT ──▶ pipe ──▶ Signals::wait ──▶ orderly shutdown
 //! SHUTDOWN command ──▶  ┘
+//! SIGHUP           ──▶ pipe ──▶ Renewals::wait ──▶ files of TLS are read again
 //!       └──▶ pipe ──▶ thread `hurry` ──▶ a later SIGINT or SIGTERM ──▶ the process ends at once
 //! ```
 //!
 //! - S1: a signal handler only writes a byte or sets a flag; S4 has the exception.
-//! - S2: SIGHUP does nothing, so a closing terminal does not take the data with it; SIGPIPE is ignored by the
-//!   runtime.
+//! - S2: SIGHUP asks for no stop, so a closing terminal does not take the data with it; SIGPIPE is ignored by
+//!   the runtime.
 //! - S3: signals within [`ONE_PRESS`] of the first are the same request: one Ctrl-C may come from the
 //!   terminal and from make.
 //! - S4: a process that is ended at once removes its folder first. If that hangs, the next signal ends it
@@ -43,6 +44,19 @@ pub struct Signals {
     interrupted: Arc<AtomicBool>,
     terminated: Arc<AtomicBool>,
     folder: Arc<OnceLock<PathBuf>>,
+    renew: UnixStream,
+}
+
+/// The receiving end of SIGHUP.
+pub struct Renewals(UnixStream);
+
+impl Renewals {
+    /// Sleeps until SIGHUP comes (true), or the time is over. Signals that come meanwhile are one.
+    pub fn wait(&mut self, limit: Duration) -> bool {
+        // An error is an interruption, or the end of the time.
+        let _ = self.0.set_read_timeout(Some(limit));
+        self.0.read(&mut [0; 64]).is_ok_and(|n| n > 0)
+    }
 }
 
 impl Signals {
@@ -59,7 +73,8 @@ impl Signals {
             signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
             signal_hook::low_level::pipe::register(signal, press.try_clone()?)?;
         }
-        signal_hook::flag::register(SIGHUP, Arc::new(AtomicBool::new(false)))?;
+        let (renew, renewed) = UnixStream::pair()?;
+        signal_hook::low_level::pipe::register(SIGHUP, renewed)?;
         // A file that may not grow is an error of its write.
         signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
         let folder = Arc::new(OnceLock::new());
@@ -73,7 +88,12 @@ impl Signals {
             signal_hook::low_level::exit(IN_A_HURRY)
         };
         std::thread::Builder::new().name("hurry".into()).spawn(watch)?;
-        Ok(Signals { read, write, interrupted, terminated, folder })
+        Ok(Signals { read, write, interrupted, terminated, folder, renew })
+    }
+
+    /// The receiving end of SIGHUP. Errors: the system's.
+    pub fn renewals(&self) -> io::Result<Renewals> {
+        Ok(Renewals(self.renew.try_clone()?))
     }
 
     /// Names a folder to be removed even if the process is ended at once. Must be called once.

@@ -42,6 +42,9 @@ pub struct Sockets {
     pub tcp: Vec<TcpListener>,
     /// For HTTP. Non-blocking.
     pub http: Vec<TcpListener>,
+    /// For TLS, and for HTTP over TLS. Non-blocking.
+    pub tls: Vec<TcpListener>,
+    pub https: Vec<TcpListener>,
     /// Non-blocking. The path is removed when this is dropped.
     pub unix: Option<UnixSocket>,
 }
@@ -52,6 +55,13 @@ pub struct UnixSocket {
     pub path: PathBuf,
     /// Device and inode number of the socket file.
     file: (u64, u64),
+}
+
+impl Sockets {
+    /// All but the unix socket.
+    pub fn inet(&self) -> impl Iterator<Item = &TcpListener> {
+        self.tcp.iter().chain(&self.http).chain(&self.tls).chain(&self.https)
+    }
 }
 
 impl UnixSocket {
@@ -87,16 +97,19 @@ impl Closer {
     /// Makes a closer of these sockets. It removes the path of the unix socket. Errors: a socket cannot be
     /// duplicated.
     pub fn of(sockets: Sockets) -> io::Result<(Closer, ::net::Listeners)> {
-        let Sockets { tcp, http, unix } = sockets;
+        let Sockets { tcp, http, tls, https, unix } = sockets;
         let mut closer = Closer { sockets: Vec::new(), unix };
-        for socket in tcp.iter().chain(&http) {
+        for socket in tcp.iter().chain(&http).chain(&tls).chain(&https) {
             closer.sockets.push(socket.try_clone()?.into());
         }
         let unix = match &closer.unix {
             Some(unix) => vec![unix.listener.try_clone()?],
             None => Vec::new(),
         };
-        Ok((closer, ::net::Listeners { tcp, unix, http }))
+        let mut listeners = ::net::Listeners::default();
+        (listeners.tcp, listeners.unix, listeners.http) = (tcp, unix, http);
+        (listeners.tls, listeners.https) = (tls, https);
+        Ok((closer, listeners))
     }
 
     /// Ends listening: no client is accepted any more, and others may listen here. Connections stay.
@@ -140,15 +153,21 @@ pub fn listen(config: &Config, args: &[OsString]) -> Result<Sockets, ListenError
         Line { backlog: backlog.max(BACKLOG_LEAST), keepalive_s: config.live.tcp_keepalive_s.get() as u64 };
     let tcp = bind_all(&config.bind(), port, line, |taken| port_in_use(config, taken, args))?;
     let http_port = config.live.http_port.get() as u16;
-    let http = bind_all(&config.http_bind(), http_port, line, |taken| {
-        let owner = owner::of_port(taken.port()).map(|o| format!(" by {o}")).unwrap_or_default();
-        ListenError(format!("{taken} is already in use{owner}. Set another http-port."))
-    })?;
+    let other = |name: &'static str| {
+        move |taken: SocketAddr| {
+            let owner = owner::of_port(taken.port()).map(|o| format!(" by {o}")).unwrap_or_default();
+            ListenError(format!("{taken} is already in use{owner}. Set another {name}."))
+        }
+    };
+    let http = bind_all(&config.http_bind(), http_port, line, other("http-port"))?;
+    let (tls_port, https_port) = (config.live.tls_port.get() as u16, config.live.http_tls_port.get() as u16);
+    let tls = bind_all(&config.bind(), tls_port, line, other("tls-port"))?;
+    let https = bind_all(&config.http_bind(), https_port, line, other("http-tls-port"))?;
     let unix = if config.live.unixsocket.is_empty() { None } else { Some(unix(config, backlog)?) };
-    if tcp.is_empty() && http.is_empty() && unix.is_none() {
+    if [&tcp, &http, &tls, &https].iter().all(|sockets| sockets.is_empty()) && unix.is_none() {
         return Err(ListenError("Nothing to listen on: set a port, or a unixsocket.".into()));
     }
-    Ok(Sockets { tcp, http, unix })
+    Ok(Sockets { tcp, http, tls, https, unix })
 }
 
 /// Listens on a port of all these addresses; on none if the port is 0.

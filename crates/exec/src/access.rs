@@ -108,6 +108,15 @@ pub(crate) fn log_in(act: &mut Act<'_, '_>, word: &[u8], name: &[u8], password: 
     Ok(())
 }
 
+/// Makes a client the first user that its verified certificate names and that may log in; if there is none, it
+/// stays as it is.
+pub fn log_in_by_certificate(server: &Server, session: &mut Session, names: &[Vec<u8>]) {
+    if let Some(user) = names.iter().filter_map(|name| server.acl.user(name)).find(|user| user.is_on()) {
+        session.become_user(user);
+        session.authenticated = true;
+    }
+}
+
 /// Asks for a queued transaction again if the user is another one than when it was queued (A2). Errors: it may
 /// not be run.
 pub(crate) fn check_queued(server: &Server, session: &Session, multi: &Multi) -> Result<(), Error> {

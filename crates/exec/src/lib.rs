@@ -16,7 +16,7 @@
 //!   before the same loop runs another command.
 #![forbid(unsafe_code)]
 
-mod access;
+pub mod access;
 mod act;
 mod actions;
 mod aside;

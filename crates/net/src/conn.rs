@@ -1,5 +1,5 @@
 //! One connection: bytes in, commands run, bytes out. It speaks RESP or HTTP (`http.rs`). The two differ only
-//! in how bytes become commands and how replies become bytes.
+//! in how bytes become commands and how replies become bytes. TLS (`secure.rs`) is between both and the socket.
 //!
 //! ```text
 //!            ┌──────────── Running ◄────────────┐
@@ -18,6 +18,7 @@
 mod haul;
 mod http;
 mod output;
+mod secure;
 
 pub(crate) use http::refusal;
 
@@ -144,6 +145,8 @@ struct Large {
 pub(crate) struct Conn {
     pub(crate) socket: Socket,
     pub(crate) session: Session,
+    /// None: without TLS.
+    tls: Option<Box<secure::Secure>>,
     speech: Speech,
     input: Input,
     start: usize,
@@ -245,6 +248,7 @@ impl Conn {
         Conn {
             socket,
             session,
+            tls: None,
             speech: Speech::Resp(parser),
             input: Input::default(),
             start: 0,
@@ -304,7 +308,8 @@ impl Conn {
 
     /// Bytes that wait only for the socket.
     pub(crate) fn written(&self) -> usize {
-        self.out.len() + self.unsent.as_ref().map_or(0, |(bytes, from)| bytes.len() - from)
+        let unsealed = self.tls.as_ref().map_or(0, |secure| secure.rest());
+        self.out.len() + self.unsent.as_ref().map_or(0, |(bytes, from)| bytes.len() - from) + unsealed
     }
 
     /// Adds what it takes, as INFO shows that. Returns its memory in bytes. O(1)
@@ -322,7 +327,11 @@ impl Conn {
     pub(crate) fn may_leave(&self) -> bool {
         let listed = self.queued || self.dirty || self.ready || self.notified || self.listening;
         let ends = self.eof || self.doomed || self.orphaned || self.session.closing;
-        let speaks = self.is_replying() || self.pending_out() > 0 || self.blocked || self.told > 0;
+        let speaks = self.is_replying()
+            || self.pending_out() > 0
+            || self.blocked
+            || self.told > 0
+            || self.owes_records();
         let session = &self.session;
         let alone = session.subs.is_empty() && !session.hushed && session.rows.loading.is_none();
         let idle = self.state == State::Running && session.away.is_none() && !self.has_work();
@@ -458,7 +467,8 @@ impl Conn {
         if !acts {
             self.stream = None;
         }
-        exec::job::discard((self.out.take(), self.unsent.take(), std::mem::take(&mut self.behind)));
+        let unsealed = self.tls.as_mut().map(|secure| secure.take_rest());
+        exec::job::discard((self.out.take(), self.unsent.take(), unsealed, std::mem::take(&mut self.behind)));
         self.gates.forget();
         (self.behind_bytes, self.behind_from, self.blocked) = (0, 0, false);
         true

@@ -2,6 +2,7 @@
 //!
 //! - `accept` opens and closes connections; `housekeeping` works by the clock.
 //! - `limits` cuts off clients that do not read; `messages` serves subscribers.
+//! - `secure` opens and closes TLS.
 //! - `moving` sends connections to another loop; `order` decides what waits behind others' requests.
 
 mod accept;
@@ -11,8 +12,10 @@ mod limits;
 mod messages;
 mod moving;
 mod order;
+mod secure;
 
 use crate::conn::{Conn, Flushed, Next, State, Tools};
+use crate::handshakes::{Handshakes, Newcomer};
 use crate::load::Load;
 use crate::porch::Porch;
 use crate::timers::Timers;
@@ -41,11 +44,41 @@ pub struct Listeners {
     pub unix: Vec<UnixListener>,
     /// For HTTP. Non-blocking.
     pub http: Vec<TcpListener>,
+    /// For TLS, and for HTTP over TLS. Non-blocking.
+    pub tls: Vec<TcpListener>,
+    pub https: Vec<TcpListener>,
+    /// Certificates; there must be some if anything listens for TLS.
+    pub keeper: Option<Arc<tls::Keeper>>,
+    pub(crate) handshakes: Option<Handshakes>,
+}
+
+/// A listening socket by its number.
+enum Door<'a> {
+    Tcp(&'a TcpListener),
+    Unix(&'a UnixListener),
+    Http(&'a TcpListener),
 }
 
 impl Listeners {
     fn len(&self) -> usize {
-        self.tcp.len() + self.unix.len() + self.http.len()
+        self.tcp.len() + self.unix.len() + self.http.len() + self.tls.len() + self.https.len()
+    }
+
+    /// All but the unix sockets, without TLS and with it.
+    fn inet(&self) -> impl Iterator<Item = &TcpListener> {
+        self.tcp.iter().chain(&self.http).chain(&self.tls).chain(&self.https)
+    }
+
+    /// All, in the order of their numbers.
+    fn doors(&self) -> impl Iterator<Item = Door<'_>> {
+        let tcp = self.tcp.iter().map(Door::Tcp).chain(self.unix.iter().map(Door::Unix));
+        let plain = tcp.chain(self.http.iter().map(Door::Http));
+        plain.chain(self.tls.iter().map(Door::Tcp)).chain(self.https.iter().map(Door::Http))
+    }
+
+    /// Whether clients of the listener with this number shake hands first.
+    fn is_secure(&self, number: usize) -> bool {
+        number >= self.tcp.len() + self.unix.len() + self.http.len()
     }
 }
 
@@ -79,8 +112,7 @@ pub(crate) struct EventLoop {
     server: Arc<Server>,
     local: Local,
     listeners: Listeners,
-    /// The address at which connections arrive, for each TCP and then each HTTP listener; None: it listens on
-    /// several.
+    /// The address at which connections arrive, by listener; None: it listens on several, or is a unix socket.
     addresses: Vec<Option<String>>,
     /// By listener: clients may be waiting to be accepted.
     accepting: Vec<bool>,
@@ -94,6 +126,9 @@ pub(crate) struct EventLoop {
     calling: bool,
     callers: VecDeque<usize>,
     first_words: Vec<u8>,
+    /// Scratch for received records, and for what they say.
+    sealed: Vec<u8>,
+    opened: Vec<u8>,
     conns: Vec<Option<Box<Conn>>>,
     free: Vec<usize>,
     by_id: HashMap<u64, usize>,
@@ -198,7 +233,7 @@ impl EventLoop {
             server,
             local,
             accepting: vec![true; listeners.len()],
-            addresses: listeners.tcp.iter().chain(&listeners.http).map(own_address).collect(),
+            addresses: listeners.doors().map(own_address).collect(),
             listeners,
             prepared: None,
             starved: false,
@@ -206,6 +241,8 @@ impl EventLoop {
             calling: false,
             callers: VecDeque::new(),
             first_words: Vec::new(),
+            sealed: Vec::new(),
+            opened: Vec::new(),
             conns: Vec::new(),
             free: Vec::new(),
             by_id: HashMap::new(),
@@ -256,10 +293,11 @@ impl EventLoop {
     /// Descriptors that a transport watches besides connections: the mailbox, and the listeners by number.
     /// The one after the last listener is the porch.
     pub(crate) fn watched(&self) -> (BorrowedFd<'_>, Vec<BorrowedFd<'_>>) {
-        let tcp = self.listeners.tcp.iter().map(AsFd::as_fd);
-        let unix = self.listeners.unix.iter().map(AsFd::as_fd);
-        let http = self.listeners.http.iter().map(AsFd::as_fd);
-        let listeners = tcp.chain(unix).chain(http).chain([self.porch.as_fd()]);
+        let doors = self.listeners.doors().map(|door| match door {
+            Door::Tcp(listener) | Door::Http(listener) => listener.as_fd(),
+            Door::Unix(listener) => listener.as_fd(),
+        });
+        let listeners = doors.chain([self.porch.as_fd()]);
         (self.server.mailbox(self.local.log.id).as_fd(), listeners.collect())
     }
 
@@ -525,6 +563,9 @@ impl EventLoop {
         let Some(conn) = self.conns.get_mut(slot).and_then(Option::as_mut) else { return };
         if conn.doomed {
             return;
+        }
+        if conn.is_secure() {
+            return self.receive_sealed(io, slot, event);
         }
         let received = conn.receive(io, event);
         match received {
@@ -893,11 +934,14 @@ impl EventLoop {
                 Some(&slot) => self.doom(slot),
                 None => self.pass_on_kill(client),
             },
-            Mail::Adopt(any) => {
-                if let Ok(conn) = any.downcast::<Box<Conn>>() {
-                    self.adopt(io, *conn);
+            Mail::Adopt(any) => match any.downcast::<Box<Conn>>() {
+                Ok(conn) => _ = self.adopt(io, *conn),
+                Err(any) => {
+                    if let Ok(newcomer) = any.downcast::<Newcomer>() {
+                        self.welcome(io, *newcomer);
+                    }
                 }
-            }
+            },
             Mail::Shutdown => self.stopping = true,
             _ => {}
         }
@@ -965,9 +1009,12 @@ impl EventLoop {
     /// Sends what can be sent before the process ends.
     fn say_goodbye<T: Transport>(&mut self, io: &mut T) {
         for slot in 0..self.conns.len() {
-            if let Some(conn) = self.conns[slot].as_mut() {
-                let durable = self.server.durable();
-                let _ = conn.flush(io, slot, (&self.local, durable), &mut self.pool);
+            let Some(conn) = self.conns[slot].as_mut() else { continue };
+            let durable = self.server.durable();
+            // With TLS, the peer is told that this is the end, also one that waits for something.
+            conn.session.closing |= conn.is_secure();
+            if let Ok(Flushed::All) = conn.flush(io, slot, (&self.local, durable), &mut self.pool) {
+                conn.say_last(io, slot);
             }
         }
         io.wait(Duration::ZERO, &mut Vec::new(), &mut self.pool);
@@ -993,7 +1040,8 @@ impl Sessions for Table<'_> {
 }
 
 /// The address of a listener, unless it listens on all.
-fn own_address(listener: &TcpListener) -> Option<String> {
+fn own_address(door: Door<'_>) -> Option<String> {
+    let (Door::Tcp(listener) | Door::Http(listener)) = door else { return None };
     let address = listener.local_addr().ok()?;
     (!address.ip().is_unspecified()).then(|| address.to_string())
 }

@@ -19,6 +19,7 @@ mod conn;
 mod epoll;
 mod event_loop;
 mod gates;
+mod handshakes;
 mod input;
 mod load;
 mod porch;
@@ -77,7 +78,8 @@ const EPOLL: i64 = 1;
 /// Connections per loop that get a place in the kernel's table; it finds further ones a little slower.
 const DIRECT_MAX: usize = 16 * 1024;
 
-/// Starts one thread per event loop; the first one accepts. Errors: a porch or a thread cannot be made.
+/// Starts one thread per event loop; the first one accepts. Handshakes have threads of their own. Errors: a porch
+/// or a thread cannot be made.
 pub fn start(
     server: &Arc<Server>,
     listeners: Listeners,
@@ -85,6 +87,10 @@ pub fn start(
 ) -> std::io::Result<Vec<JoinHandle<()>>> {
     let _ = server.multiplexing.set(backend.name());
     let busy = load::Load::new(server.loops());
+    let mut listeners = listeners;
+    if let Some(keeper) = &listeners.keeper {
+        listeners.handshakes = Some(handshakes::Handshakes::start(server, keeper)?);
+    }
     let mut listeners = Some(listeners);
     (0..server.loops())
         .map(|id| {

@@ -19,6 +19,7 @@ pub struct Clients {
     last_id: AtomicU64,
     pub accepted: AtomicU64,
     pub refused: AtomicU64,
+    pub handshakes: Handshakes,
     /// Clients with subscriptions, clients that watch keys, and the keys they watch.
     subscribed: AtomicUsize,
     watching: AtomicUsize,
@@ -27,6 +28,27 @@ pub struct Clients {
     buffers: Box<[Buffers]>,
     /// Held while a loop decides whether to close a client: two loops that see the same excess close one.
     deciding: Mutex<()>,
+}
+
+/// Handshakes of TLS: under way, ended well, and failed.
+#[derive(Default)]
+pub struct Handshakes {
+    pub waiting: AtomicU64,
+    pub done: AtomicU64,
+    pub failed: AtomicU64,
+}
+
+impl Handshakes {
+    /// The figures for INFO.
+    pub fn figures(&self) -> [(&'static str, u64); 3] {
+        let [waiting, done, failed] =
+            [&self.waiting, &self.done, &self.failed].map(|figure| figure.load(Ordering::Relaxed));
+        [
+            ("tls_handshakes_waiting", waiting),
+            ("tls_handshakes_done", done),
+            ("tls_handshakes_failed", failed),
+        ]
+    }
 }
 
 /// Bytes in the buffers of one loop's clients, as of the loop's last look at all of them.
@@ -74,6 +96,7 @@ impl Clients {
             last_id: AtomicU64::new(0),
             accepted: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            handshakes: Handshakes::default(),
             subscribed: AtomicUsize::new(0),
             watching: AtomicUsize::new(0),
             watched_keys: AtomicUsize::new(0),

@@ -68,6 +68,7 @@ mod startup;
 mod streams;
 mod support;
 mod texts;
+mod tls;
 mod tracking;
 mod transactions;
 mod waits;

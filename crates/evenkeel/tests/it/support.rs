@@ -320,6 +320,19 @@ impl Stream for UnixStream {
     }
 }
 
+/// A connection with TLS.
+pub type Secure = rustls::StreamOwned<rustls::ClientConnection, TcpStream>;
+
+impl Stream for Secure {
+    fn set_timeout(&self, limit: Duration) {
+        self.sock.set_read_timeout(Some(limit)).expect("a time limit");
+    }
+    /// Nobody hears of it before something is sent.
+    fn end_sending(&self) {
+        self.sock.shutdown(std::net::Shutdown::Write).expect("half a connection");
+    }
+}
+
 /// One connection.
 pub struct Client {
     stream: Box<dyn Stream>,
@@ -334,6 +347,10 @@ impl Client {
 
     pub fn unix(path: &Path) -> Client {
         let stream = UnixStream::connect(path).expect("a connection");
+        Client { stream: Box::new(stream), input: Vec::new() }
+    }
+
+    pub fn secure(stream: Secure) -> Client {
         Client { stream: Box::new(stream), input: Vec::new() }
     }
 

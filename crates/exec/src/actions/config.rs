@@ -53,11 +53,17 @@ fn get(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
+/// `CONFIG SET name value ...`. Errors: those of [`config::Config::set`]; a change that reads files is refused in a
+/// transaction.
 fn set(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    let words: Vec<&[u8]> = args.from(2).iter().collect();
-    act.server.config.set(&words, act.session.is_local()).map_err(Error::from)?;
-    act.out.ok();
-    Ok(Flow::Done)
+    let (server, local) = (act.server.clone(), act.session.is_local());
+    if !config::reads_files(args.from(2).iter()) {
+        config::set(&server.config, args, local, act.out);
+        return Ok(Flow::Done);
+    }
+    may_wait_for_disk(act, "SET of files")?;
+    let words = args.to_owned();
+    aside(act, "config", move |out| config::set(&server.config, words.args(), local, out))
 }
 
 fn reset_stat(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
@@ -83,11 +89,7 @@ fn reset_stat(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 /// `CONFIG REWRITE`: writes and syncs the file on a thread of its own, so INFO on the clerk does not wait for
 /// the disk. Errors: the write fails; in a transaction, which would hold its locks until the answer.
 fn rewrite(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    if act.in_multi || act.in_script {
-        return Err(Error::new(
-            "ERR CONFIG REWRITE is not allowed in a transaction: other clients would wait for the disk",
-        ));
-    }
+    may_wait_for_disk(act, "REWRITE")?;
     let server = act.server.clone();
     aside(act, "rewrite", move |out| {
         match server.config.rewrite(&server.rows.written(), server.config.user_lines(&server.acl)) {
@@ -95,6 +97,12 @@ fn rewrite(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
             Err(text) => out.error(&text),
         }
     })
+}
+
+fn may_wait_for_disk(act: &Act<'_, '_>, what: &str) -> Result<(), Error> {
+    let why = "is not allowed in a transaction: other clients would wait for the disk";
+    let may = !(act.in_multi || act.in_script);
+    if may { Ok(()) } else { Err(format!("ERR CONFIG {what} {why}").into()) }
 }
 
 /// Passes changed settings on to the other crates.

@@ -167,7 +167,7 @@ fn describe_server(server: &Server, s: &mut Snapshot) {
     s.server.config_file = server.config.file().map(|p| p.display().to_string()).unwrap_or_default();
     s.server.availability_zone = live.availability_zone.string();
     s.server.pid = HOST.pid;
-    s.server.tcp_port = live.port.get() as u16;
+    s.server.ports = [live.port.get() as u16, live.tls_port.get() as u16];
     s.server.now_unix_us = stdx::clock::wall_ns() / 1000;
     s.server.uptime_s = now_ms.saturating_sub(server.started_ms) / 1000;
     s.server.hz = live.hz.get() as u64;
@@ -224,6 +224,7 @@ fn add_own_figures(server: &Server, s: &mut Snapshot) {
     let (lists, bytes) = server.keyspace.cursors.kept();
     s.evenkeel.extend([("lscan_lists_kept", lists as u64), ("lscan_bytes_kept", bytes as u64)]);
     s.evenkeel.extend(server.observe.waits.seen.figures());
+    s.evenkeel.extend(server.observe.clients.handshakes.figures());
 }
 
 fn names() -> Vec<&'static str> {

@@ -1,5 +1,6 @@
 //! The outgoing bytes of a connection: replies, messages between them, and bytes that may not leave yet.
 
+use super::secure::Sealed;
 use super::*;
 
 /// A reply that is written piece by piece, and since when.
@@ -114,7 +115,8 @@ impl Conn {
         self.drop_open();
         let unsent = self.unsent.take().map_or(Vec::new(), |(bytes, _)| bytes);
         let end = self.input.len();
-        for buffer in [self.input.take_to(end), self.out.take(), unsent] {
+        let unsealed = self.tls.as_mut().map_or(Vec::new(), |secure| secure.take_rest());
+        for buffer in [self.input.take_to(end), self.out.take(), unsent, unsealed] {
             if buffer.capacity() >= exec::job::MANY_BYTES {
                 exec::job::discard(buffer);
             }
@@ -176,6 +178,11 @@ impl Conn {
         }
         let (bytes, from) = match self.unsent.take() {
             Some(unsent) => unsent,
+            None if self.is_secure() => match self.seal_some(durable, pool) {
+                Sealed::Bytes(bytes) => (bytes, 0),
+                Sealed::Nothing => return Ok(Flushed::All),
+                Sealed::Gated => return Ok(Flushed::Gated),
+            },
             None if self.out.is_empty() => return Ok(Flushed::All),
             None if !self.gates.are_open() => match self.take_free(durable) {
                 Some(bytes) => (bytes, 0),
@@ -195,7 +202,7 @@ impl Conn {
         match io.send(slot, &mut self.socket, bytes, from)? {
             Sent::Done(buffer) => {
                 pool.put(buffer);
-                Ok(if self.out.is_empty() { Flushed::All } else { Flushed::Part })
+                Ok(if self.written() == 0 && !self.owes_farewell() { Flushed::All } else { Flushed::Part })
             }
             Sent::Queued => Ok(Flushed::Queued),
             Sent::Short { bytes, from, blocked } => {

@@ -1,8 +1,9 @@
 //! Accepts, checks, places and closes connections. All happens in slices: accepting or closing one costs the
 //! kernel some microseconds.
 
-use super::{CHORE_NS, EventLoop};
+use super::{CHORE_NS, Door, EventLoop};
 use crate::conn::{self, Conn};
+use crate::handshakes::{Greeted, Newcomer};
 use crate::socket::{self, Socket};
 use crate::transport::{Event, Transport};
 use exec::Session;
@@ -16,16 +17,6 @@ use stdx::points::{self, Point};
 /// Bytes of a first request that are read at once; the rest is received as usual.
 const FIRST_BYTES: usize = 16 * 1024;
 
-/// A client that has just connected.
-struct Newcomer {
-    socket: Socket,
-    address: String,
-    here: String,
-    /// The client is on this machine.
-    near: bool,
-    http: bool,
-}
-
 impl EventLoop {
     /// Accepts a slice of the clients that wait.
     pub(super) fn accept<T: Transport>(&mut self, io: &mut T) {
@@ -34,9 +25,12 @@ impl EventLoop {
         }
         let until = self.local.log.lap() + CHORE_NS;
         for listener in 0..self.accepting.len() {
-            while self.accepting[listener] && self.local.log.lap() < until {
+            while self.accepting[listener]
+                && self.local.log.lap() < until
+                && self.has_room_for_handshake(listener)
+            {
                 match self.accept_one(listener) {
-                    Ok(newcomer) => self.welcome(io, newcomer),
+                    Ok(newcomer) => self.meet(io, listener, newcomer),
                     Err(e) if e.kind() == ErrorKind::ConnectionAborted => {}
                     Err(e) if e.kind() == ErrorKind::Interrupted => {}
                     Err(e) => {
@@ -53,8 +47,7 @@ impl EventLoop {
         let keepalive_s = self.server.config.live.tcp_keepalive_s.get() as u64;
         if self.prepared != Some(keepalive_s) {
             self.prepared = Some(keepalive_s);
-            let all = self.listeners.tcp.iter().chain(&self.listeners.http);
-            all.for_each(|listener| socket::prepare(listener, keepalive_s));
+            self.listeners.inet().for_each(|listener| socket::prepare(listener, keepalive_s));
         }
     }
 
@@ -91,6 +84,7 @@ impl EventLoop {
         match read {
             _ if conn.doomed => return,
             Ok(0) => self.end(slot),
+            Ok(_) if conn.is_secure() => self.open_records(slot, room),
             Ok(n) => self.came(slot, n, room),
             Err(_) => self.lose(slot),
         }
@@ -100,25 +94,26 @@ impl EventLoop {
         }
     }
 
-    fn accept_one(&self, listener: usize) -> std::io::Result<Newcomer> {
-        let (tcp, unix) = (self.listeners.tcp.len(), self.listeners.unix.len());
-        if (tcp..tcp + unix).contains(&listener) {
-            let (stream, _) = self.listeners.unix[listener - tcp].accept()?;
-            let path = format!("{}:0", self.server.config.live.unixsocket.string());
-            let socket = Socket::unix(stream)?;
-            return Ok(Newcomer { socket, address: path.clone(), here: path, near: true, http: false });
-        }
-        let http = listener.checked_sub(tcp + unix);
-        let listening = http.map_or_else(|| &self.listeners.tcp[listener], |at| &self.listeners.http[at]);
-        let (socket, peer) = Socket::accept(listening)?;
-        let aborted = |_| std::io::Error::from(ErrorKind::ConnectionAborted);
-        let number = http.map_or(listener, |at| tcp + at);
+    fn accept_one(&self, number: usize) -> std::io::Result<Newcomer> {
+        let aborted = || std::io::Error::from(ErrorKind::ConnectionAborted);
+        let door = self.listeners.doors().nth(number).ok_or_else(aborted)?;
+        let (listener, http) = match door {
+            Door::Unix(listener) => {
+                let (stream, _) = listener.accept()?;
+                let path = format!("{}:0", self.server.config.live.unixsocket.string());
+                let (socket, here) = (Socket::unix(stream)?, path.clone());
+                return Ok(Newcomer { socket, address: path, here, near: true, http: false, tls: None });
+            }
+            Door::Tcp(listener) => (listener, false),
+            Door::Http(listener) => (listener, true),
+        };
+        let (socket, peer) = Socket::accept(listener)?;
         let here = match &self.addresses[number] {
             Some(address) => address.clone(),
-            None => socket.local_address().map_err(aborted)?.to_string(),
+            None => socket.local_address().map_err(|_| aborted())?.to_string(),
         };
         let near = peer.ip().is_loopback();
-        Ok(Newcomer { socket, address: peer.to_string(), here, near, http: http.is_some() })
+        Ok(Newcomer { socket, address: peer.to_string(), here, near, http, tls: None })
     }
 
     /// Whether an address has as many clients as it may have.
@@ -128,8 +123,8 @@ impl EventLoop {
     }
 
     /// Checks a new connection and gives it to a loop.
-    fn welcome<T: Transport>(&mut self, io: &mut T, newcomer: Newcomer) {
-        let Newcomer { mut socket, address, here, near, http } = newcomer;
+    pub(super) fn welcome<T: Transport>(&mut self, io: &mut T, newcomer: Newcomer) {
+        let Newcomer { mut socket, address, here, near, http, tls } = newcomer;
         let live = &self.server.config.live;
         let refusal = if self.server.observe.clients.len() >= live.maxclients.size() {
             Some(("ERR", 503, "max number of clients reached"))
@@ -151,6 +146,10 @@ impl EventLoop {
                 true => conn::refusal(status, text, self.local.log.now_ms),
                 false => format!("-{code} {text}\r\n").into_bytes(),
             };
+            let text = match tls {
+                Some(Greeted { mut session, .. }) => Conn::seal_refusal(&mut session, &text),
+                None => text,
+            };
             // Best effort: the client may be gone already.
             let _ = socket.write(&text);
             return;
@@ -170,10 +169,17 @@ impl EventLoop {
         let info =
             Arc::new(ClientInfo::new(id, loop_id, address, here, socket.raw(), unix, self.local.log.now_ms));
         self.server.observe.clients.add(info.clone());
-        let session = Session::new(info, &self.server.acl, self.server.acl.is_open());
-        let conn = Box::new(match http {
+        let mut session = Session::new(info, &self.server.acl, self.server.acl.is_open());
+        if let Some(greeted) = &tls {
+            exec::access::log_in_by_certificate(&self.server, &mut session, &greeted.names);
+        }
+        let conn = match http {
             true => Conn::http(socket, session, &self.server, self.local.log.now_ms),
             false => Conn::new(socket, session, &self.server),
+        };
+        let conn = Box::new(match tls {
+            Some(greeted) => conn.secured(greeted.session, greeted.early),
+            None => conn,
         });
         if loop_id == self.local.log.id {
             self.adopt(io, conn);
@@ -183,6 +189,7 @@ impl EventLoop {
     }
 
     pub(super) fn adopt<T: Transport>(&mut self, io: &mut T, mut conn: Box<Conn>) {
+        let early = conn.take_early();
         let slot = self.free.pop().unwrap_or_else(|| {
             self.conns.push(None);
             self.conns.len() - 1
@@ -193,7 +200,11 @@ impl EventLoop {
         }
         self.by_id.insert(conn.session.id, slot);
         self.https += usize::from(conn.is_http());
+        let is_secure = conn.is_secure();
         self.conns[slot] = Some(conn);
+        if is_secure {
+            self.hear_early(slot, &early);
+        }
     }
 
     /// Notes that the peer is gone. Commands that it sent whole still run.
@@ -230,6 +241,9 @@ impl EventLoop {
             self.timers.forget(conn.session.id);
             exec::parting::goodbye(&self.server, &mut self.local, &mut conn.session);
             self.told -= conn.told;
+            if conn.is_secure() && conn.sent_with != self.submissions {
+                conn.say_last(io, slot);
+            }
             if io.remove(slot, conn.dismiss(&self.server)) {
                 self.rest(io, slot);
             }

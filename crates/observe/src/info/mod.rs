@@ -53,7 +53,8 @@ pub struct Server {
     pub config_file: String,
     pub availability_zone: String,
     pub pid: u32,
-    pub tcp_port: u16,
+    /// Without TLS and with it; 0: none.
+    pub ports: [u16; 2],
     pub now_unix_us: u64,
     pub uptime_s: u64,
     pub hz: u64,
@@ -353,7 +354,8 @@ fn server(s: &Snapshot, out: &mut Lines) {
     out.line("process_id", server.pid);
     out.line("process_supervised", "no");
     out.line("run_id", &server.run_id);
-    out.line("tcp_port", server.tcp_port);
+    let [tcp, tls] = server.ports;
+    out.line("tcp_port", if tcp == 0 { tls } else { tcp });
     out.line("server_time_usec", server.now_unix_us);
     out.line("uptime_in_seconds", server.uptime_s);
     out.line("uptime_in_days", server.uptime_s / 86_400);
@@ -364,7 +366,10 @@ fn server(s: &Snapshot, out: &mut Lines) {
     out.line("config_file", &server.config_file);
     out.line("io_threads_active", u64::from(server.event_loops > 1));
     out.line("availability_zone", &server.availability_zone);
-    out.line("listener0", format_args!("name=tcp,port={}", server.tcp_port));
+    let both = [("tcp", tcp), ("tls", tls)];
+    for ((name, port), key) in both.iter().filter(|(_, port)| *port != 0).zip(["listener0", "listener1"]) {
+        out.line(key, format_args!("name={name},port={port}"));
+    }
 }
 
 fn clients(s: &Snapshot, out: &mut Lines) {
