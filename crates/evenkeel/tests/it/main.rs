@@ -9,6 +9,7 @@
 mod acl;
 mod acl_rows;
 mod acts;
+mod advisories;
 mod answers;
 mod attackers;
 mod backends;
