@@ -28,7 +28,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use stdx::letterbox::{Bell, Letterbox};
-use tls::{Inner, Keeper, Progress};
+use tls::{Greeted, Inner, Keeper, Progress};
 
 /// Bytes read at once from one client.
 const READ: usize = 16 * 1024;
@@ -52,15 +52,6 @@ pub(crate) struct Newcomer {
     pub(crate) http: bool,
     /// TLS, once the hands are shaken.
     pub(crate) tls: Option<Greeted>,
-}
-
-/// The result of a handshake.
-pub(crate) struct Greeted {
-    pub(crate) session: tls::Session,
-    /// Plaintext that came together with the handshake.
-    pub(crate) early: Vec<u8>,
-    /// Names of its certificate that may be its user's.
-    pub(crate) names: Vec<Vec<u8>>,
 }
 
 /// The threads, as the accepting loop sees them.
@@ -269,8 +260,8 @@ impl Hall {
         let Shake { mut newcomer, hands, .. } = shake;
         self.leave(newcomer.socket.as_fd());
         match hands.finish() {
-            Ok((session, early, names)) => {
-                newcomer.tls = Some(Greeted { session, early, names });
+            Ok(greeted) => {
+                newcomer.tls = Some(greeted);
                 self.pending.fetch_sub(1, Ordering::Relaxed);
                 self.server.observe.clients.handshakes.done.fetch_add(1, Ordering::Relaxed);
                 self.server.send(0, Mail::Adopt(Box::new(newcomer)));

@@ -29,7 +29,7 @@ mod settings;
 mod suites;
 
 pub use files::{Roots, certificates, key, roots_of};
-pub use session::{Failure, Handshake, Progress, Session};
+pub use session::{Failure, Greeted, Handshake, Progress, Session};
 pub use settings::{ClientCerts, NameFrom, Settings};
 
 use arc_swap::ArcSwap;

@@ -68,15 +68,24 @@ impl Handshake {
         self.records.write(out);
     }
 
-    /// Ends the handshake, which is [`Progress::Done`]. Gives the connection, what the peer has said already,
-    /// and the names of its verified certificate that may be its user's. Errors: see T5.
-    pub fn finish(self) -> Result<(Session, Vec<u8>, Vec<Vec<u8>>), Failure> {
+    /// Ends the handshake, which is [`Progress::Done`]. Errors: see T5.
+    pub fn finish(self) -> Result<Greeted, Failure> {
         let certs = self.records.connection.peer_certificates();
         let found =
             certs.and_then(|certs| certs.first()).map_or(Ok(Vec::new()), |cert| names(cert, self.from));
-        let found = found.map_err(|e| Failure(e.to_string()))?;
-        Ok((Session { records: self.records, said_farewell: false }, self.early, found))
+        let names = found.map_err(|e| Failure(e.to_string()))?;
+        let session = Session { records: self.records, said_farewell: false };
+        Ok(Greeted { session, early: self.early, names })
     }
+}
+
+/// The result of a handshake.
+pub struct Greeted {
+    pub session: Session,
+    /// Plaintext that came together with the handshake.
+    pub early: Vec<u8>,
+    /// Names of the client's verified certificate that may be its user's.
+    pub names: Vec<Vec<u8>>,
 }
 
 /// An established connection.

@@ -150,7 +150,7 @@ fn connect(keeper: &Keeper, config: &Arc<ClientConfig>, piece: usize, early: &[u
             client.process_new_packets().map_err(|e| format!("client: {e}"))?;
         }
         if hands.progress() == Progress::Done && !client.is_handshaking() && !client.wants_write() {
-            let (session, early, names) = hands.finish().map_err(|e| e.to_string())?;
+            let Greeted { session, early, names } = hands.finish().map_err(|e| e.to_string())?;
             return Ok(Pair { client, session, early, names });
         }
     }

@@ -3,7 +3,7 @@
 
 use super::{CHORE_NS, Door, EventLoop};
 use crate::conn::{self, Conn};
-use crate::handshakes::{Greeted, Newcomer};
+use crate::handshakes::Newcomer;
 use crate::socket::{self, Socket};
 use crate::transport::{Event, Transport};
 use exec::Session;
@@ -147,7 +147,7 @@ impl EventLoop {
                 false => format!("-{code} {text}\r\n").into_bytes(),
             };
             let text = match tls {
-                Some(Greeted { mut session, .. }) => Conn::seal_refusal(&mut session, &text),
+                Some(tls::Greeted { mut session, .. }) => Conn::seal_refusal(&mut session, &text),
                 None => text,
             };
             // Best effort: the client may be gone already.

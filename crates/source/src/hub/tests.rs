@@ -83,14 +83,20 @@ fn collect(told: &Receiver<Loaded>, ids: usize) -> (Vec<Asked>, Vec<Failure>) {
 fn an_id_is_loaded_once_for_all_who_wait() {
     let loads = Arc::new(Mutex::new(Vec::new()));
     let seen = loads.clone();
+    // The first load waits until all is asked for.
+    let (go, wait) = channel();
+    let wait = Mutex::new(wait);
     let load = move |ids: &[Id]| {
         lock(&seen).push(ids.len());
+        if ids.iter().any(|id| &**id == b"first") {
+            let _ = lock(&wait).recv();
+        }
         let rows = ids.iter().filter(|id| !id.starts_with(b"absent")).map(row).collect();
-        (Duration::from_millis(50), Ok(rows))
+        (Duration::ZERO, Ok(rows))
     };
     let (_hub, source, told) = start("pool 1", Scripted { load: Box::new(load), feed: None });
     source.want(b"first", ticket(1)).unwrap();
-    while source.load().1 == 0 {
+    while lock(&loads).is_empty() {
         std::thread::yield_now();
     }
     source.want(b"first", ticket(2)).unwrap();
@@ -99,6 +105,7 @@ fn an_id_is_loaded_once_for_all_who_wait() {
     }
     source.want(b"absent", None).unwrap();
     assert_eq!(source.want(b"no", ticket(9)), Err(Refusal::NoId));
+    go.send(()).unwrap();
     let (asked, failures) = collect(&told, 12);
     assert!(failures.is_empty());
     assert_eq!(
@@ -114,10 +121,15 @@ fn an_id_is_loaded_once_for_all_who_wait() {
 
 #[test]
 fn who_waits_is_answered_when_the_database_is_slow_down_or_has_no_feed() {
-    let slow = |_: &[Id]| (Duration::from_secs(3600), Ok(Vec::new()));
+    let loads = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let seen = loads.clone();
+    let slow = move |_: &[Id]| {
+        seen.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        (Duration::from_secs(3600), Ok(Vec::new()))
+    };
     let (_hub, source, told) = start("pool 1 timeout 30ms", Scripted { load: Box::new(slow), feed: None });
     source.want(b"1", ticket(1)).unwrap();
-    while source.load().1 == 0 {
+    while loads.load(std::sync::atomic::Ordering::Relaxed) == 0 {
         std::thread::yield_now();
     }
     source.want(b"2", ticket(2)).unwrap();
