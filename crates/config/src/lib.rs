@@ -37,7 +37,7 @@ pub use live::{Access, Live, Number, OutputLimit, Switch, Text};
 pub use load::{Idle, LoadError, Mistake, Place};
 pub use rewrite::replace_file;
 pub use rows::RDB_VERSIONS;
-pub use table::{Change, Directive, Effect, find, table};
+pub use table::{Change, Directive, Effect, find, may_be_secret, table};
 
 use load::Draft;
 use parking_lot::{Mutex, RwLock};

@@ -177,6 +177,12 @@ pub fn find(name: &[u8]) -> Option<usize> {
     places.get(std::str::from_utf8(name).ok()?.to_ascii_lowercase().as_str()).copied()
 }
 
+/// Whether the value given to a name may be a secret: that of a secret directive, or of a name that may be a
+/// misspelt one. O(1).
+pub fn may_be_secret(name: &[u8]) -> bool {
+    find(name).is_none_or(|at| table()[at].secret)
+}
+
 /// All directives, in the order of this crate's own groups.
 pub fn table() -> &'static [Directive] {
     static TABLE: OnceLock<Vec<Directive>> = OnceLock::new();

@@ -323,8 +323,7 @@ impl Default for Calls {
     }
 }
 
-/// Whether an argument is a password, which no log may show.
-/// Whether a word is a password, or what else logs and monitors leave out.
+/// Whether a word may be a password, or is what else logs and monitors leave out.
 pub fn is_secret(command: &Command, args: Args<'_>, at: usize) -> bool {
     let follows = |word: &str, by: usize| {
         at.checked_sub(by).and_then(|i| args.get(i)).is_some_and(|arg| command::options::is(arg, word))
@@ -335,7 +334,7 @@ pub fn is_secret(command: &Command, args: Args<'_>, at: usize) -> bool {
         "hello" => follows("auth", 1) || follows("auth", 2),
         "migrate" => at > 6 && (follows("auth", 1) || follows("auth2", 1) || follows("auth2", 2)),
         "evenkeel|source" => at == 5 && command::options::is(args.at(2), "add"),
-        "config|set" => ["requirepass", "masterauth", "primaryauth"].iter().any(|word| follows(word, 1)),
+        "config|set" => at > 2 && at % 2 == 1 && config::may_be_secret(args.at(at - 1)),
         _ => false,
     }
 }
@@ -359,6 +358,8 @@ mod tests {
         let words = ["migrate", "host", "1", "auth", "0", "9", "copy", "auth", "p", "auth2", "u", "p"];
         assert_eq!(secret("migrate", &words), [8, 10, 11]);
         assert_eq!(secret("config|set", &["config", "set", "timeout", "3", "requirepass", "p"]), [5]);
+        let words = ["config", "set", "timeout", "3", "reqirepass", "p", "port", "1", "primaryauth", "p"];
+        assert_eq!(secret("config|set", &words), [5, 9]);
         assert_eq!(secret("echo", &["echo", "auth", "p"]), [0usize; 0]);
     }
 }
