@@ -115,7 +115,7 @@ fn wrong_rules_are_refused_and_change_nothing() {
         ("db=,0", RuleError::Syntax),
         ("db=0,x,-1", RuleError::Syntax),
         ("db=0.5", RuleError::Syntax),
-        ("db=1\02", RuleError::Syntax),
+        ("db=1\x002", RuleError::Syntax),
         ("db!=0", RuleError::Syntax),
         ("db=-1", RuleError::Database),
         ("db=0,-1,x", RuleError::Database),

@@ -935,7 +935,7 @@ impl EventLoop {
                 None => self.pass_on_kill(client),
             },
             Mail::Adopt(any) => match any.downcast::<Box<Conn>>() {
-                Ok(conn) => _ = self.adopt(io, *conn),
+                Ok(conn) => self.adopt(io, *conn),
                 Err(any) => {
                     if let Ok(newcomer) = any.downcast::<Newcomer>() {
                         self.welcome(io, *newcomer);

@@ -270,7 +270,7 @@ impl Hotkeys {
         }
         (tracked.ns, tracked.bytes) = (tracked.ns + ns, tracked.bytes + bytes);
         tracked.commands += commands;
-        if stdx::hash::hash_u64(tracked.commands) % tracked.options.ratio != 0 {
+        if !stdx::hash::hash_u64(tracked.commands).is_multiple_of(tracked.options.ratio) {
             return;
         }
         for key in keys.filter(|key| key.len() <= KEY_MAX) {
