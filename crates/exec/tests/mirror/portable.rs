@@ -16,7 +16,7 @@ use support::server::Server;
 use support::wire::{Conn, Frame};
 
 /// Calls of a walk, and between two comparisons.
-const CALLS: usize = 24_000;
+const CALLS: usize = 48_000;
 const STRETCH: usize = 500;
 
 /// Calls that the tables of the differential tester lack. Their lower-case words are drawn.
@@ -42,6 +42,26 @@ const MORE: &[&str] = &[
     "XREADGROUP GROUP g9 consumer STREAMS q9 >",
     "XREADGROUP GROUP g9 consumer STREAMS q9 >",
     "XACK q9 g9 7-1",
+    "XADD q6 7-1 field short",
+    "XADD q6 7-1 field short",
+    "XGROUP CREATE q6 g6 0 MKSTREAM",
+    "XCLAIM q6 g6 consumer 0 7-1 FORCE",
+    "XCLAIM q6 g6 consumer 0 7-1 FORCE",
+    "XCLAIM q6 g6 consumer 0 7-1 FORCE",
+    "XCLAIM q6 g6 consumer 0 7-1 FORCE",
+    "XREADGROUP GROUP g6 consumer STREAMS q6 >",
+    "XACKDEL q6 g6 IDS 1 7-1",
+    "XACKDEL q6 g6 DELREF IDS 2 7-1 7-2",
+    "XACKDEL q6 g6 ACKED IDS 1 7-1",
+    "XADD q5 7-1 field short",
+    "XADD q5 7-1 field short",
+    "XDELEX q5 IDS 2 7-1 sid",
+    "XDELEX q5 ACKED IDS 1 7-1",
+    "XDELEX q7 DELREF IDS 2 sid sid",
+    "XDELEX strm IDS 2 sid sid",
+    "XDELEX strm ACKED IDS 2 sid sid",
+    "XADD q7 DELREF MAXLEN 1 * field short",
+    "XTRIM q7 ACKED MAXLEN 1",
     "XADD q8 7-1 field short",
     "XDEL q8 7-1",
     "DEL q8",
