@@ -2,7 +2,8 @@
 # Runs the real client libraries against a server and counts their cases; see README.md.
 #   clients/run.sh [client ...]
 # Environment: EVENKEEL_HOST, EVENKEEL_PORT (a running server, which is emptied; without EVENKEEL_PORT one is
-# started), EVENKEEL_HTTP_PORT (where it serves HTTP), EVENKEEL_TEST_SERVER (its binary).
+# started), EVENKEEL_HTTP_PORT (where it serves HTTP), EVENKEEL_TLS_PORT (where it serves TLS) and EVENKEEL_TLS_DIR (with what
+# make_certificates makes), EVENKEEL_TEST_SERVER (its binary).
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
@@ -14,6 +15,7 @@ export EVENKEEL_HOST=${EVENKEEL_HOST:-127.0.0.1}
 server_pid=
 # Two of these may run at once, each with a server of its own.
 server_log=$cache/server-${1:-all}.log
+tls_dir=$cache/tls-${1:-all}
 
 stop_server() {
     if [ -n "$server_pid" ]; then
@@ -37,12 +39,40 @@ sys.exit(0 if s.recv(5) == b"+PONG" else 1)
 PY
 }
 
+# In a new folder: an authority, certificates of the server and of alice, and of a stranger from another authority.
+make_certificates() (
+    rm -rf "$1" && mkdir -p "$1" && cd "$1" || exit 1
+    key=(-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes)
+    for name in ca other; do
+        openssl req -x509 "${key[@]}" -days 30 -subj "/CN=authority $name" -addext keyUsage=critical,keyCertSign,cRLSign \
+            -keyout $name.key -out $name.crt || exit 1
+    done
+    for name in server alice stranger; do
+        authority=ca
+        [ $name = stranger ] && authority=other
+        printf '%s\n' subjectAltName=IP:127.0.0.1,DNS:localhost subjectKeyIdentifier=hash authorityKeyIdentifier=keyid >$name.ext
+        openssl req "${key[@]}" -subj "/CN=$name" -keyout $name.key -out $name.csr &&
+            openssl x509 -req -in $name.csr -CA $authority.crt -CAkey $authority.key -CAcreateserial -days 30 \
+                -extfile $name.ext -out $name.crt &&
+            openssl pkcs12 -export -inkey $name.key -in $name.crt -passout pass:secret -out $name.p12 || exit 1
+    done
+)
+
 start_server() {
     local binary=${EVENKEEL_TEST_SERVER:-${CARGO_TARGET_DIR:-$root/target}/debug/evenkeel}
     EVENKEEL_PORT=$(free_port)
     EVENKEEL_HTTP_PORT=$(free_port)
-    export EVENKEEL_PORT EVENKEEL_HTTP_PORT
+    EVENKEEL_TLS_PORT=$(free_port)
+    EVENKEEL_TLS_DIR=$tls_dir
+    export EVENKEEL_PORT EVENKEEL_HTTP_PORT EVENKEEL_TLS_PORT EVENKEEL_TLS_DIR
+    make_certificates "$tls_dir" >"$tls_dir.log" 2>&1 </dev/null || {
+        echo "clients: openssl made no certificates:"
+        tail -n 20 "$tls_dir.log"
+        return 1
+    }
     "$binary" --port "$EVENKEEL_PORT" --http-port "$EVENKEEL_HTTP_PORT" --bind 127.0.0.1 --save "" --appendonly no --dir "$cache" \
+        --tls-port "$EVENKEEL_TLS_PORT" --tls-cert-file "$tls_dir/server.crt" --tls-key-file "$tls_dir/server.key" \
+        --tls-ca-cert-file "$tls_dir/ca.crt" --tls-auth-clients yes --tls-auth-clients-user cn \
         >"$server_log" 2>&1 </dev/null &
     server_pid=$!
     for _ in $(seq 100); do

@@ -35,9 +35,9 @@ sum() { awk '{ n += $1 } END { print n + 0 }'; }
 # Installs the packages the tests need. Debian starts a service on installation unless a policy forbids it.
 # Ours forbids it during the installation, if there is no policy yet.
 install_oracle() {
-    command -v redis-server >/dev/null && command -v redis-cli >/dev/null && has_postgresql && return 0
+    command -v redis-server >/dev/null && command -v redis-cli >/dev/null && command -v openssl >/dev/null && has_postgresql && return 0
     if [ "$(id -u)" -ne 0 ]; then
-        echo "The tests talk to a real Redis and a real PostgreSQL: apt-get install redis-server redis-tools postgresql"
+        echo "The tests talk to a real Redis and a real PostgreSQL: apt-get install redis-server redis-tools postgresql openssl"
         return 1
     fi
     local policy=/usr/sbin/policy-rc.d ours=
@@ -45,7 +45,7 @@ install_oracle() {
         printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod 755 "$policy" && ours=1
     fi
     { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-        redis-server redis-tools postgresql; } >"$log/apt.log" 2>&1 </dev/null
+        redis-server redis-tools postgresql openssl; } >"$log/apt.log" 2>&1 </dev/null
     local status=$?
     [ -n "$ours" ] && rm -f "$policy"
     [ "$status" -eq 0 ] || tail -n 20 "$log/apt.log"

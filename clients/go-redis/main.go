@@ -4,12 +4,15 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
 	"reflect"
 	"sort"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -55,6 +58,30 @@ func refused(err error, text string) error {
 // named is a further client of one connection, which has a name.
 func named(r *redis.Client, name string) *redis.Client {
 	return redis.NewClient(&redis.Options{Addr: r.Options().Addr, Protocol: r.Options().Protocol, ClientName: name, PoolSize: 1, ReadTimeout: time.Minute})
+}
+
+// secure is a client over TLS, with what clients/run.sh makes. It shows the certificate of that name, if any, and believes that authority.
+func secure(r *redis.Client, name, authority string, change func(*redis.Options)) *redis.Client {
+	folder := os.Getenv("EVENKEEL_TLS_DIR")
+	known, err := os.ReadFile(folder + "/" + authority + ".crt")
+	config := &tls.Config{RootCAs: x509.NewCertPool()}
+	if !config.RootCAs.AppendCertsFromPEM(known) {
+		panic(err)
+	}
+	if name != "" {
+		shown, err := tls.LoadX509KeyPair(folder+"/"+name+".crt", folder+"/"+name+".key")
+		if err != nil {
+			panic(err)
+		}
+		config.Certificates = []tls.Certificate{shown}
+	}
+	host, _, _ := strings.Cut(r.Options().Addr, ":")
+	options := &redis.Options{Addr: host + ":" + os.Getenv("EVENKEEL_TLS_PORT"), Protocol: r.Options().Protocol, PoolSize: 1,
+		MaxRetries: -1, DialerRetries: 1, ReadTimeout: time.Minute, TLSConfig: config}
+	if change != nil {
+		change(options)
+	}
+	return redis.NewClient(options)
 }
 
 // table is a map, also of what RESP2 sends as names and values one after the other.
@@ -613,6 +640,147 @@ var tests = []test{
 		return errors.Join(err, err2, want(gets(r), nil, before+1), want(other != id, nil, true),
 			r.Set(ctx, "k", "new", 0).Err(), comesTo(cached, "k", "new"))
 	}},
+	{"commands and a pipeline (TLS)", func(r *redis.Client) error {
+		c := secure(r, "alice", "ca", nil)
+		defer c.Close()
+		set, err := c.Set(ctx, "k", "över TLS", 0).Result()
+		got, err2 := c.Get(ctx, "k").Result()
+		plain, err3 := r.Get(ctx, "k").Result()
+		who, err4 := c.Do(ctx, "ACL", "WHOAMI").Text()
+		replies, err5 := c.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			for i := range 500 {
+				pipe.Set(ctx, fmt.Sprint("k:", i), i, 0)
+				pipe.Get(ctx, fmt.Sprint("k:", i))
+			}
+			return nil
+		})
+		for i := range replies {
+			if get, is := replies[i].(*redis.StringCmd); is != (i%2 == 1) || is && get.Val() != fmt.Sprint(i/2) {
+				return fmt.Errorf("reply %d is %v", i, replies[i])
+			}
+		}
+		keys, err6 := r.DBSize(ctx).Result()
+		return errors.Join(want(set, err, "OK"), want(got, err2, "över TLS"), want(plain, err3, "över TLS"), want(who, err4, "default"),
+			want(len(replies), err5, 1000), want(keys, err6, int64(501)))
+	}},
+	{"a value of 5 MB (TLS)", func(r *redis.Client) error {
+		c := secure(r, "alice", "ca", nil)
+		defer c.Close()
+		var value []byte
+		for i := range 655_360 {
+			value = fmt.Appendf(value, "%07d\n", i)
+		}
+		err := c.Set(ctx, "big", value, 0).Err()
+		length, err2 := r.StrLen(ctx, "big").Result()
+		got, err3 := c.Get(ctx, "big").Bytes()
+		end, err4 := c.GetRange(ctx, "big", 4_000_000, -1).Result()
+		return errors.Join(err, want(length, err2, int64(len(value))), want(bytes.Equal(got, value), err3, true),
+			want(end == string(value[4_000_000:]), err4, true))
+	}},
+	{"pub/sub (TLS)", func(r *redis.Client) error {
+		c := secure(r, "alice", "ca", nil)
+		defer c.Close()
+		within, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		listener := c.Subscribe(ctx, "news")
+		defer listener.Close()
+		_, err := listener.Receive(within)
+		err2 := listener.PSubscribe(ctx, "n*")
+		_, err3 := listener.Receive(within)
+		if err = errors.Join(err, err2, err3); err != nil {
+			return err
+		}
+		for _, sender := range []*redis.Client{r, c} {
+			heard, err := sender.Publish(ctx, "news", "hello").Result()
+			one, err2 := listener.ReceiveMessage(within)
+			two, err3 := listener.ReceiveMessage(within)
+			if err = errors.Join(want(heard, err, int64(2)), err2, err3); err != nil {
+				return err
+			}
+			err = errors.Join(want(one.Pattern+"|"+one.Channel+"|"+one.Payload, nil, "|news|hello"),
+				want(two.Pattern+"|"+two.Channel+"|"+two.Payload, nil, "n*|news|hello"))
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}},
+	{"a user with a password (TLS)", func(r *redis.Client) error {
+		err := r.ACLSetUser(ctx, "app", "reset", "on", ">s3cret", "~app:*", "+get", "+set", "+acl|whoami").Err()
+		defer r.ACLDelUser(ctx, "app")
+		login := func(password string) *redis.Client {
+			return secure(r, "alice", "ca", func(o *redis.Options) { o.Username, o.Password = "app", password })
+		}
+		c, wrong := login("s3cret"), login("wrong")
+		defer c.Close()
+		defer wrong.Close()
+		who, err2 := c.Do(ctx, "ACL", "WHOAMI").Text()
+		err3 := c.Set(ctx, "app:k", "v", 0).Err()
+		got, err4 := c.Get(ctx, "app:k").Result()
+		return errors.Join(err, want(who, err2, "app"), err3, want(got, err4, "v"),
+			refused(c.Set(ctx, "other", "v", 0).Err(), "NOPERM"), refused(c.Del(ctx, "app:k").Err(), "NOPERM"),
+			refused(wrong.Get(ctx, "app:k").Err(), "WRONGPASS"))
+	}},
+	{"the user that a certificate names (TLS)", func(r *redis.Client) error {
+		err := r.ACLSetUser(ctx, "alice", "reset", "on", "~a:*", "+get", "+set", "+acl|whoami").Err()
+		c := secure(r, "alice", "ca", nil)
+		defer c.Close()
+		who, err2 := c.Do(ctx, "ACL", "WHOAMI").Text()
+		err3 := c.Set(ctx, "a:k", "v", 0).Err()
+		got, err4 := c.Get(ctx, "a:k").Result()
+		err5 := refused(c.Set(ctx, "b:k", "v", 0).Err(), "NOPERM")
+		gone, err6 := r.ACLDelUser(ctx, "alice").Result()
+		later := secure(r, "alice", "ca", nil)
+		defer later.Close()
+		other, err7 := later.Do(ctx, "ACL", "WHOAMI").Text()
+		return errors.Join(err, want(who, err2, "alice"), err3, want(got, err4, "v"), err5, want(gone, err6, int64(1)),
+			want(other, err7, "default"))
+	}},
+	{"who shows no good certificate is refused (TLS)", func(r *redis.Client) error {
+		attempt := func(name, authority string, change func(*redis.Options)) error {
+			c := secure(r, name, authority, change)
+			defer c.Close()
+			return c.Incr(ctx, "k").Err()
+		}
+		var reply redis.Error
+		for _, err := range []error{attempt("", "ca", nil), attempt("stranger", "ca", nil),
+			attempt("", "ca", func(o *redis.Options) { o.TLSConfig = nil })} {
+			if err == nil || errors.As(err, &reply) {
+				return fmt.Errorf("got %v, want a connection that fails", err)
+			}
+		}
+		var unknown x509.UnknownAuthorityError
+		if err := attempt("alice", "other", nil); !errors.As(err, &unknown) {
+			return fmt.Errorf("got %v, want an unknown authority", err)
+		}
+		count, err := r.Exists(ctx, "k").Result()
+		return want(count, err, int64(0))
+	}},
+	{"fifty connections at once (TLS)", func(r *redis.Client) error {
+		failures := make([]error, 50)
+		var ready, done sync.WaitGroup
+		ready.Add(len(failures))
+		for i := range failures {
+			done.Go(func() {
+				c := secure(r, "alice", "ca", func(o *redis.Options) { o.ClientName = fmt.Sprint("tls-", i) })
+				defer c.Close()
+				err := c.Ping(ctx).Err()
+				ready.Done()
+				ready.Wait()
+				key := fmt.Sprint("k:", i)
+				for turn := 0; turn < 20 && err == nil; turn++ {
+					err2 := c.Set(ctx, key, turn, 0).Err()
+					got, err3 := c.Get(ctx, key).Int()
+					err = errors.Join(err2, want(got, err3, turn), c.Incr(ctx, "all").Err())
+				}
+				name, err2 := c.ClientGetName(ctx).Result()
+				failures[i] = errors.Join(err, want(name, err2, fmt.Sprint("tls-", i)))
+			})
+		}
+		done.Wait()
+		all, err := r.Get(ctx, "all").Int()
+		return errors.Join(errors.Join(failures...), want(all, err, 1000))
+	}},
 	{"errors", func(r *redis.Client) error {
 		err := r.Set(ctx, "e", "text", 0).Err()
 		return errors.Join(err,
@@ -629,6 +797,9 @@ func main() {
 		commands, _ := r.Command(ctx).Result()
 		for _, t := range tests {
 			if strings.Contains(t.name, "(Evenkeel)") && commands["evenkeel"] == nil {
+				continue
+			}
+			if strings.Contains(t.name, "(TLS)") && os.Getenv("EVENKEEL_TLS_PORT") == "" {
 				continue
 			}
 			if strings.Contains(t.name, "(RESP3 only)") && protocol < 3 {

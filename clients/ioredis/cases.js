@@ -1,10 +1,21 @@
 // What applications do with ioredis, case by case.
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import Redis from 'ioredis';
 
 const host = process.env.EVENKEEL_HOST ?? '127.0.0.1';
 const port = Number(process.env.EVENKEEL_PORT ?? 6379);
 const open = (options = {}) => new Redis({ host, port, ...options });
+
+// Where clients/run.sh has the server serve TLS, and the folder of certificates.
+const tlsPort = Number(process.env.EVENKEEL_TLS_PORT ?? 0);
+const certificate = (file) => readFileSync(`${process.env.EVENKEEL_TLS_DIR}/${file}`);
+
+// A client over TLS that shows the certificate of that name, if any, and believes that authority.
+const secure = ({ name = 'alice', authority = 'ca', ...options } = {}) => {
+  const shown = name ? { cert: certificate(`${name}.crt`), key: certificate(`${name}.key`) } : {};
+  return open({ port: tlsPort, tls: { ca: certificate(`${authority}.crt`), ...shown }, ...options });
+};
 
 // A map, of what comes as names and values one after the other.
 const table = (list) => Object.fromEntries(Array.from({ length: list.length / 2 }, (_, i) => [list[2 * i], list[2 * i + 1]]));
@@ -352,6 +363,116 @@ const cases = {
     victim.disconnect();
   },
 
+  async 'commands and a pipeline (TLS)'(redis) {
+    const tls = secure();
+    assert.equal(await tls.set('k', 'över TLS'), 'OK');
+    assert.deepEqual([await tls.get('k'), await redis.get('k')], ['över TLS', 'över TLS']);
+    assert.equal(await tls.acl('WHOAMI'), 'default');
+    const pipeline = tls.pipeline();
+    for (let i = 0; i < 500; i++) pipeline.set(`k:${i}`, i).get(`k:${i}`);
+    const expected = Array.from({ length: 1000 }, (_, i) => [null, i % 2 ? String((i - 1) / 2) : 'OK']);
+    assert.deepEqual(await pipeline.exec(), expected);
+    assert.equal(await redis.dbsize(), 501);
+    tls.disconnect();
+  },
+
+  async 'a value of 5 MB (TLS)'(redis) {
+    const tls = secure();
+    const value = Buffer.from(Array.from({ length: 655_360 }, (_, i) => `${String(i).padStart(7, '0')}\n`).join(''));
+    assert.equal(await tls.set('big', value), 'OK');
+    assert.equal(await redis.strlen('big'), value.length);
+    assert.ok((await tls.getBuffer('big')).equals(value));
+    assert.ok((await tls.getrangeBuffer('big', 4_000_000, -1)).equals(value.subarray(4_000_000)));
+    tls.disconnect();
+  },
+
+  async 'pub/sub (TLS)'(redis) {
+    const listener = secure();
+    const sender = secure();
+    const heard = new Promise((resolve) => {
+      const all = [];
+      const hear = (...what) => all.push(what) === 4 && resolve(all);
+      listener.on('message', hear);
+      listener.on('pmessage', hear);
+    });
+    assert.equal(await listener.subscribe('news'), 1);
+    assert.equal(await listener.psubscribe('n*'), 2);
+    assert.equal(await redis.publish('news', 'plain'), 2);
+    assert.equal(await sender.publish('news', 'tls'), 2);
+    assert.deepEqual(await heard, [['news', 'plain'], ['n*', 'news', 'plain'], ['news', 'tls'], ['n*', 'news', 'tls']]);
+    listener.disconnect();
+    sender.disconnect();
+  },
+
+  async 'a user with a password (TLS)'(redis) {
+    await redis.acl('SETUSER', 'app', 'reset', 'on', '>s3cret', '~app:*', '+get', '+set', '+info', '+acl|whoami');
+    const tls = secure({ username: 'app', password: 's3cret' });
+    const wrong = secure({ username: 'app', password: 'wrong', retryStrategy: null });
+    const why = new Promise((resolve) => wrong.on('error', resolve));
+    try {
+      assert.equal(await tls.acl('WHOAMI'), 'app');
+      assert.equal(await tls.set('app:k', 'v'), 'OK');
+      assert.equal(await tls.get('app:k'), 'v');
+      await assert.rejects(tls.set('other', 'v'), /^ReplyError: NOPERM /);
+      await assert.rejects(tls.del('app:k'), /^ReplyError: NOPERM /);
+      assert.deepEqual(await redis.keys('*'), ['app:k']);
+      await assert.rejects(wrong.acl('WHOAMI'));
+      assert.match((await why).message, /^WRONGPASS /);
+    } finally {
+      tls.disconnect();
+      wrong.disconnect();
+      assert.equal(await redis.acl('DELUSER', 'app'), 1);
+    }
+  },
+
+  async 'the user that a certificate names (TLS)'(redis) {
+    await redis.acl('SETUSER', 'alice', 'reset', 'on', '~a:*', '+get', '+set', '+info', '+acl|whoami');
+    const tls = secure();
+    try {
+      assert.equal(await tls.acl('WHOAMI'), 'alice');
+      assert.equal(await tls.set('a:k', 'v'), 'OK');
+      assert.equal(await tls.get('a:k'), 'v');
+      await assert.rejects(tls.set('b:k', 'v'), /^ReplyError: NOPERM /);
+      assert.equal(await redis.acl('WHOAMI'), 'default');
+    } finally {
+      tls.disconnect();
+      assert.equal(await redis.acl('DELUSER', 'alice'), 1);
+    }
+    const later = secure();
+    assert.equal(await later.acl('WHOAMI'), 'default');
+    later.disconnect();
+  },
+
+  async 'who shows no good certificate is refused (TLS)'(redis) {
+    const attempt = async (options) => {
+      const tls = secure({ retryStrategy: null, ...options });
+      const why = [];
+      tls.on('error', (e) => why.push(e));
+      await assert.rejects(tls.incr('k'), (e) => e.name !== 'ReplyError');
+      return why[0]?.code;
+    };
+    await attempt({ name: null });
+    await attempt({ name: 'stranger' });
+    await attempt({ tls: undefined });
+    assert.match(await attempt({ authority: 'other' }), /^(UNABLE_TO|SELF_SIGNED_CERT|CERT_SIGNATURE)/);
+    assert.equal(await redis.exists('k'), 0);
+  },
+
+  async 'fifty connections at once (TLS)'(redis) {
+    const all = Array.from({ length: 50 }, (_, i) => secure({ connectionName: `tls-${i}` }));
+    await Promise.all(all.map(async (tls, i) => {
+      for (let turn = 0; turn < 20; turn++) {
+        assert.equal(await tls.set(`k:${i}`, turn), 'OK');
+        assert.equal(await tls.get(`k:${i}`), String(turn));
+        await tls.incr('all');
+      }
+    }));
+    assert.equal(await redis.get('all'), '1000');
+    const names = await Promise.all(all.map((tls) => tls.client('GETNAME')));
+    assert.deepEqual(names, all.map((_, i) => `tls-${i}`));
+    all.forEach((tls) => tls.disconnect());
+  },
+
   async 'errors are ReplyErrors'(redis) {
     await redis.set('e', 'text');
     await assert.rejects(redis.incr('e'), (e) => e.name === 'ReplyError' && e.message === 'ERR value is not an integer or out of range');
@@ -366,6 +487,7 @@ const [evenkeel] = await redis.command('INFO', 'evenkeel');
 let failed = 0;
 for (const [name, run] of Object.entries(cases)) {
   if (name.includes('(Evenkeel)') && !evenkeel) continue;
+  if (name.includes('(TLS)') && !tlsPort) continue;
   try {
     await redis.flushall();
     await run(redis);

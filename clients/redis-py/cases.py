@@ -1,6 +1,9 @@
 """What applications do with redis-py, in RESP2 and in RESP3."""
 
+import contextlib
 import os
+import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -11,6 +14,8 @@ from redis.cache import CacheConfig
 
 HOST = os.environ.get("EVENKEEL_HOST", "127.0.0.1")
 PORT = int(os.environ.get("EVENKEEL_PORT", "6379"))
+TLS_PORT = int(os.environ.get("EVENKEEL_TLS_PORT") or 0)
+TLS_DIR = os.environ.get("EVENKEEL_TLS_DIR", "")
 CASES = []
 
 # Takes some ten milliseconds.
@@ -32,6 +37,11 @@ def resp3_case(function):
     """A case of what needs RESP3, and a server of more than Redis 7.0."""
     function.resp3_only = True
     return evenkeel_case(function)
+
+
+def tls_case(function):
+    """A case over TLS, where clients/run.sh has the server serve it."""
+    return case(function) if TLS_PORT else function
 
 
 def connect(protocol, **options):
@@ -526,6 +536,141 @@ def a_new_connection_begins_with_an_empty_cache(r, _):
         assert gets(r) > before and cached.client_id() != own
         r.set("k", "newer")
         soon(lambda: cached.get("k") == "newer")
+
+
+def secure(protocol, name="alice", authority="ca", **options):
+    """A client over TLS that shows the certificate of that name, if any, and believes that authority."""
+    shown = {"ssl_certfile": f"{TLS_DIR}/{name}.crt", "ssl_keyfile": f"{TLS_DIR}/{name}.key"} if name else {}
+    options = {"decode_responses": True, "socket_timeout": 60, "retry": None, **shown, **options}
+    return redis.Redis(HOST, TLS_PORT, protocol=protocol, ssl=True, ssl_ca_certs=f"{TLS_DIR}/{authority}.crt", **options)
+
+
+@contextlib.contextmanager
+def user(r, name, **rights):
+    assert r.acl_setuser(name, enabled=True, reset=True, **rights)
+    try:
+        yield
+    finally:
+        assert r.acl_deluser(name) == 1
+
+
+@tls_case
+def commands_and_a_pipeline_over_tls(r, protocol):
+    with secure(protocol) as tls:
+        assert tls.set("k", "över TLS") and tls.get("k") == r.get("k") == "över TLS"
+        assert tls.acl_whoami() == "default"
+        with tls.pipeline(transaction=False) as pipe:
+            for number in range(500):
+                pipe.set(f"k:{number}", number).get(f"k:{number}")
+            assert pipe.execute() == [reply for number in range(500) for reply in (True, str(number))]
+        assert r.dbsize() == 501
+
+
+@tls_case
+def a_value_of_5_mb_over_tls(r, protocol):
+    value = b"".join(b"%07d\n" % number for number in range(655_360))
+    with secure(protocol, decode_responses=False) as tls:
+        assert tls.set("big", value) and r.strlen("big") == len(value)
+        assert tls.get("big") == value
+        assert tls.getrange("big", 4_000_000, -1) == value[4_000_000:]
+
+
+@tls_case
+def publish_and_subscribe_over_tls(r, protocol):
+    with secure(protocol) as tls, tls.pubsub() as listener:
+        listener.subscribe("news")
+        listener.psubscribe("n*")
+        assert [listener.get_message(timeout=30)["type"] for _ in range(2)] == ["subscribe", "psubscribe"]
+        for sender in (r, tls):
+            assert sender.publish("news", "hello") == 2
+            heard = [listener.get_message(timeout=30) for _ in range(2)]
+            assert [(m["type"], m["channel"], m["data"]) for m in heard] == [
+                ("message", "news", "hello"), ("pmessage", "news", "hello")]
+
+
+@tls_case
+def a_user_with_a_password_over_tls(r, protocol):
+    rights = {"keys": ["app:*"], "channels": ["app.*"], "commands": ["+get", "+set", "+publish", "+acl|whoami"]}
+    with user(r, "app", passwords=["+s3cret"], **rights):
+        with secure(protocol, username="app", password="s3cret") as tls:
+            assert tls.acl_whoami() == "app"
+            assert tls.set("app:k", "v") and tls.get("app:k") == "v" and tls.publish("app.news", "x") == 0
+            raises(redis.exceptions.NoPermissionError, "", tls.set, "other", "v")
+            raises(redis.exceptions.NoPermissionError, "", tls.delete, "app:k")
+            raises(redis.exceptions.NoPermissionError, "", tls.publish, "other", "x")
+            assert r.keys() == ["app:k"]
+        with secure(protocol, username="app", password="wrong") as tls:
+            raises(redis.exceptions.AuthenticationError, "", tls.acl_whoami)
+
+
+@tls_case
+def the_user_that_a_certificate_names(r, protocol):
+    with user(r, "alice", keys=["a:*"], commands=["+get", "+set", "+acl|whoami"]):
+        with secure(protocol) as tls:
+            assert tls.acl_whoami() == "alice"
+            assert tls.set("a:k", "v") and tls.get("a:k") == "v"
+            raises(redis.exceptions.NoPermissionError, "", tls.set, "b:k", "v")
+        assert r.acl_whoami() == "default"
+    with secure(protocol) as tls:
+        assert tls.acl_whoami() == "default"
+
+
+@tls_case
+def who_shows_no_good_certificate_over_tls_is_refused(r, protocol):
+    for name in (None, "stranger"):
+        with secure(protocol, name) as tls:
+            raises(redis.exceptions.ConnectionError, "", tls.incr, "k")
+    with redis.Redis(HOST, TLS_PORT, protocol=protocol, socket_timeout=60, retry=None) as plain:
+        raises(redis.exceptions.ConnectionError, "", plain.incr, "k")
+    with secure(protocol, authority="other") as tls:
+        raises(redis.exceptions.ConnectionError, "certificate verify failed", tls.incr, "k")
+    assert r.exists("k") == 0
+
+
+@tls_case
+def fifty_connections_at_once_over_tls(r, protocol):
+    everybody, failures = threading.Barrier(50), []
+
+    def one(number):
+        try:
+            with secure(protocol, client_name=f"tls-{number}") as tls:
+                everybody.wait(60)
+                for turn in range(20):
+                    assert tls.set(f"k:{number}", turn) and tls.get(f"k:{number}") == str(turn) and tls.incr("all")
+                everybody.wait(60)
+                assert tls.get("all") == "1000" and tls.client_getname() == f"tls-{number}"
+                everybody.wait(60)
+        except Exception as error:
+            everybody.abort()
+            failures.append(error)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+    assert r.dbsize() == 51
+
+
+@tls_case
+def redis_cli_over_tls(r, _):
+    if not shutil.which("redis-cli"):
+        return
+
+    def cli(*words, name="alice", authority="ca"):
+        shown = ["--cert", f"{TLS_DIR}/{name}.crt", "--key", f"{TLS_DIR}/{name}.key"] if name else []
+        command = ["redis-cli", "-h", HOST, "-p", str(TLS_PORT), "--tls", "--cacert", f"{TLS_DIR}/{authority}.crt", *shown, *words]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    assert cli("PING") == "PONG"
+    assert cli("SET", "k", "v") == "OK" and r.get("k") == "v"
+    with user(r, "alice", commands=["+acl|whoami"]):
+        assert cli("ACL", "WHOAMI") == "alice"
+        assert cli("GET", "k").startswith("NOPERM")
+    assert cli("INCR", "n", name=None) is None and cli("INCR", "n", name="stranger") is None
+    assert cli("INCR", "n", authority="other") is None and r.exists("n") == 0
 
 
 @case
