@@ -11,8 +11,8 @@
 //! - CS3: the last record is a farewell: behind the last reply, and, if nothing is under way, also of a
 //!   connection that is closed otherwise. Then its peer knows that nothing was cut off.
 //!
-//! Cost: some 0.7 ns a byte each way, and one copy more than without TLS. A connection without TLS pays one
-//! comparison per receive, and one per flush.
+//! Cost: O(bytes) each way, and one copy more than without TLS. A connection without TLS pays one comparison
+//! per receive, and one per flush.
 
 use super::*;
 
