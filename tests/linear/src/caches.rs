@@ -39,7 +39,7 @@ struct Version {
 }
 
 struct Shared {
-    /// Of all writers, one after the other.
+    /// The versions of all writers, one writer after the other.
     versions: Vec<Version>,
     writers: AtomicUsize,
 }
