@@ -136,9 +136,15 @@ case_of("a failing job is tried again") do
   id = Flaky.perform_async("flaky", 2)
   entry = until_so("it waits for its next try") { Sidekiq::RetrySet.new.find_job(id) }
   same([entry["error_class"], entry["error_message"], entry["retry_count"]], ["ArgumentError", "try 1", 0])
-  # Sidekiq itself adds up to 20 seconds to the time of a next try, so each is moved to now.
+  # A next try is due in a minute, so each is moved to now, and only once: ZINCRBY of an entry that the process has
+  # taken in between makes it anew, and the job would be done twice.
+  moved = []
   until_so("it is done") do
-    Sidekiq::RetrySet.new.find_job(id)&.reschedule(Time.now)
+    entry = Sidekiq::RetrySet.new.find_job(id)
+    if entry && !moved.include?(entry["retry_count"])
+      moved << entry["retry_count"]
+      entry.reschedule(Time.now)
+    end
     did("flaky") == ["3"]
   end
   same(Sidekiq::RetrySet.new.find_job(id), nil)

@@ -28,7 +28,7 @@ end
 class Flaky
   include Sidekiq::Job
   sidekiq_options retry: 5
-  sidekiq_retry_in { 1 }
+  sidekiq_retry_in { 60 }
   def perform(list, times)
     tries = Sidekiq.redis { |redis| redis.incr("tries:#{list}") }
     raise ArgumentError, "try #{tries}" if tries <= times
