@@ -36,30 +36,33 @@ const TICK: Duration = Duration::from_millis(1);
 const GETTERS: usize = 50;
 const SETTERS: usize = 8;
 
-/// Runs the cases that are asked for, or all.
+/// Runs the cases that are asked for, or all. One that fails is a note, and the others are measured.
 pub fn run(targets: &[Target], options: &Options) -> Result<Section, String> {
+    let keys = count(options.keys);
+    let cases: [(&str, String, Measure); 5] = [
+        ("bgsave", format!("BGSAVE of {keys} keys"), |targets, options| beside(targets, options, "bgsave")),
+        ("rewrite", format!("BGREWRITEAOF of {keys} keys"), |targets, options| {
+            beside(targets, options, "rewrite")
+        }),
+        ("always", "GET beside SETs under appendfsync always".into(), always),
+        ("everysec", "SET with appendfsync everysec".into(), everysec),
+        ("load", format!("A start with a snapshot of {keys} keys"), load),
+    ];
     let mut section = Section::new("Saving");
-    let wanted = |case: &str| options.cases.is_empty() || options.cases.iter().any(|name| name == case);
-    for (case, caption) in [("bgsave", "BGSAVE"), ("rewrite", "BGREWRITEAOF")] {
-        if wanted(case) {
-            section
-                .table(format!("{caption} of {} keys", count(options.keys)), beside(targets, options, case)?);
+    for (case, caption, measure) in cases {
+        if !options.cases.is_empty() && !options.cases.iter().any(|name| name == case) {
+            continue;
         }
-    }
-    if wanted("always") {
-        section.table("GET beside SETs under appendfsync always", always(targets, options)?);
-    }
-    if wanted("everysec") {
-        section.table("SET with appendfsync everysec", everysec(targets, options)?);
-    }
-    if wanted("load") {
-        section.table(
-            format!("A start with a snapshot of {} keys", count(options.keys)),
-            load(targets, options)?,
-        );
+        match measure(targets, options) {
+            Ok(table) => section.table(caption, table),
+            Err(why) => section.note(format!("{caption}: not measured, {why}")),
+        }
     }
     Ok(section)
 }
+
+/// Measures one case beside the other servers.
+type Measure = fn(&[Target], &Options) -> Result<Table, String>;
 
 fn failed(error: io::Error) -> String {
     error.to_string()

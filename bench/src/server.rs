@@ -81,7 +81,9 @@ impl Server {
         let mut server = Server { label: target.label.clone(), port, child, dir };
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
-            if Client::connect(port).and_then(|mut client| client.words("PING")).is_ok() {
+            let answer = Client::connect(port).and_then(|mut client| client.words("PING"));
+            // One that loads its data answers.
+            if answer.is_ok() || answer.is_err_and(|error| error.to_string().starts_with("LOADING")) {
                 return Ok(server);
             }
             if let Ok(Some(status)) = server.child.try_wait() {
@@ -209,7 +211,11 @@ pub fn discover(evenkeel: Option<&str>, peers: Option<&str>, cpus: &[usize]) -> 
     let beside_us = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("evenkeel")));
     let cache = peers_folder(peers);
     let candidates = [
-        ("Evenkeel", evenkeel.map(PathBuf::from).or(beside_us).unwrap_or_default(), "cargo build --release"),
+        (
+            "Evenkeel",
+            evenkeel.and_then(|path| std::path::absolute(path).ok()).or(beside_us).unwrap_or_default(),
+            "cargo build --release",
+        ),
         ("Valkey", cache.join("valkey-server"), "make peers"),
         ("Redis", cache.join("redis8-server"), "make peers"),
     ];

@@ -1,6 +1,7 @@
 //! One event loop. The crate's head shows the order of a turn. The modules:
 //!
 //! - `accept` opens and closes connections; `housekeeping` works by the clock.
+//! - `letters` opens what other threads send.
 //! - `limits` cuts off clients that do not read; `messages` serves subscribers.
 //! - `secure` opens and closes TLS.
 //! - `moving` sends connections to another loop; `order` decides what waits behind others' requests.
@@ -8,6 +9,7 @@
 mod accept;
 mod evicting;
 mod housekeeping;
+mod letters;
 mod limits;
 mod messages;
 mod moving;
@@ -15,7 +17,7 @@ mod order;
 mod secure;
 
 use crate::conn::{Conn, Flushed, Next, State, Tools};
-use crate::handshakes::{Handshakes, Newcomer};
+use crate::handshakes::Handshakes;
 use crate::load::Load;
 use crate::porch::Porch;
 use crate::timers::Timers;
@@ -24,8 +26,8 @@ use exec::clients::Buffered;
 use exec::mail::Mail;
 use exec::pubsub::FanOut;
 use exec::snapshots::Streamed;
-use exec::waits::{Part, Spent};
-use exec::{After, Local, Server, Session, Sessions};
+use exec::waits::Part;
+use exec::{Local, Server};
 use keyspace::Sweep;
 use std::collections::{HashMap, VecDeque};
 use std::net::TcpListener;
@@ -896,116 +898,6 @@ impl EventLoop {
         self.spell = Spell { began_ns: stdx::clock::mono_ns(), cpu_ns };
     }
 
-    // ----- mail --------------------------------------------------------------------------------------------
-
-    fn read_mail<T: Transport>(&mut self, io: &mut T) {
-        let until = self.local.log.lap() + CHORE_NS;
-        self.server.mailbox(self.local.log.id).drain(&mut self.letters);
-        self.mail.extend(self.letters.drain(..));
-        while let Some(letter) = self.mail.pop_front() {
-            self.open(io, letter);
-            if self.local.log.lap() >= until {
-                return;
-            }
-        }
-    }
-
-    /// Opens a letter. Those that are not about connections are exec's.
-    fn open<T: Transport>(&mut self, io: &mut T, letter: Mail) {
-        let mut done = std::mem::take(&mut self.done);
-        let mut sessions = Table { by_id: &self.by_id, conns: &mut self.conns };
-        let after = exec::receive(&self.server, &mut self.local, &mut sessions, letter, &mut done);
-        self.deliver_all(done);
-        match after {
-            After::Nothing => {}
-            After::Parked { client, until_ms, timeout_ms } => self.park(client, until_ms, timeout_ms),
-            After::LookAgain => self.releasing = Some(0),
-            After::OpenGates => self.open_gates(),
-            After::Inbox(client) => self.open_inbox(client),
-            After::Unopened(letter) => self.open_own(io, letter),
-        }
-    }
-
-    /// Opens a letter about connections.
-    fn open_own<T: Transport>(&mut self, io: &mut T, letter: Mail) {
-        match letter {
-            Mail::Publish(message) => self.publishing.push_back(self.local.subscribers.fan_out(message)),
-            Mail::Kill { client } => match self.by_id.get(&client) {
-                Some(&slot) => self.doom(slot),
-                None => self.pass_on_kill(client),
-            },
-            Mail::Adopt(any) => match any.downcast::<Box<Conn>>() {
-                Ok(conn) => self.adopt(io, *conn),
-                Err(any) => {
-                    if let Ok(newcomer) = any.downcast::<Newcomer>() {
-                        self.welcome(io, *newcomer);
-                    }
-                }
-            },
-            Mail::Shutdown => self.stopping = true,
-            _ => {}
-        }
-    }
-
-    /// More effects are durable: connections whose replies waited for that are looked at again. O(connections
-    /// that wait)
-    fn open_gates(&mut self) {
-        for slot in std::mem::take(&mut self.gated) {
-            if let Some(conn) = self.conns[slot].as_mut() {
-                conn.gated = false;
-            }
-            self.mark_dirty(slot);
-        }
-    }
-
-    /// Delivers all, and keeps their list for the next.
-    fn deliver_all(&mut self, mut done: Vec<exec::piece::Delivery>) {
-        done.drain(..).for_each(|delivery| self.deliver_done(delivery));
-        self.done = done;
-    }
-
-    fn deliver_done(&mut self, done: exec::piece::Delivery) {
-        if let (Some(db), Some(&slot)) = (done.selected, self.by_id.get(&done.client))
-            && let Some(conn) = self.conns[slot].as_mut()
-        {
-            conn.session.select(db);
-        }
-        self.deliver(done.client, done.bytes, done.stream, done.spent);
-    }
-
-    /// A client waits for keys from now on.
-    fn park(&mut self, client: u64, until_ms: Option<u64>, timeout_ms: Option<u64>) {
-        let Some(&slot) = self.by_id.get(&client) else { return };
-        let Some(conn) = self.conns[slot].as_mut() else { return };
-        conn.state = State::Parked(until_ms.or(timeout_ms.map(|ms| self.local.log.now_ms + ms)));
-        if let Some(Some(at)) = conn.new_deadline() {
-            self.timers.set(client, at);
-        }
-        if conn.is_orphaned() {
-            self.doom(slot);
-        }
-    }
-
-    fn deliver(
-        &mut self,
-        client: u64,
-        bytes: Vec<u8>,
-        stream: Option<Box<dyn exec::Stream>>,
-        spent: Option<Box<Spent>>,
-    ) {
-        let Some(&slot) = self.by_id.get(&client) else { return };
-        let Some(conn) = self.conns[slot].as_mut() else { return };
-        let stream =
-            exec::waited::ended(&self.server, &mut self.local, &mut conn.session, spent, &bytes, stream);
-        let gate = self.server.gate_of_mail(&mut conn.session);
-        conn.resume(bytes, stream, gate);
-        self.mark_dirty(slot);
-        self.queue(slot);
-        if self.server.keyspace.is_tracking() {
-            self.open_inbox(client);
-        }
-    }
-
     /// Sends what can be sent before the process ends.
     fn say_goodbye<T: Transport>(&mut self, io: &mut T) {
         for slot in 0..self.conns.len() {
@@ -1018,24 +910,6 @@ impl EventLoop {
             }
         }
         io.wait(Duration::ZERO, &mut Vec::new(), &mut self.pool);
-    }
-}
-
-/// The clients of a loop.
-struct Table<'a> {
-    by_id: &'a HashMap<u64, usize>,
-    conns: &'a mut [Option<Box<Conn>>],
-}
-
-impl Sessions for Table<'_> {
-    fn session(&mut self, client: u64) -> Option<&mut Session> {
-        let slot = *self.by_id.get(&client)?;
-        self.conns[slot].as_mut().map(|conn| &mut conn.session)
-    }
-
-    fn waits_until(&self, client: u64) -> Option<u64> {
-        let slot = *self.by_id.get(&client)?;
-        self.conns[slot].as_ref().and_then(|conn| conn.waits_until())
     }
 }
 

@@ -1,0 +1,148 @@
+//! Letters from other threads: each is opened on the loop whose client it is about.
+//!
+//! ```text
+//! other loops, workers, the log ─► mailbox ─all at once─► mail ─in slices─► exec, or the connection itself
+//! ```
+//!
+//! - L1: letters are opened in the order they came, with [`CHORE_NS`] a turn at most.
+//! - L2: a letter about a client that has gone is dropped: its reply has no reader.
+//! - L3: an answer that comes by mail passes the gate of the log before it is sent.
+//!
+//! Cost: one lock of the mailbox a turn with letters; O(1) a letter but for opened gates.
+
+use super::{CHORE_NS, EventLoop};
+use crate::conn::{Conn, State};
+use crate::handshakes::Newcomer;
+use crate::transport::Transport;
+use exec::mail::Mail;
+use exec::waits::Spent;
+use exec::{After, Session, Sessions};
+use std::collections::HashMap;
+
+impl EventLoop {
+    pub(super) fn read_mail<T: Transport>(&mut self, io: &mut T) {
+        let until = self.local.log.lap() + CHORE_NS;
+        self.server.mailbox(self.local.log.id).drain(&mut self.letters);
+        self.mail.extend(self.letters.drain(..));
+        while let Some(letter) = self.mail.pop_front() {
+            self.open(io, letter);
+            if self.local.log.lap() >= until {
+                return;
+            }
+        }
+    }
+
+    /// Opens a letter. Those that are not about connections are exec's.
+    fn open<T: Transport>(&mut self, io: &mut T, letter: Mail) {
+        let mut done = std::mem::take(&mut self.done);
+        let mut sessions = Table { by_id: &self.by_id, conns: &mut self.conns };
+        let after = exec::receive(&self.server, &mut self.local, &mut sessions, letter, &mut done);
+        self.deliver_all(done);
+        match after {
+            After::Nothing => {}
+            After::Parked { client, until_ms, timeout_ms } => self.park(client, until_ms, timeout_ms),
+            After::LookAgain => self.releasing = Some(0),
+            After::OpenGates => self.open_gates(),
+            After::Inbox(client) => self.open_inbox(client),
+            After::Unopened(letter) => self.open_own(io, letter),
+        }
+    }
+
+    /// Opens a letter about connections.
+    fn open_own<T: Transport>(&mut self, io: &mut T, letter: Mail) {
+        match letter {
+            Mail::Publish(message) => self.publishing.push_back(self.local.subscribers.fan_out(message)),
+            Mail::Kill { client } => match self.by_id.get(&client) {
+                Some(&slot) => self.doom(slot),
+                None => self.pass_on_kill(client),
+            },
+            Mail::Adopt(any) => match any.downcast::<Box<Conn>>() {
+                Ok(conn) => self.adopt(io, *conn),
+                Err(any) => {
+                    if let Ok(newcomer) = any.downcast::<Newcomer>() {
+                        self.welcome(io, *newcomer);
+                    }
+                }
+            },
+            Mail::Shutdown => self.stopping = true,
+            _ => {}
+        }
+    }
+
+    /// More effects are durable: connections whose replies waited for that are looked at again. O(connections
+    /// that wait)
+    pub(super) fn open_gates(&mut self) {
+        for slot in std::mem::take(&mut self.gated) {
+            if let Some(conn) = self.conns[slot].as_mut() {
+                conn.gated = false;
+            }
+            self.mark_dirty(slot);
+        }
+    }
+
+    /// Delivers all, and keeps their list for the next.
+    pub(super) fn deliver_all(&mut self, mut done: Vec<exec::piece::Delivery>) {
+        done.drain(..).for_each(|delivery| self.deliver_done(delivery));
+        self.done = done;
+    }
+
+    fn deliver_done(&mut self, done: exec::piece::Delivery) {
+        if let (Some(db), Some(&slot)) = (done.selected, self.by_id.get(&done.client))
+            && let Some(conn) = self.conns[slot].as_mut()
+        {
+            conn.session.select(db);
+        }
+        self.deliver(done.client, done.bytes, done.stream, done.spent);
+    }
+
+    /// A client waits for keys from now on.
+    fn park(&mut self, client: u64, until_ms: Option<u64>, timeout_ms: Option<u64>) {
+        let Some(&slot) = self.by_id.get(&client) else { return };
+        let Some(conn) = self.conns[slot].as_mut() else { return };
+        conn.state = State::Parked(until_ms.or(timeout_ms.map(|ms| self.local.log.now_ms + ms)));
+        if let Some(Some(at)) = conn.new_deadline() {
+            self.timers.set(client, at);
+        }
+        if conn.is_orphaned() {
+            self.doom(slot);
+        }
+    }
+
+    pub(super) fn deliver(
+        &mut self,
+        client: u64,
+        bytes: Vec<u8>,
+        stream: Option<Box<dyn exec::Stream>>,
+        spent: Option<Box<Spent>>,
+    ) {
+        let Some(&slot) = self.by_id.get(&client) else { return };
+        let Some(conn) = self.conns[slot].as_mut() else { return };
+        let stream =
+            exec::waited::ended(&self.server, &mut self.local, &mut conn.session, spent, &bytes, stream);
+        let gate = self.server.gate_of_mail(&mut conn.session);
+        conn.resume(bytes, stream, gate);
+        self.mark_dirty(slot);
+        self.queue(slot);
+        if self.server.keyspace.is_tracking() {
+            self.open_inbox(client);
+        }
+    }
+}
+
+/// The clients of a loop.
+struct Table<'a> {
+    by_id: &'a HashMap<u64, usize>,
+    conns: &'a mut [Option<Box<Conn>>],
+}
+
+impl Sessions for Table<'_> {
+    fn session(&mut self, client: u64) -> Option<&mut Session> {
+        let slot = *self.by_id.get(&client)?;
+        self.conns[slot].as_mut().map(|conn| &mut conn.session)
+    }
+
+    fn waits_until(&self, client: u64) -> Option<u64> {
+        let slot = *self.by_id.get(&client)?;
+        self.conns[slot].as_ref().and_then(|conn| conn.waits_until())
+    }
+}
