@@ -96,14 +96,14 @@ fn info(client: &mut Client, name: &str) -> io::Result<u64> {
     Ok(line.and_then(|rest| rest.trim().parse().ok()).unwrap_or(0))
 }
 
-/// Sends SETs to keys that are there, so many a second.
-struct Writer {
+/// Sends SETs to keys that are there, so many a second. It ends when this is dropped.
+pub struct Writer {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<io::Result<Duration>>,
+    thread: Option<JoinHandle<io::Result<Duration>>>,
 }
 
 impl Writer {
-    fn start(server: &Server, keys: u64, per_second: u64) -> io::Result<Writer> {
+    pub fn start(server: &Server, keys: u64, per_second: u64) -> io::Result<Writer> {
         let (mut client, stop) = (server.client()?, Arc::new(AtomicBool::new(false)));
         let stopped = stop.clone();
         let each = (per_second as f64 * TICK.as_secs_f64()).max(1.0) as u64;
@@ -123,13 +123,21 @@ impl Writer {
             }
             Ok(longest)
         });
-        Ok(Writer { stop, thread })
+        Ok(Writer { stop, thread: Some(thread) })
     }
 
     /// Ends it; the longest that it waited for the replies to one tick's SETs.
-    fn stop(self) -> io::Result<Duration> {
+    fn stop(mut self) -> io::Result<Duration> {
         self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().unwrap_or_else(|_| Err(io::Error::other("the writer panicked")))
+        let joined = self.thread.take().map(JoinHandle::join);
+        joined.and_then(Result::ok).unwrap_or_else(|| Err(io::Error::other("the writer panicked")))
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
@@ -197,7 +205,8 @@ fn watch(
     Ok((seen, writer.stop()?))
 }
 
-fn await_zero(client: &mut Client, name: &str) -> io::Result<()> {
+/// Waits until a number of INFO is zero.
+pub fn await_zero(client: &mut Client, name: &str) -> io::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     // It may begin a moment later.
     sleep(Duration::from_millis(100));

@@ -17,6 +17,7 @@ mod crowds;
 mod destroy;
 mod lists;
 mod reads;
+mod saves;
 mod scripts;
 mod types;
 
@@ -125,6 +126,7 @@ pub fn all() -> impl Iterator<Item = &'static Attack> {
         bits::ATTACKS,
         crowds::ATTACKS,
         types::ATTACKS,
+        saves::ATTACKS,
     ]
     .into_iter()
     .flatten()
