@@ -77,8 +77,7 @@ static NAMES: OnceLock<Names> = OnceLock::new();
 const SHORT_MAX: usize = 16;
 
 /// Commands of Redis that do not exist here yet. A `rename-command` of one does nothing.
-const NOT_YET: &[&str] =
-    &["clusterscan", "commandlog", "failover", "psync", "replconf", "restore-asking", "sync"];
+const NOT_YET: &[&str] = &["clusterscan", "failover", "psync", "restore-asking"];
 
 /// Names, in lower case, and their commands. A removed command has no name.
 pub struct Names {

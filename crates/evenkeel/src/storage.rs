@@ -1,6 +1,7 @@
 //! The server's files: snapshots and the log are written and loaded by `persist`.
 
 mod aof;
+mod copy;
 
 pub use self::aof::LogObserver;
 
@@ -120,6 +121,15 @@ impl Storage for Files {
             file.aux(name.as_bytes(), value.as_bytes()).map_err(|error| error.to_string())?;
         }
         Ok(Box::new(Out(file)))
+    }
+
+    fn take_copy(
+        &self,
+        path: &Path,
+        broken: Box<dyn FnOnce() + Send>,
+    ) -> Result<Box<dyn exec::Stream>, String> {
+        let copy = copy::Copy::take(path, broken).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Box::new(copy))
     }
 
     fn loads_at_start(&self) -> bool {

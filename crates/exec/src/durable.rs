@@ -20,14 +20,14 @@ pub use self::log::{configure_log, rewrite_now, switch_log};
 pub use ending::{Wish, end_in_order, give_up_end};
 pub use loading::{Load, expect_load, load_at_start};
 pub(crate) use loading::{reload, reload_log};
-pub(crate) use saving::{Purpose, begin, cancel, is_busy};
+pub(crate) use saving::{Copied, Purpose, begin, cancel, is_busy};
 
 use crate::{Local, Server};
 use command::Error;
 use keyspace::Lsn;
 use observe::info::{Aof, Loading, Persistence, Saving as SavingFigures};
 use parking_lot::Mutex;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -40,6 +40,17 @@ pub trait Storage: Send + Sync {
     ///
     /// Errors: a sentence; nothing is left behind.
     fn create(&self, plan: &SavePlan) -> Result<Box<dyn SaveOut>, String>;
+
+    /// The bytes of a snapshot's file as the reply of a client: a bulk without its last line end, as a primary sends
+    /// it. The file is removed; its bytes stay until the reply is sent. The reply is read from the disk in pieces
+    /// and never waits for it. `broken` is called once if the rest cannot be read.
+    ///
+    /// Errors: a sentence.
+    fn take_copy(
+        &self,
+        path: &Path,
+        broken: Box<dyn FnOnce() + Send>,
+    ) -> Result<Box<dyn command::Stream>, String>;
 
     /// Whether there is anything to load, or a log to begin.
     fn loads_at_start(&self) -> bool;

@@ -100,6 +100,7 @@ pub struct Session {
     pub subs: Subscriptions,
     /// CLIENT TRACKING is on.
     pub tracking: Option<Box<crate::tracking::Mine>>,
+    pub(crate) copy_wish: crate::actions::CopyWish,
     pub no_touch: bool,
     pub no_evict: bool,
     /// Messages wait until the reply under way is written.
@@ -185,6 +186,7 @@ impl Session {
             watched_rows: crate::rows::Watched::default(),
             subs: Subscriptions::default(),
             tracking: None,
+            copy_wish: Default::default(),
             no_touch: false,
             no_evict: false,
             hushed: false,

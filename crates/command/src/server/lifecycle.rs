@@ -38,6 +38,12 @@ pub(crate) static COMMANDS: &[Command] = &[
     Command::new("lastsave", 1, Run::Exec, LOADING | STALE | FAST, acl::ADMIN | acl::DANGEROUS)
         .tips(&["nondeterministic_output"])
         .doc("server", "1.0.0", "O(1)", "Tells when the data was last written to disk."),
+    Command::new("sync", 1, Run::Exec, ADMIN | NOSCRIPT | NO_ASYNC_LOADING | NO_MULTI, 0)
+        .facts(facts::CHANGES)
+        .doc("server", "1.0.0", "O(n) for n keys", "Sends the file of a snapshot."),
+    Command::new("replconf", -1, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE | ALLOW_BUSY, 0)
+        .facts(facts::CHANGES)
+        .doc("server", "3.0.0", "O(n) for n options", "Says what SYNC is to send."),
     Command::new("replicaof", 3, Run::Exec, ADMIN | NOSCRIPT | STALE | NO_ASYNC_LOADING, 0).doc(
         "server",
         "5.0.0",

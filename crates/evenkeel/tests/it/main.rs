@@ -15,6 +15,7 @@ mod attackers;
 mod backends;
 mod blocked;
 mod bounds;
+mod cli;
 mod clients;
 mod commandlog;
 mod company;

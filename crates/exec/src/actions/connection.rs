@@ -196,6 +196,7 @@ fn reset(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     session.log_out(act.server);
     session.reply_mode = ReplyMode::On;
     session.no_touch = false;
+    session.copy_wish = Default::default();
     session.no_evict = false;
     session.set_flag(flag::NO_TOUCH | flag::NO_EVICT, false);
     session.info.text.lock().name.clear();

@@ -26,6 +26,7 @@ use crate::Flow;
 pub(crate) use crate::act::{Act, Actions, Begin, KEYSPACE, PLAIN, Row};
 pub(crate) use crate::aside::{aside, elsewhere};
 use command::Error;
+pub(crate) use persistence::CopyWish;
 use std::sync::LazyLock;
 
 static TOPICS: &[&[Row]] = &[

@@ -1,9 +1,9 @@
-//! SAVE, BGSAVE, LASTSAVE, BGREWRITEAOF, SHUTDOWN.
+//! SAVE, BGSAVE, LASTSAVE, BGREWRITEAOF, SHUTDOWN; SYNC and REPLCONF for clients that want a snapshot's file.
 
 use super::{Act, PLAIN, Row};
-use crate::Flow;
-use crate::durable::{self, Purpose, Wish};
+use crate::durable::{self, Copied, Purpose, Wish};
 use crate::mail::Mail;
+use crate::{Flow, held};
 use command::Error;
 use command::options::is;
 use resp::{Args, Reply};
@@ -14,6 +14,8 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("bgrewriteaof", bgrewriteaof, PLAIN),
     Row("lastsave", lastsave, PLAIN),
     Row("shutdown", shutdown, PLAIN),
+    Row("replconf", replconf, PLAIN),
+    Row("sync", sync, PLAIN),
 ];
 
 const BUSY: Error = Error::new("ERR Background save already in progress");
@@ -150,4 +152,90 @@ fn shutdown(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         None => act.server.shut_down(),
     }
     Ok(Flow::Parked(None))
+}
+
+/// The file that a client asked for by REPLCONF, before its SYNC.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct CopyWish {
+    /// It wants the file alone, and does not follow afterwards.
+    file_alone: bool,
+    /// A part was named, so that the others are left out.
+    filtered: bool,
+    functions: bool,
+}
+
+/// Milliseconds until SYNC looks again whether a snapshot is under way.
+const LOOK_MS: u64 = 20;
+
+/// `REPLCONF option value ..`: what a follower says before SYNC.
+///
+/// - `rdb-only 0|1`: it wants the file alone.
+/// - `rdb-filter-only names`: the parts that the file has, of which `functions` is the only one with a name.
+/// - `listening-port`, `ip-address`, `capa`: taken, and without a meaning for a file.
+///
+/// Cost: O(options). Errors: as Redis; the options before a wrong one hold.
+fn replconf(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    if args.len().is_multiple_of(2) {
+        return Err(Error::Syntax);
+    }
+    for at in (1..args.len()).step_by(2) {
+        let (option, value) = (args.at(at), args.at(at + 1));
+        let number = || stdx::num::parse_i64(value).ok_or(Error::NotInteger);
+        let wish = &mut act.session.copy_wish;
+        match () {
+            () if is(option, "rdb-only") => wish.file_alone = number()? == 1,
+            () if is(option, "rdb-filter-only") => {
+                (wish.filtered, wish.functions) = (true, false);
+                for name in value.split(|b| *b == b' ').filter(|name| !name.is_empty()) {
+                    if !is(name, "functions") {
+                        let name = String::from_utf8_lossy(value);
+                        return Err(format!("ERR Unsupported rdb-filter-only option: {name}").into());
+                    }
+                    wish.functions = true;
+                }
+            }
+            () if is(option, "listening-port") => drop(number()?),
+            () if is(option, "ip-address") || is(option, "capa") => {}
+            () => {
+                let option = String::from_utf8_lossy(option);
+                return Err(format!("ERR Unrecognized REPLCONF option: {option}").into());
+            }
+        }
+    }
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+/// `SYNC` behind `REPLCONF rdb-only 1`: the file of a snapshot, as `redis-cli --rdb` and `--functions-rdb` ask for
+/// it. The client waits while another snapshot is under way.
+///
+/// Cost: O(keys) in slices, and the file in `dir` until it is sent. Errors: the client would follow, and replicas do
+/// not exist; why the snapshot failed.
+fn sync(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    let (wish, client) = (act.session.copy_wish, act.session.id);
+    if !wish.file_alone {
+        return Err(Error::new(
+            "ERR replicas do not exist yet: only the file of a snapshot is sent, behind REPLCONF rdb-only 1",
+        ));
+    }
+    let copied = Copied { client, keys: !wish.filtered, functions: !wish.filtered || wish.functions };
+    let (server, loop_id, path) = (act.server.clone(), act.local.log.id, copied.path(act.server));
+    let resp3 = act.out.resp3();
+    let tell = move |taken: &Result<(), String>| {
+        let killer = server.clone();
+        // The client cannot tell a file that is cut off from one that is late.
+        let broken = Box::new(move || killer.send(loop_id, Mail::Kill { client }));
+        let file = || server.durability.storage().ok_or("there are no files")?.take_copy(&path, broken);
+        let (mut out, mut stream) = (Reply::new(resp3), None);
+        match taken.clone().and_then(|()| file()) {
+            Ok(file) => stream = Some(file),
+            Err(why) => out.error(&format!("ERR the snapshot failed: {why}")),
+        }
+        server.send(loop_id, Mail::Reply { client, bytes: out.into_bytes(), stream });
+    };
+    stdx::panics::changes();
+    match durable::begin(act.server, act.local, Purpose::Copy(copied), Some(Box::new(tell))) {
+        true => Ok(Flow::Parked(None)),
+        false => Ok(held::retry_later(act.session, act.local, LOOK_MS)),
+    }
 }

@@ -38,6 +38,8 @@ const AHEAD: usize = 8 << 20;
 const HANDLE_BYTES: usize = 256;
 /// Least limit of the memory kept for a snapshot, unless configured.
 const RETAINED_LEAST: u64 = 64 << 20;
+/// Numbers of files for clients are above those of other temporary files.
+const COPIES: u64 = 1 << 62;
 /// Seconds that save points wait after a failure.
 const RETRY_S: u64 = 5;
 
@@ -50,6 +52,24 @@ pub(crate) enum Purpose {
     Last,
     /// A base of the log.
     Rewrite,
+    /// A file that a client is sent ([`Copied`]).
+    Copy(Copied),
+}
+
+/// A snapshot for a client that wants the file alone. A part that is left out is as empty as in a new server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Copied {
+    pub client: u64,
+    pub keys: bool,
+    pub functions: bool,
+}
+
+impl Copied {
+    /// The file, until the client is sent it. A process that was killed leaves it behind, and a start removes it.
+    pub(crate) fn path(&self, server: &Server) -> PathBuf {
+        let name = format!("temp-{}-{}.rdb", std::process::id(), COPIES | self.client);
+        PathBuf::from(server.config.live.dir.string()).join(name)
+    }
 }
 
 /// Figures and switches of snapshots. Those of one under way mean nothing when there is none.
@@ -204,8 +224,14 @@ pub(super) fn begin_taken(server: &Arc<Server>, purpose: Purpose, done: Option<D
     saves.dirty_begun.store(dirty(server), Relaxed);
     let ((queue, batches), (give_back, empty)) = (channel(), channel());
     saves.is_rewrite.store(purpose == Purpose::Rewrite, Release);
-    let piece =
-        Box::new(Saving { server: server.clone(), walk: None, queue, empty, taking: Taking::default() });
+    let piece = Box::new(Saving {
+        server: server.clone(),
+        purpose,
+        walk: None,
+        queue,
+        empty,
+        taking: Taking::default(),
+    });
     // A rewrite begins on the disk.
     let (first, piece) = match (purpose, &at) {
         (Purpose::Rewrite, Where::Here(local)) => (Some((local.log.id, piece)), None),
@@ -365,6 +391,7 @@ enum Message {
 /// The loop's part of a snapshot. See the module.
 struct Saving {
     server: Arc<Server>,
+    purpose: Purpose,
     walk: Option<Walk>,
     queue: Sender<Message>,
     /// Batches that were written, to be filled again.
@@ -420,14 +447,21 @@ impl Saving {
         self.taking.uses = if matches!(live.maxmemory_policy.get(), 0 | 4) { Uses::Idle } else { Uses::None };
         self.taking.batch = Batch::new();
         let (header, at) = (self.taking.header.clone(), server.clone());
+        let purpose = self.purpose;
         let place = self.taking.rewrite.as_ref().map(|rewrite| Mark(rewrite.mark));
         let mark = Arc::new(move |lsn| {
             if let Some(place) = place {
                 at.keyspace.tell_mark(lsn, place);
             }
-            *header.lock() = Header::of(&at, lsn);
+            *header.lock() = Header::of(&at, lsn, purpose);
         });
         match Walk::begin_marked(&desk.work.keyspace, WalkLimits { bytes }, mark) {
+            Ok(mut walk) if matches!(self.purpose, Purpose::Copy(Copied { keys: false, .. })) => {
+                walk.cancel();
+                self.send();
+                self.post(Message::End);
+                Step::Over(None)
+            }
             Ok(walk) => {
                 self.walk = Some(walk);
                 Step::More(self)
@@ -447,7 +481,7 @@ impl Saving {
     fn send(&mut self) {
         if !std::mem::replace(&mut self.taking.has_begun, true) {
             let header = std::mem::take(&mut *self.taking.header.lock());
-            let plan = plan(&self.server, &header, self.taking.rewrite.as_ref());
+            let plan = plan(&self.server, self.purpose, &header, self.taking.rewrite.as_ref());
             self.post(Message::Begin(plan, header));
         }
         let handles = self.taking.batch.items.iter().filter(|item| item.value.is_some()).count();
@@ -479,7 +513,7 @@ impl Saving {
         }
         if self.queue.send(Message::Gave(why.to_owned())).is_err() {
             // There never was a writer.
-            ended(&self.server, Purpose::Save, Instant::now(), &Err("no thread could be started".into()));
+            ended(&self.server, self.purpose, Instant::now(), &Err("no thread could be started".into()));
         }
         Step::Over(None)
     }
@@ -487,13 +521,14 @@ impl Saving {
 
 impl Header {
     /// Collects the header. All shards are locked.
-    fn of(server: &Server, lsn: u64) -> Header {
+    fn of(server: &Server, lsn: u64, purpose: Purpose) -> Header {
         let keyspace = &server.keyspace;
         server.durability.saves.dirty_begun.store(dirty(server), Relaxed);
+        let has_functions = !matches!(purpose, Purpose::Copy(Copied { functions: false, .. }));
         let size = |db| (keyspace.len(db) as u64, keyspace.expires(db) as u64);
         Header {
             lsn,
-            libraries: Some(server.scripts.code.libraries()),
+            libraries: has_functions.then(|| server.scripts.code.libraries()),
             sizes: (0..keyspace.databases()).map(size).collect(),
             has_field_times: keyspace.has_field_times(),
         }
@@ -501,7 +536,7 @@ impl Header {
 }
 
 /// The plan of the file.
-fn plan(server: &Server, header: &Header, rewrite: Option<&Rewrite>) -> SavePlan {
+fn plan(server: &Server, purpose: Purpose, header: &Header, rewrite: Option<&Rewrite>) -> SavePlan {
     let live = &server.config.live;
     let version = config::RDB_VERSIONS.get(live.rdb_version.size()).and_then(|v| v.parse().ok()).unwrap_or(0);
     // A base has to hold everything.
@@ -509,7 +544,11 @@ fn plan(server: &Server, header: &Header, rewrite: Option<&Rewrite>) -> SavePlan
     let has_functions = header.libraries.as_ref().is_some_and(|libraries| !libraries.code.is_empty());
     let mut path = PathBuf::from(live.dir.string());
     path.push(live.dbfilename.string());
-    let path = rewrite.map_or(path, |rewrite| rewrite.base.clone());
+    let path = match (purpose, rewrite) {
+        (Purpose::Copy(copied), _) => copied.path(server),
+        (_, Some(rewrite)) => rewrite.base.clone(),
+        (_, None) => path,
+    };
     SavePlan {
         path,
         version,
@@ -690,6 +729,15 @@ impl Writer {
     }
 }
 
+impl Drop for Writer {
+    /// A thread that could not be started tells nobody; the caller waits.
+    fn drop(&mut self) {
+        if let Some(done) = self.done.take() {
+            done(&Err("no thread could be started".to_owned()));
+        }
+    }
+}
+
 impl Open {
     fn write(&mut self, batch: &Batch, server: &Server) -> Result<(), String> {
         let (mut rest, breath) = (&batch.bytes[..], Breath::default());
@@ -732,6 +780,13 @@ impl Open {
 fn ended(server: &Server, purpose: Purpose, began: Instant, result: &Result<(), String>) {
     let saves = &server.durability.saves;
     let took = began.elapsed();
+    if let Purpose::Copy(Copied { client, .. }) = purpose {
+        match result {
+            Ok(()) => log::info!("a snapshot for client {client} was taken in {:.2} s", took.as_secs_f64()),
+            Err(why) => log::warn!("a snapshot for client {client} failed: {why}"),
+        }
+        return saves.busy.store(0, Release);
+    }
     saves.last_s.store(took.as_secs(), Relaxed);
     saves.last_kept_bytes.store(saves.kept_bytes.load(Relaxed), Relaxed);
     let cancelled = saves.cancelled.load(Acquire);

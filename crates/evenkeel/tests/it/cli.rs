@@ -1,0 +1,184 @@
+//! The modes of redis-cli, and the file of a snapshot that SYNC sends.
+
+use crate::support::{Client, Server};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Runs redis-cli to its end. None, with a notice, where there is none.
+fn cli(server: &Server, words: &[&str], input: &str) -> Option<String> {
+    let port = server.addr.port().to_string();
+    let mut cli = Command::new("redis-cli");
+    let cli = cli
+        .args(["-p", &port])
+        .args(words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let Ok(mut cli) = cli.spawn() else {
+        eprintln!("no redis-cli: not tried");
+        return None;
+    };
+    std::io::Write::write_all(&mut cli.stdin.take().expect("its input"), input.as_bytes()).expect("it reads");
+    let output = cli.wait_with_output().expect("its output");
+    assert!(output.status.success(), "{words:?}: {output:?}");
+    Some(String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr))
+}
+
+/// A string, one value of each other type, an expiry, a second database and a library.
+fn fill(client: &mut Client) {
+    for line in [
+        "SET text \"a word\"",
+        "SET late x PXAT 99999999999999",
+        "RPUSH list a b c",
+        "SADD set a b c",
+        "HSET hash f v g w",
+        "ZADD zset 1.5 a 2 b",
+        "XADD stream 1-1 f v",
+        "PFADD hll a b c",
+        "EVAL \"for i = 1, 20000 do redis.call('SET', 'n:' .. i, i) end\" 0",
+        "FUNCTION LOAD \"#!lua name=l\\nredis.register_function('f', function() return 7 end)\"",
+        "SELECT 9",
+        "SET nine 9",
+    ] {
+        let reply = client.call(line);
+        assert!(!reply.starts_with('-'), "{line}: {reply}");
+    }
+}
+
+/// A server that loads a file.
+fn loaded(own: bool, folder: &str, file: &str) -> Option<Server> {
+    let words = ["--dir", folder, "--dbfilename", file];
+    if !own {
+        return Server::redis(&words);
+    }
+    let server = Server::start_with(&words);
+    while server.client().call("PING").starts_with("-LOADING") {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Some(server)
+}
+
+#[test]
+fn a_snapshot_taken_by_redis_cli_has_all_the_data() {
+    let server = Server::start();
+    fill(&mut server.client());
+    let folder = server.dir.path().display().to_string();
+    let file = format!("{folder}/copy.rdb");
+    let Some(said) = cli(&server, &["--rdb", &file], "") else { return };
+    assert!(said.contains("Transfer finished with success"), "{said}");
+    let mut client = server.client();
+    let names = ["text", "list", "set", "hash", "zset", "stream", "hll", "n:1", "n:20000"];
+    let before: Vec<String> = names.iter().map(|name| client.call(&format!("DUMP {name}"))).collect();
+    for own in [true, false] {
+        let Some(other) = loaded(own, &folder, "copy.rdb") else { continue };
+        let mut there = other.client();
+        there.expect("DBSIZE", ":20008");
+        there.expect("PEXPIRETIME late", ":99999999999999");
+        there.expect("FCALL f 0", ":7");
+        if own {
+            let after: Vec<String> = names.iter().map(|name| there.call(&format!("DUMP {name}"))).collect();
+            assert!(after == before, "a value differs");
+        }
+        there.expect("SELECT 9", "+OK");
+        there.expect("GET nine", "\"9\"");
+    }
+    // It is no BGSAVE: nothing counts as saved, and no file is left.
+    assert!(client.call("INFO persistence").contains("rdb_saves:0"));
+    let left = std::fs::read_dir(server.dir.path()).expect("the folder").flatten();
+    assert_eq!(left.filter(|entry| entry.file_name().to_string_lossy().contains("temp-")).count(), 0);
+}
+
+#[test]
+fn libraries_alone_are_taken_by_redis_cli() {
+    let server = Server::start();
+    fill(&mut server.client());
+    let folder = server.dir.path().display().to_string();
+    let file = format!("{folder}/functions.rdb");
+    let Some(said) = cli(&server, &["--functions-rdb", &file], "") else { return };
+    assert!(said.contains("Transfer finished with success"), "{said}");
+    for own in [true, false] {
+        let Some(other) = loaded(own, &folder, "functions.rdb") else { continue };
+        other.client().expect("DBSIZE", ":0");
+        other.client().expect("FCALL f 0", ":7");
+    }
+}
+
+#[test]
+fn other_modes_of_redis_cli_work() {
+    let server = Server::start_with(&["--maxmemory-policy", "allkeys-lfu"]);
+    fill(&mut server.client());
+    for (words, says) in [
+        (&["--bigkeys"][..], "has 3 items"),
+        (&["--memkeys"], "Biggest"),
+        (&["--hotkeys"], "Sampled 20008 keys in the keyspace!"),
+        (&["--scan", "--pattern", "n:777"], "n:777"),
+        (&["-r", "3", "-i", "0.01", "PING"], "PONG\nPONG\nPONG"),
+        (&["-3", "HGETALL", "hash"], "v"),
+    ] {
+        let Some(said) = cli(&server, words, "") else { return };
+        assert!(said.contains(says), "{words:?}: {said}");
+    }
+    let Some(said) = cli(&server, &["--pipe"], "SET piped 1\r\nINCR piped\r\n") else { return };
+    assert!(said.contains("errors: 0, replies: 2"), "{said}");
+    server.client().expect("GET piped", "\"2\"");
+}
+
+#[test]
+fn sync_is_for_those_who_want_the_file_alone() {
+    let server = Server::start();
+    let mut client = server.client();
+    assert!(client.call("SYNC").starts_with("-ERR replicas do not exist yet"));
+    client.expect("REPLCONF", "+OK");
+    client.expect("REPLCONF rdb-only", "-ERR syntax error");
+    client.expect("REPLCONF rdb-only x", "-ERR value is not an integer or out of range");
+    client.expect("REPLCONF rdb-filter-only abc", "-ERR Unsupported rdb-filter-only option: abc");
+    client.expect("REPLCONF foo 1", "-ERR Unrecognized REPLCONF option: foo");
+    client.expect("REPLCONF listening-port x", "-ERR value is not an integer or out of range");
+    client.expect("REPLCONF listening-port 1 ip-address a capa eof", "+OK");
+    client.expect("REPLCONF rdb-only 1", "+OK");
+    client.expect("RESET", "+RESET");
+    assert!(client.call("SYNC").starts_with("-ERR replicas do not exist yet"));
+    client.expect("REPLCONF rdb-only 1 rdb-filter-only \"\"", "+OK");
+    // Two files one behind the other, and the connection serves on.
+    for _ in 0..2 {
+        client.send("SYNC\r\nPING\r\n");
+        let mut head = client.raw(1);
+        while !head.ends_with(b"\r\n") {
+            head.extend(client.raw(1));
+        }
+        let len: usize =
+            std::str::from_utf8(&head[1..head.len() - 2]).expect("digits").parse().expect("a length");
+        assert!(client.raw(len).starts_with(b"REDIS"));
+        client.expect_reply("+PONG");
+    }
+    client.expect("MULTI", "+OK");
+    assert!(client.call("SYNC").starts_with("-ERR"));
+}
+
+/// The file is sent while other clients go on, and a client that leaves takes nothing with it.
+#[test]
+fn a_client_that_leaves_in_the_middle_of_its_file_leaves_nothing() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.expect(
+        "EVAL \"for i = 1, 40 do redis.call('SET', 'k' .. i, ('x'):rep(1000000) .. math.random()) end\" 0",
+        "(nil)",
+    );
+    for round in 0..3 {
+        let mut reader = server.client();
+        reader.expect("REPLCONF rdb-only 1", "+OK");
+        reader.send("SYNC\r\n");
+        if round > 0 {
+            reader.raw(100);
+        }
+        drop(reader);
+        client.expect("SET k1 small", "+OK");
+    }
+    let mut reader = server.client();
+    reader.expect("REPLCONF rdb-only 1", "+OK");
+    reader.send("SYNC\r\n");
+    assert!(reader.raw(3000).starts_with(b"$"));
+    client.expect("DBSIZE", ":40");
+    let left = std::fs::read_dir(server.dir.path()).expect("the folder").flatten();
+    assert_eq!(left.filter(|entry| entry.file_name().to_string_lossy().contains("temp-")).count(), 0);
+}
