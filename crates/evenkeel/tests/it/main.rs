@@ -43,6 +43,7 @@ mod lscan;
 mod messages;
 mod migrate;
 mod migrate_redis;
+mod migrate_tls;
 mod monitor;
 mod muted;
 mod no_wait;
