@@ -85,8 +85,17 @@ start_server() {
     return 1
 }
 
+# Installs the Debian packages of a program that is missing. Several clients may want that at once.
+need() { # program package...
+    command -v "$1" >/dev/null && return 0
+    [ "$(id -u)" -eq 0 ] || { echo "$1 is missing: apt-get install ${*:2}" && return 1; }
+    { flock "$cache/apt.lock" apt-get update -qq && DEBIAN_FRONTEND=noninteractive flock "$cache/apt.lock" apt-get \
+        -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends "${@:2}"; } >"$cache/apt-$1.log" 2>&1 </dev/null ||
+        { tail -n 15 "$cache/apt-$1.log" && return 1; }
+}
+
 # One function a client: makes it ready, then runs its cases.
-node_client() { (cd "$here/$1" && { [ -e node_modules ] || npm ci --silent; } && node cases.js); }
+node_client() { need npm nodejs npm && (cd "$here/$1" && { [ -e node_modules ] || npm ci --silent; } && node cases.js); }
 run_ioredis() { node_client ioredis; }
 run_node-redis() { node_client node-redis; }
 run_bullmq() { node_client bullmq; }
@@ -97,6 +106,7 @@ run_redlock() { node_client redlock; }
 python_client() {
     local venv=$cache/$1-venv
     if ! cmp -s "$here/$1/requirements.txt" "$venv/installed"; then
+        python3 -c 'import ensurepip' 2>/dev/null || need ensurepip python3-venv || return 1
         rm -rf "$venv"
         python3 -m venv "$venv" && "$venv/bin/pip" install --quiet --requirement "$here/$1/requirements.txt" || return 1
         cp "$here/$1/requirements.txt" "$venv/installed"
@@ -108,27 +118,23 @@ run_celery() { python_client celery; }
 run_rq() { python_client rq; }
 run_schemathesis() { python_client schemathesis; }
 
-run_go-redis() { (cd "$here/go-redis" && go build -o "$cache/go-redis" . && "$cache/go-redis"); }
+run_go-redis() { need go golang-go && (cd "$here/go-redis" && go build -o "$cache/go-redis" . && "$cache/go-redis"); }
 
 # The exporter itself is built beside the program that reads its metrics.
 run_redis-exporter() {
-    (cd "$here/redis-exporter" && go build -o "$cache/exporter/" . github.com/oliver006/redis_exporter &&
+    need go golang-go && (cd "$here/redis-exporter" && go build -o "$cache/exporter/" . github.com/oliver006/redis_exporter &&
         "$cache/exporter/redis-exporter" "$cache/exporter/redis_exporter")
 }
 
 maven_client() {
-    (cd "$here/$1" && mvn --quiet --batch-mode -Dstyle.color=never -Dcases.target="$cache/$1" compile exec:java)
+    need mvn maven default-jdk-headless && (cd "$here/$1" && mvn --quiet --batch-mode -Dstyle.color=never -Dcases.target="$cache/$1" compile exec:java)
 }
 run_jedis() { maven_client jedis; }
 run_lettuce() { maven_client lettuce; }
 
 # Sidekiq and Ruby are packages of Debian.
 run_sidekiq() {
-    if ! ruby -e 'require "sidekiq"' 2>/dev/null; then
-        [ "$(id -u)" -eq 0 ] || { echo "Sidekiq is missing: apt-get install ruby-sidekiq" && return 1; }
-        { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y -qq \
-            --no-install-recommends ruby-sidekiq; } >"$cache/sidekiq-apt.log" 2>&1 || { tail -n 20 "$cache/sidekiq-apt.log" && return 1; }
-    fi
+    ruby -e 'require "sidekiq"' 2>/dev/null || need sidekiq ruby-sidekiq || return 1
     ruby "$here/sidekiq/cases.rb"
 }
 
@@ -142,7 +148,7 @@ failed=0
 for client in "${clients[@]}"; do
     log=$cache/$client.log
     started=$SECONDS
-    export -f "run_$client" node_client python_client maven_client 2>/dev/null || { echo "no client $client"; exit 2; }
+    export -f "run_$client" need node_client python_client maven_client 2>/dev/null || { echo "no client $client"; exit 2; }
     export here cache
     timeout --kill-after=10 "${EVENKEEL_CLIENT_TIMEOUT:-600}" bash -c "run_$client" >"$log" 2>&1 </dev/null
     status=$?

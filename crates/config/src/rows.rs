@@ -35,7 +35,6 @@ const NO_REPLICAS: &str = "there are no replicas yet";
 const NO_CLUSTER: &str = "there is no cluster yet";
 const NO_RDMA: &str = "there are no RDMA connections";
 const NO_DH: &str = "keys are agreed upon by elliptic curves alone";
-const NO_CLIENT: &str = "the server opens no connection with TLS";
 const OWN_COUNT: &str = "uses of keys are counted over periods that adapt to the rate of new keys";
 const NEVER_INLINE: &str = "large values are always freed in the background";
 const NO_FORK: &str = "no child process is ever started";
@@ -878,14 +877,10 @@ const TLS: &[Directive] = &[
         .doc("TCP port to serve HTTP over TLS on; 0 serves none."),
     text("tls-cert-file", "").files().doc("Certificate of the server, and those between it and its root."),
     text("tls-key-file", "").files().doc("Key of the certificate."),
-    text("tls-key-file-pass", "")
-        .secret()
-        .only(
-            &[""],
-            "keys with a password are not supported; take it off by 'openssl pkey -in FILE -out NEW'",
-        )
-        .doc("Password of the key."),
-    text("tls-ca-cert-file", "").files().doc("Certificates that those of clients must come from."),
+    text("tls-key-file-pass", "").secret().files().doc("Password of the key, in the form of PKCS #8."),
+    text("tls-ca-cert-file", "")
+        .files()
+        .doc("Certificates that those of clients, and of other servers, must come from."),
     text("tls-ca-cert-dir", "").files().doc("Directory of such certificates; all of its files are read."),
     choice("tls-auth-clients", &["no", "yes", "optional"], "yes")
         .files()
@@ -928,13 +923,13 @@ const TLS: &[Directive] = &[
         .live(|l, v| l.tls_handshake_threads.set(v.int()))
         .doc("Threads for handshakes; 0 means one for two cores, at most four."),
     text("tls-dh-params-file", "").accepted(NO_DH).doc("Parameters of the key exchange."),
-    flag("tls-cluster", "no")
-        .only(&["no"], "there is no cluster, and MIGRATE connects without TLS")
-        .doc("TLS between nodes."),
+    flag("tls-cluster", "no").files().doc("TLS for connections that MIGRATE opens to other servers."),
     flag("tls-replication", "no").only(&["no"], NO_REPLICAS).doc("TLS to the server to copy."),
-    text("tls-client-cert-file", "").accepted(NO_CLIENT).doc("Certificate for outgoing connections."),
-    text("tls-client-key-file", "").accepted(NO_CLIENT).doc("Key for outgoing connections."),
-    text("tls-client-key-file-pass", "").secret().accepted(NO_CLIENT).doc("Password of the outgoing key."),
+    text("tls-client-cert-file", "")
+        .files()
+        .doc("Certificate to show to other servers; empty means that of tls-cert-file."),
+    text("tls-client-key-file", "").files().doc("Key of that certificate."),
+    text("tls-client-key-file-pass", "").secret().files().doc("Password of that key."),
     int("max-new-tls-connections-per-cycle", 1, 1000, "1")
         .accepted("handshakes are on threads of their own")
         .doc("TLS connections accepted in one turn of a loop."),

@@ -87,8 +87,7 @@ fn what_does_not_exist_yet_is_refused() {
         ("replicaof 10.0.0.1 6379", "replication does not exist"),
         ("slaveof 10.0.0.1 6379", "replication does not exist"),
         ("cluster-enabled yes", "cluster mode does not exist"),
-        ("tls-key-file-pass x", "openssl pkey"),
-        ("tls-cluster yes", "no cluster"),
+        ("tls-replication yes", "no replicas"),
         ("loadmodule /x.so", "modules are not supported"),
         ("daemonize yes", "background"),
         ("min-replicas-to-write 1", "no replicas"),
@@ -108,7 +107,7 @@ fn what_does_not_exist_yet_may_be_taken_back_by_a_later_line() {
     let text = "daemonize yes\nsave 3600 1 300 100\nappendonly yes\nport 7000\ndaemonize no\nsave \"\"\nappendonly no\n";
     assert_eq!(load(text).unwrap().value("daemonize").as_deref(), Some(&b"no"[..]));
     for (text, left) in [
-        ("daemonize yes\ntls-cluster yes\ndaemonize no\n", "tls-cluster yes"),
+        ("daemonize yes\ntls-replication yes\ndaemonize no\n", "tls-replication yes"),
         ("daemonize no\ndaemonize yes\n", "daemonize yes"),
         ("daemonize no\ndaemonize perhaps\ndaemonize no\n", "daemonize perhaps"),
         ("port none\nport 7000\n", "port none"),

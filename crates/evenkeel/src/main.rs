@@ -90,9 +90,8 @@ fn load(sources: &Sources) -> Result<Config, String> {
 
 fn check(sources: &Sources) -> Result<(), String> {
     let config = load(sources)?;
-    if let Some(loaded) = secure::load(&config)? {
-        loaded.warnings().iter().try_for_each(|warning| say(&format!("{warning}\n")))?;
-    }
+    let warnings = secure::load(&config)?.warnings();
+    warnings.iter().try_for_each(|warning| say(&format!("{warning}\n")))?;
     for config::Idle { place, text, reason } in config.idle_lines() {
         say(&format!("{}: '{text}' has no effect: {reason}\n", place.short()))?;
     }
@@ -131,7 +130,7 @@ fn start(sources: &Sources, args: &[OsString]) -> Result<(), String> {
 fn serve(
     config: &Arc<Config>,
     sockets: Sockets,
-    secure: Option<tls::Loaded>,
+    secure: secure::Secure,
     signals: &Signals,
     backend: net::Backend,
 ) -> Result<Stop, String> {
@@ -156,8 +155,8 @@ fn serve(
     let _demo = demo.map_err(|e| format!("Cannot make the demonstration database: {e}"))?;
     exec::durable::expect_load(&server);
     let (closer, mut listeners) = Closer::of(sockets).map_err(|e| format!("Cannot listen: {e}"))?;
-    let keep = |loaded| secure::keep(config, loaded, signals.renewals()?);
-    listeners.keeper = secure.map(keep).transpose().map_err(|e| format!("Cannot serve TLS: {e}"))?;
+    let kept = signals.renewals().and_then(|renewals| secure::keep(config, secure, renewals));
+    listeners.keeper = kept.map_err(|e| format!("Cannot serve TLS: {e}"))?;
     let loops =
         net::start(&server, listeners, backend).map_err(|e| format!("Cannot start the event loops: {e}"))?;
     let loading = load_data(&server, signals)?;

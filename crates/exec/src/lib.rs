@@ -37,6 +37,7 @@ pub mod http;
 mod inline;
 mod local;
 pub mod mail;
+pub mod outgoing;
 pub mod parting;
 mod prefetch;
 mod receive;

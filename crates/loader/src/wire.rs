@@ -75,9 +75,10 @@ fn connect(address: &Address) -> Result<Box<dyn Stream>, String> {
         wait(&stream, address.timeout)?;
         return Ok(Box::new(stream));
     };
-    wait(&stream, address.timeout.min(HANDSHAKE))?;
-    let stream = tls.wrap(stream).map_err(|e| format!("TLS: {e}"))?;
-    wait(&stream.sock, address.timeout)?;
+    let limit = address.timeout.min(HANDSHAKE);
+    wait(&stream, limit)?;
+    let stream = tls.wrap(stream, limit).map_err(|e| format!("TLS: {e}"))?;
+    wait(stream.stream(), address.timeout)?;
     Ok(Box::new(stream))
 }
 

@@ -316,7 +316,8 @@ impl Conn {
     pub(crate) fn weigh(&self, buffered: &mut Buffered) -> u64 {
         let free = self.input.capacity() - self.input.len();
         let other = free as u64 + self.session.info.other_bytes();
-        buffered.add(self.unread() as u64, self.bytes_to_send() as u64, other)
+        let sealed = self.tls.as_ref().map_or(0, |secure| secure.waiting());
+        buffered.add((self.unread() + sealed) as u64, self.bytes_to_send() as u64, other)
     }
 
     fn unread(&self) -> usize {
@@ -366,6 +367,9 @@ impl Conn {
         }
         if self.session.closing {
             return true;
+        }
+        if self.has_sealed() {
+            return false;
         }
         let blocked = self.state != State::Running || self.is_replying() || self.written() >= OUT_HIGH;
         // An incomplete command always gets more input, however much of it is here.
@@ -457,7 +461,7 @@ impl Conn {
             return false;
         }
         let acts = self.stream.as_ref().is_some_and(|stream| stream.reply.has_effects());
-        let rest = self.unread() > 0 || self.held.is_some() || acts;
+        let rest = self.unread() > 0 || self.has_sealed() || self.held.is_some() || acts;
         if !rest || self.is_blocked() || self.session.closing {
             return false;
         }

@@ -608,6 +608,9 @@ impl EventLoop {
     /// Notes that the peer sends no more.
     fn end(&mut self, slot: usize) {
         let Some(conn) = self.conns[slot].as_mut() else { return };
+        if conn.puts_off_end() {
+            return;
+        }
         match conn.end() {
             // The connection's last bytes are not out yet.
             Next::Close if conn.sent_with == self.submissions => self.leaving.push(slot),
@@ -674,9 +677,15 @@ impl EventLoop {
         let until = self.local.log.lap() + CHORE_NS;
         for _ in 0..self.continued.len() {
             let Some(slot) = self.continued.pop_front() else { return };
+            if self.conns[slot].as_ref().is_some_and(|conn| conn.has_sealed() && !conn.doomed) {
+                self.open_waiting(slot);
+            }
             if let Some(conn) = self.conns[slot].as_mut() {
                 conn.queued = false;
                 self.advance(slot, &[]);
+            }
+            if self.conns[slot].as_ref().is_some_and(|conn| conn.has_sealed() && !conn.doomed) {
+                self.queue(slot);
             }
             if self.local.log.lap() >= until {
                 return;

@@ -14,13 +14,16 @@
 //!   clients that take their time keep others out for a second at most.
 //! - HS4: what the peer said behind its handshake goes along with its connection, and no byte is read twice.
 //! - HS5: a panic ends one handshake.
+//! - HS6: handshakes under way count to `maxclients` and `maxclients-per-address` like clients.
 //!
 //! Threads are nice: a loop and a thread that want the same core share it 3 : 1.
 
 use crate::socket::Socket;
 use exec::Server;
 use exec::mail::Mail;
+use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind};
 use std::mem::MaybeUninit;
@@ -52,14 +55,65 @@ pub(crate) struct Newcomer {
     pub(crate) http: bool,
     /// TLS, once the hands are shaken.
     pub(crate) tls: Option<Greeted>,
+    /// Its place while it shakes hands.
+    pub(crate) place: Option<Place>,
+}
+
+/// Handshakes under way: in all threads, and by host.
+#[derive(Default)]
+struct Pending {
+    all: AtomicUsize,
+    by_host: Mutex<HashMap<String, usize>>,
+}
+
+impl Pending {
+    fn count(&self) -> usize {
+        self.all.load(Ordering::Relaxed)
+    }
+
+    fn count_of(&self, host: &str) -> usize {
+        self.by_host.lock().get(host).copied().unwrap_or(0)
+    }
+}
+
+/// The place of one handshake among those under way; dropping it gives the place back.
+pub(crate) struct Place {
+    pending: Arc<Pending>,
+    host: String,
+}
+
+impl Place {
+    fn take(pending: &Arc<Pending>, address: &str) -> Place {
+        let host = host(address).to_owned();
+        pending.all.fetch_add(1, Ordering::Relaxed);
+        *pending.by_host.lock().entry(host.clone()).or_default() += 1;
+        Place { pending: pending.clone(), host }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.pending.all.fetch_sub(1, Ordering::Relaxed);
+        let mut by_host = self.pending.by_host.lock();
+        if let Entry::Occupied(mut count) = by_host.entry(std::mem::take(&mut self.host)) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+}
+
+/// An address without its port.
+fn host(address: &str) -> &str {
+    address.rsplit_once(':').map_or(address, |(host, _)| host)
 }
 
 /// The threads, as the accepting loop sees them.
 pub(crate) struct Handshakes {
     server: Arc<Server>,
     desks: Vec<Arc<Letterbox<Newcomer, Wake>>>,
-    /// Under way, in all threads.
-    pending: Arc<AtomicUsize>,
+    pending: Arc<Pending>,
     next: AtomicUsize,
 }
 
@@ -83,7 +137,7 @@ impl Handshakes {
             0 => std::thread::available_parallelism().map_or(1, |n| n.get() / 2).clamp(1, 4),
             count => count,
         };
-        let pending = Arc::<AtomicUsize>::default();
+        let pending = Arc::<Pending>::default();
         let mut desks = Vec::new();
         for number in 0..count {
             let wake = Wake(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
@@ -102,12 +156,17 @@ impl Handshakes {
 
     /// Handshakes under way.
     pub(crate) fn pending(&self) -> usize {
-        self.pending.load(Ordering::Relaxed)
+        self.pending.count()
+    }
+
+    /// Handshakes under way with clients of an address, which has its port behind it.
+    pub(crate) fn pending_of(&self, address: &str) -> usize {
+        self.pending.count_of(host(address))
     }
 
     /// Begins a handshake. Waits at most for another letter to be put in.
-    pub(crate) fn begin(&self, newcomer: Newcomer) {
-        self.pending.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn begin(&self, mut newcomer: Newcomer) {
+        newcomer.place = Some(Place::take(&self.pending, &newcomer.address));
         let desk = self.next.fetch_add(1, Ordering::Relaxed) % self.desks.len();
         self.desks[desk].send(newcomer);
     }
@@ -142,7 +201,7 @@ struct Hall {
     server: Arc<Server>,
     keeper: Arc<Keeper>,
     desk: Arc<Letterbox<Newcomer, Wake>>,
-    pending: Arc<AtomicUsize>,
+    pending: Arc<Pending>,
     epoll: OwnedFd,
     shakes: HashMap<u64, Shake>,
     /// Tokens, oldest first. Some are of handshakes that have ended.
@@ -156,7 +215,7 @@ impl Hall {
         server: Arc<Server>,
         keeper: Arc<Keeper>,
         desk: Arc<Letterbox<Newcomer, Wake>>,
-        pending: Arc<AtomicUsize>,
+        pending: Arc<Pending>,
     ) -> io::Result<Hall> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let edges = epoll::EventFlags::IN | epoll::EventFlags::ET;
@@ -261,8 +320,7 @@ impl Hall {
         self.leave(newcomer.socket.as_fd());
         match hands.finish() {
             Ok(greeted) => {
-                newcomer.tls = Some(greeted);
-                self.pending.fetch_sub(1, Ordering::Relaxed);
+                (newcomer.tls, newcomer.place) = (Some(greeted), None);
                 self.server.observe.clients.handshakes.done.fetch_add(1, Ordering::Relaxed);
                 self.server.send(0, Mail::Adopt(Box::new(newcomer)));
             }
@@ -273,20 +331,20 @@ impl Hall {
 
     fn fail(&self, newcomer: Newcomer, why: &str) {
         log::debug!("no TLS with {}: {why}", newcomer.address);
-        self.pending.fetch_sub(1, Ordering::Relaxed);
+        drop(newcomer);
         self.server.observe.clients.handshakes.failed.fetch_add(1, Ordering::Relaxed);
         self.note();
     }
 
     fn note(&self) {
-        let pending = self.pending.load(Ordering::Relaxed) as u64;
+        let pending = self.pending.count() as u64;
         self.server.observe.clients.handshakes.waiting.store(pending, Ordering::Relaxed);
     }
 
     /// Ends handshakes that have lasted too long (HS3). O(those that ended).
     fn end_late(&mut self, now_ms: u64) {
         let usual_ms = self.server.config.live.tls_handshake_s.size() as u64 * 1000;
-        let full = self.pending.load(Ordering::Relaxed) >= limit(&self.server);
+        let full = self.pending.count() >= limit(&self.server);
         let limit_ms = if full { usual_ms.min(HURRY_MS) } else { usual_ms };
         while let Some(token) = self.order.front().copied() {
             match self.shakes.get(&token) {

@@ -27,6 +27,7 @@ mod table;
 mod tls;
 mod told;
 
+use self::tls::Tls;
 use crate::spelling::Known;
 use crate::{Body, Database, Failure, Feed, Form, Id, IdType, Row, Spec, Task};
 use std::collections::HashSet;
@@ -35,7 +36,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use table::Table;
-use tls::Tls;
 use tokio::sync::Mutex as Turn;
 use tokio::time::Instant;
 use tokio_postgres::config::{Host, SslMode};

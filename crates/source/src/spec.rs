@@ -285,15 +285,20 @@ impl Spec {
         words
     }
 
-    /// Its url, with any password hidden.
+    /// Its url, with any password hidden: that of the user, and words such as `sslpassword`.
     pub fn shown_url(&self) -> String {
         let Some((scheme, rest)) = self.url.split_once("://") else { return self.url.clone() };
-        let end = rest.find(['/', '?']).unwrap_or(rest.len());
-        let Some(at) = rest[..end].rfind('@') else { return self.url.clone() };
-        match rest[..at].split_once(':') {
-            Some((user, _)) => format!("{scheme}://{user}:***{}", &rest[at..]),
-            None => self.url.clone(),
-        }
+        let (place, words) = rest.split_once('?').map_or((rest, None), |(place, words)| (place, Some(words)));
+        let end = place.find('/').unwrap_or(place.len());
+        let user =
+            place[..end].rfind('@').and_then(|at| Some((place[..at].split_once(':')?.0, &place[at..])));
+        let place = user.map_or(place.to_owned(), |(user, rest)| format!("{user}:***{rest}"));
+        let shown = |word: &str| match word.split_once('=') {
+            Some((name, _)) if name.to_ascii_lowercase().contains("password") => format!("{name}=***"),
+            _ => word.to_owned(),
+        };
+        let words = words.map(|words| words.split('&').map(shown).collect::<Vec<_>>().join("&"));
+        format!("{scheme}://{place}{}", words.map_or(String::new(), |words| format!("?{words}")))
     }
 }
 
@@ -442,6 +447,20 @@ mod tests {
         }
         assert_eq!(spec.shown_url(), "postgres://app:***@127.0.0.1:5432/shop");
         assert_eq!((spec.ttl.as_secs(), spec.form, spec.writes), (36 * 3600, Form::Hash, Writes::Evict));
+        for (url, shown) in [
+            (
+                "postgres://h/d?sslmode=require&sslpassword=s&password=t",
+                "h/d?sslmode=require&sslpassword=***&password=***",
+            ),
+            ("postgres://u@h?a=b@c:d", "u@h?a=b@c:d"),
+            (
+                "mongodb://u:p@h,i:2/d?tlsCertificateKeyFilePassword=s",
+                "u:***@h,i:2/d?tlsCertificateKeyFilePassword=***",
+            ),
+        ] {
+            let spec = parse(&format!("items item:{{id}} {url}")).unwrap();
+            assert_eq!(spec.shown_url().split_once("://").unwrap().1, shown);
+        }
         let short = parse("items item:{id} sqlite:demo.db").unwrap();
         assert_eq!(short.words(), ["items", "item:{id}", "sqlite:demo.db"]);
         assert_eq!((short.table.as_str(), short.ttl.as_secs()), ("items", DAY));

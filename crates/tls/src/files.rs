@@ -1,16 +1,65 @@
 //! Certificates and keys in files, and why one cannot be used.
 
-use crate::Settings;
 use crate::names::validity;
+use crate::{Settings, locked};
 use rustls::RootCertStore;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 /// Certificates to trust.
 pub type Roots = Arc<RootCertStore>;
+
+/// A file, and the option or directive that names it.
+#[derive(Clone, Copy, Debug)]
+pub struct OptionFile<'a> {
+    option: &'a str,
+    pub(crate) path: &'a Path,
+}
+
+impl<'a> OptionFile<'a> {
+    pub fn new(option: &'a str, path: &'a Path) -> OptionFile<'a> {
+        OptionFile { option, path }
+    }
+
+    /// A sentence about what is wrong with it.
+    pub(crate) fn wrong(&self, why: &str) -> String {
+        format!("{self}: {why}")
+    }
+}
+
+impl fmt::Display for OptionFile<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.option, self.path.display())
+    }
+}
+
+/// A password. It is shown nowhere.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    pub fn new(text: String) -> Secret {
+        Secret(text)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
 
 /// Files of a directory that are looked at, and the longest file of one.
 const FILES_MAX: usize = 4096;
@@ -35,18 +84,11 @@ impl PartialEq for Files {
 
 impl Files {
     pub(crate) fn read(settings: &Settings) -> Result<Files, String> {
-        let told = |name: &str, path: &Path, e: String| format!("{name} {}: {e}", path.display());
-        let cert = &settings.cert_file;
-        let chain = certificates(cert).map_err(|e| told("tls-cert-file", cert, e))?;
-        let path = &settings.key_file;
-        let key = key(path).map_err(|e| told("tls-key-file", path, e))?;
-        let mut trusted = Vec::new();
-        if let Some(file) = &settings.ca_file {
-            trusted.extend(certificates(file).map_err(|e| told("tls-ca-cert-file", file, e))?);
-        }
-        if let Some(dir) = &settings.ca_dir {
-            trusted.extend(all_in(dir).map_err(|e| told("tls-ca-cert-dir", dir, e))?);
-        }
+        let cert = OptionFile::new("tls-cert-file", &settings.cert_file);
+        let chain = certificates(cert.path).map_err(|e| cert.wrong(&e))?;
+        let file = OptionFile::new("tls-key-file", &settings.key_file);
+        let key = key(file.path, &settings.key_password).map_err(|e| file.wrong(&e))?;
+        let trusted = trusted(settings.ca_file.as_deref(), settings.ca_dir.as_deref())?;
         let roots = match trusted.is_empty() {
             true => None,
             false => Some(roots_of(&trusted).map_err(|e| format!("tls-ca-cert-file: {e}"))?),
@@ -82,8 +124,24 @@ impl Files {
     }
 }
 
+/// The certificates of `tls-ca-cert-file` and `tls-ca-cert-dir`, in their order. Errors: a sentence that names
+/// the directive.
+pub(crate) fn trusted(
+    file: Option<&Path>,
+    dir: Option<&Path>,
+) -> Result<Vec<CertificateDer<'static>>, String> {
+    let mut found = Vec::new();
+    if let Some(file) = file.map(|file| OptionFile::new("tls-ca-cert-file", file)) {
+        found.extend(certificates(file.path).map_err(|e| file.wrong(&e))?);
+    }
+    if let Some(dir) = dir.map(|dir| OptionFile::new("tls-ca-cert-dir", dir)) {
+        found.extend(all_in(dir.path).map_err(|e| dir.wrong(&e))?);
+    }
+    Ok(found)
+}
+
 /// The certificates of a file in the PEM form. Errors: it cannot be read, or there is none in it.
-pub fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(file)?).collect();
     match found {
         Ok(found) if found.is_empty() => Err("there is no certificate in it".to_owned()),
@@ -92,14 +150,12 @@ pub fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String>
     }
 }
 
-/// The key of a file in the PEM form. Errors: it cannot be read, has a password, or there is none in it.
-pub fn key(file: &Path) -> Result<PrivateKeyDer<'static>, String> {
+/// The key of a file in the PEM form; `password` is its own, and empty if it has none. Errors: it cannot be read,
+/// the password is missing or wrong, or there is none in it.
+pub(crate) fn key(file: &Path, password: &Secret) -> Result<PrivateKeyDer<'static>, String> {
     let bytes = read(file)?;
-    let text = String::from_utf8_lossy(&bytes);
-    if text.contains("ENCRYPTED") {
-        return Err("keys with a password are not supported: take the password off, for example by 'openssl pkey -in \
-                    FILE -out NEW', and let no other user read the new file"
-            .to_owned());
+    if let Some(opened) = locked::open(&String::from_utf8_lossy(&bytes), password) {
+        return opened;
     }
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|e| match e {
         pem::Error::NoItemsFound => "there is no key in it".to_owned(),
@@ -108,12 +164,19 @@ pub fn key(file: &Path) -> Result<PrivateKeyDer<'static>, String> {
 }
 
 /// Errors: a certificate cannot be trusted, for example because it is of version 1.
-pub fn roots_of(trusted: &[CertificateDer<'static>]) -> Result<Roots, String> {
+pub(crate) fn roots_of(trusted: &[CertificateDer<'static>]) -> Result<Roots, String> {
     let mut roots = RootCertStore::empty();
     for root in trusted {
         roots.add(root.clone()).map_err(|e| e.to_string())?;
     }
     Ok(Arc::new(roots))
+}
+
+/// The certificates that the system trusts; None: there are none.
+pub(crate) fn roots_of_system() -> Option<Roots> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    (!roots.is_empty()).then(|| Arc::new(roots))
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, String> {

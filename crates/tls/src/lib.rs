@@ -1,5 +1,5 @@
 //! TLS of the server's connections: what is configured, the certificates in force, and the records of one
-//! connection. No sockets, no threads.
+//! connection; and of connections to other servers (`client.rs`). No sockets, no threads.
 //!
 //! ```text
 //! Settings ──files──► Loaded ──put──► Keeper ──greet──► Handshake ──take, answer──► Session
@@ -21,15 +21,18 @@
 
 #![forbid(unsafe_code)]
 
+mod client;
 mod files;
+mod locked;
 mod names;
 mod resume;
 mod session;
 mod settings;
 mod suites;
 
-pub use files::{Roots, certificates, key, roots_of};
-pub use session::{Failure, Greeted, Handshake, Progress, Session};
+pub use client::{Client, Identity, PeerName, Trust, Wrapped, roots_in, system_roots};
+pub use files::{OptionFile, Roots, Secret};
+pub use session::{Failure, Greeted, Handshake, Progress, RECORDS, Session};
 pub use settings::{ClientCerts, NameFrom, Settings};
 
 use arc_swap::ArcSwap;
@@ -108,7 +111,7 @@ fn config(
     resume: &resume::Resume,
     inner: Inner,
 ) -> Result<ServerConfig, String> {
-    let provider = Arc::new(suites::provider(settings)?);
+    let provider = Arc::new(suites::provider(&settings.ciphers, &settings.ciphersuites)?);
     let (wanted, from) = match inner {
         Inner::Resp => (settings.client_certs, settings.name_from),
         Inner::Http => (settings.http_client_certs.unwrap_or(settings.client_certs), NameFrom::Nothing),
@@ -128,8 +131,8 @@ fn config(
         }
     };
     let mut config = ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(&suites::versions(settings)?)
-        .map_err(|e| format!("tls-protocols, tls-ciphers and tls-ciphersuites do not fit together: {e}"))?
+        .with_protocol_versions(&suites::versions(&settings.protocols)?)
+        .map_err(|e| suites::unfit(&e))?
         .with_client_cert_verifier(verifier)
         .with_single_cert(files.chain(), files.key())
         .map_err(|e| format!("tls-cert-file and tls-key-file: {e}"))?;

@@ -1,8 +1,9 @@
 //! The records of one connection: a handshake, and what comes after it.
 //!
-//! - SE1: all that was given to [`Session::open`] is read: what is no whole record yet is kept inside, at most one
-//!   record.
+//! - SE1: of what was taken nothing is lost: what is no whole record yet is kept inside, at most one record.
 //! - SE2: after the peer's farewell nothing more is read. After ours nothing more is sealed.
+//! - SE3: [`Session::open`] opens at most [`RECORDS`] records. A record may be empty or change the keys, so many small
+//!   ones in a few KB would take milliseconds.
 
 use crate::NameFrom;
 use crate::names::names;
@@ -10,6 +11,11 @@ use rustls::{ServerConfig, ServerConnection};
 use std::fmt;
 use std::io::{BufRead, Write};
 use std::sync::Arc;
+
+/// Most records opened at once (SE3).
+pub const RECORDS: usize = 32;
+/// Bytes of a record's header: its type, a version, and the length of the rest.
+const HEADER: usize = 5;
 
 /// Why a connection cannot go on. The alert for the peer is the next to be sent.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,13 +55,13 @@ impl Handshake {
         let mut connection = ServerConnection::new(config)?;
         // Callers bound what they give.
         connection.set_buffer_limit(None);
-        let records = Records { connection, ended: false };
+        let records = Records { connection, borders: Borders::default(), ended: false };
         Ok(Handshake { records, from, early: Vec::new() })
     }
 
     /// Takes bytes of the peer. Errors: the handshake failed.
     pub fn take(&mut self, bytes: &[u8]) -> Result<Progress, Failure> {
-        self.records.open(bytes, &mut self.early)?;
+        self.records.open(bytes, &mut self.early, usize::MAX)?;
         Ok(self.progress())
     }
 
@@ -95,12 +101,11 @@ pub struct Session {
 }
 
 impl Session {
-    /// Takes received bytes and appends what they say to `plain`, at most as many bytes. True: the peer sends
-    /// nothing more. Cost: O(bytes). Errors: they are no records of this connection; `plain` has what came
-    /// before.
-    pub fn open(&mut self, sealed: &[u8], plain: &mut Vec<u8>) -> Result<bool, Failure> {
-        self.records.open(sealed, plain)?;
-        Ok(self.records.ended)
+    /// Takes received bytes, all or those of some records (SE3), and appends what they say to `plain`, at most as many
+    /// bytes. Returns how many were taken; the others are to be given again. Cost: O(bytes taken), below a quantum for
+    /// 32 KB. Errors: they are no records of this connection; `plain` has what came before.
+    pub fn open(&mut self, sealed: &[u8], plain: &mut Vec<u8>) -> Result<usize, Failure> {
+        self.records.open(sealed, plain, RECORDS)
     }
 
     /// Whether the peer sends nothing more.
@@ -150,21 +155,27 @@ impl fmt::Debug for Session {
 /// The state that rustls keeps.
 struct Records {
     connection: ServerConnection,
+    borders: Borders,
     /// The peer said farewell.
     ended: bool,
 }
 
 impl Records {
-    /// See [`Session::open`].
-    fn open(&mut self, mut sealed: &[u8], plain: &mut Vec<u8>) -> Result<(), Failure> {
-        while !sealed.is_empty() && !self.ended {
+    /// Opens at most `most` records; see [`Session::open`]. After the farewell all is taken, and dropped.
+    fn open(&mut self, sealed: &[u8], plain: &mut Vec<u8>, most: usize) -> Result<usize, Failure> {
+        if self.ended {
+            return Ok(sealed.len());
+        }
+        let taken = self.borders.pass(sealed, most);
+        let mut part = &sealed[..taken];
+        while !part.is_empty() && !self.ended {
             // It takes some kilobytes at a time; the plaintext of the ones before was taken.
-            let taken = self.connection.read_tls(&mut sealed).map_err(|e| Failure(e.to_string()))?;
+            let read = self.connection.read_tls(&mut part).map_err(|e| Failure(e.to_string()))?;
             let processed = self.connection.process_new_packets();
             self.take_plaintext(plain);
-            self.ended = taken == 0 || processed?.peer_has_closed();
+            self.ended = read == 0 || processed?.peer_has_closed();
         }
-        Ok(())
+        Ok(if self.ended { sealed.len() } else { taken })
     }
 
     fn take_plaintext(&mut self, plain: &mut Vec<u8>) {
@@ -182,5 +193,38 @@ impl Records {
 
     fn write(&mut self, out: &mut Vec<u8>) {
         while self.connection.wants_write() && self.connection.write_tls(out).is_ok_and(|n| n > 0) {}
+    }
+}
+
+/// The place in a stream of records, to count them.
+#[derive(Default)]
+struct Borders {
+    header: [u8; HEADER],
+    /// Bytes of the header that came, and bytes of the record that come behind it.
+    seen: usize,
+    body: usize,
+}
+
+impl Borders {
+    /// Passes over bytes until `most` records have ended; returns how many bytes those are. O(records)
+    fn pass(&mut self, bytes: &[u8], most: usize) -> usize {
+        let (mut at, mut ended) = (0, 0);
+        while at < bytes.len() && ended < most {
+            if self.seen < HEADER {
+                let n = (HEADER - self.seen).min(bytes.len() - at);
+                self.header[self.seen..self.seen + n].copy_from_slice(&bytes[at..at + n]);
+                (self.seen, at) = (self.seen + n, at + n);
+                if self.seen < HEADER {
+                    break;
+                }
+                self.body = u16::from_be_bytes([self.header[3], self.header[4]]).into();
+            }
+            let n = self.body.min(bytes.len() - at);
+            (self.body, at) = (self.body - n, at + n);
+            if self.body == 0 {
+                (self.seen, ended) = (0, ended + 1);
+            }
+        }
+        at
     }
 }

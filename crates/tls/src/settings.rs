@@ -1,5 +1,6 @@
 //! The directives about TLS, as one value.
 
+use crate::files::Secret;
 use std::path::PathBuf;
 
 /// Whether clients show certificates.
@@ -24,6 +25,7 @@ pub enum NameFrom {
 pub struct Settings {
     pub cert_file: PathBuf,
     pub key_file: PathBuf,
+    pub key_password: Secret,
     pub ca_file: Option<PathBuf>,
     pub ca_dir: Option<PathBuf>,
     pub client_certs: ClientCerts,
@@ -52,6 +54,7 @@ impl Settings {
         Ok(Settings {
             cert_file: needed("tls-cert-file")?,
             key_file: needed("tls-key-file")?,
+            key_password: Secret::new(value("tls-key-file-pass")),
             ca_file: path("tls-ca-cert-file"),
             ca_dir: path("tls-ca-cert-dir"),
             client_certs: client_certs(&value("tls-auth-clients")).unwrap_or(ClientCerts::Required),

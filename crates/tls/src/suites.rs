@@ -2,7 +2,6 @@
 //!
 //! A name that rustls does not have is refused: leaving it out could leave nothing that a client knows.
 
-use crate::Settings;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::{CipherSuite, SupportedProtocolVersion, version};
 
@@ -22,11 +21,19 @@ const NEW: &[(&str, CipherSuite)] = &[
     ("TLS_CHACHA20_POLY1305_SHA256", CipherSuite::TLS13_CHACHA20_POLY1305_SHA256),
 ];
 
+/// Both versions.
+pub(crate) const BOTH: [&SupportedProtocolVersion; 2] = [&version::TLS13, &version::TLS12];
+
+/// The cryptography with all ciphers.
+pub(crate) fn all() -> CryptoProvider {
+    ring::default_provider()
+}
+
 /// The cryptography with the configured ciphers, the preferred ones first. Errors: an unknown name.
-pub(crate) fn provider(settings: &Settings) -> Result<CryptoProvider, String> {
-    let mut provider = ring::default_provider();
-    let new = chosen("tls-ciphersuites", &settings.ciphersuites, NEW)?;
-    let old = chosen("tls-ciphers", &settings.ciphers, OLD)?;
+pub(crate) fn provider(ciphers: &str, ciphersuites: &str) -> Result<CryptoProvider, String> {
+    let mut provider = all();
+    let new = chosen("tls-ciphersuites", ciphersuites, NEW)?;
+    let old = chosen("tls-ciphers", ciphers, OLD)?;
     let known = std::mem::take(&mut provider.cipher_suites);
     let all = new.into_iter().chain(old);
     provider.cipher_suites =
@@ -51,10 +58,10 @@ fn chosen(directive: &str, list: &str, known: &[(&str, CipherSuite)]) -> Result<
 }
 
 /// The configured versions; both if none is named. Errors: an unknown version.
-pub(crate) fn versions(settings: &Settings) -> Result<Vec<&'static SupportedProtocolVersion>, String> {
-    let words: Vec<&str> = settings.protocols.split([' ', ',']).filter(|word| !word.is_empty()).collect();
+pub(crate) fn versions(protocols: &str) -> Result<Vec<&'static SupportedProtocolVersion>, String> {
+    let words: Vec<&str> = protocols.split([' ', ',']).filter(|word| !word.is_empty()).collect();
     if words.is_empty() {
-        return Ok(vec![&version::TLS13, &version::TLS12]);
+        return Ok(BOTH.to_vec());
     }
     let find = |word: &&str| match word.to_ascii_lowercase().as_str() {
         "tlsv1.2" => Ok(&version::TLS12),
@@ -65,4 +72,9 @@ pub(crate) fn versions(settings: &Settings) -> Result<Vec<&'static SupportedProt
         _ => Err(format!("tls-protocols: '{word}' is unknown. Choose from TLSv1.2 TLSv1.3")),
     };
     words.iter().map(find).collect()
+}
+
+/// The error that no cipher fits a version.
+pub(crate) fn unfit(e: &rustls::Error) -> String {
+    format!("tls-protocols, tls-ciphers and tls-ciphersuites do not fit together: {e}")
 }

@@ -1,14 +1,19 @@
 //! Whole connections in memory: rustls is the client.
 
 use super::*;
+use crate::files::{certificates, roots_of};
 use rcgen::string::Ia5String;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
 use rustls::client::Resumption;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, SupportedProtocolVersion, version};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// A folder with a root, other roots, and certificates from the first.
 struct Folder {
@@ -157,6 +162,15 @@ fn connect(keeper: &Keeper, config: &Arc<ClientConfig>, piece: usize, early: &[u
     Err("it does not end".to_owned())
 }
 
+/// Opens all records of a piece.
+fn open_all(session: &mut Session, sealed: &[u8], plain: &mut Vec<u8>) -> Result<(), Failure> {
+    let mut rest = sealed;
+    while !rest.is_empty() {
+        rest = &rest[session.open(rest, plain)?..];
+    }
+    Ok(())
+}
+
 impl Pair {
     /// The client says something, which arrives in pieces of this size.
     fn ask(&mut self, bytes: &[u8], piece: usize) -> Result<Vec<u8>, Failure> {
@@ -169,7 +183,7 @@ impl Pair {
                 self.client.write_tls(&mut sent).unwrap();
             }
             for piece in sent.chunks(piece) {
-                self.session.open(piece, &mut plain)?;
+                open_all(&mut self.session, piece, &mut plain)?;
             }
         }
         Ok(plain)
@@ -285,7 +299,7 @@ fn whatever_becomes_of_records_no_wrong_byte_is_heard() {
             let (mut heard, mut rest, mut failed) = (Vec::new(), &sent[..], false);
             while !rest.is_empty() && !failed {
                 let (piece, next) = rest.split_at((1 + dice(9000)).min(rest.len()));
-                failed = pair.session.open(piece, &mut heard).is_err();
+                failed = open_all(&mut pair.session, piece, &mut heard).is_err();
                 rest = next;
             }
             assert!(said.starts_with(&heard), "round {round}");
@@ -293,6 +307,75 @@ fn whatever_becomes_of_records_no_wrong_byte_is_heard() {
             assert!(change != 1 || heard.len() < said.len(), "round {round}");
         }
     }
+}
+
+/// However small its records are, a client has only some of them opened at a time; all of them count.
+#[test]
+fn a_flood_of_small_records_is_opened_in_parts() {
+    let folder = Folder::new();
+    let keeper = folder.keeper(&[("tls-auth-clients", "no")]);
+    for versions in [&BOTH[..1], &BOTH[1..]] {
+        let mut pair = connect(&keeper, &client_config(&folder, None, versions), 4096, b"").unwrap();
+        let (mut sent, mut said) = (Vec::new(), Vec::new());
+        for i in 0..10 * RECORDS {
+            let text = [i as u8; 3];
+            pair.client.writer().write_all(&text).unwrap();
+            // Requests for new keys, which cost more than bytes.
+            if versions[0].version == rustls::ProtocolVersion::TLSv1_3 && i % 2 == 0 {
+                pair.client.refresh_traffic_keys().unwrap();
+            }
+            while pair.client.wants_write() {
+                pair.client.write_tls(&mut sent).unwrap();
+            }
+            said.extend(text);
+        }
+        let count = count_records(&sent);
+        let (mut heard, mut rest, mut parts) = (Vec::new(), &sent[..], 0);
+        while !rest.is_empty() {
+            let taken = pair.session.open(rest, &mut heard).unwrap();
+            assert!(count_records(&rest[..taken]) <= RECORDS && taken > 0);
+            rest = &rest[taken..];
+            parts += 1;
+        }
+        assert_eq!((heard == said, parts), (true, count.div_ceil(RECORDS)));
+        // Answers to them do not pile up while nothing is sent.
+        let mut out = Vec::new();
+        pair.session.seal(b"", &mut out);
+        assert!(count_records(&out) <= 1);
+        // A farewell in the middle ends it, whatever comes behind.
+        pair.client.send_close_notify();
+        let mut last = Vec::new();
+        pair.client.write_tls(&mut last).unwrap();
+        last.extend_from_slice(&sent);
+        assert_eq!(pair.session.open(&last, &mut heard).unwrap(), last.len());
+        assert!(pair.session.has_ended() && heard == said);
+    }
+}
+
+/// Only a limited number of requests for new keys is answered that come without any data.
+#[test]
+fn a_client_that_only_asks_for_new_keys_is_refused() {
+    let folder = Folder::new();
+    let keeper = folder.keeper(&[("tls-auth-clients", "no")]);
+    let mut pair = connect(&keeper, &client_config(&folder, None, BOTH), 4096, b"").unwrap();
+    let mut sent = Vec::new();
+    for _ in 0..100 {
+        pair.client.refresh_traffic_keys().unwrap();
+        while pair.client.wants_write() {
+            pair.client.write_tls(&mut sent).unwrap();
+        }
+    }
+    let failed = open_all(&mut pair.session, &sent, &mut Vec::new()).unwrap_err();
+    assert!(failed.to_string().contains("TooManyKeyUpdateRequests"), "{failed}");
+}
+
+fn count_records(mut bytes: &[u8]) -> usize {
+    let mut count = 0;
+    while let [_, _, _, high, low, rest @ ..] = bytes {
+        bytes = &rest[usize::from(u16::from_be_bytes([*high, *low]))..];
+        count += 1;
+    }
+    count
 }
 
 #[test]
@@ -411,7 +494,7 @@ fn what_cannot_be_served_is_refused_by_name() {
         ("tls-cert-file", "{dir}", "it is no file"),
         ("tls-cert-file", "{dir}/empty", "empty: there is no certificate in it"),
         ("tls-key-file", "{dir}/empty", "empty: there is no key in it"),
-        ("tls-key-file", "{dir}/locked", "openssl pkey"),
+        ("tls-key-file", "{dir}/locked", "the key has a password, and none is configured"),
         ("tls-ca-cert-file", "{dir}/empty", "tls-ca-cert-file"),
         ("tls-ca-cert-dir", "{dir}/none", "tls-ca-cert-dir"),
         ("tls-protocols", "TLSv1.1 TLSv1.2", "TLSv1.1 is unsafe"),
@@ -451,4 +534,221 @@ fn the_dates_of_the_own_certificate_are_warned_of() {
         let warnings = folder.load(&[]).unwrap().warnings();
         assert!(warnings.len() == 1 && warnings[0].contains(words), "{warnings:?}");
     }
+}
+
+/// Runs openssl in the folder; `{dir}` is not replaced.
+fn openssl(folder: &Folder, words: &str) {
+    let run = Command::new("openssl").current_dir(folder.dir.path()).args(words.split(' ')).output();
+    let output = run.expect("openssl is needed");
+    assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Keys that openssl locks, as it does by default and otherwise, open with their password alone.
+#[test]
+fn keys_with_a_password_are_opened() {
+    let folder = Folder::new();
+    let load = |file: &str, password: &str| {
+        let file = format!("{{dir}}/{file}");
+        let words = [("tls-key-file", &*file), ("tls-key-file-pass", password), ("tls-auth-clients", "no")];
+        folder.load(&words).err().unwrap_or_default()
+    };
+    for (name, how) in [
+        ("default", ""),
+        ("aes", " -v2 aes-128-cbc -iter 100000"),
+        ("sha512", " -v2prf hmacWithSHA512"),
+        ("scrypt", " -scrypt"),
+    ] {
+        openssl(&folder, &format!("pkcs8 -topk8 -in server.key -out {name}.key -passout pass:secret{how}"));
+        let file = format!("{name}.key");
+        assert_eq!(load(&file, "secret"), "", "{name}");
+        for (password, why) in
+            [("", "the key has a password, and none is configured"), ("Secret", "is wrong")]
+        {
+            let error = load(&file, password);
+            assert!(error.contains(why) && error.contains(&file), "{name} {password}: {error}");
+            assert!(!error.contains("Secret"), "{error}");
+        }
+    }
+    // A certificate may stand before the key, and blanks behind its lines.
+    let text = [folder.path("server.crt"), folder.path("default.key")]
+        .map(|file| std::fs::read_to_string(file).unwrap());
+    std::fs::write(folder.path("both.key"), text.concat().replace('\n', " \r\n")).unwrap();
+    assert_eq!(load("both.key", "secret"), "");
+    // A password that is not needed does no harm.
+    assert_eq!(load("server.key", "secret"), "");
+    openssl(&folder, "ec -in server.key -out old.key -aes256 -passout pass:secret");
+    let old = load("old.key", "secret");
+    assert!(old.contains("openssl pkcs8 -topk8"), "{old}");
+    let cut = std::fs::read_to_string(folder.path("default.key")).unwrap();
+    std::fs::write(folder.path("cut.key"), &cut[..cut.len() / 2]).unwrap();
+    assert!(load("cut.key", "secret").contains("it is damaged"), "{}", load("cut.key", "secret"));
+    openssl(&folder, "pkcs8 -topk8 -in server.key -out weak.key -passout pass:secret -v1 PBE-SHA1-3DES");
+    openssl(&folder, "pkcs8 -topk8 -in server.key -out sha1.key -passout pass:secret -v2prf hmacWithSHA1");
+    for name in ["weak.key", "sha1.key"] {
+        let error = load(name, "secret");
+        assert!(error.contains("unsupported way") && error.contains("openssl pkcs8 -topk8"), "{error}");
+    }
+    let settings = folder.settings(&[("tls-key-file-pass", "secret")]).unwrap();
+    assert!(!format!("{settings:?}").contains("\"secret\""));
+}
+
+// ----- the client half ---------------------------------------------------------------------------------------
+
+const LONG: Duration = Duration::from_secs(600);
+
+/// Serves one connection, whose client hears what it says. Gives the client's names in the end.
+fn serve(keeper: Keeper, mut socket: UnixStream) -> JoinHandle<Result<Vec<Vec<u8>>, String>> {
+    std::thread::spawn(move || {
+        let mut hands = keeper.greet(Inner::Resp).map_err(|e| e.to_string())?;
+        let mut room = [0; 4096];
+        while hands.progress() == Progress::More {
+            let n = socket.read(&mut room).map_err(|e| e.to_string())?;
+            let taken = hands.take(&room[..n]);
+            let mut answer = Vec::new();
+            hands.answer(&mut answer);
+            // The client may be gone.
+            let _ = socket.write_all(&answer);
+            taken.map_err(|e| e.to_string())?;
+            if n == 0 {
+                return Err("the client went".to_owned());
+            }
+        }
+        let Greeted { mut session, early: mut said, names } = hands.finish().map_err(|e| e.to_string())?;
+        loop {
+            let mut sealed = Vec::new();
+            session.seal(&said, &mut sealed);
+            said.clear();
+            socket.write_all(&sealed).map_err(|e| e.to_string())?;
+            match socket.read(&mut room).map_err(|e| e.to_string())? {
+                0 => return Ok(names),
+                n => open_all(&mut session, &room[..n], &mut said).map_err(|e| e.to_string())?,
+            }
+        }
+    })
+}
+
+/// Talks with a server, and gives the names that it found, or the error of the client.
+fn talk(keeper: Keeper, client: &Client, name: &str) -> Result<Vec<Vec<u8>>, String> {
+    let (near, far) = UnixStream::pair().unwrap();
+    let served = serve(keeper, far);
+    let talked = client.wrap(&PeerName::of(name)?, near, LONG).and_then(|mut stream| {
+        let mut heard = [0; 100_000];
+        stream.write_all(&[7; 100_000])?;
+        stream.flush()?;
+        stream.read_exact(&mut heard)?;
+        assert!(heard == [7; 100_000]);
+        Ok(())
+    });
+    let served = served.join().unwrap();
+    talked.map_err(|e| e.to_string())?;
+    served
+}
+
+#[test]
+fn a_client_talks_with_the_servers_that_it_trusts() {
+    let folder = Folder::new();
+    root(folder.dir.path(), "other.crt");
+    let roots = |name: &str| roots_in(OptionFile::new("--roots", &folder.path(name))).unwrap();
+    let client = |trust| Client::new(trust, None).unwrap();
+    let words = [("tls-auth-clients", "no")];
+    let outcome =
+        |trust, name: &str| talk(folder.keeper(&words), &client(trust), name).err().unwrap_or_default();
+    for (trust, name, why) in [
+        (Trust::Name(roots("root.crt")), "localhost", ""),
+        (Trust::Name(roots("root.crt")), "127.0.0.1", "not valid for name"),
+        (Trust::Name(roots("root.crt")), "other.example", "not valid for name"),
+        (Trust::AnyName(roots("root.crt")), "127.0.0.1", ""),
+        (Trust::Name(roots("other.crt")), "localhost", "UnknownIssuer"),
+        (Trust::AnyName(roots("other.crt")), "localhost", "UnknownIssuer"),
+        (Trust::Anyone, "whatever", ""),
+        (Trust::Anyone, "what ever", "'what ever' is not a server name"),
+    ] {
+        let error = outcome(trust.clone(), name);
+        assert!(error.contains(why) && error.is_empty() == why.is_empty(), "{trust:?} {name}: {error}");
+    }
+    for (from, to, why) in [(2000, 2020, "expired"), (4000, 4001, "not valid yet")] {
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        (params.not_before, params.not_after) =
+            (rcgen::date_time_ymd(from, 1, 1), rcgen::date_time_ymd(to, 1, 1));
+        folder.write("server", params);
+        for trust in [Trust::Name(roots("root.crt")), Trust::AnyName(roots("root.crt"))] {
+            assert!(outcome(trust.clone(), "localhost").contains(why), "{}", outcome(trust, "localhost"));
+        }
+        assert_eq!(outcome(Trust::Anyone, "localhost"), "");
+    }
+}
+
+#[test]
+fn a_client_of_the_directives_shows_its_certificate() {
+    let folder = Folder::new();
+    for name in ["alice", "server"] {
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        folder.write(name, params);
+    }
+    openssl(&folder, "pkcs8 -topk8 -in alice.key -out locked.key -passout pass:secret");
+    let client = |words: &[(&str, &str)]| {
+        let of = |name: &str| {
+            let usual = match name {
+                "tls-ca-cert-file" => "{dir}/root.crt",
+                "tls-cert-file" => "{dir}/server.crt",
+                "tls-key-file" => "{dir}/server.key",
+                _ => "",
+            };
+            let value = words.iter().find(|(other, _)| *other == name).map_or(usual, |(_, value)| value);
+            value.replace("{dir}", &folder.dir.path().display().to_string())
+        };
+        Client::of(of)
+    };
+    let keeper = || folder.keeper(&[("tls-auth-clients-user", "cn")]);
+    let alice = ("tls-client-cert-file", "{dir}/alice.crt");
+    for (words, name) in [
+        (&[][..], "server"),
+        (&[alice, ("tls-client-key-file", "{dir}/alice.key")], "alice"),
+        (
+            &[alice, ("tls-client-key-file", "{dir}/locked.key"), ("tls-client-key-file-pass", "secret")],
+            "alice",
+        ),
+        (&[("tls-protocols", "TLSv1.2")], "server"),
+        (&[("tls-ca-cert-file", ""), ("tls-ca-cert-dir", "{dir}")], "server"),
+    ] {
+        // The name that is called does not matter.
+        assert_eq!(
+            talk(keeper(), &client(words).unwrap(), "127.0.0.1").unwrap(),
+            [name.as_bytes()],
+            "{words:?}"
+        );
+    }
+    let bare = client(&[("tls-cert-file", "")]).unwrap();
+    let refused = talk(keeper(), &bare, "localhost").err().unwrap();
+    assert!(refused.contains("CertificateRequired"), "{refused}");
+    for (words, why) in [
+        (&[("tls-ca-cert-file", "")][..], "need tls-ca-cert-file or tls-ca-cert-dir"),
+        (&[("tls-ca-cert-file", "{dir}/none")], "tls-ca-cert-file "),
+        (&[alice], "tls-client-cert-file needs tls-client-key-file"),
+        (&[alice, ("tls-client-key-file", "{dir}/server.key")], "tls-client-cert-file "),
+        (&[alice, ("tls-client-key-file", "{dir}/locked.key")], "locked.key: the key has a password"),
+        (&[("tls-ciphers", "NONE")], "tls-ciphers: 'NONE' does not exist"),
+        (&[("tls-protocols", "TLSv1")], "tls-protocols: TLSv1 is unsafe"),
+    ] {
+        let error = client(words).err().unwrap_or_default();
+        assert!(error.contains(why), "{words:?}: {error}");
+    }
+}
+
+#[test]
+fn a_client_does_not_wait_for_a_server_that_is_none() {
+    let client = Client::new(Trust::Anyone, None).unwrap();
+    let wrap = |answer: &[u8], limit: Duration| {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        far.write_all(answer).unwrap();
+        far.shutdown(std::net::Shutdown::Write).unwrap();
+        let error = client.wrap(&PeerName::of("localhost").unwrap(), near, limit).err().unwrap();
+        (error.kind(), error.to_string())
+    };
+    assert_eq!(wrap(b"-ERR unknown command\r\n", LONG).0, ErrorKind::InvalidData);
+    assert_eq!(wrap(b"", LONG), (ErrorKind::UnexpectedEof, "the server closed the connection".to_owned()));
+    assert_eq!(wrap(&[22, 3, 3, 0], LONG).0, ErrorKind::UnexpectedEof);
+    // CL3: not the reads are limited alone.
+    assert_eq!(wrap(&[22, 3, 3, 0], Duration::ZERO).0, ErrorKind::TimedOut);
 }

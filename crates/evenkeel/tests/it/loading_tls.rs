@@ -17,21 +17,25 @@ fn write_certificates(folder: &Path) {
     };
     root("other.crt");
     let issuer = root("root.crt");
-    for (name, host) in [("server", "localhost"), ("client", "client")] {
+    for (name, host) in [("server", "localhost"), ("client", "client"), ("expired", "localhost")] {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(vec![host.to_owned()]).expect("a certificate");
         // OpenSSL takes a certificate with its issuer's name for its own issuer.
         params.distinguished_name.push(DnType::CommonName, host);
+        if name == "expired" {
+            params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+        }
         write(&format!("{name}.crt"), params.signed_by(&key, &issuer).expect("signed").pem());
         write(&format!("{name}.key"), key.serialize_pem());
     }
 }
 
-/// A real Redis with a port for TLS. `clients`: whether it asks for certificates of clients.
-fn secure(folder: &Path, clients: &str) -> Option<(Server, u16)> {
+/// A real Redis with a port for TLS and the certificate of this name. `clients`: whether it asks for certificates of
+/// clients.
+fn secure(folder: &Path, name: &str, clients: &str) -> Option<(Server, u16)> {
     let (port, file) = (free_port(), |name: &str| folder.join(name).display().to_string());
     let (cert, key, root, port_text) =
-        (file("server.crt"), file("server.key"), file("root.crt"), port.to_string());
+        (file(&format!("{name}.crt")), file(&format!("{name}.key")), file("root.crt"), port.to_string());
     let words = ["--tls-port", &port_text, "--tls-cert-file", &cert, "--tls-key-file", &key];
     let more = ["--tls-ca-cert-file", &root, "--tls-auth-clients", clients];
     Some((Server::redis(&[&words[..], &more].concat())?, port))
@@ -52,7 +56,7 @@ fn rows_are_loaded_over_tls_with_whom_the_certificates_say() {
     let folder = tempfile::tempdir().expect("a folder");
     write_certificates(folder.path());
     std::fs::write(folder.path().join("rows.csv"), "id,v\n1,a\n2,b\n").expect("written");
-    let Some((redis, port)) = secure(folder.path(), "no") else { return };
+    let Some((redis, port)) = secure(folder.path(), "server", "no") else { return };
     let mut client = redis.client();
     let load = |more: &str| {
         let words = "load {dir}/rows.csv --key k:{id} --existing replace --to";
@@ -71,6 +75,7 @@ fn rows_are_loaded_over_tls_with_whom_the_certificates_say() {
     }
     client.expect("FLUSHALL", "+OK");
     let plain = redis.addr.port();
+    let Some((_late, expired)) = secure(folder.path(), "expired", "no") else { return };
     for (wrong, why) in [
         (
             format!("localhost:{port} --tls --cacert {{dir}}/other.crt"),
@@ -86,6 +91,10 @@ fn rows_are_loaded_over_tls_with_whom_the_certificates_say() {
         (format!("localhost:{port} --tls --insecure --cert {{dir}}/client.crt"), "--cert-key"),
         ("{dir}/socket --tls --insecure".to_owned(), "no TLS over a unix socket"),
         (format!("rediss://localhost:{port}"), "certificate"),
+        (
+            format!("localhost:{expired} --tls --cacert {{dir}}/root.crt"),
+            "TLS: invalid peer certificate: certificate expired",
+        ),
     ] {
         let (well, text) = load(&wrong);
         assert!(!well && text.contains(why), "{wrong}: {text}");
@@ -100,7 +109,7 @@ fn a_copy_shows_each_end_the_certificate_that_it_asks_for() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     write_certificates(folder.path());
-    let servers = [secure(folder.path(), "yes"), secure(folder.path(), "yes")];
+    let servers = ["server"; 2].map(|name| secure(folder.path(), name, "yes"));
     let [Some((from, from_port)), Some((to, to_port))] = servers else { return };
     let (mut source, mut target) = (from.client(), to.client());
     source.expect("MSET a 1 b 2", "+OK");

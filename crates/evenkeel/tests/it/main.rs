@@ -44,6 +44,7 @@ mod lscan;
 mod messages;
 mod migrate;
 mod migrate_redis;
+mod migrate_tls;
 mod monitor;
 mod muted;
 mod no_wait;

@@ -8,18 +8,19 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, SupportedProtocolVer
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// Roots and certificates in a folder.
-struct Papers {
-    dir: tempfile::TempDir,
+pub struct Papers {
+    pub dir: tempfile::TempDir,
     issuer: Issuer<'static, KeyPair>,
 }
 
 impl Papers {
     /// A root, and certificates from it for the server and for clients.
-    fn new() -> Papers {
+    pub fn new() -> Papers {
         let dir = tempfile::tempdir().expect("a folder");
         let papers = Papers { issuer: root(dir.path(), "root.crt"), dir };
         papers.write("server", |_| ());
@@ -31,7 +32,7 @@ impl Papers {
         papers
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
@@ -40,12 +41,28 @@ impl Papers {
     }
 
     /// The words that start a server with these certificates.
-    fn words(&self) -> Vec<String> {
+    pub fn words(&self) -> Vec<String> {
+        self.words_for("server")
+    }
+
+    /// The words that start a server with a certificate of this name.
+    pub fn words_for(&self, name: &str) -> Vec<String> {
         let file = |name: &str| self.path(name).display().to_string();
-        let (cert, key, root) = (file("server.crt"), file("server.key"), file("root.crt"));
+        let (cert, key, root) =
+            (file(&format!("{name}.crt")), file(&format!("{name}.key")), file("root.crt"));
         ["--tls-cert-file", &cert, "--tls-key-file", &key, "--tls-ca-cert-file", &root]
             .map(str::to_owned)
             .to_vec()
+    }
+
+    /// Locks the key of a certificate with the password `secret`, as `name.locked`.
+    pub fn lock(&self, name: &str) -> String {
+        let (key, locked) = (self.path(&format!("{name}.key")), self.path(&format!("{name}.locked")));
+        let words = ["pkcs8", "-topk8", "-passout", "pass:secret", "-in"];
+        let run = Command::new("openssl").args(words).arg(key).arg("-out").arg(&locked).output();
+        let output = run.expect("openssl is needed");
+        assert!(output.status.success(), "{}", said(&output));
+        locked.display().to_string()
     }
 
     fn client(
@@ -70,7 +87,7 @@ impl Papers {
     }
 }
 
-fn root(folder: &Path, name: &str) -> Issuer<'static, KeyPair> {
+pub fn root(folder: &Path, name: &str) -> Issuer<'static, KeyPair> {
     let mut params = CertificateParams::new(Vec::new()).expect("a certificate");
     params.distinguished_name.push(DnType::CommonName, name);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -79,7 +96,7 @@ fn root(folder: &Path, name: &str) -> Issuer<'static, KeyPair> {
     Issuer::new(params, key)
 }
 
-fn sign(
+pub fn sign(
     folder: &Path,
     name: &str,
     issuer: &Issuer<'static, KeyPair>,
@@ -405,6 +422,10 @@ fn files_are_read_again_while_connections_go_on() {
                 "{reply}"
             );
         }
+        plain.expect(
+            "CONFIG SET tls-port 7",
+            "-ERR CONFIG SET failed (possibly related to argument 'tls-port') - can't set immutable config",
+        );
         plain.expect("CONFIG SET tls-protocols TLSv1", "-ERR CONFIG SET failed (possibly related to argument 'tls-protocols') - tls-protocols: TLSv1 is unsafe and does not exist here. Use TLSv1.2 and TLSv1.3");
         assert!(plain.call("CONFIG GET tls-cert-file").contains("server.crt"));
         plain.expect("MULTI", "+OK");
@@ -429,6 +450,136 @@ fn files_are_read_again_while_connections_go_on() {
         house.server.await_words("the files of TLS stay as they were: tls-key-file");
         assert_eq!(serial(), third);
         old.expect("PING", "+PONG");
+    });
+}
+
+#[test]
+fn a_key_with_a_password_is_served() {
+    on_both(&["--tls-auth-clients", "no"], |house| {
+        let locked = house.papers.lock("second");
+        let (mut plain, cert) =
+            (house.server.client(), house.papers.path("second.crt").display().to_string());
+        let set = |password: &str| {
+            format!("CONFIG SET tls-cert-file {cert} tls-key-file {locked} tls-key-file-pass {password}")
+        };
+        let wrong = format!(
+            "-ERR CONFIG SET failed (possibly related to argument 'tls-cert-file') - tls-key-file {locked}: "
+        );
+        plain.expect(&set("\"\""), &format!("{wrong}the key has a password, and none is configured"));
+        plain.expect(&set("guess"), &format!("{wrong}the password is wrong"));
+        plain.expect(&set("secret"), "+OK");
+        house.stream();
+        // At the next start, too.
+        let words = [
+            &["--check-config", "--tls-port", "7", "--tls-cert-file", &cert, "--tls-key-file", &locked][..],
+            &["--tls-auth-clients", "no"],
+        ]
+        .concat();
+        let check = |more: &[&str]| {
+            let output = run(&[&words[..], more].concat());
+            (output.status.success(), said(&output))
+        };
+        assert!(check(&["--tls-key-file-pass", "secret"]).0);
+        let (well, text) = check(&["--tls-key-file-pass", "guess"]);
+        assert!(!well && text.contains("the password is wrong") && !text.contains("guess"), "{text}");
+        // It is told to nobody.
+        plain.expect("CONFIG SET slowlog-log-slower-than 0", "+OK");
+        plain.expect(&set("secret"), "+OK");
+        assert!(
+            !plain.call("SLOWLOG GET").contains("\"secret\"") && !house.server.output().contains("secret")
+        );
+    });
+}
+
+/// Many small records in one piece are opened in parts; what they ask is answered in order, whatever ends them.
+#[test]
+fn a_flood_of_small_records_is_answered_in_order() {
+    const RECORDS: usize = 3000;
+    on_both(&["--event-loops", "1"], |house| {
+        let mut other = house.client();
+        for (version, ending) in BOTH.iter().flat_map(|version| [0, 1, 2, 3].map(|ending| (version, ending)))
+        {
+            let config = house.papers.client(Some("client"), &[version]);
+            let mut stream = house.connect_with(house.tls, &config).expect("a connection");
+            let mut sent = Vec::new();
+            for i in 0..RECORDS {
+                let text = match i {
+                    // Some commands are not whole in one record.
+                    i if i % 3 == 0 => format!("ECHO {i}\r\n"),
+                    i if i % 3 == 1 => format!("ECHO {}", i),
+                    _ => "\r\n".to_owned(),
+                };
+                stream.conn.writer().write_all(text.as_bytes()).expect("room");
+                while stream.conn.wants_write() {
+                    stream.conn.write_tls(&mut sent).expect("memory");
+                }
+            }
+            let last = match ending {
+                1 => "QUIT\r\nECHO never\r\n".as_bytes(),
+                _ => b"",
+            };
+            stream.conn.writer().write_all(last).expect("room");
+            if ending == 2 {
+                stream.conn.send_close_notify();
+            }
+            while stream.conn.wants_write() {
+                stream.conn.write_tls(&mut sent).expect("memory");
+            }
+            stream.sock.write_all(&sent).expect("the server reads");
+            if ending == 3 {
+                stream.sock.shutdown(std::net::Shutdown::Write).expect("half a connection");
+            }
+            let echo = |i: usize| format!("${}\r\n{i}\r\n", i.to_string().len());
+            let mut replies: String = (0..RECORDS).filter(|i| i % 3 < 2).map(echo).collect();
+            if ending == 1 {
+                replies.push_str("+OK\r\n");
+            }
+            let mut heard = vec![0; replies.len()];
+            stream.read_exact(&mut heard).expect("the replies");
+            assert!(heard == replies.as_bytes(), "{ending}: {}", String::from_utf8_lossy(&heard));
+            match ending {
+                0 => Client::secure(stream).expect("PING", "+PONG"),
+                _ => assert_eq!(rest(&mut stream), (Vec::new(), true), "{ending}"),
+            }
+            other.expect("PING", "+PONG");
+        }
+        // A blocked client's records wait, too, and it is killed with them.
+        let mut blocked = house.stream();
+        blocked.write_all(b"CLIENT SETNAME blocked\r\nBLPOP nothing 0\r\n").expect("sent");
+        blocked.read_exact(&mut [0; 5]).expect("a reply");
+        (0..200).for_each(|_| blocked.write_all(b"PING\r\n").expect("sent"));
+        let deadline = Instant::now() + PATIENCE;
+        while !other.call("INFO clients").contains("blocked_clients:1") {
+            assert!(Instant::now() < deadline, "nobody is blocked");
+        }
+        other.expect("RPUSH nothing x", ":1");
+        let mut heard = vec![0; 24 + 7 * 200];
+        blocked.read_exact(&mut heard).expect("the replies");
+        assert!(heard.ends_with(b"+PONG\r\n+PONG\r\n"), "{}", String::from_utf8_lossy(&heard));
+    });
+}
+
+/// Handshakes under way count to the limits like clients, so nobody gets more of them than connections.
+#[test]
+fn handshakes_count_to_the_connections_of_their_address() {
+    on_both(&["--maxclients-per-address", "3"], |house| {
+        // One place is for the client that looks at figures.
+        let (_first, half) = (house.client(), TcpStream::connect(house.tls).expect("a connection"));
+        let config = house.papers.client(Some("client"), BOTH);
+        let connect = || house.connect_with(house.tls, &config);
+        let mut plain = house.server.client();
+        let deadline = Instant::now() + PATIENCE;
+        while !plain.call("INFO evenkeel").contains("tls_handshakes_waiting:1") {
+            assert!(Instant::now() < deadline, "no handshake is under way");
+        }
+        assert!(connect().is_err());
+        let info = plain.call("INFO evenkeel");
+        assert!(info.contains("tls_handshakes_done:1") && info.contains("tls_handshakes_failed:0"), "{info}");
+        drop(half);
+        while connect().is_err() {
+            assert!(Instant::now() < deadline, "the place is not given back");
+        }
+        plain.expect("PING", "+PONG");
     });
 }
 

@@ -1,7 +1,7 @@
 //! MIGRATE: moves keys to another Redis, Valkey or Evenkeel.
 //!
 //! ```text
-//! loop: job ─► worker: keys at its snapshot ─► own connection: AUTH, SELECT ─► payloads ─► RESTORE …
+//! loop: job ─► worker: keys at its snapshot ─► own connection: TLS, AUTH, SELECT ─► payloads ─► RESTORE …
 //!           ─► loop: removes the keys that were taken; if a key changed meanwhile, all once more, replacing
 //! ```
 //!
@@ -15,15 +15,18 @@
 //! - M5: hashes with expiring fields are written in the other server's format. HELLO, which every user may
 //!   call, tells which one; it is sent only for such hashes. A server without HELLO reads no format of them,
 //!   and its own error says so.
+//! - M6: the connection is encrypted as the server is configured (`tls-cluster`, as in Redis). The whole handshake
+//!   has the time of one step. An error of TLS says more than Redis's.
 
 use super::{Act, PLAIN, Row};
 use crate::Flow;
+use crate::outgoing::{self, Wire};
 use command::options::{int, is};
 use command::{Cx, Error, registry, serial};
 use keyspace::{Class, Owned};
 use rdb::Dialect;
 use resp::{Args, Frame, read_frame};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -105,7 +108,7 @@ impl<'a> Plan<'a> {
 }
 
 /// `MIGRATE host port key|"" destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2 username
-/// password] [KEYS key ...]`. The time-out, in milliseconds, holds for each step.
+/// password] [KEYS key ...]`. The time-out, in milliseconds, holds for each step. Over TLS if `tls-cluster` says so.
 fn migrate(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Plan::parse(args)?;
     if act.in_multi || act.in_script {
@@ -203,10 +206,12 @@ const CONNECTING: &str = "IOERR error or timeout connecting to the client";
 const WRITING: &str = "IOERR error or timeout writing to target instance";
 const READING: &str = "IOERR error or timeout reading to target instance";
 
+/// A connection to the other server. Requests go past the buffer, which is for replies.
+type Line = BufReader<Box<dyn Wire>>;
+
 /// A connection on which the other server has accepted the login and the database.
 struct Link {
-    socket: TcpStream,
-    replies: BufReader<TcpStream>,
+    line: Line,
     /// The other server's format, if it was asked.
     dialect: Dialect,
 }
@@ -214,18 +219,18 @@ struct Link {
 impl Link {
     /// Errors: what went wrong, or the other server's objection.
     fn open(plan: &Plan<'_>, asks: bool) -> Result<Link, String> {
-        let mut socket = connect(plan)?;
-        let mut replies = BufReader::new(socket.try_clone().map_err(|_| CONNECTING)?);
-        greet(&mut socket, plan, asks).map_err(|_| WRITING)?;
+        let wire = outgoing::wrap(connect(plan)?, plan.host, plan.timeout); // M6
+        let mut line = BufReader::new(wire.map_err(|why| format!("{CONNECTING}: {why}"))?);
+        greet(&mut line, plan, asks).map_err(|e| failed(WRITING, &e))?;
         let mut refused = None;
         for _ in 0..1 + usize::from(plan.auth.is_some()) {
-            refused = refused.or(answer(&mut replies)?);
+            refused = refused.or(answer(&mut line)?);
         }
         if let Some(error) = refused {
             return Err(error);
         }
-        let dialect = if asks { dialect_of(&hello(&mut replies, plan.timeout)?) } else { Dialect::default() };
-        Ok(Link { socket, replies, dialect })
+        let dialect = if asks { dialect_of(&hello(&mut line, plan.timeout)?) } else { Dialect::default() };
+        Ok(Link { line, dialect })
     }
 
     /// Sends everything. Gives the keys that the other server took, and the first failure.
@@ -251,10 +256,10 @@ impl Link {
             if batch.len() < AHEAD && to < parcels.len() {
                 continue;
             }
-            let sent = self.socket.write_all(&batch);
+            let sent = send(&mut self.line, &batch);
             // Keys of a batch that was not sent whole may have been taken: their replies tell.
             for parcel in &parcels[from..to] {
-                match answer(&mut self.replies) {
+                match answer(&mut self.line) {
                     Ok(None) => taken.push(parcel.key),
                     Ok(error) => refused = refused.or(error),
                     Err(_) if sent.is_err() => break,
@@ -262,7 +267,7 @@ impl Link {
                     Err(failure) => return Err(refused.unwrap_or(failure)),
                 }
             }
-            sent.map_err(|_| refused.clone().unwrap_or_else(|| WRITING.to_owned()))?;
+            sent.map_err(|e| refused.clone().unwrap_or_else(|| failed(WRITING, &e)))?;
             from = to;
             batch.clear();
         }
@@ -287,7 +292,7 @@ fn connect(plan: &Plan<'_>) -> Result<TcpStream, String> {
     Err(failure.to_owned())
 }
 
-fn greet(socket: &mut TcpStream, plan: &Plan<'_>, asks: bool) -> std::io::Result<()> {
+fn greet(line: &mut Line, plan: &Plan<'_>, asks: bool) -> io::Result<()> {
     let mut out = Vec::new();
     match plan.auth {
         None => {}
@@ -298,7 +303,17 @@ fn greet(socket: &mut TcpStream, plan: &Plan<'_>, asks: bool) -> std::io::Result
     if asks {
         encode(&[b"HELLO"], &mut out);
     }
-    socket.write_all(&out)
+    send(line, &out)
+}
+
+fn send(line: &mut Line, bytes: &[u8]) -> io::Result<()> {
+    line.get_mut().write_all(bytes)?;
+    line.get_mut().flush()
+}
+
+/// The text of a failure; that of TLS is added (M6).
+fn failed(text: &str, e: &io::Error) -> String {
+    if e.kind() == ErrorKind::InvalidData { format!("{text}: TLS: {e}") } else { text.to_owned() }
 }
 
 fn hand_over(plan: &Plan<'_>, parcel: &Parcel<'_>, out: &mut Vec<u8>) {
@@ -320,7 +335,7 @@ fn encode(words: &[&[u8]], out: &mut Vec<u8>) {
 }
 
 /// Reads one reply. Gives the other server's objection, if it is one.
-fn answer(replies: &mut BufReader<TcpStream>) -> Result<Option<String>, String> {
+fn answer(replies: &mut Line) -> Result<Option<String>, String> {
     let mut line = Vec::new();
     let read = replies.by_ref().take(LINE_MAX).read_until(b'\n', &mut line);
     match (read, line.as_slice()) {
@@ -329,12 +344,13 @@ fn answer(replies: &mut BufReader<TcpStream>) -> Result<Option<String>, String> 
             Ok(Some(format!("ERR Target instance replied with error: {text}")))
         }
         (Ok(_), [b'+', .., b'\n']) => Ok(None),
+        (Err(e), _) => Err(failed(READING, &e)),
         _ => Err(READING.to_owned()),
     }
 }
 
 /// Reads the reply to HELLO, of any type. No other reply is awaited meanwhile.
-fn hello(replies: &mut BufReader<TcpStream>, timeout: Duration) -> Result<Frame, String> {
+fn hello(replies: &mut Line, timeout: Duration) -> Result<Frame, String> {
     let began = Instant::now();
     let mut bytes = Vec::new();
     while bytes.len() <= HELLO_MAX && began.elapsed() <= timeout {

@@ -1,7 +1,8 @@
 //! TLS of a connection, between its socket and all the rest.
 //!
 //! ```text
-//! socket ─► records ─► plaintext ─► input          a piece at a time: what was received at once
+//! socket ─► records ─► plaintext ─► input          at most tls::RECORDS records at a time
+//!              └─ `waiting`, if there are more
 //! out ─► `plain` ─► records ─► `unsent` ─► socket   at most SEAL bytes at a time
 //! ```
 //!
@@ -10,6 +11,8 @@
 //! - CS2: no more is sealed before `unsent` is out. So at most [`SEAL`] bytes of a reply exist twice.
 //! - CS3: the last record is a farewell: behind the last reply, and, if nothing is under way, also of a
 //!   connection that is closed otherwise. Then its peer knows that nothing was cut off.
+//! - CS4: while records wait to be opened, the connection is in the queue, and no more is received than is under
+//!   way. The end of its peer is heard behind them.
 //!
 //! Cost: O(bytes) each way, and one copy more than without TLS. A connection without TLS pays one comparison
 //! per receive, and one per flush.
@@ -29,6 +32,11 @@ pub(crate) struct Secure {
     plain: Vec<u8>,
     /// Bytes of `plain` that are sealed.
     from: usize,
+    /// Received records that are to be opened (CS4), and how many of their bytes are.
+    waiting: Vec<u8>,
+    opened: usize,
+    /// The peer ends behind them.
+    ends: bool,
 }
 
 impl Secure {
@@ -40,6 +48,32 @@ impl Secure {
     /// Whether anything is to be sent besides replies.
     pub(super) fn has_to_send(&self) -> bool {
         self.session.has_to_send()
+    }
+
+    /// Bytes of records that wait to be opened.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len() - self.opened
+    }
+
+    fn open(&mut self, sealed: &[u8], plain: &mut Vec<u8>) -> Result<(), tls::Failure> {
+        if self.waiting.is_empty() {
+            let taken = self.session.open(sealed, plain)?;
+            self.waiting.extend_from_slice(&sealed[taken..]);
+            return Ok(());
+        }
+        if !sealed.is_empty() {
+            self.waiting.drain(..std::mem::take(&mut self.opened));
+            self.waiting.extend_from_slice(sealed);
+        }
+        self.opened += self.session.open(&self.waiting[self.opened..], plain)?;
+        if self.waiting() == 0 {
+            self.drop_waiting();
+        }
+        Ok(())
+    }
+
+    fn drop_waiting(&mut self) {
+        (self.waiting, self.opened) = (Vec::new(), 0);
     }
 
     /// Takes the plaintext, which nobody will get.
@@ -59,7 +93,8 @@ pub(super) enum Sealed {
 impl Conn {
     /// Puts TLS between this connection and its socket. `early`: what the peer has said already.
     pub(crate) fn secured(mut self, session: tls::Session, early: Vec<u8>) -> Conn {
-        self.tls = Some(Box::new(Secure { session, early, plain: Vec::new(), from: 0 }));
+        let (plain, waiting) = (Vec::new(), Vec::new());
+        self.tls = Some(Box::new(Secure { session, early, plain, from: 0, waiting, opened: 0, ends: false }));
         self
     }
 
@@ -87,18 +122,38 @@ impl Conn {
         }
     }
 
-    /// Opens received records into `plain`. True: the peer sends nothing more. Errors: the connection is to be
-    /// closed.
-    pub(crate) fn open(&mut self, sealed: &[u8], plain: &mut Vec<u8>) -> Result<bool, tls::Failure> {
+    /// Opens received records into `plain`, behind those that wait; some may wait then (CS4). Errors: the connection is
+    /// to be closed.
+    pub(crate) fn open(&mut self, sealed: &[u8], plain: &mut Vec<u8>) -> Result<(), tls::Failure> {
         match &mut self.tls {
-            Some(secure) if !self.session.closing => secure.session.open(sealed, plain),
-            _ => Ok(false),
+            Some(secure) if !self.session.closing => secure.open(sealed, plain),
+            Some(secure) => {
+                secure.drop_waiting();
+                Ok(())
+            }
+            None => Ok(()),
         }
     }
 
-    /// Whether the peer said that it sends nothing more.
+    /// Whether records wait to be opened (CS4).
+    #[inline]
+    pub(crate) fn has_sealed(&self) -> bool {
+        self.tls.as_ref().is_some_and(|secure| secure.waiting() > 0)
+    }
+
+    /// Whether its peer's end is to be heard later, behind the records that wait. It is noted then.
+    pub(crate) fn puts_off_end(&mut self) -> bool {
+        let waits = self.has_sealed();
+        if let Some(secure) = self.tls.as_mut().filter(|_| waits) {
+            secure.ends = true;
+        }
+        waits
+    }
+
+    /// Whether the peer sends nothing more, by its farewell or the socket's end, and all it sent is opened.
     pub(crate) fn heard_farewell(&self) -> bool {
-        self.tls.as_ref().is_some_and(|secure| secure.session.has_ended())
+        let ends = |secure: &Secure| secure.session.has_ended() || secure.ends && secure.waiting() == 0;
+        self.tls.as_ref().is_some_and(|secure| ends(secure))
     }
 
     /// Whether records are to be sent that are no replies.

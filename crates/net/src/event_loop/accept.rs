@@ -102,7 +102,15 @@ impl EventLoop {
                 let (stream, _) = listener.accept()?;
                 let path = format!("{}:0", self.server.config.live.unixsocket.string());
                 let (socket, here) = (Socket::unix(stream)?, path.clone());
-                return Ok(Newcomer { socket, address: path, here, near: true, http: false, tls: None });
+                return Ok(Newcomer {
+                    socket,
+                    address: path,
+                    here,
+                    near: true,
+                    http: false,
+                    tls: None,
+                    place: None,
+                });
             }
             Door::Tcp(listener) => (listener, false),
             Door::Http(listener) => (listener, true),
@@ -113,22 +121,22 @@ impl EventLoop {
             None => socket.local_address().map_err(|_| aborted())?.to_string(),
         };
         let near = peer.ip().is_loopback();
-        Ok(Newcomer { socket, address: peer.to_string(), here, near, http, tls: None })
+        Ok(Newcomer { socket, address: peer.to_string(), here, near, http, tls: None, place: None })
     }
 
-    /// Whether an address has as many clients as it may have.
-    fn is_crowded(&self, address: &str) -> bool {
+    /// Whether an address has as many clients as it may have. `more`: those that are no clients yet.
+    pub(super) fn is_crowded(&self, address: &str, more: usize) -> bool {
         let most = self.server.config.live.maxclients_per_address.size();
-        most > 0 && self.server.observe.clients.count_of(address) >= most
+        most > 0 && self.server.observe.clients.count_of(address) + more >= most
     }
 
     /// Checks a new connection and gives it to a loop.
     pub(super) fn welcome<T: Transport>(&mut self, io: &mut T, newcomer: Newcomer) {
-        let Newcomer { mut socket, address, here, near, http, tls } = newcomer;
+        let Newcomer { mut socket, address, here, near, http, tls, .. } = newcomer;
         let live = &self.server.config.live;
         let refusal = if self.server.observe.clients.len() >= live.maxclients.size() {
             Some(("ERR", 503, "max number of clients reached"))
-        } else if self.is_crowded(&address) {
+        } else if self.is_crowded(&address, 0) {
             Some(("ERR", 503, "max number of clients of one address reached"))
         } else if !near && live.protected_mode.get() && self.server.acl.is_open() {
             Some((

@@ -25,8 +25,9 @@ impl EventLoop {
         };
         let observe = &self.server.observe;
         let clients = observe.clients.len() + handshakes.pending();
-        if clients >= self.server.config.live.maxclients.size() {
-            // Without a handshake it cannot be told why.
+        let full = clients >= self.server.config.live.maxclients.size();
+        if full || self.is_crowded(&newcomer.address, handshakes.pending_of(&newcomer.address)) {
+            // Without a handshake, which costs far more than a refusal, it cannot be told why.
             observe.clients.refused.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             return;
         }
@@ -49,7 +50,8 @@ impl EventLoop {
         }
     }
 
-    /// Opens records and serves what they say.
+    /// Opens received records and serves what they say. If there are more than fit into a quantum, the others wait for the
+    /// connection's next turn.
     pub(super) fn open_records(&mut self, slot: usize, sealed: &[u8]) {
         let Some(conn) = self.conns[slot].as_mut() else { return };
         let mut plain = std::mem::take(&mut self.opened);
@@ -62,16 +64,27 @@ impl EventLoop {
             self.came(slot, plain.len(), &plain);
         }
         self.opened = plain;
-        match opened {
-            Ok(false) => {}
-            Ok(true) => self.end(slot),
-            Err(e) => {
-                if let Some(conn) = self.conns[slot].as_ref() {
-                    log::info!("client {} closed: {e}", conn.session.id);
-                }
-                self.doom(slot);
+        if let Err(e) = opened {
+            if let Some(conn) = self.conns[slot].as_ref() {
+                log::info!("client {} closed: {e}", conn.session.id);
             }
+            return self.doom(slot);
         }
+        let Some(conn) = self.conns[slot].as_ref() else { return };
+        if conn.has_sealed() {
+            self.queue(slot);
+        } else if conn.heard_farewell() && !conn.session.closing {
+            self.end(slot);
+        }
+    }
+
+    /// Opens the next of the records that wait, of a connection whose turn it is. What they say is kept for the turn.
+    #[cold]
+    pub(super) fn open_waiting(&mut self, slot: usize) {
+        // It is in the queue, so nothing runs yet.
+        self.open_records(slot, &[]);
+        // More may be received then.
+        self.mark_dirty(slot);
     }
 
     /// Serves what a client has said together with its handshake.

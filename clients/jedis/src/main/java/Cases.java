@@ -1,4 +1,7 @@
+import java.io.FileInputStream;
 import java.nio.charset.StandardCharsets;
+import java.security.KeyStore;
+import java.security.cert.CertificateFactory;
 import java.util.Arrays;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
@@ -9,8 +12,14 @@ import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import java.util.regex.Pattern;
+import javax.net.ssl.KeyManager;
+import javax.net.ssl.KeyManagerFactory;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.SSLParameters;
+import javax.net.ssl.TrustManagerFactory;
 import redis.clients.jedis.Connection;
 import redis.clients.jedis.ConnectionPoolConfig;
 import redis.clients.jedis.DefaultJedisClientConfig;
@@ -43,6 +52,9 @@ public class Cases {
 
     static final String HOST = System.getenv().getOrDefault("EVENKEEL_HOST", "127.0.0.1");
     static final int PORT = Integer.parseInt(System.getenv().getOrDefault("EVENKEEL_PORT", "6379"));
+    /** Where clients/run.sh has the server serve TLS (0: nowhere), and the folder of certificates. */
+    static final int TLS_PORT = Integer.parseInt(System.getenv().getOrDefault("EVENKEEL_TLS_PORT", "0"));
+    static final String TLS_DIR = System.getenv("EVENKEEL_TLS_DIR");
     static final Map<String, Case> CASES = new LinkedHashMap<>();
     static RedisProtocol protocol;
 
@@ -53,6 +65,58 @@ public class Cases {
     static Jedis open(String name) {
         var config = DefaultJedisClientConfig.builder().protocol(protocol).clientName(name).socketTimeoutMillis(60_000);
         return new Jedis(new HostAndPort(HOST, PORT), config.build());
+    }
+
+    /** TLS that shows the certificate of that name, if any, and believes that authority. */
+    static SSLContext context(String shown, String authority) throws Exception {
+        var trusted = KeyStore.getInstance("PKCS12");
+        trusted.load(null, null);
+        try (var file = new FileInputStream(TLS_DIR + "/" + authority + ".crt")) {
+            trusted.setCertificateEntry(authority, CertificateFactory.getInstance("X.509").generateCertificate(file));
+        }
+        var trust = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+        trust.init(trusted);
+        KeyManager[] keys = null;
+        if (shown != null) {
+            char[] password = "secret".toCharArray();
+            var own = KeyStore.getInstance("PKCS12");
+            try (var file = new FileInputStream(TLS_DIR + "/" + shown + ".p12")) {
+                own.load(file, password);
+            }
+            var manager = KeyManagerFactory.getInstance(KeyManagerFactory.getDefaultAlgorithm());
+            manager.init(own, password);
+            keys = manager.getKeyManagers();
+        }
+        var context = SSLContext.getInstance("TLS");
+        context.init(keys, trust.getTrustManagers(), null);
+        return context;
+    }
+
+    /** A client over TLS; see {@link #context}. It also checks that the server's certificate is for its address. */
+    static Jedis secure(String shown, String authority, String user, String password, String name) throws Exception {
+        var checks = new SSLParameters();
+        checks.setEndpointIdentificationAlgorithm("HTTPS");
+        var config = DefaultJedisClientConfig.builder().protocol(protocol).clientName(name).socketTimeoutMillis(60_000)
+            .user(user).password(password)
+            .ssl(true).sslSocketFactory(context(shown, authority).getSocketFactory()).sslParameters(checks);
+        return new Jedis(new HostAndPort(HOST, TLS_PORT), config.build());
+    }
+
+    static Jedis secure() throws Exception {
+        return secure("alice", "ca", null, null, null);
+    }
+
+    /** A connection that must not come about. */
+    static void unconnected(String why, Case attempt) throws Exception {
+        try {
+            attempt.run(null);
+        } catch (JedisConnectionException e) {
+            var said = new StringBuilder();
+            for (Throwable one = e; one != null; one = one.getCause()) said.append(one).append('\n');
+            holds(said.toString().contains(why), why + " in " + said);
+            return;
+        }
+        throw new AssertionError("was connected");
     }
 
     /** A client of one connection that keeps what it reads. */
@@ -524,10 +588,142 @@ public class Cases {
                 comesTo(cached, "new");
             }
         });
+        overTls();
         CASES.put("errors", redis -> {
             redis.set("e", "text");
             refused("ERR value is not an integer or out of range", () -> redis.incr("e"));
             refused("WRONGTYPE", () -> redis.lpush("e", "x"));
+        });
+    }
+
+    static void overTls() {
+        CASES.put("commands and a pipeline (TLS)", redis -> {
+            try (Jedis tls = secure()) {
+                same(tls.set("k", "över TLS"), "OK");
+                same(List.of(tls.get("k"), redis.get("k")), List.of("över TLS", "över TLS"));
+                same(tls.aclWhoAmI(), "default");
+                var pipeline = tls.pipelined();
+                for (int i = 0; i < 500; i++) {
+                    pipeline.set("k:" + i, "" + i);
+                    pipeline.get("k:" + i);
+                }
+                var replies = pipeline.syncAndReturnAll();
+                for (int i = 0; i < 500; i++) same(replies.subList(2 * i, 2 * i + 2), List.of("OK", "" + i));
+                same(redis.dbSize(), 501L);
+            }
+        });
+        CASES.put("a value of 5 MB (TLS)", redis -> {
+            byte[] value = new byte[5 << 20];
+            for (int i = 0; i < value.length; i++) value[i] = (byte) ((i >> 12) * 31 + i);
+            try (Jedis tls = secure()) {
+                same(tls.set("big".getBytes(), value), "OK");
+                same(redis.strlen("big"), (long) value.length);
+                holds(Arrays.equals(tls.get("big".getBytes()), value), "the value read");
+            }
+        });
+        CASES.put("pub/sub (TLS)", redis -> {
+            var heard = new CopyOnWriteArrayList<String>();
+            var ready = new CompletableFuture<Void>();
+            var listener = new JedisPubSub() {
+                @Override public void onSubscribe(String channel, int count) { ready.complete(null); }
+                @Override public void onMessage(String channel, String text) {
+                    heard.add(text);
+                    if (heard.size() == 2) unsubscribe();
+                }
+            };
+            try (Jedis own = secure(); Jedis sender = secure()) {
+                var listening = CompletableFuture.runAsync(() -> own.subscribe(listener, "news"));
+                ready.get(60, TimeUnit.SECONDS);
+                same(redis.publish("news", "plain"), 1L);
+                same(sender.publish("news", "tls"), 1L);
+                listening.get(60, TimeUnit.SECONDS);
+                same(heard, List.of("plain", "tls"));
+            }
+        });
+        CASES.put("a user with a password (TLS)", redis -> {
+            redis.aclSetUser("app", "reset", "on", ">s3cret", "~app:*", "&app.*", "+get", "+set", "+publish", "+hello", "+acl|whoami");
+            try (Jedis tls = secure("alice", "ca", "app", "s3cret", null)) {
+                same(tls.aclWhoAmI(), "app");
+                same(tls.set("app:k", "v"), "OK");
+                same(tls.get("app:k"), "v");
+                same(tls.publish("app.news", "x"), 0L);
+                refused("NOPERM", () -> tls.set("other", "v"));
+                refused("NOPERM", () -> tls.del("app:k"));
+                refused("NOPERM", () -> tls.publish("other", "x"));
+                same(redis.keys("*"), Set.of("app:k"));
+                refused("WRONGPASS", () -> {
+                    try (Jedis wrong = secure("alice", "ca", "app", "wrong", null)) {
+                        wrong.aclWhoAmI();
+                    } catch (JedisDataException e) {
+                        throw e;
+                    } catch (Exception e) {
+                        throw new AssertionError(e);
+                    }
+                });
+            } finally {
+                same(redis.aclDelUser("app"), 1L);
+            }
+        });
+        CASES.put("the user that a certificate names (TLS)", redis -> {
+            redis.aclSetUser("alice", "reset", "on", "~a:*", "+get", "+set", "+hello", "+acl|whoami");
+            try (Jedis tls = secure()) {
+                same(tls.aclWhoAmI(), "alice");
+                same(tls.set("a:k", "v"), "OK");
+                same(tls.get("a:k"), "v");
+                refused("NOPERM", () -> tls.set("b:k", "v"));
+                same(redis.aclWhoAmI(), "default");
+            } finally {
+                same(redis.aclDelUser("alice"), 1L);
+            }
+            try (Jedis tls = secure()) {
+                same(tls.aclWhoAmI(), "default");
+            }
+        });
+        CASES.put("who shows no good certificate is refused (TLS)", redis -> {
+            for (String shown : Arrays.asList(null, "stranger")) {
+                unconnected("", nobody -> {
+                    try (Jedis tls = secure(shown, "ca", null, null, null)) {
+                        tls.incr("k");
+                    }
+                });
+            }
+            unconnected("", nobody -> {
+                var config = DefaultJedisClientConfig.builder().protocol(protocol).socketTimeoutMillis(60_000).build();
+                try (Jedis plain = new Jedis(new HostAndPort(HOST, TLS_PORT), config)) {
+                    plain.incr("k");
+                }
+            });
+            unconnected("unable to find valid certification path", nobody -> {
+                try (Jedis tls = secure("alice", "other", null, null, null)) {
+                    tls.incr("k");
+                }
+            });
+            same(redis.exists("k"), false);
+        });
+        CASES.put("fifty connections at once (TLS)", redis -> {
+            var all = new CompletableFuture<?>[50];
+            var everybody = new CountDownLatch(all.length);
+            var threads = Executors.newFixedThreadPool(all.length);
+            for (int i = 0; i < all.length; i++) {
+                int number = i;
+                all[i] = CompletableFuture.runAsync(() -> {
+                    try (Jedis tls = secure("alice", "ca", null, null, "tls-" + number)) {
+                        everybody.countDown();
+                        holds(everybody.await(60, TimeUnit.SECONDS), "all are connected");
+                        for (int turn = 0; turn < 20; turn++) {
+                            same(tls.set("k:" + number, "" + turn), "OK");
+                            same(tls.get("k:" + number), "" + turn);
+                            tls.incr("all");
+                        }
+                        same(tls.clientGetname(), "tls-" + number);
+                    } catch (Exception e) {
+                        throw new AssertionError(e);
+                    }
+                }, threads);
+            }
+            CompletableFuture.allOf(all).get(120, TimeUnit.SECONDS);
+            threads.shutdown();
+            same(List.of(redis.get("all"), redis.dbSize()), List.of("1000", 51L));
         });
     }
 
@@ -548,6 +744,7 @@ public class Cases {
             protocol = version;
             for (Map.Entry<String, Case> entry : CASES.entrySet()) {
                 String name = entry.getKey() + " (" + version + ")";
+                if (name.contains("(TLS)") && TLS_PORT == 0) continue;
                 if (name.contains("(RESP3 only") && version != RedisProtocol.RESP3) continue;
                 try (Jedis redis = open()) {
                     if (name.contains("Evenkeel)") && !redis.commandList().contains("evenkeel")) continue;

@@ -3,6 +3,7 @@ use crate::testing::*;
 use crate::{Database, Spec};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustix::process::Signal;
+use std::sync::Arc;
 use support::postgres::Server;
 
 /// An authority that signs certificates.
@@ -22,8 +23,14 @@ impl Authority {
 
     /// Makes a certificate and its key.
     fn sign(&self, host: &str, name: &str) -> (String, String) {
+        self.sign_until(host, name, 4096)
+    }
+
+    /// Makes a certificate that is valid until a year.
+    fn sign_until(&self, host: &str, name: &str, year: i32) -> (String, String) {
         let mut params = CertificateParams::new(vec![host.into()]).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
         let key = KeyPair::generate().unwrap();
         (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
     }
@@ -32,9 +39,14 @@ impl Authority {
 /// Starts a server with TLS, a certificate for localhost and a table of one row. `access`: its lines of
 /// `pg_hba.conf`.
 fn secure(authority: &Authority, access: &str) -> Server {
+    secure_until(authority, access, 4096)
+}
+
+/// As [`secure`], with a certificate that is valid until a year.
+fn secure_until(authority: &Authority, access: &str, year: i32) -> Server {
     let server = Server::start();
     server.sql("CREATE TABLE items (id int PRIMARY KEY, v int); INSERT INTO items VALUES (1, 10)").unwrap();
-    let (cert, key) = authority.sign("localhost", "a server");
+    let (cert, key) = authority.sign_until("localhost", "a server", year);
     let file = |name: &str, text: &str| server.write(name, text).display().to_string();
     let settings = [
         "ssl=on".to_owned(),
@@ -140,12 +152,27 @@ async fn a_client_shows_its_certificate() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_that_has_expired_is_refused_as_such() {
+    let authority = Authority::new();
+    let server = secure_until(&authority, ANYBODY, 2020);
+    let root = server.write("root.pem", &authority.pem).display().to_string();
+    for mode in ["verify-ca", "verify-full"] {
+        let database = open(&server, "localhost", &format!("sslmode={mode}&sslrootcert={root}"));
+        for told in refusals(&database).await {
+            assert!(told.contains("expired") && !told.contains("down"), "{mode}: {told}");
+        }
+    }
+    assert_eq!(is_encrypted(&server, &open(&server, "localhost", "sslmode=require")).await, ["true"; 2]);
+}
+
 #[test]
 fn what_concerns_tls_is_taken_out_of_a_url() {
-    let url = "postgres://a:b@h/d?connect_timeout=5&sslmode=require&options=-c%20x%3D1&sslrootcert=%2Fa%20b";
+    let url = "postgres://a:b@h/d?connect_timeout=5&sslmode=require&options=-c%20x%3D1&sslrootcert=%2Fa%20b&sslpassword=s%26t";
     let (left, words) = Words::split(url).unwrap();
     assert_eq!(left, "postgres://a:b@h/d?connect_timeout=5&options=-c%20x%3D1");
     assert_eq!((words.mode.as_deref(), words.root.as_deref()), (Some("require"), Some("/a b")));
+    assert_eq!(words.password.as_deref(), Some("s&t"));
     assert_eq!(Words::split("postgres://h/d?sslmode=prefer").unwrap().0, "postgres://h/d");
     assert_eq!(Words::split("postgres://h/d").unwrap().0, "postgres://h/d");
     assert!(Words::split("postgres://h/d?sslcert=%ff").is_err());
