@@ -16,7 +16,10 @@
 # checked against its signature and the tarballs against the index, and the
 # machine's own package lists stay as they are. Needs no root. What is compiled
 # is the upstream tarball as upstream's makefile does it (bundled jemalloc, the
-# project's own optimisation flags), without TLS, systemd and modules.
+# project's own optimisation flags), without systemd and modules. Valkey has TLS
+# where the headers of OpenSSL are found (Debian's libssl-dev); one that was built
+# without them is built again. A new binary takes the place of the old one by a
+# rename, so that servers which run go on.
 #
 # Result, in $EVENKEEL_PEERS/bin: valkey-server valkey-cli valkey-benchmark
 # redis8-server redis8-cli redis8-benchmark; and $EVENKEEL_PEERS/VERSIONS.
@@ -28,7 +31,14 @@ keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 mode=${1:-}
 
 say() { printf 'peers: %s\n' "$*" >&2; }
-die() { say "$*"; exit 1; }
+# What is there already is kept if it cannot be built with TLS.
+die() {
+    say "$*"
+    if [ -z "${kept:-}" ]; then exit 1; fi
+    say "$kept-server stays without TLS"
+    list
+    exit
+}
 
 list() {
     for server in valkey-server redis8-server; do
@@ -114,16 +124,30 @@ fetch() {
     tree=$work/$1/src
 }
 
-# build PACKAGE PREFIX-OF-ITS-BINARIES PREFIX-TO-INSTALL-AS
+# Whether programs can be compiled with OpenSSL.
+openssl_is_there() {
+    printf '#include <openssl/ssl.h>\n' | "${CC:-cc}" -E -x c - >/dev/null 2>&1
+}
+
+# has_tls PROGRAM
+has_tls() {
+    grep -q SSL_CTX_new "$1"
+}
+
+# build PACKAGE PREFIX-OF-ITS-BINARIES PREFIX-TO-INSTALL-AS BUILD_TLS
 build() {
     if [ "$mode" != --force ] && [ -x "$cache/bin/$3-server" ]; then
-        say "$3-server is there"
-        return
+        if [ "$4" = no ] || has_tls "$cache/bin/$3-server"; then
+            say "$3-server is there"
+            return
+        fi
+        say "$3-server has no TLS and is built again"
+        kept=$3
     fi
     [ -f "$work/peers.sources" ] || read_index
     fetch "$1"
     say "building $1 $version (log: $cache/$3.log)"
-    nice make -C "$tree/src" -j"$jobs" BUILD_TLS=no USE_SYSTEMD=no MALLOC=jemalloc \
+    nice make -C "$tree/src" -j"$jobs" BUILD_TLS="$4" USE_SYSTEMD=no MALLOC=jemalloc \
         "$2-server" "$2-cli" "$2-benchmark" >"$cache/$3.log" 2>&1 ||
         { tail -n 20 "$cache/$3.log" >&2; die "building $1 failed"; }
     mkdir -p "$cache/bin"
@@ -145,6 +169,12 @@ mkdir -p "$cache"
 work=$(mktemp -d "$cache/build.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
-build valkey valkey valkey
-build redis redis redis8
+if openssl_is_there; then
+    tls=yes
+else
+    tls=no
+    say "Valkey without TLS: the headers of OpenSSL are missing (apt-get install libssl-dev)"
+fi
+build redis redis redis8 no
+build valkey valkey valkey "$tls"
 list

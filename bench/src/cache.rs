@@ -260,6 +260,7 @@ impl Cell {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::Door;
 
     fn row(trace: usize, lru: f64, hits: Option<f64>) -> Row {
         let cell = hits.map(|hits| Cell { hits, outcome: Outcome::default() });
@@ -273,6 +274,7 @@ mod tests {
             cpus: Vec::new(),
             arguments: Vec::new(),
             group: None,
+            door: Door::Plain,
         };
         vec![Contestant { name: "ours".to_string(), target, policy: "allkeys-lru" }]
     }

@@ -5,10 +5,13 @@
 //! that waits for several answers. The generator is cheap on purpose: on a small machine one that needs as
 //! much CPU as the server measures itself.
 
+use crate::secure;
 use crate::sys::{Epoll, Interest};
 use crate::wire::Scanner;
+use rustls::{ClientConfig, ClientConnection};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Silence after which a server is given up.
@@ -16,6 +19,8 @@ const SILENCE: Duration = Duration::from_secs(180);
 
 struct Conn {
     stream: TcpStream,
+    /// None: it speaks plain RESP.
+    session: Option<Box<ClientConnection>>,
     out: Vec<u8>,
     written: usize,
     wants_write: bool,
@@ -40,16 +45,36 @@ pub struct Outcome {
 impl Load {
     /// Opens `conns` connections in groups of `group`.
     pub fn connect(port: u16, conns: usize, group: usize) -> io::Result<Load> {
+        Load::open(conns, group, || {
+            let stream = TcpStream::connect(("127.0.0.1", port))?;
+            stream.set_nodelay(true)?;
+            Ok((stream, None))
+        })
+    }
+
+    /// Opens `conns` connections with TLS.
+    pub fn connect_tls(port: u16, conns: usize, config: &Arc<ClientConfig>) -> io::Result<Load> {
+        Load::open(conns, 1, || {
+            let (stream, session) = secure::connect(port, config)?;
+            Ok((stream, Some(Box::new(session))))
+        })
+    }
+
+    fn open(
+        conns: usize,
+        group: usize,
+        mut one: impl FnMut() -> io::Result<(TcpStream, Option<Box<ClientConnection>>)>,
+    ) -> io::Result<Load> {
         assert!(group > 0 && conns.is_multiple_of(group));
         let epoll = Epoll::new()?;
         let mut opened = Vec::with_capacity(conns);
         for token in 0..conns {
-            let stream = TcpStream::connect(("127.0.0.1", port))?;
-            stream.set_nodelay(true)?;
+            let (stream, session) = one()?;
             stream.set_nonblocking(true)?;
             epoll.add(&stream, token, Interest::Read)?;
             opened.push(Conn {
                 stream,
+                session,
                 out: Vec::new(),
                 written: 0,
                 wants_write: false,
@@ -145,6 +170,13 @@ fn send_batch(
 }
 
 fn flush(epoll: &Epoll, conn: &mut Conn, token: usize) -> io::Result<()> {
+    if let Some(session) = &mut conn.session {
+        // The session keeps what the socket does not take.
+        secure::say(session, &conn.out[conn.written..])?;
+        conn.written = conn.out.len();
+        let wants_write = !secure::flush(session, &mut conn.stream)?;
+        return await_room(epoll, conn, token, wants_write);
+    }
     while conn.written < conn.out.len() {
         match conn.stream.write(&conn.out[conn.written..]) {
             Ok(n) => conn.written += n,
@@ -154,6 +186,10 @@ fn flush(epoll: &Epoll, conn: &mut Conn, token: usize) -> io::Result<()> {
         }
     }
     let wants_write = conn.written < conn.out.len();
+    await_room(epoll, conn, token, wants_write)
+}
+
+fn await_room(epoll: &Epoll, conn: &mut Conn, token: usize, wants_write: bool) -> io::Result<()> {
     if wants_write != conn.wants_write {
         conn.wants_write = wants_write;
         let interest = if wants_write { Interest::ReadWrite } else { Interest::Read };
@@ -164,6 +200,11 @@ fn flush(epoll: &Epoll, conn: &mut Conn, token: usize) -> io::Result<()> {
 
 /// Reads the available bytes, once: level-triggered epoll comes back for the rest.
 fn receive(conn: &mut Conn, buffer: &mut [u8]) -> io::Result<u64> {
+    if let Some(session) = &mut conn.session {
+        let mut complete = 0;
+        secure::receive(session, &mut conn.stream, buffer, |plain| complete += conn.scanner.feed(plain))?;
+        return Ok(complete);
+    }
     match conn.stream.read(buffer) {
         Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")),
         Ok(n) => Ok(conn.scanner.feed(&buffer[..n])),

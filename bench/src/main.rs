@@ -1,7 +1,7 @@
 //! `evenkeel-bench`: the figures in the README, measured beside Valkey and Redis on the same machine.
 //!
 //! ```text
-//! evenkeel-bench [all|throughput|memory|growth|lists|copies|loading|bystander|batch|blacklist|small|items|instances|save|touch|cache] [--option ..]
+//! evenkeel-bench [all|throughput|tls|memory|growth|lists|copies|loading|bystander|batch|blacklist|small|items|instances|save|touch|cache] [--option ..]
 //! ```
 //!
 //! Every part starts the servers itself, on free loopback ports, with nothing saved to disk, and ends them.
@@ -27,10 +27,12 @@ mod memory;
 mod random;
 mod report;
 mod save;
+mod secure;
 mod server;
 mod small;
 mod sys;
 mod throughput;
+mod tls;
 mod wire;
 
 use report::{Report, Section};
@@ -40,7 +42,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 const PARTS: &[&str] =
-    &["blacklist", "bystander", "throughput", "memory", "growth", "lists", "copies", "small"];
+    &["blacklist", "bystander", "throughput", "tls", "memory", "growth", "lists", "copies", "small"];
 
 const HELP: &str = "\
 Usage: evenkeel-bench [PART] [--option value ..]
@@ -48,6 +50,7 @@ Usage: evenkeel-bench [PART] [--option value ..]
 Parts:
   all          (default) all of them, compact: a few minutes
   throughput   server CPU per request     --rounds 5 --conns 50 --requests 60000 --commands set,get,..
+  tls          server CPU per GET, TLS    --rounds 5 --conns 50 --requests 60000
   memory       bytes per key and element  --keys 1000000[,10000000] --elements 1000000
   growth       fill, lose 94 % of the keys --keys 20000000 --window 20 --tail 120
   lists        LPUSH pipelined by 1000    --elements 10000000
@@ -219,6 +222,15 @@ fn measure(
                 commands: options.list("commands"),
             };
             throughput::run(targets, &options)
+        }
+        "tls" => {
+            let options = throughput::Options {
+                rounds: options.number("rounds", sized(5, 3))?.max(1) as usize,
+                conns: options.number("conns", 50)? as usize,
+                requests: options.number("requests", sized(60_000, 30_000))?,
+                commands: Vec::new(),
+            };
+            tls::run(targets, &options)
         }
         "memory" => {
             let mut keys = options.numbers("keys")?;

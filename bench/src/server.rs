@@ -7,6 +7,7 @@
 //! server.
 
 use crate::client::Client;
+use crate::secure;
 use crate::sys;
 use std::fs::{self, File};
 use std::io;
@@ -15,6 +16,23 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+/// The entrance of a server, beside its port for plain RESP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Door {
+    #[default]
+    Plain,
+    /// A further port with TLS, and a certificate made for this start. Clients show none.
+    Tls,
+    /// Users are kept in a file, [`USERS`].
+    Users,
+}
+
+/// The file of users in a server's folder, and the user that it begins with.
+pub const USERS: &str = "users.acl";
+pub const EVERYBODY: &str = "user default on nopass ~* &* +@all\n";
+/// The end of a start's error if the program was built without TLS.
+pub const WITHOUT_TLS: &str = "Failed finding TLS support";
 
 /// A server program.
 #[derive(Clone)]
@@ -26,6 +44,7 @@ pub struct Target {
     pub arguments: Vec<String>,
     /// The file of a control group; the program joins it by writing to the file.
     pub group: Option<PathBuf>,
+    pub door: Door,
 }
 
 impl Target {
@@ -34,6 +53,11 @@ impl Target {
         let mut target = self.clone();
         target.arguments.extend(arguments.iter().map(|argument| argument.to_string()));
         target
+    }
+
+    /// The same program with this entrance.
+    pub fn at(&self, door: Door) -> Target {
+        Target { door, ..self.clone() }
     }
 
     /// The first line of `--version`, shortened to the version.
@@ -52,6 +76,8 @@ impl Target {
 pub struct Server {
     pub label: String,
     pub port: u16,
+    /// The port with TLS, or 0.
+    pub tls_port: u16,
     child: Child,
     dir: PathBuf,
 }
@@ -77,11 +103,17 @@ impl Server {
         let port = free_port().map_err(|e| e.to_string())?;
         let dir = std::env::temp_dir().join(format!("evenkeel-bench-{}-{port}", std::process::id()));
         fs::create_dir_all(&dir).map_err(|e| e.to_string())?;
-        let child = spawn(target, port, &dir).map_err(|e| {
+        let started = entrance(target.door, &dir).and_then(|(tls_port, words)| {
+            Ok((
+                tls_port,
+                spawn(&target.with(&words.iter().map(String::as_str).collect::<Vec<_>>()), port, &dir)?,
+            ))
+        });
+        let (tls_port, child) = started.map_err(|e| {
             let _ = fs::remove_dir_all(&dir);
             format!("{}: {e}", target.path.display())
         })?;
-        let mut server = Server { label: target.label.clone(), port, child, dir };
+        let mut server = Server { label: target.label.clone(), port, tls_port, child, dir };
         let mut deadline = Instant::now() + PATIENCE;
         loop {
             match Client::connect(port).and_then(|mut client| client.words("PING")) {
@@ -104,6 +136,11 @@ impl Server {
 
     pub fn client(&self) -> io::Result<Client> {
         Client::connect(self.port)
+    }
+
+    /// The folder it runs in.
+    pub fn folder(&self) -> &Path {
+        &self.dir
     }
 
     pub fn pid(&self) -> u32 {
@@ -170,6 +207,37 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Makes in `dir` the files that a door needs. Returns the port with TLS, or 0, and further arguments.
+fn entrance(door: Door, dir: &Path) -> io::Result<(u16, Vec<String>)> {
+    let words = |words: &[&str]| words.iter().map(|word| word.to_string()).collect();
+    match door {
+        Door::Plain => Ok((0, Vec::new())),
+        Door::Tls => {
+            let (port, [certificate, key]) = (free_port()?, secure::papers(dir)?);
+            let (port_word, certificate, key) =
+                (port.to_string(), certificate.display().to_string(), key.display().to_string());
+            Ok((
+                port,
+                words(&[
+                    "--tls-port",
+                    &port_word,
+                    "--tls-cert-file",
+                    &certificate,
+                    "--tls-key-file",
+                    &key,
+                    "--tls-auth-clients",
+                    "no",
+                ]),
+            ))
+        }
+        Door::Users => {
+            let file = dir.join(USERS);
+            fs::write(&file, EVERYBODY)?;
+            Ok((0, words(&["--aclfile", &file.display().to_string()])))
+        }
     }
 }
 
@@ -242,6 +310,7 @@ pub fn discover(evenkeel: Option<&str>, peers: Option<&str>, cpus: &[usize]) -> 
                 cpus: cpus.to_vec(),
                 arguments: Vec::new(),
                 group: None,
+                door: Door::Plain,
             });
         } else {
             missing.push(format!("{label} is missing ({}); `{remedy}` makes it", path.display()));

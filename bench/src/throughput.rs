@@ -170,7 +170,8 @@ fn measure(
         let mut rate = vec![Vec::new(); servers.len()];
         for round in 0..options.rounds {
             for (i, server) in servers.iter().enumerate() {
-                match one_round(server, test, options.conns, pipeline, requests, round == 0) {
+                let size = Round { conns: options.conns, pipeline, requests, warm: round == 0 };
+                match one_round(server, test, &size, &plain) {
                     Ok((cpu_us, per_second)) => {
                         cpu[i].push(cpu_us);
                         rate[i].push(per_second);
@@ -206,19 +207,35 @@ fn measure(
     table
 }
 
-/// Prepares, waits for quiet, loads; the first round also warms up. Returns CPU µs per request and
-/// requests/s.
-fn one_round(
-    server: &Server,
-    test: &Test,
-    conns: usize,
-    pipeline: usize,
-    requests: u64,
-    warm: bool,
-) -> io::Result<(f64, f64)> {
+/// The size of a round.
+pub struct Round {
+    pub conns: usize,
+    pub pipeline: usize,
+    pub requests: u64,
+    /// Half as many requests more come first, uncounted.
+    pub warm: bool,
+}
+
+/// Opens a round's connections, so many.
+pub type Connect<'a> = &'a dyn Fn(&Server, usize) -> io::Result<Load>;
+
+/// Connections of plain RESP.
+pub fn plain(server: &Server, conns: usize) -> io::Result<Load> {
+    Load::connect(server.port, conns, 1)
+}
+
+/// A round of GET. See [`one_round`].
+pub fn get_round(server: &Server, round: &Round, connect: Connect) -> io::Result<(f64, f64)> {
+    let get = TESTS.iter().find(|test| test.name == "get");
+    one_round(server, get.ok_or(io::ErrorKind::NotFound)?, round, connect)
+}
+
+/// Prepares, connects, waits for quiet, loads. Returns CPU µs per request and requests/s.
+fn one_round(server: &Server, test: &Test, round: &Round, connect: Connect) -> io::Result<(f64, f64)> {
+    let &Round { conns, pipeline, requests, warm } = round;
     let warm_up = if warm { requests / 2 } else { 0 };
     (test.prepare)(server, requests + warm_up)?;
-    let mut load = Load::connect(server.port, conns, 1)?;
+    let mut load = connect(server, conns)?;
     let mut random = Random(u64::from(server.port));
     let mut go = |count: u64| {
         let mut left = count;
@@ -249,14 +266,14 @@ pub fn touch(target: &Target, options: &Options) -> Result<Section, String> {
     let mut section = Section::new("What eviction costs a GET");
     let mut table = Table::new(&["pipeline", "without a limit", "keys just fit", "ratio", "goal"]);
     let server = Server::start(target)?;
-    let get = TESTS.iter().find(|test| test.name == "get").ok_or("there is no test of GET")?;
     let measured = |pipeline: usize| -> io::Result<[f64; 2]> {
         let requests = if pipeline == 1 { options.requests } else { options.requests * 10 };
         let mut cpu = [Vec::new(), Vec::new()];
         for round in 0..options.rounds {
             for (limited, cpu) in cpu.iter_mut().enumerate() {
                 limit(&server, limited == 1)?;
-                cpu.push(one_round(&server, get, options.conns, pipeline, requests, round == 0)?.0);
+                let size = Round { conns: options.conns, pipeline, requests, warm: round == 0 };
+                cpu.push(get_round(&server, &size, &plain)?.0);
             }
         }
         Ok(cpu.map(|mut values| median(&mut values)))

@@ -62,6 +62,15 @@ impl Attacker {
         self.call(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>())
     }
 
+    /// Sends `commands`, each of which is answered with an error that begins with `text`.
+    pub fn refused(&mut self, commands: &[u8], replies: u64, text: &str) -> io::Result<Duration> {
+        let (took, _, scanner) = self.receive(commands, replies)?;
+        match scanner.errors() {
+            (n, first) if n == replies && first.starts_with(text) => Ok(took),
+            (n, first) => Err(io::Error::other(format!("{n} of {replies} are errors: {first}"))),
+        }
+    }
+
     /// [`Attacker::exchange`] of a command whose reply always has the same length.
     pub fn exchange_known(&mut self, command: &[u8], shape: &mut Shape) -> io::Result<Duration> {
         if shape.length == 0 {
@@ -99,6 +108,16 @@ impl Attacker {
     }
 
     fn scan(&mut self, commands: &[u8], replies: u64) -> io::Result<(Duration, Shape)> {
+        let (took, shape, scanner) = self.receive(commands, replies)?;
+        match scanner.errors() {
+            (0, _) if scanner.at_rest() => Ok((took, shape)),
+            (0, _) => Err(io::Error::other(format!("more than {replies} replies"))),
+            (_, text) => Err(io::Error::other(text)),
+        }
+    }
+
+    /// Sends `commands` and reads `replies` replies of any kind. Errors: more replies than that, too.
+    fn receive(&mut self, commands: &[u8], replies: u64) -> io::Result<(Duration, Shape, Scanner)> {
         let start = Instant::now();
         let mut scanner = Scanner::default();
         let mut shape = Shape::default();
@@ -117,10 +136,10 @@ impl Attacker {
             }
             self.push_or_wait(&mut out, heard)?;
         }
-        match scanner.errors() {
-            (0, _) if complete == replies && scanner.at_rest() => Ok((start.elapsed(), shape)),
-            (0, _) => Err(io::Error::other(format!("{complete} replies and more to {replies} commands"))),
-            (_, text) => Err(io::Error::other(text)),
+        match (complete == replies, scanner.errors()) {
+            (true, _) => Ok((start.elapsed(), shape, scanner)),
+            (false, (0, _)) => Err(io::Error::other(format!("{complete} replies to {replies} commands"))),
+            (false, (_, text)) => Err(io::Error::other(text)),
         }
     }
 

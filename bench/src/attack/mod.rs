@@ -15,6 +15,7 @@ mod batches;
 mod bits;
 mod crowds;
 mod destroy;
+mod door;
 mod lists;
 mod reads;
 mod saves;
@@ -24,7 +25,7 @@ mod types;
 pub use attacker::{Attacker, Shape, render};
 
 use crate::report::count;
-use crate::server::Server;
+use crate::server::{Door, Server};
 use std::any::Any;
 use std::io;
 use std::time::Duration;
@@ -71,6 +72,8 @@ pub struct Attack {
     /// Bytes of memory that the biggest server needs at full size: with one attacker, and for each further
     /// one.
     pub memory: (u64, u64),
+    /// The entrance of the servers.
+    pub door: Door,
     pub setup: fn(&Stage) -> io::Result<Guard>,
     /// Before each round of a `Once`.
     pub refill: fn(&Stage) -> io::Result<()>,
@@ -106,6 +109,7 @@ const PLAIN: Attack = Attack {
     size: 0,
     style: Style::Repeat,
     memory: (GIB / 2, 0),
+    door: Door::Plain,
     setup: |_| nothing(),
     refill: |_| Ok(()),
     strike: |_, _| Ok(Box::new(|_| Ok(Duration::ZERO))),
@@ -127,6 +131,7 @@ pub fn all() -> impl Iterator<Item = &'static Attack> {
         crowds::ATTACKS,
         types::ATTACKS,
         saves::ATTACKS,
+        door::ATTACKS,
     ]
     .into_iter()
     .flatten()
