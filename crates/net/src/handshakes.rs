@@ -331,9 +331,12 @@ impl Hall {
 
     fn fail(&self, newcomer: Newcomer, why: &str) {
         log::debug!("no TLS with {}: {why}", newcomer.address);
-        drop(newcomer);
         self.server.observe.clients.handshakes.failed.fetch_add(1, Ordering::Relaxed);
+        // A peer that hears the end finds it counted, and its place free.
+        let Newcomer { place, socket, .. } = newcomer;
+        drop(place);
         self.note();
+        drop(socket);
     }
 
     fn note(&self) {
