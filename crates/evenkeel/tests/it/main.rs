@@ -32,6 +32,7 @@ mod hotkeys;
 mod http;
 mod http_rows;
 mod info;
+mod import_mode;
 mod limits;
 mod lines;
 mod loading;

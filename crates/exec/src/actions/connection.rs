@@ -197,7 +197,8 @@ fn reset(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     session.reply_mode = ReplyMode::On;
     session.no_touch = false;
     session.no_evict = false;
-    session.set_flag(flag::NO_TOUCH | flag::NO_EVICT, false);
+    session.imports = false;
+    session.set_flag(flag::NO_TOUCH | flag::NO_EVICT | flag::IMPORTS, false);
     session.info.text.lock().name.clear();
     speak(act, false);
     act.out.simple("RESET");
