@@ -15,6 +15,7 @@ mod attackers;
 mod backends;
 mod blocked;
 mod bounds;
+mod client_modes;
 mod clients;
 mod commandlog;
 mod company;

@@ -194,7 +194,9 @@ fn reset(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     crate::tracking::end(act.server, act.local, session);
     session.select(0);
     session.log_out(act.server);
-    session.reply_mode = ReplyMode::On;
+    if session.reply_mode != ReplyMode::Skip {
+        session.reply_mode = ReplyMode::On;
+    }
     session.no_touch = false;
     session.no_evict = false;
     session.imports = false;
