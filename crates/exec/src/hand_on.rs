@@ -77,8 +77,8 @@ pub(crate) fn start_exec(
         return begin_bulk(server, local, session, bulk::of_exec(queue), out);
     }
     let watch = session.take_watch();
-    let thresholds = Thresholds::of(&server.config.live);
-    let client = client(local, session, out.resp3());
+    let thresholds = Thresholds::of(&server.config.live, &server.observe.stats.hotkeys);
+    let client = client(server, local, session, out.resp3());
     away(server, local, Job::of_exec(client, queue, watch, server.memory.work.clone(), thresholds))
 }
 
