@@ -437,8 +437,11 @@ impl Keyspace {
 
     fn swap_dbs(&self, guard: &mut Guard<'_, Shard>, a: usize, b: usize, now_ms: u64) {
         self.generation.fetch_add(1, Ordering::SeqCst);
+        let marked = self.mark_exchanged(guard, (a, b), now_ms);
         (0..SHARDS).for_each(|shard| guard.get_mut(shard).dbs.swap(a, b));
-        [a, b].iter().for_each(|db| self.note_replaced(*db, Some(now_ms)));
+        if !marked {
+            [a, b].iter().for_each(|db| self.note_replaced(*db, Some(now_ms)));
+        }
         self.touched.fetch_max(a.max(b) + 1, Ordering::Relaxed);
         let [a, b] = [&self.counts[a], &self.counts[b]];
         for (x, y) in
