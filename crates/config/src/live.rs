@@ -222,6 +222,7 @@ pub struct Live {
     pub watch_neighbours: Number,
     pub latency_percentiles: Text,
     pub availability_zone: Text,
+    pub import_mode: Switch,
 }
 
 impl Live {

@@ -290,8 +290,8 @@ const GENERAL: &[Directive] = &[
         .accepted("names that clients read are Redis's own")
         .doc("Answer with Redis's name where clients look for it."),
     flag("import-mode", "no")
-        .only(&["no"], "import mode does not exist yet")
-        .doc("Keep expired keys while data is imported."),
+        .live(|l, v| l.import_mode.set(v.is_yes()))
+        .doc("Keep expired keys while data is imported, and evict nothing (CLIENT IMPORT-SOURCE)."),
     text("hash-seed", "")
         .startup()
         .secret()

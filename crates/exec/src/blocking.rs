@@ -79,7 +79,8 @@ pub(crate) fn park(
     // From here on writers see the waiter.
     stdx::panics::changes();
     let (client, loop_id, db, gone) = (session.id, local.log.id, session.db, session.cancel.clone());
-    let newcomer = Newcomer { client, loop_id, db, user: session.user.clone(), gone };
+    let (user, shows_expired) = (session.user.clone(), session.sees_expired(&server.keyspace));
+    let newcomer = Newcomer { client, loop_id, db, shows_expired, user, gone };
     let mut means = means(server, local);
     let timeout_ms = block.timeout_ms;
     let words = block.words.as_deref().map_or_else(|| args.to_owned(), OwnedArgs::clone);

@@ -125,7 +125,7 @@ pub(crate) fn start_exec(
         read_only: false,
         short: shortage::is_short(act),
         now_ms: act.local.log.now_ms,
-        used_ms: act.session.uses_at(act.local.log.now_ms),
+        look: act.session.look(&act.server.keyspace, act.local.log.now_ms),
         random: act.local.random(),
         loop_id: act.local.log.id,
         gone: Some(act.session.cancel.clone()),
@@ -177,7 +177,7 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
     for _ in 0..TRIES {
         let Some(snapshot) = Snapshot::open_short(&server.keyspace) else { break };
         let since = snapshot.lsn();
-        let (mut overlay, mut holding) = (Overlay::new(snapshot, run.used_ms), Holding::default());
+        let (mut overlay, mut holding) = (Overlay::new(snapshot, run.look), Holding::default());
         overlay.load(run.db, run.keys().iter());
         let mark = act.out.len();
         let (ended, mut told) = run_for_a_quantum(act, lua, &run, &mut overlay, &mut holding);

@@ -115,7 +115,8 @@ fn trouble(act: &Act<'_, '_>, command: &Command) -> Result<(), Stop> {
     }
     // Scripts may write, so they wait too.
     let queues = act.session.multi.is_some() && !command.is(facts::INSIDE_MULTI);
-    if durability.is_log_full() && !queues && (queued_writes || command.may_write()) {
+    let queued_changes = queue.is_some_and(|queue| queue.may_change());
+    if durability.is_log_full() && !queues && (queued_changes || command.may_write()) {
         act.session.waits_for_itself(What::Log, act.local.log.clock_ns);
         return Err(held(act, act.local.log.now_ms + 1));
     }
@@ -199,9 +200,12 @@ fn fit(plan: Plan) -> Result<Plan, Stop> {
 #[inline]
 fn pause(act: &mut Act<'_, '_>, command: &Command) -> Result<(), Stop> {
     let pause = &act.server.work.pause;
-    let queued_writes = || act.session.multi.as_ref().is_some_and(|multi| multi.queue.has_writes());
-    if pause.is_on() && pause.holds(command, queued_writes, act.local.log.now_ms) {
-        return Err(Stop::Held(held::for_pause(pause, act.session, act.local.log.clock_ns)));
+    let queued_changes = || act.session.multi.as_ref().is_some_and(|multi| multi.queue.may_change());
+    if pause.is_on()
+        && let Some(until_ms) = pause.holds(command, queued_changes, act.local.log.now_ms)
+    {
+        held::for_pause(pause, act.session, act.local.log.clock_ns);
+        return Err(Stop::Held(until_ms));
     }
     Ok(())
 }

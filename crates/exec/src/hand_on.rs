@@ -19,7 +19,7 @@ use work::gather::{Gather, Reader};
 use work::keys::{Keys, Scan, long_scan};
 
 /// Describes a client to its job.
-fn client(local: &mut Local, session: &Session, resp3: bool) -> Client {
+fn client(server: &Server, local: &mut Local, session: &Session, resp3: bool) -> Client {
     Client {
         loop_id: local.log.id,
         info: session.info.clone(),
@@ -28,7 +28,7 @@ fn client(local: &mut Local, session: &Session, resp3: bool) -> Client {
         resp3,
         may_stream: session.reply_mode == ReplyMode::On,
         now_ms: local.log.now_ms,
-        used_ms: session.uses_at(local.log.now_ms),
+        look: session.look(&server.keyspace, local.log.now_ms),
         random: local.random(),
     }
 }
@@ -50,7 +50,7 @@ pub(crate) fn start(
 ) -> Flow {
     let args = local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
     let few = args.len() < MANY_WORDS;
-    let client = client(local, session, out.resp3());
+    let client = client(server, local, session, out.resp3());
     let body = Body::One(Call { command, handler, args });
     let job = Job::new(client, body, server.memory.work.clone(), few);
     away(server, local, job)
@@ -60,7 +60,7 @@ pub(crate) fn start(
 pub(crate) fn serve(server: &Arc<Server>, local: &mut Local, session: &Session, waiter: &Waiter) {
     let (Run::Write(handler) | Run::Read(handler)) = waiter.command.run else { return };
     let args = Arc::new(waiter.args.args().to_owned());
-    let client = client(local, session, waiter.resp3);
+    let client = client(server, local, session, waiter.resp3);
     let body = Body::One(Call { command: waiter.command, handler, args });
     drive::begin(server, local, Job::new(client, body, server.memory.work.clone(), true));
 }
@@ -77,8 +77,8 @@ pub(crate) fn start_exec(
         return begin_bulk(server, local, session, bulk::of_exec(queue), out);
     }
     let watch = session.take_watch();
-    let thresholds = Thresholds::of(&server.config.live);
-    let client = client(local, session, out.resp3());
+    let thresholds = Thresholds::of(&server.config.live, &server.observe.stats.hotkeys);
+    let client = client(server, local, session, out.resp3());
     away(server, local, Job::of_exec(client, queue, watch, server.memory.work.clone(), thresholds))
 }
 
@@ -91,6 +91,10 @@ pub(crate) fn start_bulk(
     args: Args<'_>,
     out: &mut Reply,
 ) -> Option<Flow> {
+    if session.sees_expired(&server.keyspace) {
+        // A bulk takes expired keys for absent ones.
+        return None;
+    }
     let answer = bulk::answer(command, args)?;
     let words = local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
     Some(begin_bulk(server, local, session, (answer.words(words), answer), out))
@@ -118,7 +122,8 @@ fn begin_bulk(
 /// `KEYS pattern`: the reply streams as soon as a snapshot is open.
 pub(crate) fn start_keys(server: &Arc<Server>, local: &mut Local, session: &Session, args: Args<'_>) -> Flow {
     let client = (session.info.clone(), session.cancel.clone(), local.log.id);
-    let mut keys = Keys::new(&server.work, client, session.db, args.at(1), session.resp3);
+    let place = (session.db, session.sees_expired(&server.keyspace));
+    let mut keys = Keys::new(&server.work, client, place, args.at(1), session.resp3);
     if keys.open() {
         return Flow::Stream(keys);
     }
@@ -136,8 +141,9 @@ pub(crate) fn start_scan(server: &Arc<Server>, session: &Session, args: Args<'_>
             its.send(0, Mail::Ready(ready));
         }
     });
+    let place = (session.db, session.sees_expired(&server.keyspace));
     let words: (OwnedArgs, u64, usize) = (args.to_owned(), cursor, count);
-    Some(Flow::Stream(Scan::new(keyspace, tell, session.db, session.resp3, words)))
+    Some(Flow::Stream(Scan::new(keyspace, tell, place, session.resp3, words)))
 }
 
 /// Begins a read of very many keys in slices. None: it is no such command.
@@ -148,8 +154,9 @@ pub(crate) fn start_gather(
     args: Args<'_>,
     incoming: Option<&Arc<OwnedArgs>>,
 ) -> Option<Flow> {
-    let (info, gone, uses) = (&session.info, &session.cancel, !session.no_touch);
-    let reader = Reader { info, gone, db: session.db, resp3: session.resp3, uses };
+    let (info, gone) = (&session.info, &session.cancel);
+    let look = session.look(&server.keyspace, stdx::clock::wall_ms());
+    let reader = Reader { info, gone, db: session.db, resp3: session.resp3, look };
     Some(Flow::Stream(Gather::start(&server.work, reader, command, args, incoming)?))
 }
 

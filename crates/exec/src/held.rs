@@ -32,12 +32,11 @@ pub(crate) fn wait_for_guard(session: &Session, local: &Local) -> Flow {
     Flow::Held(local.log.now_ms + 1)
 }
 
-/// Holds a command until CLIENT PAUSE ends. Gives that time (milliseconds since 1970).
-pub(crate) fn for_pause(pause: &Pause, session: &mut Session, now_ns: u64) -> u64 {
+/// Notes that a client waits for the end of CLIENT PAUSE.
+pub(crate) fn for_pause(pause: &Pause, session: &mut Session, now_ns: u64) {
     session.set_flag(flag::BLOCKED, true);
     session.postponed.get_or_insert_with(|| pause.postpone());
     session.waits_for_itself(What::Pause, now_ns);
-    pause.until_ms()
 }
 
 /// Holds a client because another loop is doing what its command depends on: it is run again in a moment.

@@ -141,6 +141,9 @@ fn lock_keys<'a>(act: &mut Act<'a, '_>, command: &'static Command, args: Args<'_
             View::locked_many(&server.keyspace, &keys, session.db, local.log.now_ms)
         }
     };
+    if session.sees_expired(&server.keyspace) && !view.is_hidden() {
+        view.set_expired_live();
+    }
     if view.has_intents() {
         settle(&mut view, [(command, args)].into_iter(), session.db);
     }
@@ -249,6 +252,9 @@ fn whole(act: &mut Act<'_, '_>, command: &'static Command, handler: Handler, arg
     }
     let (server, mark) = (act.server, act.out.len());
     let mut view = View::open(&server.keyspace, act.session.db, act.local.log.now_ms);
+    if act.session.sees_expired(&server.keyspace) {
+        view.set_expired_live();
+    }
     let caller = Caller { may_stream: true, client_id: act.session.id, ..Caller::default() };
     let mut cx = Cx::new(&mut view, act.out, caller, Budget::unlimited(None), act.local.random());
     let result = handler(&mut cx, args);

@@ -102,6 +102,8 @@ pub struct Session {
     pub tracking: Option<Box<crate::tracking::Mine>>,
     pub(crate) copy_wish: crate::actions::CopyWish,
     pub no_touch: bool,
+    /// CLIENT IMPORT-SOURCE is on. It counts in import mode.
+    pub imports: bool,
     pub no_evict: bool,
     /// Messages wait until the reply under way is written.
     pub hushed: bool,
@@ -149,9 +151,17 @@ impl Session {
         self.guarded.get().is_some() || self.held_back.get().is_some() || self.rows.loaded_since_ns.is_some()
     }
 
-    /// The time at which keys looked at now count as used. None: they do not (CLIENT NO-TOUCH).
-    pub(crate) fn uses_at(&self, now_ms: u64) -> Option<u64> {
-        (!self.no_touch).then_some(now_ms)
+    /// How the client looks at keys now: whether they count as used (CLIENT NO-TOUCH), and whether expired
+    /// ones are there.
+    pub(crate) fn look(&self, keyspace: &keyspace::Keyspace, now_ms: u64) -> keyspace::Look {
+        let used_ms = (!self.no_touch).then_some(now_ms);
+        keyspace::Look { used_ms, shows_expired: self.sees_expired(keyspace) }
+    }
+
+    /// Whether expired keys are there for the client (CLIENT IMPORT-SOURCE).
+    #[inline]
+    pub(crate) fn sees_expired(&self, keyspace: &keyspace::Keyspace) -> bool {
+        self.imports && keyspace.imports()
     }
 
     /// Count of watched keys and rows.
@@ -188,6 +198,7 @@ impl Session {
             tracking: None,
             copy_wish: Default::default(),
             no_touch: false,
+            imports: false,
             no_evict: false,
             hushed: false,
             closing: false,

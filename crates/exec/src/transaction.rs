@@ -106,6 +106,9 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
         }
         let mut view =
             View::locked(&act.server.keyspace, Keyspace::shards_of([key]), session.db, act.local.log.now_ms);
+        if session.sees_expired(&act.server.keyspace) {
+            view.set_expired_live();
+        }
         // Watching a key does not count as use.
         view.set_quiet(true);
         if view.has_intents() {
@@ -228,6 +231,9 @@ fn run_here(act: &mut Act<'_, '_>, multi: Multi, plain: bool) -> Result<Flow, Er
     let shards = shards_needed(act.server, act.session, &multi.queue);
     let keyspace = act.server.keyspace.clone();
     let mut view = View::locked(&keyspace, shards, act.session.db, act.local.log.now_ms);
+    if act.session.sees_expired(&keyspace) && !multi.sources {
+        view.set_expired_live();
+    }
     // Checking whether watched keys still exist does not count as use; each command decides for itself.
     view.set_quiet(true);
     if view.has_intents() {

@@ -50,7 +50,7 @@ pub use evict::{Evicted, Policy};
 pub use guard::{Guarded, Protection};
 pub use happened::{Happened, Happening, Run};
 pub use intent::{Commit, Progress, Words};
-pub use overlay::{Chunk, Conflict, KeyBatches, Lost, Overlay};
+pub use overlay::{Chunk, Conflict, KeyBatches, Look, Lost, Overlay};
 pub use retained::{Limits, Revoked};
 pub use sequence::{Ended, Lsn, Snapshot};
 pub use sweep::{Sweep, Swept};
@@ -124,6 +124,8 @@ pub struct Keyspace {
     active_expire: AtomicU32,
     /// Until this time (milliseconds since 1970) readers leave expired keys in place.
     keep_expired_ms: AtomicU64,
+    /// Import mode: nothing expires but by a write.
+    imports: AtomicBool,
     pub stats: Stats,
     /// Records that may have intents in shards (`intent.rs` I5).
     pub(crate) intents: AtomicUsize,
@@ -172,6 +174,7 @@ impl Keyspace {
             notify: AtomicU32::new(0),
             active_expire: AtomicU32::new(1),
             keep_expired_ms: AtomicU64::new(0),
+            imports: AtomicBool::new(false),
             stats: Stats::default(),
             intents: AtomicUsize::new(0),
             underway: underway::Underway::default(),
@@ -244,6 +247,18 @@ impl Keyspace {
         self.keep_expired_ms.load(Ordering::Relaxed) > now_ms
     }
 
+    /// Switches import mode on or off (`import-mode`): expired keys stay until a write removes them, and times
+    /// that have passed are stored as given.
+    pub fn set_imports(&self, on: bool) {
+        self.imports.store(on, Ordering::Relaxed);
+    }
+
+    /// Whether it is in import mode.
+    #[inline]
+    pub fn imports(&self) -> bool {
+        self.imports.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn active_expire(&self) -> bool {
         self.active_expire.load(Ordering::Relaxed) != 0
     }
@@ -268,8 +283,12 @@ impl Keyspace {
         self.counts[db].expires.load(Ordering::Relaxed).max(0) as usize
     }
 
-    /// Whether the sweep has work in a database: keys that expire, or fields that ever did. O(1).
+    /// Whether the sweep has work in a database: keys that expire, or fields that ever did. Import mode
+    /// protects the databases that clients can select. O(1).
     pub(crate) fn can_expire(&self, db: usize) -> bool {
+        if self.imports() && db < self.databases() {
+            return false;
+        }
         self.expires(db) > 0 || self.counts[db].fields.load(Ordering::Relaxed)
     }
 

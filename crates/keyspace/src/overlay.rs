@@ -47,6 +47,21 @@ use stdx::hash::hash_bytes;
 use stdx::locks::Bits;
 use value::{Kind, StrRef, Value, ValueRef};
 
+/// How a client looks at keys.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Look {
+    /// The time at which keys read for it count as used. `None`: they do not.
+    pub used_ms: Option<u64>,
+    /// Expired keys are there (CLIENT IMPORT-SOURCE).
+    pub shows_expired: bool,
+}
+
+impl From<Option<u64>> for Look {
+    fn from(used_ms: Option<u64>) -> Look {
+        Look { used_ms, shows_expired: false }
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct Cell {
     pub(crate) base: Option<Owned>,
@@ -100,8 +115,7 @@ pub struct Overlay {
     written: bool,
     /// The time of the first run over it; 0 before that.
     ran_ms: u64,
-    /// The time at which keys read for it count as used. `None`: they do not.
-    used_ms: Option<u64>,
+    look: Look,
     near: Near,
     chunks: BTreeMap<(usize, u64), Chunk>,
     wanted: std::cell::Cell<Option<(usize, u64)>>,
@@ -234,9 +248,8 @@ pub struct Lost {
 const FEW_KEYS: usize = 32;
 
 impl Overlay {
-    /// An empty overlay. The keys it asks for count as used at `used_ms`. `None`: their access is not
-    /// recorded.
-    pub fn new(snapshot: Snapshot, used_ms: Option<u64>) -> Overlay {
+    /// An empty overlay, for a client that looks at keys so.
+    pub fn new(snapshot: Snapshot, look: impl Into<Look>) -> Overlay {
         Overlay {
             epoch: snapshot.keyspace().listen_epoch(),
             heard: false,
@@ -248,7 +261,7 @@ impl Overlay {
             expired_bytes: std::cell::Cell::new(0),
             written: false,
             ran_ms: 0,
-            used_ms,
+            look: look.into(),
             near: Near::default(),
             chunks: BTreeMap::new(),
             wanted: std::cell::Cell::new(None),
@@ -385,7 +398,12 @@ impl Overlay {
 
     /// The time at which keys read for it count as used. `None`: they do not.
     pub fn used_ms(&self) -> Option<u64> {
-        self.used_ms
+        self.look.used_ms
+    }
+
+    /// Whether expired keys are there for its client.
+    pub(crate) fn shows_expired(&self) -> bool {
+        self.look.shows_expired
     }
 
     /// Reads unknown keys at the snapshot (O1). Locks each key's shard for one look-up.
@@ -398,7 +416,8 @@ impl Overlay {
             let hash = hash_bytes(key);
             let shard = shard_of(hash);
             let guard = keyspace.shards.lock_one(shard);
-            let base = keyspace.read_in(guard.get(shard), db, hash, key, self.snapshot.lsn(), self.used_ms);
+            let base =
+                keyspace.read_in(guard.get(shard), db, hash, key, self.snapshot.lsn(), self.look.used_ms);
             drop(guard);
             self.insert(db, hash, key, base);
         }
@@ -491,7 +510,8 @@ impl Overlay {
     pub(crate) fn runs_at(&mut self, now_ms: u64, heard: bool) {
         self.heard = heard;
         if self.ran_ms == 0 {
-            self.ran_ms = now_ms;
+            // Where expired keys are there, no commit relies on an expiry.
+            self.ran_ms = if self.look.shows_expired { u64::MAX } else { now_ms };
         }
     }
 
@@ -574,9 +594,15 @@ impl Overlay {
     }
 
     /// Adds the keys that were found expired, so that the sink is told of them first (O9). They are removed
-    /// when they are swept.
+    /// when they are swept, and with the commit in import mode, where none is.
     pub(crate) fn announce_expired(&mut self, announce: Announce) -> Announce {
         let expired = self.take_expired();
+        if self.snapshot.keyspace().imports() {
+            for (db, key) in &expired {
+                let place = self.place_or_missing(*db, key);
+                self.slots[place].cell.dirty = true;
+            }
+        }
         self.snapshot.keyspace().group(expired, announce)
     }
 
@@ -829,6 +855,9 @@ impl Overlay {
             shards.insert(shard_of(slot.hash));
         }
         let mut view = View::locked(&keyspace, shards, 0, now_ms);
+        if self.look.shows_expired {
+            view.set_expired_live();
+        }
         if view.has_intents() {
             let keys: Vec<_> = self.slots.iter().map(|slot| (slot.db, &*slot.key)).collect();
             view.settle(&keys, true);

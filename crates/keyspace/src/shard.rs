@@ -3,7 +3,8 @@
 //!
 //! - H1: `pre` holds the state before writes that happened while a snapshot was active (`preimages.rs`).
 //! - H2: `interest` holds keys that are WATCHed or that clients are blocked on. It is usually empty, so a
-//!   write pays one branch. It goes by database number: replacing whole tables looks up nothing here.
+//!   write pays one branch. It goes by database number: emptying whole tables looks up nothing here, and
+//!   exchanging them only few keys (`view/watched.rs` A4).
 //! - H3: `intents` holds the keys of long commits under way (`intent.rs`). It is usually empty, too.
 //! - H4: `walk` says how far a walk over everything is, if there is one (`walk.rs`).
 //! - H5: `readers` holds the keys that clients keep copies of (`tracked.rs`). It is empty while nobody does.
@@ -42,6 +43,17 @@ struct Interested {
     /// Marks of the watchers by address. A watcher that was marked is removed.
     watchers: HashMap<usize, Mark>,
     blocked: usize,
+}
+
+impl Interested {
+    /// Marks and forgets the watchers.
+    fn mark_all(&mut self) {
+        let told = std::mem::take(&mut self.watchers);
+        told.values().for_each(|(mark, _)| mark.store(true, Ordering::Release));
+        if told.len() > FORGOTTEN_AT_ONCE {
+            stdx::reclaim::defer(told.len() * size_of::<(usize, Mark)>(), move || drop(told));
+        }
+    }
 }
 
 #[derive(Default)]
@@ -88,14 +100,25 @@ impl Interest {
     pub(crate) fn touch(&mut self, db: usize, key: &[u8]) -> bool {
         let mut blocked = false;
         self.update(db, key, |interested| {
-            let told = std::mem::take(&mut interested.watchers);
-            told.values().for_each(|(mark, _)| mark.store(true, Ordering::Release));
-            if told.len() > FORGOTTEN_AT_ONCE {
-                stdx::reclaim::defer(told.len() * size_of::<(usize, Mark)>(), move || drop(told));
-            }
+            interested.mark_all();
             blocked = interested.blocked > 0;
         });
         blocked
+    }
+
+    /// The keys, and the numbers of exchanges when each WATCH on them began. O(watchers)
+    pub(crate) fn watched(&self) -> impl Iterator<Item = (usize, &[u8], impl Iterator<Item = u64>)> {
+        self.map.iter().map(|((db, key), its)| (*db, &**key, its.watchers.values().map(|(_, swaps)| *swaps)))
+    }
+
+    /// As [`Interest::touch`], for all keys that are touched. O(keys)
+    pub(crate) fn touch_those(&mut self, is_touched: impl Fn(usize, &[u8]) -> bool) {
+        self.map.retain(|(db, key), interested| {
+            if !interested.watchers.is_empty() && is_touched(*db, key) {
+                interested.mark_all();
+            }
+            !interested.watchers.is_empty() || interested.blocked > 0
+        });
     }
 
     /// Marks watchers of an expired key that began before the last exchange of its database.

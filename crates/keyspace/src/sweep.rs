@@ -40,6 +40,11 @@ impl Sweep {
         if !keyspace.active_expire() {
             return Swept::Round;
         }
+        if !keyspace.can_expire(self.db) {
+            // Import mode began, or the last key that expires has gone.
+            self.due.clear();
+            self.position = None;
+        }
         if !self.due.is_empty() {
             let rest = self.due.len().saturating_sub(REMOVALS);
             let batch = self.due.split_off(rest);

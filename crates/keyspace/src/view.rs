@@ -238,7 +238,10 @@ impl<'k> View<'k> {
     /// A view of an overlay. It takes no locks.
     pub fn overlay(keyspace: &'k Keyspace, overlay: &'k mut Overlay, db: usize, now_ms: u64) -> View<'k> {
         overlay.runs_at(now_ms, keyspace.listens());
-        View::new(keyspace, Store::Overlay(overlay), db, now_ms)
+        let due_ms = if overlay.shows_expired() { 0 } else { now_ms };
+        let mut view = View::new(keyspace, Store::Overlay(overlay), db, now_ms);
+        view.due_ms = due_ms;
+        view
     }
 
     #[inline]
@@ -312,9 +315,16 @@ impl<'k> View<'k> {
         self.due_ms
     }
 
-    /// Lets nothing count as expired, whatever the time: for a replay, which is told of each removal.
+    /// Lets nothing count as expired, whatever the time: for a replay, which is told of each removal, and for
+    /// clients that import. Not for an overlay, which is made so ([`crate::Look`]).
     pub fn set_expired_live(&mut self) {
         self.due_ms = 0;
+    }
+
+    /// Whether a time of expiry that has passed is stored as it is, instead of removing the key (import mode).
+    #[inline]
+    pub fn stores_past(&self) -> bool {
+        self.keyspace.imports()
     }
 
     /// Whether a sink listens to writes. The answer holds as long as the view: listening may begin or end
@@ -394,13 +404,17 @@ impl<'k> View<'k> {
         write: impl FnOnce(&mut Self, &[u8]),
     ) {
         stdx::panics::changes();
-        let mine = (self.changes.lsn, self.keep, self.db, self.memo, self.hush);
+        let mine = (self.changes.lsn, self.keep, self.db, self.memo, self.hush, self.due_ms);
         (self.changes.lsn, self.hush) = (n, true);
+        if self.keyspace.imports() {
+            // The commit may have kept a key beyond its time.
+            self.due_ms = 0;
+        }
         self.keep = self.keyspace.sequence.keeps();
         self.db = db;
         self.memo = (key.as_ptr() as usize, key.len(), hash);
         write(self, key);
-        (self.changes.lsn, self.keep, self.db, self.memo, self.hush) = mine;
+        (self.changes.lsn, self.keep, self.db, self.memo, self.hush, self.due_ms) = mine;
     }
 
     /// Runs `f` as of another time.

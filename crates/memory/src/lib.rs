@@ -118,7 +118,7 @@ impl Memory {
     pub fn configure(&self, keyspace: &Keyspace, live: &Live) {
         let limit = live.maxmemory_bytes.size() as u64;
         let (mut policy, lfu) = policy_of(live.maxmemory_policy.get());
-        if limit == 0 && !lfu {
+        if keyspace.imports() || limit == 0 && !lfu {
             policy = Policy::None;
         }
         keyspace.set_eviction(0, policy, live.maxmemory_samples.size());

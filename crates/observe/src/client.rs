@@ -153,4 +153,6 @@ pub mod flag {
     pub const BROKEN_REDIRECT: u32 = 2048;
     /// It can be sent to another server (CLIENT CAPA REDIRECT).
     pub const CAPA_REDIRECT: u32 = 4096;
+    /// It fills the server (CLIENT IMPORT-SOURCE).
+    pub const IMPORTS: u32 = 8192;
 }

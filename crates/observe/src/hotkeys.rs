@@ -12,8 +12,11 @@
 //! - H1: while nothing is tracked, a command costs one relaxed load.
 //! - H2: memory is bounded: [`KEPT`] keys of at most [`KEY_MAX`] bytes for each metric. Longer keys are not listed.
 //! - H3: the keys of a command are those among its first [`WORDS`] words.
+//! - H4: a transaction that runs away from its loop adds up its own keys, at most [`KEPT_APART`], and hands them over at
+//!   its end. Of more keys it keeps the hottest so far. A run that is dropped and repeated counts once.
 //!
-//! Cost: while tracking, a short lock and O(log KEPT) for each key. A list is made in O(KEPT).
+//! Cost: while tracking, a short lock and O(log KEPT) for each key; for some keys together at the end of a run (H4). A
+//! list is made in O(KEPT).
 
 use command::Error;
 use command::options::{int, is};
@@ -28,6 +31,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const KEPT: usize = 1024;
 /// Longest key that is listed, in bytes.
 const KEY_MAX: usize = 4096;
+/// Keys that a run away from its loop remembers, and how many of them are handed over under one lock.
+pub const KEPT_APART: usize = 128;
+const HANDED_AT_ONCE: usize = 16;
 /// Words of a command that are searched for keys.
 const WORDS: usize = 128;
 /// Keys shown if START does not say how many, and the most it may ask for.
@@ -164,11 +170,87 @@ impl Tracked {
         self.ended.is_some() || self.options.duration_ms.is_some_and(|ms| now_ms >= self.began_ms + ms)
     }
 
+    /// Adds to the sums of a key. O(log KEPT)
+    fn add(&mut self, key: &[u8], ns: u64, bytes: u64) {
+        if self.options.cpu {
+            self.by_ns.add(key, ns);
+        }
+        if self.options.net {
+            self.by_bytes.add(key, bytes);
+        }
+    }
+
     /// When it ended, or will have to.
     fn until_ms(&self, now_ms: u64) -> u64 {
         let last = self.options.duration_ms.map_or(u64::MAX, |ms| self.began_ms + ms);
         self.ended.map_or(now_ms, |(at, _)| at).min(last)
     }
+}
+
+/// A session, as a run away from the loops needs it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct HotSession {
+    began_ms: u64,
+    ratio: u64,
+    /// The commands that had been counted when the run began: the sample goes on from there.
+    commands: u64,
+}
+
+/// The sums of a transaction that runs away from its loop (H4).
+pub struct HotRun {
+    session: HotSession,
+    commands: u64,
+    ns: u64,
+    bytes: u64,
+    /// Run time and bytes by key.
+    sums: HashMap<Box<[u8]>, (u64, u64)>,
+}
+
+impl HotRun {
+    pub fn new(session: HotSession) -> HotRun {
+        HotRun { session, commands: 0, ns: 0, bytes: 0, sums: HashMap::new() }
+    }
+
+    /// Forgets everything: the run is repeated.
+    pub fn clear(&mut self) {
+        *self = HotRun::new(self.session);
+    }
+
+    /// Adds a command that ran so long, with the bytes of its request and its reply. O(words looked at)
+    pub fn ran(&mut self, command: &Command, args: Args<'_>, ns: u64, bytes: usize) {
+        let bytes = bytes as u64;
+        (self.commands, self.ns, self.bytes) = (self.commands + 1, self.ns + ns, self.bytes + bytes);
+        let number = self.session.commands + self.commands;
+        if !is_sampled(number, self.session.ratio) {
+            return;
+        }
+        let keys = Hotkeys::keys(command, args);
+        let each = (ns / keys.len().max(1) as u64, bytes / keys.len().max(1) as u64);
+        for key in keys.into_iter().filter(|key| key.len() <= KEY_MAX) {
+            if self.sums.len() >= KEPT_APART && !self.sums.contains_key(&*key) {
+                self.keep_hottest();
+            }
+            let sum = self.sums.entry(key.into()).or_default();
+            *sum = (sum.0 + each.0, sum.1 + each.1);
+        }
+    }
+
+    /// Keeps half of the keys: those with the most run time, and those with the most bytes.
+    fn keep_hottest(&mut self) {
+        let mut all: Vec<(Box<[u8]>, (u64, u64))> = self.sums.drain().collect();
+        all.sort_unstable_by(|(_, a), (_, b)| b.0.cmp(&a.0));
+        let slower = all.split_off(KEPT_APART / 4);
+        self.sums.extend(all);
+        all = slower;
+        all.sort_unstable_by(|(_, a), (_, b)| b.1.cmp(&a.1));
+        all.truncate(KEPT_APART / 4);
+        self.sums.extend(all);
+    }
+}
+
+/// Whether the command of that number belongs to a sample of one in `ratio`.
+fn is_sampled(number: u64, ratio: u64) -> bool {
+    stdx::hash::hash_u64(number).is_multiple_of(ratio)
 }
 
 /// The tracking of one server.
@@ -270,15 +352,46 @@ impl Hotkeys {
         }
         (tracked.ns, tracked.bytes) = (tracked.ns + ns, tracked.bytes + bytes);
         tracked.commands += commands;
-        if !stdx::hash::hash_u64(tracked.commands).is_multiple_of(tracked.options.ratio) {
+        if !is_sampled(tracked.commands, tracked.options.ratio) {
             return;
         }
         for key in keys.filter(|key| key.len() <= KEY_MAX) {
-            if tracked.options.cpu {
-                tracked.by_ns.add(key, ns / count.max(1) as u64);
+            tracked.add(key, ns / count.max(1) as u64, bytes / count.max(1) as u64);
+        }
+    }
+
+    /// The session that runs, for a run away from the loops. `None`: nothing is tracked.
+    pub fn session(&self) -> Option<HotSession> {
+        if !self.is_on() {
+            return None;
+        }
+        let tracked = self.tracked.lock();
+        let Tracked { options, began_ms, commands, .. } = tracked.as_deref()?;
+        Some(HotSession { began_ms: *began_ms, ratio: options.ratio, commands: *commands })
+    }
+
+    /// Adds the sums of a run, unless its session is over. O(KEPT_APART · log KEPT)
+    #[cold]
+    pub fn add_run(&self, run: HotRun, now_ms: u64) {
+        let sums: Vec<(Box<[u8]>, (u64, u64))> = run.sums.into_iter().collect();
+        let mut rest = (run.ns, run.bytes, run.commands);
+        let mut chunks = sums.chunks(HANDED_AT_ONCE);
+        loop {
+            let chunk = chunks.next().unwrap_or_default();
+            let mut tracked = self.tracked.lock();
+            let its = |tracked: &&mut Tracked| tracked.began_ms == run.session.began_ms;
+            let Some(tracked) = tracked.as_deref_mut().filter(its) else { return };
+            if tracked.is_over(now_ms) {
+                return self.on.store(false, Ordering::Relaxed);
             }
-            if tracked.options.net {
-                tracked.by_bytes.add(key, bytes / count.max(1) as u64);
+            let (ns, bytes, commands) = std::mem::take(&mut rest);
+            (tracked.ns, tracked.bytes) = (tracked.ns + ns, tracked.bytes + bytes);
+            tracked.commands += commands;
+            for (key, (ns, bytes)) in chunk {
+                tracked.add(key, *ns, *bytes);
+            }
+            if chunk.len() < HANDED_AT_ONCE {
+                return;
             }
         }
     }
@@ -426,6 +539,47 @@ mod tests {
         );
         assert!(text.contains("by-net-bytes *2 $1 a :10 ") && !text.contains("cpu-time"), "{text}");
         hotkeys.start(options("metrics 1 cpu").unwrap(), 9000, (0, 0)).unwrap();
+    }
+
+    #[test]
+    fn a_run_away_from_its_loop_hands_over_its_hottest_keys() {
+        let hotkeys = Hotkeys::default();
+        assert!(hotkeys.session().is_none());
+        hotkeys.start(options("metrics 2 cpu net count 2").unwrap(), 1000, (0, 0)).unwrap();
+        let mut run = HotRun::new(hotkeys.session().unwrap());
+        let add = |run: &mut HotRun, line: &str, ns: u64, bytes: usize| {
+            let words: Vec<&[u8]> = line.split_whitespace().map(str::as_bytes).collect();
+            let args = OwnedArgs::from_slices(&words);
+            run.ran(command::resolve(args.args()).unwrap(), args.args(), ns, bytes);
+        };
+        add(&mut run, "get forgotten", 1_000_000, 1_000_000);
+        run.clear();
+        for n in 0..10_000 {
+            add(&mut run, &format!("mget k{n} l{n}"), 1000, 20);
+            if n % 50 == 0 {
+                add(&mut run, "get slow", 5000, 1);
+                add(&mut run, "get large", 10, 500);
+            }
+        }
+        assert!(run.sums.len() <= KEPT_APART, "H4");
+        hotkeys.add_run(run, 1001);
+        let text = shown(&hotkeys, 1002);
+        for part in [
+            "all-commands-all-slots-us :11002 ",
+            "net-bytes-all-commands-all-slots :300200 ",
+            "by-cpu-time-us *4 $4 slow :1000 ",
+            "by-net-bytes *4 $5 large :100000 ",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        // A run of a session that is over adds nothing to the next one.
+        let late = HotRun::new(hotkeys.session().unwrap());
+        hotkeys.stop(1500, (0, 0)).unwrap();
+        hotkeys.start(options("metrics 1 net").unwrap(), 1600, (0, 0)).unwrap();
+        let mut late = late;
+        add(&mut late, "get a", 1, 10);
+        hotkeys.add_run(late, 1700);
+        assert!(shown(&hotkeys, 1700).contains("by-net-bytes *0 "));
     }
 
     #[test]

@@ -88,7 +88,7 @@ fn flags(client: &ClientInfo) -> String {
     if client.unix {
         out.push('U');
     }
-    let letters = [(flag::NO_EVICT, 'e'), (flag::NO_TOUCH, 'T')];
+    let letters = [(flag::NO_EVICT, 'e'), (flag::NO_TOUCH, 'T'), (flag::IMPORTS, 'I')];
     out.extend(letters.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, c)| c));
     if out.is_empty() {
         out.push('N');

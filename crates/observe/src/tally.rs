@@ -10,6 +10,7 @@
 //! Cost: two readings of a tick counter and a few stores per command. The counters cost O(commands listed),
 //! or O(3072) for each command that has a sum.
 
+use crate::hotkeys::{HotRun, HotSession, Hotkeys};
 use crate::stats::{ERROR_KINDS_MAX, Recorder, Times, error_name};
 use command::Command;
 use config::Live;
@@ -30,20 +31,30 @@ pub struct Tally {
     errors: Vec<(Box<str>, u64)>,
     thresholds: Thresholds,
     noted: Vec<Noted>,
+    /// The sums for HOTKEYS, if it runs.
+    hot: Option<Box<HotRun>>,
 }
 
-/// The amounts from which a transaction's command is noted. None: no command is.
+/// The amounts from which a transaction's command is noted. None: no command is. And the session of HOTKEYS that adds up
+/// its keys.
 #[derive(Clone, Copy, Default)]
 pub struct Thresholds {
     slower_us: Option<u64>,
     reply_bytes: Option<u64>,
+    hot: Option<HotSession>,
 }
 
 impl Thresholds {
-    pub fn of(live: &Live) -> Thresholds {
+    pub fn of(live: &Live, hotkeys: &Hotkeys) -> Thresholds {
         let amount = |number: i64| u64::try_from(number).ok();
         let (slower_us, reply_bytes) = (live.slowlog_slower_us.get(), live.large_reply_bytes.get());
-        Thresholds { slower_us: amount(slower_us), reply_bytes: amount(reply_bytes) }
+        let (slower_us, reply_bytes) = (amount(slower_us), amount(reply_bytes));
+        Thresholds { slower_us, reply_bytes, hot: hotkeys.session() }
+    }
+
+    /// The thresholds of commands that no log shows one by one.
+    pub fn of_hotkeys(hotkeys: &Hotkeys) -> Thresholds {
+        Thresholds { hot: hotkeys.session(), ..Thresholds::default() }
     }
 }
 
@@ -83,11 +94,15 @@ impl Tally {
     /// Sets the amounts from which commands are noted.
     pub fn notes_from(&mut self, thresholds: Thresholds) {
         self.thresholds = thresholds;
+        self.hot = thresholds.hot.map(|session| Box::new(HotRun::new(session)));
     }
 
-    /// Notes a transaction's command if it was slow or its reply is large.
+    /// Notes a transaction's command if it was slow or its reply is large, and adds up its keys for HOTKEYS.
     #[inline]
     pub fn queued(&mut self, command: &'static Command, args: Args<'_>, ns: u64, reply_bytes: usize) {
+        if let Some(hot) = &mut self.hot {
+            hot.ran(command, args, ns, args.wire_bytes() + reply_bytes);
+        }
         let slow = self.thresholds.slower_us.is_some_and(|from_us| ns / 1000 >= from_us);
         let large = self.thresholds.reply_bytes.is_some_and(|from| reply_bytes as u64 >= from);
         let is_noted = (slow || large) && self.noted.len() < NOTED_MAX;
@@ -101,6 +116,11 @@ impl Tally {
     /// Takes the noted commands, in the order in which they ran.
     pub fn take_noted(&mut self) -> Vec<Noted> {
         std::mem::take(&mut self.noted)
+    }
+
+    /// Takes the sums for HOTKEYS.
+    pub fn take_hot(&mut self) -> Option<Box<HotRun>> {
+        self.hot.take()
     }
 
     fn sum_up(&mut self) {
@@ -145,6 +165,7 @@ impl Tally {
         self.sums.clear();
         self.errors.clear();
         self.noted.clear();
+        self.hot.iter_mut().for_each(|hot| hot.clear());
     }
 
     /// Moves everything but noted commands into the counters. `timed`: into the histograms, too.

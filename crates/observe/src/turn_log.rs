@@ -61,13 +61,17 @@ impl TurnLog {
         self.clock_ns
     }
 
-    /// Counts the commands that ran within a script or transaction of `client`, and logs the noted ones.
+    /// Counts the commands that ran within a script or transaction of `client`, logs the noted ones, and tells
+    /// HOTKEYS of the rest.
     pub fn count_within(&self, observe: &Observe, tally: &mut Tally, client: u64) {
         let (noted, live) = (tally.take_noted(), &observe.config.live);
         if !noted.is_empty()
             && let Some(info) = observe.clients.get(client)
         {
             noted.into_iter().for_each(|one| observe.stats.queued_elsewhere(self, live, &info, one));
+        }
+        if let Some(hot) = tally.take_hot() {
+            observe.stats.hotkeys.add_run(*hot, self.now_ms);
         }
         tally.tell(&self.recorder, live.latency_tracking.get());
     }

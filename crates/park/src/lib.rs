@@ -68,6 +68,8 @@ pub struct Waiter {
     pub args: OwnedArgs,
     pub db: usize,
     pub resp3: bool,
+    /// Expired keys are there for it.
+    shows_expired: bool,
     pub block: Block,
     /// The user it was when it began to wait. None: it waits for no keys.
     user: Option<acl::Identity>,
@@ -226,6 +228,8 @@ pub struct Newcomer {
     pub client: u64,
     pub loop_id: usize,
     pub db: usize,
+    /// Expired keys are there for it.
+    pub shows_expired: bool,
     pub user: acl::Identity,
     /// Set when the client has left.
     pub gone: Arc<AtomicBool>,
@@ -317,7 +321,7 @@ impl Park {
         out: &mut Reply,
     ) -> Parked {
         let keys = keys_of(command, &args, newcomer.db);
-        let Newcomer { client, loop_id, db, user, gone } = newcomer;
+        let Newcomer { client, loop_id, db, shows_expired, user, gone } = newcomer;
         let kind = WaitKind::of(command);
         let waiter = {
             let mut tables = self.tables.lock();
@@ -329,6 +333,7 @@ impl Park {
                 args,
                 db,
                 resp3: out.resp3(),
+                shows_expired,
                 block,
                 user: Some(user),
                 answer: None,
@@ -365,6 +370,7 @@ impl Park {
             args: OwnedArgs::from_slices(&[]),
             db: 0,
             resp3: answer.resp3(),
+            shows_expired: false,
             block: Block { timeout_ms, null_array: false, words: None },
             user: None,
             answer: Some(answer.into_bytes()),

@@ -134,15 +134,19 @@ impl Park {
         if !self.tables.lock().by_key.contains_key(id) {
             return None;
         }
-        let kind = kind_of(means, id);
+        // A waiter that does not see expired keys finds nothing, and is passed over.
+        let kind = kind_of(means, id, means.keyspace.imports());
         let tables = self.tables.lock();
         tables.by_key.get(id)?.next(kind, after).cloned()
     }
 }
 
-/// The kind of value a key holds now.
-fn kind_of(means: &mut Means<'_>, (db, key): &KeyId) -> Option<Kind> {
+/// The kind of value a key holds now, for one who sees expired keys or not.
+fn kind_of(means: &mut Means<'_>, (db, key): &KeyId, shows_expired: bool) -> Option<Kind> {
     let mut view = View::locked(means.keyspace, Keyspace::shards_of([&key[..]]), *db, means.now_ms);
+    if shows_expired {
+        view.set_expired_live();
+    }
     if view.has_intents() {
         view.settle(&[(*db, &key[..])], false);
     }
@@ -179,7 +183,7 @@ fn narrowed(waiter: &Waiter, key: &[u8]) -> Option<OwnedArgs> {
 
 /// Whether a key holds what somebody waits for.
 pub(super) fn is_filled(means: &mut Means<'_>, waiter: &Waiter, id: &KeyId) -> bool {
-    waiter.kind.is_woken_by(kind_of(means, id))
+    waiter.kind.is_woken_by(kind_of(means, id, waiter.shows_expired))
 }
 
 /// Runs the command of a waiter that is claimed, for a key that was filled. If there is nothing for it, lets
@@ -208,6 +212,9 @@ fn attempt(means: &mut Means<'_>, waiter: &Waiter, (db, key): &KeyId, out: &mut 
     let shards = shards_of(waiter.command, args);
     let mark = out.len();
     let mut view = View::locked(means.keyspace, shards, waiter.db, means.now_ms);
+    if waiter.shows_expired {
+        view.set_expired_live();
+    }
     if view.has_intents() {
         settle(&mut view, [(waiter.command, args)].into_iter(), waiter.db);
     }
@@ -282,7 +289,7 @@ mod tests {
     fn park(park: &Arc<Park>, keyspace: &Keyspace, client: u64) -> Arc<AtomicBool> {
         let gone = Arc::<AtomicBool>::default();
         let user = acl::Identity::guest(&ACL);
-        let newcomer = Newcomer { client, loop_id: 0, db: 0, user, gone: gone.clone() };
+        let newcomer = Newcomer { client, loop_id: 0, db: 0, shows_expired: false, user, gone: gone.clone() };
         let block = Block { timeout_ms: None, null_array: true, words: None };
         let mut out = Reply::new(false);
         let parked = park.park(&mut means(keyspace), newcomer, words(&["BLPOP", "k", "0"]), block, &mut out);

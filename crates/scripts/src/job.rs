@@ -215,7 +215,7 @@ impl Long for ScriptJob {
         // It may have waited.
         self.run.now_ms = desk.now_ms;
         self.since = snapshot.lsn();
-        self.attempt.overlay = Some(Overlay::new(snapshot, self.run.used_ms));
+        self.attempt.overlay = Some(Overlay::new(snapshot, self.run.look));
     }
 
     fn go(self: Box<Self>, _: &mut Desk<'_>) {

@@ -166,8 +166,8 @@ pub struct ScriptRun {
     /// Memory is short, and it did not declare that it may run nevertheless.
     pub short: bool,
     pub now_ms: u64,
-    /// The time at which the keys it looks at count as used, if they do.
-    pub used_ms: Option<u64>,
+    /// How its client looks at keys.
+    pub look: keyspace::Look,
     pub random: u64,
     pub loop_id: usize,
     /// Set when its client goes. A script that only reads is of no use then. `None`: another run handles

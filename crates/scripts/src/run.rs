@@ -675,7 +675,7 @@ pub fn run_once<'a, 'o>(
     out: &mut Vec<u8>,
 ) -> (Result<(), Halt>, Told) {
     lua.tally.clear();
-    lua.tally.notes_from(Thresholds::of(&scripts.config.live));
+    lua.tally.notes_from(Thresholds::of(&scripts.config.live, &scripts.work.observe.stats.hotkeys));
     match &run.body {
         Body::Exec(transaction) => transaction.run(scripts, lua, run, ground, limit, reader, out),
         _ => run_script(scripts, lua, run, ground, limit, reader, out),

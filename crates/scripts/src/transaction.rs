@@ -250,7 +250,7 @@ impl Transaction {
         let short = memory.may_run_short(run.short)?;
         let words = self.queue.kept(at).unwrap_or_else(|| Arc::new(args.to_owned()));
         let random = run.random.wrapping_add(at as u64);
-        let ScriptRun { client, now_ms, used_ms, loop_id, reads, .. } = *run;
+        let ScriptRun { client, now_ms, look, loop_id, reads, .. } = *run;
         Ok(Order::Run(ScriptRun {
             body,
             words,
@@ -262,7 +262,7 @@ impl Transaction {
             read_only,
             short,
             now_ms,
-            used_ms,
+            look,
             random,
             loop_id,
             gone: None,

@@ -12,7 +12,8 @@ use crate::snapshots::{Asker, Class};
 use command::places;
 use command::{Command, Stream};
 use keyspace::{Announce, Commit, EffectVisitor, Effects, Progress, Snapshot, Words};
-use observe::tally::Tally;
+use observe::hotkeys::KEPT_APART;
+use observe::tally::{Tally, Thresholds};
 use observe::waits::Spent;
 use resp::{Args, OwnedArgs, Reply};
 use std::sync::Arc;
@@ -28,6 +29,9 @@ pub struct BulkJob {
     /// The number of its keys that were there, once it is committed. `None`: it was refused.
     found: Option<usize>,
 }
+
+/// Bytes of an `+OK`, with its line's end.
+const OK_BYTES: usize = 5;
 
 /// Bytes that a commit keeps of a key besides its words.
 const INTENT_BYTES: usize = 64;
@@ -191,6 +195,13 @@ impl BulkJob {
         let each_ns = self.took_ns() / n.max(1) as u64;
         if let Some(set) = command::registry::find(b"set") {
             tally.add_many(places::of(set), n as u64, each_ns);
+        }
+        tally.notes_from(Thresholds::of_hotkeys(&desk.work.observe.stats.hotkeys));
+        if let BulkWords::Sets(sets) = &*self.words {
+            // A slice has no time for more keys than a run keeps.
+            for (command, args) in (0..n.min(KEPT_APART)).map(|i| sets.at(i)) {
+                tally.queued(command, args, each_ns, OK_BYTES);
+            }
         }
         desk.count(self.attempt.who.client, tally);
         Box::new(Oks(n))

@@ -15,7 +15,7 @@
 use crate::works::Work;
 use command::values::Open;
 use command::{Command, Error, Held, Stream, write_string};
-use keyspace::{Class, Snapshot};
+use keyspace::{Class, Look, Snapshot};
 use observe::ClientInfo;
 use resp::{Args, OwnedArgs, Reply};
 use std::collections::VecDeque;
@@ -33,7 +33,8 @@ pub struct Gather {
     work: Arc<Work>,
     words: Arc<OwnedArgs>,
     db: usize,
-    now_ms: u64,
+    /// Keys that expire by then are absent.
+    due_ms: u64,
     /// The time at which the keys count as used, if they do.
     used_ms: Option<u64>,
     snapshot: Option<Snapshot>,
@@ -69,8 +70,7 @@ pub struct Reader<'a> {
     pub gone: &'a Arc<AtomicBool>,
     pub db: usize,
     pub resp3: bool,
-    /// Keys that it looks at count as used.
-    pub uses: bool,
+    pub look: Look,
 }
 
 impl Gather {
@@ -99,8 +99,8 @@ impl Gather {
             work: work.clone(),
             words: incoming.cloned().unwrap_or_else(|| Arc::new(args.to_owned())),
             db: reader.db,
-            now_ms,
-            used_ms: (reader.uses && uses).then_some(now_ms),
+            due_ms: if reader.look.shows_expired { 0 } else { now_ms },
+            used_ms: reader.look.used_ms.filter(|_| uses),
             snapshot: Some(snapshot),
             next: 1,
             counts,
@@ -134,11 +134,11 @@ impl Gather {
         let Some(snapshot) = &self.snapshot else { return };
         let (keyspace, args) = (&self.work.keyspace, self.words.args());
         let keys: Vec<&[u8]> = args.from(self.next).iter().take(KEYS).collect();
-        let (encoded, pieces, now) = (&mut self.encoded, &mut self.pieces, self.now_ms);
+        let (encoded, pieces, due) = (&mut self.encoded, &mut self.pieces, self.due_ms);
         let piece_bytes = &mut self.piece_bytes;
         let mut hits = 0;
         let read = keyspace.read_each(snapshot.lsn(), self.used_ms, self.db, &keys, &mut |found| {
-            let value = found.filter(|(_, expire)| expire.is_none_or(|at| at > now)).map(|(value, _)| value);
+            let value = found.filter(|(_, expire)| expire.is_none_or(|at| at > due)).map(|(value, _)| value);
             hits += i64::from(value.is_some());
             match value {
                 _ if self.counts => {}

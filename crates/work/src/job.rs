@@ -42,7 +42,7 @@ use crate::queue::{self, Queue};
 use crate::snapshots::{Asker, Class, shortened};
 use crate::watch::Watch;
 use command::{Block, Command, Handler, Stream};
-use keyspace::{Announce, Overlay, Snapshot};
+use keyspace::{Announce, Look, Overlay, Snapshot};
 use observe::ClientInfo;
 use observe::tally::Thresholds;
 use observe::waits::Spent;
@@ -144,7 +144,7 @@ pub struct Job {
     db: usize,
     now_ms: u64,
     /// The time at which the keys it looks at count as used, if they do.
-    used_ms: Option<u64>,
+    look: Look,
     /// Keys read for it, not yet in the overlay.
     read: Wanted,
     out: Reply,
@@ -178,8 +178,8 @@ pub struct Client {
     pub resp3: bool,
     pub may_stream: bool,
     pub now_ms: u64,
-    /// The time at which the keys it looks at count as used, if they do.
-    pub used_ms: Option<u64>,
+    /// How it looks at keys.
+    pub look: Look,
     pub random: u64,
 }
 
@@ -194,7 +194,7 @@ impl Job {
             body,
             db: client.db,
             now_ms: client.now_ms,
-            used_ms: client.used_ms,
+            look: client.look,
             read: Wanted::default(),
             out: Reply::new(client.resp3),
             effects: Vec::new(),
@@ -282,7 +282,7 @@ impl Long for Job {
     fn begin(&mut self, snapshot: Snapshot, desk: &mut Desk<'_>) {
         // It may have waited.
         self.now_ms = desk.now_ms;
-        let mut overlay = Overlay::new(snapshot, self.used_ms);
+        let mut overlay = Overlay::new(snapshot, self.look);
         if self.planned && self.attempt.races.lost == 0 {
             if let Body::One(call) = &self.body {
                 let args = call.args.args();

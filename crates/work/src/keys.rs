@@ -77,7 +77,8 @@ pub struct Keys {
     db: usize,
     pattern: Box<[u8]>,
     sieve: Sieve,
-    now_ms: u64,
+    /// Keys that expire by then are absent.
+    due_ms: u64,
     /// The next segment. `None`: all were seen.
     position: Option<u64>,
     found: usize,
@@ -103,6 +104,8 @@ pub struct Scan {
     keyspace: Arc<Keyspace>,
     tell: Tell,
     db: usize,
+    /// Expired keys are there.
+    shows_expired: bool,
     args: OwnedArgs,
     sieve: Sieve,
     cursor: u64,
@@ -141,7 +144,7 @@ impl Scan {
     pub fn new(
         keyspace: Arc<Keyspace>,
         tell: Tell,
-        db: usize,
+        (db, shows_expired): (usize, bool),
         resp3: bool,
         (args, cursor, left): (OwnedArgs, u64, usize),
     ) -> Box<Scan> {
@@ -149,6 +152,7 @@ impl Scan {
             keyspace,
             tell,
             db,
+            shows_expired,
             args,
             sieve: Sieve::default(),
             cursor,
@@ -178,6 +182,9 @@ impl Scan {
         let count = self.left.min(SCAN_AT_ONCE);
         let sieve = &mut self.sieve;
         let mut view = View::open(&self.keyspace, self.db, stdx::clock::wall_ms());
+        if self.shows_expired {
+            view.set_expired_live();
+        }
         self.cursor = view.scan(self.cursor, count, &mut |key, kind| {
             if options.wants(kind) && sieve.takes(options.pattern, key) {
                 take(key);
@@ -240,11 +247,11 @@ pub(super) fn walks(info: &Arc<ClientInfo>, command: &'static str, gone: Arc<Ato
 
 impl Keys {
     /// `KEYS pattern`: cost O(keys · (pattern + key)), in slices of a segment; memory O(reply). It waits if
-    /// there are too many snapshots ([`Keys::open`]).
+    /// there are too many snapshots ([`Keys::open`]). `shows_expired`: expired keys are there.
     pub fn new(
         work: &Arc<Work>,
         (info, gone, loop_id): (Arc<ClientInfo>, Arc<AtomicBool>, usize),
-        db: usize,
+        (db, shows_expired): (usize, bool),
         pattern: &[u8],
         resp3: bool,
     ) -> Box<Keys> {
@@ -258,7 +265,7 @@ impl Keys {
             db,
             pattern: pattern.into(),
             sieve: Sieve::default(),
-            now_ms: stdx::clock::wall_ms(),
+            due_ms: if shows_expired { 0 } else { stdx::clock::wall_ms() },
             position: Some(0),
             found: 0,
             pieces: VecDeque::new(),
@@ -305,7 +312,7 @@ impl Keys {
     fn collect(&mut self) -> bool {
         let Some(snapshot) = &self.snapshot else { return true };
         let (pattern, now, encoded, found) =
-            (needed(&self.pattern), self.now_ms, &mut self.encoded, &mut self.found);
+            (needed(&self.pattern), self.due_ms, &mut self.encoded, &mut self.found);
         let mut take = |key: &[u8]| {
             encoded.bulk(key);
             *found += 1;

@@ -1,7 +1,7 @@
 //! CLIENT: the connections and their settings. `exec` performs all of it.
 
 use crate::facts;
-use crate::table::{ADMIN, ALLOW_BUSY, Command, LOADING, NOSCRIPT, Run, STALE, acl};
+use crate::table::{ADMIN, ALLOW_BUSY, Command, LOADING, NO_MULTI, NOSCRIPT, Run, STALE, acl};
 
 pub(crate) static COMMANDS: &[Command] = &[Command::new("client", -2, Run::Container, 0, 0)
     .doc("connection", "2.4.0", "Depends on subcommand.", "Subcommands about connections.")
@@ -53,12 +53,8 @@ pub(crate) static COMMANDS: &[Command] = &[Command::new("client", -2, Run::Conta
         Command::new("client|unpause", 2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, acl::CONNECTION)
             .facts(facts::CHANGES | facts::PAUSES)
             .doc("connection", "6.2.0", "O(N) for N held clients.", "Ends a pause of the clients at once."),
-        Command::new("client|reply", 3, Run::Exec, NOSCRIPT | LOADING | STALE, acl::CONNECTION).doc(
-            "connection",
-            "3.2.0",
-            "O(1)",
-            "Turns replies to this connection off or on.",
-        ),
+        Command::new("client|reply", 3, Run::Exec, NOSCRIPT | LOADING | STALE | NO_MULTI, acl::CONNECTION)
+            .doc("connection", "3.2.0", "O(1)", "Turns replies to this connection off or on."),
         Command::new("client|no-evict", 3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, acl::CONNECTION)
             .doc("connection", "7.0.0", "O(1)", "Spares this connection when client buffers must be freed."),
         Command::new("client|no-touch", 3, Run::Exec, NOSCRIPT | LOADING | STALE, acl::CONNECTION).doc(

@@ -81,9 +81,9 @@ fn dump(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     points::trip(Point::Read);
     let owned = cx.view.owned(key);
-    let now_ms = cx.view.now_ms();
+    let due_ms = cx.view.due_ms();
     let payload = match &owned {
-        Some(owned) => serial::encode(&owned.value, now_ms, &mut |steps| cx.budget.charge(steps))?,
+        Some(owned) => serial::encode(&owned.value, due_ms, &mut |steps| cx.budget.charge(steps))?,
         None => None,
     };
     cx.view.count_lookup(key, payload.is_some());
@@ -275,10 +275,9 @@ enum Put {
 
 fn put(cx: &mut Cx<'_, '_>, key: &[u8], ttl: i64, decoded: Decoded, options: &Options) -> Put {
     let expire_ms = deadline(cx, ttl, options.absttl);
-    let now_ms = cx.view.now_ms();
     let replaced = options.replace && cx.view.remove(key);
     match decoded {
-        Decoded::Value(value) if expire_ms.is_none_or(|at| at > now_ms || cx.caller.in_replay) => {
+        Decoded::Value(value) if expire_ms.is_none_or(|at| !cx.is_past(at)) => {
             cx.view.put(key, value, expire_ms);
             if let Some(idle_s) = options.idle_s {
                 cx.view.set_idle(key, idle_s);

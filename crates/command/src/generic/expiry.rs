@@ -113,7 +113,7 @@ impl Conditions {
 }
 
 /// `EXPIRE key seconds [NX | XX | GT | LT]`, and PEXPIRE, EXPIREAT, PEXPIREAT: 1 if the expiry was set, else
-/// 0. A time in the past removes the key.
+/// 0. A time in the past removes the key; in import mode only one before 1970 does.
 ///
 /// Cost: O(1). Errors: unsupported options or options that exclude each other, not an integer, bad time.
 fn expire(cx: &mut Cx<'_, '_>, args: Args<'_>, unit_ms: i64, relative: bool) -> Result<(), Error> {
@@ -133,12 +133,13 @@ fn expire(cx: &mut Cx<'_, '_>, args: Args<'_>, unit_ms: i64, relative: bool) -> 
         cx.out.int(0);
         return Ok(());
     }
-    if at <= cx.view.now_ms() as i64 && !cx.caller.in_replay {
+    if at < 0 && !cx.caller.in_replay || cx.is_past(at.max(0) as u64) {
         cx.view.remove(key);
         cx.view.changed(key, Class::Generic, "del");
         cx.effect(&[b"DEL", key]);
     } else {
-        cx.view.set_expire(key, Some(at.max(0) as u64));
+        // To a view that shows expired keys, 0 is the time that has come.
+        cx.view.set_expire(key, Some(at.max(1) as u64));
         cx.view.changed(key, Class::Generic, "expire");
         cx.effect(&[b"PEXPIREAT", key, at.to_string().as_bytes()]);
     }

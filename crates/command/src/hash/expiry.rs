@@ -111,7 +111,9 @@ impl Unit {
             u64::try_from(int(arg)?).map_err(|_| Error::new("ERR invalid expire time, must be >= 0"))?;
         let base = if self.relative { cx.view.now_ms() } else { 0 };
         let at = amount.checked_mul(self.ms).and_then(|ms| ms.checked_add(base));
-        at.filter(|at| *at <= LATEST || cx.caller.in_replay)
+        // To a view that shows expired fields, 0 is the time that has come.
+        at.map(|at| at.max(1))
+            .filter(|at| *at <= LATEST || cx.caller.in_replay)
             .ok_or_else(|| Error::InvalidExpire(String::from_utf8_lossy(name).to_lowercase()))
     }
 }
@@ -154,10 +156,9 @@ enum Expiry {
 }
 
 impl Expiry {
-    /// The change for a time. A replay keeps a time in the past, as the log has later commands from before
-    /// that time.
+    /// The change for a time. A replay and import mode keep a time in the past ([`Cx::is_past`]).
     fn at(cx: &Cx<'_, '_>, at: u64) -> Expiry {
-        if at <= cx.view.now_ms() && !cx.caller.in_replay { Expiry::Gone } else { Expiry::At(at) }
+        if cx.is_past(at) { Expiry::Gone } else { Expiry::At(at) }
     }
 }
 

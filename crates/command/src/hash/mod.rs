@@ -72,7 +72,8 @@ fn live_len(hash: &Hash, now: u64, budget: &mut Budget<'_>) -> Result<usize, Err
     live.ok_or_else(|| refused.unwrap_or(Error::Cancelled))
 }
 
-/// Removes expired fields: those in `named` (every `step`-th word is a field), and [`PURGE`] more. The
+/// Removes expired fields: those in `named` (every `step`-th word is a field), and [`PURGE`] more, but none in
+/// import mode. The
 /// command must be sure to change something. The hash may become empty; the caller then adds to it or removes
 /// the key.
 ///
@@ -85,11 +86,16 @@ fn purge(
     effect: Effect,
 ) -> Result<(), Error> {
     let (key, now) = (args.at(1), cx.view.due_ms());
-    if !cx.view.hash(key)?.is_some_and(|hash| is_due(hash, now)) {
+    let imports = cx.view.stores_past();
+    let mut fields = named.iter().step_by(step);
+    let is_gone = |hash: &Hash, field| matches!(hash.expire_at(field), Some(Some(at)) if at <= now);
+    let has_any = |hash: &Hash| is_due(hash, now) && (!imports || fields.any(|field| is_gone(hash, field)));
+    if !cx.view.hash(key)?.is_some_and(has_any) {
         return Ok(());
     }
     let mut gone: Vec<Vec<u8>> = vec![b"HDEL".to_vec(), key.to_vec()];
-    cx.view.expire_fields(key, named.iter().step_by(step), PURGE, &mut |field| gone.push(field.to_vec()));
+    let (fields, others) = (named.iter().step_by(step), if imports { 0 } else { PURGE });
+    cx.view.expire_fields(key, fields, others, &mut |field| gone.push(field.to_vec()));
     if gone.len() > 2 {
         let words: Vec<&[u8]> = gone.iter().map(|word| &word[..]).collect();
         cx.effect(&words);

@@ -182,7 +182,7 @@ fn getex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let rest = write(cx.out, cx.view.string(key)?);
     match (deadline, options.expire) {
         _ if cx.view.is_hidden() => {}
-        (Some(at), Some((Unit::ExAt | Unit::PxAt, _))) if at <= cx.view.now_ms() && !cx.caller.in_replay => {
+        (Some(at), Some((Unit::ExAt | Unit::PxAt, _))) if cx.is_past(at) => {
             cx.view.remove(key);
             cx.view.changed(key, Class::Generic, "del");
             cx.effect(&[b"DEL", key]);

@@ -70,3 +70,32 @@ fn bytes_count_for_the_keys_of_every_kind_of_command() {
     assert!(bytes_of(&mut admin, "long").is_some_and(|bytes| bytes > 200_000));
     assert_eq!(bytes_of(&mut admin, "a"), bytes_of(&mut admin, "b"));
 }
+
+#[test]
+fn transactions_that_run_away_from_their_loop_count_too() {
+    let server = Server::start();
+    let (mut admin, mut client) = (server.client(), server.client());
+    admin.expect("HOTKEYS START METRICS 2 CPU NET COUNT 64", "+OK");
+    let mut run = |lines: &[&str], times: usize| {
+        client.expect("MULTI", "+OK");
+        for line in std::iter::repeat_n(lines, times).flatten() {
+            client.expect(line, "+QUEUED");
+        }
+        let reply = client.call("EXEC");
+        assert!(reply.starts_with('[') && !reply.contains("-ERR"), "{reply}");
+    };
+    // On a worker, as a bulk, and over an overlay.
+    run(&["INCR far", "GET missing"], 300);
+    run(&["SET bulk v"], 600);
+    run(&["EVAL \"return redis.call('INCR', KEYS[1])\" 1 inner", "SET beside v", "KEYS nosuch"], 1);
+    admin.expect("HOTKEYS STOP", "+OK");
+    let each = |request: &str| encode_line(request).len() as u64;
+    // The replies are the numbers 1 to 300.
+    let replies = 9 * 4 + 90 * 5 + 201 * 6;
+    assert_eq!(bytes_of(&mut admin, "far"), Some(300 * each("INCR far") + replies));
+    assert_eq!(bytes_of(&mut admin, "missing"), Some(300 * (each("GET missing") + 5)));
+    // The first ones of a bulk are seen.
+    assert_eq!(bytes_of(&mut admin, "bulk"), Some(128 * (each("SET bulk v") + 5)));
+    assert_eq!(bytes_of(&mut admin, "beside"), Some(each("SET beside v") + 5));
+    assert!(bytes_of(&mut admin, "inner").is_some_and(|bytes| bytes > 50));
+}

@@ -48,7 +48,7 @@ const HELP: &[&str] = &[
     "ID",
     "    Tell this connection's number.",
     "IMPORT-SOURCE <ON | OFF>",
-    "    Fill a server in import mode; this one is never in it.",
+    "    Fill a server in import mode: expired keys are there for this connection.",
     "INFO",
     "    Describe this connection.",
     "KILL <ip:port>",
@@ -155,12 +155,15 @@ fn capa(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// `CLIENT IMPORT-SOURCE ON | OFF`. This server is never in import mode (`import-mode` can only be `no`), so only
-/// OFF is accepted, as by a Valkey that is not. O(1). Errors: the server is not in import mode.
+/// `CLIENT IMPORT-SOURCE ON | OFF`: expired keys are there for this client while the server is in import mode
+/// (`import-mode`). OFF is accepted at any time. O(1). Errors: the server is not in import mode, syntax. Source:
+/// Valkey 9.1.
 fn import_source(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    if !is(args.at(2), "off") {
+    if !act.server.keyspace.imports() && !is(args.at(2), "off") {
         return Err(Error::new("ERR Server is not in import mode"));
     }
+    act.session.imports = on_off(args.at(2))?;
+    act.session.set_flag(flag::IMPORTS, act.session.imports);
     act.out.ok();
     Ok(Flow::Done)
 }

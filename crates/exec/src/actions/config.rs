@@ -128,6 +128,7 @@ pub(crate) fn follow(server: &Server) {
 }
 
 fn apply(keyspace: &Keyspace, memory: &Memory, machine_bytes: u64, live: &Live) {
+    keyspace.set_imports(live.import_mode.get());
     memory.configure(keyspace, live);
     memory.limit_work(live, machine_bytes);
     keyspace.set_notify(pubsub::wanted_classes(live.notify.get() as u32));

@@ -194,11 +194,14 @@ fn reset(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     crate::tracking::end(act.server, act.local, session);
     session.select(0);
     session.log_out(act.server);
-    session.reply_mode = ReplyMode::On;
+    if session.reply_mode != ReplyMode::Skip {
+        session.reply_mode = ReplyMode::On;
+    }
     session.no_touch = false;
     session.copy_wish = Default::default();
     session.no_evict = false;
-    session.set_flag(flag::NO_TOUCH | flag::NO_EVICT, false);
+    session.imports = false;
+    session.set_flag(flag::NO_TOUCH | flag::NO_EVICT | flag::IMPORTS, false);
     session.info.text.lock().name.clear();
     speak(act, false);
     act.out.simple("RESET");

@@ -89,7 +89,7 @@ fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Erro
         read_only,
         short,
         now_ms: act.local.log.now_ms,
-        used_ms: act.session.uses_at(act.local.log.now_ms),
+        look: act.session.look(&act.server.keyspace, act.local.log.now_ms),
         random: act.local.random(),
         loop_id: act.local.log.id,
         gone: Some(act.session.cancel.clone()),

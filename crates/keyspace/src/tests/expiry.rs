@@ -24,6 +24,68 @@ fn an_expired_key_is_absent_at_once_and_the_sweep_finds_every_one() {
     keyspace.check_invariants();
 }
 
+/// Import mode: an expired key stays until a write meets it, and those who import have it.
+#[test]
+fn expired_keys_stay_in_import_mode() {
+    let keyspace = Keyspace::new(1);
+    keyspace.set_imports(true);
+    let view_at = |live: bool| {
+        let mut view = View::locked(&keyspace, all(), 0, 100);
+        if live {
+            view.set_expired_live();
+        }
+        view
+    };
+    let fill = || {
+        let mut view = View::locked(&keyspace, all(), 0, 1);
+        for key in [b"a", b"b", b"c"] {
+            view.put_string(key, b"v", Some(50));
+        }
+        view.finish();
+    };
+    fill();
+    let mut sweep = Sweep::default();
+    let mut sweep_all = |told: &mut dyn FnMut()| {
+        for _ in 0..1000 {
+            sweep.step(&keyspace, 100, |_| told());
+        }
+    };
+    sweep_all(&mut || panic!("swept"));
+    let view = view_at(false);
+    assert!(!view.exists(b"a"));
+    assert_eq!(view.finish().expired, 0);
+    let view = view_at(true);
+    assert!(view.exists(b"a") && view.exists(b"c"));
+    view.finish();
+    // A view that writes removes what it has met, so that the log hears of it.
+    let mut view = view_at(false);
+    assert!(!view.exists(b"a"));
+    view.put_string(b"b", b"new", None);
+    view.finish();
+    let view = view_at(true);
+    assert!(!view.exists(b"a") && view.exists(b"c"));
+    assert_eq!(view.expire_ms(b"b"), Some(None));
+    view.finish();
+    // An importer goes on with an expired key, over an overlay too.
+    fill();
+    for shows_expired in [false, true] {
+        let look = Look { used_ms: None, shows_expired };
+        let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap(), look);
+        overlay.load(0, [&b"c"[..]]);
+        let mut view = View::overlay(&keyspace, &mut overlay, 0, 100);
+        assert_eq!(view.exists(b"c"), shows_expired);
+        view.put_string(b"d", b"v", None);
+        view.finish();
+        overlay.commit(100, None).unwrap_or_else(|_| panic!("nobody else writes"));
+        assert_eq!(view_at(true).exists(b"c"), shows_expired);
+        fill();
+    }
+    keyspace.set_imports(false);
+    sweep_all(&mut || {});
+    assert_eq!(keyspace.len(0), 1);
+    keyspace.check_invariants();
+}
+
 /// The sweep lists keys under one lock and removes them under another: between the two, their database may be
 /// exchanged.
 #[test]

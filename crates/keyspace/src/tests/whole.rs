@@ -115,7 +115,15 @@ fn put_in(keyspace: &Arc<Keyspace>, db: usize, key: &str, expire_ms: Option<u64>
     view.finish();
 }
 
-/// However many clients watch and wait, an exchange marks nobody and names no key.
+/// A keyspace in which more keys are watched than an exchange looks at, or none.
+fn watched_by(crowd: bool, databases: usize) -> Arc<Keyspace> {
+    let keyspace = Keyspace::new(databases);
+    let count = if crowd { 300 } else { 0 };
+    (0..count).for_each(|i| drop(watch(&keyspace, 0, &format!("other{i}"))));
+    keyspace
+}
+
+/// If very many keys are watched, an exchange marks nobody and names no key.
 #[test]
 fn an_exchange_looks_nobody_up() {
     let keyspace = Keyspace::new(2);
@@ -132,10 +140,12 @@ fn an_exchange_looks_nobody_up() {
 
 #[test]
 fn who_watches_what_is_exchanged_notices_what_came_and_what_went() {
-    for (here, other, touched) in
+    for ((here, other, touched), crowd) in
         [(true, true, true), (true, false, true), (false, true, true), (false, false, false)]
+            .into_iter()
+            .flat_map(|case| [(case, false), (case, true)])
     {
-        let keyspace = Keyspace::new(3);
+        let keyspace = watched_by(crowd, 3);
         if here {
             put_in(&keyspace, 0, "k", None);
         }
@@ -178,14 +188,14 @@ fn what_came_and_went_again_is_noticed() {
             assert_eq!(keyspace.len(0), 0);
         }),
     ];
-    for (way, go) in ways {
-        let keyspace = Keyspace::new(2);
+    for ((way, go), crowd) in ways.into_iter().flat_map(|way| [(way, false), (way, true)]) {
+        let keyspace = watched_by(crowd, 2);
         put_in(&keyspace, 1, "k", Some(50));
         let watched = watch(&keyspace, 0, "k");
         assert!(!is_touched(&keyspace, 0, "k", &watched, 1));
         swap(&keyspace);
         go(&keyspace);
-        assert!(is_touched(&keyspace, 0, "k", &watched, 100), "{way}");
+        assert!(is_touched(&keyspace, 0, "k", &watched, 100), "{way} {crowd}");
     }
     // An expiry in the old database is no touch for a watcher that found no key there.
     let keyspace = Keyspace::new(2);
@@ -201,8 +211,8 @@ fn what_came_and_went_again_is_noticed() {
 /// For a watcher that found no key, such a key is as absent as before.
 #[test]
 fn a_key_that_had_expired_when_it_came_is_no_touch() {
-    for removed in [false, true] {
-        let keyspace = Keyspace::new(2);
+    for (removed, crowd) in [(false, false), (true, false), (false, true), (true, true)] {
+        let keyspace = watched_by(crowd, 2);
         put_in(&keyspace, 1, "k", Some(50));
         let watched = watch(&keyspace, 0, "k");
         let mut view = View::open(&keyspace, 0, 60);
@@ -214,9 +224,35 @@ fn a_key_that_had_expired_when_it_came_is_no_touch() {
             view.finish();
             assert_eq!(keyspace.len(0), 0);
         }
-        assert!(!is_touched(&keyspace, 0, "k", &watched, 100), "{removed}");
+        assert!(!is_touched(&keyspace, 0, "k", &watched, 100), "{removed} {crowd}");
         put_in(&keyspace, 0, "k", None);
-        assert!(is_touched(&keyspace, 0, "k", &watched, 100), "{removed}");
+        assert!(is_touched(&keyspace, 0, "k", &watched, 100), "{removed} {crowd}");
+    }
+}
+
+/// An absent key that no exchange brought is untouched, whatever else became of its database.
+#[test]
+fn a_key_that_never_came_is_untouched() {
+    for crowd in [false, true] {
+        let keyspace = watched_by(crowd, 2);
+        put_in(&keyspace, 1, "another", None);
+        let watched = watch(&keyspace, 0, "k");
+        let flush = || {
+            View::open(&keyspace, 0, 1).flush(Some(0));
+        };
+        flush();
+        assert!(!is_touched(&keyspace, 0, "k", &watched, 1), "{crowd}");
+        swap(&keyspace);
+        flush();
+        swap(&keyspace);
+        // With a crowd it cannot be known any more (A3).
+        assert_eq!(is_touched(&keyspace, 0, "k", &watched, 1), crowd);
+        // A later watcher begins with what is there now.
+        let later = watch(&keyspace, 0, "k");
+        put_in(&keyspace, 1, "k", None);
+        assert!(!is_touched(&keyspace, 0, "k", &later, 1), "{crowd}");
+        swap(&keyspace);
+        assert!(is_touched(&keyspace, 0, "k", &later, 1) && is_touched(&keyspace, 0, "k", &watched, 1));
     }
 }
 

@@ -23,7 +23,7 @@ impl View<'_> {
 
     #[cold]
     pub(super) fn remove_stale(&mut self) {
-        if !self.keyspace.keeps_expired(self.now_ms) {
+        if !self.leaves_expired() {
             let Some(stale) = self.stale.get_mut() else { return };
             let (keys, db) = (std::mem::take(&mut stale.keys), self.db);
             stale.upto = 0;
@@ -35,6 +35,14 @@ impl View<'_> {
             (self.db, self.hush) = (db, false);
         }
         *self.stale.get_mut() = None;
+    }
+
+    /// Whether expired keys that reads met stay: clients are paused, or the server is in import mode and the
+    /// view wrote nothing. A view that wrote removes them in import mode too, for the sink has to hear of them
+    /// before its effect.
+    fn leaves_expired(&self) -> bool {
+        let imports = self.keyspace.imports() && self.changes.lsn == 0;
+        imports || self.keyspace.keeps_expired(self.now_ms)
     }
 
     /// Notes that the key has expired.

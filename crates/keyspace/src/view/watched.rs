@@ -10,11 +10,18 @@
 //!   ([`super::View::drop_expired`]). If tables were replaced more than once, or while long commits had
 //!   something to write, the key counts as touched.
 //!
-//! Redis looks up all watched keys when it exchanges databases. This differs where A3 is more careful: an
-//! absent key, after two exchanges or FLUSHDBs that did not bring it.
+//! - A4: an exchange while at most [`LOOKED_AT`] keys are watched, and no long commit is under way, marks the
+//!   watchers of each key that one of the two databases has. To the others it is no exchange.
+//!
+//! Redis looks up all watched keys when it exchanges databases. This differs beyond A4, where A3 is more careful:
+//! an absent key, after two exchanges or FLUSHDBs that did not bring it.
 
 use super::*;
 use std::sync::atomic::AtomicBool;
+
+/// Watched keys that an exchange of databases looks at, and the bytes of their names.
+const LOOKED_AT: usize = 256;
+const LOOKED_AT_BYTES: usize = 64 << 10;
 
 /// The state of a key and its database when the WATCH began.
 #[derive(Clone, Copy, Debug)]
@@ -84,6 +91,45 @@ impl Keyspace {
     /// When a database was last exchanged (milliseconds since 1970). Needs the lock of some shard.
     fn exchanged_ms(&self, db: usize) -> u64 {
         self.counts[db].exchanged_ms.load(Ordering::Relaxed)
+    }
+
+    /// Marks the watchers of all keys that an exchange of these databases touches (A4). False: there are too
+    /// many, and nobody was marked. Needs all locks. O(LOOKED_AT)
+    pub(super) fn mark_exchanged(
+        &self,
+        guard: &mut Guard<'_, Shard>,
+        (a, b): (usize, usize),
+        now_ms: u64,
+    ) -> bool {
+        if self.intents.load(Ordering::Relaxed) != 0 {
+            return false;
+        }
+        let (mut keys, mut bytes) = (0, 0);
+        for shard in 0..crate::SHARDS {
+            for (db, key, mut began) in guard.get(shard).interest.watched() {
+                (keys, bytes) = (keys + 1, bytes + key.len());
+                // A watcher from before an exchange that marked nobody compares the numbers itself.
+                let is_older = (db == a || db == b) && began.any(|swaps| swaps != self.replaced(db).0);
+                if keys > LOOKED_AT || bytes > LOOKED_AT_BYTES || is_older {
+                    return false;
+                }
+            }
+        }
+        if keys == 0 {
+            return true;
+        }
+        for shard in 0..crate::SHARDS {
+            let Shard { dbs, interest, .. } = guard.get_mut(shard);
+            let is_there = |db: usize, hash, key: &[u8]| {
+                let expire_ms = dbs[db].find(hash, key).map(|entry| entry.expire_ms());
+                expire_ms.is_some_and(|at| at.is_none_or(|at| at > now_ms))
+            };
+            interest.touch_those(|db, key| {
+                let hash = stdx::hash::hash_bytes(key);
+                (db == a || db == b) && (is_there(a, hash, key) || is_there(b, hash, key))
+            });
+        }
+        true
     }
 
     /// Notes that the tables of a database are replaced. `swaps`: the time, if by those of another database.

@@ -45,7 +45,7 @@ impl View<'_> {
     /// visited; an expired key is not. Needs the whole. An overlay may need a chunk first; then the handler
     /// runs again.
     pub fn scan(&mut self, cursor: u64, count: usize, f: &mut dyn FnMut(&[u8], Kind)) -> u64 {
-        let (db, now_ms) = (self.db, self.now_ms);
+        let (db, now_ms) = (self.db, self.due_ms);
         if let Store::Overlay(overlay) = &self.store {
             let (mut position, mut visited) = (cursor << 1, 0);
             while visited < count {
@@ -80,7 +80,7 @@ impl View<'_> {
     }
 
     fn scan_open(&mut self, cursor: u64, count: usize, f: &mut dyn FnMut(&[u8], Kind)) -> u64 {
-        let (keyspace, db, now_ms) = (self.keyspace, self.db, self.now_ms);
+        let (keyspace, db, now_ms) = (self.keyspace, self.db, self.due_ms);
         scan_lines(cursor, count, |position| {
             if keyspace.intents.load(Ordering::Relaxed) != 0 {
                 // Commits are folded first, so that their keys are found in the table.
@@ -104,10 +104,11 @@ impl View<'_> {
     /// tables, or added one that is not. Usually O(1), up to a hundred tries; O(keys of [`LAST_SHARDS`])
     /// while nearly all keys come or go.
     fn random_underway(&mut self, random: u64) -> Option<Vec<u8>> {
-        let (keyspace, db, now_ms) = (self.keyspace, self.db, self.now_ms);
+        let (keyspace, db, due_ms) = (self.keyspace, self.db, self.due_ms);
         for n in 0..100 {
-            let Some(key) = keyspace.random_key(db, now_ms, stdx::hash::hash_u64(random ^ n)) else { break };
-            let mut view = View::locked_one(keyspace, &key, db, now_ms);
+            let Some(key) = keyspace.random_key(db, due_ms, stdx::hash::hash_u64(random ^ n)) else { break };
+            let mut view = View::locked_one(keyspace, &key, db, self.now_ms);
+            view.due_ms = due_ms;
             view.settle(&[(db, &key)], false);
             let there = view.exists(&key);
             self.changes.join(view.finish());
@@ -120,7 +121,7 @@ impl View<'_> {
             self.fold_shard(shard);
             let guard = keyspace.shards.lock_one(shard);
             let entry = guard.get(shard).dbs[db].random(random)?;
-            entry.expire_ms().is_none_or(|at| at > now_ms).then(|| entry.key().to_vec())
+            entry.expire_ms().is_none_or(|at| at > due_ms).then(|| entry.key().to_vec())
         })
     }
 
@@ -128,14 +129,14 @@ impl View<'_> {
     /// expired keys.
     pub fn random_key(&mut self, random: u64) -> Option<Vec<u8>> {
         if let Store::Overlay(overlay) = &self.store {
-            return random_over(overlay, self.db, self.now_ms, random);
+            return random_over(overlay, self.db, self.due_ms, random);
         }
         if !self.is_whole() {
             return None;
         }
         if !matches!(self.store, Store::Locked(_)) {
             return match self.keyspace.intents.load(Ordering::Relaxed) {
-                0 => self.keyspace.random_key(self.db, self.now_ms, random),
+                0 => self.keyspace.random_key(self.db, self.due_ms, random),
                 _ => self.random_underway(random),
             };
         }
@@ -144,7 +145,7 @@ impl View<'_> {
         for _ in 0..100 {
             random = stdx::hash::hash_u64(random);
             let key = random_in(|shard| &guard.get(shard).dbs[self.db], random)?;
-            if key.expire_ms().is_none_or(|at| at > self.now_ms) {
+            if key.expire_ms().is_none_or(|at| at > self.due_ms) {
                 return Some(key.key().to_vec());
             }
         }
@@ -436,8 +437,11 @@ impl Keyspace {
 
     fn swap_dbs(&self, guard: &mut Guard<'_, Shard>, a: usize, b: usize, now_ms: u64) {
         self.generation.fetch_add(1, Ordering::SeqCst);
+        let marked = self.mark_exchanged(guard, (a, b), now_ms);
         (0..SHARDS).for_each(|shard| guard.get_mut(shard).dbs.swap(a, b));
-        [a, b].iter().for_each(|db| self.note_replaced(*db, Some(now_ms)));
+        if !marked {
+            [a, b].iter().for_each(|db| self.note_replaced(*db, Some(now_ms)));
+        }
         self.touched.fetch_max(a.max(b) + 1, Ordering::Relaxed);
         let [a, b] = [&self.counts[a], &self.counts[b]];
         for (x, y) in

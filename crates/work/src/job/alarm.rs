@@ -116,7 +116,7 @@ mod tests {
             resp3: false,
             may_stream: true,
             now_ms: its.now_ms(),
-            used_ms: None,
+            look: keyspace::Look::default(),
             random: 1,
         };
         let mut job = Job::new(client, Body::One(call), its.work.budget.clone(), false);

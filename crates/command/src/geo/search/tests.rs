@@ -241,3 +241,30 @@ fn a_long_search_is_foreseen_and_an_early_end_is_cheap() {
     );
     assert!(db.streamed && db.most < 2048, "{}", db.most);
 }
+
+/// The last of several destinations is declared, and it is the one written.
+#[test]
+fn the_destination_that_is_declared_is_the_one_written() {
+    for (options, destination) in [
+        ("store a", "a"),
+        ("store a store b", "b"),
+        ("store a storedist b", "b"),
+        ("storedist a store b", "b"),
+        ("withdist store", ""),
+        ("store store", "store"),
+    ] {
+        let line = format!("georadius g 15 37 200 km {options}");
+        let words = OwnedArgs::from_slices(&split(&line).iter().map(AsRef::as_ref).collect::<Vec<&[u8]>>());
+        let mut keys = Vec::new();
+        registry::find(b"georadius").expect("a command").each_key(words.args(), &mut |i, _| {
+            keys.push(String::from_utf8_lossy(words.args().at(i)).into_owned());
+        });
+        let expected: Vec<&str> = ["g", destination].into_iter().filter(|key| !key.is_empty()).collect();
+        assert_eq!(keys, expected, "{options}");
+        if !destination.is_empty() {
+            let mut db = sicily();
+            assert_eq!(db.line(&line), "3", "{options}");
+            assert_eq!(db.line(&format!("zcard {destination}")), "3", "{options}");
+        }
+    }
+}
