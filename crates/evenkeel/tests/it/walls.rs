@@ -1,4 +1,4 @@
-//! What is closed by default: other machines without a password, DEBUG, directives of files, modules.
+//! Doors closed by default: other machines without a password, DEBUG, directives of files, modules.
 //!
 //! An address of this machine that is not that of the loopback is another machine's for a server, here as in Redis.
 
@@ -22,7 +22,7 @@ fn by(address: IpAddr, server: &Server) -> Client {
     Client::to(SocketAddr::from((address, server.addr.port())))
 }
 
-/// What a client may do: DEBUG, and directives that name files.
+/// Tries all that may be closed: DEBUG, and directives that name files.
 fn tried(client: &mut Client) -> Vec<String> {
     let set = |name: &str| format!("CONFIG SET {name}");
     let mut lines = vec![
