@@ -370,6 +370,57 @@ fn rewrite_keeps_what_its_author_wrote() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
+/// A reader sees the old file or the new one: the file is replaced, not written.
+#[test]
+fn rewrite_replaces_the_file() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let (path, link) = (dir.path().join("redis.conf"), dir.path().join("link"));
+    let (old, kept) = ("# mine\nmaxclients 10\n", dir.path().join("kept"));
+    let config = load_with(dir.path(), old, &[]).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    fs::hard_link(&path, &kept).unwrap();
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    assign(&config, &["maxclients", "20"]).unwrap();
+    config.rewrite(&[], None).unwrap();
+    assert_eq!(fs::read_to_string(&kept).unwrap(), old);
+    assert_eq!(fs::read_to_string(&link).unwrap(), "# mine\nmaxclients 20\n");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+    // If the new file cannot be written, the old one stays.
+    let beside = dir.path().join(format!(".redis.conf.{}.tmp", std::process::id()));
+    fs::create_dir(&beside).unwrap();
+    assign(&config, &["maxclients", "30"]).unwrap();
+    assert!(config.rewrite(&[], None).is_err());
+    assert_eq!(fs::read_to_string(&path).unwrap(), "# mine\nmaxclients 20\n");
+}
+
+/// A share of the memory stays one in the file, until another limit is set.
+#[test]
+fn rewrite_keeps_shares_of_the_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    for word in ["75%", "auto", "1%"] {
+        let file = format!("# as much as there is\nmaxmemory {word}\nmaxclients 10\n");
+        let config = load_with(dir.path(), &file, &[]).unwrap();
+        let limit = value(&config, "maxmemory");
+        assert!(limit.parse::<u64>().is_ok_and(|bytes| bytes > 0), "{limit}");
+        assign(&config, &["maxclients", "20"]).unwrap();
+        config.rewrite(&[], None).unwrap();
+        let text = fs::read_to_string(dir.path().join("redis.conf")).unwrap();
+        assert_eq!(text, file.replace("10", "20"));
+        // The same share by CONFIG SET is the same number of bytes.
+        assign(&config, &["maxmemory", "0"]).unwrap();
+        assign(&config, &["maxmemory", word]).unwrap();
+        assert_eq!(value(&config, "maxmemory"), limit);
+        assign(&config, &["maxmemory", "1mb"]).unwrap();
+        config.rewrite(&[], None).unwrap();
+        let text = fs::read_to_string(dir.path().join("redis.conf")).unwrap();
+        assert!(text.contains("\nmaxmemory 1mb\n"), "{text}");
+    }
+    for word in ["0%", "101%", "x%", "-1%", "%", "automatic"] {
+        assert!(load_with(dir.path(), &format!("maxmemory {word}"), &[]).is_err(), "{word}");
+    }
+}
+
 #[test]
 fn rewrite_writes_the_sources_there_are() {
     let dir = tempfile::tempdir().unwrap();

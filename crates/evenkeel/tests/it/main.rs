@@ -8,6 +8,7 @@
 
 mod acl;
 mod acl_rows;
+mod acl_waits;
 mod acts;
 mod advisories;
 mod answers;
@@ -78,5 +79,6 @@ mod tls;
 mod tracking;
 mod transactions;
 mod waits;
+mod walls;
 mod whole;
 mod wire;

@@ -345,6 +345,10 @@ impl Client {
         Client { stream: Box::new(stream), input: Vec::new() }
     }
 
+    pub fn to(address: SocketAddr) -> Client {
+        Client::over(TcpStream::connect(address).expect("a connection"))
+    }
+
     pub fn unix(path: &Path) -> Client {
         let stream = UnixStream::connect(path).expect("a connection");
         Client { stream: Box::new(stream), input: Vec::new() }
