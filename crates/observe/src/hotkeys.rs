@@ -23,6 +23,7 @@ use command::options::{int, is};
 use command::table::Command;
 use parking_lot::Mutex;
 use resp::{Args, Reply};
+use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -196,6 +197,9 @@ pub struct HotSession {
     commands: u64,
 }
 
+/// A key, with its run time and bytes.
+type KeySum = (Box<[u8]>, (u64, u64));
+
 /// The sums of a transaction that runs away from its loop (H4).
 pub struct HotRun {
     session: HotSession,
@@ -237,12 +241,12 @@ impl HotRun {
 
     /// Keeps half of the keys: those with the most run time, and those with the most bytes.
     fn keep_hottest(&mut self) {
-        let mut all: Vec<(Box<[u8]>, (u64, u64))> = self.sums.drain().collect();
-        all.sort_unstable_by(|(_, a), (_, b)| b.0.cmp(&a.0));
+        let mut all: Vec<KeySum> = self.sums.drain().collect();
+        all.sort_unstable_by_key(|(_, (ns, _))| Reverse(*ns));
         let slower = all.split_off(KEPT_APART / 4);
         self.sums.extend(all);
         all = slower;
-        all.sort_unstable_by(|(_, a), (_, b)| b.1.cmp(&a.1));
+        all.sort_unstable_by_key(|(_, (_, bytes))| Reverse(*bytes));
         all.truncate(KEPT_APART / 4);
         self.sums.extend(all);
     }
@@ -373,7 +377,7 @@ impl Hotkeys {
     /// Adds the sums of a run, unless its session is over. O(KEPT_APART · log KEPT)
     #[cold]
     pub fn add_run(&self, run: HotRun, now_ms: u64) {
-        let sums: Vec<(Box<[u8]>, (u64, u64))> = run.sums.into_iter().collect();
+        let sums: Vec<KeySum> = run.sums.into_iter().collect();
         let mut rest = (run.ns, run.bytes, run.commands);
         let mut chunks = sums.chunks(HANDED_AT_ONCE);
         loop {
