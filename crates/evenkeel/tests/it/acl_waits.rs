@@ -445,7 +445,7 @@ fn check_ears(pair: &mut Pair, ears: &mut [Client; 2], user: &Drawn) {
         admin.call("PUBLISH ear end");
         hear(ear, &["\"end\""], &mut heard);
         for line in heard.iter().filter(|line| line.contains("spoken")) {
-            let digit = DIGITS.find(|digit| line.contains(&format!("\"c{digit}\"")));
+            let digit = DIGITS.into_iter().find(|digit| line.contains(&format!("\"c{digit}\"")));
             assert!(digit.is_some_and(|digit| !user.was_hidden(digit)), "{line} with {}", user.channels());
         }
     }
