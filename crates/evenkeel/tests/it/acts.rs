@@ -120,22 +120,6 @@ fn a_transaction_may_change_the_protocol() {
 }
 
 #[test]
-fn a_transaction_may_turn_replies_off() {
-    if foreign() {
-        return;
-    }
-    let server = Server::start();
-    for way in [eval(PURE), "EVAL \"return 1\" 0".into(), "PING".into()] {
-        let mut client = server.client();
-        queue(&mut client, &["INCR off", &way, "CLIENT REPLY OFF", "INCR off"]);
-        client.send("EXEC\r\nPING\r\nCLIENT REPLY ON\r\n");
-        client.expect_reply("+OK");
-        client.expect("GET off", "\"2\"");
-        client.expect("DEL off", ":1");
-    }
-}
-
-#[test]
 fn a_transaction_may_close_its_connection() {
     if foreign() {
         return;
