@@ -156,7 +156,15 @@ impl Sketch {
 
     /// Raises registers to those of this sketch. O(registers).
     pub fn merge_into(&self, registers: &mut Registers) {
-        self.each(|register, rank| registers[register] = registers[register].max(rank));
+        if !self.is_dense() {
+            return self.each(|register, rank| registers[register] = registers[register].max(rank));
+        }
+        let (packed, _) = self.body().as_chunks::<6>();
+        let (ours, _) = registers.as_chunks_mut::<8>();
+        for (ours, [a, b, c, d, e, f]) in ours.iter_mut().zip(packed) {
+            let theirs = spread(u64::from_le_bytes([*a, *b, *c, *d, *e, *f, 0, 0]));
+            *ours = highest(u64::from_le_bytes(*ours), theirs).to_le_bytes();
+        }
     }
 
     /// The ranks of the registers. O(bytes) of a sparse sketch, O(registers) of a dense one.
@@ -193,6 +201,23 @@ impl Sketch {
             self.bytes.extend_from_slice(&bits.to_le_bytes()[..3]);
         }
     }
+}
+
+/// Eight ranks of six bits each as the bytes of a word.
+#[inline]
+fn spread(packed: u64) -> u64 {
+    let halves = packed & 0xff_ffff | (packed & 0xffff_ff00_0000) << 8;
+    let pairs = halves & 0x0fff_0000_0fff | (halves & 0x00ff_f000_00ff_f000) << 4;
+    pairs & 0x003f_003f_003f_003f | (pairs & 0x0fc0_0fc0_0fc0_0fc0) << 2
+}
+
+/// The higher of each pair of bytes; none has its highest bit set.
+#[inline]
+fn highest(a: u64, b: u64) -> u64 {
+    const TOPS: u64 = 0x8080_8080_8080_8080;
+    let ours = ((a | TOPS) - b) & TOPS;
+    let mask = ours - (ours >> 7) | ours;
+    a & mask | b & !mask
 }
 
 /// The first byte of a register in a dense string, and the bits in front of it there.
@@ -237,6 +262,18 @@ mod tests {
             sketch.make_dense();
             prop_assert_eq!(sketch.registers(), model);
             prop_assert_eq!(sketch.as_bytes().len(), DENSE_BYTES);
+        }
+
+        #[test]
+        fn dense_sketches_merge_register_by_register(
+            ranks in prop::collection::vec((0u8..64, 0u8..64), REGISTERS),
+        ) {
+            let (mut ours, theirs): (Vec<u8>, Vec<u8>) = ranks.into_iter().unzip();
+            let mut sketch = Sketch::new();
+            sketch.set_dense(&theirs);
+            let want: Vec<u8> = ours.iter().zip(&theirs).map(|(a, b)| *a.max(b)).collect();
+            sketch.merge_into(&mut ours);
+            prop_assert!(ours == want);
         }
 
         #[test]
