@@ -87,3 +87,16 @@ pub fn decimal_part(out: &mut Vec<u8>, n: u64) {
     wire::decimal(&mut digits, n);
     wire::bulk(out, &digits);
 }
+
+/// Sends a command for each number below `n`, one behind the other on one connection, pipelined.
+pub fn in_order(server: &Server, n: u64, mut write: impl FnMut(&mut Vec<u8>, u64)) -> io::Result<()> {
+    const TOGETHER: u64 = 1_000;
+    let (mut client, mut commands) = (server.client()?, Vec::new());
+    for from in (0..n).step_by(TOGETHER as usize) {
+        let upto = (from + TOGETHER).min(n);
+        commands.clear();
+        (from..upto).for_each(|i| write(&mut commands, i));
+        client.discard(&commands, upto - from)?;
+    }
+    Ok(())
+}

@@ -347,8 +347,8 @@ fn stream(server: &Server, _: u64) -> io::Result<()> {
 
 fn entries(server: &Server, n: u64) -> io::Result<()> {
     server.client()?.words("DEL mystream")?;
-    fill::each(server, 1..n + 1, |out, i| {
-        let id = format!("{i}-0");
+    fill::in_order(server, n, |out, i| {
+        let id = format!("{}-0", i + 1);
         wire::command(out, &[b"XADD", b"mystream", id.as_bytes(), b"field", b"xxx"]);
     })?;
     server.client()?.words("XGROUP CREATE mystream g 0").map(|_| ())

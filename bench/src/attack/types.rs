@@ -14,8 +14,6 @@ const SKETCHES: u64 = 1_000;
 const SKETCHED: u64 = 3_000;
 /// Clients that track a key.
 const CACHES: u64 = 10_000;
-/// XADDs sent together.
-const PIPELINE: usize = 1_000;
 /// Commands that a monitor is shown in a round.
 const SHOWN: u64 = 100_000;
 
@@ -131,21 +129,10 @@ const STREAM: Attack = Attack {
 };
 
 fn stream(stage: &Stage, key: &[u8], n: u64) -> io::Result<()> {
-    // One connection, for IDs must grow.
-    let mut client = stage.server.client()?;
-    let mut commands = Vec::new();
-    for from in (0..n).step_by(PIPELINE) {
-        let upto = (from + PIPELINE as u64).min(n);
-        commands.clear();
-        for i in from..upto {
-            let (id, number) = (format!("{}-1", i + 1), i.to_string());
-            let words: [&[u8]; 7] =
-                [b"XADD", key, id.as_bytes(), b"n", number.as_bytes(), b"text", &hex16(i)[..10]];
-            wire::command(&mut commands, &words);
-        }
-        client.discard(&commands, upto - from)?;
-    }
-    Ok(())
+    fill::in_order(stage.server, n, |out, i| {
+        let (id, number) = (format!("{}-1", i + 1), i.to_string());
+        wire::command(out, &[b"XADD", key, id.as_bytes(), b"n", number.as_bytes(), b"text", &hex16(i)[..10]]);
+    })
 }
 
 /// All consumers of the attacker's group read, one after the other, what the group has not read. Then the group
