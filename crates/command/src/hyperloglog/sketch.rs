@@ -206,9 +206,9 @@ impl Sketch {
 /// Eight ranks of six bits each as the bytes of a word.
 #[inline]
 fn spread(packed: u64) -> u64 {
-    let halves = packed & 0xff_ffff | (packed & 0xffff_ff00_0000) << 8;
-    let pairs = halves & 0x0fff_0000_0fff | (halves & 0x00ff_f000_00ff_f000) << 4;
-    pairs & 0x003f_003f_003f_003f | (pairs & 0x0fc0_0fc0_0fc0_0fc0) << 2
+    let halves = (packed & 0xff_ffff) | ((packed & 0xffff_ff00_0000) << 8);
+    let pairs = (halves & 0x0fff_0000_0fff) | ((halves & 0x00ff_f000_00ff_f000) << 4);
+    (pairs & 0x003f_003f_003f_003f) | ((pairs & 0x0fc0_0fc0_0fc0_0fc0) << 2)
 }
 
 /// The higher of each pair of bytes; none has its highest bit set.
@@ -216,8 +216,8 @@ fn spread(packed: u64) -> u64 {
 fn highest(a: u64, b: u64) -> u64 {
     const TOPS: u64 = 0x8080_8080_8080_8080;
     let ours = ((a | TOPS) - b) & TOPS;
-    let mask = ours - (ours >> 7) | ours;
-    a & mask | b & !mask
+    let mask = (ours - (ours >> 7)) | ours;
+    (a & mask) | (b & !mask)
 }
 
 /// The first byte of a register in a dense string, and the bits in front of it there.
