@@ -131,9 +131,12 @@ enum From {
     New,
 }
 
-/// The last entry's ID.
+/// A COUNT up to this is taken for the number of entries: to count them costs more.
+const FEW: usize = 16;
+
+/// The last entry's ID. O(log n)
 fn last(stream: &Stream) -> Option<StreamId> {
-    stream.last().map(|entry| entry.id)
+    stream.last_entry_id()
 }
 
 /// The entries that would be answered. O(keys · log n).
@@ -142,6 +145,9 @@ fn entries(view: &View<'_>, args: Args<'_>) -> usize {
     let Ok(words) = Words::parse(args, grouped) else { return 0 };
     let of = |(key, word): (&[u8], &[u8])| {
         let Ok(Some(stream)) = view.stream(key) else { return 0 };
+        if words.count <= FEW {
+            return words.count;
+        }
         let group = words.group.and_then(|(group, _)| stream.group(group));
         let all = match (group, word) {
             (Some(group), b">") => {
@@ -262,7 +268,10 @@ fn xreadgroup(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
             }
             _ if last(stream).is_some_and(|last| last > state.last_id()) => {
                 let from = state.last_id().next().unwrap_or(StreamId::MAX);
-                all += stream.count(from, StreamId::MAX).min(words.count);
+                all += match words.count {
+                    few @ ..=FEW => few,
+                    many => stream.count(from, StreamId::MAX).min(many),
+                };
                 due.push((key, From::New));
             }
             _ => {}

@@ -243,6 +243,11 @@ impl Stream {
         block.get(block.last_id())
     }
 
+    /// The ID of the last entry. O(log n).
+    pub fn last_entry_id(&self) -> Option<StreamId> {
+        self.0.entries.last().map(|(_, block)| block.last_id())
+    }
+
     /// The entries of these IDs, both included, in ascending order. O(log n + a block) to begin.
     pub fn range(&self, from: StreamId, to: StreamId) -> Range<'_> {
         let key = self.0.entries.floor(&from).map_or(from, |(key, _)| *key);
