@@ -45,7 +45,7 @@ fn stream(count: u64) -> Stream {
         let consumer: &[u8] = if n % 3 == 0 { b"a" } else { b"b" };
         let mut group = stream.group_mut(b"all").expect("it was made");
         group.create_consumer(consumer, NOW_MS);
-        group.deliver(consumer, id(n), NOW_MS + n);
+        group.claim(consumer, id(n), NOW_MS + n, 1);
     }
     for n in (1..count).step_by(4) {
         stream.remove(id(n));

@@ -113,7 +113,7 @@ fn a_broken_stream_is_refused_and_never_a_panic() {
     }
     assert!(small.create_group(b"g", StreamId::new(2, 0), Some(2)));
     let mut group = small.group_mut(b"g").expect("just created");
-    assert!(group.create_consumer(b"c", 5) && group.deliver(b"c", StreamId::new(1, 0), 5));
+    assert!(group.create_consumer(b"c", 5) && group.claim(b"c", StreamId::new(1, 0), 5, 1));
     drop(group);
     let payload = encode(&Value::Stream(small), 0, &mut free).expect("not stopped").expect("a payload");
     let (body, version) = rdb::open(&payload).expect("sound");

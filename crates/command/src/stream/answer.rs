@@ -7,6 +7,9 @@ use resp::Reply;
 use value::stream::Entry;
 use value::{Stream, StreamId};
 
+/// Room for a part of a few small entries.
+const ENCODED_BYTES: usize = 512;
+
 /// Writes an ID.
 pub(super) fn id(out: &mut Reply, id: StreamId) {
     out.bulk(Text::new(id).bytes());
@@ -37,15 +40,14 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// A range of a stream, and the number of its entries. O(log n).
-    pub(super) fn range(
+    /// A range of a stream from its end, and the number of its entries. O(log n + a block).
+    pub(super) fn range_back(
         stream: &Stream,
         (from, to): (StreamId, StreamId),
-        count: usize,
-        back: bool,
+        most: usize,
     ) -> (Source, usize) {
-        let left = stream.count(from, to).min(count);
-        (Source::Range { from, to, left, back }, left)
+        let left = stream.count(from, to).min(most);
+        (Source::Range { from, to, left, back: true }, left)
     }
 
     pub(super) fn entries(ids: Vec<StreamId>) -> Source {
@@ -117,33 +119,81 @@ fn each(
     *next < ids.len()
 }
 
-/// One part of an answer: what stands in front, already encoded, and the elements behind it.
-pub(super) struct Part {
-    head: Vec<u8>,
-    stream: Stream,
-    source: Source,
+/// One part of an answer: what is encoded already, and the elements behind it.
+struct Part {
+    encoded: Vec<u8>,
+    rest: Option<(Stream, Source)>,
 }
 
-impl Part {
-    /// A part behind a head that `write` makes.
-    pub(super) fn new(resp3: bool, write: impl FnOnce(&mut Reply), stream: &Stream, source: Source) -> Part {
-        let mut head = Reply::new(resp3);
-        write(&mut head);
-        Part { head: head.into_bytes(), stream: stream.clone(), source }
-    }
-}
-
-/// Parts that are written one after the other.
+/// An answer of parts, one after the other. What fits into a short answer is encoded when its part is added: such a part shares
+/// nothing of the stream, so a command that changes the stream next copies nothing of it.
 pub(super) struct Answer {
-    parts: std::vec::IntoIter<Part>,
-    at: Option<Part>,
+    parts: Vec<Part>,
+    /// The part that is written next.
+    at: usize,
+    /// Bytes that are still encoded at once.
+    room: usize,
+    resp3: bool,
 }
 
 impl Answer {
-    pub(super) fn new(parts: Vec<Part>) -> Answer {
-        let mut parts = parts.into_iter();
-        let at = parts.next();
-        Answer { parts, at }
+    pub(super) fn new(resp3: bool) -> Answer {
+        Answer { parts: Vec::new(), at: 0, room: STREAM_BYTES, resp3 }
+    }
+
+    /// Number of parts.
+    pub(super) fn len(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Adds a part: what `head` writes, and the elements.
+    pub(super) fn part(&mut self, head: impl FnOnce(&mut Reply), stream: &Stream, mut source: Source) {
+        let mut out = Reply::new(self.resp3);
+        head(&mut out);
+        let end = out.len() + self.room;
+        let more = if self.room > 0 { source.fill(stream, &mut out, end) } else { true };
+        self.add(out, more.then(|| (stream.clone(), source)));
+    }
+
+    /// Adds an array of the first `most` entries of a range, behind what `head` writes. `ids`: gets the ID of each.
+    /// O(log n + a block), and the entries if `ids` is given.
+    pub(super) fn range(
+        &mut self,
+        stream: &Stream,
+        (from, to): (StreamId, StreamId),
+        most: usize,
+        mut ids: Option<&mut Vec<StreamId>>,
+        head: impl FnOnce(&mut Reply),
+    ) {
+        let mut out = Reply::with_buffer(Vec::with_capacity(ENCODED_BYTES), self.resp3);
+        head(&mut out);
+        let (mark, end) = (out.mark(), out.len() + self.room);
+        let (mut len, mut next) = (0, None);
+        for found in stream.range(from, to).take(most) {
+            if next.is_none() && out.len() >= end {
+                next = Some(found.id);
+            }
+            match (next, &ids) {
+                (None, _) => {
+                    entry(&mut out, &found);
+                    len += 1;
+                }
+                (Some(_), Some(_)) => {}
+                (Some(_), None) => break,
+            }
+            if let Some(ids) = &mut ids {
+                ids.push(found.id);
+            }
+        }
+        let left = next.map_or(0, |next| stream.count(next, to).min(most - len));
+        out.array_at(mark, len + left);
+        let rest = next.map(|from| (stream.clone(), Source::Range { from, to, left, back: false }));
+        self.add(out, rest);
+    }
+
+    fn add(&mut self, out: Reply, rest: Option<(Stream, Source)>) {
+        self.room = self.room.saturating_sub(out.len());
+        self.parts.push(Part { encoded: out.into_bytes(), rest });
     }
 
     /// Writes it at once if it is short; else begins it, and has the rest follow.
@@ -155,28 +205,31 @@ impl Answer {
 impl crate::Stream for Answer {
     fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
         let end = out.len().saturating_add(room);
-        while let Some(part) = &mut self.at {
-            out.encoded(&std::mem::take(&mut part.head));
-            if part.source.fill(&part.stream, out, end) {
+        while let Some(part) = self.parts.get_mut(self.at) {
+            out.encoded(&std::mem::take(&mut part.encoded));
+            if let Some((stream, source)) = &mut part.rest
+                && (out.len() >= end || source.fill(stream, out, end))
+            {
                 return true;
             }
-            self.at = self.parts.next();
+            part.rest = None;
+            self.at += 1;
             if out.len() >= end {
-                return self.at.is_some();
+                return self.at < self.parts.len();
             }
         }
         false
     }
 
     fn holds(&self, held: &mut dyn FnMut(Held)) {
-        for part in self.at.iter().chain(self.parts.as_slice()) {
-            part.stream.held().into_iter().for_each(&mut *held);
-        }
+        let shared = self.parts.iter().filter_map(|part| part.rest.as_ref());
+        shared.for_each(|(stream, _)| stream.held().into_iter().for_each(&mut *held));
     }
 }
 
 /// Answers an array of elements.
 pub(super) fn array(cx: &mut Cx<'_, '_>, stream: &Stream, len: usize, source: Source) -> Result<(), Error> {
-    cx.out.array(len);
-    Answer::new(vec![Part::new(cx.out.resp3(), |_| {}, stream, source)]).send(cx)
+    let mut answer = Answer::new(cx.out.resp3());
+    answer.part(|out| out.array(len), stream, source);
+    answer.send(cx)
 }

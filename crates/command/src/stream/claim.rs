@@ -1,6 +1,6 @@
 //! XCLAIM, XAUTOCLAIM: pending entries that change their consumer.
 
-use super::answer::{Answer, Part, Source};
+use super::answer::{Answer, Source};
 use super::{CHANGE_STEPS, Claimed, GROUP, answer, group_of, id, meet_consumer, note, note_group, text};
 use crate::options::{int, is};
 use crate::table::{Command, Effect, FAST, KeySpec, RW_DELETE, RW_UPDATE, Run, WRITE, acl};
@@ -275,11 +275,9 @@ fn xautoclaim(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         answer::id(out, next);
         out.array(len);
     };
-    let resp3 = cx.out.resp3();
     let gone = fates.gone.len();
-    let parts = vec![
-        Part::new(resp3, head, &stream, source),
-        Part::new(resp3, |out| out.array(gone), &stream, Source::ids(fates.gone)),
-    ];
-    Answer::new(parts).send(cx)
+    let mut answer = Answer::new(cx.out.resp3());
+    answer.part(head, &stream, source);
+    answer.part(|out| out.array(gone), &stream, Source::ids(fates.gone));
+    answer.send(cx)
 }

@@ -1,6 +1,6 @@
 //! XINFO: facts about a stream, its groups and their consumers.
 
-use super::answer::{self, Answer, Part, Source};
+use super::answer::{self, Answer, Source};
 use super::{GROUP, LOOK_STEPS, text};
 use crate::options::{int, is};
 use crate::table::{Command, Handler, KeySpec, LOADING, READONLY, RO_ACCESS, Run, STALE, acl};
@@ -195,17 +195,15 @@ fn stream(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         cx.charge(listed.saturating_mul(LOOK_STEPS))?;
         write_group(&mut rest, &stream, (name, group), most);
     }
-    let (source, len) = Source::range(&stream, (StreamId::MIN, StreamId::MAX), most, false);
     let head = |out: &mut Reply| {
         out.map(9);
         counters(out, &stream);
         out.bulk(b"entries");
-        out.array(len);
     };
-    let resp3 = cx.out.resp3();
-    let groups = Source::Encoded { replies: rest.into_bytes(), next: 0 };
-    let parts = vec![Part::new(resp3, head, &stream, source), Part::new(resp3, |_| {}, &stream, groups)];
-    Answer::new(parts).send(cx)
+    let mut answer = Answer::new(cx.out.resp3());
+    answer.range(&stream, (StreamId::MIN, StreamId::MAX), most, None, head);
+    answer.part(|_| {}, &stream, Source::Encoded { replies: rest.into_bytes(), next: 0 });
+    answer.send(cx)
 }
 
 fn write_group(out: &mut Reply, stream: &Stream, (name, group): (&[u8], &Group), most: usize) {

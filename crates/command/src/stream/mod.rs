@@ -46,6 +46,9 @@ const CHANGE_STEPS: usize = 12;
 /// Steps to look at one pending entry.
 const LOOK_STEPS: usize = 3;
 
+/// A COUNT up to this is taken for the number of entries: to count them costs more.
+const FEW: usize = 16;
+
 /// Steps for a command that changes something for each of its words.
 fn per_word(_: &View<'_>, args: Args<'_>) -> usize {
     args.len() * CHANGE_STEPS

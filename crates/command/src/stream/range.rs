@@ -1,7 +1,7 @@
 //! XRANGE, XREVRANGE: entries between two IDs.
 
-use super::answer::{Source, array};
-use super::{GROUP, READS, count, id};
+use super::answer::{Answer, Source, array};
+use super::{FEW, GROUP, READS, count, id};
 use crate::options::is;
 use crate::table::{Command, READONLY, Run, acl};
 use crate::{Cx, Error};
@@ -40,7 +40,9 @@ fn parse(args: Args<'_>, back: bool) -> Result<((value::StreamId, value::StreamI
 fn reply(view: &View<'_>, args: Args<'_>, back: bool) -> usize {
     let Ok(((from, to), most)) = parse(args, back) else { return 0 };
     let Ok(Some(stream)) = view.stream(args.at(1)) else { return 0 };
-    stream.count(from, to).min(most.unwrap_or(usize::MAX)).saturating_mul(4)
+    most.filter(|most| *most <= FEW)
+        .unwrap_or_else(|| stream.count(from, to).min(most.unwrap_or(usize::MAX)))
+        .saturating_mul(4)
 }
 
 /// `XRANGE key start end [COUNT count]`: the entries between two IDs, exclusive behind `(`. A COUNT of 0 gives a
@@ -67,8 +69,14 @@ fn answer(cx: &mut Cx<'_, '_>, args: Args<'_>, back: bool) -> Result<(), Error> 
         None => cx.out.array(0),
         Some(_) if most == Some(0) => cx.out.null_array(),
         Some(stream) => {
-            let (source, len) = Source::range(&stream, ids, most.unwrap_or(usize::MAX), back);
-            array(cx, &stream, len, source)?;
+            let most = most.unwrap_or(usize::MAX);
+            if back {
+                let (source, len) = Source::range_back(&stream, ids, most);
+                return array(cx, &stream, len, source);
+            }
+            let mut answer = Answer::new(cx.out.resp3());
+            answer.range(&stream, ids, most, None, |_| {});
+            answer.send(cx)?;
         }
     }
     Ok(())

@@ -4,8 +4,8 @@
 //! - R2: a client of a group that waits is run again whenever its key changes, also when it is gone. It is then
 //!   told that there is no group.
 
-use super::answer::{Answer, Part, Source};
-use super::{CHANGE_STEPS, Claimed, GROUP, count, group_of, id, meet_consumer, note_group, text};
+use super::answer::{Answer, Source};
+use super::{CHANGE_STEPS, Claimed, FEW, GROUP, count, group_of, id, meet_consumer, note_group, text};
 use crate::options::{int, is};
 use crate::table::{
     BLOCKING, Begin, Command, Effect, Find, KeySpec, MOVABLEKEYS, OptionWords, READONLY, RO_ACCESS, Run,
@@ -131,14 +131,6 @@ enum From {
     New,
 }
 
-/// A COUNT up to this is taken for the number of entries: to count them costs more.
-const FEW: usize = 16;
-
-/// The last entry's ID. O(log n)
-fn last(stream: &Stream) -> Option<StreamId> {
-    stream.last_entry_id()
-}
-
 /// The entries that would be answered. O(keys · log n).
 fn entries(view: &View<'_>, args: Args<'_>) -> usize {
     let grouped = args.get(0).is_some_and(|name| is(name, "xreadgroup"));
@@ -187,46 +179,41 @@ fn xread(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
             _ => From::Behind(id::strict(word)?),
         });
     }
-    let mut parts = Vec::new();
+    let mut answer = Answer::new(cx.out.resp3());
     for (key, from) in words.keys.iter().zip(&wanted) {
         let Some(stream) = cx.view.stream(key)? else { continue };
-        let Some(last) = last(stream) else { continue };
+        let Some(last) = stream.last_entry_id() else { continue };
         let from = match from {
             From::Behind(id) => id.next(),
             From::Last | From::New => Some(last),
         };
         if let Some(from) = from.filter(|from| *from <= last) {
-            let (source, len) = Source::range(stream, (from, StreamId::MAX), words.count, false);
-            parts.push(part(cx.out, key, stream, len, source));
+            let range = (from, StreamId::MAX);
+            answer.range(stream, range, words.count, None, |out| head(out, key));
         }
     }
-    if parts.is_empty() {
+    if answer.len() == 0 {
         wait(cx, args, &words, &wanted);
         return Ok(());
     }
-    send(cx, parts)
+    send(cx, answer)
 }
 
-/// One stream of the answer. In RESP3 the answer is a map.
-fn part(out: &Reply, key: &[u8], stream: &Stream, len: usize, source: Source) -> Part {
-    let resp3 = out.resp3();
-    let head = |head: &mut Reply| {
-        if !resp3 {
-            head.array(2);
-        }
-        head.bulk(key);
-        head.array(len);
-    };
-    Part::new(resp3, head, stream, source)
-}
-
-fn send(cx: &mut Cx<'_, '_>, parts: Vec<Part>) -> Result<(), Error> {
-    if cx.out.resp3() {
-        cx.out.map(parts.len())
-    } else {
-        cx.out.array(parts.len())
+/// What stands before the array of a stream's entries. In RESP3 the answer is a map.
+fn head(out: &mut Reply, key: &[u8]) {
+    if !out.resp3() {
+        out.array(2);
     }
-    Answer::new(parts).send(cx)
+    out.bulk(key);
+}
+
+fn send(cx: &mut Cx<'_, '_>, answer: Answer) -> Result<(), Error> {
+    if cx.out.resp3() {
+        cx.out.map(answer.len())
+    } else {
+        cx.out.array(answer.len())
+    }
+    answer.send(cx)
 }
 
 /// Waits, with what `$` and `+` stand for now (R1); without BLOCK the answer is a null array.
@@ -266,7 +253,7 @@ fn xreadgroup(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
                 all += state.consumer(consumer).map_or(0, |c| c.pending_len()).min(words.count)
                     + usize::from(id.ms > 0);
             }
-            _ if last(stream).is_some_and(|last| last > state.last_id()) => {
+            _ if stream.last_entry_id().is_some_and(|last| last > state.last_id()) => {
                 let from = state.last_id().next().unwrap_or(StreamId::MAX);
                 all += match words.count {
                     few @ ..=FEW => few,
@@ -285,14 +272,14 @@ fn xreadgroup(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         wait(cx, args, &words, &wanted);
         return Ok(());
     }
-    let mut parts = Vec::with_capacity(due.len());
+    let mut answer = Answer::new(cx.out.resp3());
     for (key, from) in due {
         match from {
-            From::Behind(behind) => parts.push(give_again(cx, key, &words, behind)?),
-            _ => parts.extend(give_new(cx, key, &words)?),
+            From::Behind(behind) => give_again(cx, &mut answer, key, &words, behind)?,
+            _ => give_new(cx, &mut answer, key, &words)?,
         }
     }
-    send(cx, parts)
+    send(cx, answer)
 }
 
 /// Where to read each stream from. Errors: those of the words and the groups, in their order.
@@ -324,43 +311,38 @@ fn meaningless(symbol: char) -> Error {
     ))
 }
 
-/// Gives a consumer what its group has not read. None if that is nothing, for a key that is named twice.
-fn give_new(cx: &mut Cx<'_, '_>, key: &[u8], words: &Words<'_>) -> Result<Option<Part>, Error> {
+/// Gives a consumer what its group has not read. For a key that is named twice that may be nothing: then it has no part
+/// in the answer.
+fn give_new(cx: &mut Cx<'_, '_>, answer: &mut Answer, key: &[u8], words: &Words<'_>) -> Result<(), Error> {
     let Some((name, consumer)) = words.group else { return Err(Error::Syntax) };
     let now_ms = cx.view.now_ms();
     let (stream, group) = group_of(cx.view, key, name)?;
     let from = group.last_id().next().unwrap_or(StreamId::MAX);
-    let ids: Vec<StreamId> =
-        stream.range(from, StreamId::MAX).take(words.count).map(|entry| entry.id).collect();
-    if ids.is_empty() {
-        return Ok(None);
+    if stream.last_entry_id().is_none_or(|last| last < from) {
+        return Ok(());
     }
-    let (source, len) = Source::range(stream, (from, StreamId::MAX), words.count, false);
-    let answer = part(cx.out, key, stream, len, source);
+    let mut ids = Vec::new();
+    let range = (from, StreamId::MAX);
+    answer.range(stream, range, words.count, Some(&mut ids), |out| head(out, key));
     if let Some(stream) = cx.view.stream_mut(key)? {
-        for id in &ids {
-            stream.advance(name, *id);
-        }
-        if let Some(mut group) = stream.group_mut(name) {
-            group.touch_active(consumer, now_ms);
-            if !words.no_ack {
-                for id in &ids {
-                    group.deliver(consumer, *id, now_ms);
-                }
-            }
-        }
+        stream.deliver(name, consumer, &ids, now_ms, !words.no_ack);
     }
     cx.view.count_change();
-    if !words.no_ack {
+    if !words.no_ack && cx.view.listens() {
         let pending: Vec<_> = ids.iter().map(|id| (*id, 1)).collect();
         Claimed { key, group: name, consumer, time_ms: now_ms }.tell(cx, &pending);
     }
-    note_group(cx, key, name)?;
-    Ok(Some(answer))
+    note_group(cx, key, name)
 }
 
 /// Gives a consumer again what is pending for it behind an ID.
-fn give_again(cx: &mut Cx<'_, '_>, key: &[u8], words: &Words<'_>, behind: StreamId) -> Result<Part, Error> {
+fn give_again(
+    cx: &mut Cx<'_, '_>,
+    answer: &mut Answer,
+    key: &[u8],
+    words: &Words<'_>,
+    behind: StreamId,
+) -> Result<(), Error> {
     let Some((name, consumer)) = words.group else { return Err(Error::Syntax) };
     let now_ms = cx.view.now_ms();
     let (stream, group) = group_of(cx.view, key, name)?;
@@ -373,7 +355,12 @@ fn give_again(cx: &mut Cx<'_, '_>, key: &[u8], words: &Words<'_>, behind: Stream
         pending.map(|pending| (*id, pending.count + 1))
     };
     let pending: Vec<(StreamId, u64)> = ids.iter().filter_map(again).collect();
-    let answer = part(cx.out, key, stream, ids.len(), Source::entries(ids));
+    let len = ids.len();
+    let head = |out: &mut Reply| {
+        head(out, key);
+        out.array(len);
+    };
+    answer.part(head, stream, Source::entries(ids));
     if let Some(mut group) = cx.view.stream_mut(key)?.and_then(|stream| stream.group_mut(name)) {
         for (id, count) in &pending {
             group.claim(consumer, *id, now_ms, *count);
@@ -383,5 +370,5 @@ fn give_again(cx: &mut Cx<'_, '_>, key: &[u8], words: &Words<'_>, behind: Stream
         cx.view.count_change();
     }
     Claimed { key, group: name, consumer, time_ms: now_ms }.tell(cx, &pending);
-    Ok(answer)
+    Ok(())
 }

@@ -11,8 +11,9 @@
 //!
 //! - P1: IDs ascend, none is below `base`, and `last` is the last one.
 //! - P2: a block has at most [`BYTES_MAX`] bytes, unless it has one entry only.
+//! - P3: `marks` has the places of the entries number 16, 32 and so on, as far as it goes.
 //!
-//! Cost: an entry is found by walking over those before it. A removal writes the block anew.
+//! Cost: an entry is found by walking over those behind the mark before it. A removal writes the block anew.
 
 use super::StreamId;
 use crate::arc::Blob;
@@ -24,6 +25,10 @@ const BYTES_MAX: usize = 8 << 10;
 /// An entry of more bytes has a block of its own.
 const LARGE: usize = 4 << 10;
 
+/// Entries between two marks, and the number of marks.
+const STRIDE: usize = 16;
+const MARKS: usize = 8;
+
 /// Entries of a stream, in one text.
 #[derive(Clone)]
 pub(super) struct Block {
@@ -33,6 +38,7 @@ pub(super) struct Block {
     /// Entries removed in the middle: they count for the limit of entries, as in Redis.
     removed: u32,
     names_len: u32,
+    marks: [u16; MARKS],
     names: Box<[u8]>,
     bytes: Vec<u8>,
     blobs: Vec<Blob>,
@@ -75,7 +81,13 @@ fn put_number(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
+#[inline]
 fn number(bytes: &[u8], at: &mut usize) -> u64 {
+    let first = bytes[*at];
+    if first < 0x80 {
+        *at += 1;
+        return u64::from(first);
+    }
     let (mut number, mut shift) = (0, 0);
     loop {
         let byte = bytes[*at];
@@ -164,6 +176,7 @@ impl Block {
             count: 0,
             removed: 0,
             names_len: fields.len() as u32,
+            marks: [0; MARKS],
             names: Box::default(),
             bytes: Vec::new(),
             blobs: Vec::new(),
@@ -228,6 +241,11 @@ impl Block {
     pub(super) fn push(&mut self, id: StreamId, fields: &[(&[u8], &[u8])]) {
         let shares = self.shares(fields);
         let mut bytes = std::mem::take(&mut self.bytes);
+        if let (count, 0) = (self.count as usize / STRIDE, self.count as usize % STRIDE)
+            && (1..=MARKS).contains(&count)
+        {
+            self.marks[count - 1] = bytes.len() as u16; // P2
+        }
         put_number(&mut bytes, id.ms - self.base.ms);
         put_number(&mut bytes, if id.ms == self.base.ms { id.seq - self.base.seq } else { id.seq });
         put_number(&mut bytes, (fields.len() as u64) << 1 | u64::from(shares));
@@ -248,20 +266,53 @@ impl Block {
         self.blobs.shrink_to_fit();
     }
 
-    /// The entry that begins there, and the place behind it.
-    fn entry_at(&self, at: usize) -> (Entry<'_>, usize) {
-        let mut at = at;
+    /// The ID of the entry that begins there, and the place behind the ID.
+    #[inline]
+    fn id_at(&self, mut at: usize) -> (StreamId, usize) {
         let ms = self.base.ms + number(&self.bytes, &mut at);
         let seq = number(&self.bytes, &mut at);
         let seq = if ms == self.base.ms { self.base.seq + seq } else { seq };
+        (StreamId { ms, seq }, at)
+    }
+
+    /// Number of fields, whether the entry shares the names, the place of its cells and the place behind them. `at`: behind
+    /// its ID.
+    #[inline]
+    fn cells_at(&self, mut at: usize) -> (usize, bool, usize, usize) {
         let head = number(&self.bytes, &mut at);
         let (len, shares_names) = ((head >> 1) as usize, head & 1 == 1);
-        let mut cells = Cells { bytes: &self.bytes, at, blobs: &self.blobs };
-        (0..if shares_names { len } else { 2 * len }).for_each(|_| {
-            cells.read();
-        });
-        let to = cells.at;
-        (Entry { id: StreamId { ms, seq }, block: self, from: at, to, len, shares_names }, to)
+        let mut to = at;
+        for _ in 0..if shares_names { len } else { 2 * len } {
+            match number(&self.bytes, &mut to) {
+                0 => drop(number(&self.bytes, &mut to)),
+                len => to += len as usize - 1,
+            }
+        }
+        (len, shares_names, at, to)
+    }
+
+    /// The entry that begins there, and the place behind it.
+    fn entry_at(&self, at: usize) -> (Entry<'_>, usize) {
+        let (id, at) = self.id_at(at);
+        let (len, shares_names, from, to) = self.cells_at(at);
+        (Entry { id, block: self, from, to, len, shares_names }, to)
+    }
+
+    /// The place and the number of the first entry that is not below an ID.
+    fn seek(&self, id: StreamId) -> (usize, usize) {
+        if id > self.last {
+            return (self.bytes.len(), self.count as usize);
+        }
+        let marked = ((self.count as usize - 1) / STRIDE).min(MARKS);
+        let mark = self.marks[..marked].iter().rposition(|at| self.id_at(usize::from(*at)).0 <= id); // P3
+        let (mut at, mut number) = mark.map_or((0, 0), |i| (usize::from(self.marks[i]), STRIDE * (i + 1)));
+        loop {
+            let (found, cells) = self.id_at(at);
+            if found >= id {
+                return (at, number);
+            }
+            (at, number) = (self.cells_at(cells).3, number + 1);
+        }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = Entry<'_>> {
@@ -289,12 +340,13 @@ impl Block {
 
     /// The first entry that is not below.
     pub(super) fn first_from(&self, id: StreamId) -> Option<Entry<'_>> {
-        self.iter().find(|entry| entry.id >= id)
+        let (at, _) = self.seek(id);
+        (at < self.bytes.len()).then(|| self.entry_at(at).0)
     }
 
     /// The number of entries below.
     pub(super) fn rank(&self, id: StreamId) -> u64 {
-        self.iter().take_while(|entry| entry.id < id).count() as u64
+        self.seek(id).1 as u64
     }
 
     /// The same without some entries; None if none is left.
@@ -325,6 +377,7 @@ impl Block {
         assert!(ids.is_sorted_by(|a, b| a < b) && ids[0] >= self.base, "P1");
         assert_eq!((ids.last(), ids.len()), (Some(&self.last), self.count as usize), "P1");
         assert!(self.bytes.len() <= BYTES_MAX || self.count == 1, "P2");
+        ids.iter().enumerate().for_each(|(i, id)| assert_eq!(self.rank(*id), i as u64, "P3"));
         assert_eq!(self.heap, self.blobs.iter().map(|blob| Blob::alloc_size(blob.len())).sum::<usize>());
     }
 }

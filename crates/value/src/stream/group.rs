@@ -265,10 +265,25 @@ impl Group {
         self.set_times(consumer, now_ms, Some(now_ms))
     }
 
-    /// An entry was delivered to a consumer, for the first time: it is pending for it, and for no other. False
-    /// without such a consumer. O(log n).
-    pub fn deliver(&mut self, consumer: &[u8], id: StreamId, now_ms: u64) -> bool {
-        self.claim(consumer, id, now_ms, 1)
+    /// Entries were delivered to a consumer, for the first time: they are pending for it, and for no other. False
+    /// without such a consumer. O(log n) for each.
+    pub(super) fn deliver(&mut self, consumer: &[u8], ids: &[StreamId], now_ms: u64) -> bool {
+        let Some((name, _)) = self.consumers.floor(consumer).filter(|(name, _)| ***name == *consumer) else {
+            return false;
+        };
+        let name = name.clone();
+        let Some(state) = self.consumers.get_mut(consumer) else { return false };
+        let (state, mut known) = (state.make_mut(), false);
+        for id in ids {
+            // A group that was set back may have some of them pending already.
+            if self.pending.get(id).is_some() {
+                known = true;
+                continue;
+            }
+            state.pending.insert(*id, ());
+            self.pending.insert(*id, Pending { consumer: name.clone(), time_ms: now_ms, count: 1 });
+        }
+        !known || ids.iter().all(|id| self.claim(consumer, *id, now_ms, 1))
     }
 
     /// Makes an entry pending for a consumer with this time and number of deliveries, and for no other

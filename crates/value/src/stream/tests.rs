@@ -183,19 +183,43 @@ fn the_lag_is_that_of_redis() {
     let mut stream = numbered(5);
     assert!(stream.create_group(b"g", StreamId::MIN, None));
     assert!(!stream.create_group(b"g", StreamId::MIN, None));
+    assert!(stream.group_mut(b"g").unwrap().create_consumer(b"c", 1));
     let lag = |stream: &Stream| stream.group(b"g").and_then(|group| stream.lag(group));
+    let read = |stream: &mut Stream, ms: u64| stream.deliver(b"g", b"c", &[StreamId::new(ms, 0)], 1, false);
     assert_eq!(lag(&stream), Some(5));
-    stream.advance(b"g", StreamId::new(1, 0));
+    assert!(read(&mut stream, 1));
     assert_eq!((lag(&stream), stream.group(b"g").unwrap().entries_read()), (Some(4), Some(1)));
-    stream.advance(b"g", StreamId::new(2, 0));
+    assert!(read(&mut stream, 2));
     assert_eq!(lag(&stream), Some(3));
     assert!(stream.remove(StreamId::new(4, 0)));
     assert_eq!(lag(&stream), None, "a tombstone is ahead");
-    stream.advance(b"g", StreamId::new(3, 0));
+    assert!(read(&mut stream, 3));
     assert_eq!(stream.group(b"g").unwrap().entries_read(), None);
-    stream.advance(b"g", StreamId::new(5, 0));
+    assert!(read(&mut stream, 5));
     assert_eq!(lag(&stream), Some(0));
     assert!(stream.destroy_group(b"g") && !stream.destroy_group(b"g"));
+    stream.check_invariants();
+}
+
+#[test]
+fn a_group_that_was_set_back_gives_an_entry_to_its_new_reader() {
+    let mut stream = numbered(3);
+    let ids: Vec<StreamId> = (1..=3).map(|ms| StreamId::new(ms, 0)).collect();
+    stream.create_group(b"g", StreamId::MIN, Some(0));
+    let mut group = stream.group_mut(b"g").unwrap();
+    assert!(group.create_consumer(b"a", 1) && group.create_consumer(b"b", 1));
+    drop(group);
+    assert!(!stream.deliver(b"g", b"nobody", &ids, 2, true) && !stream.deliver(b"none", b"a", &ids, 2, true));
+    assert_eq!(stream.group(b"g").unwrap().last_id(), StreamId::MIN);
+    assert!(stream.deliver(b"g", b"a", &ids[..2], 2, true));
+    stream.group_mut(b"g").unwrap().set_id(StreamId::MIN, Some(0));
+    assert!(stream.deliver(b"g", b"b", &ids, 3, true));
+    let group = stream.group(b"g").unwrap();
+    let pending = |name: &[u8]| group.consumer(name).unwrap().pending_len();
+    assert_eq!((pending(b"a"), pending(b"b"), group.pending_len()), (0, 3, 3));
+    assert_eq!((group.last_id(), group.entries_read()), (ids[2], Some(3)));
+    let first = group.pending(ids[0]).unwrap();
+    assert_eq!((&*first.consumer, first.time_ms, first.count), (&b"b"[..], 3, 1));
     stream.check_invariants();
 }
 

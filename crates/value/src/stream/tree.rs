@@ -176,25 +176,61 @@ impl<K: Key, V: Item> Node<K, V> {
         }
     }
 
-    /// Removes the item of a key that is there.
-    fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> (Sum, V)
+    fn find<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
     {
+        let mut node = self;
+        loop {
+            match node {
+                Node::Inner(inner) => node = &inner[child_of(inner, key)].node,
+                Node::Leaf(leaf) => {
+                    let at = leaf.partition_point(|(other, _)| other.borrow() < key);
+                    return leaf.get(at).filter(|(other, _)| other.borrow() == key).map(|(_, item)| item);
+                }
+            }
+        }
+    }
+
+    /// Changes the last item. Gives the change of the sum.
+    fn change_last(&mut self, f: impl FnOnce(&mut V)) -> Sum {
+        match self {
+            Node::Leaf(leaf) => {
+                let Some((_, item)) = leaf.make_mut().last_mut() else { return Sum::default() };
+                let before = Sum::of::<K, V>(item);
+                f(item);
+                Sum::of::<K, V>(item).minus(before)
+            }
+            Node::Inner(inner) => {
+                let Some(child) = inner.make_mut().last_mut() else { return Sum::default() };
+                let change = child.node.change_last(f);
+                child.sum = child.sum.plus(change);
+                change
+            }
+        }
+    }
+
+    /// Removes the item of a key. None if there is none: then nothing was copied. `is_there`: the key is known to be
+    /// there. A node of its own is changed on the way down; below a shared one the key is looked up first.
+    fn remove<Q: Ord + ?Sized>(&mut self, key: &Q, is_there: bool) -> Option<(Sum, V)>
+    where
+        K: Borrow<Q>,
+    {
+        let is_there = is_there || !self.is_unique() && self.find(key).map(|_| true)?;
         match self {
             Node::Leaf(leaf) => {
                 let leaf = leaf.make_mut();
-                let at = leaf.partition_point(|(other, _)| other.borrow() < key);
+                let at = leaf.binary_search_by(|(other, _)| other.borrow().cmp(key)).ok()?;
                 let (_, item) = leaf.remove(at);
-                (Sum::of::<K, V>(&item), item)
+                Some((Sum::of::<K, V>(&item), item))
             }
             Node::Inner(inner) => {
                 let inner = inner.make_mut();
                 let at = child_of(inner, key);
-                let (change, item) = inner[at].node.remove(key);
+                let (change, item) = inner[at].node.remove(key, is_there)?;
                 inner[at].sum = inner[at].sum.minus(change);
                 tidy(inner, at);
-                (change, item)
+                Some((change, item))
             }
         }
     }
@@ -326,7 +362,7 @@ impl<K: Key, V: Item> Tree<K, V> {
     where
         K: Borrow<Q>,
     {
-        self.floor(key).filter(|(found, _)| (*found).borrow() == key).map(|(_, item)| item)
+        self.root.as_ref()?.find(key)
     }
 
     /// The last item whose key is at most this one.
@@ -359,7 +395,13 @@ impl<K: Key, V: Item> Tree<K, V> {
     }
 
     pub(super) fn first(&self) -> Option<(&K, &V)> {
-        self.iter().next()
+        let mut node = self.root.as_ref()?;
+        loop {
+            match node {
+                Node::Inner(inner) => node = &inner[0].node,
+                Node::Leaf(leaf) => return leaf.first().map(|(key, item)| (key, item)),
+            }
+        }
     }
 
     pub(super) fn last(&self) -> Option<(&K, &V)> {
@@ -421,9 +463,10 @@ impl<K: Key, V: Item> Tree<K, V> {
     where
         K: Borrow<Q>,
     {
-        self.get(key)?;
-        let mut node = self.root.as_mut()?;
+        let (mut node, mut is_there) = (self.root.as_mut()?, false);
         loop {
+            // A shared node is copied only if the key is there.
+            is_there = is_there || !node.is_unique() && node.find(key).map(|_| true)?;
             match node {
                 Node::Inner(inner) => {
                     let inner = inner.make_mut();
@@ -433,7 +476,8 @@ impl<K: Key, V: Item> Tree<K, V> {
                 Node::Leaf(leaf) => {
                     let leaf = leaf.make_mut();
                     let at = leaf.partition_point(|(other, _)| other.borrow() < key);
-                    return leaf.get_mut(at).map(|(_, item)| item);
+                    let found = leaf.get_mut(at).filter(|(other, _)| other.borrow() == key);
+                    return found.map(|(_, item)| item);
                 }
             }
         }
@@ -458,6 +502,13 @@ impl<K: Key, V: Item> Tree<K, V> {
         }
     }
 
+    /// Changes the last item, with its count and bytes.
+    pub(super) fn change_last(&mut self, f: impl FnOnce(&mut V)) {
+        if let Some(root) = &mut self.root {
+            self.sum = self.sum.plus(root.change_last(f));
+        }
+    }
+
     /// Inserts or replaces.
     pub(super) fn insert(&mut self, key: K, item: V) {
         let Some(root) = &mut self.root else {
@@ -478,8 +529,7 @@ impl<K: Key, V: Item> Tree<K, V> {
     where
         K: Borrow<Q>,
     {
-        self.get(key)?;
-        let (change, item) = self.root.as_mut()?.remove(key);
+        let (change, item) = self.root.as_mut()?.remove(key, false)?;
         self.sum = self.sum.minus(change);
         self.lower();
         Some(item)
