@@ -341,10 +341,11 @@ fn a_panic_on_the_way_to_the_log_refuses_writes_until_there_is_a_new_base() {
             let (mut client, mut other) = (ready(&server), server.client());
             client.expect("SET before 1", "+OK");
             client.expect("WAITAOF 1 0 0", "[:1, :0]");
+            client.expect("CONFIG SET log-stuck 600", "+OK");
             client.expect("DEBUG POINT save-write HOLD 1", "+OK");
             client.expect("DEBUG POINT log-order PANIC 1", "+OK");
             other.send("SET lost 2\r\n");
-            await_info(&mut client, "aof_last_write_status:err\r");
+            await_info(&mut client, "aof_last_write_status:err\\r");
             let refused = client.call("SET refused 3");
             assert!(refused.starts_with("-MISCONF Errors writing to the AOF file: "), "{refused}");
             assert!(refused.contains("log-order") || refused.contains("LogOrder"), "{refused}");
@@ -356,7 +357,7 @@ fn a_panic_on_the_way_to_the_log_refuses_writes_until_there_is_a_new_base() {
             }
             if mends {
                 client.expect("DEBUG POINT save-write OFF", "+OK");
-                await_info(&mut client, "aof_last_write_status:ok\r");
+                await_info(&mut client, "aof_last_write_status:ok\\r");
                 if always {
                     assert_eq!(other.reply(), "+OK");
                 }
