@@ -109,6 +109,12 @@ pub fn has_unknown_keys(command: &Command, args: Args<'_>) -> bool {
         && args.iter().skip(2).any(|arg| words.iter().any(|word| crate::options::is(arg, word)))
 }
 
+/// Whether a command changes libraries of functions.
+#[inline]
+pub fn changes_libraries(command: &Command) -> bool {
+    command.is(CHANGES_CODE) && command.is_write()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -123,7 +123,7 @@ impl Replay {
     }
 
     fn alone(&mut self, command: &'static Command, args: Args<'_>) -> Result<(), Error> {
-        let Some(handler) = write(command) else { return self.act(command, args) };
+        let Some(handler) = write(command) else { return self.act(command, args, false) };
         let (server, now_ms) = (self.server.clone(), stdx::clock::wall_ms());
         let mut view = match command.run {
             Run::Whole(_) => View::open(&server.keyspace, self.db, now_ms),
@@ -151,7 +151,7 @@ impl Replay {
             view.select(self.db);
             let done = match write(command) {
                 Some(handler) => self.run(&mut view, handler, args),
-                None => self.act(command, args),
+                None => self.act(command, args, true),
             };
             if let Err(error) = done {
                 failed.get_or_insert_with(|| format!("{}: {}", command.name, error.text()));
@@ -188,8 +188,8 @@ impl Replay {
         done
     }
 
-    /// Performs a command that is no function of the keyspace.
-    fn act(&mut self, command: &'static Command, args: Args<'_>) -> Result<(), Error> {
+    /// Performs a command that is no function of the keyspace. `in_group`: the locks it needs are held.
+    fn act(&mut self, command: &'static Command, args: Args<'_>, in_group: bool) -> Result<(), Error> {
         let server = &self.server;
         match command.name {
             "select" => self.db = database(server.keyspace.databases(), args.at(1))?,
@@ -200,7 +200,10 @@ impl Replay {
             "function|load" | "function|delete" | "function|flush" | "function|restore" => {
                 let limits = server.scripts.limits(&server.config.live);
                 let change = libraries::asked_for(command, args)?.prepare(&limits, None, None)?;
-                change.make(&server.scripts.code)?;
+                match in_group {
+                    true => change.make(&server.scripts.code)?,
+                    false => _ = change.make_for_all(&server.scripts.code, &server.keyspace, None)?,
+                }
             }
             // A primary of another kind sends PING to check its link.
             "ping" => {}
@@ -306,6 +309,9 @@ fn shards_needed(group: &Group) -> Bits {
     for (command, args) in group.iter() {
         if matches!(command.run, Run::Whole(_)) || has_unknown_keys(command, args) {
             return Bits::below(keyspace::SHARDS);
+        }
+        if facts::changes_libraries(command) {
+            shards.insert(keyspace::BESIDE);
         }
         shards = shards.union(&shards_of(command, args));
     }

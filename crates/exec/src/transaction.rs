@@ -8,7 +8,8 @@
 //! - T3: a long queue of functions of keys runs as a job (crate `work`) and is committed in slices. Its
 //!   commit checks the watched keys.
 //! - T4: a queue with scripts or KEYS runs like a script, over an overlay, on a thread if it is long
-//!   (`scripts/src/transaction.rs`). So does a long queue that also publishes, subscribes or the like.
+//!   (`scripts/src/transaction.rs`). So does a long queue that also publishes, subscribes or the like, and one
+//!   that changes libraries of functions.
 
 use crate::act::Act;
 use crate::eval::{self, Started};
@@ -216,7 +217,9 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         return Ok(start_job(act, multi));
     }
     if apart {
-        return Ok(run_over(act, multi, long));
+        // A library's code is run once before it is accepted, which no loop does.
+        let far = long || multi.queue.changes_libraries();
+        return Ok(run_over(act, multi, far));
     }
     run_here(act, multi, plain)
 }

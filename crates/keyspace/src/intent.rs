@@ -17,7 +17,8 @@
 //! - I3: a writer folds a committed intent on its key first. So a key has at most one such intent.
 //! - I4: an intent's cell is in its shard's list or taken. Only a holder of the shard's lock reaches it.
 //! - I5: `Keyspace::intents` counts the records that may have intents. At 0 no shard is searched for any.
-//! - I6: a commit that empties or exchanges databases does so with its decision, under all locks.
+//! - I6: a commit that empties or exchanges databases does so with its decision, under all locks
+//!   (`intent/deciding.rs`).
 //! - I7: keys read in batches have a list of their own (`Cells::Read`), dropped after the decision.
 //! - I8: keys are covered unseen if the shard has no intents of others and, for an overlay, no change since
 //!   the snapshot. A bulk needs only the former. Expiries are checked at the decision.
@@ -30,7 +31,9 @@
 //! Cost: placing and folding O(1) per key, in batches; a look-up O(records in the shard · log cells).
 
 mod bulk;
+mod deciding;
 
+use crate::beside::Beside;
 use crate::entry::Owned;
 use crate::overlay::{Cell, Names, Overlay, Parts, ReadKeys, apply, is_live};
 use crate::record::{Fate, Record};
@@ -378,6 +381,8 @@ pub struct Commit {
     /// Databases that are emptied with the decision, and those exchanged after that (I6).
     flushed: Vec<usize>,
     swaps: Vec<(usize, usize)>,
+    /// A change that is made with the decision (beside B3).
+    beside: Option<Box<dyn Beside>>,
     numbers: Arc<Numbers>,
     /// The client that made it lose (`stdx::doing`); 0 if none.
     lost_to: u64,
@@ -388,7 +393,7 @@ pub struct Commit {
 impl Commit {
     /// O(keys).
     pub(crate) fn new(parts: Parts, age: u64, announce: Announce) -> Commit {
-        let Parts { snapshot, ran_ms, shards, read, expires_ms, flushed, swaps } = parts;
+        let Parts { snapshot, ran_ms, shards, read, expires_ms, flushed, swaps, beside } = parts;
         let relied_on = |intent: &Intent| expiry_relied_on(intent.cell.as_ref()?, ran_ms);
         let expiries = shards.iter().flat_map(|(_, cells)| cells.iter().filter_map(relied_on));
         let expires_ms = expiries.fold(expires_ms, u64::min);
@@ -409,6 +414,7 @@ impl Commit {
             bulk: None,
             flushed,
             swaps,
+            beside,
             numbers,
             lost_to: 0,
             epoch: 0,
@@ -437,6 +443,7 @@ impl Commit {
             bulk: Some(bulk),
             flushed: Vec::new(),
             swaps: Vec::new(),
+            beside: None,
             numbers: Numbers::new(keyspace.all_databases()),
             lost_to: 0,
             epoch,
@@ -580,36 +587,6 @@ impl Commit {
                 Stage::Withdrawing(0)
             }
         }
-    }
-
-    fn decide(&mut self, keyspace: &Arc<Keyspace>, now_ms: u64, told: &mut Vec<Changes>) -> Progress {
-        // A flush of whole tables has aborted the record, or comes after it.
-        let current = self.snapshot.take().is_none_or(|snapshot| snapshot.is_current());
-        let due = now_ms >= self.expires_ms || !current;
-        if let Some(bulk) = &self.bulk {
-            bulk.decided_ms.store(now_ms, Ordering::Relaxed);
-        }
-        let decided = match due {
-            true => None,
-            false if self.flushed.is_empty() && self.swaps.is_empty() => {
-                self.record.decide(&keyspace.sequence)
-            }
-            false => {
-                let mut view = View::locked(keyspace, Bits::below(crate::SHARDS), 0, now_ms);
-                let decided = view.decide_and_replace(&self.record, &self.flushed, &self.swaps);
-                told.push(view.finish());
-                decided
-            }
-        };
-        match decided {
-            Some(n) => self.stage = Stage::Folding(0, n),
-            None => {
-                self.lost_to = self.record.ended_by();
-                self.record.end(&keyspace.sequence);
-                self.stage = Stage::Withdrawing(0);
-            }
-        }
-        Progress::More
     }
 
     /// Sorts the next keys of a bulk into shards.

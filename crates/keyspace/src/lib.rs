@@ -20,6 +20,7 @@
 //! - K5: under the same locks a write becomes visible, is kept for older snapshots, is counted, and is told
 //!   to watchers.
 
+mod beside;
 pub mod cursors;
 mod elsewhere;
 mod entry;
@@ -44,6 +45,7 @@ mod underway;
 mod view;
 mod walk;
 
+pub use beside::{BESIDE, Beside};
 pub use elsewhere::Elsewhere;
 pub use entry::{EntryRef, Owned, Payload, StrMut, Times};
 pub use evict::{Evicted, Policy};

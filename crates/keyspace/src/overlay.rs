@@ -29,6 +29,7 @@ mod near;
 mod read;
 mod slots;
 
+use crate::beside::{BESIDE, Beside};
 use crate::entry::Owned;
 use crate::happened::{Happened, Happening};
 use crate::intent::Intent;
@@ -131,6 +132,8 @@ pub struct Overlay {
     written_bytes: usize,
     /// The key that is being changed, and the bytes of its value when they were counted last.
     editing: Option<(u32, usize)>,
+    /// A change that is made with the commit.
+    beside: Option<Box<dyn Beside>>,
 }
 
 /// Bytes of a known key, with its place in the index.
@@ -152,6 +155,8 @@ pub(crate) struct Parts {
     /// Databases to be emptied, and those exchanged after that.
     pub(crate) flushed: Vec<usize>,
     pub(crate) swaps: Vec<(usize, usize)>,
+    /// A change that is made with the decision.
+    pub(crate) beside: Option<Box<dyn Beside>>,
 }
 
 /// A key in a list of keys: hash, name, expiry (milliseconds since 1970) and type.
@@ -271,6 +276,7 @@ impl Overlay {
             known_bytes: 0,
             written_bytes: 0,
             editing: None,
+            beside: None,
         }
     }
 
@@ -532,10 +538,17 @@ impl Overlay {
             cell.idle_s = None;
         }
         self.written = false;
+        self.beside = None;
         self.expired.get_mut().clear();
         self.expired_bytes.set(0);
         self.flushed.clear();
         self.places.clear();
+    }
+
+    /// Adds a change of something else, which is made with the commit.
+    pub fn brings(&mut self, beside: Box<dyn Beside>) {
+        self.beside = Some(beside);
+        self.written = true;
     }
 
     /// The LSN that a reply which only read has to wait for; 0 for none. O(keys known), each under its
@@ -815,7 +828,7 @@ impl Overlay {
             slot.cell.hush();
         }
         let (snapshot, ran_ms, shards) = (self.snapshot, self.ran_ms, self.slots.into_shards());
-        Parts { snapshot, ran_ms, shards, read, expires_ms, flushed, swaps }
+        Parts { snapshot, ran_ms, shards, read, expires_ms, flushed, swaps, beside: self.beside }
     }
 
     /// Lets a key that was put count as unused for `idle_s` seconds.
@@ -854,6 +867,9 @@ impl Overlay {
         for slot in self.slots.iter() {
             shards.insert(shard_of(slot.hash));
         }
+        if self.beside.is_some() {
+            shards.insert(BESIDE);
+        }
         let mut view = View::locked(&keyspace, shards, 0, now_ms);
         if self.look.shows_expired {
             view.set_expired_live();
@@ -870,7 +886,8 @@ impl Overlay {
                 return Err(Lost { told: view.finish(), by: changed.unwrap_or(0) });
             }
         }
-        if !self.snapshot.is_current() || self.epoch != keyspace.listen_epoch() {
+        let holds = self.beside.as_ref().is_none_or(|beside| beside.holds());
+        if !holds || !self.snapshot.is_current() || self.epoch != keyspace.listen_epoch() {
             return Err(Lost { told: view.finish(), by: 0 });
         }
         for (db, key) in self.take_expired() {
@@ -889,6 +906,9 @@ impl Overlay {
         }
         for (a, b) in swaps {
             view.swap(a, b);
+        }
+        if let Some(beside) = self.beside {
+            view.changes_beside(&*beside);
         }
         let lsn = view.changes().lsn;
         // Without an LSN nothing has changed: what it did it undid.

@@ -268,8 +268,8 @@ impl Keyspace {
         }
     }
 
-    /// Tells something that belongs to no key (PUBLISH, FUNCTION), at an LSN of its own. `None`: nobody
-    /// listens. O(its words).
+    /// Tells something that changes nothing (PUBLISH), at an LSN of its own. `None`: nobody listens. O(its
+    /// words).
     pub fn tell_apart(&self, to: To, words: &mut dyn Iterator<Item = &[u8]>) -> Option<Lsn> {
         if !self.listens() {
             return None;

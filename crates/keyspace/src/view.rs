@@ -29,6 +29,7 @@ pub use changed::Item;
 pub use telling::{Changes, Event, Ready};
 pub use watched::Watched;
 
+use crate::beside::Beside;
 use crate::entry::{EntryMut, EntryRef, Owned, Payload, Raw, StrMut, Times};
 use crate::overlay::Overlay;
 use crate::segment::{Bytes, Put, Spot};
@@ -576,6 +577,13 @@ impl<'k> View<'k> {
     fn begin_told(&mut self) {
         self.changes.lsn = self.keyspace.sequence.enter_and_draw();
         self.keep = self.keyspace.sequence.keeps();
+    }
+
+    /// Makes a change beside the keys, at the view's LSN. Its shard is locked.
+    pub(crate) fn changes_beside(&mut self, beside: &dyn Beside) {
+        self.begin_write();
+        self.changes.dirty += 1;
+        beside.make();
     }
 
     /// Whether the view has written, and a sink listens.

@@ -13,10 +13,15 @@
 //!   while without anything it sleeps, and the next entry wakes it. No entry is missed: the writer draws its
 //!   LSN, puts the entry, and then looks whether the thread sleeps. The thread says that it sleeps, and then
 //!   looks whether an LSN was drawn.
+//! - O3: a panic of the thread loses what it had taken, and ends nothing. Outlets hear of it ([`Item::Break`]),
+//!   and get nothing more before a mark behind everything that may be lost: behind such a mark a snapshot
+//!   has it all. Nothing that was lost counts as given.
 
 mod frame;
 
 use crate::rings::{self, LEN, Pool, Putter, Taker};
+#[cfg(doc)]
+use crate::stream::Item;
 use crate::stream::Outlet;
 use frame::Framer;
 use keyspace::{At, CommitSink, Effects, Keyspace, Lsn, Mark, To};
@@ -65,6 +70,16 @@ enum Large {
     /// A command: its bytes, and the offset at which it begins.
     Long(Vec<u8>, usize),
     List(Arc<dyn Effects>),
+}
+
+impl Large {
+    /// The bytes that it counts as while it waits.
+    fn counts(&self) -> usize {
+        match self {
+            Large::Long(bytes, from) => bytes.len() - from,
+            Large::List(_) => SHARED,
+        }
+    }
 }
 
 type Rings = Mutex<Vec<Taker<Large>>>;
@@ -153,7 +168,7 @@ impl Order {
             self.until.store(self.keyspace.unlisten(), Ordering::Release);
             self.rung.store(false, Ordering::Release);
             self.bell();
-            // It hands its panic on to the process's hook.
+            // Its panics are contained (O3).
             let _ = thread.join();
         }
     }
@@ -277,21 +292,24 @@ struct Taken {
 impl Taken {
     /// Takes all that a ring has; returns the bytes of its chunks that were left.
     fn take(&mut self, ring: &mut Taker<Large>, pool: &Pool) -> usize {
-        let (Taken { entries, bytes, large }, mut long) = (self, 0);
-        let from = large.len();
-        let left = ring.take(pool, &mut |lsn, info, body| {
+        let (Taken { entries, bytes, large }, larges) = (self, ring.larges());
+        ring.take(pool, &mut |lsn, info, body| {
             let at = match info & KIND {
                 LONG | LIST => {
-                    long += 1;
-                    from + long - 1
+                    large.push(larges.next());
+                    large.len() - 1
                 }
                 _ => bytes.len(),
             };
             rings::copy(body, (info & LEN) as usize, bytes);
             entries.push(Entry { lsn, info, at });
-        });
-        large.extend((0..long).map(|_| ring.large()));
-        left
+        })
+    }
+
+    /// The bytes that the large effects of some entries count as.
+    fn large_bytes(&self, entries: &[Entry]) -> usize {
+        let large = entries.iter().filter(|entry| matches!(entry.kind(), LONG | LIST));
+        large.map(|entry| self.large[entry.at].as_ref().map_or(0, Large::counts)).sum()
     }
 
     /// The bytes of a short command.
@@ -329,6 +347,8 @@ struct Looking {
     framers: Vec<Framer>,
     /// All up to here was given.
     given: Lsn,
+    /// Bytes that this look has taken, and that still count as waiting.
+    owed: usize,
     in_vain: u32,
 }
 
@@ -338,14 +358,15 @@ impl Looking {
         let framers =
             [(LOG, logs), (REPLICAS, replicas)].into_iter().filter(|(_, outlets)| !outlets.is_empty());
         let framers = framers.map(|(hears, outlets)| Framer::new(hears, outlets)).collect();
-        Looking { order, rings: Vec::new(), taken: Taken::default(), framers, given: 0, in_vain: 0 }
+        Looking { order, rings: Vec::new(), taken: Taken::default(), framers, given: 0, owed: 0, in_vain: 0 }
     }
 
     fn run(mut self) {
         loop {
             let until = self.order.until.load(Ordering::Acquire);
             self.order.rung.store(false, Ordering::Release);
-            let (came, last) = (self.look(), self.order.keyspace.last_lsn());
+            let came = stdx::panics::contain(|| self.look()).unwrap_or_else(|why| self.breaks(&why));
+            let last = self.order.keyspace.last_lsn();
             if self.given >= until {
                 return;
             }
@@ -368,10 +389,9 @@ impl Looking {
         let settled = self.order.keyspace.settled();
         // After the slots: a ring is raised before its thread leaves its slot.
         self.rings.append(&mut self.order.coming.lock());
-        let (pool, mut left) = (&self.order.pool, 0);
         for i in (0..self.rings.len()).rev() {
             let closed = self.rings[i].is_closed();
-            left += self.taken.take(&mut self.rings[i], pool);
+            self.owed += self.taken.take(&mut self.rings[i], &self.order.pool);
             if closed {
                 self.rings.swap_remove(i);
             }
@@ -381,12 +401,33 @@ impl Looking {
             self.order.held.store(self.taken.bytes.len(), Ordering::Relaxed);
             self.give(settled);
         }
-        self.order.waiting.fetch_sub(left as isize, Ordering::Relaxed);
+        self.pays(self.owed);
         if settled > self.given {
             self.given = settled;
             self.framers.iter_mut().for_each(|framer| framer.turn(settled));
         }
         came
+    }
+
+    /// Some bytes do not wait any more.
+    fn pays(&mut self, bytes: usize) {
+        self.owed -= bytes;
+        self.order.waiting.fetch_sub(bytes as isize, Ordering::Relaxed);
+    }
+
+    /// A look panicked: what it had taken is lost (O3). True: something had come.
+    #[cold]
+    fn breaks(&mut self, why: &str) -> bool {
+        // All that is lost was drawn before.
+        let upto = self.order.keyspace.last_lsn();
+        log::error!("writes on their way to the log are lost, and it needs a new base: {why}");
+        let taken = std::mem::take(&mut self.taken);
+        self.owed += taken.large_bytes(&taken.entries);
+        self.pays(self.owed);
+        self.order.held.store(0, Ordering::Relaxed);
+        let why = Arc::from(format!("an internal error lost writes on their way to it ({why})"));
+        self.framers.iter_mut().for_each(|framer| framer.breaks(upto, &why));
+        true
     }
 
     /// Gives the groups up to an LSN.
@@ -396,15 +437,13 @@ impl Looking {
         let rest = self.taken.rest(end);
         let mut taken = std::mem::replace(&mut self.taken, rest);
         let entries = std::mem::take(&mut taken.entries);
+        self.owed += taken.large_bytes(&entries);
         for group in entries.chunk_by(|a, b| a.lsn == b.lsn) {
             self.framers.iter_mut().for_each(|framer| framer.group(group, &taken));
             for entry in group.iter().filter(|entry| matches!(entry.kind(), LONG | LIST)) {
-                let bytes = match taken.large[entry.at].take() {
-                    Some(Large::Long(bytes, from)) => bytes.len() - from,
-                    Some(Large::List(_)) => SHARED,
-                    None => 0,
-                };
-                self.order.waiting.fetch_sub(bytes as isize, Ordering::Relaxed);
+                if let Some(large) = taken.large[entry.at].take() {
+                    self.pays(large.counts());
+                }
             }
         }
         self.framers.iter_mut().for_each(Framer::close);

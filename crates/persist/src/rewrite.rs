@@ -165,6 +165,9 @@ impl Writer {
                 let mut rewrites = locked(&self.shared.rewrites);
                 rewrites.ends(true);
                 (rewrites.base_size_bytes, rewrites.finished) = (all, Some(*seq));
+                drop(rewrites);
+                locked(&self.shared.queue).has_base = true;
+                self.shared.bell.notify_all();
             }
         }
         // Also after a failure: its files may be history already.

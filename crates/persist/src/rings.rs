@@ -157,8 +157,9 @@ impl<L> Taker<L> {
                 let head = &self.chunk.words[self.at..];
                 let (lsn, info) = (head[0].load(Ordering::Relaxed), head[1].load(Ordering::Relaxed));
                 let words = HEAD + ((info & LEN) as usize).div_ceil(8);
-                f(lsn, info, &head[HEAD..words]);
+                // Before the call: an entry is not taken twice, though it may panic.
                 self.at += words;
+                f(lsn, info, &head[HEAD..words]);
             }
             let Some(next) = next else { return left };
             left += 8 * std::mem::take(&mut self.at);
@@ -166,14 +167,24 @@ impl<L> Taker<L> {
         }
     }
 
-    /// The next large effect, in the order of the entries.
-    pub(crate) fn large(&self) -> Option<L> {
-        self.ring.large.lock().pop_front()
+    /// The large effects, in the order of the entries.
+    pub(crate) fn larges(&self) -> Larges<L> {
+        Larges(self.ring.clone())
     }
 
     /// Whether its thread has ended. If so, the next take is the last.
     pub(crate) fn is_closed(&self) -> bool {
         self.ring.closed.load(Ordering::Acquire)
+    }
+}
+
+/// The large effects of a ring.
+pub(crate) struct Larges<L>(Arc<Ring<L>>);
+
+impl<L> Larges<L> {
+    /// The large effect of the entry that is taken now.
+    pub(crate) fn next(&self) -> Option<L> {
+        self.0.large.lock().pop_front()
     }
 }
 

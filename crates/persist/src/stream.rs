@@ -3,6 +3,8 @@
 pub use crate::order::Order;
 pub use keyspace::{Lsn, Mark, To};
 
+use std::sync::Arc;
+
 /// Whole groups, one behind the other, as commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
@@ -17,6 +19,8 @@ pub struct Block {
 pub enum Item {
     Block(Block),
     Mark(Lsn, Mark),
+    /// Effects up to an LSN are lost, for this reason. The next item is a mark behind that LSN.
+    Break(Lsn, Arc<str>),
 }
 
 /// Takes the stream.

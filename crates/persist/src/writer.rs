@@ -9,13 +9,15 @@
 //! - K1: everything taken is written in its order, whatever fails. After an error the same batch is tried
 //!   again each second, and the log goes on by itself. Nothing that was taken is dropped while the process
 //!   lives.
-//! - K2: `durable` is told only what a good sync covers. Under everysec and no it is told [`EVERYTHING`],
 //! - K2: `durable` is told only LSNs that a good sync covers. Under everysec and no it is told
 //!   [`EVERYTHING`], once.
 //! - K3: between two batches the file changes at a mark exactly: no group is split, and none is on both
 //!   sides.
 //! - K4: the state is stopped while an error lasts, or when nothing was written for [`Settings::stuck`]
 //!   though something waits. A thread that touches no file tells it.
+//! - K5: a panic of these threads is an error like that of a disk. The file is given up, and the work is tried
+//!   again. Effects that a panic lost before they came here stop the log until a rewrite has made a base
+//!   behind them; nothing of the gap is told to be durable before that.
 //!
 //! Memory: the waiting bytes, a batch of at most [`BATCH_BYTES`] and a block, and [`Settings::unsynced_max`].
 
@@ -141,6 +143,8 @@ impl Default for Hooks {
 #[derive(Default)]
 struct Standing {
     error: Option<String>,
+    /// Effects were lost, and no base has them (K5).
+    torn: Option<String>,
     is_stuck: bool,
     told: LogState,
 }
@@ -178,11 +182,18 @@ impl Shared {
         Closing::of(self.closing.load(Ordering::Acquire))
     }
 
+    /// Notes that effects are lost, and that no base has them (K5).
+    fn torn(&self, why: &str) {
+        self.counters.write_failed.store(true, Ordering::Relaxed);
+        let why = format!("{}: {why}", self.place.dir.display());
+        self.stands(|standing| standing.torn = Some(why));
+    }
+
     /// Notes a fact, and tells the state if it changed (K4).
     fn stands(&self, note: impl FnOnce(&mut Standing)) {
         let mut standing = locked(&self.standing);
         note(&mut standing);
-        let state = match (&standing.error, standing.is_stuck) {
+        let state = match (standing.error.as_ref().or(standing.torn.as_ref()), standing.is_stuck) {
             (Some(error), _) => LogState::Stopped(error.clone()),
             (None, true) => {
                 let seconds = self.settings().stuck.as_secs_f32();
@@ -293,6 +304,11 @@ impl Writer {
         locked(&self.shared.queue).wants_turns = wanted;
     }
 
+    /// Why the log lacks effects that no base has. `None`: it has everything that it was given.
+    pub fn torn(&self) -> Option<String> {
+        locked(&self.shared.standing).torn.clone()
+    }
+
     /// Bytes that were taken and not written.
     pub fn pending_bytes(&self) -> u64 {
         self.shared.counters.pending_bytes.load(Ordering::Relaxed)
@@ -304,10 +320,14 @@ impl Writer {
 
     /// Writes everything taken, makes it durable, and cuts the filler off.
     ///
-    /// Errors: something could not be written, and is not tried again. The files on the disk are sound.
+    /// Errors: something could not be written, and is not tried again, or was lost (K5). The files on the disk are
+    /// sound.
     pub fn close(mut self) -> Result<(), String> {
         self.end(Closing::Clean);
-        let failed = locked(&self.shared.standing).error.clone();
+        let failed = {
+            let standing = locked(&self.shared.standing);
+            standing.error.clone().or(standing.torn.clone())
+        };
         failed.map_or(Ok(()), Err)
     }
 

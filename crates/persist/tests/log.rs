@@ -271,6 +271,100 @@ fn more_unsynced_than_is_kept_asks_for_a_rewrite() {
     all_there(&place, &source);
 }
 
+/// Effects that a bug lost before they came to the log: it says so, acknowledges nothing of the gap, and goes on by
+/// itself when a base has them.
+#[test]
+fn effects_that_were_lost_stop_the_log_until_a_base_has_them() {
+    for fsync in [Fsync::Always, Fsync::EverySecond] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let place = place(dir.path());
+        let living = open(Arc::new(RealDisk), &place, settings(fsync));
+        let (mut outlet, mut source) = (living.writer.outlet(), Source::new(23, 0));
+        (0..5).for_each(|_| source.give(&mut outlet));
+        until("it is durable", || living.writer.synced() >= source.lsn);
+        let (kept, acknowledged) = (source.done.len(), living.durable.load(Ordering::SeqCst));
+        let synced = living.writer.synced();
+        // A rewrite that began before does not have them.
+        let early = living.writer.begin_rewrite().expect("room");
+        outlet.take(source.mark(early.mark));
+        let early_lsn = source.lsn;
+        drop(source.block());
+        outlet.take(Item::Break(source.lsn, "a bug".into()));
+        until("it asks", || living.asked.load(Ordering::SeqCst) > 0);
+        let LogState::Stopped(why) = living.writer.state() else { panic!("it is stopped") };
+        assert!(why.contains("a bug") && living.writer.torn() == Some(why));
+        let bytes = write_base(Arc::new(RealDisk), &early.base, kept, early_lsn, 1).expect("room");
+        living.writer.finish_rewrite(&early, bytes).expect("room");
+        // The disk has all that came before.
+        assert_eq!(recover(&place).expect("sound").assert_prefix(&source, "torn"), kept);
+        assert!(living.writer.figures().has_gap && living.writer.wants_rewrite(0, 0));
+        let rewriting = living.writer.begin_rewrite().expect("room");
+        outlet.take(source.mark(rewriting.mark));
+        let (commands, lsn) = (source.done.len(), source.lsn);
+        source.give(&mut outlet);
+        living.is_written();
+        assert_eq!(living.durable.load(Ordering::SeqCst), acknowledged);
+        assert!(living.writer.synced() == synced && !living.writer.state().is_running());
+        let bytes = write_base(Arc::new(RealDisk), &rewriting.base, commands, lsn, 1).expect("room");
+        living.writer.finish_rewrite(&rewriting, bytes).expect("room");
+        until("it runs", || living.writer.state().is_running());
+        until("it is durable", || living.writer.synced() >= source.lsn);
+        if fsync == Fsync::Always {
+            living.is_durable(source.lsn);
+        }
+        assert_eq!((living.writer.torn(), living.writer.figures().has_gap), (None, false));
+        living.writer.close().expect("room");
+        all_there(&place, &source);
+    }
+}
+
+/// A log that lacks effects does not end as if it had all.
+#[test]
+fn a_log_that_lacks_effects_says_so_at_its_end() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let place = place(dir.path());
+    let living = open(Arc::new(RealDisk), &place, settings(Fsync::EverySecond));
+    let (mut outlet, mut source) = (living.writer.outlet(), Source::new(29, 0));
+    (0..5).for_each(|_| source.give(&mut outlet));
+    let kept = source.done.len();
+    drop(source.block());
+    outlet.take(Item::Break(source.lsn, "a bug".into()));
+    let why = living.writer.close().expect_err("it lacks effects");
+    assert!(why.contains("a bug"), "{why}");
+    assert_eq!(recover(&place).expect("sound").assert_prefix(&source, "torn"), kept);
+}
+
+/// A panic of a thread of the log is an error like that of a disk: the file is given up, and all is tried again.
+#[test]
+fn a_panic_while_it_writes_or_syncs_loses_nothing() {
+    for fsync in [Fsync::Always, Fsync::EverySecond, Fsync::No] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let place = place(dir.path());
+        let disk = Faulty::default();
+        let living = open(Arc::new(disk.clone()), &place, settings(fsync));
+        let (mut outlet, mut source) = (living.writer.outlet(), Source::new(31, 0));
+        (0..5).for_each(|_| source.give(&mut outlet));
+        living.is_written();
+        let caught = stdx::panics::caught();
+        for panics in [1, 2, 3, 5] {
+            disk.set(Faults { panics, ..Faults::default() });
+            source.give(&mut outlet);
+            until("it goes on", || living.writer.pending_bytes() == 0 && living.writer.state().is_running());
+            if fsync == Fsync::Always {
+                living.is_durable(source.lsn);
+            }
+        }
+        assert!(stdx::panics::caught() > caught);
+        let is_named =
+            |state: &LogState| matches!(state, LogState::Stopped(why) if why.contains("told to panic"));
+        assert!(living.states.lock().expect("no panic").iter().any(is_named));
+        disk.set(Faults::default());
+        living.writer.close().expect("room");
+        // Under `no` more is unsynced than is kept: what was in the file that was given up is still there.
+        all_there(&place, &source);
+    }
+}
+
 #[test]
 fn lsns_that_go_back_stop_the_log() {
     let dir = tempfile::tempdir().expect("a folder");

@@ -10,9 +10,9 @@
 //!   every change is made on a copy.
 //! - K2: a transaction may change scripts and then use them (SCRIPT FLUSH, then EVALSHA). It makes the change
 //!   in a draft, which only its own engine sees. With its commit the command is performed again, for all, and
-//!   gives the answer (`deeds.rs`). Libraries that others changed meanwhile are a lost race. They may still
-//!   change between the last check and the deed. Then the answer may be an error, though later scripts of the
-//!   transaction have seen the change.
+//!   gives the answer (`deeds.rs`).
+//! - K6: a transaction changes libraries in a draft, too. Its commit puts the draft's libraries in place of
+//!   all, at its LSN (keyspace, `beside.rs`). Libraries that others changed meanwhile are a lost race.
 //! - K3: a loop compiles only short texts, some 60 ns a byte. A longer text is compiled by the thread that
 //!   runs it first, or on one of its own (SCRIPT LOAD). Loops take over the compiled code unless it is long,
 //!   too: such scripts always run on threads.
@@ -54,6 +54,8 @@ const SLICE_NS: u64 = 50_000;
 /// Steps of a collection at a stretch, on a thread and on a loop.
 const STEPS: u32 = 64;
 const FEW_STEPS: u32 = 2;
+/// The version of a draft that has not changed its libraries. A new engine has the version 0.
+const DRAFTED: u64 = 1;
 
 /// A script that is known.
 pub struct Kept {
@@ -194,10 +196,9 @@ impl Code {
         // This comes before the libraries are taken: a change in between is found later.
         let drafted_at = Some(self.version());
         let libraries = Mutex::new(self.libraries());
-        // A new engine has the version 0.
         Code {
             libraries,
-            version: AtomicU64::new(1),
+            version: AtomicU64::new(DRAFTED),
             work: self.work.clone(),
             drafted_at,
             below: Some(self.clone()),
@@ -288,38 +289,61 @@ impl Code {
         self.libraries.lock().clone()
     }
 
-    /// As [`Code::change_and_tell`], without telling.
+    /// Changes the libraries of a code that is nobody else's.
     #[cfg(test)]
     pub(crate) fn change_libraries(
         &self,
-        change: impl FnOnce(&mut Libraries) -> Result<(), String>,
+        change: impl Fn(&mut Libraries) -> Result<(), String>,
     ) -> Result<(), String> {
-        self.change_and_tell(change, || {})
+        self.change(change, |replace| replace())
     }
 
-    /// Changes the libraries, or leaves them as they were if `change` fails. `tell` tells of the change
-    /// before another one may come. Cost: O(all functions); others do not wait.
-    fn change_and_tell(
+    /// Changes the libraries, or leaves them as they were if `change` fails. `within` calls what it is given
+    /// where libraries may be replaced, and returns its answer. Cost: O(all functions); others do not wait.
+    fn change(
         &self,
-        change: impl FnOnce(&mut Libraries) -> Result<(), String>,
-        tell: impl FnOnce(),
+        change: impl Fn(&mut Libraries) -> Result<(), String>,
+        mut within: impl FnMut(&dyn Fn() -> bool) -> bool,
     ) -> Result<(), String> {
         let _changing = self.changing.lock();
-        let mut libraries = Libraries::clone(&self.libraries());
-        change(&mut libraries)?;
-        self.library_count.store(libraries.code.len(), Ordering::Relaxed);
-        self.function_count.store(libraries.functions.len(), Ordering::Relaxed);
-        self.library_bytes
-            .store(libraries.code.values().map(|code| code.text.len()).sum(), Ordering::Relaxed);
-        let libraries = Arc::new(libraries);
+        loop {
+            let before = self.version();
+            let mut libraries = Libraries::clone(&self.libraries());
+            change(&mut libraries)?;
+            let new = NewLibraries::new(libraries, before);
+            // A transaction may have replaced them since.
+            if within(&|| self.replace(&new)) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Puts new libraries in place of those they were made of. False: these have been replaced. O(1).
+    fn replace(&self, new: &NewLibraries) -> bool {
         let before = {
             let mut known = self.libraries.lock();
+            if self.version() != new.made_of {
+                return false;
+            }
             self.version.fetch_add(1, Ordering::AcqRel);
-            std::mem::replace(&mut *known, libraries)
+            std::mem::replace(&mut *known, new.libraries.clone())
         };
-        drop(before);
-        tell();
-        Ok(())
+        stdx::reclaim::discard(before);
+        self.library_count.store(new.libraries.code.len(), Ordering::Relaxed);
+        self.function_count.store(new.libraries.functions.len(), Ordering::Relaxed);
+        self.library_bytes.store(new.bytes, Ordering::Relaxed);
+        true
+    }
+
+    /// The change that puts a draft's libraries in place of those it was made of (K6). `None`: it has none of
+    /// its own. O(libraries).
+    pub(super) fn libraries_of_draft(&self) -> Option<Box<dyn Beside>> {
+        let (Some(below), Some(made_of)) = (&self.below, self.drafted_at) else { return None };
+        if self.version() == DRAFTED {
+            return None;
+        }
+        let new = NewLibraries::new(Libraries::clone(&self.libraries()), made_of);
+        Some(Box::new(Drafted { code: below.clone(), new }))
     }
 
     /// Number of libraries and of functions, and the bytes of their code.
@@ -335,6 +359,38 @@ impl Code {
     }
 }
 
+/// Libraries that are to be put in place of those of a version.
+struct NewLibraries {
+    libraries: Arc<Libraries>,
+    /// Bytes of their code.
+    bytes: usize,
+    made_of: u64,
+}
+
+impl NewLibraries {
+    fn new(libraries: Libraries, made_of: u64) -> NewLibraries {
+        let bytes = libraries.code.values().map(|code| code.text.len()).sum();
+        NewLibraries { libraries: Arc::new(libraries), bytes, made_of }
+    }
+}
+
+/// The libraries of a draft, for a commit to put in place (K6).
+struct Drafted {
+    code: Arc<Code>,
+    new: NewLibraries,
+}
+
+impl Beside for Drafted {
+    fn holds(&self) -> bool {
+        self.code.version() == self.new.made_of
+    }
+
+    fn make(&self) {
+        let replaced = self.code.replace(&self.new);
+        debug_assert!(replaced, "libraries were changed without the lock (keyspace beside B1)");
+    }
+}
+
 /// A change of the known scripts or functions.
 pub enum Change {
     ForgetScripts,
@@ -344,14 +400,33 @@ pub enum Change {
 }
 
 impl Change {
-    /// Makes the change. Errors: a full text that says why it cannot be made.
+    /// Makes the change in a draft, or where the caller holds the lock that changes of libraries need
+    /// (keyspace, `beside.rs`). Errors: a full text that says why it cannot be made.
     pub fn make(&self, code: &Code) -> Result<(), String> {
-        self.make_and_tell(code, || {})
+        self.make_within(code, |replace| replace())
     }
 
-    /// Makes the change. `tell` tells of a change of libraries before another one may come. Errors: as
-    /// [`Change::make`].
-    pub fn make_and_tell(&self, code: &Code, tell: impl FnOnce()) -> Result<(), String> {
+    /// Makes the change for all, in the order of the sequence, and tells of a change of libraries with these
+    /// words. False: nobody listens to them any more. Errors: as [`Change::make`].
+    pub fn make_for_all(
+        &self,
+        code: &Code,
+        keyspace: &Keyspace,
+        words: Option<&OwnedArgs>,
+    ) -> Result<bool, String> {
+        let mut heard = true;
+        self.make_within(code, |replace| {
+            let args = words.map(OwnedArgs::args);
+            let mut words = args.as_ref().map(|args| args.iter());
+            let words = words.as_mut().map(|words| words as &mut dyn Iterator<Item = &[u8]>);
+            let told = keyspace.change_beside(replace, words);
+            heard = args.is_none() || told.flatten().is_some();
+            told.is_some()
+        })?;
+        Ok(heard)
+    }
+
+    fn make_within(&self, code: &Code, within: impl FnMut(&dyn Fn() -> bool) -> bool) -> Result<(), String> {
         let change = |libraries: &mut Libraries| {
             match self {
                 Change::ForgetScripts => {}
@@ -367,7 +442,7 @@ impl Change {
             code.forget_scripts();
             return Ok(());
         }
-        code.change_and_tell(change, tell)
+        code.change(change, within)
     }
 }
 
@@ -833,6 +908,52 @@ mod tests {
         };
         thread.sync("fbad", &mut Quiet(&mut killed));
         assert!(thread.functions.contains_key("fgood") && thread.functions.len() == 1 && asked > 0);
+    }
+
+    /// K6: a transaction that was overtaken by another change puts nothing in place.
+    #[test]
+    fn libraries_of_a_draft_replace_those_it_was_made_of_and_no_others() {
+        let code = Arc::new(Code::default());
+        let add = |code: &Code, name: &str| {
+            code.change_libraries(|libraries| {
+                let code = LibraryCode { text: b"text".as_slice().into(), load_ns: 0.into() };
+                libraries.code.insert(name.into(), Arc::new(code));
+                Ok(())
+            })
+            .unwrap();
+        };
+        let names = |code: &Code| code.libraries().code.keys().cloned().collect::<Vec<_>>();
+        add(&code, "a");
+        let idle = code.draft();
+        assert!(idle.libraries_of_draft().is_none());
+        let (first, second) = (code.draft(), code.draft());
+        add(&first, "b");
+        add(&second, "c");
+        let (first, second) = (first.libraries_of_draft().unwrap(), second.libraries_of_draft().unwrap());
+        assert!(first.holds() && second.holds());
+        first.make();
+        assert!(!second.holds());
+        assert_eq!((names(&code), code.library_sizes()), (vec!["a".to_owned(), "b".to_owned()], (2, 0, 8)));
+    }
+
+    /// A change whose libraries a transaction replaced meanwhile is made again, on top of that.
+    #[test]
+    fn a_change_is_repeated_if_a_transaction_came_between() {
+        let (code, tries) = (Arc::new(Code::default()), std::cell::Cell::new(0));
+        let text = || Arc::new(LibraryCode { text: b"x".as_slice().into(), load_ns: 0.into() });
+        let draft = code.draft();
+        draft.change_libraries(|libraries| Ok(drop(libraries.code.insert("theirs".into(), text())))).unwrap();
+        let theirs = draft.libraries_of_draft().unwrap();
+        let change = |libraries: &mut Libraries| Ok(drop(libraries.code.insert("ours".into(), text())));
+        let within = |replace: &dyn Fn() -> bool| {
+            tries.set(tries.get() + 1);
+            if tries.get() == 1 {
+                theirs.make();
+            }
+            replace()
+        };
+        assert_eq!(code.change(change, within), Ok(()));
+        assert_eq!((tries.get(), code.library_sizes().0), (2, 2));
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub struct ScriptJob {
     out: Vec<u8>,
     told: Told,
     ended: Result<(), Halt>,
+    /// Its commit changes libraries.
+    changes_libraries: bool,
     /// The LSN of its snapshot.
     since: keyspace::Lsn,
 }
@@ -40,6 +42,7 @@ impl ScriptJob {
             out: Vec::new(),
             told: Told::default(),
             ended: Ok(()),
+            changes_libraries: false,
             since: 0,
         })
     }
@@ -96,6 +99,10 @@ impl ScriptJob {
         if ended == Err(Halt::Full) {
             // Nothing of it is told or committed.
             discard((std::mem::take(&mut self.told), std::mem::take(&mut self.out)));
+        }
+        if let Some(libraries) = self.told.libraries.take() {
+            overlay.brings(libraries);
+            self.changes_libraries = true;
         }
         self.attempt.info.work_bytes.store(self.attempt.holding.held(), Ordering::Relaxed);
         self.attempt.tally = std::mem::take(&mut lua.tally);
@@ -287,6 +294,9 @@ impl Long for ScriptJob {
     /// The reply, unless there are more than a few deeds to do.
     fn reply(mut self: Box<Self>, mut spent: Box<Spent>, desk: &mut Desk<'_>) -> Option<Delivery> {
         self.listed = None;
+        if self.changes_libraries {
+            self.scripts().tidy_idle_later();
+        }
         // Scripts do hardly anything else besides their writes.
         spent.published = !self.told.deeds.is_empty();
         let scripts = self.scripts();

@@ -63,7 +63,7 @@ use command::reads::Reads;
 use command::table::{self, Run};
 use command::{Budget, Caller, Command, Cx, Error, INLINE_STEPS, resolve};
 use config::Config;
-use keyspace::{Announce, Changes, Chunk, KeyBatches, Keyspace, Overlay, Snapshot, View};
+use keyspace::{Announce, Beside, Changes, Chunk, KeyBatches, Keyspace, Overlay, Snapshot, View};
 use observe::ClientInfo;
 use observe::tally::Tally;
 use observe::waits::Spent;
@@ -238,6 +238,8 @@ pub struct Told {
     pub selected: Option<usize>,
     /// EXEC: the version of the libraries it began to change.
     drafted_at: Option<u64>,
+    /// EXEC: its changes of libraries, made with its commit.
+    libraries: Option<Box<dyn Beside>>,
     /// Keys it has read, if its client wants to know.
     pub reads: Reads,
 }
@@ -386,6 +388,12 @@ impl Scripts {
     /// Loops do so before long. Idle threads do so now, if the caller may wait.
     pub fn tidy_idle(&self) {
         self.engines.heed();
+    }
+
+    /// The same, on another thread.
+    fn tidy_idle_later(&self) {
+        let engines = self.engines.clone();
+        self.work.observe.clerk.send(move || engines.heed());
     }
 
     /// MEMORY PURGE: asks for the same ([`Scripts::tidy_idle`]).

@@ -9,7 +9,7 @@ use super::{Change, Libraries, LibraryCode, Quiet, Scripts};
 use command::options::is;
 use command::{Command, Error};
 use rdb::{OPCODE_FUNCTION, OPCODE_FUNCTION_CANDIDATE, Reader, VERSION_FUNCTIONS};
-use resp::{Args, Reply};
+use resp::{Args, OwnedArgs, Reply};
 use script::{Engine, Limits, ScriptFlags};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -95,6 +95,14 @@ impl Change {
             _ => out.ok(),
         }
     }
+}
+
+/// The words that tell followers of a change. A plain LOAD gets REPLACE, for a follower may still have the
+/// library.
+pub fn told_words(asked: &AskedChange, args: Args<'_>) -> OwnedArgs {
+    let replaces = matches!(asked, AskedChange::Load(_, Policy::Append));
+    let names = [&b"FUNCTION"[..], args.at(1)];
+    names.into_iter().chain(replaces.then_some(&b"REPLACE"[..])).chain(args.iter().skip(2)).collect()
 }
 
 /// `FUNCTION LOAD [REPLACE] code`: answers the library's name.

@@ -199,6 +199,43 @@ impl<'a, 'o> Runner<'a, 'o> {
         self.halt.is_none()
     }
 
+    /// Runs a command of a transaction that changes something beside the keys: `change` writes its reply, and
+    /// returns the words to be told. Errors are replies. False: the run has to end before it.
+    pub(super) fn changed(
+        &mut self,
+        command: &'static Command,
+        args: resp::Args<'_>,
+        out: &mut Vec<u8>,
+        change: impl FnOnce(&mut Reply) -> Result<OwnedArgs, Error>,
+    ) -> bool {
+        if self.interrupt().is_some() {
+            return false;
+        }
+        if self.limit.until_ns.is_some() {
+            self.halt = Some(Halt::Elsewhere);
+            return false;
+        }
+        let began_ns = self.ticker.now_ns();
+        self.reply.clear();
+        self.reply.set_resp3(self.resp3);
+        match change(&mut self.reply) {
+            Ok(words) if self.scripts.keyspace.listens() => {
+                self.told.bytes += words.mem_bytes() + KEPT;
+                self.told.effects.push((self.db as u32, words));
+            }
+            Ok(_) => {}
+            Err(error) => self.reply.error(&error.text()),
+        }
+        let ns = self.ticker.now_ns() - began_ns;
+        let error = self.reply.as_bytes().strip_prefix(b"-");
+        self.tally.add(places::of(command), ns, error.is_some());
+        error.into_iter().for_each(|text| self.tally.error(text));
+        self.tally.queued(command, args, ns, self.reply.len());
+        out.extend_from_slice(self.reply.as_bytes());
+        self.ground.base = self.before + out.capacity();
+        self.hold(0).is_ok()
+    }
+
     /// A script's command answered an error: counts it.
     #[cold]
     fn note_error(&mut self) {

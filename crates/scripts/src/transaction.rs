@@ -12,6 +12,8 @@
 //! - E3: SCRIPT KILL and FUNCTION KILL end the whole transaction if it has a script or a function. Nothing is
 //!   applied, and the answer is EXECABORT.
 //! - E4: scripts see the changes of scripts and functions by earlier commands (`code.rs` K2).
+//! - E5: changes of libraries are a part of the commit, and told in its group (`code.rs` K6). Their code is run
+//!   before it is accepted, so such a transaction runs on a thread.
 //!
 //! Cost: that of its commands, and O(1) for each on top.
 
@@ -113,6 +115,7 @@ impl Transaction {
         if let Some(draft) = draft {
             told.deeds.push(Deed::Keep(draft.code.take_added()));
             told.drafted_at = draft.code.drafted_at();
+            told.libraries = draft.code.libraries_of_draft();
             lua.tally = draft.tally;
         }
         told.selected = Some(db);
@@ -130,43 +133,26 @@ impl Transaction {
     ) {
         while *at < self.queue.len() && !needs_engine(self.queue.at(*at).0) {
             let (command, args) = self.queue.at(*at);
-            let changes = self.queue.changes_code(*at, draft.is_some());
-            if changes && !self.change(runner.scripts, command, args, draft, limit) {
-                runner.halt = Some(Halt::Elsewhere);
-                return;
-            }
-            if is_deed(command) {
-                runner.later(command, args, *at, out.len());
-            } else if !runner.queued(command, args, out) {
-                return;
+            if facts::changes_libraries(command) {
+                let code = (&**runner.scripts, &mut *draft);
+                let change = |out: &mut Reply| change_libraries(code, (command, args), limit, out);
+                if !runner.changed(command, args, out, change) {
+                    return;
+                }
+            } else {
+                let changes = self.queue.changes_scripts(*at, draft.is_some());
+                if changes && !forget_scripts(runner.scripts, args, draft, limit) {
+                    runner.halt = Some(Halt::Elsewhere);
+                    return;
+                }
+                if is_deed(command) {
+                    runner.later(command, args, *at, out.len());
+                } else if !runner.queued(command, args, out) {
+                    return;
+                }
             }
             *at += 1;
         }
-    }
-
-    /// Changes the scripts and functions that its scripts see (E4). False: a loop has no time for it. Cost:
-    /// trying the libraries to be added.
-    fn change(
-        &self,
-        scripts: &Scripts,
-        command: &Command,
-        args: resp::Args<'_>,
-        draft: &mut Option<LuaState>,
-        limit: Limit<'_>,
-    ) -> bool {
-        if limit.until_ns.is_some() {
-            return false;
-        }
-        let lua = draft.get_or_insert_with(|| LuaState::new(Arc::new(scripts.code.draft())));
-        let change = match command.name {
-            "script|flush" => asked::forgets(args).map_err(|error| error.text().into_owned()),
-            _ => libraries::asked_for(command, args)
-                .map_err(|error| error.text().into_owned())
-                .and_then(|asked| asked.prepare(&scripts.limits(&scripts.config.live), limit.gone, None)),
-        };
-        // The error is answered where the change is made for all.
-        let _ = change.and_then(|change| change.make(&lua.code));
-        true
     }
 
     /// Runs one of its scripts, or makes one known. An error is its reply.
@@ -306,6 +292,44 @@ impl Transaction {
         }
         wanted.into_iter().map(|(db, key)| (db, Box::from(key))).collect()
     }
+}
+
+/// Hides the scripts that its scripts see, as SCRIPT FLUSH does (E4). False: a loop has no time for it.
+fn forget_scripts(
+    scripts: &Scripts,
+    args: resp::Args<'_>,
+    draft: &mut Option<LuaState>,
+    limit: Limit<'_>,
+) -> bool {
+    if limit.until_ns.is_some() {
+        return false;
+    }
+    // The error is answered where the change is made for all.
+    if let Ok(change) = asked::forgets(args) {
+        let _ = change.make(&drafted(scripts, draft).code);
+    }
+    true
+}
+
+/// Changes libraries in the draft (E5), and answers. Returns the words to be told. Cost: trying the libraries
+/// to be added.
+fn change_libraries(
+    (scripts, draft): (&Scripts, &mut Option<LuaState>),
+    (command, args): (&Command, resp::Args<'_>),
+    limit: Limit<'_>,
+    out: &mut Reply,
+) -> Result<OwnedArgs, Error> {
+    let asked = libraries::asked_for(command, args)?;
+    let words = libraries::told_words(&asked, args);
+    let change = asked.prepare(&scripts.limits(&scripts.config.live), limit.gone, None)?;
+    change.make(&drafted(scripts, draft).code)?;
+    change.answer(out);
+    Ok(words)
+}
+
+/// The draft of a transaction.
+fn drafted<'a>(scripts: &Scripts, draft: &'a mut Option<LuaState>) -> &'a mut LuaState {
+    draft.get_or_insert_with(|| LuaState::new(Arc::new(scripts.code.draft())))
 }
 
 /// A command of a transaction, and the state that earlier commands left.

@@ -79,6 +79,8 @@ pub enum Point {
     SaveEnd,
     /// The snapshot file is about to be loaded.
     FileLoad,
+    /// The order thread is about to write out a group for the log.
+    LogOrder,
     /// The log has a batch and has not written it.
     LogWrite,
     /// A batch of the log is written, and not synced.
@@ -97,7 +99,7 @@ pub enum Point {
     LogAfresh,
 }
 
-const POINTS: [(&str, Point); 38] = [
+const POINTS: [(&str, Point); 39] = [
     ("job-start", Point::JobStart),
     ("job-end", Point::JobEnd),
     ("script-start", Point::ScriptStart),
@@ -128,6 +130,7 @@ const POINTS: [(&str, Point); 38] = [
     ("save-write", Point::SaveWrite),
     ("save-end", Point::SaveEnd),
     ("file-load", Point::FileLoad),
+    ("log-order", Point::LogOrder),
     ("log-write", Point::LogWrite),
     ("log-sync", Point::LogSync),
     ("log-incr", Point::LogIncr),

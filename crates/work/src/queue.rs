@@ -56,6 +56,8 @@ pub struct Queue {
     flushes: usize,
     /// Actions that may take long.
     slow: usize,
+    /// Commands that change libraries of functions.
+    libraries: usize,
     /// PUBLISH.
     published: usize,
     /// Bytes that only the queue keeps, taken from the budget of work.
@@ -65,7 +67,10 @@ pub struct Queue {
 
 /// Whether a command of a transaction that runs over an overlay waits for the commit (`scripts::deeds`).
 pub fn is_deed(command: &Command) -> bool {
-    matches!(command.run, Run::Exec) && !needs_engine(command) && !command.is(facts::AT_PLACE)
+    matches!(command.run, Run::Exec)
+        && !needs_engine(command)
+        && !command.is(facts::AT_PLACE)
+        && !facts::changes_libraries(command)
 }
 
 /// Whether it looks for scripts and functions.
@@ -152,22 +157,30 @@ impl Queue {
         self.keyed == self.len
     }
 
-    /// Whether the `i`-th command changes the scripts or functions, and a later one may look for them.
-    /// `drafted`: an earlier one changed them.
-    pub fn changes_code(&self, i: usize, drafted: bool) -> bool {
-        (drafted || i < self.looked_until) && self.at(i).0.is(facts::CHANGES_CODE)
+    /// Whether the `i`-th command changes the scripts, and a later one may look for them. `drafted`: an earlier
+    /// one changed them, or functions.
+    pub fn changes_scripts(&self, i: usize, drafted: bool) -> bool {
+        let command = self.at(i).0;
+        let changes = command.is(facts::CHANGES_CODE) && !facts::changes_libraries(command);
+        changes && (drafted || i < self.looked_until)
     }
 
     /// Whether its time shows only when it runs.
     #[inline]
     pub fn is_open_ended(&self) -> bool {
-        self.looked_until + self.tours > 0 || self.flushes > FLUSHES
+        self.looked_until + self.tours + self.libraries > 0 || self.flushes > FLUSHES
     }
 
     /// Whether it has actions that may take long.
     #[inline]
     pub fn has_slow_actions(&self) -> bool {
         self.slow > 0
+    }
+
+    /// Whether it changes libraries of functions.
+    #[inline]
+    pub fn changes_libraries(&self) -> bool {
+        self.libraries > 0
     }
 
     /// Whether it has a PUBLISH.
@@ -208,6 +221,7 @@ impl Queue {
                 self.looked_until = self.len;
             }
             self.slow += is(facts::SLOW_ACTION);
+            self.libraries += usize::from(facts::changes_libraries(command));
             self.scripts += is(facts::SCRIPT);
             self.functions += is(facts::FUNCTION);
             self.tours += is(facts::TOUR);
@@ -382,7 +396,7 @@ mod tests {
         assert_eq!(queued(&[&[b"KEYS", b"*"], &[b"CLIENT", b"LIST"]]), (true, none, true));
         assert_eq!(queued(&[CALL, SET]), (true, (false, true), false));
         assert_eq!(queued(&[CALL, EVAL]), (true, (true, true), false));
-        assert_eq!(queued(&[FLUSH, SET]), (false, none, true));
+        assert_eq!(queued(&[FLUSH, SET]), (true, none, true));
         assert_eq!(queued(&[FLUSH, CALL]), (true, (false, true), true));
     }
 
@@ -390,14 +404,14 @@ mod tests {
     fn changes_of_scripts_that_somebody_looks_for_are_known() {
         let changes = |commands: &[&[&[u8]]]| {
             let queue = queue_of(commands);
-            (0..queue.len()).filter(|i| queue.changes_code(*i, false)).collect::<Vec<usize>>()
+            (0..queue.len()).filter(|i| queue.changes_scripts(*i, false)).collect::<Vec<usize>>()
         };
         let (load, forget): (&[&[u8]], &[&[u8]]) = (&[b"SCRIPT", b"LOAD", b"x"], &[b"SCRIPT", b"FLUSH"]);
         let none: [usize; 0] = [];
-        assert_eq!(changes(&[FLUSH, SET]), none);
-        assert_eq!(changes(&[FLUSH, CALL]), [0]);
-        assert_eq!(changes(&[CALL, FLUSH]), none);
-        assert_eq!(changes(&[CALL, FLUSH, SET, forget, EVAL, forget]), [1, 3]);
+        assert_eq!(changes(&[forget, SET]), none);
+        assert_eq!(changes(&[forget, CALL]), [0]);
+        assert_eq!(changes(&[CALL, forget]), none);
+        assert_eq!(changes(&[CALL, forget, SET, FLUSH, EVAL, forget]), [1]);
         assert_eq!(changes(&[load, forget]), none);
         assert_eq!(changes(&[forget, load]), [0]);
         assert_eq!(changes(&[forget, &[b"SCRIPT", b"EXISTS", b"x"]]), [0]);
@@ -407,6 +421,7 @@ mod tests {
     fn what_waits_for_the_commit_is_known() {
         let is = |name: &str| is_deed(command::places::all().iter().find(|row| row.name == name).unwrap());
         assert!(["subscribe", "config|set", "publish", "echo"].iter().all(|name| is(name)));
-        assert!(!["select", "eval", "fcall", "script|load", "get", "keys"].iter().any(|name| is(name)));
+        let at_place = ["select", "eval", "fcall", "script|load", "function|load", "get", "keys"];
+        assert!(!at_place.iter().any(|name| is(name)));
     }
 }

@@ -341,7 +341,8 @@ impl Files {
         closed
     }
 
-    /// Waits until all effects told so far are written. Errors: the log is stopped. It goes on trying.
+    /// Waits until all effects told so far are written. Errors: the log is stopped, and goes on trying; or it
+    /// lacks effects until it has a new base.
     fn drain(&self, server: &Server) -> Result<(), String> {
         let pending = || {
             self.with_log(|running| {
@@ -355,7 +356,8 @@ impl Files {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        Ok(())
+        let torn = self.with_log(|running| running.writer.torn()).flatten();
+        torn.map_or(Ok(()), |why| Err(format!("the append-only log lacks writes: {why}")))
     }
 
     fn with_log<T>(&self, f: impl FnOnce(&Running) -> T) -> Option<T> {

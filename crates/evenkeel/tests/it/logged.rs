@@ -1,5 +1,6 @@
 //! The append-only log, as clients and operators see it.
 
+use crate::held::figure;
 use crate::snapshots::{await_info, fill, ready, start_in};
 use crate::support::{Client, PATIENCE, Server, foreign, run, said};
 use crate::waits::until;
@@ -266,6 +267,137 @@ fn a_library_that_was_answered_is_there_after_an_end_in_order() {
     }
 }
 
+/// The code of a small library.
+fn library(name: &str, answer: &str) -> String {
+    format!("#!lua name={name}\nredis.register_function('{name}', function() return {answer} end)")
+}
+
+/// A transaction that writes keys and changes libraries.
+fn change_both(client: &mut Client) {
+    client.expect("MULTI", "+OK");
+    client.expect("SET before 1", "+QUEUED");
+    let code = library("young", "2");
+    client.request(&[b"FUNCTION", b"LOAD", code.as_bytes()]);
+    assert_eq!(client.reply(), "+QUEUED");
+    client.expect("FCALL young 0", "+QUEUED");
+    client.expect("FUNCTION DELETE old", "+QUEUED");
+    client.expect("SET after 1", "+QUEUED");
+    client.expect("EXEC", "[+OK, \"young\", :2, +OK, +OK]");
+}
+
+/// Keys and libraries that a transaction changes are one record, so a crash keeps both or neither.
+#[test]
+fn libraries_and_keys_of_a_transaction_are_one_record() {
+    if foreign() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    {
+        let mut server = start_in(folder.path(), EVERYSEC);
+        let mut client = ready(&server);
+        let code = library("old", "1");
+        client.request(&[b"FUNCTION", b"LOAD", code.as_bytes()]);
+        assert_eq!(client.reply(), "\"old\"");
+        change_both(&mut client);
+        end(&mut server);
+    }
+    let file = last_file(folder.path());
+    let whole = std::fs::read(&file).expect("the file");
+    let find = |word: &str| {
+        let at = whole.windows(word.len()).position(|part| part == word.as_bytes());
+        at.unwrap_or_else(|| panic!("{word} is not in {}", String::from_utf8_lossy(&whole)))
+    };
+    let places = ["name=old", "MULTI", "before", "name=young", "DELETE", "after", "EXEC"];
+    let places: Vec<usize> = places.iter().map(|word| find(word)).collect();
+    assert!(places.is_sorted(), "{places:?}");
+    for cut in &places[2..] {
+        std::fs::write(&file, &whole[..*cut]).expect("the file");
+        let mut server = start_in(folder.path(), EVERYSEC);
+        let mut client = ready(&server);
+        client.expect("EXISTS before after", ":0");
+        client.expect("FCALL old 0", ":1");
+        client.expect("FCALL young 0", "-ERR Function not found");
+        kill(&mut server);
+    }
+    std::fs::write(&file, &whole).expect("the file");
+    let server = start_in(folder.path(), EVERYSEC);
+    let mut client = ready(&server);
+    client.expect("EXISTS before after", ":2");
+    client.expect("FCALL young 0", ":2");
+    client.expect("FCALL old 0", "-ERR Function not found");
+}
+
+/// A bug on the way to the log ends nothing. Writes are refused until a new base has what was lost, and nothing of it
+/// is acknowledged before.
+#[test]
+fn a_panic_on_the_way_to_the_log_refuses_writes_until_there_is_a_new_base() {
+    if foreign() {
+        return;
+    }
+    for (args, always) in [(ALWAYS, true), (EVERYSEC, false)] {
+        for mends in [true, false] {
+            let folder = tempfile::tempdir().expect("a folder");
+            let mut server = start_in(folder.path(), args);
+            let (mut client, mut other) = (ready(&server), server.client());
+            client.expect("SET before 1", "+OK");
+            client.expect("WAITAOF 1 0 0", "[:1, :0]");
+            client.expect("CONFIG SET log-stuck 600", "+OK");
+            client.expect("DEBUG POINT save-write HOLD 1", "+OK");
+            client.expect("DEBUG POINT log-order PANIC 1", "+OK");
+            other.send("SET lost 2\r\n");
+            await_info(&mut client, "aof_last_write_status:err\\r");
+            let refused = client.call("SET refused 3");
+            assert!(refused.starts_with("-MISCONF Errors writing to the AOF file: "), "{refused}");
+            assert!(refused.contains("log-order") || refused.contains("LogOrder"), "{refused}");
+            client.expect("GET before", "\"1\"");
+            assert_eq!(figure(&mut client, "panics_contained"), 1);
+            match always {
+                true => assert_eq!(other.reply_within(SILENCE), None, "it is not durable"),
+                false => assert_eq!(other.reply(), "+OK"),
+            }
+            if mends {
+                client.expect("DEBUG POINT save-write OFF", "+OK");
+                await_info(&mut client, "aof_last_write_status:ok\\r");
+                if always {
+                    assert_eq!(other.reply(), "+OK");
+                }
+                client.expect("SET after 4", "+OK");
+                client.expect("WAITAOF 1 0 0", "[:1, :0]");
+            }
+            kill(&mut server);
+            let server = start_in(folder.path(), args);
+            let expected =
+                if mends { "[\"1\", \"2\", (nil), \"4\"]" } else { "[\"1\", (nil), (nil), (nil)]" };
+            ready(&server).expect("MGET before lost refused after", expected);
+        }
+    }
+}
+
+/// The thread that writes the log gives the file up, and writes the same again.
+#[test]
+fn a_panic_of_the_thread_that_writes_loses_nothing() {
+    if foreign() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut server = start_in(folder.path(), ALWAYS);
+    let mut client = ready(&server);
+    for point in ["log-write", "log-sync", "log-afresh"] {
+        client.expect(&format!("SET before-{point} 1"), "+OK");
+        client.expect(&format!("DEBUG POINT {point} PANIC 2"), "+OK");
+        if point == "log-afresh" {
+            client.expect("DEBUG POINT log-write PANIC 1", "+OK");
+        }
+        client.expect(&format!("SET at-{point} 2"), "+OK");
+        client.expect(&format!("DEBUG POINT {point} OFF"), "+OK");
+    }
+    assert!(figure(&mut client, "panics_contained") >= 4);
+    let digest = client.call("DEBUG DIGEST");
+    kill(&mut server);
+    let server = start_in(folder.path(), ALWAYS);
+    ready(&server).expect("DEBUG DIGEST", &digest);
+}
+
 /// A client that is told of `appendfsync always` relies on it, although the log's thread has not heard of it.
 #[test]
 fn always_holds_from_the_moment_it_is_set() {
@@ -501,8 +633,14 @@ fn redis_starts_from_our_log_and_we_from_its() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let dir = folder.path().display().to_string();
-    let expected =
-        [("GET text", "\"a short one!\""), ("LRANGE list 0 -1", "[\"a\", \"b\"]"), ("GET other", "\"db\"")];
+    let expected = [
+        ("GET text", "\"a short one!\""),
+        ("LRANGE list 0 -1", "[\"a\", \"b\"]"),
+        ("GET other", "\"db\""),
+        ("EXISTS before after", ":2"),
+        ("FCALL young 0", ":2"),
+        ("FCALL old 0", "-ERR Function not found"),
+    ];
     let write = |client: &mut Client| {
         client.expect("SET text \"a short one\"", "+OK");
         client.expect("APPEND text !", ":12");
@@ -512,6 +650,10 @@ fn redis_starts_from_our_log_and_we_from_its() {
         client.expect("SET other db", "+QUEUED");
         client.expect("SADD s 1 2", "+QUEUED");
         client.expect("EXEC", "[+OK, :2]");
+        let code = library("old", "1");
+        client.request(&[b"FUNCTION", b"LOAD", code.as_bytes()]);
+        assert_eq!(client.reply(), "\"old\"");
+        change_both(client);
     };
     {
         let mut server = start_in(folder.path(), EVERYSEC);
@@ -524,6 +666,12 @@ fn redis_starts_from_our_log_and_we_from_its() {
         client.expect(line, reply);
     }
     client.expect("SET by redis", "+OK");
+    client.expect("MULTI", "+OK");
+    let code = library("theirs", "3");
+    client.request(&[b"FUNCTION", b"LOAD", code.as_bytes()]);
+    assert_eq!(client.reply(), "+QUEUED");
+    client.expect("SET with it", "+QUEUED");
+    client.expect("EXEC", "[\"theirs\", +OK]");
     redis.signal("TERM");
     assert_eq!(redis.exit_code(), Some(0));
     let server = start_in(folder.path(), EVERYSEC);
@@ -532,4 +680,6 @@ fn redis_starts_from_our_log_and_we_from_its() {
         client.expect(line, reply);
     }
     client.expect("GET by", "\"redis\"");
+    client.expect("GET with", "\"it\"");
+    client.expect("FCALL theirs 0", ":3");
 }

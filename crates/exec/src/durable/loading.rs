@@ -96,7 +96,7 @@ pub(crate) fn reload(server: &Arc<Server>, flush: bool) -> Result<(), String> {
     let load = Load::begin(server);
     if flush {
         empty(&server.keyspace);
-        scripts::Change::FlushLibraries.make(&server.scripts.code)?;
+        flush_libraries(server)?;
     }
     points::reach(Point::FileLoad);
     let loaded = storage.load(server);
@@ -121,10 +121,14 @@ pub(crate) fn reload_log(server: &Arc<Server>) -> Result<(), String> {
     super::ending::pass_all_loops(server);
     storage.close_log(server)?;
     empty(&server.keyspace);
-    scripts::Change::FlushLibraries.make(&server.scripts.code)?;
+    flush_libraries(server)?;
     let loaded = storage.load_at_start(server);
     drop(load);
     loaded
+}
+
+fn flush_libraries(server: &Server) -> Result<(), String> {
+    scripts::Change::FlushLibraries.make_for_all(&server.scripts.code, &server.keyspace, None).map(|_| ())
 }
 
 fn empty(keyspace: &Keyspace) {

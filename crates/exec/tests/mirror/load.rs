@@ -124,10 +124,40 @@ fn extra(rng: &mut Rng, moves: &mut Vec<Move>) {
         )),
         13..=15 => moves.push(Move::Start(client, long(rng))),
         16 => many(rng, client, moves),
+        17 if rng.percent(50) => functions(rng, client, moves),
         17 => moves.push(Move::Call(client, bitmap(rng))),
         18 => moves.push(Move::Call(client, script(rng))),
         _ => moves.push(Move::Start(client, script(rng))),
     }
+}
+
+/// A transaction that changes libraries between its writes, and calls what it loaded. Its keys may be too many
+/// for a commit at once.
+fn functions(rng: &mut Rng, client: usize, moves: &mut Vec<Move>) {
+    let mut call = |line: &str| moves.push(Move::Call(client, words(line)));
+    call("MULTI");
+    call(&format!("SET s{} before", rng.below(5)));
+    let name = *rng.pick(&["x", "y", "z"]);
+    let code = format!(
+        "#!lua name={name}\nredis.register_function('call_{name}', function(keys) \
+         return redis.call('RPUSH', keys[1], '{}') end)",
+        rng.below(100)
+    );
+    let replace = if rng.percent(70) { &b"REPLACE"[..] } else { b"" };
+    let load = [&b"FUNCTION"[..], b"LOAD", replace, code.as_bytes()];
+    let load: Vec<Vec<u8>> = load.iter().filter(|word| !word.is_empty()).map(|word| word.to_vec()).collect();
+    moves.push(Move::Call(client, load));
+    let mut call = |line: &str| moves.push(Move::Call(client, words(line)));
+    call(&format!("FCALL call_{name} 1 l{}", rng.below(3)));
+    match rng.below(6) {
+        0 => call("FUNCTION DELETE x"),
+        1 => call("FUNCTION FLUSH"),
+        2 => (0..200).for_each(|i| call(&format!("SET many{i} v"))),
+        3 => call("FLUSHDB"),
+        _ => {}
+    }
+    call(&format!("INCR n{}", rng.below(3)));
+    call("EXEC");
 }
 
 /// A command that lets something expire soon.

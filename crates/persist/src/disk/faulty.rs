@@ -24,6 +24,8 @@ pub struct Faults {
     /// The next sync fails, once. Later ones succeed, and say nothing of what was lost.
     pub sync_once: Option<Errno>,
     pub truncate: Option<Errno>,
+    /// So many of the next calls panic, as by a bug.
+    pub panics: u32,
 }
 
 /// Holds the threads that write or sync, as a disk that hangs.
@@ -89,8 +91,22 @@ impl Faulty {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    #[expect(clippy::panic, reason = "what it is for")]
+    fn panics(&self) {
+        let panics = {
+            let left = &mut self.state().faults.panics;
+            let panics = *left > 0;
+            *left = left.saturating_sub(1);
+            panics
+        };
+        if panics {
+            panic!("the disk was told to panic");
+        }
+    }
+
     /// Notes a call, and lets it fail.
     fn does(&self, what: &'static str, fault: impl FnOnce(&Faults) -> Option<Errno>) -> io::Result<()> {
+        self.panics();
         let mut state = self.state();
         state.log.push(what);
         fault(&state.faults).map_or(Ok(()), |errno| Err(errno.into()))
@@ -143,6 +159,7 @@ impl FaultyFile {
     /// Number of bytes that may be written now, or the error.
     fn admits(&self, len: usize) -> io::Result<usize> {
         self.disk.gate.pass();
+        self.disk.panics();
         let mut state = self.disk.state();
         state.calls += 1;
         if state.faults.interrupts && state.calls.is_multiple_of(2) {

@@ -8,6 +8,8 @@
 //! - H3: if more was unsynced than may be kept, the new file begins behind a gap. [`LocalLog::has_gap`] says
 //!   so until a rewrite has made a new base behind it.
 //! - H4: before a file is followed by another it is durable (files F2).
+//! - H5: effects that were lost before they came here are a gap, too. The first file behind it is that of the
+//!   next mark.
 
 use super::incr::{IncrFile, last_select};
 use super::manifest::{Entry, FileKind, Manifest};
@@ -93,6 +95,8 @@ pub(crate) struct LocalLog {
     is_beyond: bool,
     /// The first file behind a gap.
     gap: Option<u64>,
+    /// Effects were lost, and no mark has come since (H5).
+    is_torn: bool,
     /// The sync of the file failed (H2).
     is_broken: bool,
     /// The file has failed before anything in it counted.
@@ -148,6 +152,7 @@ impl LocalLog {
             unsynced_max,
             is_beyond: false,
             gap: None,
+            is_torn: false,
             is_broken: false,
             is_void: false,
             drops: Vec::new(),
@@ -183,7 +188,23 @@ impl LocalLog {
     }
 
     pub(crate) fn has_gap(&self) -> bool {
-        self.gap.is_some()
+        self.gap.is_some() || self.is_torn
+    }
+
+    /// Notes that effects behind the last batch are lost (H5).
+    pub(crate) fn tears(&mut self) {
+        self.is_torn = true;
+    }
+
+    /// Trusts the file no more: something that wrote it has panicked. The next sync goes on in another (H2).
+    pub(crate) fn doubts(&mut self) {
+        log::error!("{} is given up", self.path().display());
+        self.is_broken = true;
+    }
+
+    /// Whether the file is not trusted, and no other was begun.
+    pub(crate) fn is_doubted(&self) -> bool {
+        self.is_broken
     }
 
     /// Notes that a rewrite has made a base of all before a file.
@@ -300,7 +321,7 @@ impl LocalLog {
     }
 
     /// Goes on in another file behind a mark (H4).
-    pub(crate) fn rotate(&mut self, mark: Mark) -> io::Result<()> {
+    pub(crate) fn rotate(&mut self, lsn: Lsn, mark: Mark) -> io::Result<()> {
         points::reach(Point::LogRotate);
         self.sync()?;
         self.close_file();
@@ -311,6 +332,10 @@ impl LocalLog {
             directory.rotated = Some(Rotated { mark, seq });
             (seq, file)
         };
+        if std::mem::take(&mut self.is_torn) {
+            // The next batch stands behind the mark, not behind the last batch (incr E3).
+            (self.gap, self.last, self.durable) = (Some(seq), self.last.max(lsn), self.durable.max(lsn));
+        }
         self.incr = IncrFile::new(file, seq, self.epoch, self.last);
         Ok(())
     }

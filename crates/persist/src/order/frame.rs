@@ -3,6 +3,8 @@
 use super::{Entry, LIST, LOG, LONG, Large, MARK, REPLICAS, Taken};
 use crate::stream::{Block, Item, Outlet};
 use keyspace::{Lsn, Mark};
+use std::sync::Arc;
+use stdx::points::{self, Point};
 
 /// About the size of a block in bytes. A larger group is a block of its own.
 const BLOCK: usize = 256 * 1024;
@@ -18,6 +20,8 @@ pub(super) struct Framer {
     first: Lsn,
     last: Lsn,
     groups: u32,
+    /// Effects up to here may be lost: nothing is given before a mark behind it (O3).
+    lost_upto: Option<Lsn>,
 }
 
 /// A block under way.
@@ -78,11 +82,15 @@ impl Out {
 impl Framer {
     pub(super) fn new(hears: u64, outlets: Vec<Box<dyn Outlet>>) -> Framer {
         debug_assert!(hears == LOG || hears == REPLICAS);
-        Framer { hears, outlets, out: Out::default(), first: 0, last: 0, groups: 0 }
+        Framer { hears, outlets, out: Out::default(), first: 0, last: 0, groups: 0, lost_upto: None }
     }
 
     /// Adds all that was told at one LSN (O1). O(its bytes).
     pub(super) fn group(&mut self, group: &[Entry], taken: &Taken) {
+        if self.lost_upto.is_some() && !self.mends(group) {
+            return;
+        }
+        points::trip(Point::LogOrder);
         let hears = self.hears;
         let heard = || group.iter().filter(move |entry| entry.info & hears != 0);
         let (mut count, mut bytes, mut lists) = (0, 0, false);
@@ -161,8 +169,31 @@ impl Framer {
         last.take(Item::Block(block));
     }
 
+    /// Gives up what was not given yet, and all that comes before a mark behind an LSN (O3).
+    pub(super) fn breaks(&mut self, upto: Lsn, why: &Arc<str>) {
+        (self.out, self.groups, self.lost_upto) = (Out::default(), 0, Some(upto));
+        for outlet in &mut self.outlets {
+            // It may be this that panics. Without a further turn it takes nothing for durable.
+            let _ = stdx::panics::contain(|| outlet.take(Item::Break(upto, why.clone())));
+        }
+    }
+
+    /// Whether a group is a mark behind all that was lost. Then everything is given again.
+    #[cold]
+    fn mends(&mut self, group: &[Entry]) -> bool {
+        let lost_upto = self.lost_upto.unwrap_or(0);
+        let mends = group.iter().any(|entry| entry.kind() == MARK && entry.lsn > lost_upto);
+        if mends {
+            self.lost_upto = None;
+        }
+        mends
+    }
+
     /// All up to an LSN was given.
     pub(super) fn turn(&mut self, upto: Lsn) {
+        if self.lost_upto.is_some() {
+            return;
+        }
         self.outlets.iter_mut().for_each(|outlet| outlet.turn(upto));
     }
 }

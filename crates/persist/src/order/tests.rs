@@ -82,6 +82,7 @@ fn all(given: mpsc::Receiver<Given>) -> Vec<String> {
         match given {
             Given::Item(Item::Block(block)) => all.extend(lines(&block.bytes)),
             Given::Item(Item::Mark(_, Mark(number))) => all.push(format!("mark {number}")),
+            Given::Item(Item::Break(..)) => all.push("break".to_owned()),
             Given::Turn(_) => {}
         }
     }
@@ -254,6 +255,7 @@ fn the_laws_hold_under_load() {
                 assert!(lsn == upto && lsn > last);
                 last = lsn;
             }
+            Given::Item(Item::Break(_, why)) => panic!("{why}"),
             Given::Turn(upto) => {
                 assert!(upto > turned && upto >= last);
                 turned = upto;
@@ -286,4 +288,88 @@ fn a_first_entry_wakes_the_thread() {
         }
     }
     order.stop();
+}
+
+/// Effects that cannot be written out.
+struct Broken;
+
+impl Effects for Broken {
+    fn each(&self, visit: &mut EffectVisitor<'_>) {
+        visit(Some(0), &mut [&b"SET"[..], b"half", b"1"].into_iter());
+        panic!("a bug in a list");
+    }
+
+    fn bytes(&self) -> usize {
+        1
+    }
+}
+
+/// A panic ends neither the thread nor the process. What it may have lost is told once, and nothing counts as given
+/// before a mark behind it.
+#[test]
+fn a_panic_loses_what_was_taken_and_the_stream_goes_on_behind_a_mark() {
+    let keyspace = Keyspace::new(2);
+    let (log, heard) = pipe(To::Log);
+    let order = begin(&keyspace, vec![log]);
+    let next = || heard.recv_timeout(Duration::from_secs(20)).expect("the thread lives");
+    let before = set(&keyspace, 0, "before", b"1");
+    while !matches!(next(), Given::Turn(upto) if upto >= before) {}
+    let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap(), None);
+    let mut view = View::overlay(&keyspace, &mut overlay, 0, 1000);
+    view.put_string(b"half", b"1", None);
+    view.finish();
+    let broken = overlay.commit(1000, Some(Arc::new(Broken))).expect("nobody else writes").lsn;
+    let lost_upto = loop {
+        match next() {
+            Given::Item(Item::Break(upto, why)) => {
+                assert!(why.contains("a bug in a list"), "{why}");
+                break upto;
+            }
+            Given::Turn(upto) => assert!(upto < broken),
+            Given::Item(other) => panic!("{other:?}"),
+        }
+    };
+    assert!(lost_upto >= broken);
+    set(&keyspace, 0, "unheard", &[b'x'; 5000]);
+    keyspace.tell_shared(set(&keyspace, 0, "unheard", b"2"), list(&[(0, "SET unheard 3")]));
+    let mark = keyspace.mark_now(Mark(5)).unwrap();
+    let after = set(&keyspace, 0, "after", b"1");
+    match next() {
+        Given::Item(Item::Mark(lsn, Mark(5))) => assert_eq!(lsn, mark),
+        other => panic!("{other:?}"),
+    }
+    let mut told = Vec::new();
+    loop {
+        match next() {
+            Given::Item(Item::Block(block)) => told.extend(lines(&block.bytes)),
+            Given::Turn(upto) if upto >= after => break,
+            Given::Turn(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(told, ["SELECT 0", "SET after 1"]);
+    order.stop();
+    assert_eq!(order.pending_bytes() / 65_536, 0, "but for the last chunk");
+}
+
+/// A snapshot whose mark may have come before what was lost does not have it.
+#[test]
+fn only_a_mark_behind_all_that_was_lost_mends_the_stream() {
+    let (log, heard) = pipe(To::Log);
+    let mut framer = Framer::new(LOG, vec![log]);
+    let mark = |lsn: Lsn| {
+        let at = At { lsn, db: None, to: To::All };
+        let entry = Entry { lsn, info: info(MARK, at) | 8, at: 0 };
+        (entry, Taken { bytes: lsn.to_le_bytes().to_vec(), ..Taken::default() })
+    };
+    framer.breaks(10, &Arc::from("a bug"));
+    for lsn in [9, 10, 11] {
+        let (entry, taken) = mark(lsn);
+        framer.turn(lsn - 1);
+        framer.group(&[entry], &taken);
+    }
+    framer.turn(11);
+    drop(framer);
+    let given: Vec<String> = heard.into_iter().map(|given| format!("{given:?}")).collect();
+    assert_eq!(given, ["Item(Break(10, \"a bug\"))", "Item(Mark(11, Mark(11)))", "Turn(11)"]);
 }

@@ -6,6 +6,7 @@ use crate::disk::DiskFile;
 use crate::files::incr::{Ahead, filler_line};
 use crate::files::local::locked;
 use crate::files::remove_in_steps;
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -34,13 +35,18 @@ pub(super) fn sync(shared: &Shared, jobs: &Receiver<SyncJob>) {
             Err(RecvTimeoutError::Disconnected) => return,
         };
         let began_ns = mono_ns();
-        let result = file.sync_data();
+        let result = contained(|| file.sync_data()).and_then(|synced| synced);
         let took_ns = mono_ns() - began_ns;
         shared.counters.synced(took_ns);
         (shared.hooks.latency)(("aof-fsync-everysec", took_ns));
         locked(&shared.queue).synced = Some(Synced { seq, end, result });
         shared.bell.notify_all();
     }
+}
+
+/// Does something; a panic in it is an error (writer K5).
+fn contained<T>(f: impl FnOnce() -> T) -> io::Result<T> {
+    stdx::panics::contain(f).map_err(io::Error::other)
 }
 
 /// The file that is prepared, and whether there is other work for the keeper.
@@ -93,6 +99,13 @@ struct Open {
 
 /// The life of the keeper.
 pub(super) fn keep(shared: &Shared) {
+    while shared.closing() == Closing::No && contained(|| keep_on(shared)).is_err() {
+        // The panic is in the server's log.
+        std::thread::sleep(10 * NAP);
+    }
+}
+
+fn keep_on(shared: &Shared) {
     let line = filler_line();
     let mut open: Option<Open> = None;
     remove_history(shared);
@@ -183,7 +196,8 @@ pub(super) fn watch(shared: &Shared) {
         std::thread::sleep(NAP.min(patience / 4));
         let waits = shared.counters.pending_bytes.load(Ordering::Relaxed) > 0;
         let is_stuck = waits && shared.counters.still_ns() > patience.as_nanos() as u64;
-        shared.stands(|standing| standing.is_stuck = is_stuck);
+        // The panic is in the server's log.
+        let _ = contained(|| shared.stands(|standing| standing.is_stuck = is_stuck));
     }
 }
 

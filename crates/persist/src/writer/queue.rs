@@ -44,6 +44,8 @@ pub(crate) struct Queue {
     pub(super) upto: Lsn,
     pub(super) synced: Option<Synced>,
     pub(super) settings_changed: bool,
+    /// A rewrite has ended since the log thread looked.
+    pub(crate) has_base: bool,
     /// The log thread tells how far the stream was given.
     pub(super) wants_turns: bool,
     pub(super) closing: Closing,
@@ -52,7 +54,9 @@ pub(crate) struct Queue {
 /// The next work of the log thread.
 pub(super) enum Todo {
     Batch(Vec<Block>),
-    Mark(Mark),
+    Mark(Lsn, Mark),
+    /// Effects were lost.
+    Break(Arc<str>),
 }
 
 impl Queue {
@@ -64,7 +68,7 @@ impl Queue {
         self.items.is_empty()
     }
 
-    /// Takes a mark, or blocks up to one.
+    /// Takes a mark or a break, or blocks up to one.
     pub(super) fn take(&mut self, bytes_max: u64) -> Option<Todo> {
         let (mut blocks, mut bytes) = (Vec::new(), 0);
         while bytes < bytes_max {
@@ -73,13 +77,12 @@ impl Queue {
                     bytes += block.bytes.len() as u64;
                     blocks.push(block);
                 }
-                Some(Item::Mark(lsn, mark)) => {
-                    if blocks.is_empty() {
-                        return Some(Todo::Mark(mark));
-                    }
-                    self.items.push_front(Item::Mark(lsn, mark));
+                Some(other) if !blocks.is_empty() => {
+                    self.items.push_front(other);
                     break;
                 }
+                Some(Item::Mark(lsn, mark)) => return Some(Todo::Mark(lsn, mark)),
+                Some(Item::Break(_, why)) => return Some(Todo::Break(why)),
                 None => break,
             }
         }
@@ -107,6 +110,8 @@ impl Outlet for LogOutlet {
                 self.shared.counters.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
             }
             Item::Mark(..) => {}
+            // Writes are refused from now on. The log thread comes to it behind what was given before.
+            Item::Break(_, why) => self.shared.torn(why),
         }
         let mut queue = locked(&self.shared.queue);
         if queue.items.is_empty() {

@@ -5,7 +5,7 @@ use super::queue::{Closing, Queue, Synced, Todo};
 use super::{BATCH_BYTES, EVERYTHING, Fsync, Settings, Shared};
 use crate::files::local::{LocalLog, locked};
 use crate::log::{Append, Batch, Log};
-use crate::stream::{Block, Mark};
+use crate::stream::Mark;
 use keyspace::Lsn;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -42,6 +42,13 @@ pub(super) fn start(shared: &Arc<Shared>, log: LocalLog) -> io::Result<Vec<JoinH
     ])
 }
 
+/// The work that the log thread has taken, until it is done.
+enum Doing {
+    Write(Batch),
+    Rotate(Lsn, Mark),
+    Break(Arc<str>),
+}
+
 /// The log thread's own.
 struct Pen {
     shared: Arc<Shared>,
@@ -49,6 +56,9 @@ struct Pen {
     jobs: Sender<SyncJob>,
     settings: Settings,
     number: u64,
+    doing: Option<Doing>,
+    /// Effects were lost, and no base has them (writer K5).
+    is_torn: bool,
     /// A sync is under way; since when, and whether its delay was counted.
     syncing: Option<(u64, bool)>,
     last_sync_ns: u64,
@@ -72,6 +82,8 @@ impl Pen {
             jobs,
             settings,
             number: 0,
+            doing: None,
+            is_torn: false,
             syncing: None,
             last_sync_ns: mono_ns(),
             told: 0,
@@ -87,35 +99,84 @@ impl Pen {
     }
 
     fn live(&mut self) -> Result<(), GivenUp> {
-        self.change(true)?;
+        self.contained(|pen| pen.change(true))?;
+        while self.contained(Pen::turn)? {}
+        self.contained(|pen| {
+            pen.settle(true)?;
+            pen.until_done(None, |pen| pen.log.sync())?;
+            pen.log.close_file();
+            pen.until_done(None, |pen| pen.log.sync())?;
+            pen.tells(pen.log.last());
+            Ok(())
+        })
+    }
+
+    /// Does a part of the life. A panic in it is an error (writer K5), and it is tried again.
+    fn contained<T>(&mut self, part: impl Fn(&mut Pen) -> Result<T, GivenUp>) -> Result<T, GivenUp> {
+        let mut has_failed = false;
         loop {
-            let (todo, upto) = {
-                let mut queue = self.wait();
-                match queue.closing {
-                    Closing::Abandoned => return Err(GivenUp),
-                    Closing::Clean if queue.is_empty() => break,
-                    _ => {}
+            match stdx::panics::contain(|| part(self)) {
+                Ok(done) => {
+                    if has_failed && done.is_ok() {
+                        self.is_well();
+                    }
+                    return done;
                 }
-                let todo = queue.take(BATCH_BYTES);
-                (todo, queue.is_empty().then_some(queue.upto))
-            };
-            self.settle(false)?;
-            if self.shared.settings_changed() {
-                self.change(false)?;
+                Err(why) => {
+                    self.log.doubts();
+                    self.fails(&io::Error::other(format!("an internal error: {why}")))?;
+                    has_failed = true;
+                }
             }
-            match todo {
-                Some(Todo::Batch(blocks)) => self.write(blocks)?,
-                Some(Todo::Mark(mark)) => self.rotate(mark)?,
-                None => {}
-            }
-            self.tick(upto);
         }
-        self.settle(true)?;
-        self.until_done(None, |pen| pen.log.sync())?;
-        self.log.close_file();
-        self.until_done(None, |pen| pen.log.sync())?;
-        self.tells(self.log.last());
-        Ok(())
+    }
+
+    /// Waits for work and does it. False: the log is to end, and everything is done.
+    fn turn(&mut self) -> Result<bool, GivenUp> {
+        let mut upto = None;
+        if self.log.is_doubted() {
+            self.settle(true)?;
+            self.until_done(None, |pen| pen.log.sync())?;
+            self.file_changed();
+        } else if self.doing.is_none() {
+            let mut queue = self.wait();
+            match queue.closing {
+                Closing::Abandoned => return Err(GivenUp),
+                Closing::Clean if queue.is_empty() => return Ok(false),
+                _ => {}
+            }
+            queue.has_base = false;
+            let todo = queue.take(BATCH_BYTES);
+            upto = queue.is_empty().then_some(queue.upto);
+            drop(queue);
+            self.doing = todo.and_then(|todo| self.begin(todo));
+        }
+        self.settle(false)?;
+        if self.shared.settings_changed() {
+            self.change(false)?;
+        }
+        match &self.doing {
+            Some(Doing::Write(batch)) => self.write(&batch.clone())?,
+            Some(Doing::Rotate(lsn, mark)) => self.rotate(*lsn, *mark)?,
+            Some(Doing::Break(why)) => self.tears(&why.clone())?,
+            None => {}
+        }
+        self.tick(upto);
+        Ok(true)
+    }
+
+    fn begin(&mut self, todo: Todo) -> Option<Doing> {
+        match todo {
+            Todo::Mark(lsn, mark) => Some(Doing::Rotate(lsn, mark)),
+            Todo::Break(why) => Some(Doing::Break(why)),
+            Todo::Batch(blocks) => {
+                let (first, last) = (blocks.first()?.first, blocks.last()?.last);
+                let number = self.number;
+                self.number += 1;
+                let epoch = self.shared.epoch;
+                Some(Doing::Write(Batch { epoch, number, first, last, blocks: blocks.into() }))
+            }
+        }
     }
 
     /// The queue, when there is something to do, or time has passed.
@@ -128,30 +189,27 @@ impl Pen {
                 && !turned
                 && queue.synced.is_none()
                 && !queue.settings_changed
+                && !queue.has_base
                 && queue.closing == Closing::No
         };
         let patience = if self.log.is_synced() { Duration::from_secs(5) } else { Duration::from_millis(100) };
         self.shared.bell.wait_timeout_while(queue, patience, idles).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    fn write(&mut self, blocks: Vec<Block>) -> Result<(), GivenUp> {
-        let (Some(first), Some(last)) = (blocks.first(), blocks.last()) else { return Ok(()) };
-        let (first, last) = (first.first, last.last);
-        let batch =
-            Batch { epoch: self.shared.epoch, number: self.number, first, last, blocks: blocks.into() };
-        self.number += 1;
+    fn write(&mut self, batch: &Batch) -> Result<(), GivenUp> {
         let event = if self.settings.fsync == Fsync::Always { SYNC_ALWAYS } else { "aof-write" };
         self.until_done(Some(event), |pen| {
             let position = pen.log.end()?;
-            match pen.log.append(&batch, position) {
+            match pen.log.append(batch, position) {
                 Append::Done(_) => Ok(()),
                 Append::Failed(error) => Err(error),
                 Append::Conflict | Append::Unknown => Err(io::Error::other("the log is written by another")),
             }
         })?;
+        self.doing = None;
         self.shared.counters.pending_bytes.fetch_sub(batch.size_bytes(), Ordering::Relaxed);
         if self.settings.fsync == Fsync::Always {
-            self.tells(last);
+            self.tells(batch.last);
         }
         if self.log.pads() && self.log.incr.ahead.is_low() {
             self.prepare_file();
@@ -178,13 +236,18 @@ impl Pen {
             match done {
                 Ok(()) => {
                     self.shared.counters.moves();
-                    self.shared.counters.write_failed.store(false, Ordering::Relaxed);
-                    self.shared.stands(|standing| standing.error = None);
+                    self.is_well();
                     return Ok(());
                 }
                 Err(error) => self.fails(&error)?,
             }
         }
+    }
+
+    /// Notes that the error is over.
+    fn is_well(&self) {
+        self.shared.counters.write_failed.store(self.is_torn, Ordering::Relaxed);
+        self.shared.stands(|standing| standing.error = None);
     }
 
     /// Reports why nothing is written, and waits until the next try.
@@ -235,21 +298,48 @@ impl Pen {
         Ok(())
     }
 
-    fn rotate(&mut self, mark: Mark) -> Result<(), GivenUp> {
+    fn rotate(&mut self, lsn: Lsn, mark: Mark) -> Result<(), GivenUp> {
         // A sync elsewhere may take the error that this one is to see.
         self.settle(true)?;
-        self.until_done(Some("aof-rotate"), |pen| pen.log.rotate(mark))?;
+        self.until_done(Some("aof-rotate"), |pen| pen.log.rotate(lsn, mark))?;
+        self.doing = None;
         self.file_changed();
         self.shared.rotated.notify_all();
         Ok(())
     }
 
+    /// Effects behind what was written are lost: the log is stopped until a base has them.
+    fn tears(&mut self, why: &str) -> Result<(), GivenUp> {
+        self.settle(true)?;
+        self.until_done(None, |pen| pen.log.sync())?;
+        self.log.tears();
+        (self.is_torn, self.asked_for_rewrite, self.doing) = (true, false, None);
+        self.shared.torn(why);
+        Ok(())
+    }
+
+    /// A base has all effects that were lost.
+    fn is_mended(&mut self) {
+        self.is_torn = false;
+        self.shared.counters.write_failed.store(false, Ordering::Relaxed);
+        self.shared.stands(|standing| standing.torn = None);
+    }
+
     /// Work that is done now and then.
     fn tick(&mut self, upto: Option<Lsn>) {
         self.seen = upto.unwrap_or(self.seen);
-        let is_whole = self.log.is_synced();
-        let synced = upto.filter(|_| is_whole).unwrap_or_default().max(self.log.durable());
-        self.shared.counters.synced_lsn.fetch_max(synced, Ordering::Relaxed);
+        if let Some(seq) = self.shared.based_before() {
+            self.log.based_before(seq);
+        }
+        let has_gap = self.log.has_gap();
+        if self.is_torn && !has_gap {
+            self.is_mended();
+        }
+        if !has_gap {
+            let is_whole = self.log.is_synced();
+            let synced = upto.filter(|_| is_whole).unwrap_or_default().max(self.log.durable());
+            self.shared.counters.synced_lsn.fetch_max(synced, Ordering::Relaxed);
+        }
         if self.settings.fsync == Fsync::Always {
             // Everything that was given is written, and what lies between has no effects.
             if let Some(upto) = upto.filter(|upto| *upto > self.told) {
@@ -259,15 +349,14 @@ impl Pen {
         if self.settings.fsync == Fsync::EverySecond {
             self.sync_elsewhere();
         }
-        if let Some(seq) = self.shared.based_before() {
-            self.log.based_before(seq);
-        }
-        self.shared.counters.has_gap.store(self.log.has_gap(), Ordering::Relaxed);
-        if self.log.has_gap() && !self.asked_for_rewrite {
+        self.shared.counters.has_gap.store(has_gap, Ordering::Relaxed);
+        if has_gap && !self.asked_for_rewrite {
             self.asked_for_rewrite = true;
-            (self.shared.hooks.rewrite)("a failed sync lost more than was kept");
+            let torn = "an internal error lost writes on their way to it";
+            let why = if self.is_torn { torn } else { "a failed sync lost more than was kept" };
+            (self.shared.hooks.rewrite)(why);
         }
-        self.asked_for_rewrite &= self.log.has_gap();
+        self.asked_for_rewrite &= has_gap;
     }
 
     fn sync_elsewhere(&mut self) {
@@ -290,8 +379,9 @@ impl Pen {
         }
     }
 
+    /// Tells what is durable, unless something before it is lost (writer K5).
     fn tells(&mut self, lsn: Lsn) {
-        if self.settings.fsync == Fsync::Always {
+        if self.settings.fsync == Fsync::Always && !self.log.has_gap() {
             self.told = lsn;
             (self.shared.hooks.durable)(lsn);
         }

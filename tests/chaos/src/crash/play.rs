@@ -31,11 +31,11 @@ const POINTS: [(&str, &str); 10] = [
 /// The manifest that names a new base.
 const SECOND_MANIFEST: &str = "log-manifest-base";
 /// Silence of the connection that directs, which waits for no disk.
-const SILENCE: Duration = Duration::from_secs(30);
+const SILENCE: Duration = Duration::from_secs(600);
 /// Time in which a point is reached, or not.
 const REACHED_WITHIN: Duration = Duration::from_secs(5);
 /// Time for a base.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// How a life ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -15,7 +15,7 @@ use support::wire::{Conn, Frame, encode};
 pub const WRITERS: usize = 5;
 const ACCOUNTS: usize = 12;
 /// Silence that counts as a fault.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(600);
 /// A time far away.
 const FAR_MS: i64 = 4_000_000_000_000;
 
@@ -291,15 +291,17 @@ impl Author {
             0 => Op::Flush(own),
             2 if !self.loads => Op::Flush(own),
             1 => Op::Swap(own, other),
-            _ => {
-                let name = format!("lib{}", self.nr);
-                let version = format!("{}.{}", self.round, self.units);
-                let code = format!(
-                    "#!lua name={name}\nredis.register_function('{name}', function() return '{version}' end)"
-                );
-                Op::Library(name.into_bytes(), code.into_bytes())
-            }
+            _ => self.library(),
         }
+    }
+
+    fn library(&self) -> Op {
+        let name = format!("lib{}", self.nr);
+        let version = format!("{}.{}", self.round, self.units);
+        let code = format!(
+            "#!lua name={name}\nredis.register_function('{name}', function() return '{version}' end)"
+        );
+        Op::Library(name.into_bytes(), code.into_bytes())
     }
 
     pub fn unit(&mut self) -> Unit {
@@ -319,7 +321,11 @@ impl Author {
                     let db = self.db();
                     self.op(db)
                 });
-                Unit::new(ops.collect(), Way::Multi)
+                let mut ops: Vec<Op> = ops.collect();
+                if self.loads && self.rng.percent(25) {
+                    ops.insert(self.rng.below(few + 1), self.library());
+                }
+                Unit::new(ops, Way::Multi)
             }
             22..30 => Unit::new((0..few).map(|_| self.op(db)).collect(), Way::Script),
             30..39 => Unit::new(self.transfer(), Way::Multi),
