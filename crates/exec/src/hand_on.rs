@@ -50,7 +50,8 @@ pub(crate) fn start(
 ) -> Flow {
     let args = local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
     let few = args.len() < MANY_WORDS;
-    let client = client(server, local, session, out.resp3());
+    let look = session.look_of(command, &server.keyspace, local.log.now_ms);
+    let client = Client { look, ..client(server, local, session, out.resp3()) };
     let body = Body::One(Call { command, handler, args });
     let job = Job::new(client, body, server.memory.work.clone(), few);
     away(server, local, job)
@@ -155,7 +156,7 @@ pub(crate) fn start_gather(
     incoming: Option<&Arc<OwnedArgs>>,
 ) -> Option<Flow> {
     let (info, gone) = (&session.info, &session.cancel);
-    let look = session.look(&server.keyspace, stdx::clock::wall_ms());
+    let look = session.look_of(command, &server.keyspace, stdx::clock::wall_ms());
     let reader = Reader { info, gone, db: session.db, resp3: session.resp3, look };
     Some(Flow::Stream(Gather::start(&server.work, reader, command, args, incoming)?))
 }

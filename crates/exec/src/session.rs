@@ -158,6 +158,21 @@ impl Session {
         keyspace::Look { used_ms, shows_expired: self.sees_expired(keyspace) }
     }
 
+    /// The same for the keys of one command. TOUCH uses them whatever the client asked for.
+    pub(crate) fn look_of(
+        &self,
+        command: &command::Command,
+        keyspace: &keyspace::Keyspace,
+        now_ms: u64,
+    ) -> keyspace::Look {
+        let look = self.look(keyspace, now_ms);
+        if command.is(command::facts::TOUCHES) {
+            keyspace::Look { used_ms: Some(now_ms), ..look }
+        } else {
+            look
+        }
+    }
+
     /// Whether expired keys are there for the client (CLIENT IMPORT-SOURCE).
     #[inline]
     pub(crate) fn sees_expired(&self, keyspace: &keyspace::Keyspace) -> bool {

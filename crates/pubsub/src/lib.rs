@@ -161,7 +161,9 @@ impl FanOut {
         if self.after >= self.to {
             return;
         }
-        for (number, client) in crowd.by_number.range(rest).take(count) {
+        let without = self.message.without;
+        let others = crowd.by_number.range(rest).filter(|(_, client)| **client != without);
+        for (number, client) in others.take(count) {
             self.after = *number;
             self.delivered += 1;
             clients.push(*client);
@@ -272,7 +274,7 @@ impl Passing {
             let gate = self.gate;
             (pubsub.post)(
                 loop_id,
-                Letter::Publish(Published { kind, channel, pattern, payload, count, gate }),
+                Letter::Publish(Published { kind, channel, pattern, payload, count, gate, without: 0 }),
             );
         }
     }

@@ -31,6 +31,8 @@ pub struct Published {
     pub count: usize,
     /// The message may tell of effects up to this LSN: it leaves when they are durable (B6).
     pub gate: Lsn,
+    /// A subscriber that does not get it; 0: none.
+    pub without: u64,
 }
 
 /// Shared bytes. A clone copies a pointer.
@@ -105,7 +107,7 @@ pub(crate) mod tests {
 
     pub(crate) fn message(count: usize) -> Published {
         let (channel, payload) = (Arc::from(&b"news"[..]), Shared::Own(Arc::from(&b"hello"[..])));
-        Published { kind: Kind::Channel, channel, pattern: None, payload, count, gate: 0 }
+        Published { kind: Kind::Channel, channel, pattern: None, payload, count, gate: 0, without: 0 }
     }
 
     #[test]

@@ -65,8 +65,8 @@ impl PubSub {
         self.monitors.count.store(clients.len(), Ordering::Relaxed);
     }
 
-    /// Sends a line to all monitors. O(loops).
-    pub fn monitor(&self, line: Vec<u8>) {
+    /// Sends a line to all monitors but one (0: to all). O(loops).
+    pub fn monitor(&self, line: Vec<u8>, without: u64) {
         let payload: Arc<[u8]> = line.into();
         let tables = self.tables.lock();
         let Some(counts) = tables.monitors.get(&*NAME) else { return };
@@ -81,6 +81,7 @@ impl PubSub {
                     payload: Shared::Own(payload.clone()),
                     count: *n as usize,
                     gate: 0,
+                    without,
                 }),
             );
         }

@@ -19,6 +19,26 @@ pub(super) fn load(overlay: &mut Overlay, keys: Vec<(usize, Box<[u8]>)>, reader:
     }
 }
 
+/// Makes keys count as used at `now_ms`, whether they are known or not. O(keys).
+pub(super) fn touch(
+    overlay: &Overlay,
+    keys: Vec<(usize, Box<[u8]>)>,
+    now_ms: u64,
+    reader: &mut Option<&mut Reader>,
+) {
+    let (lsn, used_ms) = (overlay.snapshot().lsn(), Some(now_ms));
+    let Some(reader) = reader else {
+        let keyspace = overlay.snapshot().keyspace();
+        for (db, key) in &keys {
+            keyspace.read_each(lsn, used_ms, *db, &[&**key], &mut |_| true);
+        }
+        return;
+    };
+    // The values are not needed.
+    let request = reader.request(overlay, AskedKeys::Named(keys), 0);
+    drop(reader.ask(ReadKeys { used_ms, ..request }));
+}
+
 /// Fetches a part of the whole. On a loop only a small one: a script that wants more goes to a thread.
 pub(super) fn load_chunk(
     keyspace: &Keyspace,

@@ -1,6 +1,6 @@
 //! One run of a script: the host it calls, and the data that its commands run on.
 
-use super::reader::{Reader, load, load_chunk};
+use super::reader::{Reader, load, load_chunk, touch};
 use super::*;
 use command::effects::is_itself;
 use command::{Room, facts};
@@ -441,6 +441,9 @@ impl<'a, 'o> Runner<'a, 'o> {
                 self.reply.clear();
                 continue;
             }
+            if self.run.look.used_ms.is_none() && command.is(facts::TOUCHES) {
+                self.touch(command, args);
+            }
             if let Some(effects) = effects.filter(|_| self.db < self.scripts.keyspace.databases()) {
                 note_effects(&mut self.told, self.db, command, args, effects);
             }
@@ -449,6 +452,15 @@ impl<'a, 'o> Runner<'a, 'o> {
             self.hold(0)?;
             return result;
         }
+    }
+
+    /// Counts the keys of TOUCH as used, for a client whose other commands do not (CLIENT NO-TOUCH).
+    #[cold]
+    fn touch(&mut self, command: &'static Command, args: resp::Args<'_>) {
+        let (overlay, mut keys) = (&*self.ground.overlay, Vec::new());
+        let db = overlay.physical(self.db);
+        command.each_key(args, &mut |i, _| keys.push((db, Box::from(args.at(i)))));
+        touch(overlay, keys, self.run.now_ms, &mut self.reader);
     }
 
     /// The keys a command looks at that are not in the overlay yet.

@@ -41,7 +41,7 @@ use crate::piece::{Delivery, Desk, Step, Wait, Who};
 use crate::queue::{self, Queue};
 use crate::snapshots::{Asker, Class, shortened};
 use crate::watch::Watch;
-use command::{Block, Command, Handler, Stream};
+use command::{Block, Command, Handler, Stream, facts};
 use keyspace::{Announce, Look, Overlay, Snapshot};
 use observe::ClientInfo;
 use observe::tally::Thresholds;
@@ -114,6 +114,11 @@ impl Body {
             Name::Own(key) => key,
             Name::Word(call, word) => self.at(*call as usize).1.at(*word as usize),
         }
+    }
+
+    /// Whether the command that names a key uses it whatever its client asked for.
+    fn touches(&self, name: &Name) -> bool {
+        matches!(name, Name::Word(call, _) if self.at(*call as usize).0.is(facts::TOUCHES))
     }
 
     fn is_write(&self) -> bool {
@@ -233,6 +238,13 @@ impl Job {
         self.block = None;
     }
 
+    /// When its keys are read, and used. `None`: it has no snapshot.
+    fn when(&self) -> Option<wanted::When> {
+        let overlay = self.attempt.overlay.as_ref()?;
+        let (lsn, used_ms) = (overlay.snapshot().lsn(), overlay.used_ms());
+        Some(wanted::When { lsn, used_ms, now_ms: self.now_ms })
+    }
+
     /// Sets an alarm if it has lost a race, or stands in a line (J6).
     fn be_alarmed(&mut self, desk: &mut Desk<'_>) {
         let attempt = &self.attempt;
@@ -301,8 +313,7 @@ impl Long for Job {
     }
 
     fn read_some(&mut self, desk: &mut Desk<'_>, count: usize) -> bool {
-        let Some(overlay) = &self.attempt.overlay else { return true };
-        let when = (overlay.snapshot().lsn(), overlay.used_ms());
+        let Some(when) = self.when() else { return true };
         self.read.read_some(&self.body, &desk.work.keyspace, when, count)
     }
 

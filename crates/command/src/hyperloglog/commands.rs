@@ -187,12 +187,12 @@ fn merged(cx: &mut Cx<'_, '_>, keys: Args<'_>) -> Result<(Vec<u8>, bool), Error>
     for key in keys.iter() {
         let steps = 4 + looked_at(cx.view, key) / RUN_BYTES_PER_STEP;
         cx.charge(steps)?;
-        let sketch = read(cx.view, key)?;
-        if let Some(sketch) = &sketch {
-            dense |= sketch.is_dense();
-            sketch.merge_into(&mut registers);
+        let found = cx.view.string(key)?;
+        if let Some(found) = found {
+            dense |= sketch::merge(found, &mut registers)?;
         }
-        cx.view.count_lookup(key, sketch.is_some());
+        let hit = found.is_some();
+        cx.view.count_lookup(key, hit);
     }
     Ok((registers, dense))
 }

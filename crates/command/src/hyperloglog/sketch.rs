@@ -156,14 +156,10 @@ impl Sketch {
 
     /// Raises registers to those of this sketch. O(registers).
     pub fn merge_into(&self, registers: &mut Registers) {
-        if !self.is_dense() {
-            return self.each(|register, rank| registers[register] = registers[register].max(rank));
-        }
-        let (packed, _) = self.body().as_chunks::<6>();
-        let (ours, _) = registers.as_chunks_mut::<8>();
-        for (ours, [a, b, c, d, e, f]) in ours.iter_mut().zip(packed) {
-            let theirs = spread(u64::from_le_bytes([*a, *b, *c, *d, *e, *f, 0, 0]));
-            *ours = highest(u64::from_le_bytes(*ours), theirs).to_le_bytes();
+        if self.is_dense() {
+            merge_dense(self.body(), registers);
+        } else {
+            self.each(|register, rank| registers[register] = registers[register].max(rank));
         }
     }
 
@@ -203,21 +199,62 @@ impl Sketch {
     }
 }
 
-/// Eight ranks of six bits each as the bytes of a word.
+/// Raises registers to those of a string; true if it is a dense one. O(registers). Errors: no HyperLogLog, a
+/// broken one; then no register is changed.
+pub(crate) fn merge(of: StrRef<'_>, registers: &mut Registers) -> Result<bool, Error> {
+    let dense = is_dense(&header(of)?);
+    match of {
+        // It is not copied.
+        StrRef::Flat(bytes) if dense => merge_dense(&bytes[HEADER..], registers),
+        _ => Sketch::read(of)?.merge_into(registers),
+    }
+    Ok(dense)
+}
+
+/// Registers that are raised together, and their bytes in a dense string.
+const BLOCK: usize = 64;
+const PACKED: usize = BLOCK / 4 * 3;
+/// The bytes of a block, and two more: its last word is loaded as a whole.
+const LOADED: usize = PACKED + 2;
+
+/// Raises registers to those of a dense string's body.
+///
+/// Cost: O(registers), some 1.5 µs. The loops have the forms that a compiler makes vector instructions of.
+fn merge_dense(body: &[u8], registers: &mut Registers) {
+    let (blocks, _) = registers.as_chunks_mut();
+    let loads = body.windows(LOADED).step_by(PACKED);
+    // No window begins at the last block: there are no two bytes behind it.
+    let mut last = [0; LOADED];
+    if let (Some(block), Some(packed)) = (blocks.last_mut(), body.last_chunk::<PACKED>()) {
+        last[..PACKED].copy_from_slice(packed);
+        raise_block(block, &last);
+    }
+    for (block, load) in blocks.iter_mut().zip(loads) {
+        if let Some(load) = load.first_chunk() {
+            raise_block(block, load);
+        }
+    }
+}
+
+#[inline]
+fn raise_block(ours: &mut [u8; BLOCK], packed: &[u8; LOADED]) {
+    let mut theirs = [0; BLOCK];
+    for i in 0..BLOCK / 8 {
+        let mut eight = [0; 8];
+        eight.copy_from_slice(&packed[6 * i..6 * i + 8]);
+        theirs[8 * i..8 * i + 8].copy_from_slice(&spread(u64::from_le_bytes(eight)).to_le_bytes());
+    }
+    for (ours, theirs) in ours.iter_mut().zip(&theirs) {
+        *ours = (*ours).max(*theirs);
+    }
+}
+
+/// Eight ranks of six bits each, the lowest 48 of a word, as its bytes.
 #[inline]
 fn spread(packed: u64) -> u64 {
     let halves = (packed & 0xff_ffff) | ((packed & 0xffff_ff00_0000) << 8);
     let pairs = (halves & 0x0fff_0000_0fff) | ((halves & 0x00ff_f000_00ff_f000) << 4);
     (pairs & 0x003f_003f_003f_003f) | ((pairs & 0x0fc0_0fc0_0fc0_0fc0) << 2)
-}
-
-/// The higher of each pair of bytes; none has its highest bit set.
-#[inline]
-fn highest(a: u64, b: u64) -> u64 {
-    const TOPS: u64 = 0x8080_8080_8080_8080;
-    let ours = ((a | TOPS) - b) & TOPS;
-    let mask = (ours - (ours >> 7)) | ours;
-    (a & mask) | (b & !mask)
 }
 
 /// The first byte of a register in a dense string, and the bits in front of it there.

@@ -4,8 +4,15 @@ use crate::support::{Client, Server};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Runs redis-cli to its end. None, with a notice, where there is none.
+/// Runs redis-cli to its end, a good one. None, with a notice, where there is none.
 fn cli(server: &Server, words: &[&str], input: &str) -> Option<String> {
+    let (said, ended_well) = cli_ends(server, words, input)?;
+    assert!(ended_well, "{words:?}: {said}");
+    Some(said)
+}
+
+/// The words of redis-cli, and whether it ended well.
+fn cli_ends(server: &Server, words: &[&str], input: &str) -> Option<(String, bool)> {
     let port = server.addr.port().to_string();
     let mut cli = Command::new("redis-cli");
     let cli = cli
@@ -20,8 +27,9 @@ fn cli(server: &Server, words: &[&str], input: &str) -> Option<String> {
     };
     std::io::Write::write_all(&mut cli.stdin.take().expect("its input"), input.as_bytes()).expect("it reads");
     let output = cli.wait_with_output().expect("its output");
-    assert!(output.status.success(), "{words:?}: {output:?}");
-    Some(String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr))
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    Some((said, output.status.success()))
 }
 
 /// A string, one value of each other type, an expiry, a second database and a library.
@@ -103,24 +111,116 @@ fn libraries_alone_are_taken_by_redis_cli() {
     }
 }
 
+/// The number before a word of a text: of `has 3 items`, before `items`, 3.
+fn number_before(said: &str, word: &str) -> Option<u64> {
+    said.split(word).next()?.split_whitespace().next_back()?.parse().ok()
+}
+
+/// The lines of a summary that tell the largest key of each type.
 #[test]
-fn other_modes_of_redis_cli_work() {
-    let server = Server::start_with(&["--maxmemory-policy", "allkeys-lfu"]);
+fn redis_cli_finds_the_largest_keys() {
+    let server = Server::start();
     fill(&mut server.client());
-    for (words, says) in [
-        (&["--bigkeys"][..], "has 3 items"),
-        (&["--memkeys"], "Biggest"),
-        (&["--hotkeys"], "Sampled 20008 keys in the keyspace!"),
-        (&["--scan", "--pattern", "n:777"], "n:777"),
-        (&["-r", "3", "-i", "0.01", "PING"], "PONG\nPONG\nPONG"),
-        (&["-3", "HGETALL", "hash"], "v"),
+    let Some(said) = cli(&server, &["--bigkeys"], "") else { return };
+    assert!(said.contains("Sampled 20008 keys in the keyspace!"), "{said}");
+    let largest = |name: &str| {
+        let line = said.lines().find(|line| line.contains(&format!(" found '\"{name}\"' has ")));
+        line.and_then(|line| line.split(" has ").nth(1)).unwrap_or_else(|| panic!("no {name}: {said}"))
+    };
+    for (name, size) in [
+        ("list", "3 items"),
+        ("set", "3 members"),
+        ("hash", "2 fields"),
+        ("zset", "2 members"),
+        ("stream", "1 entries"),
     ] {
-        let Some(said) = cli(&server, words, "") else { return };
-        assert!(said.contains(says), "{words:?}: {said}");
+        assert_eq!(largest(name), size);
     }
-    let Some(said) = cli(&server, &["--pipe"], "SET piped 1\r\nINCR piped\r\n") else { return };
+    assert!(largest("hll").ends_with(" bytes"), "{said}");
+    let said = cli(&server, &["--memkeys"], "").expect("it was there");
+    assert!(said.contains("Sampled 20008 keys in the keyspace!"), "{said}");
+    let mut client = server.client();
+    for name in ["list", "set", "hash", "zset", "stream"] {
+        let line = said.lines().find(|line| line.contains(&format!(" found '\"{name}\"' has "))).expect(name);
+        let bytes = number_before(line, " bytes").expect("a number");
+        assert_eq!(client.call(&format!("MEMORY USAGE {name}")), format!(":{bytes}"), "{name}");
+        assert!(bytes > 20, "{line}");
+    }
+}
+
+#[test]
+fn redis_cli_finds_the_hottest_key() {
+    let server = Server::start_with(&["--maxmemory-policy", "allkeys-lfu"]);
+    let mut client = server.client();
+    fill(&mut client);
+    client.expect("SELECT 0", "+OK");
+    let heat = "EVAL \"local p = redis.call('DUMP', 'text') \
+                return redis.call('RESTORE', 'hot', 0, p, 'FREQ', 255)\" 0";
+    client.expect(heat, "+OK");
+    let freq = client.call("OBJECT FREQ hot");
+    let Some(said) = cli(&server, &["--hotkeys"], "") else { return };
+    assert!(said.contains("Sampled 20009 keys in the keyspace!"), "{said}");
+    let first = said.lines().find(|line| line.starts_with("hot key found")).expect("a hot key");
+    let freq = freq.trim_start_matches(':');
+    assert_eq!(first, format!("hot key found with counter: {freq}\tkeyname: \"hot\""));
+    // Without such a policy there are no frequencies.
+    client.expect("CONFIG SET maxmemory-policy allkeys-lru", "+OK");
+    let (said, ended_well) = cli_ends(&server, &["--hotkeys"], "").expect("it was there");
+    assert!(!ended_well && said.contains("An LFU maxmemory policy is not selected"), "{said}");
+}
+
+#[test]
+fn redis_cli_measures_and_watches() {
+    let server = Server::start();
+    fill(&mut server.client());
+    let Some(said) = cli(&server, &["--latency", "-i", "0.2"], "") else { return };
+    let figures: Vec<f64> = said.split_whitespace().map(|word| word.parse().expect(&said)).collect();
+    assert!(figures.len() == 4 && figures[0] <= figures[1] && figures[3] >= 1.0, "{said}");
+    let port = server.addr.port().to_string();
+    let mut stat = Command::new("redis-cli")
+        .args(["-p", &port, "--stat", "-i", "0.005"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it was there");
+    // It goes on for ever, and writes when its buffer is full.
+    let mut said = vec![0; 2000];
+    let read = stat.stdout.as_mut().map(|out| std::io::Read::read_exact(out, &mut said));
+    stat.kill().and_then(|()| stat.wait()).expect("it ends");
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(matches!(read, Some(Ok(()))), "{said}");
+    let line = said.lines().find(|line| line.starts_with("20009 ")).unwrap_or_else(|| panic!("{said}"));
+    // Keys, memory, clients, blocked, requests, connections.
+    let columns: Vec<&str> = line.split_whitespace().collect();
+    assert!(columns.len() >= 6, "{line}");
+    assert!(columns[1].ends_with('M') || columns[1].ends_with('K'), "{line}");
+    assert!(columns[2].parse::<u64>().expect(line) >= 1 && columns[3] == "0", "{line}");
+    assert!(columns[4].parse::<u64>().expect(line) >= 12, "{line}");
+}
+
+#[test]
+fn redis_cli_lists_pipes_and_speaks() {
+    let server = Server::start();
+    fill(&mut server.client());
+    let Some(said) = cli(&server, &["--scan", "--pattern", "n:777"], "") else { return };
+    assert_eq!(said, "n:777\n");
+    let said = cli(&server, &["--scan"], "").expect("it was there");
+    let mut names: Vec<&str> = said.lines().collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!((names.len(), said.lines().count()), (20_008, 20_008));
+    for (words, says) in [
+        (&["-r", "3", "-i", "0.01", "PING"][..], "PONG\nPONG\nPONG\n"),
+        (&["-3", "HGETALL", "hash"], "f v\ng w\n"),
+    ] {
+        assert_eq!(cli(&server, words, "").as_deref(), Some(says), "{words:?}");
+    }
+    let said = cli(&server, &["--pipe"], "SET piped 1\r\nINCR piped\r\n").expect("it was there");
     assert!(said.contains("errors: 0, replies: 2"), "{said}");
-    server.client().expect("GET piped", "\"2\"");
+    let wrong = "INCR piped\r\nLPUSH piped x\r\n";
+    let (said, ended_well) = cli_ends(&server, &["--pipe"], wrong).expect("it was there");
+    assert!(!ended_well && said.contains("errors: 1, replies: 2"), "{said}");
+    server.client().expect("GET piped", "\"3\"");
 }
 
 #[test]

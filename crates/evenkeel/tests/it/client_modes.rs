@@ -496,3 +496,69 @@ fn a_key_stays_idle_for_a_client_that_does_not_touch() {
     client.expect("GET k", "\"v\"");
     assert!(idle_s(&mut admin) < 3000);
 }
+
+/// Sends commands one by one, and gives the last reply.
+fn last_reply(client: &mut Client, lines: &[&str]) -> String {
+    lines.iter().map(|line| client.call(line)).last().expect("a command")
+}
+
+/// TOUCH is a use of its keys wherever it stands: alone, in a script, in a transaction, among so many words that it
+/// is long work. Other reads of such a client are none. Redis 8 and Valkey 9 do the same.
+#[test]
+fn touch_touches_wherever_it_stands() {
+    let server = Server::start();
+    let (mut admin, mut client) = (server.client(), server.client());
+    if client.call("CLIENT NO-TOUCH ON") != "+OK" {
+        assert!(foreign(), "Redis 7.0 knows it not");
+        return;
+    }
+    admin.expect("SET other v", "+OK");
+    let forget = "EVAL \"redis.call('SET', KEYS[1], 'v') local p = redis.call('DUMP', KEYS[1]) \
+                  return redis.call('RESTORE', KEYS[1], 0, p, 'REPLACE', 'IDLETIME', 3600)\" 1 k";
+    let missing: String = (0..3000).map(|i| format!(" none{i}")).collect();
+    let long_touch = format!("TOUCH{missing} k");
+    let long_get = format!("MGET{missing} k");
+    let touch = "EVAL \"return redis.call('TOUCH', KEYS[1])\" 1 k";
+    let get = "EVAL \"return redis.call('GET', KEYS[1])\" 1 k";
+    let touch_far = "EVAL \"for i = 1, 2000000 do end return redis.call('TOUCH', KEYS[1])\" 1 k";
+    let get_far = "EVAL \"for i = 1, 2000000 do end return redis.call('GET', KEYS[1])\" 1 k";
+    // The script knows the key already when it touches it.
+    let both = "EVAL \"redis.call('GET', KEYS[1]) return redis.call('TOUCH', KEYS[1])\" 1 k";
+    let both_far = "EVAL \"redis.call('GET', KEYS[1]) for i = 1, 2000000 do end \
+                    return redis.call('TOUCH', KEYS[1])\" 1 k";
+    let another = "EVAL \"redis.call('TOUCH', 'other') return redis.call('GET', KEYS[1])\" 1 k";
+    let touch_last: Vec<&str> =
+        [&["MULTI"][..], &["GET k"; 250], &["TOUCH k", "TOUCH other", "EXEC"]].concat();
+    let touch_first: Vec<&str> = [&["MULTI", "TOUCH k"][..], &["GET k"; 250], &["EXEC"]].concat();
+    let gets: Vec<&str> = [&["MULTI", "TOUCH other"][..], &["GET k"; 250], &["EXEC"]].concat();
+    for (lines, touches) in [
+        (&["TOUCH k"][..], true),
+        (&["GET k"], false),
+        (&[&long_touch], true),
+        (&[&long_get], false),
+        (&[touch], true),
+        (&[get], false),
+        (&[touch_far], true),
+        (&[get_far], false),
+        (&[both], true),
+        (&[both_far], true),
+        (&[another], false),
+        (&["MULTI", "GET k", "TOUCH k", "EXEC"], true),
+        (&["MULTI", "TOUCH other", "GET k", "EXEC"], false),
+        (&["MULTI", touch, "EXEC"], true),
+        (&["MULTI", get, "EXEC"], false),
+        (&["MULTI", touch_far, "EXEC"], true),
+        (&["MULTI", &long_touch, "EXEC"], true),
+        (&["MULTI", &long_get, "EXEC"], false),
+        (&touch_last, true),
+        (&touch_first, true),
+        (&gets, false),
+    ] {
+        admin.expect(forget, "+OK");
+        let reply = last_reply(&mut client, lines);
+        assert!(!reply.starts_with('-'), "{reply}");
+        let idle_s: u64 = admin.call("OBJECT IDLETIME k").trim_start_matches(':').parse().expect("a number");
+        let last: Vec<&str> = lines.iter().rev().take(3).map(|line| &line[..line.len().min(120)]).collect();
+        assert_eq!(idle_s < 3000, touches, "idle for {idle_s} s after {last:?} and {} more", lines.len());
+    }
+}

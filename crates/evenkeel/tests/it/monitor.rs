@@ -1,6 +1,10 @@
 //! MONITOR, as clients see it.
 
 use crate::support::{Client, Server, foreign};
+use std::time::Duration;
+
+/// Long enough for a line to come if it were sent.
+const A_WHILE: Duration = Duration::from_millis(100);
 
 /// The words of a line, without its time and its client.
 fn words(client: &mut Client) -> String {
@@ -45,6 +49,72 @@ fn a_monitor_sees_what_others_do() {
         monitor.expect("RESET", "+RESET");
         other.expect("GET k", "\"a \\\"b\\\"\\n\"");
         monitor.expect("PING", "+PONG");
+    }
+}
+
+/// Lines are left out as replies are: those of all commands after CLIENT REPLY OFF, and of the one command of the
+/// monitor itself whose reply CLIENT REPLY SKIP leaves out. So do Redis and Valkey.
+#[test]
+fn a_monitor_without_replies_gets_no_lines() {
+    let server = Server::start();
+    for how in ["OFF", "SKIP"] {
+        let (mut monitor, mut other) = (server.client(), server.client());
+        monitor.send(format!("CLIENT REPLY {how}\r\nMONITOR\r\n"));
+        while !other.call("CLIENT LIST").contains(" flags=O ") {}
+        other.expect("SET k 1", "+OK");
+        if how == "SKIP" {
+            // The OK of MONITOR was left out.
+            while words(&mut monitor) != "0 \"SET\" \"k\" \"1\"" {}
+            monitor.expect("CLIENT REPLY ON", "+OK");
+        } else {
+            assert_eq!(monitor.reply_within(A_WHILE), None);
+            monitor.expect("CLIENT REPLY ON", "+OK");
+        }
+        assert_eq!(words(&mut monitor), "0 \"CLIENT\" \"REPLY\" \"ON\"");
+        other.expect("SET k 2", "+OK");
+        assert_eq!(words(&mut monitor), "0 \"SET\" \"k\" \"2\"");
+        // Another ON changes nothing.
+        monitor.expect("CLIENT REPLY ON", "+OK");
+        assert_eq!(words(&mut monitor), "0 \"CLIENT\" \"REPLY\" \"ON\"");
+        monitor.request(&[b"CLIENT", b"REPLY", b"SKIP"]);
+        assert_eq!(words(&mut monitor), "0 \"CLIENT\" \"REPLY\" \"SKIP\"");
+        monitor.request(&[b"ECHO", b"1"]);
+        monitor.expect("ECHO 2", "\"2\"");
+        assert_eq!(words(&mut monitor), "0 \"ECHO\" \"2\"");
+        monitor.request(&[b"CLIENT", b"REPLY", b"OFF"]);
+        // A later command of the monitor is done, so the one before is.
+        monitor.request(&[b"SET", b"off", how.as_bytes()]);
+        while other.call("GET off") != format!("\"{how}\"") {}
+        other.expect("SET k 3", "+OK");
+        assert_eq!(monitor.reply_within(A_WHILE), None);
+        monitor.expect("CLIENT REPLY ON", "+OK");
+        assert_eq!(words(&mut monitor), "0 \"CLIENT\" \"REPLY\" \"ON\"");
+        // An ON behind a SKIP is answered, and shown.
+        monitor.request(&[b"CLIENT", b"REPLY", b"SKIP"]);
+        assert_eq!(words(&mut monitor), "0 \"CLIENT\" \"REPLY\" \"SKIP\"");
+        monitor.expect("CLIENT REPLY ON", "+OK");
+        assert_eq!(words(&mut monitor), "0 \"CLIENT\" \"REPLY\" \"ON\"");
+    }
+}
+
+/// Other monitors see the command whose reply is left out.
+#[test]
+fn a_skipped_reply_hides_the_line_from_its_client_alone() {
+    let server = Server::start();
+    let (mut first, mut muted, mut last) = (server.client(), server.client(), server.client());
+    for monitor in [&mut first, &mut muted, &mut last] {
+        monitor.expect("MONITOR", "+OK");
+    }
+    let seen = ["0 \"CLIENT\" \"REPLY\" \"SKIP\"", "0 \"ECHO\" \"1\"", "0 \"ECHO\" \"2\""];
+    muted.request(&[b"CLIENT", b"REPLY", b"SKIP"]);
+    assert_eq!(words(&mut muted), seen[0]);
+    muted.request(&[b"ECHO", b"1"]);
+    muted.expect("ECHO 2", "\"2\"");
+    assert_eq!(words(&mut muted), seen[2]);
+    for monitor in [&mut first, &mut last] {
+        for line in seen {
+            assert_eq!(words(monitor), line);
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! acts on another client goes to its loop by mail.
 
 use super::connection::{is_plain, set_name};
-use super::{Act, PLAIN, Row, help};
+use super::{Act, PLAIN, Row, help, monitor};
 use crate::Flow;
 use crate::Server;
 use crate::mail::Mail;
@@ -119,10 +119,13 @@ fn set_info(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 fn reply(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let mode = args.at(2);
     if is(mode, "on") {
-        act.session.reply_mode = ReplyMode::On;
+        if std::mem::replace(&mut act.session.reply_mode, ReplyMode::On) == ReplyMode::Off {
+            monitor::unmute(act.local, act.session);
+        }
         act.out.ok();
     } else if is(mode, "off") {
         act.session.reply_mode = ReplyMode::Off;
+        monitor::mute(act.local, act.session);
     } else if !is(mode, "skip") {
         return Err(Error::Syntax);
     } else if act.session.reply_mode != ReplyMode::Off {

@@ -4,12 +4,15 @@
 //! - EXEC is shown behind the commands of its transaction. The first [`SHOWN_MAX`] of them are shown, up to
 //!   64 KB.
 //! - Commands of administration, passwords and the calls of scripts are not shown.
+//! - A monitor whose replies are left out (CLIENT REPLY) gets no lines: neither those of commands that begin
+//!   after OFF, up to the ON that ends it, nor that of the command whose reply SKIP leaves out.
 
 use super::{Act, PLAIN, Row};
 use crate::Flow;
 use crate::pubsub::{Kind, PubSub, monitor};
-use crate::session::flag;
+use crate::session::{ReplyMode, flag};
 use crate::{Local, Server, Session};
+use command::options::is;
 use command::table::ADMIN;
 use command::{Command, Error, facts};
 use observe::calls;
@@ -31,12 +34,28 @@ fn begin(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     }
     let (name, session) = (PubSub::monitors_name(), &mut *act.session);
     if session.subs.monitor.insert(name.clone()) {
-        act.local.subscribers.add(Kind::Monitor, name, session.id);
+        if session.reply_mode != ReplyMode::Off {
+            act.local.subscribers.add(Kind::Monitor, name, session.id);
+        }
         act.server.pubsub.add_monitor(act.local.log.id, session.id);
         session.set_flag(flag::MONITOR, true);
     }
     act.out.ok();
     Ok(Flow::Done)
+}
+
+/// CLIENT REPLY OFF of a client that may be a monitor: it gets no lines from now on. O(log monitors).
+pub(super) fn mute(local: &mut Local, session: &Session) {
+    if let Some(name) = session.subs.monitor.first() {
+        local.subscribers.remove(Kind::Monitor, name, session.id);
+    }
+}
+
+/// CLIENT REPLY ON after an OFF: a monitor gets lines again. O(log monitors).
+pub(super) fn unmute(local: &mut Local, session: &Session) {
+    if let Some(name) = session.subs.monitor.first() {
+        local.subscribers.add(Kind::Monitor, name, session.id);
+    }
 }
 
 /// Ends what MONITOR began. O(monitors).
@@ -67,6 +86,14 @@ pub(crate) fn show(act: &mut Act<'_, '_>, command: &'static Command, args: Args<
     send(act.server, act.session, command, args);
 }
 
+/// Whether the reply of a command that begins is left out (CLIENT REPLY SKIP), and so its client's own line of
+/// it. An ON is answered.
+fn is_skipped(session: &Session, args: Args<'_>) -> bool {
+    let ends =
+        args.len() == 3 && ["client", "reply", "on"].iter().enumerate().all(|(i, word)| is(args.at(i), word));
+    session.reply_mode == ReplyMode::Skip && !ends
+}
+
 /// Sends the line of a command to the monitors, and gives its bytes.
 fn send(server: &Server, session: &Session, command: &Command, args: Args<'_>) -> usize {
     let shown =
@@ -75,6 +102,7 @@ fn send(server: &Server, session: &Session, command: &Command, args: Args<'_>) -
     let words = (0..args.len()).map(shown);
     let line = monitor::line(now_us, session.db, &session.info.address, words);
     let bytes = line.len();
-    server.pubsub.monitor(line);
+    let without = if is_skipped(session, args) { session.id } else { 0 };
+    server.pubsub.monitor(line, without);
     bytes
 }

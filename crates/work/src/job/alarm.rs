@@ -135,8 +135,7 @@ mod tests {
                 State::NeedKeys(wanted) => wanted,
                 ended => return job.state = ended,
             };
-            let overlay = job.attempt.overlay.as_ref().unwrap();
-            let when = (overlay.snapshot().lsn(), overlay.used_ms());
+            let when = job.when().unwrap();
             while !job.read.read_some(&job.body, &its.work.keyspace, when, 32) {}
         }
     }

@@ -7,6 +7,7 @@ use command::effects::{List, is_itself};
 use command::{Budget, Caller, Cx, Error, Outcome, Room, places};
 use keyspace::{Announce, Keyspace, Overlay, View};
 use resp::Reply;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stdx::clock::Ticker;
@@ -67,15 +68,20 @@ impl Job {
     /// The keys its commands name that are not read yet. O(words · log words).
     fn wanted(&self, overlay: &Overlay) -> Wanted {
         let mut wanted = Vec::new();
-        let mut seen = std::collections::HashSet::new();
+        let (mut seen, mut touched) = (HashSet::new(), HashSet::new());
+        let quiet = self.look.used_ms.is_none();
         for call in 0..self.body.len() {
             let (command, args) = self.body.at(call);
             // MSET does not look at the values that it replaces.
+            let touches = quiet && command.is(command::facts::TOUCHES);
             if !command.is(command::facts::REPLACES) {
                 command.each_key(args, &mut |i, _| {
                     let hash = hash_bytes(args.at(i));
                     // If two keys have one hash, the second is missing, and read then.
-                    if seen.insert(hash) && !overlay.knows(self.db, args.at(i)) {
+                    let first = seen.insert(hash);
+                    // A key of TOUCH is read once more if need be, so that it counts as used.
+                    let is_new = first || touches && touched.insert(hash);
+                    if is_new && !overlay.knows(self.db, args.at(i)) {
                         wanted.push((hash, self.db as u32, Name::Word(call as u32, i as u32)));
                     }
                 });
