@@ -65,6 +65,7 @@ mod rows_hostile;
 mod rows_kept;
 mod script_memory;
 mod serialized;
+mod snapshot_places;
 mod snapshots;
 mod sources;
 mod sources_keys;
