@@ -77,6 +77,7 @@ mod streams;
 mod support;
 mod texts;
 mod tls;
+mod tls_halfway;
 mod tracking;
 mod transactions;
 mod waits;
