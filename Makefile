@@ -62,6 +62,14 @@ fuzz-clients: ## send a running server all that clients can send, Valkey's fuzze
 	@$(CARGO) run --quiet -p chaos -- fuzz --seconds $(CHAOS_SECONDS) \
 	    $(if $(wildcard $(PEERS)/bin/valkey-benchmark),--peer '$(PEERS)/bin/valkey-benchmark') $(CHAOS_ARGS)
 
+# Published advisories are looked up where their database can be fetched.
+.PHONY: deny
+deny: ## licences, versions, sources and advisories of the code of others, by cargo-deny (built once, some minutes; deny.toml)
+	@command -v cargo-deny >/dev/null || $(CARGO) install --locked --quiet cargo-deny
+	@$(CARGO) deny check bans licenses sources
+	@if $(CARGO) deny fetch db; then $(CARGO) deny check advisories; \
+	    else echo 'deny: no database of advisories could be fetched, so none were looked up'; fi
+
 SOAK_SECONDS ?= 300
 .PHONY: soak
 soak: ## everything at once, with sums that must hold and nothing left at the end (five minutes; SOAK_SECONDS, CHAOS_ARGS)

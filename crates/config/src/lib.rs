@@ -229,6 +229,13 @@ impl Config {
         find(name.as_bytes()).map(|at| self.values.read()[at].clone())
     }
 
+    /// Reads settings that belong together, none of them from before and none from after the same CONFIG SET. O(what
+    /// is read), under the lock (C3).
+    pub fn together<T>(&self, read: impl FnOnce(&Live) -> T) -> T {
+        let _unchanged = self.values.read();
+        read(&self.live)
+    }
+
     /// `CONFIG GET pattern [pattern ...]`: names and values. Each name appears once, an alias under its own
     /// name.
     ///

@@ -52,7 +52,7 @@ impl Files {
     }
 
     fn snapshot(&self) -> PathBuf {
-        self.dir().join(self.config.live.dbfilename.string())
+        self.config.together(|live| PathBuf::from(live.dir.string()).join(live.dbfilename.string()))
     }
 
     fn options(&self) -> Options {
@@ -117,6 +117,9 @@ impl Storage for Files {
         if !plan.sum {
             file.leave_out_sum();
         }
+        if plan.passes {
+            file.forgo_power_loss();
+        }
         for (name, value) in &plan.aux {
             file.aux(name.as_bytes(), value.as_bytes()).map_err(|error| error.to_string())?;
         }
@@ -139,7 +142,7 @@ impl Storage for Files {
     fn load_at_start(&self, server: &Arc<Server>) -> Result<(), String> {
         match self.config.live.appendonly.get() {
             true => self.load_and_log(server),
-            false => self.load(server),
+            false => self.load(server, None),
         }
     }
 
@@ -183,8 +186,8 @@ impl Storage for Files {
         self.close(server)
     }
 
-    fn load(&self, server: &Arc<Server>) -> Result<(), String> {
-        let path = self.snapshot();
+    fn load(&self, server: &Arc<Server>, written: Option<&Path>) -> Result<(), String> {
+        let path = written.map_or_else(|| self.snapshot(), Path::to_path_buf);
         if !path.exists() {
             return Ok(());
         }

@@ -60,10 +60,11 @@ pub trait Storage: Send + Sync {
     /// Errors: a sentence; some keys may have been installed.
     fn load_at_start(&self, server: &Arc<Server>) -> Result<(), String>;
 
-    /// Loads the snapshot file, if there is one, into an empty keyspace. Called on a thread of its own.
+    /// Loads a snapshot's file, if there is one, into an empty keyspace: the one that was just written, or, without any, the
+    /// one of the configuration. Called on a thread of its own.
     ///
     /// Errors: a sentence; some keys may have been installed.
-    fn load(&self, server: &Arc<Server>) -> Result<(), String>;
+    fn load(&self, server: &Arc<Server>, written: Option<&Path>) -> Result<(), String>;
 
     /// Bytes of the load under way: read so far, and in all.
     fn progress(&self) -> (u64, u64);
@@ -115,6 +116,8 @@ pub struct SavePlan {
     pub has_functions: bool,
     pub has_field_times: bool,
     pub sum: bool,
+    /// The file is read once and removed, so it need not outlive a loss of power.
+    pub passes: bool,
     /// Facts about the file.
     pub aux: Vec<(&'static str, String)>,
 }

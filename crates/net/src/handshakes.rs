@@ -15,6 +15,8 @@
 //! - HS4: what the peer said behind its handshake goes along with its connection, and no byte is read twice.
 //! - HS5: a panic ends one handshake.
 //! - HS6: handshakes under way count to `maxclients` and `maxclients-per-address` like clients.
+//! - HS7: a client that is refused can read why. Its socket stays for [`PARTING_MS`], and what still comes is read and
+//!   dropped: closed at once, the system would reset the connection, and a client that writes hears of nothing else.
 //!
 //! Threads are nice: a loop and a thread that want the same core share it 3 : 1.
 
@@ -37,6 +39,9 @@ use tls::{Greeted, Inner, Keeper, Progress};
 const READ: usize = 16 * 1024;
 /// Time for a handshake while all places are taken, in milliseconds.
 const HURRY_MS: u64 = 1000;
+/// How long a refused client may take to read why, and how many may at a time in each thread.
+const PARTING_MS: u64 = 1000;
+const PARTING_MAX: usize = 64;
 /// Time between two looks at the clock while handshakes are under way.
 const LOOK_MS: i64 = 100;
 /// Sockets served between two looks at letters and at the clock.
@@ -207,6 +212,9 @@ struct Hall {
     /// Tokens, oldest first. Some are of handshakes that have ended.
     order: VecDeque<u64>,
     last: u64,
+    /// Refused clients, and until when they may stay (HS7); oldest first.
+    parting: VecDeque<(Socket, u64)>,
+    looked_ms: u64,
     room: Vec<u8>,
 }
 
@@ -229,6 +237,8 @@ impl Hall {
             shakes: HashMap::new(),
             order: VecDeque::new(),
             last: 0,
+            parting: VecDeque::new(),
+            looked_ms: 0,
             room: Vec::with_capacity(READ),
         })
     }
@@ -244,6 +254,7 @@ impl Hall {
             letters.drain(..).for_each(|newcomer| self.begin(newcomer, now_ms));
             ready.into_iter().filter(|token| *token != LETTERS).for_each(|token| self.advance(token));
             self.end_late(now_ms);
+            self.see_off(now_ms);
         }
     }
 
@@ -251,7 +262,7 @@ impl Hall {
     fn wait(&self) -> Vec<u64> {
         let look = Timespec { tv_sec: 0, tv_nsec: LOOK_MS * 1_000_000 };
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let timeout = match (self.desk.is_rung(), self.shakes.is_empty()) {
+        let timeout = match (self.desk.is_rung(), self.shakes.is_empty() && self.parting.is_empty()) {
             (true, _) => Some(&at_once),
             (_, true) => None,
             _ => Some(&look),
@@ -298,8 +309,10 @@ impl Hall {
             Step::Whole => self.finish(shake),
             Step::Failed(why) => {
                 self.leave(shake.newcomer.socket.as_fd());
-                shake.send_alert();
-                self.fail(shake.newcomer, &why);
+                match shake.send_alert() {
+                    true => self.refuse(shake.newcomer, &why),
+                    false => self.fail(shake.newcomer, &why),
+                }
             }
         }
     }
@@ -330,13 +343,46 @@ impl Hall {
     }
 
     fn fail(&self, newcomer: Newcomer, why: &str) {
+        drop(self.end(newcomer, why));
+    }
+
+    /// Ends a handshake whose client was told why (HS7).
+    fn refuse(&mut self, newcomer: Newcomer, why: &str) {
+        let socket = self.end(newcomer, why);
+        socket.end_sending();
+        if self.parting.len() == PARTING_MAX {
+            self.parting.pop_front();
+        }
+        self.parting.push_back((socket, now_ms() + PARTING_MS));
+    }
+
+    /// Counts a handshake that failed. A peer that hears the end then finds it counted, and its place free.
+    fn end(&self, newcomer: Newcomer, why: &str) -> Socket {
         log::debug!("no TLS with {}: {why}", newcomer.address);
         self.server.observe.clients.handshakes.failed.fetch_add(1, Ordering::Relaxed);
-        // A peer that hears the end finds it counted, and its place free.
         let Newcomer { place, socket, .. } = newcomer;
         drop(place);
         self.note();
-        drop(socket);
+        socket
+    }
+
+    /// Closes sockets of refused clients that have gone or had their time, every [`LOOK_MS`]. O([`PARTING_MAX`]) system
+    /// calls.
+    fn see_off(&mut self, now_ms: u64) {
+        if self.parting.is_empty() || now_ms.saturating_sub(self.looked_ms) < LOOK_MS as u64 {
+            return;
+        }
+        self.looked_ms = now_ms;
+        let (parting, room) = (&mut self.parting, &mut self.room);
+        parting.retain_mut(|(socket, until_ms)| {
+            room.clear();
+            let read = socket.read_into(room, READ);
+            let stays = match read {
+                Ok(n) => n > 0,
+                Err(e) => matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
+            };
+            stays && now_ms < *until_ms
+        });
     }
 
     fn note(&self) {
@@ -415,10 +461,10 @@ impl Shake {
         Ok(())
     }
 
-    /// Tells the client why, as far as its socket has room.
-    fn send_alert(&mut self) {
+    /// Tells the client why, as far as its socket has room. False: it hears nothing.
+    fn send_alert(&mut self) -> bool {
         self.hands.answer(&mut self.out);
-        let _ = self.send();
+        !self.out.is_empty() && self.send().is_ok()
     }
 }
 

@@ -5,8 +5,8 @@
 //!              all through one buffer, 256 KB at a time, into temp-<pid>-<n>.rdb
 //! ```
 //!
-//! - V1: the file has its final name only after all of it is durable. Before that a failure, or a drop,
-//!   removes the temporary file and touches nothing else.
+//! - V1: the file has its final name only after all of it is durable, unless nobody needs that. Before that a failure,
+//!   or a drop, removes the temporary file and touches nothing else.
 //! - V2: after a failed write or sync nothing more is written, and `finish` gives that failure.
 //! - V3: large values pass through in pieces ([`serial::encode_into`]).
 
@@ -96,6 +96,7 @@ pub struct SaveFile {
     synced: u64,
     keys: u64,
     has_sum: bool,
+    passes: bool,
     /// The first failure (V2).
     failed: Option<(Step, ErrorKind, String)>,
 }
@@ -132,6 +133,7 @@ impl SaveFile {
             synced: 0,
             keys: 0,
             has_sum: true,
+            passes: false,
             failed: None,
         })
     }
@@ -176,6 +178,12 @@ impl SaveFile {
     /// Leaves out the sum at the end, as Redis does with `rdbchecksum no`.
     pub fn leave_out_sum(&mut self) {
         self.has_sum = false;
+    }
+
+    /// Has [`finish`](Self::finish) sync nothing, for a file that is read once and removed. So nothing fails once the file
+    /// has its name.
+    pub fn forgo_power_loss(&mut self) {
+        self.passes = true;
     }
 
     /// Writes a key whose value is a short text, as [`key`](Self::key) does.
@@ -235,7 +243,8 @@ impl SaveFile {
         self.flush().map_err(|Stopped| self.failure())?;
         let sum = if self.has_sum { self.sum } else { 0 };
         self.buffer.extend_from_slice(&sum.to_le_bytes());
-        self.flush().and_then(|()| self.sync()).map_err(|Stopped| self.failure())?;
+        let synced = self.flush().and_then(|()| if self.passes { Ok(()) } else { self.sync() });
+        synced.map_err(|Stopped| self.failure())?;
         self.file = None;
         if let Err(error) = self.disk.rename(&self.temporary, &self.target) {
             self.discard();
@@ -243,7 +252,9 @@ impl SaveFile {
         }
         self.temporary = PathBuf::new();
         let dir = self.target.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        if let Err(error) = self.disk.sync_dir(dir) {
+        if !self.passes
+            && let Err(error) = self.disk.sync_dir(dir)
+        {
             return Err(SaveError { step: Step::SyncDirectory, path: self.target.clone(), error });
         }
         Ok(Saved { bytes: self.written, keys: self.keys, sum })

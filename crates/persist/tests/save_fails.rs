@@ -103,6 +103,20 @@ fn a_directory_that_cannot_be_synced_is_told_though_the_file_is_there() {
     sound(&target);
 }
 
+/// A file that is read once and removed is not synced: nothing fails once it has its name, and would leave it behind.
+#[test]
+fn a_passing_file_is_whole_on_a_disk_that_syncs_nothing() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let faults = Faults { sync: Some((0, Errno::IO)), sync_dir: Some(Errno::IO), ..Faults::default() };
+    let (disk, target) = (Faulty::new(faults), dir.path().join("temp-1-2.rdb"));
+    let mut file = SaveFile::create(Arc::new(disk.clone()), &target, Format::REDIS).expect("a folder");
+    file.forgo_power_loss();
+    file.text(b"k", b"v", Kept::default()).expect("room");
+    assert_eq!(file.finish().expect("it goes through").keys, 1);
+    sound(&target);
+    assert_eq!(disk.log(), ["create", "rename"]);
+}
+
 #[test]
 fn a_save_that_is_dropped_leaves_nothing() {
     let dir = tempfile::tempdir().expect("a folder");

@@ -73,6 +73,8 @@ pub enum Point {
     Parse,
     /// A loop reads keys at a snapshot for long work.
     Load,
+    /// A snapshot was asked for, and its walk has not begun.
+    SaveBegin,
     /// A snapshot's writer is about to write what came.
     SaveWrite,
     /// A snapshot's file is about to be ended.
@@ -127,6 +129,7 @@ const POINTS: [(&str, Point); 39] = [
     ("report", Point::Report),
     ("parse", Point::Parse),
     ("load", Point::Load),
+    ("save-begin", Point::SaveBegin),
     ("save-write", Point::SaveWrite),
     ("save-end", Point::SaveEnd),
     ("file-load", Point::FileLoad),

@@ -223,6 +223,17 @@ fn redis_cli_lists_pipes_and_speaks() {
     server.client().expect("GET piped", "\"3\"");
 }
 
+/// The file that SYNC sends: a bulk without its last line end.
+pub fn sent_file(client: &mut Client) -> Vec<u8> {
+    let mut head = client.raw(1);
+    while !head.ends_with(b"\r\n") {
+        head.extend(client.raw(1));
+    }
+    let head = String::from_utf8_lossy(&head);
+    let len = head.trim_end().strip_prefix('$').and_then(|len| len.parse().ok());
+    client.raw(len.unwrap_or_else(|| panic!("no file: {head}")))
+}
+
 #[test]
 fn sync_is_for_those_who_want_the_file_alone() {
     let server = Server::start();
@@ -242,13 +253,7 @@ fn sync_is_for_those_who_want_the_file_alone() {
     // Two files one behind the other, and the connection serves on.
     for _ in 0..2 {
         client.send("SYNC\r\nPING\r\n");
-        let mut head = client.raw(1);
-        while !head.ends_with(b"\r\n") {
-            head.extend(client.raw(1));
-        }
-        let len: usize =
-            std::str::from_utf8(&head[1..head.len() - 2]).expect("digits").parse().expect("a length");
-        assert!(client.raw(len).starts_with(b"REDIS"));
+        assert!(sent_file(&mut client).starts_with(b"REDIS"));
         client.expect_reply("+PONG");
     }
     client.expect("MULTI", "+OK");

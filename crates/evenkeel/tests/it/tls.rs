@@ -36,7 +36,8 @@ impl Papers {
         self.dir.path().join(name)
     }
 
-    fn write(&self, name: &str, change: impl Fn(&mut CertificateParams)) {
+    /// Writes a certificate and its key.
+    pub fn write(&self, name: &str, change: impl Fn(&mut CertificateParams)) {
         sign(self.dir.path(), name, &self.issuer, change);
     }
 
@@ -65,7 +66,7 @@ impl Papers {
         locked.display().to_string()
     }
 
-    fn client(
+    pub fn client(
         &self,
         name: Option<&str>,
         versions: &[&'static SupportedProtocolVersion],
@@ -112,13 +113,13 @@ pub fn sign(
     write("key", key.serialize_pem());
 }
 
-const BOTH: &[&SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
+pub const BOTH: &[&SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
 
 /// A server with TLS.
-struct House {
-    papers: Papers,
-    server: Server,
-    tls: SocketAddr,
+pub struct House {
+    pub papers: Papers,
+    pub server: Server,
+    pub tls: SocketAddr,
     https: SocketAddr,
 }
 
@@ -143,7 +144,7 @@ impl House {
         panic!("the server does not start with {args:?}");
     }
 
-    fn connect_with(&self, at: SocketAddr, config: &Arc<ClientConfig>) -> Result<Secure, std::io::Error> {
+    pub fn connect_with(&self, at: SocketAddr, config: &Arc<ClientConfig>) -> Result<Secure, std::io::Error> {
         let name = ServerName::try_from("localhost").expect("a name");
         let mut session = ClientConnection::new(config.clone(), name).expect("a client");
         let mut stream = TcpStream::connect(at)?;
@@ -155,32 +156,41 @@ impl House {
         Ok(Secure::new(session, stream))
     }
 
-    fn stream(&self) -> Secure {
+    pub fn stream(&self) -> Secure {
         self.connect_with(self.tls, &self.papers.client(Some("client"), BOTH)).expect("a connection")
     }
 
-    fn client(&self) -> Client {
+    pub fn client(&self) -> Client {
         Client::secure(self.stream())
     }
 
     /// Why a client with this certificate, or none, is not served; empty: it is.
-    fn refusal(&self, paper: Option<&str>) -> String {
-        let asked = self.connect_with(self.tls, &self.papers.client(paper, BOTH)).and_then(|mut stream| {
-            stream.write_all(b"PING\r\n")?;
-            // With TLS 1.3 a client hears of its refusal only now.
-            stream.read_exact(&mut [0; 7])
-        });
+    pub fn refusal(&self, paper: Option<&str>) -> String {
+        let asked = self.connect_with(self.tls, &self.papers.client(paper, BOTH));
+        // With TLS 1.3 a client hears of its refusal only now.
+        let asked = asked.and_then(|mut stream| ping(&mut stream));
         asked.err().map(|e| e.to_string()).unwrap_or_default()
     }
 
-    fn figure(&self, name: &str) -> u64 {
+    pub fn figure(&self, name: &str) -> u64 {
         let info = self.server.client().call("INFO evenkeel");
         let at = info.find(&format!("{name}:")).expect("the figure") + name.len() + 1;
         info[at..].chars().take_while(char::is_ascii_digit).collect::<String>().parse().expect("a number")
     }
 }
 
-fn on_both(args: &[&str], test: impl Fn(&House)) {
+/// Asks for a reply. Errors: the reason that the server gave, also if it was gone before all was written.
+pub fn ping(stream: &mut Secure) -> std::io::Result<()> {
+    let asked = stream.write_all(b"PING\r\n").and_then(|()| stream.read_exact(&mut [0; 7]));
+    let Err(e) = asked else { return Ok(()) };
+    while stream.conn.read_tls(&mut stream.sock).is_ok_and(|n| n > 0) {
+        stream.conn.process_new_packets().map_err(std::io::Error::other)?;
+    }
+    Err(e)
+}
+
+/// Runs a test on both transports.
+pub fn on_both(args: &[&str], test: impl Fn(&House)) {
     if foreign() {
         return;
     }
@@ -190,7 +200,7 @@ fn on_both(args: &[&str], test: impl Fn(&House)) {
 }
 
 /// Reads to the end. True: the server said that this is the end.
-fn rest(stream: &mut Secure) -> (Vec<u8>, bool) {
+pub fn rest(stream: &mut Secure) -> (Vec<u8>, bool) {
     let mut bytes = Vec::new();
     let cut_off = stream.read_to_end(&mut bytes).err();
     if let Some(e) = &cut_off {

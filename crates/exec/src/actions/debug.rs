@@ -14,6 +14,7 @@ use command::{Error, Stream};
 use keyspace::{Keyspace, View};
 use resp::{Args, Reply};
 use sha1_smol::Sha1;
+use std::path::Path;
 use std::sync::Arc;
 use stdx::points::{self, Mode, Point};
 use value::{Enc, Ints, Kind, Run, StreamId, Value, ValueRef};
@@ -150,16 +151,17 @@ fn reload(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     }
     let (done, wait) = std::sync::mpsc::channel();
     if saves {
-        let tell = move |saved: &Result<(), String>| drop(done.send(saved.clone()));
+        let tell = move |saved: Result<&Path, &str>| {
+            drop(done.send(saved.map(Path::to_path_buf).map_err(str::to_owned)));
+        };
         if !durable::begin(act.server, act.local, durable::Purpose::Save, Some(Box::new(tell))) {
             return Err(Error::new("ERR Background save already in progress"));
         }
     }
     let server = act.server.clone();
     aside(act, "reload", move |out| {
-        let saved =
-            if saves { wait.recv().unwrap_or_else(|_| Err("it was given up".into())) } else { Ok(()) };
-        match saved.and_then(|()| durable::reload(&server, flushes)) {
+        let saved = saves.then(|| wait.recv().unwrap_or_else(|_| Err("it was given up".into())));
+        match saved.transpose().and_then(|written| durable::reload(&server, written.as_deref(), flushes)) {
             Ok(()) => out.ok(),
             Err(why) => {
                 out.error(&format!("ERR Error trying to load the RDB dump, check server logs: {why}"))

@@ -7,6 +7,7 @@ use crate::{Flow, held};
 use command::Error;
 use command::options::is;
 use resp::{Args, Reply};
+use std::path::Path;
 
 pub(super) const ACTIONS: &[Row] = &[
     Row("save", save, PLAIN),
@@ -26,10 +27,10 @@ const BUSY: Error = Error::new("ERR Background save already in progress");
 fn save(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let (server, loop_id, client) = (act.server.clone(), act.local.log.id, act.session.id);
     let resp3 = act.out.resp3();
-    let tell = move |saved: &Result<(), String>| {
+    let tell = move |saved: Result<&Path, &str>| {
         let mut out = Reply::new(resp3);
         match saved {
-            Ok(()) => out.ok(),
+            Ok(_) => out.ok(),
             Err(why) => out.error(&format!("ERR the snapshot failed: {why}")),
         }
         server.send(loop_id, Mail::Reply { client, bytes: out.into_bytes(), stream: None });
@@ -219,15 +220,16 @@ fn sync(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         ));
     }
     let copied = Copied { client, keys: !wish.filtered, functions: !wish.filtered || wish.functions };
-    let (server, loop_id, path) = (act.server.clone(), act.local.log.id, copied.path(act.server));
+    let (server, loop_id) = (act.server.clone(), act.local.log.id);
     let resp3 = act.out.resp3();
-    let tell = move |taken: &Result<(), String>| {
+    let tell = move |taken: Result<&Path, &str>| {
         let killer = server.clone();
         // The client cannot tell a file that is cut off from one that is late.
         let broken = Box::new(move || killer.send(loop_id, Mail::Kill { client }));
-        let file = || server.durability.storage().ok_or("there are no files")?.take_copy(&path, broken);
+        let file =
+            |path: &Path| server.durability.storage().ok_or("there are no files")?.take_copy(path, broken);
         let (mut out, mut stream) = (Reply::new(resp3), None);
-        match taken.clone().and_then(|()| file()) {
+        match taken.map_err(str::to_owned).and_then(file) {
             Ok(file) => stream = Some(file),
             Err(why) => out.error(&format!("ERR the snapshot failed: {why}")),
         }

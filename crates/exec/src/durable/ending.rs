@@ -4,6 +4,7 @@ use super::saving::{self, Purpose};
 use crate::Server;
 use crate::mail::Mail;
 use crate::piece::{Desk, Letter, Piece, Step};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -31,6 +32,8 @@ pub(super) struct Asked {
 
 /// Longest wait for loops to finish what they had begun.
 const PASSING: Duration = Duration::from_secs(10);
+/// Longest wait for a snapshot that nobody will have.
+const LETTING_GO: Duration = Duration::from_secs(2);
 /// Interval of the checks while waiting.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -78,15 +81,33 @@ pub fn end_in_order(server: &Arc<Server>, by_signal: Option<(Wish, bool)>) -> Re
         // From here on no client writes.
         server.work.pause.set(u64::MAX >> 1, true);
         pass_all_loops(server);
-        return match storage.close_log(server) {
+        let is_last = take_over(server);
+        let closed = match storage.close_log(server) {
             Err(why) if force => {
                 log::error!("{why}: the server ends all the same, as it was told to");
                 Ok(())
             }
             closed => closed,
         };
+        if is_last && closed.is_err() {
+            saving::give_back(server);
+        }
+        return closed;
     }
     saved
+}
+
+/// Ends the snapshot under way, whose file would stay, and lets no other begin. False: the disk holds it up for long.
+fn take_over(server: &Server) -> bool {
+    let until = Instant::now() + LETTING_GO;
+    while !saving::take(server) {
+        if Instant::now() >= until {
+            return false;
+        }
+        saving::cancel(server);
+        std::thread::sleep(LOOK);
+    }
+    true
 }
 
 /// A piece of work that reports that its loop has finished everything before it.
@@ -136,7 +157,7 @@ fn last_save(server: &Arc<Server>) -> Result<(), String> {
         std::thread::sleep(LOOK);
     }
     let (done, wait) = channel();
-    let tell = move |saved: &Result<(), String>| drop(done.send(saved.clone()));
+    let tell = move |saved: Result<&Path, &str>| drop(done.send(saved.map(drop).map_err(str::to_owned)));
     saving::begin_taken(server, Purpose::Last, Some(Box::new(tell)), saving::Where::Loop(0));
     loop {
         match wait.recv_timeout(LOOK) {

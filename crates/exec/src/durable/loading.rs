@@ -5,6 +5,7 @@ use crate::Server;
 use crate::actions::libraries;
 use keyspace::{Keyspace, View};
 use parking_lot::Mutex;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -91,7 +92,7 @@ pub fn load_at_start(server: &Arc<Server>) -> Result<(), String> {
 /// Empties all databases and loads the snapshot file: DEBUG RELOAD. For a thread that is not demoted.
 ///
 /// Errors: a sentence; the keyspace holds what was loaded before.
-pub(crate) fn reload(server: &Arc<Server>, flush: bool) -> Result<(), String> {
+pub(crate) fn reload(server: &Arc<Server>, written: Option<&Path>, flush: bool) -> Result<(), String> {
     let Some(storage) = server.durability.storage() else { return Err("there are no files".into()) };
     let load = Load::begin(server);
     if flush {
@@ -99,7 +100,7 @@ pub(crate) fn reload(server: &Arc<Server>, flush: bool) -> Result<(), String> {
         flush_libraries(server)?;
     }
     points::reach(Point::FileLoad);
-    let loaded = storage.load(server);
+    let loaded = storage.load(server, written);
     drop(load);
     if server.config.live.appendonly.get() {
         // The log was not told of the load.

@@ -12,7 +12,7 @@ use crate::{Local, Server};
 use observe::info::Aof;
 use observe::waits::disk::DiskCall;
 use parking_lot::Mutex;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -165,7 +165,7 @@ pub fn rewrite_now(server: &Arc<Server>) -> Result<(), String> {
         std::thread::sleep(LOOK);
     }
     let (done, wait) = channel();
-    let tell = move |written: &Result<(), String>| drop(done.send(written.clone()));
+    let tell = move |written: Result<&Path, &str>| drop(done.send(written.map(drop).map_err(str::to_owned)));
     saving::begin_taken(server, saving::Purpose::Rewrite, Some(Box::new(tell)), saving::Where::Loop(0));
     wait.recv().unwrap_or_else(|_| Err("it was given up".to_owned()))
 }

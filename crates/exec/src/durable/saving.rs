@@ -10,6 +10,7 @@
 //!   back when everything before it is written.
 //! - V2: a failed writer goes on to empty its queue. So the piece comes back and ends the walk on its loop.
 //! - V3: the caller that begins takes `busy`; the writer gives it back at the end.
+//! - V4: the file is named as the snapshot begins. A CONFIG SET of `dir` or `dbfilename` is for the next one.
 
 use super::{KeyFacts, Rewrite, SaveOut, SavePlan, trouble};
 use crate::piece::{Desk, Letter, Piece, Step};
@@ -17,7 +18,7 @@ use crate::{Local, Server};
 use keyspace::{Changes, Keyspace, Mark, Walk, WalkEntry, WalkLimits, WalkSink, WalkValue, Walked};
 use parking_lot::Mutex;
 use scripts::Libraries;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
@@ -64,11 +65,19 @@ pub(crate) struct Copied {
     pub functions: bool,
 }
 
-impl Copied {
-    /// The file, until the client is sent it. A process that was killed leaves it behind, and a start removes it.
-    pub(crate) fn path(&self, server: &Server) -> PathBuf {
-        let name = format!("temp-{}-{}.rdb", std::process::id(), COPIES | self.client);
-        PathBuf::from(server.config.live.dir.string()).join(name)
+impl Purpose {
+    /// The file of a snapshot that begins now (V4). A rewrite's is another, which the log names. The file of a copy has
+    /// this name until its client is sent it; a process that was killed leaves it behind, and a start removes it.
+    fn file(self, server: &Server) -> PathBuf {
+        server.config.together(|live| {
+            let name = match self {
+                Purpose::Copy(copied) => {
+                    format!("temp-{}-{}.rdb", std::process::id(), COPIES | copied.client)
+                }
+                _ => live.dbfilename.string(),
+            };
+            PathBuf::from(live.dir.string()).join(name)
+        })
     }
 }
 
@@ -188,8 +197,13 @@ pub(super) fn take(server: &Server) -> bool {
     server.durability.saves.busy.compare_exchange(0, 1, AcqRel, Relaxed).is_ok()
 }
 
-/// Called on the writer's thread with a snapshot's result.
-pub(crate) type Done = Box<dyn FnOnce(&Result<(), String>) + Send>;
+/// Gives `busy` back, of a caller that has taken it and begins nothing (V3).
+pub(super) fn give_back(server: &Server) {
+    server.durability.saves.busy.store(0, Release);
+}
+
+/// Called on the writer's thread with a snapshot's file, or why there is none.
+pub(crate) type Done = Box<dyn FnOnce(Result<&Path, &str>) + Send>;
 
 /// The place where a piece begins.
 pub(super) enum Where<'l> {
@@ -224,9 +238,11 @@ pub(super) fn begin_taken(server: &Arc<Server>, purpose: Purpose, done: Option<D
     saves.dirty_begun.store(dirty(server), Relaxed);
     let ((queue, batches), (give_back, empty)) = (channel(), channel());
     saves.is_rewrite.store(purpose == Purpose::Rewrite, Release);
+    let file = purpose.file(server);
     let piece = Box::new(Saving {
         server: server.clone(),
         purpose,
+        file: file.clone(),
         walk: None,
         queue,
         empty,
@@ -239,8 +255,17 @@ pub(super) fn begin_taken(server: &Arc<Server>, purpose: Purpose, done: Option<D
         _ => (None, Some(piece)),
     };
     let began = Instant::now();
-    let writer =
-        Writer { server: server.clone(), purpose, first, rewrite: None, batches, give_back, done, began };
+    let writer = Writer {
+        server: server.clone(),
+        purpose,
+        file,
+        first,
+        rewrite: None,
+        batches,
+        give_back,
+        done,
+        began,
+    };
     // The clerk starts the thread, because that may take longer than a quantum.
     let made = server.observe.clerk.send(move || writer.start());
     if !made {
@@ -392,6 +417,7 @@ enum Message {
 struct Saving {
     server: Arc<Server>,
     purpose: Purpose,
+    file: PathBuf,
     walk: Option<Walk>,
     queue: Sender<Message>,
     /// Batches that were written, to be filled again.
@@ -404,6 +430,9 @@ impl Piece for Saving {
         let saves = &self.server.durability.saves;
         if saves.cancelled.load(Acquire) || saves.broken.load(Acquire) {
             return self.give_up("it was cancelled");
+        }
+        if self.walk.is_none() && points::stays(Point::SaveBegin, 0) {
+            return Step::More(self);
         }
         let Some(walk) = &mut self.walk else { return self.begin(desk) };
         self.taking.now_ms = desk.now_ms;
@@ -481,7 +510,7 @@ impl Saving {
     fn send(&mut self) {
         if !std::mem::replace(&mut self.taking.has_begun, true) {
             let header = std::mem::take(&mut *self.taking.header.lock());
-            let plan = plan(&self.server, self.purpose, &header, self.taking.rewrite.as_ref());
+            let plan = self.plan(&header);
             self.post(Message::Begin(plan, header));
         }
         let handles = self.taking.batch.items.iter().filter(|item| item.value.is_some()).count();
@@ -517,6 +546,36 @@ impl Saving {
         }
         Step::Over(None)
     }
+
+    /// The plan of the file.
+    fn plan(&self, header: &Header) -> SavePlan {
+        let (server, rewrite) = (&self.server, self.taking.rewrite.as_ref());
+        let live = &server.config.live;
+        let version =
+            config::RDB_VERSIONS.get(live.rdb_version.size()).and_then(|v| v.parse().ok()).unwrap_or(0);
+        // A base has to hold everything.
+        let version = if rewrite.is_some() { 0 } else { version };
+        let has_functions = header.libraries.as_ref().is_some_and(|libraries| !libraries.code.is_empty());
+        SavePlan {
+            path: rewrite.map_or(&self.file, |rewrite| &rewrite.base).clone(),
+            version,
+            for_valkey: live.rdb_dialect.get() == 1,
+            has_functions,
+            has_field_times: header.has_field_times,
+            sum: live.rdb_checksum.get(),
+            passes: matches!(self.purpose, Purpose::Copy(_)),
+            aux: vec![
+                ("redis-ver", crate::info::REDIS_VERSION.to_owned()),
+                ("redis-bits", usize::BITS.to_string()),
+                ("ctime", (stdx::clock::wall_ms() / 1000).to_string()),
+                ("used-mem", server.observe.measured.allocator().allocated.to_string()),
+                ("aof-base", u8::from(rewrite.is_some()).to_string()),
+                ("evenkeel-ver", crate::info::EVENKEEL_VERSION.to_owned()),
+                ("evenkeel-lsn", header.lsn.to_string()),
+                ("evenkeel-epoch", rewrite.map_or(0, |rewrite| rewrite.epoch).to_string()),
+            ],
+        }
+    }
 }
 
 impl Header {
@@ -535,45 +594,12 @@ impl Header {
     }
 }
 
-/// The plan of the file.
-fn plan(server: &Server, purpose: Purpose, header: &Header, rewrite: Option<&Rewrite>) -> SavePlan {
-    let live = &server.config.live;
-    let version = config::RDB_VERSIONS.get(live.rdb_version.size()).and_then(|v| v.parse().ok()).unwrap_or(0);
-    // A base has to hold everything.
-    let version = if rewrite.is_some() { 0 } else { version };
-    let has_functions = header.libraries.as_ref().is_some_and(|libraries| !libraries.code.is_empty());
-    let mut path = PathBuf::from(live.dir.string());
-    path.push(live.dbfilename.string());
-    let path = match (purpose, rewrite) {
-        (Purpose::Copy(copied), _) => copied.path(server),
-        (_, Some(rewrite)) => rewrite.base.clone(),
-        (_, None) => path,
-    };
-    SavePlan {
-        path,
-        version,
-        for_valkey: live.rdb_dialect.get() == 1,
-        has_functions,
-        has_field_times: header.has_field_times,
-        sum: live.rdb_checksum.get(),
-        aux: vec![
-            ("redis-ver", crate::info::REDIS_VERSION.to_owned()),
-            ("redis-bits", usize::BITS.to_string()),
-            ("ctime", (stdx::clock::wall_ms() / 1000).to_string()),
-            ("used-mem", server.observe.measured.allocator().allocated.to_string()),
-            ("aof-base", u8::from(rewrite.is_some()).to_string()),
-            ("evenkeel-ver", crate::info::EVENKEEL_VERSION.to_owned()),
-            ("evenkeel-lsn", header.lsn.to_string()),
-            ("evenkeel-epoch", rewrite.map_or(0, |rewrite| rewrite.epoch).to_string()),
-        ],
-    }
-}
-
 // ----- on the writer's thread -------------------------------------------------------------------------------
 
 struct Writer {
     server: Arc<Server>,
     purpose: Purpose,
+    file: PathBuf,
     /// The piece of a rewrite and its loop, until the files are ready.
     first: Option<(usize, Box<Saving>)>,
     rewrite: Option<Rewrite>,
@@ -631,9 +657,20 @@ impl Writer {
     }
 
     fn over(mut self, result: &Result<(), String>) {
+        let passes = matches!(self.purpose, Purpose::Copy(_));
+        // A copy has no name any more when the next snapshot, or the end of the server, may begin.
+        if passes {
+            self.tell(result);
+        }
         ended(&self.server, self.purpose, self.began, result);
+        if !passes {
+            self.tell(result);
+        }
+    }
+
+    fn tell(&mut self, result: &Result<(), String>) {
         if let Some(done) = self.done.take() {
-            done(result);
+            done(result.as_ref().map(|()| &*self.file).map_err(String::as_str));
         }
     }
 
@@ -733,7 +770,7 @@ impl Drop for Writer {
     /// A thread that could not be started tells nobody; the caller waits.
     fn drop(&mut self) {
         if let Some(done) = self.done.take() {
-            done(&Err("no thread could be started".to_owned()));
+            done(Err("no thread could be started"));
         }
     }
 }

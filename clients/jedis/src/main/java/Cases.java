@@ -119,6 +119,38 @@ public class Cases {
         throw new AssertionError("was connected");
     }
 
+    /** Hears channels over a connection that is only for that, until so many messages have come. */
+    static class Listener extends JedisPubSub {
+        private final List<String> heard = new CopyOnWriteArrayList<>();
+        private final CompletableFuture<Void> ready = new CompletableFuture<>();
+        private final CompletableFuture<Void> listening;
+        private final int messages;
+        private final int channels;
+
+        /** Returns once all channels are heard. */
+        Listener(Jedis own, int messages, String... channels) throws Exception {
+            this.messages = messages;
+            this.channels = channels.length;
+            listening = CompletableFuture.runAsync(() -> own.subscribe(this, channels));
+            ready.get(60, TimeUnit.SECONDS);
+        }
+
+        @Override public void onSubscribe(String channel, int count) {
+            if (count == channels) ready.complete(null);
+        }
+
+        @Override public void onMessage(String channel, String text) {
+            heard.add(channel + "=" + text);
+            if (heard.size() == messages) unsubscribe();
+        }
+
+        /** All messages, as channel=text. */
+        List<String> heard() throws Exception {
+            listening.get(60, TimeUnit.SECONDS);
+            return heard;
+        }
+    }
+
     /** A client of one connection that keeps what it reads. */
     static RedisClient caching() {
         var one = new ConnectionPoolConfig();
@@ -252,27 +284,12 @@ public class Cases {
             refused("boom", () -> redis.eval("return redis.error_reply('ERR boom')"));
         });
         CASES.put("pub/sub", redis -> {
-            var heard = new CopyOnWriteArrayList<String>();
-            var ready = new CompletableFuture<Void>();
-            var listener = new JedisPubSub() {
-                @Override public void onSubscribe(String channel, int count) {
-                    if (count == 2) ready.complete(null);
-                }
-                @Override public void onMessage(String channel, String text) {
-                    heard.add(channel + "=" + text);
-                    if (heard.size() == 2) unsubscribe();
-                }
-            };
-            var listening = CompletableFuture.runAsync(() -> {
-                try (Jedis own = open()) {
-                    own.subscribe(listener, "news", "other");
-                }
-            });
-            ready.get(5, TimeUnit.SECONDS);
-            same(redis.publish("news", "hello"), 1L);
-            same(redis.publish("other", "world"), 1L);
-            listening.get(5, TimeUnit.SECONDS);
-            same(heard, List.of("news=hello", "other=world"));
+            try (Jedis own = open()) {
+                var listener = new Listener(own, 2, "news", "other");
+                same(redis.publish("news", "hello"), 1L);
+                same(redis.publish("other", "world"), 1L);
+                same(listener.heard(), List.of("news=hello", "other=world"));
+            }
         });
         CASES.put("blocking pop", redis -> {
             var popped = CompletableFuture.supplyAsync(() -> {
@@ -622,22 +639,11 @@ public class Cases {
             }
         });
         CASES.put("pub/sub (TLS)", redis -> {
-            var heard = new CopyOnWriteArrayList<String>();
-            var ready = new CompletableFuture<Void>();
-            var listener = new JedisPubSub() {
-                @Override public void onSubscribe(String channel, int count) { ready.complete(null); }
-                @Override public void onMessage(String channel, String text) {
-                    heard.add(text);
-                    if (heard.size() == 2) unsubscribe();
-                }
-            };
             try (Jedis own = secure(); Jedis sender = secure()) {
-                var listening = CompletableFuture.runAsync(() -> own.subscribe(listener, "news"));
-                ready.get(60, TimeUnit.SECONDS);
+                var listener = new Listener(own, 2, "news");
                 same(redis.publish("news", "plain"), 1L);
                 same(sender.publish("news", "tls"), 1L);
-                listening.get(60, TimeUnit.SECONDS);
-                same(heard, List.of("plain", "tls"));
+                same(listener.heard(), List.of("news=plain", "news=tls"));
             }
         });
         CASES.put("a user with a password (TLS)", redis -> {
