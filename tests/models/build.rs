@@ -14,6 +14,7 @@ const FILES: &[&str] = &[
     "crates/keyspace/src/record.rs",
     "crates/keyspace/src/intent.rs",
     "crates/keyspace/src/intent/bulk.rs",
+    "crates/keyspace/src/intent/deciding.rs",
     "crates/keyspace/src/underway.rs",
     "crates/keyspace/src/tell/slots.rs",
     "crates/persist/src/rings.rs",
@@ -266,14 +267,16 @@ fn main() {
 }
 
 /// Adapts a file for inclusion: no header, no tests, `crate` is the world, and `stdx` is ours. `intent.rs`
-/// includes its part.
+/// includes its parts.
 fn adapt(text: &str, file: &str, world: &str) -> String {
     let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     let lines = code.lines().filter(|line| !line.starts_with("//!"));
     let code: String = lines.flat_map(|line| [line, "\n"]).collect();
-    let part = format!(r#"mod bulk {{ include!(concat!(env!("OUT_DIR"), "/{world}/bulk.rs")); }}"#);
+    let part =
+        |name| format!(r#"mod {name} {{ include!(concat!(env!("OUT_DIR"), "/{world}/{name}.rs")); }}"#);
     let above = if file.contains("/intent/") { "super::super::" } else { "super::" };
-    let code = code.replace("crate::", above).replace("stdx::", "crate::stdx::").replace("mod bulk;", &part);
+    let code = code.replace("crate::", above).replace("stdx::", "crate::stdx::");
+    let code = code.replace("mod bulk;", &part("bulk")).replace("mod deciding;", &part("deciding"));
     match file.rsplit('/').next() {
         // All ids share a slot: fewer steps, and no choice by chance.
         Some("marks.rs") => code.replace("std::sync", "loom::sync").replace("usize = 8192", "usize = 1"),

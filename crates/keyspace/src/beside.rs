@@ -15,6 +15,7 @@
 use crate::Keyspace;
 use crate::sequence::Lsn;
 use crate::tell::{At, To};
+use std::sync::atomic::Ordering;
 use stdx::locks::Bits;
 
 /// The shard whose lock such a change needs (B1).
@@ -30,6 +31,11 @@ pub trait Beside: Send + Sync {
 }
 
 impl Keyspace {
+    /// Counts such a change among those since the last snapshot.
+    pub(crate) fn changed_beside(&self) {
+        self.stats.dirty.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Makes a change beside the keys that returns whether it was made, and tells its words at an LSN of its
     /// own. `None`: it was not made. `Some(None)`: nobody listens. O(words), under one shard's lock.
     pub fn change_beside(
@@ -55,7 +61,7 @@ mod tests {
     use crate::{Announce, CommitSink, Effects, Mark, Overlay, Progress, Snapshot, View};
     use parking_lot::Mutex;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64};
 
     /// The told commands: LSN and words.
     #[derive(Clone, Default)]

@@ -942,9 +942,13 @@ mod tests {
         let (code, tries) = (Arc::new(Code::default()), std::cell::Cell::new(0));
         let text = || Arc::new(LibraryCode { text: b"x".as_slice().into(), load_ns: 0.into() });
         let draft = code.draft();
-        draft.change_libraries(|libraries| Ok(drop(libraries.code.insert("theirs".into(), text())))).unwrap();
+        let add = |libraries: &mut Libraries, name: &str| {
+            libraries.code.insert(name.into(), text());
+            Ok(())
+        };
+        draft.change_libraries(|libraries| add(libraries, "theirs")).unwrap();
         let theirs = draft.libraries_of_draft().unwrap();
-        let change = |libraries: &mut Libraries| Ok(drop(libraries.code.insert("ours".into(), text())));
+        let change = |libraries: &mut Libraries| add(libraries, "ours");
         let within = |replace: &dyn Fn() -> bool| {
             tries.set(tries.get() + 1);
             if tries.get() == 1 {

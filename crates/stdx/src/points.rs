@@ -101,7 +101,7 @@ pub enum Point {
     LogAfresh,
 }
 
-const POINTS: [(&str, Point); 39] = [
+const POINTS: [(&str, Point); 40] = [
     ("job-start", Point::JobStart),
     ("job-end", Point::JobEnd),
     ("script-start", Point::ScriptStart),

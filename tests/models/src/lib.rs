@@ -197,6 +197,9 @@ macro_rules! commit_world {
             mod overlay {
                 pub(crate) use super::stage::{Cell, Names, Overlay, Parts, ReadKeys, apply, is_live};
             }
+            mod beside {
+                pub(crate) use super::stage::{BESIDE, Beside};
+            }
             mod segment {
                 pub(crate) use super::stage::Table as Directory;
             }

@@ -113,6 +113,8 @@ impl Keyspace {
         self.generation.load(Ordering::SeqCst) as u64
     }
 
+    pub(crate) fn changed_beside(&self) {}
+
     pub(crate) fn all_databases(&self) -> usize {
         DATABASES
     }
@@ -351,6 +353,15 @@ pub(crate) struct Parts {
     pub(crate) expires_ms: u64,
     pub(crate) flushed: Vec<usize>,
     pub(crate) swaps: Vec<(usize, usize)>,
+    pub(crate) beside: Option<Box<dyn Beside>>,
+}
+
+/// Nothing changes beside the keys here.
+pub(crate) const BESIDE: usize = 0;
+
+pub(crate) trait Beside: Send + Sync {
+    fn holds(&self) -> bool;
+    fn make(&self);
 }
 
 /// Batched reads are not played.
@@ -389,6 +400,7 @@ impl Overlay {
             expires_ms: u64::MAX,
             flushed,
             swaps: if self.swaps { vec![(0, 1)] } else { Vec::new() },
+            beside: None,
         }
     }
 }

@@ -199,7 +199,7 @@ fn xread(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     send(cx, answer)
 }
 
-/// What stands before the array of a stream's entries. In RESP3 the answer is a map.
+/// The part before the array of a stream's entries. In RESP3 the answer is a map.
 fn head(out: &mut Reply, key: &[u8]) {
     if !out.resp3() {
         out.array(2);

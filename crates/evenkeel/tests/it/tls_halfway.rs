@@ -121,6 +121,9 @@ impl Others {
     }
 }
 
+/// A way to have the certificate read again, and its name.
+type Reload<'a> = (&'a str, &'a dyn Fn(&mut Client));
+
 /// A handshake goes on with the certificate that it began with, as in Redis, where a connection keeps its context. SIGHUP and
 /// CONFIG SET do the same; files that cannot be used change nothing for anybody.
 #[test]
@@ -128,7 +131,7 @@ fn a_handshake_goes_on_with_the_certificate_it_began_with() {
     on_both(&["--tls-handshake-threads", "1"], |house| {
         let path = |name: &str| house.papers.path(name).display().to_string();
         let mut control = house.server.client();
-        let reloads: [(&str, &dyn Fn(&mut Client)); 3] = [
+        let reloads: [Reload<'_>; 3] = [
             ("SIGHUP", &|_| {
                 house.papers.write("server", |_| ());
                 house.server.signal("HUP");

@@ -62,7 +62,7 @@ impl Commit {
         };
         if let (Some(beside), Some(_)) = (&self.beside, decided) {
             beside.make();
-            keyspace.stats.dirty.fetch_add(1, Ordering::Relaxed);
+            keyspace.changed_beside();
         }
         told.push(view.finish());
         decided
