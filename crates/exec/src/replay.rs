@@ -199,7 +199,7 @@ impl Replay {
             }
             "function|load" | "function|delete" | "function|flush" | "function|restore" => {
                 let limits = server.scripts.limits(&server.config.live);
-                let change = libraries::asked_for(command, args)?.prepare(&limits, None, None)?;
+                let change = libraries::asked_for(command, args)?.prepare_from_file(&limits)?;
                 match in_group {
                     true => change.make(&server.scripts.code)?,
                     false => _ = change.make_for_all(&server.scripts.code, &server.keyspace, None)?,

@@ -63,6 +63,15 @@ impl From<Option<u64>> for Look {
     }
 }
 
+/// What RESTORE says of the use of a key.
+#[derive(Clone, Copy)]
+pub(crate) enum Used {
+    /// Seconds since the last use.
+    Idle(u64),
+    /// How often it was used lately, as in [`View::freq`].
+    Often(u8),
+}
+
 #[derive(Default)]
 pub(crate) struct Cell {
     pub(crate) base: Option<Owned>,
@@ -75,8 +84,8 @@ pub(crate) struct Cell {
     changes: u64,
     /// Events to be published.
     told: Option<Box<Happened>>,
-    /// The seconds for which a put value counts as unused.
-    pub(crate) idle_s: Option<u64>,
+    /// How a put value counts as used.
+    pub(crate) used: Option<Used>,
 }
 
 impl Cell {
@@ -535,7 +544,7 @@ impl Overlay {
                 cell.now = None;
             }
             cell.hush();
-            cell.idle_s = None;
+            cell.used = None;
         }
         self.written = false;
         self.beside = None;
@@ -831,10 +840,10 @@ impl Overlay {
         Parts { snapshot, ran_ms, shards, read, expires_ms, flushed, swaps, beside: self.beside }
     }
 
-    /// Lets a key that was put count as unused for `idle_s` seconds.
-    pub(crate) fn leave_idle(&mut self, db: usize, key: &[u8], idle_s: u64) {
+    /// Notes how a key that was put counts as used.
+    pub(crate) fn leave_used(&mut self, db: usize, key: &[u8], used: Used) {
         let place = self.place_or_missing(self.physical(db), key);
-        self.slots[place].cell.idle_s = Some(idle_s);
+        self.slots[place].cell.used = Some(used);
     }
 
     /// Notes an event of a key. If nobody wants the event, a change is only counted: a script may make
@@ -922,8 +931,10 @@ pub(crate) fn apply(view: &mut View<'_>, key: &[u8], cell: Cell) {
         match cell.now {
             Some(owned) => {
                 view.put(key, owned.value, owned.expire_ms);
-                if let Some(idle_s) = cell.idle_s {
-                    view.set_idle(key, idle_s);
+                match cell.used {
+                    Some(Used::Idle(idle_s)) => view.set_idle(key, idle_s),
+                    Some(Used::Often(freq)) => view.set_freq(key, freq),
+                    None => {}
                 }
             }
             None => {

@@ -17,6 +17,8 @@ use stdx::turns::Turn;
 
 /// Nanoseconds a library may take to register its functions.
 const LOAD_NS: u64 = 500_000_000;
+/// The same for a library of a file: it was accepted before, perhaps by a faster machine.
+const FILE_NS: u64 = 60_000_000_000;
 
 /// A library that was accepted.
 struct Accepted {
@@ -70,7 +72,21 @@ impl AskedChange {
         gone: Option<&AtomicBool>,
         turn: Option<&Turn>,
     ) -> Result<Change, String> {
-        let deadline = |gone| Deadline { until_ns: stdx::clock::thread_cpu_ns() + LOAD_NS, gone, turn };
+        self.prepare_within(limits, LOAD_NS, (gone, turn))
+    }
+
+    /// As [`AskedChange::prepare`], for a library of a snapshot or a log.
+    pub fn prepare_from_file(self, limits: &Limits) -> Result<Change, String> {
+        self.prepare_within(limits, FILE_NS, (None, None))
+    }
+
+    fn prepare_within(
+        self,
+        limits: &Limits,
+        time_ns: u64,
+        (gone, turn): (Option<&AtomicBool>, Option<&Turn>),
+    ) -> Result<Change, String> {
+        let deadline = |gone| Deadline { until_ns: stdx::clock::thread_cpu_ns() + time_ns, gone, turn };
         let (libraries, policy, is_load) = match self {
             AskedChange::Other(change) => return Ok(change),
             AskedChange::Load(code, policy) => {

@@ -28,7 +28,7 @@ pub(crate) fn load_from_file(server: &Server, code: &[u8]) -> Result<(), String>
     let limits = server.scripts.limits(&server.config.live);
     let asked = AskedChange::Load(code.into(), libraries::Policy::Append);
     asked
-        .prepare(&limits, None, None)
+        .prepare_from_file(&limits)
         .and_then(|change| change.make_for_all(&server.scripts.code, &server.keyspace, None).map(|_| ()))
 }
 

@@ -1,6 +1,7 @@
 //! The view's counts of keys, bytes and uses, and its removals for eviction.
 
 use super::*;
+use crate::overlay::Used;
 use crate::segment::{Bytes, Directory, Put};
 
 impl View<'_> {
@@ -144,7 +145,7 @@ impl View<'_> {
     pub fn set_idle(&mut self, key: &[u8], idle_s: u64) {
         let ago = (idle_s / 16).min(u64::from(u8::MAX)) as u8;
         match &mut self.store {
-            Store::Overlay(overlay) => overlay.leave_idle(self.db, key, idle_s),
+            Store::Overlay(overlay) => overlay.leave_used(self.db, key, Used::Idle(idle_s)),
             Store::Locked(guard) => {
                 let hash = hash_bytes(key);
                 if let Some(entry) = guard.get(shard_of(hash)).dbs[self.db].find(hash, key) {
@@ -175,11 +176,15 @@ impl View<'_> {
 
     /// Sets how often a key that was just put counts as used. Does nothing if uses are not recorded. O(1).
     pub fn set_freq(&mut self, key: &[u8], freq: u8) {
-        let hash = hash_bytes(key);
-        if let Store::Locked(guard) = &self.store
-            && let Some(spot) = guard.get(shard_of(hash)).dbs[self.db].spot(hash, key)
-        {
-            spot.set_mark(crate::evict::policy::fresh(freq));
+        match &mut self.store {
+            Store::Overlay(overlay) => overlay.leave_used(self.db, key, Used::Often(freq)),
+            Store::Locked(guard) => {
+                let hash = hash_bytes(key);
+                if let Some(spot) = guard.get(shard_of(hash)).dbs[self.db].spot(hash, key) {
+                    spot.set_mark(crate::evict::policy::fresh(freq));
+                }
+            }
+            Store::Kept(_) | Store::Open => {}
         }
     }
 
