@@ -63,7 +63,7 @@ impl From<Option<u64>> for Look {
     }
 }
 
-/// What RESTORE says of the use of a key.
+/// The use of a key, as RESTORE tells it.
 #[derive(Clone, Copy)]
 pub(crate) enum Used {
     /// Seconds since the last use.
