@@ -4,7 +4,7 @@
 //! ```text
 //! loop 0: accept ──letter──► thread tls-n: epoll over its sockets ──whole──► Mail::Adopt ──► loop 0: welcome
 //!            │                    │  one read, one step for each that is ready
-//!            └ all places taken:  └ too late, no TLS, no right certificate: an alert, and closed
+//!            └ all places taken:  └ too late: closed. Refused: an alert, and closed later (HS7)
 //!              the rest waits in the kernel
 //! ```
 //!
@@ -15,8 +15,9 @@
 //! - HS4: what the peer said behind its handshake goes along with its connection, and no byte is read twice.
 //! - HS5: a panic ends one handshake.
 //! - HS6: handshakes under way count to `maxclients` and `maxclients-per-address` like clients.
-//! - HS7: a client that is refused can read why. Its socket stays for [`PARTING_MS`], and what still comes is read and
-//!   dropped: closed at once, the system would reset the connection, and a client that writes hears of nothing else.
+//! - HS7: a client that was sent an alert can read it. Its socket stays for up to [`PARTING_MS`], of at most
+//!   [`PARTING_MAX`] clients, and what it sends is dropped. Closed at once, the system would reset the connection
+//!   before the alert is read.
 //!
 //! Threads are nice: a loop and a thread that want the same core share it 3 : 1.
 

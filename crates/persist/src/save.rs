@@ -5,8 +5,8 @@
 //!              all through one buffer, 256 KB at a time, into temp-<pid>-<n>.rdb
 //! ```
 //!
-//! - V1: the file has its final name only after all of it is durable, unless nobody needs that. Before that a failure,
-//!   or a drop, removes the temporary file and touches nothing else.
+//! - V1: a file has its final name only when all of it is durable; that of SYNC is read once and removed, and is not
+//!   synced. A failure or a drop before that removes the temporary file, and touches nothing else.
 //! - V2: after a failed write or sync nothing more is written, and `finish` gives that failure.
 //! - V3: large values pass through in pieces ([`serial::encode_into`]).
 

@@ -15,8 +15,8 @@
 //!   sides.
 //! - K4: the state is stopped while an error lasts, or when nothing was written for [`Settings::stuck`]
 //!   though something waits. A thread that touches no file tells it.
-//! - K5: a panic of these threads is an error like that of a disk. The file is given up, and the work is tried
-//!   again. Effects that a panic lost before they came here stop the log until a rewrite has made a base
+//! - K5: a panic of the log's thread, or of that of its syncs, is an error like that of a disk. The file is given
+//!   up, and the work is tried again. The keeper and the watch begin anew. Effects that a panic lost before they came here stop the log until a rewrite has made a base
 //!   behind them; nothing of the gap is told to be durable before that.
 //!
 //! Memory: the waiting bytes, a batch of at most [`BATCH_BYTES`] and a block, and [`Settings::unsynced_max`].

@@ -8,7 +8,8 @@
 //!
 //! - C1: a script over an overlay has applied nothing before its commit. So it can be dropped and run again
 //!   at any time: at the end of the quantum, at SCRIPT KILL, after a lost race. No client is ever told BUSY.
-//! - C2: effects outside (PUBLISH, the log) are kept until after the commit, and happen once (`deeds.rs`).
+//! - C2: messages, and lines for the server's log, are kept until after the commit and happen once (`deeds.rs`). Writes
+//!   are told to the append-only log, and libraries changed, with the commit (`code.rs` K6).
 //! - C3: all reads of a script are at one snapshot. If it wrote, the commit checks that none of the keys it
 //!   read has changed since.
 //! - C4: a script that once needed a thread is remembered, and goes there at once until it proves short

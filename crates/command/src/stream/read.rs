@@ -1,8 +1,8 @@
 //! XREAD and XREADGROUP: what came behind an ID, now or when it comes.
 //!
 //! - R1: `$` is settled when the command first runs. A client that waits does so with the ID it stood for.
-//! - R2: a client of a group that waits is run again whenever its key changes, also when it is gone. It is then
-//!   told that there is no group.
+//! - R2: an XREADGROUP that waits is run again whenever its key changes or is removed. After a removal it answers that
+//!   there is no group.
 
 use super::answer::{Answer, Source};
 use super::{CHANGE_STEPS, Claimed, FEW, GROUP, count, group_of, id, meet_consumer, note_group, text};
