@@ -71,3 +71,19 @@ pub fn written<'a>(users: impl IntoIterator<Item = &'a User>) -> Vec<u8> {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{User, parse};
+
+    /// First arguments are a set: one that is allowed again is written last, and its user reads the same.
+    #[test]
+    fn the_order_of_first_arguments_tells_no_users_apart() {
+        let mut user = User::new(b"u", false);
+        for rule in ["+get|a", "+get|ab", "+get|a"] {
+            user.apply(rule.as_bytes(), false).unwrap();
+        }
+        let read = parse(&user.line(), "f", false).unwrap();
+        assert_eq!(read, [user]);
+    }
+}

@@ -7,7 +7,7 @@
 
 use crate::rules::RuleError;
 use command::{Command, acl, places, registry};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use stdx::glob;
 
 /// A pattern for keys, and what may be done with those that match.
@@ -26,7 +26,7 @@ pub(crate) struct Selector {
     /// A bit per command, by number (`places`).
     commands: Vec<u64>,
     /// Commands that are allowed with some first arguments only, in lower case.
-    first_args: BTreeMap<usize, Vec<Box<[u8]>>>,
+    first_args: BTreeMap<usize, BTreeSet<Box<[u8]>>>,
     /// Rules about commands, in lower case; true: they allow.
     rules: Vec<(bool, Box<[u8]>)>,
     pub all_keys: bool,
@@ -254,10 +254,7 @@ impl Selector {
         }
         if command.subs.is_empty() {
             let (place, sub) = (places::of(command), sub.to_ascii_lowercase().into());
-            let known = self.first_args.entry(place).or_default();
-            if !known.contains(&sub) {
-                known.push(sub);
-            }
+            self.first_args.entry(place).or_default().insert(sub);
         } else {
             self.set(registry::find_sub(command, sub).ok_or(RuleError::Unknown)?, true);
         }
