@@ -14,7 +14,8 @@
 
 use crate::Keyspace;
 use crate::sequence::Lsn;
-use crate::tell::{At, To};
+use crate::tell::{EffectVisitor, Effects};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use stdx::locks::Bits;
 
@@ -30,6 +31,19 @@ pub trait Beside: Send + Sync {
     fn make(&self);
 }
 
+/// The words of such a change, to be told by pointer.
+struct Words(Vec<Box<[u8]>>);
+
+impl Effects for Words {
+    fn each(&self, visit: &mut EffectVisitor<'_>) {
+        visit(None, &mut self.0.iter().map(|word| &**word));
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.iter().map(|word| word.len() + 16).sum()
+    }
+}
+
 impl Keyspace {
     /// Counts such a change among those since the last snapshot.
     pub(crate) fn changed_beside(&self) {
@@ -37,19 +51,19 @@ impl Keyspace {
     }
 
     /// Makes a change beside the keys that returns whether it was made, and tells its words at an LSN of its
-    /// own. `None`: it was not made. `Some(None)`: nobody listens. O(words), under one shard's lock.
+    /// own. `None`: it was not made. `Some(None)`: nobody listens. O(words); under one shard's lock O(1).
     pub fn change_beside(
         &self,
         change: impl FnOnce() -> bool,
         words: Option<&mut dyn Iterator<Item = &[u8]>>,
     ) -> Option<Option<Lsn>> {
+        let words = words.map(|words| Arc::new(Words(words.map(Box::from).collect())));
         let guard = self.lock(Bits::one(BESIDE));
         if !change() {
             return None;
         }
         let words = words.filter(|_| self.listens());
-        let at = |lsn| At { lsn, db: None, to: To::All };
-        let told = words.map(|words| self.sequence.draw_told(|lsn| self.tell(at(lsn), words)));
+        let told = words.map(|words| self.sequence.draw_told(|lsn| self.tell_shared(lsn, words)));
         drop(guard);
         Some(told)
     }
@@ -58,9 +72,8 @@ impl Keyspace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Announce, CommitSink, Effects, Mark, Overlay, Progress, Snapshot, View};
+    use crate::{Announce, At, CommitSink, Mark, Overlay, Progress, Snapshot, View};
     use parking_lot::Mutex;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicU64};
 
     /// The told commands: LSN and words.
