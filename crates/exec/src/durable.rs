@@ -20,7 +20,7 @@ pub use self::log::{configure_log, rewrite_now, switch_log};
 pub use ending::{Wish, end_in_order, give_up_end};
 pub use loading::{Load, expect_load, load_at_start};
 pub(crate) use loading::{reload, reload_log};
-pub(crate) use saving::{Copied, Purpose, begin, cancel, is_busy};
+pub(crate) use saving::{Answer, Copied, Purpose, begin, cancel, is_busy};
 
 use crate::{Local, Server};
 use command::Error;

@@ -146,6 +146,9 @@ impl Keyspace {
         let prune = |shard| {
             let mut guard = self.shards.lock_one(shard);
             let pre = &mut guard.get_mut(shard).pre;
+            if pre.is_empty() {
+                return 0;
+            }
             // The lock is held: a snapshot that opens later does not need these pre-images.
             pre.prune(self.sequence.oldest());
             pre.bytes()

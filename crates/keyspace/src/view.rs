@@ -562,21 +562,14 @@ impl<'k> View<'k> {
     #[inline]
     fn begin_write(&mut self) -> Keeps {
         if self.changes.lsn == 0 {
+            debug_assert!(matches!(self.store, Store::Locked(_)), "a write without its lock");
             stdx::panics::changes();
-            self.changes.lsn = self.keyspace.sequence.draw();
-            self.keep = self.keyspace.sequence.keeps();
-            if self.keep.listens() {
-                self.begin_told();
-            }
+            let sequence = &self.keyspace.sequence;
+            // A shard is locked: nobody begins or ends to listen now (tell T7).
+            self.changes.lsn = if sequence.listens() { sequence.enter_and_draw() } else { sequence.draw() };
+            self.keep = sequence.keeps();
         }
         self.keep
-    }
-
-    /// Begins a write to which a sink listens: draws its LSN anew, in this thread's slot (tell T1).
-    #[cold]
-    fn begin_told(&mut self) {
-        self.changes.lsn = self.keyspace.sequence.enter_and_draw();
-        self.keep = self.keyspace.sequence.keeps();
     }
 
     /// Makes a change beside the keys, at the view's LSN. Its shard is locked.

@@ -27,6 +27,7 @@ use frame::Framer;
 use keyspace::{At, CommitSink, Effects, Keyspace, Lsn, Mark, To};
 use parking_lot::Mutex;
 use std::cell::RefCell;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle, Thread};
@@ -34,8 +35,10 @@ use std::time::Duration;
 
 /// Longer commands are kept apart from the ring.
 const WORDS_MAX: usize = 4096;
-/// Room for the first line of a command, before its words.
-const LINE: usize = 16;
+/// Room for the first line of a command, before its words, and for a line before a word.
+const LINE: usize = 32;
+/// Bytes of the room that a thread encodes commands in, at first.
+const ROOM_FOR_WORDS: usize = 2 * WORDS_MAX;
 /// Bytes that effects told by pointer count as, until they are written out.
 const SHARED: usize = 4096;
 /// Time between two looks while anything comes, and the number of vain looks after which the thread sleeps.
@@ -196,50 +199,77 @@ impl Order {
         let (putter, taker) = rings::ring(&self.pool);
         self.coming.lock().push(taker);
         voices.retain(|voice| !voice.putter.is_ended());
-        voices.push(Voice { of: self.id, putter, scratch: Vec::with_capacity(WORDS_MAX) });
+        voices.push(Voice { of: self.id, putter, scratch: vec![0; ROOM_FOR_WORDS] });
         voices.len() - 1
     }
 }
 
-/// Encodes a command behind [`LINE`] bytes; returns its offset.
+/// Encodes a command behind [`LINE`] bytes; returns where it begins and ends. Bytes behind its end mean nothing.
 #[inline]
-fn encode(scratch: &mut Vec<u8>, words: &mut dyn Iterator<Item = &[u8]>) -> usize {
-    let (mut digits, mut count) = (itoa::Buffer::new(), 0usize);
-    scratch.clear();
-    scratch.extend_from_slice(&[0; LINE]);
+fn encode(scratch: &mut Vec<u8>, words: &mut dyn Iterator<Item = &[u8]>) -> Range<usize> {
+    let (mut at, mut count) = (LINE, 0usize);
+    if scratch.len() < LINE {
+        scratch.resize(ROOM_FOR_WORDS, 0);
+    }
     for word in words {
         count += 1;
-        match word.len() {
-            len @ 0..10 => scratch.extend_from_slice(&[b'$', b'0' + len as u8, b'\r', b'\n']),
-            len @ 10..100 => {
-                let (tens, ones) = (b'0' + (len / 10) as u8, b'0' + (len % 10) as u8);
-                scratch.extend_from_slice(&[b'$', tens, ones, b'\r', b'\n']);
-            }
-            len => {
-                scratch.push(b'$');
-                scratch.extend_from_slice(digits.format(len).as_bytes());
-                scratch.extend_from_slice(b"\r\n");
-            }
+        let (head, len) = word_line(word.len());
+        let need = at + LINE + word.len() + LINE;
+        if word.len() > WORDS_MAX {
+            // No room is cleared for it first.
+            scratch.truncate(at);
+            [&head[..len], word, b"\r\n"].iter().for_each(|part| scratch.extend_from_slice(part));
+            at = scratch.len();
+            continue;
         }
-        scratch.extend_from_slice(word);
-        scratch.extend_from_slice(b"\r\n");
+        // One look at the room for all of the word.
+        if scratch.len() < need {
+            scratch.resize(need + ROOM_FOR_WORDS, 0);
+        }
+        let room = &mut scratch[at..need];
+        room[..LINE].copy_from_slice(&head);
+        room[len..len + word.len()].copy_from_slice(word);
+        at += len + word.len() + 2;
+        room[len + word.len()..len + word.len() + 2].copy_from_slice(b"\r\n");
     }
+    let mut digits = itoa::Buffer::new();
     let count = digits.format(count).as_bytes();
     let from = LINE - 3 - count.len();
     scratch[from] = b'*';
     scratch[from + 1..LINE - 2].copy_from_slice(count);
     scratch[LINE - 2..LINE].copy_from_slice(b"\r\n");
-    from
+    from..at
+}
+
+/// The line before a word of so many bytes, and its length. The rest of the array means nothing.
+#[inline]
+fn word_line(bytes: usize) -> ([u8; LINE], usize) {
+    let mut line = [b'$'; LINE];
+    if bytes < 100 {
+        let (tens, ones) = (b'0' + (bytes / 10) as u8, b'0' + (bytes % 10) as u8);
+        let short = bytes < 10;
+        (line[1], line[2], line[3]) = if short { (ones, b'\r', b'\n') } else { (tens, ones, b'\r') };
+        line[4] = b'\n';
+        return (line, if short { 4 } else { 5 });
+    }
+    let mut digits = itoa::Buffer::new();
+    let digits = digits.format(bytes).as_bytes();
+    let len = 1 + digits.len();
+    line[1..len].copy_from_slice(digits);
+    line[len..len + 2].copy_from_slice(b"\r\n");
+    (line, len + 2)
 }
 
 impl CommitSink for Order {
     fn words(&self, at: At, words: &mut dyn Iterator<Item = &[u8]>) {
         self.put(|Voice { putter, scratch, .. }| {
-            let from = encode(scratch, words);
-            let len = scratch.len() - from;
+            let range = encode(scratch, words);
+            let len = range.len();
             if len <= WORDS_MAX {
-                return putter.put(&self.pool, at.lsn, info(COMMAND, at) | len as u64, &scratch[from..]);
+                return putter.put(&self.pool, at.lsn, info(COMMAND, at) | len as u64, &scratch[range]);
             }
+            scratch.truncate(range.end);
+            let from = range.start;
             self.waiting.fetch_add(len as isize, Ordering::Relaxed);
             let large = Large::Long(std::mem::take(scratch), from);
             putter.put_large(&self.pool, at.lsn, info(LONG, at), large)

@@ -75,6 +75,8 @@ pub enum Point {
     Load,
     /// A snapshot was asked for, and its walk has not begun.
     SaveBegin,
+    /// A snapshot's walk has begun, and read nothing.
+    SaveWalk,
     /// A snapshot's writer is about to write what came.
     SaveWrite,
     /// A snapshot's file is about to be ended.
@@ -101,7 +103,7 @@ pub enum Point {
     LogAfresh,
 }
 
-const POINTS: [(&str, Point); 40] = [
+const POINTS: [(&str, Point); 41] = [
     ("job-start", Point::JobStart),
     ("job-end", Point::JobEnd),
     ("script-start", Point::ScriptStart),
@@ -130,6 +132,7 @@ const POINTS: [(&str, Point); 40] = [
     ("parse", Point::Parse),
     ("load", Point::Load),
     ("save-begin", Point::SaveBegin),
+    ("save-walk", Point::SaveWalk),
     ("save-write", Point::SaveWrite),
     ("save-end", Point::SaveEnd),
     ("file-load", Point::FileLoad),

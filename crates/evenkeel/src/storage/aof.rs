@@ -256,25 +256,37 @@ impl Files {
         self.run_without_base(server)
     }
 
-    /// The log of a server that has data and no log yet (A1).
+    /// The log of a server that has data and no log yet (A1). A failure leaves nothing of it.
     fn run_without_base(&self, server: &Arc<Server>) -> Result<(), String> {
         let place = place(&self.config);
         put_aside(&place.dir, "before")?;
+        let based = self.run_to_its_base(server, &place);
+        match based {
+            Ok(()) => drop(self.with_log(|running| running.gate.close(server))),
+            Err(_) => {
+                self.end_log(server);
+                match std::fs::remove_dir_all(&place.dir) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                        log::warn!("{} cannot be removed: {error}", place.dir.display());
+                    }
+                    _ => {}
+                }
+            }
+        }
+        based
+    }
+
+    /// Begins a log in an empty folder, and waits for its base.
+    fn run_to_its_base(&self, server: &Arc<Server>, place: &Place) -> Result<(), String> {
         let failed = |error: std::io::Error| format!("{}: {error}", place.dir.display());
         std::fs::create_dir_all(&place.dir).map_err(failed)?;
         let unfinished = place.dir.join(UNFINISHED);
         std::fs::write(&unfinished, b"").map_err(failed)?;
         std::fs::File::open(&place.dir).and_then(|dir| dir.sync_all()).map_err(failed)?;
         self.run(server, place.clone(), None)?;
-        let based = exec::durable::rewrite_now(server).and_then(|()| {
-            std::fs::remove_file(&unfinished).map_err(failed)?;
-            std::fs::File::open(&place.dir).and_then(|dir| dir.sync_all()).map_err(failed)
-        });
-        match based {
-            Ok(()) => drop(self.with_log(|running| running.gate.close(server))),
-            Err(_) => self.end_log(server),
-        }
-        based
+        exec::durable::rewrite_now(server)?;
+        std::fs::remove_file(&unfinished).map_err(failed)?;
+        std::fs::File::open(&place.dir).and_then(|dir| dir.sync_all()).map_err(failed)
     }
 
     /// Opens the files, and has the keyspace tell what happens.

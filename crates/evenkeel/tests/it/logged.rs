@@ -172,6 +172,105 @@ fn the_log_begins_and_ends_while_the_server_runs() {
     client.expect("SET without log", "+OK");
 }
 
+/// A base is of one moment. When whole tables go at that moment, before it has what was committed last, it is taken anew:
+/// the log begins all the same.
+#[test]
+fn a_log_begins_though_databases_are_emptied_as_it_begins() {
+    if foreign() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let digest = {
+        let mut server = start_in(folder.path(), &[]);
+        let mut client = ready(&server);
+        let begins = [
+            ("CONFIG SET appendonly yes", "+OK"),
+            ("BGREWRITEAOF", "+Background append only file rewriting started"),
+        ];
+        for (n, (command, reply)) in (1..).zip(begins) {
+            client.expect("DEBUG POINT commit-fold HOLD 1", "+OK");
+            let mut commits = server.client();
+            let fill = b"for i = 1, 50000 do redis.call('SET', KEYS[1] .. i, i) end";
+            commits.request(&[b"EVAL", fill, b"1", b"key:"]);
+            until("half of a commit is there", || client.call("DEBUG POINT commit-fold") == ":1");
+            client.expect("DEBUG POINT save-walk HOLD 1", "+OK");
+            client.expect(command, reply);
+            until("the walk is held", || client.call("DEBUG POINT save-walk") == ":1");
+            client.expect("FLUSHALL", "+OK");
+            client.expect("SET after it", "+OK");
+            client.expect("DEBUG POINT save-walk OFF", "+OK");
+            client.expect("DEBUG POINT commit-fold OFF", "+OK");
+            await_info(&mut client, &format!("aof_rewrites:{n}\\r"));
+            let began_anew = server.output().matches("begins again").count();
+            assert_eq!(began_anew, n, "{}", server.output());
+            await_info(&mut client, "aof_last_bgrewrite_status:ok\\r");
+            client.expect("WAITAOF 1 0 0", "[:1, :0]");
+            client.expect("DBSIZE", ":1");
+        }
+        let digest = client.call("DEBUG DIGEST");
+        kill(&mut server);
+        digest
+    };
+    let server = start_in(folder.path(), EVERYSEC);
+    ready(&server).expect("DEBUG DIGEST", &digest);
+}
+
+/// A log that cannot be begun is tried again while it is wanted: an operator who makes room need do nothing else.
+#[test]
+fn a_log_that_could_not_begin_begins_when_there_is_room() {
+    if foreign() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut server = start_in(folder.path(), &[]);
+    let mut client = ready(&server);
+    let big = "x".repeat(100_000);
+    client.expect(&format!("SET big {big}"), "+OK");
+    limit_files(&server, "4096");
+    client.expect("CONFIG SET appendonly yes rdbcompression no", "+OK");
+    server.await_words("was not begun, and is tried again in 2 s");
+    await_info(&mut client, "aof_last_bgrewrite_status:err\\r");
+    client.expect("SET k v", "+OK");
+    limit_files(&server, "unlimited");
+    await_info(&mut client, "aof_rewrites:1\\r");
+    await_info(&mut client, "aof_last_bgrewrite_status:ok\\r");
+    client.expect("WAITAOF 1 0 0", "[:1, :0]");
+    kill(&mut server);
+    let server = start_in(folder.path(), EVERYSEC);
+    let mut client = ready(&server);
+    client.expect("GET k", "\"v\"");
+    client.expect("STRLEN big", ":100000");
+    let names = std::fs::read_dir(folder.path()).expect("the folder").count();
+    assert_eq!(names, 1, "nothing of the vain tries is left");
+}
+
+/// The end of the log ends its rewrite too, which leaves nothing. BGSAVE CANCEL does not: a rewrite is no BGSAVE.
+#[test]
+fn a_rewrite_ends_with_its_log_and_leaves_nothing() {
+    if foreign() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start_in(folder.path(), EVERYSEC);
+    let mut client = ready(&server);
+    fill(&mut client);
+    client.expect("DEBUG POINT save-write HOLD 1", "+OK");
+    client.expect("BGREWRITEAOF", "+Background append only file rewriting started");
+    until("the writer is held", || client.call("DEBUG POINT save-write") == ":1");
+    client.expect("BGSAVE CANCEL", "-ERR Background saving is currently not in progress or scheduled");
+    client.expect("CONFIG SET appendonly no", "+OK");
+    client.expect("DEBUG POINT save-write OFF", "+OK");
+    server.await_words("was ended");
+    await_info(&mut client, "aof_last_bgrewrite_status:ok\\r");
+    await_info(&mut client, "rdb_bgsave_in_progress:0\\r");
+    let files = std::fs::read_dir(folder.path().join("appendonlydir")).expect("the log's folder");
+    for file in files {
+        let name = file.expect("an entry").file_name();
+        assert!(!name.to_string_lossy().starts_with("temp-"), "{name:?}");
+    }
+    client.expect("SET k v", "+OK");
+}
+
 #[test]
 fn under_always_a_reply_waits_for_the_disk_and_nobody_else_does() {
     if foreign() {

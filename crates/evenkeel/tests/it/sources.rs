@@ -944,7 +944,7 @@ impl Engine for Racing {
 pub fn race_options(state: &mut u64) -> String {
     let ttl = if random(state, 3) == 0 { "1s" } else { "1h" };
     let refresh = if random(state, 2) == 0 { "on" } else { "off" };
-    format!("timeout 60s pool {} ttl {ttl} refresh {refresh}", 1 + random(state, 4))
+    format!("timeout 60s connect-timeout 20s pool {} ttl {ttl} refresh {refresh}", 1 + random(state, 4))
 }
 
 #[test]

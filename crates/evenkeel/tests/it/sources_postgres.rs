@@ -25,6 +25,9 @@ pub fn shop(options: &str) -> Shop {
         .unwrap();
     let server = Server::start_with(&[]);
     let url = format!("postgres://postgres@127.0.0.1:{}/postgres", database.port);
+    // A starved machine connects late.
+    let patient = if options.contains("connect-timeout") { "" } else { "connect-timeout 20s " };
+    let options = format!("{patient}{options}");
     server
         .client()
         .expect(format!("EVENKEEL SOURCE ADD items item:{{id}} {url} {options}").trim_end(), "+OK");
@@ -60,7 +63,10 @@ fn two_servers_in_front_of_one_database_both_follow_it() {
     let other = Server::start_with(&[]);
     let url = format!("postgres://postgres@127.0.0.1:{}/postgres", shop.database.port);
     let (mut first, mut second) = (shop.server.client(), other.client());
-    second.expect(&format!("EVENKEEL SOURCE ADD items item:{{id}} {url} timeout 60s"), "+OK");
+    second.expect(
+        &format!("EVENKEEL SOURCE ADD items item:{{id}} {url} timeout 60s connect-timeout 20s"),
+        "+OK",
+    );
     for client in [&mut first, &mut second] {
         until(client, "GET item:1", &row(1, 0));
     }

@@ -151,8 +151,9 @@ fn reload(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     }
     let (done, wait) = std::sync::mpsc::channel();
     if saves {
-        let tell = move |saved: Result<&Path, &str>| {
-            drop(done.send(saved.map(Path::to_path_buf).map_err(str::to_owned)));
+        let tell = move |saved: Result<&Path, &str>| -> durable::Answer {
+            let saved = saved.map(Path::to_path_buf).map_err(str::to_owned);
+            Box::new(move || drop(done.send(saved)))
         };
         if !durable::begin(act.server, act.local, durable::Purpose::Save, Some(Box::new(tell))) {
             return Err(Error::new("ERR Background save already in progress"));

@@ -27,13 +27,15 @@ const BUSY: Error = Error::new("ERR Background save already in progress");
 fn save(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let (server, loop_id, client) = (act.server.clone(), act.local.log.id, act.session.id);
     let resp3 = act.out.resp3();
-    let tell = move |saved: Result<&Path, &str>| {
+    let tell = move |saved: Result<&Path, &str>| -> durable::Answer {
         let mut out = Reply::new(resp3);
         match saved {
             Ok(_) => out.ok(),
             Err(why) => out.error(&format!("ERR the snapshot failed: {why}")),
         }
-        server.send(loop_id, Mail::Reply { client, bytes: out.into_bytes(), stream: None });
+        Box::new(move || {
+            server.send(loop_id, Mail::Reply { client, bytes: out.into_bytes(), stream: None });
+        })
     };
     stdx::panics::changes();
     match durable::begin(act.server, act.local, Purpose::Save, Some(Box::new(tell))) {
@@ -75,7 +77,8 @@ fn bgsave(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 }
 
 fn cancel(act: &mut Act<'_, '_>) -> Result<Flow, Error> {
-    if durable::cancel(act.server) {
+    // A rewrite is no snapshot that BGSAVE began.
+    if !durable::is_rewriting(act.server) && durable::cancel(act.server) {
         act.out.simple("Background saving cancelled");
     } else if act.server.durability.unschedule() {
         act.out.simple("Scheduled background saving cancelled");
@@ -222,7 +225,7 @@ fn sync(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let copied = Copied { client, keys: !wish.filtered, functions: !wish.filtered || wish.functions };
     let (server, loop_id) = (act.server.clone(), act.local.log.id);
     let resp3 = act.out.resp3();
-    let tell = move |taken: Result<&Path, &str>| {
+    let tell = move |taken: Result<&Path, &str>| -> durable::Answer {
         let killer = server.clone();
         // The client cannot tell a file that is cut off from one that is late.
         let broken = Box::new(move || killer.send(loop_id, Mail::Kill { client }));
@@ -233,7 +236,9 @@ fn sync(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
             Ok(file) => stream = Some(file),
             Err(why) => out.error(&format!("ERR the snapshot failed: {why}")),
         }
-        server.send(loop_id, Mail::Reply { client, bytes: out.into_bytes(), stream });
+        Box::new(move || {
+            server.send(loop_id, Mail::Reply { client, bytes: out.into_bytes(), stream });
+        })
     };
     stdx::panics::changes();
     match durable::begin(act.server, act.local, Purpose::Copy(copied), Some(Box::new(tell))) {

@@ -157,7 +157,10 @@ fn last_save(server: &Arc<Server>) -> Result<(), String> {
         std::thread::sleep(LOOK);
     }
     let (done, wait) = channel();
-    let tell = move |saved: Result<&Path, &str>| drop(done.send(saved.map(drop).map_err(str::to_owned)));
+    let tell = move |saved: Result<&Path, &str>| -> saving::Answer {
+        let saved = saved.map(drop).map_err(str::to_owned);
+        Box::new(move || drop(done.send(saved)))
+    };
     saving::begin_taken(server, Purpose::Last, Some(Box::new(tell)), saving::Where::Loop(0));
     loop {
         match wait.recv_timeout(LOOK) {

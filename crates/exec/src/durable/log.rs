@@ -5,6 +5,7 @@
 //!   health checks go on.
 //! - O2: while very much waits for the log, clients that want to write are held for a moment.
 //! - O3: a rewrite is a snapshot whose file becomes the log's base. It shares `busy` with other snapshots.
+//! - O4: a log that CONFIG SET could not begin is tried again after 1, 2, 4 … 60 seconds, while it is wanted.
 
 use super::{Durability, saving, trouble};
 use crate::mail::Mail;
@@ -14,13 +15,17 @@ use observe::waits::disk::DiskCall;
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc::channel;
 use std::time::Duration;
+use stdx::clock::mono_ns;
 
 /// Interval of the checks while waiting.
 const LOOK: Duration = Duration::from_millis(5);
+
+/// The longest time in seconds until a log is begun once more (O4).
+const BEGIN_MAX_S: u64 = 60;
 
 /// A rewrite that was begun.
 #[derive(Clone, Debug)]
@@ -43,6 +48,9 @@ pub(super) struct State {
     last_failed: AtomicBool,
     /// Seconds that the last rewrite took, plus one; 0: there was none.
     last_s: AtomicU64,
+    /// The time at which the log is to be begun once more; 0: it is as it is wanted. Failures so far (O4).
+    begin_at_ms: AtomicU64,
+    unbegun: AtomicU64,
 }
 
 impl Durability {
@@ -129,6 +137,12 @@ pub(super) fn tend(server: &Arc<Server>, _: &mut Local) {
     let Some(storage) = server.durability.storage() else { return };
     let live = &server.config.live;
     storage.look_at_log(server);
+    let begin_at_ms = server.durability.log.begin_at_ms.load(Acquire);
+    if begin_at_ms != 0 && begin_at_ms <= mono_ns() / 1_000_000 {
+        // Before the thread, which may set the next time.
+        server.durability.log.begin_at_ms.store(0, Release);
+        switch_log(server);
+    }
     if !live.appendonly.get() || saving::is_busy(server) {
         return;
     }
@@ -157,17 +171,29 @@ pub(crate) fn is_rewriting(server: &Server) -> bool {
     saving::is_busy(server) && server.durability.saves.is_rewrite.load(Acquire)
 }
 
-/// Rewrites the log and waits for the end. For a thread that may wait.
+/// Rewrites the log and waits for the end, however often whole tables are replaced as it begins. For a thread that may
+/// wait.
 ///
 /// Errors: a sentence.
 pub fn rewrite_now(server: &Arc<Server>) -> Result<(), String> {
-    while !saving::take(server) {
-        std::thread::sleep(LOOK);
+    loop {
+        while !saving::take(server) {
+            std::thread::sleep(LOOK);
+        }
+        let (done, wait) = channel();
+        let its = server.clone();
+        let tell = move |written: Result<&Path, &str>| -> saving::Answer {
+            let again = written.is_err() && saving::is_anew(&its);
+            let written = written.map(drop).map_err(str::to_owned);
+            Box::new(move || drop(done.send((written, again))))
+        };
+        saving::begin_taken(server, saving::Purpose::Rewrite, Some(Box::new(tell)), saving::Where::Loop(0));
+        let (written, again) = wait.recv().unwrap_or_else(|_| (Err("it was given up".to_owned()), false));
+        if !again {
+            return written;
+        }
+        server.durability.log.scheduled.store(false, Relaxed);
     }
-    let (done, wait) = channel();
-    let tell = move |written: Result<&Path, &str>| drop(done.send(written.map(drop).map_err(str::to_owned)));
-    saving::begin_taken(server, saving::Purpose::Rewrite, Some(Box::new(tell)), saving::Where::Loop(0));
-    wait.recv().unwrap_or_else(|_| Err("it was given up".to_owned()))
 }
 
 /// Begins or ends the log (CONFIG SET appendonly), on a thread of its own.
@@ -180,11 +206,23 @@ pub fn switch_log(server: &Arc<Server>) {
         let Some(storage) = server.durability.storage() else { return };
         let _one = SWITCHING.lock();
         let on = server.config.live.appendonly.get();
+        while !on && is_rewriting(&server) {
+            // Its files are put aside with the log's.
+            saving::cancel(&server);
+            std::thread::sleep(LOOK);
+        }
+        let log = &server.durability.log;
         match storage.switch_log(&server, on) {
-            Ok(()) => log::info!("the append-only log {}", if on { "is written" } else { "was ended" }),
+            Ok(()) => {
+                log.unbegun.store(0, Relaxed);
+                log::info!("the append-only log {}", if on { "is written" } else { "was ended" });
+            }
             Err(why) => {
-                log::error!("the append-only log was not begun: {why}");
-                server.durability.log.last_failed.store(true, Relaxed);
+                log.last_failed.store(true, Relaxed);
+                let wait_s = 1 << log.unbegun.fetch_add(1, Relaxed).min(6);
+                let wait_s = BEGIN_MAX_S.min(wait_s);
+                log.begin_at_ms.store(mono_ns() / 1_000_000 + 1000 * wait_s, Release);
+                log::error!("the append-only log was not begun, and is tried again in {wait_s} s: {why}");
             }
         }
     };

@@ -89,6 +89,8 @@ pub(super) struct Saves {
     scheduled: AtomicBool,
     pub(super) is_rewrite: AtomicBool,
     cancelled: AtomicBool,
+    /// Whole tables were replaced as a rewrite began: it has to begin again.
+    anew: AtomicBool,
     /// The writer has failed (V2).
     broken: AtomicBool,
     pub(super) began_s: AtomicU64,
@@ -119,6 +121,7 @@ impl Default for Saves {
             scheduled: switch(),
             is_rewrite: switch(),
             cancelled: switch(),
+            anew: switch(),
             broken: switch(),
             began_s: number(),
             keys: number(),
@@ -192,6 +195,11 @@ pub(crate) fn cancel(server: &Server) -> bool {
     busy
 }
 
+/// Whether the rewrite under way has to begin again.
+pub(super) fn is_anew(server: &Server) -> bool {
+    server.durability.saves.anew.load(Acquire)
+}
+
 /// Takes `busy` (V3). False: a snapshot is under way.
 pub(super) fn take(server: &Server) -> bool {
     server.durability.saves.busy.compare_exchange(0, 1, AcqRel, Relaxed).is_ok()
@@ -202,8 +210,11 @@ pub(super) fn give_back(server: &Server) {
     server.durability.saves.busy.store(0, Release);
 }
 
-/// Called on the writer's thread with a snapshot's file, or why there is none.
-pub(crate) type Done = Box<dyn FnOnce(Result<&Path, &str>) + Send>;
+/// Called on the writer's thread with a snapshot's file, or why there is none, before another snapshot may begin.
+pub(crate) type Done = Box<dyn FnOnce(Result<&Path, &str>) -> Answer + Send>;
+
+/// Tells who waits, once another snapshot may begin: whoever was told may ask for the next one at once.
+pub(crate) type Answer = Box<dyn FnOnce() + Send>;
 
 /// The place where a piece begins.
 pub(super) enum Where<'l> {
@@ -231,7 +242,7 @@ pub(super) fn begin_taken(server: &Arc<Server>, purpose: Purpose, done: Option<D
     for number in [&saves.keys, &saves.kept_bytes, &saves.written_bytes, &saves.foreign] {
         number.store(0, Relaxed);
     }
-    for switch in [&saves.scheduled, &saves.cancelled, &saves.broken, &saves.pressed] {
+    for switch in [&saves.scheduled, &saves.cancelled, &saves.anew, &saves.broken, &saves.pressed] {
         switch.store(false, Release);
     }
     saves.total_keys.store(keys(&server.keyspace), Relaxed);
@@ -434,14 +445,18 @@ impl Piece for Saving {
         if self.walk.is_none() && points::stays(Point::SaveBegin, 0) {
             return Step::More(self);
         }
+        if self.walk.is_some() && !self.taking.has_begun && points::stays(Point::SaveWalk, 0) {
+            return Step::More(self);
+        }
         let Some(walk) = &mut self.walk else { return self.begin(desk) };
         self.taking.now_ms = desk.now_ms;
         let walked = walk.advance(desk.now_ms, KEYS, &mut self.taking);
         let (figures, pressed) = (walk.figures(), walk.is_pressed());
         if figures.anew > 0 && self.taking.rewrite.is_some() {
             // The mark in the stream belongs to the walk's first begin.
+            saves.anew.store(true, Release);
             self.server.durability.schedule_rewrite();
-            return self.give_up("databases were exchanged or emptied as it began: it begins again");
+            return self.give_up("databases were exchanged or emptied as it began");
         }
         saves.keys.store(figures.keys, Relaxed);
         saves.kept_bytes.store(figures.bytes, Relaxed);
@@ -657,20 +672,12 @@ impl Writer {
     }
 
     fn over(mut self, result: &Result<(), String>) {
-        let passes = matches!(self.purpose, Purpose::Copy(_));
+        let file = result.as_ref().map(|()| &*self.file).map_err(String::as_str);
         // A copy has no name any more when the next snapshot, or the end of the server, may begin.
-        if passes {
-            self.tell(result);
-        }
+        let answer = self.done.take().map(|done| done(file));
         ended(&self.server, self.purpose, self.began, result);
-        if !passes {
-            self.tell(result);
-        }
-    }
-
-    fn tell(&mut self, result: &Result<(), String>) {
-        if let Some(done) = self.done.take() {
-            done(result.as_ref().map(|()| &*self.file).map_err(String::as_str));
+        if let Some(answer) = answer {
+            answer();
         }
     }
 
@@ -770,7 +777,7 @@ impl Drop for Writer {
     /// A thread that could not be started tells nobody; the caller waits.
     fn drop(&mut self) {
         if let Some(done) = self.done.take() {
-            done(Err("no thread could be started"));
+            done(Err("no thread could be started"))();
         }
     }
 }
@@ -827,12 +834,19 @@ fn ended(server: &Server, purpose: Purpose, began: Instant, result: &Result<(), 
     saves.last_s.store(took.as_secs(), Relaxed);
     saves.last_kept_bytes.store(saves.kept_bytes.load(Relaxed), Relaxed);
     let cancelled = saves.cancelled.load(Acquire);
-    if purpose == Purpose::Rewrite {
+    let failed_by_itself = !cancelled && !is_anew(server);
+    if purpose == Purpose::Rewrite && (result.is_ok() || failed_by_itself) {
         server.durability.note_rewrite(result, took.as_secs());
     }
     match result {
         Ok(()) if purpose == Purpose::Rewrite => {
             log::info!("the append-only log was rewritten in {:.2} s", took.as_secs_f64());
+        }
+        Err(_) if purpose == Purpose::Rewrite && cancelled => {
+            log::info!("the rewrite of the append-only log was cancelled");
+        }
+        Err(why) if purpose == Purpose::Rewrite && !failed_by_itself => {
+            log::info!("the rewrite of the append-only log begins again: {why}");
         }
         Err(why) if purpose == Purpose::Rewrite => {
             log::error!("the append-only log was not rewritten: {why}")

@@ -35,6 +35,25 @@ fn pipe(to: To) -> (Box<dyn Outlet>, mpsc::Receiver<Given>) {
     (Box::new(Pipe(sender, to)), receiver)
 }
 
+/// Each length of a line, and words that need more room than there is.
+#[test]
+fn words_are_encoded_whatever_their_lengths() {
+    let mut scratch = Vec::new();
+    let lens = [0, 1, 9, 10, 99, 100, 999, 1000, WORDS_MAX, WORDS_MAX + 1, 3 * ROOM_FOR_WORDS, 7];
+    let mut commands: Vec<Vec<usize>> = vec![vec![], lens.to_vec(), lens.iter().rev().copied().collect()];
+    commands.extend(lens.iter().map(|len| vec![*len]));
+    commands.push(vec![5; 20_000]);
+    for lens in commands {
+        let words: Vec<Vec<u8>> = lens.iter().map(|len| vec![b'w'; *len]).collect();
+        let mut expected = format!("*{}\r\n", words.len());
+        words.iter().for_each(|word| {
+            expected += &format!("${}\r\n{}\r\n", word.len(), String::from_utf8_lossy(word));
+        });
+        let range = encode(&mut scratch, &mut words.iter().map(Vec::as_slice));
+        assert!(scratch[range] == *expected.as_bytes(), "{lens:?}");
+    }
+}
+
 /// Commands, with a database each.
 struct List(Vec<(u32, Vec<Vec<u8>>)>);
 
@@ -175,8 +194,9 @@ fn blocks_are_small_unless_a_group_is_large() {
     let order = begin(&keyspace, vec![log]);
     (0..5000).for_each(|i| _ = set(&keyspace, 0, &format!("k{i}"), &[b'v'; 300]));
     let many: Vec<(u32, &str)> = vec![(0, "SET key value"); 50_000];
-    let n = keyspace.mark_now(Mark(1)).unwrap();
-    keyspace.tell_shared(n + 1, list(&many));
+    // An LSN of their own, with nothing else for the log.
+    let n = keyspace.tell_apart(To::Replicas, &mut [&b"PING"[..]].into_iter()).unwrap();
+    keyspace.tell_shared(n, list(&many));
     set(&keyspace, 0, "a", b"v");
     order.stop();
     assert_eq!(order.pending_bytes() / 65_536, 0, "but for the last chunk");

@@ -16,7 +16,7 @@ use support::wire::{Conn, Frame};
 
 const MODES: [&str; 3] = ["always", "everysec", "no"];
 /// Points, and the commands that lead to them.
-const POINTS: [(&str, &str); 10] = [
+const POINTS: [(&str, &str); 11] = [
     ("log-write", "PING"),
     ("log-sync", "PING"),
     ("log-incr", "BGREWRITEAOF"),
@@ -25,6 +25,7 @@ const POINTS: [(&str, &str); 10] = [
     ("log-base", "BGREWRITEAOF"),
     (SECOND_MANIFEST, "BGREWRITEAOF"),
     ("log-unlink", "BGREWRITEAOF"),
+    ("save-walk", "BGREWRITEAOF"),
     ("save-write", "BGREWRITEAOF"),
     ("save-end", "BGSAVE"),
 ];
