@@ -215,6 +215,7 @@ pub fn switch_log(server: &Arc<Server>) {
         match storage.switch_log(&server, on) {
             Ok(()) => {
                 log.unbegun.store(0, Relaxed);
+                log.begin_at_ms.store(0, Release);
                 log::info!("the append-only log {}", if on { "is written" } else { "was ended" });
             }
             Err(why) => {
