@@ -494,10 +494,11 @@ impl<'f> Scan<'f> {
         while at < self.window.len {
             let text = self.window.upto(at, WINDOW as u64 / 2)?;
             let len = text.len() as u64;
+            // The line end before it may be what is damaged. A value cannot imitate a line (E1).
             let places: Vec<u64> =
-                memchr::memmem::find_iter(text, b"\n#EK 1 ").map(|place| place as u64).collect();
+                memchr::memmem::find_iter(text, b"#EK 1 ").map(|place| place as u64).collect();
             for place in places {
-                let line = self.line(at + place + 1, Some(self.seed))?;
+                let line = self.line(at + place, Some(self.seed))?;
                 if line.is_some_and(|(line, _)| line.synced > from) {
                     return Ok(true);
                 }
