@@ -106,6 +106,11 @@ impl Gate {
         server.set_durable(gate.lsn);
     }
 
+    /// Whether the log has its base, so that what it holds can be loaded.
+    fn is_used(&self) -> bool {
+        self.0.lock().is_used
+    }
+
     /// No reply waits any more.
     fn open(&self, server: &Server) {
         self.0.lock().is_used = false;
@@ -429,14 +434,14 @@ impl Files {
         }
     }
 
-    /// The LSN up to which the log is durable. `waits` says that a client waits for more.
+    /// The LSN up to which the log is durable; 0 before it has its base. `waits` says that a client waits for more.
     pub(super) fn synced_lsn(&self, waits: bool) -> Option<u64> {
         self.with_log(|running| {
             running.writer.want_turns(waits);
             if waits {
                 running.order.bell();
             }
-            running.writer.synced()
+            if running.gate.is_used() { running.writer.synced() } else { 0 }
         })
     }
 

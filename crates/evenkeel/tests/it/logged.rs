@@ -215,6 +215,40 @@ fn a_log_begins_though_databases_are_emptied_as_it_begins() {
     ready(&server).expect("DEBUG DIGEST", &digest);
 }
 
+/// Each WAITAOF waits for what was written before it: neither for what an earlier one waited for, nor only for a log that
+/// has no base yet.
+#[test]
+fn waitaof_waits_for_its_own_writes_when_the_log_was_switched() {
+    if foreign() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start_in(folder.path(), EVERYSEC);
+    let (mut control, mut writer) = (ready(&server), server.client());
+    control.expect("DEBUG POINT log-write HOLD 1", "+OK");
+    writer.expect("SET first x", "+OK");
+    until("the log's thread is held", || control.call("DEBUG POINT log-write") == ":1");
+    writer.send("WAITAOF 1 0 0\r\n");
+    until("it waits", || control.call("CLIENT LIST").contains("cmd=waitaof"));
+    control.expect("CONFIG SET appendonly no", "+OK");
+    writer.expect_reply("-ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.");
+    control.expect("DEBUG POINT log-write OFF", "+OK");
+    server.await_words("was ended");
+    // A log without its base makes nothing durable.
+    control.expect("DEBUG POINT save-walk HOLD 1", "+OK");
+    control.expect("CONFIG SET appendonly yes", "+OK");
+    until("the walk is held", || control.call("DEBUG POINT save-walk") == ":1");
+    control.expect("WAITAOF 1 0 300", "[:0, :0]");
+    control.expect("DEBUG POINT save-walk OFF", "+OK");
+    control.expect("WAITAOF 1 0 0", "[:1, :0]");
+    control.expect("DEBUG POINT log-write HOLD 1", "+OK");
+    writer.expect("SET second x", "+OK");
+    until("the log's thread is held", || control.call("DEBUG POINT log-write") == ":1");
+    writer.expect("WAITAOF 1 0 300", "[:0, :0]");
+    control.expect("DEBUG POINT log-write OFF", "+OK");
+    writer.expect("WAITAOF 1 0 0", "[:1, :0]");
+}
+
 /// A log that cannot be begun is tried again while it is wanted: an operator who makes room need do nothing else.
 #[test]
 fn a_log_that_could_not_begin_begins_when_there_is_room() {

@@ -128,6 +128,8 @@ fn wait(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 
 /// `WAITAOF numlocal numreplicas timeout`.
 fn waitaof(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    // Whatever ends this call ends its wait: the next one waits for what is written by then.
+    let waiting = act.session.aof_wait().take();
     let local = int(args.at(1))?;
     if !(0..=1).contains(&local) {
         return Err(Error::new("ERR value is out of range, value must between 0 and 1"));
@@ -142,7 +144,7 @@ fn waitaof(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
             "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.",
         ));
     }
-    let synced = wait_for_log(act, local > 0, replicas > 0, ms);
+    let synced = wait_for_log(act, waiting, local > 0, replicas > 0, ms);
     let Ok(is_synced) = synced else { return Ok(crate::held::retry_later(act.session, act.local, LOOK_MS)) };
     let mut answer = Reply::new(act.out.resp3());
     answer.array(2);
@@ -154,17 +156,24 @@ fn waitaof(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 /// Milliseconds between two checks of WAITAOF.
 const LOOK_MS: u64 = 2;
 
-/// Whether everything before a WAITAOF is durable here. Err: the client waits for that.
-fn wait_for_log(act: &mut Act<'_, '_>, wanted: bool, replicas: bool, ms: u64) -> Result<bool, ()> {
+/// Whether everything before a WAITAOF is durable here. `waiting`: the LSN it waits for, and since when. Err: the client
+/// goes on waiting.
+fn wait_for_log(
+    act: &mut Act<'_, '_>,
+    waiting: Option<(keyspace::Lsn, u64)>,
+    wanted: bool,
+    replicas: bool,
+    ms: u64,
+) -> Result<bool, ()> {
     let Some(storage) = act.server.durability.storage() else { return Ok(false) };
     let (last, now_ms) = (act.server.keyspace.last_lsn(), act.local.log.now_ms);
-    let (lsn, since_ms) = *act.session.aof_wait().get_or_insert((last, now_ms));
+    let (lsn, since_ms) = waiting.unwrap_or((last, now_ms));
     let is_synced = storage.synced(wanted).is_some_and(|synced| synced >= lsn);
     let is_late = ms > 0 && now_ms >= since_ms + ms;
     if wanted && !is_synced && !is_late && !replicas && !act.in_multi && !act.in_script {
+        *act.session.aof_wait() = Some((lsn, since_ms));
         return Err(());
     }
-    *act.session.aof_wait() = None;
     storage.synced(false);
     Ok(is_synced)
 }
