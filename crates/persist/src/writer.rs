@@ -301,7 +301,11 @@ impl Writer {
     /// [`synced`](Writer::synced).
     pub fn want_turns(&self, wanted: bool) {
         let wanted = wanted || self.settings().fsync == Fsync::Always;
-        locked(&self.shared.queue).wants_turns = wanted;
+        let before = std::mem::replace(&mut locked(&self.shared.queue).wants_turns, wanted);
+        if wanted && !before {
+            // The last turn may have come before anyone wanted it.
+            self.shared.bell.notify_all();
+        }
     }
 
     /// Why the log lacks effects that no base has. `None`: it has everything that it was given.

@@ -477,6 +477,33 @@ fn a_torn_end_is_cut_and_damage_before_it_is_not() {
     }
 }
 
+/// A client that begins to wait is not left to the thread's next look, which comes after seconds.
+#[test]
+fn a_turn_that_came_before_it_was_wanted_counts_at_once() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut source = Source::new(23, 0);
+    let living = open(Arc::new(RealDisk), &place(dir.path()), settings(Fsync::EverySecond));
+    let mut outlet = living.writer.outlet();
+    source.give(&mut outlet);
+    living.writer.want_turns(true);
+    let await_synced = |lsn| {
+        while living.writer.synced() < lsn {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    await_synced(source.lsn);
+    let began = Instant::now();
+    for more in 1..=10 {
+        living.writer.want_turns(false);
+        std::thread::sleep(Duration::from_millis(20));
+        outlet.turn(source.lsn + more);
+        living.writer.want_turns(true);
+        await_synced(source.lsn + more);
+    }
+    assert!(began.elapsed() < Duration::from_secs(40), "it looks only now and then");
+    living.writer.close().expect("room");
+}
+
 #[test]
 fn a_file_of_before_redis_7_becomes_the_base() {
     let dir = tempfile::tempdir().expect("a folder");
