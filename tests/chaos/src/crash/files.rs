@@ -59,6 +59,17 @@ pub fn doctor(server: &Path, dir: &Path) -> Result<Health, String> {
     }
 }
 
+/// Has the doctor cut off the torn end of the log. Errors: the log is not sound then.
+pub fn cut_torn_end(server: &Path, dir: &Path) -> Result<(), String> {
+    let log = dir.join(LOG);
+    let fix = Command::new(server).arg("doctor").arg(log).arg("--fix").output();
+    fix.map_err(|e| e.to_string())?;
+    match doctor(server, dir)? {
+        Health::Sound => Ok(()),
+        Health::Torn => Err("evenkeel doctor --fix left a torn end".to_owned()),
+    }
+}
+
 /// The files that the manifest names, by kind (`b`, `i`), in its order.
 fn named(dir: &Path, kind: &str) -> Vec<PathBuf> {
     let log = dir.join(LOG);
