@@ -35,9 +35,10 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         let (_, again) = row.accept(std::slice::from_ref(&shown), &shown).expect("a shown value is taken");
         assert_eq!(again, shown, "{}", row.name);
         let mut now = row.default.as_bytes().to_vec();
-        for line in row.kind.lines(&shown, row.default.as_bytes()) {
+        for (nr, line) in row.kind.lines(&shown, row.default.as_bytes()).into_iter().enumerate() {
             let args = words::split(&line).expect("a written line is split");
-            (_, now) = row.accept(&args, &now).expect("a written line is taken");
+            let accepted = if nr == 0 { row.accept(&args, &now) } else { row.accept_further(&args, &now) };
+            (_, now) = accepted.expect("a written line is taken");
         }
         assert_eq!(now, shown, "{}", row.name);
     }

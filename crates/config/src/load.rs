@@ -212,8 +212,10 @@ impl Draft {
 
     fn set(&mut self, name: &[u8], args: &[Vec<u8>], place: &Place, text: &str) -> Result<(), String> {
         let at = find(name).ok_or_else(|| unknown(name))?;
-        let (_, shown) = table()[at].accept(args, &self.values[at])?;
-        self.values[at] = shown;
+        let (row, now) = (&table()[at], &self.values[at]);
+        let is_first = self.given[at].is_none();
+        let accepted = if is_first { row.accept(args, now) } else { row.accept_further(args, now) };
+        self.values[at] = accepted?.1;
         let before = self.given[at].replace((place.clone(), text.to_owned()));
         // Lines of many words add to each other.
         if let Some((earlier, text)) = before.filter(|_| !table()[at].kind.is_many_words()) {

@@ -74,11 +74,14 @@ fn directive_of(line: &[u8]) -> Option<usize> {
 
 /// The value that a file's lines give a directive; `None` if there are no lines, or one is not valid.
 fn says(directive: &Directive, lines: &[Option<Vec<u8>>], places: &[usize], usual: &[u8]) -> Option<Vec<u8>> {
-    let mut value = None;
+    let mut value: Option<Vec<u8>> = None;
     for &place in places {
         let words = words::split(lines[place].as_deref()?)?;
-        let now = value.as_deref().unwrap_or(usual);
-        value = Some(directive.accept(&words[1..], now).ok()?.1);
+        let accepted = match &value {
+            None => directive.accept(&words[1..], usual),
+            Some(now) => directive.accept_further(&words[1..], now),
+        };
+        value = Some(accepted.ok()?.1);
     }
     value
 }

@@ -133,6 +133,17 @@ impl Directive {
         }
     }
 
+    /// As `accept`, for a further line of the files and options that are read at the start: save points add to those of
+    /// the lines before, and `""` takes them back.
+    pub fn accept_further(&self, args: &[Vec<u8>], now: &[u8]) -> Result<(Parsed, Vec<u8>), String> {
+        let adds = matches!(self.kind, Kind::SavePoints) && !now.is_empty();
+        if !adds || args.iter().all(Vec::is_empty) {
+            return self.accept(args, now);
+        }
+        let before = now.split(|byte| *byte == b' ').map(<[u8]>::to_vec);
+        self.accept(&before.chain(args.iter().cloned()).collect::<Vec<_>>(), now)
+    }
+
     /// All names: the main name first, then the aliases.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         std::iter::once(self.name).chain(self.aliases.iter().copied())

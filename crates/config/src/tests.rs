@@ -343,6 +343,31 @@ fn idle_settings_are_reported_once_changed() {
     assert_eq!(names, ["hz", "no-appendfsync-on-rewrite"]);
 }
 
+/// As in Valkey 9: the first line replaces the defaults, further ones add to it, and `""` takes all back.
+#[test]
+fn lines_of_save_points_add_to_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let cases: [(&str, &[&str], &str); 7] = [
+        ("save 60 1\nsave 30 2\n", &[], "60 1 30 2"),
+        ("save 60 1\nsave \"\"\n", &[], ""),
+        ("save \"\"\nsave 60 1\n", &[], "60 1"),
+        ("save 60 1\nsave \"\"\nsave 7 8\n", &[], "7 8"),
+        ("save 60 1\n", &["--save", ""], ""),
+        ("save 60 1\n", &["--save", "5", "6", "--save", "7", "8"], "60 1 5 6 7 8"),
+        ("port 1\n", &[], "3600 1 300 100 60 10000"),
+    ];
+    for (file, args, expected) in cases {
+        let config = load_with(dir.path(), file, args).unwrap();
+        assert_eq!(config.value("save").unwrap(), expected.as_bytes(), "{file} {args:?}");
+    }
+    // What is written is read again.
+    let config = load_with(dir.path(), "save 60 1\nport 1\n", &[]).unwrap();
+    assign(&config, &["save", "10 5 20 6"]).unwrap();
+    config.rewrite(&[], None).unwrap();
+    let text = fs::read_to_string(dir.path().join("redis.conf")).unwrap();
+    assert_eq!(load_with(dir.path(), &text, &[]).unwrap().value("save").unwrap(), b"10 5 20 6", "{text}");
+}
+
 #[test]
 fn rewrite_keeps_what_its_author_wrote() {
     let dir = tempfile::tempdir().unwrap();
