@@ -360,7 +360,7 @@ fn lines_of_save_points_add_to_each_other() {
         let config = load_with(dir.path(), file, args).unwrap();
         assert_eq!(config.value("save").unwrap(), expected.as_bytes(), "{file} {args:?}");
     }
-    // What is written is read again.
+    // The rewritten file is read again.
     let config = load_with(dir.path(), "save 60 1\nport 1\n", &[]).unwrap();
     assign(&config, &["save", "10 5 20 6"]).unwrap();
     config.rewrite(&[], None).unwrap();
