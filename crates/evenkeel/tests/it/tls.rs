@@ -134,6 +134,8 @@ impl House {
             if !args.contains(&"--tls-handshake-timeout") {
                 all.extend(["--tls-handshake-timeout", "600"]);
             }
+            // The watch for neighbours has descriptors open for a while, and tests count them.
+            all.extend(["--watch-neighbours", "no"]);
             all.extend(words.iter().map(String::as_str));
             all.extend(args);
             let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
