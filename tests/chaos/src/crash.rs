@@ -28,9 +28,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use support::rng::Rng;
-
-/// Writes as old as this are there without `always`, too, if the machine lives on.
-const GRACE_MS: u64 = 2000;
+use support::wire::Frame;
 
 /// The figures of all rounds.
 #[derive(Default)]
@@ -220,7 +218,10 @@ impl Course<'_> {
     fn goes_on(&self, life: &mut Life, copy: &Path, plan: &Plan) -> Result<(), String> {
         let mut conn = life.conn()?;
         conn.call(&["SET", "probe", "x"]);
-        conn.call(&["WAITAOF", "1", "0", "10000"]);
+        let synced = conn.call(&["WAITAOF", "1", "0", "600000"]);
+        if !matches!(synced.items(), Some([Frame::Int(1), _])) {
+            return Err(format!("WAITAOF behind a cut was answered {synced}"));
+        }
         life.kill();
         match Life::start(&self.options.server, copy, &plan.args, &self.path("log-damaged"))? {
             Start::Ready(life) => match life.conn()?.call(&["GET", "probe"]) {

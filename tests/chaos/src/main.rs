@@ -49,6 +49,7 @@ soak only:
 
 crash only:
   --rounds N          how many (default 1000)
+  --grace-ms N        how old a write must be to be there without `always` (default 2000)
   --fsync MODE        only this appendfsync (default: another one each round)
   --dir D             where the files are (default: the folder for temporary files)
   --without a,b       leave out points, or: function (no libraries), order (no end in order), temporary (the doctor sees
@@ -81,6 +82,7 @@ pub struct Options {
     pub round: u64,
     pub round_time: Duration,
     pub rounds: u64,
+    pub grace_ms: u64,
     pub fsync: Option<String>,
     pub dir: Option<PathBuf>,
     pub tells_all: bool,
@@ -109,6 +111,7 @@ impl Options {
             round: 0,
             round_time: Duration::from_secs(60),
             rounds: 1000,
+            grace_ms: 2000,
             fsync: None,
             dir: None,
             tells_all: false,
@@ -221,6 +224,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<(Program, Opti
             "--seconds" => options.time = Duration::from_secs(number(value()?)?),
             "--connections" => options.connections = number(value()?)? as usize,
             "--rounds" => options.rounds = number(value()?)?,
+            "--grace-ms" => options.grace_ms = number(value()?)?,
             "--fsync" => options.fsync = Some(fsync(value()?)?),
             "--tell-all" => options.tells_all = true,
             "--dir" => options.dir = Some(value()?.into()),

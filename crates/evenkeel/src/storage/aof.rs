@@ -64,6 +64,41 @@ struct Gated {
 
 const OPEN: u64 = u64::MAX;
 
+impl Gated {
+    /// The log's thread says how far everything is durable. True: that counts.
+    fn durable(&mut self, lsn: u64) -> bool {
+        if self.is_always && lsn == OPEN {
+            return false;
+        }
+        // Durable effects stay durable.
+        self.lsn = if self.lsn == OPEN { lsn } else { self.lsn.max(lsn) };
+        true
+    }
+
+    /// The setting is this one; up to `synced` everything is durable. True: it changed. The thread may have heard of it
+    /// first.
+    fn set_always(&mut self, is_always: bool, synced: u64) -> bool {
+        if self.is_always == is_always {
+            return false;
+        }
+        self.is_always = is_always;
+        self.lsn = match (is_always, self.lsn) {
+            (true, OPEN) => synced,
+            (true, lsn) => lsn,
+            (false, _) => OPEN,
+        };
+        true
+    }
+
+    /// Replies wait as this says, also those that tell of what was written before: it was not noted.
+    fn apply(&self, server: &Server) {
+        server.set_durable(self.lsn);
+        if self.lsn != OPEN {
+            server.keyspace.doubt_all();
+        }
+    }
+}
+
 impl Gate {
     fn new(is_always: bool) -> Gate {
         Gate(Mutex::new(Gated { is_always, ..Gated::default() }))
@@ -72,12 +107,7 @@ impl Gate {
     /// The log's thread says how far everything is durable.
     fn durable(&self, server: &Server, lsn: u64) {
         let mut gate = self.0.lock();
-        if gate.is_always && lsn == OPEN {
-            return;
-        }
-        // Durable effects stay durable.
-        gate.lsn = if gate.lsn == OPEN { lsn } else { gate.lsn.max(lsn) };
-        if gate.is_used {
+        if gate.durable(lsn) && gate.is_used {
             server.set_durable(gate.lsn);
         }
     }
@@ -85,17 +115,8 @@ impl Gate {
     /// The setting changed; up to `synced` everything is durable.
     fn set_always(&self, server: &Server, is_always: bool, synced: u64) {
         let mut gate = self.0.lock();
-        let was = std::mem::replace(&mut gate.is_always, is_always);
-        match (was, is_always) {
-            (false, true) if gate.lsn == OPEN => gate.lsn = synced,
-            (true, false) => gate.lsn = OPEN,
-            _ => return,
-        }
-        if gate.is_used {
-            server.set_durable(gate.lsn);
-            if is_always {
-                server.keyspace.doubt_all();
-            }
+        if gate.set_always(is_always, synced) && gate.is_used {
+            gate.apply(server);
         }
     }
 
@@ -103,7 +124,7 @@ impl Gate {
     fn close(&self, server: &Server) {
         let mut gate = self.0.lock();
         gate.is_used = true;
-        server.set_durable(gate.lsn);
+        gate.apply(server);
     }
 
     /// Whether the log has its base, so that what it holds can be loaded.
@@ -401,11 +422,11 @@ impl Files {
     pub(super) fn configure(&self) {
         self.with_log(|running| {
             let settings = settings(&self.config);
-            running.writer.set(settings);
             if let Some(server) = running.server.upgrade() {
                 let is_always = settings.fsync == Fsync::Always;
                 running.gate.set_always(&server, is_always, running.writer.synced());
             }
+            running.writer.set(settings);
         });
     }
 
@@ -570,4 +591,31 @@ impl config::Observer for LogObserver {
 /// Relaxed reads of the progress of a load.
 pub(super) fn progress(progress: &persist::Progress) -> (u64, u64) {
     (progress.read_bytes.load(Relaxed), progress.total_bytes.load(Relaxed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever hears of `always` first, the client that set it or the log's thread: what was written before is doubted.
+    #[test]
+    fn a_gate_closes_for_what_was_written_before() {
+        let open = || {
+            let mut gate = Gated::default();
+            assert!(gate.durable(OPEN) && gate.lsn == OPEN);
+            gate
+        };
+        let mut gate = open();
+        assert!(gate.set_always(true, 5) && gate.lsn == 5);
+        assert!(!gate.durable(OPEN) && gate.lsn == 5);
+        assert!(gate.durable(7) && gate.lsn == 7);
+        let mut gate = open();
+        assert!(gate.durable(7));
+        assert!(gate.set_always(true, 5) && gate.lsn == 7);
+        assert!(!gate.set_always(true, 9) && gate.lsn == 7);
+        // Its thread has heard of neither of these changes.
+        assert!(gate.set_always(false, 9) && gate.lsn == OPEN);
+        assert!(gate.durable(8));
+        assert!(gate.set_always(true, 7) && gate.lsn == 8);
+    }
 }

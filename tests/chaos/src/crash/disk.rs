@@ -116,13 +116,8 @@ fn fill(
         None => life.limit_files(None)?,
     }
     let resumed = resumes(&life)?;
-    if !filler.read(PATIENCE)? || filler.conn.is_gone() {
-        filler.conn = life.conn()?;
-    }
-    filler.send(100);
-    if !filler.read(PATIENCE)? {
-        return Err("writes were refused after the disk had room again".into());
-    }
+    filler.read(PATIENCE)?;
+    filler.goes_on(&life)?;
     let mut conn = life.conn()?;
     let synced = conn.call(&["WAITAOF", "1", "0", "30000"]);
     if !matches!(synced.items(), Some([Frame::Int(1), _])) {
@@ -180,6 +175,23 @@ impl Filler {
         }
         self.next += n;
         self.conn.send(&bytes);
+    }
+
+    /// Writes until all writes of a turn are taken: a machine so slow that the log counts as stuck closes those who wait.
+    fn goes_on(&mut self, life: &Life) -> Result<(), String> {
+        let began = Instant::now();
+        loop {
+            if self.conn.is_gone() {
+                self.conn = life.conn()?;
+            }
+            self.send(100);
+            if self.read(PATIENCE)? {
+                return Ok(());
+            }
+            if began.elapsed() > PATIENCE {
+                return Err("writes were refused after the disk had room again".into());
+            }
+        }
     }
 
     /// Reads replies, as long as they come. False: one of them is a refusal, or does not come, or the connection was closed.
@@ -247,7 +259,7 @@ fn is_refused(life: &Life) -> Result<bool, String> {
 /// Reads, PING, INFO and PUBLISH are answered meanwhile.
 fn goes_on(life: &Life, acked: &BTreeSet<usize>) -> Result<(), String> {
     let mut conn = life.conn()?;
-    conn.set_patience(Duration::from_secs(5));
+    conn.set_patience(PATIENCE);
     let nr = acked.first().copied().ok_or("not one write was acknowledged before the disk was full")?;
     let got = conn.call(&["GET", &format!("d:{nr}")]);
     if got.text() != Some(&value(nr)) {

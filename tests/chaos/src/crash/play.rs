@@ -1,6 +1,5 @@
 //! One life of the server: clients write, something happens to the log, and the end comes.
 
-use super::GRACE_MS;
 use super::files::LOG;
 use super::judge::Past;
 use super::life::{Life, info};
@@ -65,6 +64,8 @@ pub struct Plan {
     pub end: End,
     seed: u64,
     fsync: &'static str,
+    /// Writes as old as this are there without `always`, too, if the machine lives on.
+    grace_ms: u64,
     switch: Switch,
     events: usize,
     lasts_ms: usize,
@@ -123,6 +124,7 @@ impl Plan {
             end,
             seed: options.seed,
             fsync,
+            grace_ms: options.grace_ms,
             switch,
             events: rng.below(4),
             lasts_ms: if rng.percent(5) { 3500 } else { rng.between(20, 600) },
@@ -194,7 +196,7 @@ pub fn play(life: &mut Life, plan: &Plan) -> (Past, Played) {
         units,
         seen: stage.seen.into_inner().unwrap_or_else(PoisonError::into_inner),
         killed_ms,
-        safe_ms: came.held_ms.unwrap_or(killed_ms).min(killed_ms).saturating_sub(GRACE_MS),
+        safe_ms: came.held_ms.unwrap_or(killed_ms).min(killed_ms).saturating_sub(plan.grace_ms),
         is_whole: came.is_whole,
         is_void: came.is_void,
     };
@@ -211,7 +213,7 @@ fn direct(stage: &Stage, life: &mut Life, plan: &Plan, came: &mut Came) -> Resul
         event(stage, &mut conn, &mut rng)?;
     }
     if plan.switch != Switch::None {
-        switch(stage, &mut conn, plan, &mut rng, came)?;
+        switch(stage, life, &mut conn, plan, &mut rng, came)?;
         if plan.switch != Switch::OffAndOn {
             return Ok(());
         }
@@ -298,7 +300,16 @@ fn event(stage: &Stage, conn: &mut Conn, rng: &mut Rng) -> Result<(), String> {
 }
 
 /// CONFIG SET appendonly: what is acknowledged without a log, or before its base is done, is not promised.
-fn switch(stage: &Stage, conn: &mut Conn, plan: &Plan, rng: &mut Rng, came: &mut Came) -> Result<(), String> {
+fn switch(
+    stage: &Stage,
+    life: &Life,
+    conn: &mut Conn,
+    plan: &Plan,
+    rng: &mut Rng,
+    came: &mut Came,
+) -> Result<(), String> {
+    let ended = || life.said().matches("the append-only log was ended").count();
+    let ends = ended();
     let before = stage.promise();
     let bases = |conn: &mut Conn| info(conn, "aof_rewrites").and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
     stage.begin(Promise::Nothing);
@@ -308,7 +319,13 @@ fn switch(stage: &Stage, conn: &mut Conn, plan: &Plan, rng: &mut Rng, came: &mut
         return Ok(());
     }
     // The log ends on a thread of its own.
-    std::thread::sleep(Duration::from_millis(200));
+    let began = Instant::now();
+    while ended() == ends {
+        if began.elapsed() > PATIENCE {
+            return Err(format!("the log does not end in {} s", PATIENCE.as_secs()));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
     let had = bases(conn);
     came.is_void = true;
     tell(conn, &["CONFIG", "SET", "appendonly", "yes"])?;
