@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! order thread ─► Outlet ─► queue ─► log: batches ─► LocalLog ─► durable(lsn)
-//!                                     ├─► sync: fdatasync once a second (everysec)
+//!                                     ├─► sync: fdatasync once a second (everysec; no: while a client waits for it)
 //!                                     └─► keeper: filler ahead of the file, old files
 //! ```
 //!
@@ -297,8 +297,8 @@ impl Writer {
         self.shared.counters.synced_lsn.load(Ordering::Relaxed)
     }
 
-    /// Makes the log thread look at each turn of the stream, as a client waits for
-    /// [`synced`](Writer::synced).
+    /// Makes the log thread look at each turn of the stream, and sync under [`Fsync::No`] too, as a client waits for
+    /// [`synced`](Writer::synced). One that goes on waiting calls it again.
     pub fn want_turns(&self, wanted: bool) {
         let wanted = wanted || self.settings().fsync == Fsync::Always;
         let before = std::mem::replace(&mut locked(&self.shared.queue).wants_turns, wanted);

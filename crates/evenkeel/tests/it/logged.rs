@@ -215,6 +215,30 @@ fn a_log_begins_though_databases_are_emptied_as_it_begins() {
     ready(&server).expect("DEBUG DIGEST", &digest);
 }
 
+/// Under `no` the log is synced for a client that waits for it, and for nobody else.
+#[test]
+fn waitaof_is_answered_under_no_too() {
+    if foreign() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut server = start_in(folder.path(), &["--appendonly", "yes", "--appendfsync", "no"]);
+    let (mut client, mut leaves) = (ready(&server), server.client());
+    for n in 1..=3 {
+        client.expect(&format!("SET k{n} v"), "+OK");
+        client.expect("WAITAOF 1 0 0", "[:1, :0]");
+    }
+    client.expect("SET k4 v", "+OK");
+    leaves.send("WAITAOF 1 0 0\r\n");
+    drop(leaves);
+    client.expect("WAITAOF 1 0 0", "[:1, :0]");
+    client.expect("CONFIG SET appendfsync always", "+OK");
+    client.expect("SET k5 v", "+OK");
+    kill(&mut server);
+    let server = start_in(folder.path(), EVERYSEC);
+    ready(&server).expect("DBSIZE", ":5");
+}
+
 /// Each WAITAOF waits for what was written before it: neither for what an earlier one waited for, nor only for a log that
 /// has no base yet.
 #[test]
@@ -223,7 +247,7 @@ fn waitaof_waits_for_its_own_writes_when_the_log_was_switched() {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
-    let server = start_in(folder.path(), EVERYSEC);
+    let server = start_in(folder.path(), &[EVERYSEC, &["--log-stuck", "600"]].concat());
     let (mut control, mut writer) = (ready(&server), server.client());
     control.expect("DEBUG POINT log-write HOLD 1", "+OK");
     writer.expect("SET first x", "+OK");
@@ -311,7 +335,7 @@ fn under_always_a_reply_waits_for_the_disk_and_nobody_else_does() {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
-    let server = start_in(folder.path(), ALWAYS);
+    let server = start_in(folder.path(), &[ALWAYS, &["--log-stuck", "600"]].concat());
     let mut other = ready(&server);
     other.expect("MSET untouched 1 a 1 b 1 c 1", "+OK");
     other.expect("DEBUG POINT log-sync HOLD 1", "+OK");
@@ -334,12 +358,16 @@ fn under_always_a_reply_waits_for_the_disk_and_nobody_else_does() {
         })
         .collect();
     other.send("RPUSH waited y\r\n");
+    let mut reader = server.client();
+    until("all have run", || {
+        let list = reader.call("CLIENT LIST");
+        ["cmd=set ", "cmd=exec ", "cmd=eval ", "cmd=rpush "].iter().all(|command| list.contains(command))
+    });
     for client in waiting.iter_mut().chain([&mut blocked]) {
         let came = client.reply_within(SILENCE);
         assert!(came.is_none() || came.as_deref() == Some("+OK"), "{came:?}");
     }
     // Somebody else is served: reads of what nobody touched, and whatever is no write.
-    let mut reader = server.client();
     reader.expect("GET untouched", "\"1\"");
     reader.expect("PING", "+PONG");
     reader.expect("PUBLISH c m", ":0");
@@ -584,17 +612,24 @@ fn writes_wait_for_a_log_that_falls_behind() {
     client.expect("BGREWRITEAOF", "+Background append only file rewriting started");
     until("the log's thread is held", || client.call("DEBUG POINT log-rotate") == ":1");
     let value = "x".repeat(100_000);
+    let id = client.call("CLIENT ID").trim_start_matches(':').to_owned();
     let held = (0..1000).any(|n| {
         client.send(crate::support::encode_line(&format!("SET k{n} {value}")));
-        client.reply_within(SILENCE * 10).is_none()
+        loop {
+            if client.reply_within(SILENCE).is_some() {
+                return false;
+            }
+            if other.call(&format!("CLIENT LIST ID {id}")).contains(" flags=b ") {
+                return true;
+            }
+        }
     });
     assert!(held, "all writes are taken");
     other.expect("STRLEN k0", ":100000");
     other.expect("PING", "+PONG");
     other.expect("DEBUG POINT log-rotate OFF", "+OK");
     client.expect_reply("+OK");
-    let id = client.call("CLIENT ID");
-    let why = other.call(&format!("EVENKEEL WHY {}", id.trim_start_matches(':')));
+    let why = other.call(&format!("EVENKEEL WHY {id}"));
     assert!(why.contains("\"waited-for-log\"") && !why.contains("reclaim"), "{why}");
     let phases = other.call("EVENKEEL PHASES");
     assert!(phases.contains("waited-for-log"), "{phases}");
@@ -678,13 +713,14 @@ fn a_client_that_waits_for_a_full_disk_is_closed_and_not_told_that_all_is_well()
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
-    let args = [ALWAYS, &["--log-stuck", "1", "--aof-preallocate", "no"]].concat();
+    let args = [ALWAYS, &["--log-stuck", "600", "--aof-preallocate", "no"]].concat();
     let mut server = start_in(folder.path(), &args);
     let mut client = ready(&server);
     client.expect("SET k v", "+OK");
     let fill = b"for i = 1, 50000 do redis.call('SADD', KEYS[1], 'm' .. i) end";
     client.request(&[b"EVAL", fill, b"1", b"set"]);
     client.expect_reply("(nil)");
+    client.expect("CONFIG SET log-stuck 1", "+OK");
     limit_files(&server, "4096");
     let mut writer = server.client();
     writer.send(crate::support::encode_line(&format!("SET big {}", "x".repeat(8000))));
@@ -698,6 +734,7 @@ fn a_client_that_waits_for_a_full_disk_is_closed_and_not_told_that_all_is_well()
     client.request(&[b"EVAL", b"return redis.call('STRLEN', KEYS[1])", b"1", b"big"]);
     assert_eq!(client.reply_within(PATIENCE).as_deref(), Some("(closed)"));
     let mut client = server.client();
+    client.expect("CONFIG SET log-stuck 600", "+OK");
     limit_files(&server, "unlimited");
     let deadline = Instant::now() + PATIENCE;
     while client.call("SET k w") != "+OK" {

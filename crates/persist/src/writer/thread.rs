@@ -346,8 +346,11 @@ impl Pen {
                 self.tells(upto);
             }
         }
-        if self.settings.fsync == Fsync::EverySecond {
-            self.sync_elsewhere();
+        match self.settings.fsync {
+            Fsync::EverySecond => self.sync_elsewhere(),
+            // Only for a client that waits for it. As long as it does, it asks again.
+            Fsync::No if std::mem::take(&mut locked(&self.shared.queue).wants_turns) => self.sync_elsewhere(),
+            Fsync::No | Fsync::Always => {}
         }
         self.shared.counters.has_gap.store(has_gap, Ordering::Relaxed);
         if has_gap && !self.asked_for_rewrite {
