@@ -118,6 +118,11 @@ impl Kind {
         )
     }
 
+    /// Whether a further line of a file adds to the lines before, or changes a part of their value.
+    pub fn is_added_to(self) -> bool {
+        matches!(self, Kind::SavePoints | Kind::OutputLimits)
+    }
+
     /// Parses the words after a directive's name. `now` is the value as currently shown; parts that the words
     /// do not name keep it. An error is a sentence for the user.
     pub fn parse(self, args: &[Vec<u8>], now: &[u8]) -> Result<Parsed, String> {

@@ -217,8 +217,7 @@ impl Draft {
         let accepted = if is_first { row.accept(args, now) } else { row.accept_further(args, now) };
         self.values[at] = accepted?.1;
         let before = self.given[at].replace((place.clone(), text.to_owned()));
-        // Lines of many words add to each other.
-        if let Some((earlier, text)) = before.filter(|_| !table()[at].kind.is_many_words()) {
+        if let Some((earlier, text)) = before.filter(|_| !row.kind.is_added_to()) {
             let reason = format!("it is set again: {}", place.short());
             self.idle.push(Idle { place: earlier, text, reason });
         }

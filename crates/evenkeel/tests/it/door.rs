@@ -162,7 +162,9 @@ fn a_check_names_each_line_without_effect() {
     let (file, more) = (folder.path().join("a.conf"), folder.path().join("more.conf"));
     fs::write(&more, "maxclients 7\n").unwrap();
     let text = format!(
-        "hz 20\nmaxclients 5\nrequirepass hushone\nrequirepass hushtwo\nrename-command PSYNC x\n\ninclude {}\nsave 60 1\nsave 30 1\n",
+        "hz 20\nmaxclients 5\nrequirepass hushone\nrequirepass hushtwo\nrename-command PSYNC x\n\ninclude {}\nsave 60 1\nsave 30 1\n\
+         client-output-buffer-limit normal 1 1 1\nclient-output-buffer-limit pubsub 2 2 2\n\
+         latency-tracking-info-percentiles 50\nlatency-tracking-info-percentiles 90 99\n",
         more.display()
     );
     fs::write(&file, text).unwrap();
@@ -175,12 +177,15 @@ fn a_check_names_each_line_without_effect() {
         format!("{path}:2: 'maxclients 5' has no effect: it is set again: {}:1", more.display()),
         format!("{path}:3: 'requirepass ...' has no effect: it is set again: {path}:4"),
         format!("{path}:5: 'rename-command PSYNC x' has no effect: there is no such command in Evenkeel"),
+        format!(
+            "{path}:12: 'latency-tracking-info-percentiles 50' has no effect: it is set again: {path}:13"
+        ),
         "command line: '--timeout 5' has no effect: it is set again: command line".to_owned(),
         "The configuration is correct.".to_owned(),
     ] {
         assert!(said.contains(&line), "{line} is missing in {said}");
     }
-    assert!(!said.contains("'save") && !said.contains("hush"), "{said}");
+    assert!(!said.contains("'save") && !said.contains("'client-output") && !said.contains("hush"), "{said}");
     // Users that cannot be are a mistake, not only at the start.
     fs::write(&file, "user a on\naclfile x\n").unwrap();
     let output = run(&["--check-config", &path.to_string()]);
@@ -209,7 +214,7 @@ fn a_secret_is_shown_nowhere() {
         "AUTH u hushhush",
         "AUTH u hushhushwrong",
         "AUTH default hushhush",
-        "CONFIG SET timeout 5 requirepass hushhush masterauth hushhush",
+        "CONFIG SET timeout 500 requirepass hushhush masterauth hushhush",
         "CONFIG SET masterauth hushhush bogus hushhush",
         "MIGRATE 127.0.0.1 1 k 0 10 AUTH hushhush",
         "MIGRATE 127.0.0.1 1 k 0 10 AUTH2 u hushhush",
