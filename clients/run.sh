@@ -90,13 +90,29 @@ start_server() {
 need() { # program package...
     command -v "$1" >/dev/null && return 0
     [ "$(id -u)" -eq 0 ] || { echo "$1 is missing: apt-get install ${*:2}" && return 1; }
-    { flock "$cache/apt.lock" apt-get update -qq && DEBIAN_FRONTEND=noninteractive flock "$cache/apt.lock" apt-get \
-        -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends "${@:2}"; } >"$cache/apt-$1.log" 2>&1 </dev/null ||
+    local apt="apt-get -qq -o Acquire::Retries=5 -o DPkg::Lock::Timeout=300"
+    { flock "$cache/apt.lock" $apt update && DEBIAN_FRONTEND=noninteractive flock "$cache/apt.lock" $apt \
+        install -y --no-install-recommends "${@:2}"; } >"$cache/apt-$1.log" 2>&1 </dev/null ||
         { tail -n 15 "$cache/apt-$1.log" && return 1; }
 }
 
+# Tries what needs a package registry again when it fails.
+retried() {
+    local pause_s
+    for pause_s in 2 5 10; do
+        "$@" && return 0
+        sleep "$pause_s"
+    done
+    "$@"
+}
+
 # One function a client: makes it ready, then runs its cases.
-node_client() { need npm nodejs npm && (cd "$here/$1" && { [ -e node_modules ] || npm ci --silent; } && node cases.js); }
+node_client() {
+    need npm nodejs npm || return 1
+    cd "$here/$1" || return 1
+    [ -e node_modules/.whole ] || { retried npm ci --silent && touch node_modules/.whole; } || return 1
+    node cases.js
+}
 run_ioredis() { node_client ioredis; }
 run_node-redis() { node_client node-redis; }
 run_bullmq() { node_client bullmq; }
@@ -109,7 +125,7 @@ python_client() {
     if ! cmp -s "$here/$1/requirements.txt" "$venv/installed"; then
         python3 -c 'import ensurepip' 2>/dev/null || need ensurepip python3-venv || return 1
         rm -rf "$venv"
-        python3 -m venv "$venv" && "$venv/bin/pip" install --quiet --requirement "$here/$1/requirements.txt" || return 1
+        python3 -m venv "$venv" && retried "$venv/bin/pip" install --quiet --requirement "$here/$1/requirements.txt" || return 1
         cp "$here/$1/requirements.txt" "$venv/installed"
     fi
     "$venv/bin/python" "$here/$1/cases.py"
@@ -119,16 +135,21 @@ run_celery() { python_client celery; }
 run_rq() { python_client rq; }
 run_schemathesis() { python_client schemathesis; }
 
-run_go-redis() { need go golang-go && (cd "$here/go-redis" && go build -o "$cache/go-redis" . && "$cache/go-redis"); }
+run_go-redis() { need go golang-go && (cd "$here/go-redis" && retried go build -o "$cache/go-redis" . && "$cache/go-redis"); }
 
 # The exporter itself is built beside the program that reads its metrics.
 run_redis-exporter() {
-    need go golang-go && (cd "$here/redis-exporter" && go build -o "$cache/exporter/" . github.com/oliver006/redis_exporter &&
+    need go golang-go && (cd "$here/redis-exporter" && retried go build -o "$cache/exporter/" . github.com/oliver006/redis_exporter &&
         "$cache/exporter/redis-exporter" "$cache/exporter/redis_exporter")
 }
 
 maven_client() {
-    need mvn maven default-jdk-headless && (cd "$here/$1" && mvn --quiet --batch-mode -Dstyle.color=never -Dcases.target="$cache/$1" compile exec:java)
+    need mvn maven default-jdk-headless || return 1
+    cd "$here/$1" || return 1
+    local maven=(mvn --quiet --batch-mode -Dstyle.color=never "-Dcases.target=$cache/$1")
+    # Without -U Maven remembers that a download failed.
+    "${maven[@]}" compile || retried "${maven[@]}" -U compile || return 1
+    "${maven[@]}" exec:java
 }
 run_jedis() { maven_client jedis; }
 run_lettuce() { maven_client lettuce; }
@@ -149,7 +170,7 @@ failed=0
 for client in "${clients[@]}"; do
     log=$cache/$client.log
     started=$SECONDS
-    export -f "run_$client" need node_client python_client maven_client 2>/dev/null || { echo "no client $client"; exit 2; }
+    export -f "run_$client" need retried node_client python_client maven_client 2>/dev/null || { echo "no client $client"; exit 2; }
     export here cache
     timeout --kill-after=10 "${EVENKEEL_CLIENT_TIMEOUT:-600}" bash -c "run_$client" >"$log" 2>&1 </dev/null
     status=$?

@@ -44,7 +44,8 @@ install_oracle() {
     if [ ! -e "$policy" ]; then
         printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod 755 "$policy" && ours=1
     fi
-    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+    local apt="apt-get -qq -o Acquire::Retries=5"
+    { $apt update && DEBIAN_FRONTEND=noninteractive $apt install -y --no-install-recommends \
         redis-server redis-tools postgresql openssl; } >"$log/apt.log" 2>&1 </dev/null
     local status=$?
     [ -n "$ours" ] && rm -f "$policy"
@@ -108,9 +109,9 @@ compare() {
         tee "$log/differential.log"
 }
 
-# Group, oracle and stream of each difference of the last comparison.
+# Group, oracle and stream of each difference of the last comparison, and each difference of the tables of commands.
 differing() {
-    grep -a -o -E '^DIFFERENT: .*--stream [0-9]+' "$log/differential.log" | sort -u
+    grep -a -o -E -e '^DIFFERENT: .*--stream [0-9]+' -e '^ +[0-9]+ x table .*' "$log/differential.log" | sort -u
 }
 
 # "passed failed" of the last comparison; nothing if it did not end.
@@ -140,7 +141,7 @@ chaos() {
     local status=0 totals good=0 bad=0 note program
     cargo build --quiet $everything </dev/null || status=1
     for program in "fuzz --seconds ${EVENKEEL_FUZZ_SECONDS:-8}" "soak --seconds ${EVENKEEL_SOAK_SECONDS:-30}" \
-        "crash --rounds ${EVENKEEL_CRASH_ROUNDS:-24}"; do
+        "crash --rounds ${EVENKEEL_CRASH_ROUNDS:-24} --grace-ms 12000"; do
         # shellcheck disable=SC2086
         "$target/debug/chaos" $program --server "$target/debug/evenkeel" --seed "${EVENKEEL_SEED:-1}" 2>&1 </dev/null |
             tee "$log/${program%% *}.log"
