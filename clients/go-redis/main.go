@@ -77,7 +77,7 @@ func secure(r *redis.Client, name, authority string, change func(*redis.Options)
 	}
 	host, _, _ := strings.Cut(r.Options().Addr, ":")
 	options := &redis.Options{Addr: host + ":" + os.Getenv("EVENKEEL_TLS_PORT"), Protocol: r.Options().Protocol, PoolSize: 1,
-		MaxRetries: -1, DialerRetries: 1, ReadTimeout: time.Minute, TLSConfig: config}
+		MaxRetries: -1, DialerRetries: 1, DialTimeout: time.Minute, ReadTimeout: time.Minute, TLSConfig: config}
 	if change != nil {
 		change(options)
 	}
@@ -138,14 +138,14 @@ func sorted(words []string) []string {
 
 var tests = []test{
 	{"strings", func(r *redis.Client) error {
-		set, err := r.Set(ctx, "s", "v", 100*time.Second).Result()
+		set, err := r.Set(ctx, "s", "v", 1000*time.Second).Result()
 		got, err2 := r.Get(ctx, "s").Result()
 		_, missing := r.Get(ctx, "nosuch").Result()
 		n, err3 := r.IncrBy(ctx, "n", 41).Result()
 		values, err4 := r.MGet(ctx, "s", "nosuch").Result()
 		nx, err5 := r.SetNX(ctx, "s", "w", 0).Result()
 		ttl, err6 := r.TTL(ctx, "s").Result()
-		if missing != redis.Nil || ttl < 90*time.Second {
+		if missing != redis.Nil || ttl < 900*time.Second {
 			return fmt.Errorf("missing: %v, ttl: %v", missing, ttl)
 		}
 		return errors.Join(want(set, err, "OK"), want(got, err2, "v"), want(n, err3, int64(41)),
@@ -250,7 +250,7 @@ var tests = []test{
 			select {
 			case message := <-listener.Channel():
 				patterns = append(patterns, message.Pattern+"|"+message.Payload)
-			case <-time.After(3 * time.Second):
+			case <-time.After(time.Minute):
 				return errors.New("a message did not come")
 			}
 		}
@@ -261,12 +261,12 @@ var tests = []test{
 			time.Sleep(30 * time.Millisecond)
 			r.RPush(ctx, "queue", "job")
 		}()
-		popped, err := r.BLPop(ctx, 5*time.Second, "nosuch", "queue").Result()
+		popped, err := r.BLPop(ctx, 30*time.Second, "nosuch", "queue").Result()
 		go func() {
 			time.Sleep(30 * time.Millisecond)
 			r.ZAdd(ctx, "zqueue", redis.Z{Score: 1, Member: "m"})
 		}()
-		z, err2 := r.BZPopMin(ctx, 5*time.Second, "zqueue").Result()
+		z, err2 := r.BZPopMin(ctx, 30*time.Second, "zqueue").Result()
 		if err2 != nil {
 			return errors.Join(err, err2)
 		}
@@ -406,9 +406,10 @@ var tests = []test{
 		if err != nil {
 			return err
 		}
+		// A threshold of a minute, the last one here, logs no command, however late it is.
 		err = errors.Join(r.ConfigSet(ctx, "slowlog-log-slower-than", "0").Err(), r.SlowLogReset(ctx).Err(),
 			shop.RPush(ctx, "cart", "an apple", strings.Repeat("x", 200)).Err(), shop.LRange(ctx, "cart", 0, -1).Err(),
-			r.ConfigSet(ctx, "slowlog-log-slower-than", "10000").Err())
+			r.ConfigSet(ctx, "slowlog-log-slower-than", "60000000").Err())
 		length, err2 := r.SlowLogLen(ctx).Result()
 		entries, err3 := r.SlowLogGet(ctx, 20).Result()
 		if err = errors.Join(err, err2, err3); err != nil {
@@ -432,7 +433,7 @@ var tests = []test{
 		err = errors.Join(want(write.Args, nil, []string{"rpush", "cart", "an apple", strings.Repeat("x", 128) + "... (72 more bytes)"}),
 			want(read.Args, nil, []string{"lrange", "cart", "0", "-1"}), want(read.ID, nil, write.ID+1), r.SlowLogReset(ctx).Err())
 		left, err2 := r.SlowLogGet(ctx, -1).Result()
-		return errors.Join(err, want(left, err2, []redis.SlowLog{}))
+		return errors.Join(err, want(left, err2, []redis.SlowLog{}), r.ConfigSet(ctx, "slowlog-log-slower-than", "10000").Err())
 	}},
 	{"latency", func(r *redis.Client) error {
 		err := errors.Join(r.ConfigSet(ctx, "latency-monitor-threshold", "0").Err(), r.LatencyReset(ctx).Err())
@@ -469,7 +470,14 @@ var tests = []test{
 		defer shop.Close()
 		id, err := shop.ClientID(ctx).Result()
 		err = errors.Join(err, r.Do(ctx, "EVENKEEL", "WAITS", "RESET").Err(), r.SlowLogReset(ctx).Err(),
-			r.Do(ctx, "CLIENT", "PAUSE", 60, "WRITE").Err(), shop.Set(ctx, "paid", "yes", 0).Err())
+			r.Do(ctx, "CLIENT", "PAUSE", 600_000, "WRITE").Err())
+		paid := make(chan error)
+		go func() { paid <- shop.Set(ctx, "paid", "yes", 0).Err() }()
+		for line := ""; err == nil && !strings.Contains(line, " flags=b "); {
+			line, err = r.Do(ctx, "CLIENT", "LIST", "ID", id).Text()
+		}
+		time.Sleep(20 * time.Millisecond)
+		err = errors.Join(err, r.ClientUnpause(ctx).Err(), <-paid)
 		answer, err2 := r.Do(ctx, "EVENKEEL", "WAITS").Result()
 		if err = errors.Join(err, err2); err != nil {
 			return err

@@ -17,7 +17,7 @@ const refused = async (call) => {
   if (told instanceof Error) throw told;
   return told;
 };
-const near = (ms, most) => assert.ok(ms > most - 10_000 && ms <= most, `${ms} of ${most} ms`);
+const near = (ms, most) => assert.ok(ms > most - 30_000 && ms <= most, `${ms} of ${most} ms`);
 
 const cases = {
   async 'points are counted down, and then refused'() {
@@ -40,11 +40,11 @@ const cases = {
   },
 
   async 'a duration ends'() {
-    const calls = limiter({ points: 1, duration: 1 });
+    const calls = limiter({ points: 1, duration: 600 });
     await calls.consume('ann');
-    const { msBeforeNext } = await refused(calls.consume('ann'));
-    assert.ok(msBeforeNext > 0 && msBeforeNext <= 1000, `${msBeforeNext} ms`);
-    await sleep(msBeforeNext + 50);
+    near((await refused(calls.consume('ann'))).msBeforeNext, 600_000);
+    assert.equal(await redis.pexpire('rl:ann', 50), 1);
+    await sleep(100);
     assert.equal((await calls.consume('ann')).isFirstInDuration, true);
   },
 
@@ -102,7 +102,7 @@ const cases = {
   },
 
   async 'logins: by address and by name'() {
-    const union = new RateLimiterUnion(limiter({ keyPrefix: 'slow', points: 3 }), limiter({ keyPrefix: 'fast', points: 2, duration: 10 }));
+    const union = new RateLimiterUnion(limiter({ keyPrefix: 'slow', points: 3 }), limiter({ keyPrefix: 'fast', points: 2, duration: 600 }));
     await union.consume('ann');
     await union.consume('ann');
     const told = await union.consume('ann').then(() => assert.fail('let through'), (told) => told);
@@ -147,7 +147,7 @@ const cases = {
 
   async 'a limit kept in memory while the server is away'() {
     // The connection stays away until it is asked for.
-    const storeClient = new Redis({ ...address, enableOfflineQueue: false, retryStrategy: () => null });
+    const storeClient = new Redis({ ...address, connectTimeout: 60_000, enableOfflineQueue: false, retryStrategy: () => null });
     storeClient.on('error', () => {});
     await new Promise((resolve) => storeClient.once('ready', resolve));
     const insuranceLimiter = new RateLimiterMemory({ points: 1, duration: 60 });

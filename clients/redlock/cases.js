@@ -11,8 +11,13 @@ const [redis] = places;
 const AT_ONCE = { retryCount: 0 };
 const locks = (settings = {}, clients = places) =>
   new Redlock(clients, { retryCount: 200, retryDelay: 10, retryJitter: 5, ...settings });
-const near = (ms, most) => assert.ok(ms > most - 10_000 && ms <= most, `${ms} of ${most} ms`);
+const near = (ms, most) => assert.ok(ms > most - 30_000 && ms <= most, `${ms} of ${most} ms`);
 const held = (key) => Promise.all(places.map((place) => place.get(key)));
+// A release is told when a quorum has it: the last place may follow a moment later.
+const free = async (key) => {
+  for (const end = Date.now() + 60_000; (await held(key)).some(Boolean) && Date.now() < end; ) await sleep(5);
+  assert.deepEqual(await held(key), [null, null, null]);
+};
 // The reason of each place that refused.
 const refused = async (call) => {
   const told = await call.then(() => assert.fail('the lock was given'), (told) => told);
@@ -27,8 +32,7 @@ const cases = {
     assert.deepEqual(await held('a'), [lock.value, lock.value, lock.value]);
     for (const place of places) near(await place.pttl('a'), 60_000);
     await lock.release();
-    await sleep(20);
-    assert.deepEqual(await held('a'), [null, null, null]);
+    await free('a');
   },
 
   async 'a second one is refused'() {
@@ -52,19 +56,19 @@ const cases = {
   },
 
   async 'a lock whose holder died ends by its time'() {
-    await (await locks().acquire(['a'], 300)).attempts[0];
-    await refused(locks(AT_ONCE).acquire(['a'], 300));
     const began = Date.now();
-    await locks().acquire(['a'], 300);
-    assert.ok(Date.now() - began > 100, `${Date.now() - began} ms`);
+    await (await locks().acquire(['a'], 300)).attempts[0];
+    const next = await locks().acquire(['a'], 300);
+    assert.ok(Date.now() - began >= 295, `${Date.now() - began} ms`);
+    await next.attempts.at(-1);
   },
 
   async 'a lock is extended, and its old form is worth nothing'() {
-    const lock = await locks().acquire(['a'], 5000);
-    const longer = await lock.extend(60_000);
+    const lock = await locks().acquire(['a'], 60_000);
+    const longer = await lock.extend(120_000);
     await longer.attempts[0];
     assert.equal(longer.value, lock.value);
-    for (const place of places) near(await place.pttl('a'), 60_000);
+    for (const place of places) near(await place.pttl('a'), 120_000);
     await assert.rejects(lock.extend(60_000), /already-expired/);
     await longer.release();
   },
@@ -120,28 +124,30 @@ const cases = {
   },
 
   async 'work that keeps its lock as long as it takes'() {
-    const result = await locks({ automaticExtensionThreshold: 400 }).using(['a'], 1000, async (signal) => {
+    const result = await locks({ automaticExtensionThreshold: 59_000 }).using(['a'], 60_000, async (signal) => {
       const first = await redis.get('a');
-      await sleep(1500);
+      // Only an extension makes the time that is left grow.
+      for (let before = await redis.pttl('a'), left; !signal.aborted && (left = await redis.pttl('a')) <= before; before = left) await sleep(10);
       assert.equal(signal.aborted, false);
       assert.equal(await redis.get('a'), first);
       return 'done';
     });
     assert.equal(result, 'done');
-    await sleep(20);
-    assert.deepEqual(await held('a'), [null, null, null]);
+    await free('a');
   },
 
   async 'work whose lock is lost is told'() {
+    let told;
+    // The release of what is lost is refused, whatever the work says.
     await assert.rejects(
       locks({ ...AT_ONCE, automaticExtensionThreshold: 500 }).using(['a'], 1000, async (signal) => {
         await Promise.all(places.map((place) => place.del('a')));
-        await sleep(700);
-        assert.equal(signal.aborted, true);
-        throw signal.error;
+        for (const end = Date.now() + 60_000; !signal.aborted && Date.now() < end; ) await sleep(10);
+        told = signal.error;
       }),
       ExecutionError,
     );
+    assert.ok(told instanceof ExecutionError, `${told}`);
   },
 
   async 'scripts that the server has forgotten'() {

@@ -18,7 +18,7 @@ from rq.suspension import is_suspended, resume, suspend
 import jobs
 
 CASES = []
-redis = Redis(host=os.environ.get("EVENKEEL_HOST", "127.0.0.1"), port=int(os.environ.get("EVENKEEL_PORT", "6379")))
+redis = Redis(host=os.environ.get("EVENKEEL_HOST", "127.0.0.1"), port=int(os.environ.get("EVENKEEL_PORT", "6379")), socket_timeout=60)
 
 
 def case(function):

@@ -19,7 +19,7 @@ fn settings(fsync: Fsync) -> Settings {
     Settings {
         fsync,
         retry: Duration::from_millis(5),
-        stuck: Duration::from_millis(300),
+        stuck: Duration::from_secs(60),
         // The keeper syncs, too, and would have the errors that are meant for the log.
         preallocate: Preallocate::No,
         ..Settings::default()
@@ -384,7 +384,8 @@ fn a_disk_that_hangs_stops_the_log_and_nothing_is_acknowledged() {
     let dir = tempfile::tempdir().expect("a folder");
     let place = place(dir.path());
     let disk = Faulty::default();
-    let living = open(Arc::new(disk.clone()), &place, settings(Fsync::Always));
+    let hurried = Settings { stuck: Duration::from_millis(300), ..settings(Fsync::Always) };
+    let living = open(Arc::new(disk.clone()), &place, hurried);
     let (mut outlet, mut source) = (living.writer.outlet(), Source::new(13, 0));
     source.give(&mut outlet);
     living.is_durable(source.lsn);

@@ -360,6 +360,7 @@ mod tests {
     #[test]
     fn who_was_first_for_long_is_passed() {
         let mut its = Loop::new();
+        let began_ns = stdx::clock::mono_ns();
         its.begin(mset(1, b"a", 1));
         its.begin(mset(2, b"a", 0));
         its.begin(mset(3, b"a", 0));
@@ -372,10 +373,9 @@ mod tests {
             assert!(letters.is_empty());
             write
         };
-        let now_ns = stdx::clock::mono_ns();
-        its.work.lines.tend(now_ns + 1_000_000_000);
+        its.work.lines.tend(began_ns + 1_000_000_000);
         assert!(next(&its).is_none());
-        its.work.lines.tend(now_ns + 6_000_000_000);
+        its.work.lines.tend(stdx::clock::mono_ns() + 6_000_000_000);
         let second = next(&its).expect("the second is first");
         its.begin(second);
         // Its end is that of the second's place, not the first's: the third goes on once.

@@ -418,7 +418,7 @@ fn consumer(stage: &Stage, stream: u64, shared: &Queue) -> Result<usize, String>
 /// When the queue is empty and no producer is left, everything pushed was popped. Another consumer may still
 /// hold the last.
 fn finished(shared: &Queue, conn: &mut Conn, done: usize) -> Result<usize, String> {
-    for _ in 0..2000 {
+    for _ in 0..12_000 {
         let popped = shared.popped.lock().map_err(|e| e.to_string())?.len();
         let pushed = shared.pushed.load(Ordering::SeqCst);
         if popped == pushed {

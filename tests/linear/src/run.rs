@@ -75,7 +75,8 @@ pub fn against(addr: SocketAddr, plan: &Plan, time: Duration, scenes: bool, outc
                 (name, scope.spawn(played))
             })
             .collect();
-        while shared.start.elapsed() < time && !stop.load(Ordering::Relaxed) {
+        let is_idle = || !counts.is_empty() && counts.iter().all(|count| count.load(Ordering::Relaxed) == 0);
+        while (shared.start.elapsed() < time || is_idle()) && !stop.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(5));
         }
         stop.store(true, Ordering::Relaxed);

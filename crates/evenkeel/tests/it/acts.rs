@@ -3,8 +3,7 @@
 //! answer alike. Acts without locks happen with the commit, once or not at all.
 
 use crate::held::{Hold, PURE, eval, eventually, held_while, laden, others_are_served};
-use crate::support::{Client, Server, encode_line, foreign};
-use std::time::Duration;
+use crate::support::{Client, PATIENCE, Server, encode_line, foreign};
 
 const ENDLESS: &str = "while true do end";
 
@@ -131,7 +130,7 @@ fn a_transaction_may_close_its_connection() {
         queue(&mut client, &[&way, &format!("CLIENT KILL ID {id} SKIPME no"), "INCR after"]);
         let replies = client.call("EXEC");
         assert!(replies.ends_with(", :1, :1]"), "{replies}");
-        assert!(client.is_closed_within(Duration::from_secs(10)));
+        assert!(client.is_closed_within(PATIENCE));
         server.client().expect("DEL after", ":1");
     }
 }

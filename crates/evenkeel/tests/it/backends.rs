@@ -1,7 +1,8 @@
 //! Both interfaces of the event loops to the kernel serve alike. (All other tests run on the default one, or
 //! on the one that EVENKEEL_TEST_IO_BACKEND names.)
 
-use crate::support::{Client, Server, encode, encode_line, foreign};
+use crate::support::{Client, PATIENCE, Server, encode, encode_line, foreign};
+use crate::waits::until;
 use std::time::Duration;
 
 fn on_both(test: impl Fn(&Server)) {
@@ -95,13 +96,9 @@ fn places_of_clients_that_left_are_used_again() {
             drop(clients);
             stays.expect("PING", "+PONG");
         }
-        for _ in 0..200 {
-            if stays.call("INFO clients").contains("connected_clients:1\\r\\n") {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        panic!("clients that left are still counted: {}", stays.call("INFO clients"));
+        until("clients that left are counted no more", || {
+            stays.call("INFO clients").contains("connected_clients:1\\r\\n")
+        });
     });
 }
 
@@ -142,7 +139,7 @@ fn a_client_that_stops_sending_still_gets_its_replies() {
             if n % 3 == 0 {
                 client.expect_reply("+OK");
             }
-            assert!(client.is_closed_within(Duration::from_secs(10)));
+            assert!(client.is_closed_within(PATIENCE));
         }
     });
 }

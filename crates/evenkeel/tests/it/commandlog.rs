@@ -78,7 +78,7 @@ fn a_long_request_a_waiting_one_and_a_queued_one_are_logged() {
     client.expect("EXEC", "[:400000]");
     admin.expect("CONFIG SET commandlog-request-larger-than 29", "+OK");
     admin.expect("COMMANDLOG RESET slow", "+OK");
-    client.send(crate::support::encode_line("BLPOP l 9"));
+    client.send(crate::support::encode_line("BLPOP l 0"));
     let mut pusher = server.client();
     pusher.expect("LPUSH l x", ":1");
     client.expect_reply("[\"l\", \"x\"]");

@@ -170,6 +170,10 @@ fn survives(backend: &str) {
         };
         assert!(killed.starts_with([':', '"']), "{killed}");
     }
+    let patient = Instant::now() + crate::support::PATIENCE;
+    while whole.load(Ordering::Relaxed) == 0 && Instant::now() < patient {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     over.store(true, Ordering::Relaxed);
     for attacker in attackers {
         attacker.join().expect("no attacker saw what it should not");

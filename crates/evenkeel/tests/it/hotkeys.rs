@@ -1,6 +1,7 @@
 //! HOTKEYS: which keys take the most bytes and run time, wherever their commands run.
 
 use crate::support::{Client, Server, encode_line};
+use crate::waits::until;
 
 const NONE: &str = "-ERR no hotkey tracking session in progress";
 
@@ -54,9 +55,9 @@ fn bytes_count_for_the_keys_of_every_kind_of_command() {
     client.expect("SET queued v", "+QUEUED");
     client.expect("EXEC", "[+OK]");
     client.expect("EVAL \"return redis.call('SET', KEYS[1], 'v')\" 1 scripted", "+OK");
-    client.send(encode_line("BLPOP waited 9"));
+    client.send(encode_line("BLPOP waited 0"));
     let mut pusher = server.client();
-    while pusher.call("INFO clients").contains("blocked_clients:0") {}
+    until("it waits", || !pusher.call("INFO clients").contains("blocked_clients:0"));
     pusher.expect("LPUSH waited x", ":1");
     client.expect_reply("[\"waited\", \"x\"]");
     client.expect(&format!("SET long {}", "v".repeat(200_000)), "+OK");

@@ -471,7 +471,7 @@ fn who_never_ends_a_request_or_asks_nothing_is_disconnected() {
         return;
     }
     for backend in ["epoll", "io_uring"] {
-        let (_server, mut client, at) = shown(&["--io-backend", backend, "--http-timeout", "1"]);
+        let (_server, mut client, at) = shown(&["--io-backend", backend]);
         let mut silent = Http::to(at);
         let mut slow = Http::to(at);
         slow.send("GET / HTTP/1.1\r\nHost: h\r\nX: ");
@@ -484,6 +484,7 @@ fn who_never_ends_a_request_or_asks_nothing_is_disconnected() {
         });
         let mut kept = Http::to(at);
         assert_eq!(kept.get("/healthz").status, 200);
+        client.expect("CONFIG SET http-timeout 1", "+OK");
         silent.expect_end();
         kept.expect_end();
         let mut piece = [0; 100];

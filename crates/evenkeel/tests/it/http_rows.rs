@@ -7,17 +7,23 @@ use crate::support::{PATIENCE, Server, foreign};
 /// An SQLite file with some rows.
 fn database(dir: &std::path::Path) -> rusqlite::Connection {
     let file = rusqlite::Connection::open(dir.join("shop.db")).expect("a file");
+    file.busy_timeout(PATIENCE).expect("patience");
     let table = "CREATE TABLE things (id INTEGER PRIMARY KEY, name TEXT)";
     let rows = "INSERT INTO things SELECT value, 'thing ' || value FROM json_each('[1,2,3,4,5,6,7,8,9,10]')";
     file.execute_batch(&format!("PRAGMA journal_mode = WAL; {table}; {rows}")).expect("a table");
     file
 }
 
+/// The words of a source that name that file, with patience for a slow machine.
+fn source_url(server: &Server) -> String {
+    format!("sqlite:{} timeout 60s", server.dir.path().join("shop.db").display())
+}
+
 #[test]
 fn rows_of_a_database_are_read_through() {
     on_both(|server, mut client, at| {
         let file = database(server.dir.path());
-        let url = format!("sqlite:{}", server.dir.path().join("shop.db").display());
+        let url = source_url(server);
         client.expect(
             &format!("EVENKEEL SOURCE ADD t t:{{id}} {url} table things path /things ttl 1000s jitter 0"),
             "+OK",
@@ -101,7 +107,7 @@ fn rows_tell_when_they_were_changed() {
         )
         .expect("times");
         file.execute("UPDATE things SET at = 4000000000 WHERE id = 8", []).expect("a time to come");
-        let url = format!("sqlite:{}", server.dir.path().join("shop.db").display());
+        let url = source_url(server);
         for (name, form) in [("t", "json"), ("h", "hash")] {
             let options = format!("modified at columns id,name as {form} write local");
             client.expect(
@@ -198,8 +204,10 @@ fn a_row_may_change_twice_within_a_second() {
         let file = database(server.dir.path());
         file.execute_batch("ALTER TABLE things ADD at INTEGER").expect("times");
         let url = format!("sqlite:{}", server.dir.path().join("shop.db").display());
-        for (name, feed) in [("t", "on"), ("o", "off")] {
-            let options = format!("table things path /{name} modified at columns id,name feed {feed}");
+        for (name, feed, timeout) in [("t", "on", "60s"), ("o", "off", "10s")] {
+            let options = format!(
+                "table things path /{name} modified at columns id,name feed {feed} timeout {timeout}"
+            );
             client.expect(&format!("EVENKEEL SOURCE ADD {name} {name}:{{id}} {url} {options}"), "+OK");
         }
         let change = |name: &str, at: u64| {
@@ -220,13 +228,16 @@ fn a_row_may_change_twice_within_a_second() {
         let second = now_s();
         change("first", second);
         until_named(&mut http, "/t/1", "first");
-        http.get("/o/1");
+        // Later, its second is over.
+        let is_early = http.get("/o/1").status == 200 && now_s() < second + 2;
         // Both rows changed so recently that their second may not be over.
         let first = http.get("/t/1");
         let since = |date: &str| format!("If-Modified-Since: {date}\r\n");
         let date = date_of(second);
         if first.header("last-modified").is_empty() {
-            assert_eq!(http.ask("GET", "/t/1", &since(&date)).status, 200);
+            let told = http.ask("GET", "/t/1", &since(&date)).status;
+            // The feed may have reported that second in between.
+            assert!(told == 200 || now_s() >= second + 2, "{told}");
         } else {
             assert!(now_s() >= second + 2, "{:?}", first.headers);
         }
@@ -241,8 +252,10 @@ fn a_row_may_change_twice_within_a_second() {
         assert!(now_s() >= second + 2);
         assert_eq!(http.ask("GET", "/t/1", &since(&date)).status, 304);
         // Without a feed this is unknown until the row is loaded again.
-        let other = http.ask("GET", "/o/1", &since(&date));
-        assert_eq!((other.status, other.header("last-modified")), (200, ""));
+        if is_early {
+            let other = http.ask("GET", "/o/1", &since(&date));
+            assert_eq!((other.status, other.header("last-modified")), (200, ""));
+        }
         let started = std::time::Instant::now();
         while http.ask("GET", "/o/1", &since(&date)).status != 304 {
             assert!(started.elapsed() < PATIENCE, "the date is never told");
@@ -266,9 +279,9 @@ fn rows_of_pipelined_requests_are_loaded_together() {
         };
         let (mut client, mut other) = (client(), client());
         drop(database(server.dir.path()));
-        let url = format!("sqlite:{}", server.dir.path().join("shop.db").display());
+        let url = source_url(&server);
         client.expect(
-            &format!("EVENKEEL SOURCE ADD items t:{{id}} {url} table things path /things pool 1 timeout 60s"),
+            &format!("EVENKEEL SOURCE ADD items t:{{id}} {url} table things path /things pool 1"),
             "+OK",
         );
         // The one connection is busy: rows requested meanwhile come with the next load.
@@ -303,7 +316,7 @@ fn rows_of_pipelined_requests_are_loaded_together() {
 fn a_database_that_is_not_there_is_told_and_what_is_kept_is_answered() {
     on_both(|server, mut client, at| {
         drop(database(server.dir.path()));
-        let url = format!("sqlite:{}", server.dir.path().join("shop.db").display());
+        let url = source_url(server);
         client.expect(&format!("EVENKEEL SOURCE ADD t t:{{id}} {url} table things path /things"), "+OK");
         client.expect("EVENKEEL SOURCE ADD n n:{id} sqlite:/nosuch/file path /none", "+OK");
         let mut http = Http::to(at);
@@ -338,7 +351,7 @@ fn a_database_that_comes_back_is_noticed_without_traffic() {
         let (server, at) = Server::start_http(&[]);
         let mut client = server.client();
         let file = database(server.dir.path());
-        let url = format!("sqlite:{}", server.dir.path().join("shop.db").display());
+        let url = source_url(&server);
         client.expect(&format!("EVENKEEL SOURCE ADD t t:{{id}} {url} table things path /t {options}"), "+OK");
         let mut http = Http::to(at);
         http.get("/t/3").expect(200, "{\"id\":3,\"name\":\"thing 3\"}");

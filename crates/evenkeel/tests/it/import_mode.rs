@@ -163,7 +163,7 @@ fn a_source_goes_on_with_expired_keys() {
         ("SET text n NX", "(nil)", "GET text", r#""1""#),
         ("GETDEL text", r#""1""#, "EXISTS text", ":0"),
         ("PERSIST text", ":1", "TTL text", ":-1"),
-        ("EXPIRE text 100", ":1", "TTL text", ":100"),
+        ("EXPIREAT text 4000000000", ":1", "EXPIRETIME text", ":4000000000"),
         ("EXPIRE text 100 NX", ":0", "TTL text", ":0"),
         ("RENAME text moved", "+OK", "PTTL moved", ":0"),
         ("COPY text copied", ":1", "PTTL copied", ":0"),

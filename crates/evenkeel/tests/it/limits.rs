@@ -92,6 +92,7 @@ fn a_write_that_lost_its_snapshot_did_nothing() {
     control.expect("DEBUG POINT job-end OFF", "+OK");
     assert!(writer.reply().starts_with(TOO_OLD));
     writer.expect("EXISTS into", ":0");
+    control.expect("CONFIG SET snapshot-max-age 600", "+OK");
     assert!(writer.call("SUNIONSTORE into big other").starts_with(':'));
 }
 
@@ -246,7 +247,7 @@ fn a_gigabyte_nobody_reads_is_little_memory_even_when_its_value_goes() {
     });
     let before = server.resident_bytes();
     reader.send("LRANGE list 0 -1\r\n".repeat(16));
-    await_figure(&mut other, "total_commands_processed", |commands| commands > 65);
+    reader.skip("*64\r\n".len());
     // Overwritten three times, read on once: only the value that is being read stays.
     for _ in 0..3 {
         other.expect("DEL list", ":1");
@@ -259,7 +260,7 @@ fn a_gigabyte_nobody_reads_is_little_memory_even_when_its_value_goes() {
     let after = server.resident_bytes();
     assert!(after < before + (96 << 20), "{before} bytes became {after}");
     let element = "$1048576\r\n".len() + value.len() + 2;
-    reader.skip("*64\r\n".len() + 64 * element);
+    reader.skip(64 * element);
     (1..16).for_each(|_| reader.expect_reply("[]"));
     reader.expect("PING", "+PONG");
 }

@@ -75,7 +75,10 @@ fn kill_once_it_came_further(mut copy: Child, sluice: &Sluice, state: &Path) -> 
         if copy.try_wait().expect("its status").is_some() {
             return false;
         }
-        sluice.granted.fetch_add(10_000, SeqCst);
+        // No more than is used: a copy that is slow to begin would end by itself.
+        if sluice.granted.load(SeqCst) <= 0 {
+            sluice.granted.store(10_000, SeqCst);
+        }
         std::thread::sleep(Duration::from_millis(5));
     }
     copy.kill().expect("killed");

@@ -113,6 +113,7 @@ fn a_snapshot_goes_when_it_is_too_old() {
     await_figure(&mut client, "lscan_lists_kept", |lists| lists == 0);
     assert_eq!(kept(&mut client), (0, 0));
     // A client that starts again gets on.
+    client.expect("CONFIG SET lscan-max-age 3600", "+OK");
     let (cursor, first) = lscan(&mut client, "l 0 STABLE COUNT 4000");
     assert_eq!([first, rest(&mut client, "l", cursor)].concat(), elements(0..MANY));
 }

@@ -151,32 +151,32 @@ fn options_do_what_they_say() {
         let (mut here, mut there) = (from.client(), to.client());
         let busy = "-ERR Target instance replied with error: BUSYKEY Target key name already exists.";
         here.expect("MSET k v a 1 b 2 c 3", "+OK");
-        assert_eq!(migrate(&mut here, &to, "k 3 5000 COPY"), "+OK");
+        assert_eq!(migrate(&mut here, &to, "k 3 60000 COPY"), "+OK");
         here.expect("GET k", "\"v\"");
         there.expect("DBSIZE", ":0");
         there.expect("SELECT 3", "+OK");
         there.expect("GET k", "\"v\"");
-        assert_eq!(migrate(&mut here, &to, "k 3 5000"), busy);
+        assert_eq!(migrate(&mut here, &to, "k 3 60000"), busy);
         here.expect("SET k new", "+OK");
-        assert_eq!(migrate(&mut here, &to, "k 3 5000 COPY REPLACE"), "+OK");
+        assert_eq!(migrate(&mut here, &to, "k 3 60000 COPY REPLACE"), "+OK");
         there.expect("GET k", "\"new\"");
-        assert_eq!(migrate(&mut here, &to, "k 3 5000 REPLACE"), "+OK");
+        assert_eq!(migrate(&mut here, &to, "k 3 60000 REPLACE"), "+OK");
         here.expect("EXISTS k", ":0");
-        for none in ["k 3 5000", "\"\" 3 5000 KEYS k l", "\"\" 3 5000", "\"\" 3 5000 COPY KEYS k"] {
+        for none in ["k 3 60000", "\"\" 3 60000 KEYS k l", "\"\" 3 60000", "\"\" 3 60000 COPY KEYS k"] {
             assert_eq!(migrate(&mut here, &to, none), "+NOKEY", "{none}");
         }
         // The keys that can go do go.
         there.expect("SET b taken", "+OK");
-        assert_eq!(migrate(&mut here, &to, "\"\" 3 5000 KEYS a none b c"), busy);
+        assert_eq!(migrate(&mut here, &to, "\"\" 3 60000 KEYS a none b c"), busy);
         here.expect("EXISTS a b c", ":1");
         there.expect("MGET a b c", r#"["1", "taken", "3"]"#);
         let index = "-ERR Target instance replied with error: ERR DB index is out of range";
-        assert_eq!(migrate(&mut here, &to, "b 99 5000"), index);
+        assert_eq!(migrate(&mut here, &to, "b 99 60000"), index);
         here.expect("GET b", "\"2\"");
         // Keys come from the chosen database, and may be named like an option.
         here.expect("SELECT 7", "+OK");
         here.expect("SET copy that", "+OK");
-        assert_eq!(migrate(&mut here, &to, "\"\" 3 5000 KEYS copy"), "+OK");
+        assert_eq!(migrate(&mut here, &to, "\"\" 3 60000 KEYS copy"), "+OK");
         here.expect("DBSIZE", ":0");
         there.expect("GET copy", "\"that\"");
     }
@@ -190,15 +190,15 @@ fn passwords_open_the_other_server() {
         here.expect("MSET k v l w", "+OK");
         let error = |text: &str| format!("-ERR Target instance replied with error: {text}");
         let wrong = error("WRONGPASS invalid username-password pair or user is disabled.");
-        assert_eq!(migrate(&mut here, &to, "k 0 5000"), error("NOAUTH Authentication required."));
+        assert_eq!(migrate(&mut here, &to, "k 0 60000"), error("NOAUTH Authentication required."));
         for rest in ["AUTH wrong", "AUTH2 default wrong", "AUTH2 nobody secret"] {
-            assert_eq!(migrate(&mut here, &to, &format!("k 0 5000 {rest}")), wrong, "{rest}");
+            assert_eq!(migrate(&mut here, &to, &format!("k 0 60000 {rest}")), wrong, "{rest}");
         }
         here.expect("EXISTS k", ":1");
-        assert_eq!(migrate(&mut here, &to, "k 0 5000 COPY AUTH secret"), "+OK");
+        assert_eq!(migrate(&mut here, &to, "k 0 60000 COPY AUTH secret"), "+OK");
         let busy = error("BUSYKEY Target key name already exists.");
-        assert_eq!(migrate(&mut here, &to, "k 0 5000 AUTH2 default secret"), busy);
-        assert_eq!(migrate(&mut here, &to, "\"\" 0 5000 REPLACE AUTH2 default secret KEYS k l"), "+OK");
+        assert_eq!(migrate(&mut here, &to, "k 0 60000 AUTH2 default secret"), busy);
+        assert_eq!(migrate(&mut here, &to, "\"\" 0 60000 REPLACE AUTH2 default secret KEYS k l"), "+OK");
         here.expect("DBSIZE", ":0");
         there.expect("MGET k l", r#"["v", "w"]"#);
     }
@@ -211,8 +211,8 @@ fn a_user_of_a_real_redis_may_be_named() {
     let mut here = server.client();
     there.expect("ACL SETUSER mover on >pass ~moved* +restore +select", "+OK");
     here.expect("MSET moved 1 kept 2", "+OK");
-    assert_eq!(migrate(&mut here, &redis, "moved 0 5000 AUTH2 mover pass"), "+OK");
-    let reply = migrate(&mut here, &redis, "kept 0 5000 AUTH2 mover pass");
+    assert_eq!(migrate(&mut here, &redis, "moved 0 60000 AUTH2 mover pass"), "+OK");
+    let reply = migrate(&mut here, &redis, "kept 0 60000 AUTH2 mover pass");
     assert!(reply.starts_with("-ERR Target instance replied with error: NOPERM "), "{reply}");
     there.expect("MGET moved kept", r#"["1", (nil)]"#);
     here.expect("MGET moved kept", r#"[(nil), "2"]"#);
@@ -225,7 +225,7 @@ fn what_the_other_server_cannot_read_stays() {
     let mut here = server.client();
     here.expect("R.SETINTARRAY bits 1 2 3", "+OK");
     here.expect("SET k v", "+OK");
-    let reply = migrate(&mut here, &redis, "\"\" 0 5000 KEYS bits k");
+    let reply = migrate(&mut here, &redis, "\"\" 0 60000 KEYS bits k");
     assert_eq!(reply, "-ERR Target instance replied with error: ERR Bad data format");
     here.expect("EXISTS bits k", ":1");
     here.expect("R.BITCOUNT bits", ":3");

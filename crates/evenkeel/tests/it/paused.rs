@@ -2,7 +2,7 @@
 
 use crate::held::{Hold, MANY, WRITES, await_figure, eval, eventually, figure, laden};
 use crate::support::{Client, Server, encode_line};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Long enough for a write to be seen if it were done.
 const A_WHILE: Duration = Duration::from_millis(150);
@@ -51,7 +51,7 @@ fn long_writes_on_their_way_wait_for_the_end_of_a_pause() {
         admin.expect(question, ":0");
         // Reads are served, long ones too.
         admin.expect("SINTERCARD 2 big other", &format!(":{}", MANY / 2));
-        assert_eq!(figure(&mut admin, "writes_paused"), 1, "{point}");
+        await_figure(&mut admin, "writes_paused", |paused| paused == 1);
         admin.expect("CLIENT UNPAUSE", "+OK");
         writer.expect_reply(&reply);
         let id = writer.call("CLIENT ID");
@@ -71,10 +71,11 @@ fn who_waited_for_a_pause_is_told_so() {
     admin.expect("CONFIG SET slowlog-log-slower-than 100000", "+OK");
     admin.expect("CLIENT PAUSE 100000 WRITE", "+OK");
     writer.send("SET k v\r\n");
+    await_figure(&mut admin, "blocked_clients", |blocked| blocked == 1);
     assert_eq!(writer.reply_within(A_WHILE), None);
     admin.expect("CLIENT UNPAUSE", "+OK");
     writer.expect_reply("+OK");
-    let log = admin.call("SLOWLOG WHY 1");
+    let log = admin.call("SLOWLOG WHY -1");
     assert!(log.contains("for the end of CLIENT PAUSE") && log.contains("\"SET\""), "{log}");
     assert!(admin.call("EVENKEEL WAITS").contains("\"pause\""));
 }
@@ -96,9 +97,15 @@ fn a_write_that_is_decided_ends_during_a_pause() {
 #[test]
 fn a_pause_that_ends_by_itself_lets_writes_go_on() {
     let Some(server) = laden() else { return };
-    let line = "SUNIONSTORE into big other";
-    let mut writer = overtaken_by_a_pause(&server, "job-end", line, "CLIENT PAUSE 600 WRITE");
+    let (mut admin, mut writer) = (server.client(), server.client());
+    let mut hold = Hold::first_at(&server, "job-end");
+    writer.send(encode_line("SUNIONSTORE into big other"));
+    hold.await_victim();
+    let began = Instant::now();
+    admin.expect("CLIENT PAUSE 600 WRITE", "+OK");
+    hold.release();
     writer.expect_reply(&format!(":{}", MANY + MANY / 2));
+    assert!(began.elapsed() >= Duration::from_millis(600));
 }
 
 #[test]
@@ -121,9 +128,16 @@ fn a_script_held_by_a_pause_can_be_killed() {
 fn nothing_is_swept_or_evicted_during_a_pause() {
     let Some(server) = laden() else { return };
     let (mut admin, mut client) = (server.client(), server.client());
-    let before = figure(&mut admin, "expired_keys");
-    client.expect("SET brief 1 PX 50", "+OK");
-    admin.expect("CLIENT PAUSE 100000 WRITE", "+OK");
+    let before = loop {
+        client.expect("SET brief 1 PX 500", "+OK");
+        admin.expect("CLIENT PAUSE 100000 WRITE", "+OK");
+        let before = figure(&mut admin, "expired_keys");
+        // On a slow machine it was swept before the pause.
+        if client.call("EXISTS brief") == ":1" {
+            break before;
+        }
+        admin.expect("CLIENT UNPAUSE", "+OK");
+    };
     eventually(&mut client, "EXISTS brief", ":0");
     admin.expect("CONFIG SET maxmemory-policy allkeys-lru", "+OK");
     admin.expect("CONFIG SET maxmemory 1mb", "+OK");

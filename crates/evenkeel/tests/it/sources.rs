@@ -94,7 +94,7 @@ pub fn row(id: u32, n: u32) -> String {
 
 #[test]
 fn rows_are_read_through_by_every_command_that_reads_a_key() {
-    let shop = shop("");
+    let shop = shop("negative-ttl 1h");
     let mut client = shop.server.client();
     client.expect("GET item:1", &row(1, 0));
     client.expect("GET item:1", &row(1, 0));
@@ -269,7 +269,7 @@ fn the_sources_of_very_many_keys_are_looked_up_in_slices() {
 
 #[test]
 fn a_write_may_give_up_the_item() {
-    let shop = shop("write evict feed off");
+    let shop = shop("write evict feed off negative-ttl 1h");
     let mut client = shop.server.client();
     client.expect("GET item:1", &row(1, 0));
     shop.sql("UPDATE items SET n = 5 WHERE id = 1");
@@ -485,7 +485,7 @@ fn two_servers_in_front_of_one_file_both_follow_it() {
 /// older one later.
 #[test]
 fn a_row_that_changes_faster_than_it_is_loaded_is_answered() {
-    let shop = shop("timeout 2s");
+    let shop = shop("");
     let (mut control, mut client) = (shop.server.client(), shop.server.client());
     let (stop, path) = (std::sync::atomic::AtomicBool::new(false), shop.path.clone());
     std::thread::scope(|scope| {
@@ -669,7 +669,7 @@ fn what_was_cached_before_the_feed_was_lost_is_past_its_time() {
 
 #[test]
 fn a_database_that_is_down_leaves_what_is_cached() {
-    let shop = shop("timeout 2s stale-if-error 1h ttl 1s jitter 0 negative-ttl 1h");
+    let shop = shop("stale-if-error 1h ttl 1s jitter 0 negative-ttl 1h");
     let mut client = shop.server.client();
     client.expect("GET item:1", &row(1, 0));
     client.expect("GET item:101", "(nil)");
@@ -717,7 +717,7 @@ fn sources_are_listed_paused_flushed_and_removed() {
     client.expect("EVENKEEL SOURCE REMOVE items", "+OK");
     client.expect("GET item:1", "(nil)");
     client.expect("EVENKEEL SOURCE LIST", "[]");
-    client.expect(&shop.add(""), "+OK");
+    client.expect(&shop.add("timeout 60s"), "+OK");
     client.expect("GET item:1", &row(1, 0));
     client.expect(&shop.add(""), "-ERR there is a source 'items' already");
     let overlapping = shop.add("").replace("ADD items item:", "ADD other item:");
@@ -765,7 +765,8 @@ fn config_rewrite_writes_sources_that_were_added_and_leaves_out_those_removed() 
     let shop = shop("");
     let mut client = shop.server.client();
     let file = shop.path.with_extension("conf");
-    let first = format!("# mine\nsource items item:{{id}} sqlite:{}\n# last\n", shop.path.display());
+    let first =
+        format!("# mine\nsource items item:{{id}} sqlite:{} timeout 60s\n# last\n", shop.path.display());
     std::fs::write(&file, &first).unwrap();
     let error = client.call("CONFIG REWRITE");
     assert!(error.contains("without a config file"), "{error}");

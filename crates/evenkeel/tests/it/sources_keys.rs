@@ -244,7 +244,7 @@ fn other_databases_bring_no_keys_among_the_rows() {
     client.expect("SET item:1 x", "+QUEUED");
     client.expect("SET own 1", "+QUEUED");
     let mut third = shop.server.client();
-    third.expect(&shop.add(""), "+OK");
+    third.expect(&shop.add("timeout 60s"), "+OK");
     let replies = client.call("EXEC");
     assert!(
         replies.starts_with("[-SOURCEBUSY source 'items': key 'item:1' was not one of its rows")

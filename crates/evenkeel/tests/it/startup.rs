@@ -1,8 +1,7 @@
 //! Starting the server: command line, configuration files, ports, signals.
 
-use crate::support::{Server, encode_line, foreign, run, said};
+use crate::support::{PATIENCE, Server, encode_line, foreign, run, said};
 use std::fs;
-use std::time::Duration;
 
 /// Writes a configuration file and starts the server with it, which must fail; returns the output.
 fn refused_with(config: &str) -> String {
@@ -145,7 +144,7 @@ fn sigterm_and_sigint_end_the_server_in_order() {
         client.send(encode_line("BLPOP nosuch 0"));
         server.signal(signal);
         assert_eq!(server.exit_code(), Some(0), "{signal}: {}", server.output());
-        assert!(client.is_closed_within(Duration::from_secs(5)), "the client is closed");
+        assert!(client.is_closed_within(PATIENCE), "the client is closed");
         assert!(!server.dir.path().join("socket").exists(), "the socket is removed");
     }
 }

@@ -160,7 +160,7 @@ fn who_made_an_attempt_vain_is_told() {
         let id = |client: &mut Client| client.call("CLIENT ID").trim_start_matches(':').to_owned();
         let (loser_id, winner_id) = (id(&mut loser), id(&mut winner));
         winner.expect("CLIENT SETNAME the-winner", "+OK");
-        elements.chunks(5_000).for_each(|some| drop(control.call(&format!("RPUSH list {}", some.join(" ")))));
+        elements.chunks(5_000).for_each(|some| drop(loser.call(&format!("RPUSH list {}", some.join(" ")))));
         let mut hold = Hold::first_at(&server, point);
         loser.request(loser_words);
         hold.await_victim();
@@ -191,7 +191,7 @@ fn who_rang_the_alarm_of_an_attempt_is_told() {
     let server = Server::start();
     let [mut control, mut loser, mut first, mut second] = std::array::from_fn(|_| server.client());
     let elements: Vec<String> = (0..20_000).map(|i| i.to_string()).collect();
-    elements.chunks(5_000).for_each(|some| drop(control.call(&format!("RPUSH list {}", some.join(" ")))));
+    elements.chunks(5_000).for_each(|some| drop(loser.call(&format!("RPUSH list {}", some.join(" ")))));
     let loser_id = loser.call("CLIENT ID");
     second.expect("CLIENT SETNAME the-second", "+OK");
     let mut end = Hold::first_at(&server, "job-end");

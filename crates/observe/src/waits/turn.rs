@@ -719,6 +719,7 @@ mod tests {
         let mark = local.enter(Part::Commit, 7);
         local.leave(&observe, Part::Commit, 7, mark);
         assert_eq!((local.turn.served, local.turn.parts_ns), (Served::One(7), 0));
+        local.turn.pieces.clear();
         let mark = local.enter(Part::Housekeeping, 0);
         local.turn.noted_ns += 2 * BIG_NS;
         while local.lap() - mark.0 < 4 * BIG_NS {}

@@ -220,11 +220,11 @@ fn the_laws_hold_under_load() {
     let keyspace = Keyspace::with_hidden(2, 1, 1);
     let (log, heard) = pipe(To::Log);
     let order = Order::start(&keyspace, vec![log]).unwrap();
-    let (ends, drawn) = (AtomicBool::new(false), Mutex::new(Vec::new()));
+    let (ends, drawn, sets) = (AtomicBool::new(false), Mutex::new(Vec::new()), AtomicU64::new(0));
     let (mut from, mut upto) = (0, 0);
     thread::scope(|scope| {
         for thread in 0..3 {
-            let (keyspace, ends, drawn) = (&keyspace, &ends, &drawn);
+            let (keyspace, ends, drawn, sets) = (&keyspace, &ends, &drawn, &sets);
             scope.spawn(move || {
                 let (mut i, mut mine) = (0u64, Vec::new());
                 while !ends.load(Ordering::Relaxed) {
@@ -234,11 +234,12 @@ fn the_laws_hold_under_load() {
                         0 => _ = both(keyspace, &key, i % 2 == 0),
                         1 => _ = both(keyspace, "shared", i % 2 == 0),
                         2 => _ = set(keyspace, 2, &key, b"hidden"),
-                        _ => mine.push((
-                            set(keyspace, (i % 2) as usize, &key, format!("{thread}-{i}").as_bytes()),
-                            thread,
-                            i,
-                        )),
+                        _ => {
+                            let value = format!("{thread}-{i}");
+                            let lsn = set(keyspace, (i % 2) as usize, &key, value.as_bytes());
+                            mine.push((lsn, thread, i));
+                            sets.fetch_add(1, Ordering::Relaxed);
+                        }
                     }
                 }
                 drawn.lock().extend(mine);
@@ -246,7 +247,10 @@ fn the_laws_hold_under_load() {
         }
         thread::sleep(Duration::from_millis(30));
         from = keyspace.listen(order.clone());
-        thread::sleep(Duration::from_millis(150));
+        let before = sets.load(Ordering::Relaxed);
+        while sets.load(Ordering::Relaxed) < before + 300 {
+            thread::sleep(Duration::from_millis(1));
+        }
         upto = keyspace.mark_now(Mark(1)).unwrap();
         ends.store(true, Ordering::Relaxed);
     });
