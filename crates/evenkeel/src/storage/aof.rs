@@ -597,7 +597,7 @@ pub(super) fn progress(progress: &persist::Progress) -> (u64, u64) {
 mod tests {
     use super::*;
 
-    /// Whoever hears of `always` first, the client that set it or the log's thread: what was written before is doubted.
+    /// Earlier writes are doubted, whoever hears of `always` first: the client that set it or the log's thread.
     #[test]
     fn a_gate_closes_for_what_was_written_before() {
         let open = || {

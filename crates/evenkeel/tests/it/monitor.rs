@@ -67,7 +67,7 @@ fn a_monitor_without_replies_gets_no_lines() {
             while words(&mut monitor) != "0 \"SET\" \"k\" \"1\"" {}
             monitor.expect("CLIENT REPLY ON", "+OK");
         } else {
-            // What came to the monitor before its next command is left out.
+            // Lines that came to the monitor before its next command are left out.
             monitor.request(&[b"SET", b"seen", how.as_bytes()]);
             while other.call("GET seen") != format!("\"{how}\"") {}
             assert_eq!(monitor.reply_within(A_WHILE), None);

@@ -358,7 +358,7 @@ fn a_handshake_that_does_not_go_on_is_ended() {
         silent.iter_mut().for_each(|stream| stream.write_all(&[22, 3, 1]).expect("sent"));
         // All places are taken, again and again; others come in all the same.
         let deadline = std::time::Instant::now() + PATIENCE;
-        let (config, mut tries) = (house.papers.client(None, BOTH), 0);
+        let (config, mut tries) = (house.papers.client(Some("client"), BOTH), 0);
         while house.connect_with(house.tls, &config).and_then(|mut stream| ping(&mut stream)).is_err() {
             assert!(std::time::Instant::now() < deadline, "nobody else comes in");
             // A handshake on a slow machine may need more than the second that it has.
