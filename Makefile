@@ -79,12 +79,14 @@ soak: ## everything at once, with sums that must hold and nothing left at the en
 	@$(CARGO) build --quiet -p evenkeel -p chaos
 	@$(CARGO) run --quiet -p chaos -- soak --seconds $(SOAK_SECONDS) $(CHAOS_ARGS)
 
-# CRASH_ARGS: e.g. CRASH_ARGS='--seed 7 --fsync always --dir /dev/shm'.
+# CRASH_ARGS: e.g. CRASH_ARGS='--seed 7 --fsync always --dir /dev/shm'. The outages need strace.
 CRASH_ROUNDS ?= 1000
+POWER_ROUNDS ?= 80
 .PHONY: crash
-crash: ## kill -9 at any moment, cut and damaged files, full disks: what was promised is there (CRASH_ROUNDS, CRASH_ARGS)
+crash: ## kill -9 at any moment, cut and damaged files, full disks, outages: what was promised is there (CRASH_ROUNDS, POWER_ROUNDS, CRASH_ARGS)
 	@$(CARGO) build --quiet -p evenkeel -p chaos
 	@$(CARGO) run --quiet -p chaos -- crash --rounds $(CRASH_ROUNDS) $(CRASH_ARGS)
+	@$(CARGO) run --quiet -p chaos -- power --rounds $(POWER_ROUNDS) $(CRASH_ARGS)
 
 # C Lua as scripts reach it, under AddressSanitizer and UndefinedBehaviorSanitizer with Lua's own assertions: all tests of the
 # crate, then some of them, of hostile numbers, of the compiler and of the basics, with a collection wherever memory may be taken.

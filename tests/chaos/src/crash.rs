@@ -20,7 +20,7 @@ mod writer;
 
 use self::files::Health;
 use self::judge::{Past, differences, judge, read_state};
-use self::life::{Life, Start};
+pub use self::life::{Life, Start};
 use self::model::State;
 use self::play::{End, Plan};
 use crate::Options;

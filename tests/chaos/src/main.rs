@@ -1,10 +1,11 @@
-//! Three programs that try to break a server: `fuzz` by its input, `soak` by everything that can happen at once, `crash`
-//! by ends at any moment.
+//! Four programs that try to break a server: `fuzz` by its input, `soak` by everything that can happen at once, `crash`
+//! by ends at any moment, `power` by disks that lose what was not synced.
 //!
 //! ```text
 //!  seed ─▶ fuzz: calls from COMMAND DOCS, nearly right, hostile, half, no protocol at all ─▶ alive? answered? bounded?
 //!       └▶ soak: scripts, jobs, transfers, pops, pauses, flushes, eviction, readers that stop ─▶ sums right? nothing left?
 //!       └▶ crash: writers, rewrites, saves, kill -9, cut and damaged files, full disks ─▶ is there what was promised?
+//!       └▶ power: the real program's calls, recorded, and starts from what an outage may leave ─▶ the same question
 //! ```
 //!
 //! 1. The requests follow from the seed; their times, and the events that result, do not.
@@ -17,6 +18,7 @@ mod grammar;
 mod leftovers;
 mod line;
 mod peer;
+mod power;
 mod scan;
 mod scripts;
 mod soak;
@@ -32,6 +34,7 @@ Tries to break Evenkeel, and says whether it held.
   chaos fuzz [options]     clients that send all kinds of requests, and what is none
   chaos soak [options]     everything at once, with invariants; at the end nothing may be left
   chaos crash [options]    kill -9 again and again; what was promised must be there
+  chaos power [options]    starts from what an outage may leave of the files (needs strace)
 
   --server PATH       the server under test (default: the built evenkeel)
   --seed N            which run (default 1)
@@ -47,11 +50,13 @@ Tries to break Evenkeel, and says whether it held.
 soak only:
   --only a,b          only these actors, by names that it prints
 
-crash only:
-  --rounds N          how many (default 1000)
-  --grace-ms N        how old a write must be to be there without `always` (default 2000)
+crash and power:
+  --rounds N          how many (default 1000; for power 40, of 24 images each)
   --fsync MODE        only this appendfsync (default: another one each round)
   --dir D             where the files are (default: the folder for temporary files)
+
+crash only:
+  --grace-ms N        how old a write must be to be there without `always` (default 2000)
   --without a,b       leave out points, or: function (no libraries), order (no end in order), temporary (the doctor sees
                       no unfinished files)
   --tell-all          a line for each round
@@ -130,6 +135,7 @@ enum Program {
     Fuzz,
     Soak,
     Crash,
+    Power,
 }
 
 fn main() -> ExitCode {
@@ -140,7 +146,8 @@ fn main() -> ExitCode {
         }
         Ok(Some((Program::Fuzz, options))) => fuzz_all(&options),
         Ok(Some((Program::Soak, options))) => soak_all(&options),
-        Ok(Some((Program::Crash, options))) => crash_all(&options),
+        Ok(Some((Program::Crash, options))) => told("crash", &options, crash::run),
+        Ok(Some((Program::Power, options))) => told("power", &options, power::run),
         Ok(None) => {
             print!("{HELP}");
             ExitCode::SUCCESS
@@ -197,11 +204,14 @@ fn soak_all(options: &Options) -> ExitCode {
     if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn crash_all(options: &Options) -> ExitCode {
-    println!("crash: seed {}, {} rounds", options.seed, options.rounds);
-    let (passed, faults) = crash::run(options).unwrap_or_else(|why| (0, vec![why]));
+/// What passed, and the faults in words.
+type Outcome = Result<(usize, Vec<String>), String>;
+
+fn told(program: &str, options: &Options, run: fn(&Options) -> Outcome) -> ExitCode {
+    println!("{program}: seed {}, {} rounds", options.seed, options.rounds);
+    let (passed, faults) = run(options).unwrap_or_else(|why| (0, vec![why]));
     faults.iter().for_each(|fault| println!("FAULT: {fault}"));
-    println!("crash: {passed} passed, {} failed", faults.len());
+    println!("{program}: {passed} passed, {} failed", faults.len());
     if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -210,10 +220,14 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<(Program, Opti
         Some("fuzz") => (Program::Fuzz, 600),
         Some("soak") => (Program::Soak, 300),
         Some("crash") => (Program::Crash, 0),
+        Some("power") => (Program::Power, 0),
         Some("--help" | "-h") => return Ok(None),
-        _ => return Err("which: fuzz, soak or crash?".into()),
+        _ => return Err("which: fuzz, soak, crash or power?".into()),
     };
     let mut options = Options::new(Duration::from_secs(seconds));
+    if matches!(program, Program::Power) {
+        options.rounds = 40;
+    }
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or(format!("{arg} needs a value"));
         let number = |text: String| text.parse::<u64>().map_err(|_| format!("{arg} needs a number"));

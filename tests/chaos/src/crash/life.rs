@@ -27,10 +27,17 @@ pub enum Start {
 impl Life {
     /// Starts a process. What it says goes to a file.
     pub fn spawn(binary: &Path, dir: &Path, args: &[String], log: &Path) -> Result<Life, String> {
-        let failed = |e: std::io::Error| format!("{}: {e}", binary.display());
+        Life::spawn_by(&[binary.display().to_string()], dir, args, log)
+    }
+
+    /// Starts a process by a program and its first words.
+    fn spawn_by(program: &[String], dir: &Path, args: &[String], log: &Path) -> Result<Life, String> {
+        let (binary, first) = program.split_first().ok_or("no program")?;
+        let failed = |e: std::io::Error| format!("{binary}: {e}");
         let port = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).map_err(failed)?.port();
         let said = File::create(log).map_err(failed)?;
         let child = Command::new(binary)
+            .args(first)
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"])
             .arg(dir)
             .args(args)
@@ -44,8 +51,13 @@ impl Life {
 
     /// Starts it, and waits until the data is loaded.
     pub fn start(binary: &Path, dir: &Path, args: &[String], log: &Path) -> Result<Start, String> {
+        Life::start_by(&[binary.display().to_string()], dir, args, log)
+    }
+
+    /// As `start`, by a program that takes the place of another one, and its first words.
+    pub fn start_by(program: &[String], dir: &Path, args: &[String], log: &Path) -> Result<Start, String> {
         for _ in 0..5 {
-            let mut life = Life::spawn(binary, dir, args, log)?;
+            let mut life = Life::spawn_by(program, dir, args, log)?;
             match life.ready()? {
                 // A port found free may be taken before the server has it.
                 Some(_) if life.said().contains("in use") => {}
@@ -90,6 +102,10 @@ impl Life {
     pub fn ended(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok()??;
         Some(format!("the server ended by itself ({status}):\n{}", self.said()))
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     pub fn kill(&mut self) {
