@@ -48,10 +48,11 @@ pub(crate) fn check(act: &mut Act<'_, '_>, command: &'static Command, args: Args
     let user = session.user.user().clone();
     let db = session.multi.as_ref().and_then(|multi| multi.selected).unwrap_or(session.db);
     let call = Call { command, args, db, databases: act.server.keyspace.databases() };
+    let goes_on = act.session.half.done > 0;
     let is_short = act.local.incoming.is_none() && args.len() <= Asking::FEW;
     let result = match is_short {
         true => user.may(call),
-        false => Asking::advance(&mut act.session.asking, &user, call, act.session.done > 0)
+        false => Asking::advance(&mut act.session.half.asking, &user, call, goes_on)
             .ok_or_else(|| held(act, act.local.log.now_ms))?,
     };
     result.map_err(|denied| {
@@ -238,7 +239,7 @@ impl Session {
     pub(crate) fn become_user(&mut self, user: Arc<User>) {
         self.info.text.lock().user = user.name().to_vec();
         self.user = acl::Identity::of(user);
-        self.asking = None;
+        self.half.asking = None;
     }
 
     /// The client is `default` again, as when it connected.

@@ -5,6 +5,7 @@ use crate::actions::monitor;
 use crate::calls::Ran;
 use crate::fetching;
 use crate::gates::{self, Admitted, Stop};
+use crate::half;
 pub(crate) use crate::held::note_guard;
 use crate::inline::{run, run_in};
 use crate::rows::Plan;
@@ -33,7 +34,9 @@ pub fn execute(
         session.reply_mode = ReplyMode::Skip;
     }
     let mut act = Act::of_client(server, local, session, out);
-    let flow = match resolve(args) {
+    let resolved = resolve(args);
+    let command = resolved.as_ref().ok().copied();
+    let flow = match resolved {
         Ok(command) => match act.local.incoming.as_ref().and_then(|words| bounds::refusal(command, words)) {
             None => serve(&mut act, command, args),
             Some(error) => refuse(&mut act, Some(command), &error),
@@ -44,6 +47,9 @@ pub fn execute(
         },
     };
     let (session, out) = (act.session, act.out);
+    if !matches!(flow, Flow::Held(_)) {
+        half::over(server, act.local, session, command);
+    }
     if let Flow::Held(_) = flow {
         if session.reply_mode != ReplyMode::On {
             out.truncate(mark);
@@ -73,7 +79,11 @@ pub(crate) fn execute_row(
     out: &mut Reply,
 ) -> Flow {
     stdx::panics::begin();
-    serve(&mut Act::of_client(server, local, session, out), command, args)
+    let flow = serve(&mut Act::of_client(server, local, session, out), command, args);
+    if !matches!(flow, Flow::Held(_)) {
+        half::over(server, local, session, Some(command));
+    }
+    flow
 }
 
 /// Answers a command that panicked before it changed anything (`stdx::panics`) and resets the state that it
@@ -83,8 +93,8 @@ pub fn recover(server: &Server, local: &mut Local, session: &mut Session, out: &
     local.log.lap();
     (local.incoming, local.key_hash, local.away) = (None, None, false);
     session.rows.give_up();
-    session.asking = None;
-    (session.done, session.hushed) = (0, false);
+    session.hushed = false;
+    half::over(server, local, session, None);
     session.set_flag(flag::BLOCKED, false);
     if let Some(multi) = &mut session.multi {
         multi.broken = true;
@@ -167,6 +177,8 @@ fn refuse(act: &mut Act<'_, '_>, command: Option<&'static Command>, error: &Erro
         multi.broken = true;
         act.session.set_flag(flag::DIRTY_EXEC, true);
     }
+    // Rows that the call waited for, or was given, are not the next call's.
+    act.session.rows.give_up();
     act.server.observe.stats.rejected(&act.local.log, command, &error.text());
     act.out.error(&error.text());
     Flow::Done
@@ -228,9 +240,6 @@ fn serve(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Fl
     }
     let ns = act.local.log.lap() - before;
     let spent = account(act, command, args, ns, &flow);
-    if !matches!(flow, Flow::Held(_)) {
-        act.session.is_shown = false;
-    }
     match flow {
         Flow::Held(_) => return flow,
         Flow::Parked(_) => {

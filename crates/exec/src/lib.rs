@@ -30,6 +30,7 @@ pub mod durable;
 pub mod eval;
 pub mod fetching;
 mod gates;
+mod half;
 mod hand_on;
 mod held;
 pub mod housekeeping;

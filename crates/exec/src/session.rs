@@ -1,6 +1,6 @@
 //! A client's state between its commands. It belongs to the loop that serves the connection.
 
-use crate::memory::Waited;
+use crate::half::Half;
 use crate::pause::Postponed;
 use crate::queue::Queue;
 use crate::waits::{Away, What};
@@ -85,8 +85,6 @@ pub struct Session {
     pub guest_since_ms: u64,
     /// The user that the client acts as.
     pub user: acl::Identity,
-    /// A check of rights that goes on.
-    pub(crate) asking: Option<Box<acl::Asking>>,
     /// HTTP: the token of the last request, and the generation of users in which it was right.
     pub(crate) token: Option<(Vec<u8>, u64)>,
     pub reply_mode: ReplyMode,
@@ -114,14 +112,12 @@ pub struct Session {
     /// The client's replies leave when effects up to this LSN are durable. It covers the client's own
     /// effects, and those that its replies may tell of.
     pub gate: keyspace::Lsn,
-    /// MONITOR has shown the command that runs, or is held.
-    pub(crate) is_shown: bool,
     /// Hashes of the keys that the parked command's reply tells of. None: it may tell of anything.
     pub saw: Option<Vec<u64>>,
     /// The request whose reply will come by mail.
     pub away: Option<Box<Away>>,
-    /// Count of words that are done, for a command that runs in slices.
-    pub(crate) done: usize,
+    /// What the command in progress has done so far.
+    pub(crate) half: Half,
     /// The client whose protected commit holds this one up, and the start of that wait (monotonic clock, ns).
     pub guarded: Cell<Option<(u64, u64)>>,
     /// The reclaimer's fullness when this client last gave it garbage while it was full
@@ -132,12 +128,8 @@ pub struct Session {
     /// The client is held back until less of its own work is under way: which work, and since when (monotonic
     /// clock, ns).
     pub held_back: Cell<Option<(What, u64)>>,
-    aof_wait: Option<(keyspace::Lsn, u64)>,
     /// The command waits for the end of CLIENT PAUSE.
     pub(crate) postponed: Option<Postponed>,
-    /// The command waits for evictions: since when (milliseconds since 1970), and how many keys had been
-    /// evicted by then.
-    pub(crate) short_since: Cell<Option<Waited>>,
     /// When the command began, memory was short and nothing could be evicted; see `shortage::is_short`.
     pub(crate) short: bool,
     /// Rows of sources that the command waits for, or was given.
@@ -202,7 +194,6 @@ impl Session {
             resp3: false,
             authenticated,
             user: acl::Identity::guest(acl),
-            asking: None,
             token: None,
             reply_mode: ReplyMode::On,
             told: Vec::new(),
@@ -219,17 +210,14 @@ impl Session {
             closing: false,
             cancel: Arc::default(),
             gate: 0,
-            is_shown: false,
             saw: None,
             away: None,
-            done: 0,
+            half: Half::default(),
             guarded: Cell::new(None),
             littered: 0,
             published: Added::default(),
             held_back: Cell::new(None),
-            aof_wait: None,
             postponed: None,
-            short_since: Cell::new(None),
             short: false,
             rows: crate::rows::Pending::default(),
         }
@@ -253,11 +241,6 @@ impl Session {
             self.held_back.set(Some((what, now_ns)));
         }
         begins
-    }
-
-    /// The state of WAITAOF: the LSN it waits for, and when it began. None: it does not wait.
-    pub(crate) fn aof_wait(&mut self) -> &mut Option<(keyspace::Lsn, u64)> {
-        &mut self.aof_wait
     }
 
     /// Whether the client may send a few commands only: it speaks RESP2 and has subscribed.

@@ -12,14 +12,14 @@ use std::sync::Arc;
 /// Checks memory before a command that may need some: evicts if necessary (memory R3).
 #[cold]
 pub(crate) fn admit(server: &Server, local: &mut Local, session: &Session) -> Verdict {
-    let waited = session.short_since.take();
+    let waited = session.half.short_since.take();
     if server.work.pause.stops_writes(local.log.now_ms) {
         return Verdict::Run;
     }
     let mut payer = Payer::new(&server.memory, data(server, local.log.now_ms));
     let verdict = payer.admit(&mut local.asked, waited);
     if let Verdict::Wait(waited) = verdict {
-        session.short_since.set(Some(waited));
+        session.half.short_since.set(Some(waited));
     }
     payer.into_told().into_iter().for_each(|changes| server.after(local, changes));
     verdict

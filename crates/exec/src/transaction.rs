@@ -93,7 +93,7 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
         return Err(Error::new("ERR WATCH inside MULTI is not allowed"));
     }
     let session = &mut *act.session;
-    let from = std::mem::take(&mut session.done);
+    let from = std::mem::take(&mut session.half.done);
     for key in args.from(1 + from).iter().take(AT_A_STRETCH) {
         if session.watch.has(session.db, key) {
             continue;
@@ -130,7 +130,7 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
         return Err(Error::work_memory());
     }
     if from + AT_A_STRETCH < args.len() - 1 {
-        session.done = from + AT_A_STRETCH;
+        session.half.done = from + AT_A_STRETCH;
         return Ok(crate::held::go_on(session, act.local));
     }
     act.out.ok();

@@ -70,7 +70,7 @@ pub(crate) fn end(server: &Server, local: &mut Local, session: &mut Session) {
 /// Shows a command that is about to run, once.
 #[cold]
 pub(crate) fn show(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) {
-    if std::mem::replace(&mut act.session.is_shown, true) || command.has(ADMIN) {
+    if std::mem::replace(&mut act.session.half.is_shown, true) || command.has(ADMIN) {
         return;
     }
     if command.is(facts::RUNS_QUEUE) {

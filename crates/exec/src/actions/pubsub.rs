@@ -71,7 +71,7 @@ fn subscribe(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, 
     if act.in_multi && !act.session.resp3 && act.in_script {
         return Err(Error::new("ERR This Redis command is not allowed from script"));
     }
-    let from = std::mem::take(&mut act.session.done);
+    let from = std::mem::take(&mut act.session.half.done);
     let (end, more) = stretch(act, from, args.len() - 1);
     for i in from..end {
         let name: Arc<[u8]> = args.at(1 + i).into();
@@ -93,13 +93,13 @@ fn stretch(act: &Act<'_, '_>, from: usize, count: usize) -> (usize, bool) {
 }
 
 fn go_on(act: &mut Act<'_, '_>, done: usize) -> Flow {
-    act.session.done = done;
+    act.session.half.done = done;
     crate::held::go_on(act.session, act.local)
 }
 
 fn unsubscribe(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, Error> {
     let word = words(kind).1;
-    let from = std::mem::take(&mut act.session.done);
+    let from = std::mem::take(&mut act.session.half.done);
     let subscribed = set_of(&mut act.session.subs, kind);
     // Without names: the subscriptions that are left. With names: those not done yet.
     let all = if args.len() == 1 { from + subscribed.len() } else { args.len() - 1 };

@@ -129,7 +129,7 @@ fn wait(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 /// `WAITAOF numlocal numreplicas timeout`.
 fn waitaof(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     // Whatever ends this call ends its wait: the next one waits for what is written by then.
-    let waiting = act.session.aof_wait().take();
+    let waiting = act.session.half.aof_wait.take();
     let local = int(args.at(1))?;
     if !(0..=1).contains(&local) {
         return Err(Error::new("ERR value is out of range, value must between 0 and 1"));
@@ -171,7 +171,7 @@ fn wait_for_log(
     let is_synced = storage.synced(wanted).is_some_and(|synced| synced >= lsn);
     let is_late = ms > 0 && now_ms >= since_ms + ms;
     if wanted && !is_synced && !is_late && !replicas && !act.in_multi && !act.in_script {
-        *act.session.aof_wait() = Some((lsn, since_ms));
+        act.session.half.aof_wait = Some((lsn, since_ms));
         return Err(());
     }
     storage.synced(false);
