@@ -19,7 +19,7 @@ pub fn allocator() -> Allocator {
     let _ = epoch::advance();
     let bytes = |figure: Result<usize, tikv_jemalloc_ctl::Error>| figure.unwrap_or(0) as u64;
     Allocator {
-        allocated: bytes(stats::allocated::read()).saturating_sub(stdx::threads::cached_bytes() as u64),
+        allocated: bytes(stats::allocated::read()).saturating_sub(machine::threads::cached_bytes() as u64),
         active: bytes(stats::active::read()),
         resident: bytes(stats::resident::read()),
     }
@@ -31,7 +31,7 @@ pub fn allocator() -> Allocator {
 /// Memory that a script or a large request has freed is returned within a second or two, before others are
 /// short of memory.
 pub fn purge_aside() {
-    if !stdx::threads::return_unused_after(UNUSED_MS) {
+    if !machine::threads::return_unused_after(UNUSED_MS) {
         log::warn!("the allocator keeps unused memory for ten seconds");
     }
     // One thread is enough, and it has this thread's priority; further ones would get that of the thread that
@@ -74,8 +74,8 @@ mod tests {
             let _ = epoch::advance();
             stats::allocated::read().unwrap()
         };
-        let cached = stdx::threads::cached_bytes();
-        assert!(all() > 0 && stdx::threads::cached_bytes() >= 4 * SIZE, "{cached} bytes are cached");
+        let cached = machine::threads::cached_bytes();
+        assert!(all() > 0 && machine::threads::cached_bytes() >= 4 * SIZE, "{cached} bytes are cached");
         // Another thread may allocate between the figures, but hardly as much as is cached.
         let told = allocator().allocated as usize;
         assert!(told + 3 * SIZE <= all(), "{told} of {}", all());

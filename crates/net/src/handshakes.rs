@@ -245,8 +245,8 @@ impl Hall {
     }
 
     fn run(mut self) {
-        stdx::threads::demote(NICE);
-        stdx::stacks::observable();
+        machine::threads::demote(NICE);
+        machine::stacks::observable();
         let mut letters = Vec::new();
         loop {
             let ready = self.wait();

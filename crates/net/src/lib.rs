@@ -97,9 +97,9 @@ pub fn start(
             let (server, load, porch) = (server.clone(), busy.clone(), porch::Porch::new()?);
             let listeners = listeners.take().unwrap_or_default();
             std::thread::Builder::new().name(format!("loop-{id}")).spawn(move || {
-                stdx::threads::own_arena();
-                stdx::threads::prompt();
-                stdx::stacks::observable();
+                machine::threads::own_arena();
+                machine::threads::prompt();
+                machine::stacks::observable();
                 serve(EventLoop::new(id, server, listeners, load, porch), backend);
             })
         })

@@ -230,7 +230,7 @@ pub fn apart<T: Send>(
 ) -> Result<T, String> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("library-code".into()).spawn_scoped(scope, || {
-            stdx::threads::demote(scripts.work.observe.crowd.rank().nice());
+            machine::threads::demote(scripts.work.observe.crowd.rank().nice());
             work(&scripts.work.turns.enter())
         });
         match thread {

@@ -729,7 +729,7 @@ impl Hub {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (add, mut added) = mpsc::unbounded_channel::<(Arc<Source>, Opened)>();
         std::thread::Builder::new().name("sources".into()).spawn(move || {
-            stdx::threads::prompt();
+            machine::threads::prompt();
             // The runtime contains the panics of tasks, `contained` those of drivers.
             stdx::panics::contained_here();
             runtime.block_on(async move {

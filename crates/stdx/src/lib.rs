@@ -17,12 +17,6 @@ pub mod points;
 pub mod progress;
 pub mod queue;
 pub mod reclaim;
-pub mod sched;
-#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
-pub mod stacks;
-#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
-#[path = "no_stacks.rs"]
-pub mod stacks;
 pub mod sync;
 pub mod threads;
 pub mod turns;

@@ -3,7 +3,7 @@
 //! - P1: a job finds a thread at once unless the largest number of threads is at work. The pool does not
 //!   limit how many run at a time: threads take turns (`stdx::turns`), so that a short job does not wait for
 //!   long ones.
-//! - P2: the threads are demoted (`stdx::threads::demote`), so an event loop that has something to do goes
+//! - P2: the threads are demoted (`machine::threads::demote`), so an event loop that has something to do goes
 //!   first.
 //! - P3: there are threads of both ranks (`crowd.rs`), and a largest number of each. A job goes to threads of
 //!   the rank that it has when it comes. It goes to the others if there are none of its rank and none can be
@@ -98,7 +98,7 @@ impl<J: Send + 'static> Pool<J> {
             Rank::BesideOthers => format!("{}+{number}", self.name),
         };
         let spawned = std::thread::Builder::new().name(name).spawn(move || {
-            stdx::threads::demote(rank.nice());
+            machine::threads::demote(rank.nice());
             work(&taker);
         });
         if let Err(error) = &spawned {

@@ -335,7 +335,7 @@ fn who_takes_the_processor_of_a_loop_is_named() {
     if foreign() {
         return;
     }
-    if let Err(e) = stdx::sched::Witness::open() {
+    if let Err(e) = machine::sched::Witness::open() {
         return eprintln!("may not look who runs ({e}): nothing was tested");
     }
     // The server and the other program share one processor: what this thread starts stays on it.

@@ -204,7 +204,7 @@ fn write_stall(stall: &Stall, out: &mut Reply) {
     out.bulk(b"in");
     let frames = &stall.stack[..stall.stack.len().min(FRAMES)];
     out.array(frames.len());
-    frames.iter().for_each(|address| out.bulk(stdx::stacks::name(*address).as_bytes()));
+    frames.iter().for_each(|address| out.bulk(machine::stacks::name(*address).as_bytes()));
 }
 
 /// `EVENKEEL PHASES`.

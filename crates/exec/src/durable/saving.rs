@@ -645,7 +645,7 @@ impl Writer {
     }
 
     fn run(mut self) {
-        stdx::threads::demote(self.server.observe.crowd.rank().nice());
+        machine::threads::demote(self.server.observe.crowd.rank().nice());
         let (mut open, mut so_far) = (None, Ok(()));
         if let Err(why) = self.prepare() {
             return self.over(&Err(why));

@@ -209,7 +209,7 @@ pub struct Stall {
     pub commands: u32,
     pub culprit: Arc<Culprit>,
     /// The functions under way when the watchdog asked, innermost first. They are addresses for
-    /// `stdx::stacks::name`.
+    /// `machine::stacks::name`.
     pub stack: Arc<[u64]>,
 }
 

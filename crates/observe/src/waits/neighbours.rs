@@ -2,7 +2,7 @@
 //! limit of its control group, the host, or interrupts.
 //!
 //! ```text
-//! turn of 0.3 ms ──suspect()──► stdx::sched notes switches ──it was a stall──► who() ──► Neighbour…
+//! turn of 0.3 ms ──suspect()──► machine::sched notes switches ──it was a stall──► who() ──► Neighbour…
 //! ```
 //!
 //! - N1: the kernel's record is opened only when a long turn waits, or has waited, for a processor. It is
@@ -19,10 +19,10 @@
 //!   interrupts. Where a host has never taken time, it was interrupts. Elsewhere the two are not told apart:
 //!   the system counts them in steps of 10 ms only.
 //!
-//! Cost: that of [`stdx::sched`], and a file read each second for the control group.
+//! Cost: that of [`machine::sched`], and a file read each second for the control group.
 
+use machine::sched::{Absence, Task, Witness, is_kept_waiting};
 use std::path::{Path, PathBuf};
-use stdx::sched::{Absence, Task, Witness, is_kept_waiting};
 
 /// The length from which a turn may become a stall.
 pub(super) const SUSPECT_NS: u64 = 300_000;

@@ -9,7 +9,7 @@
 //! - D2: the loop has [`GRACE`] rounds to name the culprit; then the stall counts as unknown.
 //! - D3: at most one line a second is logged, with the number of lines left out. A thread of low priority
 //!   writes it, since names of functions can take 100 ms to find.
-//! - D4: at the begin of a stall a signal asks the loop which functions are under way (`stdx::stacks`). The
+//! - D4: at the begin of a stall a signal asks the loop which functions are under way (`machine::stacks`). The
 //!   answer is fetched a round later, and belongs to the stall if it was given during it. One question at a
 //!   time.
 //! - D5: if the system took the processor, the watchdog looks up the threads that had it
@@ -19,11 +19,11 @@ use super::neighbours::{Neighbour, Neighbours, SUSPECT_NS, When};
 use super::turn::decode;
 use super::{STALL_NS, Stall, Waits, What};
 use crate::Observe;
+use machine::stacks;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{self, SyncSender};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use stdx::stacks;
 
 const PERIOD: Duration = Duration::from_millis(1);
 /// The period while no loop has begun a turn for [`QUIET`] rounds.
@@ -102,11 +102,11 @@ pub fn start(observe: &Arc<Observe>) -> std::io::Result<()> {
     }
     let (lines, told) = mpsc::sync_channel(LINES);
     std::thread::Builder::new().name("watchdog-log".into()).spawn(move || {
-        stdx::threads::demote(LOG_NICE);
+        machine::threads::demote(LOG_NICE);
         told.into_iter().for_each(|line: Line| _ = stdx::panics::contain(|| line.write()));
     })?;
     std::thread::Builder::new().name("watchdog".into()).spawn(move || {
-        stdx::threads::prompt();
+        machine::threads::prompt();
         let mut dog = Watchdog::new(waits, lines);
         while observe.strong_count() > 0 {
             std::thread::sleep(dog.period());

@@ -79,7 +79,7 @@ pub struct Absence {
     pub idle_ns: u64,
 }
 
-/// Computes the absence of a thread between two readings of [`crate::clock::mono_ns`]. O(n log n) in the
+/// Computes the absence of a thread between two readings of [`stdx::clock::mono_ns`]. O(n log n) in the
 /// switches.
 fn absence(lanes: &[Lane], watched: &Watched, from_ns: u64, to_ns: u64) -> Absence {
     let mut own: Vec<(u64, usize, Kind)> = Vec::new();
@@ -232,7 +232,7 @@ mod kernel {
         pub fn open() -> io::Result<Witness> {
             let mono = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
             let kernel_ns = mono.tv_sec as u64 * 1_000_000_000 + mono.tv_nsec as u64;
-            let behind_ns = kernel_ns.saturating_sub(crate::clock::mono_ns());
+            let behind_ns = kernel_ns.saturating_sub(stdx::clock::mono_ns());
             let set = rustix::thread::sched_getaffinity(None)?;
             let cpus = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu));
             let rings: io::Result<Vec<Ring>> = cpus.map(Ring::open).collect();
@@ -245,7 +245,7 @@ mod kernel {
                 return false;
             }
             self.rings.iter().for_each(|ring| ring.note(on));
-            self.all_since_ns = on.then(crate::clock::mono_ns);
+            self.all_since_ns = on.then(stdx::clock::mono_ns);
             if !on {
                 self.watched.clear();
             }
@@ -270,11 +270,11 @@ mod kernel {
             let all = self.rings.len() <= ALL;
             let noted = |at: usize| all || stood.is_none_or(|(own, _)| own == at);
             self.rings.iter().enumerate().filter(|(at, _)| noted(*at)).for_each(|(_, ring)| ring.note(true));
-            let since_ns = crate::clock::mono_ns();
+            let since_ns = stdx::clock::mono_ns();
             self.watched.push(Watched { tid, since_ns, stood });
         }
 
-        /// Tells what kept a watched thread from running between two readings of [`crate::clock::mono_ns`].
+        /// Tells what kept a watched thread from running between two readings of [`stdx::clock::mono_ns`].
         /// `None`: it was not watched.
         pub fn absence(&self, tid: u32, from_ns: u64, to_ns: u64) -> Option<Absence> {
             let all = self.all_since_ns.map(|since_ns| Watched { tid, since_ns, stood: None });
@@ -613,9 +613,9 @@ mod tests {
             });
             let other = told.recv().unwrap();
             // While this thread asks, the other has no processor, except for moments.
-            let began_ns = crate::clock::mono_ns();
+            let began_ns = stdx::clock::mono_ns();
             let mut kept = false;
-            while !kept && crate::clock::mono_ns() - began_ns < 30_000_000_000 {
+            while !kept && stdx::clock::mono_ns() - began_ns < 30_000_000_000 {
                 kept = is_kept_waiting(other);
             }
             if !kept {
@@ -623,12 +623,12 @@ mod tests {
             }
             assert!(kept && !is_kept_waiting(me()) && !is_kept_waiting(u32::MAX));
             witness.watch(me());
-            let from_ns = crate::clock::mono_ns();
+            let from_ns = stdx::clock::mono_ns();
             // Each of the two must get the processor some time.
             let seen = loop {
-                let spun_ns = crate::clock::mono_ns();
-                while crate::clock::mono_ns() - spun_ns < 5_000_000 {}
-                let found = witness.absence(me(), from_ns, crate::clock::mono_ns()).unwrap();
+                let spun_ns = stdx::clock::mono_ns();
+                while stdx::clock::mono_ns() - spun_ns < 5_000_000 {}
+                let found = witness.absence(me(), from_ns, stdx::clock::mono_ns()).unwrap();
                 if found.ran.iter().any(|(task, ns)| task.tid == other && *ns > 0) {
                     break found;
                 }

@@ -61,7 +61,7 @@ thread_local! {
 
 /// A copy of a thread's registers and the top of its stack, to be unwound.
 pub struct Sample {
-    /// When it was taken ([`crate::clock::mono_ns`]).
+    /// When it was taken ([`stdx::clock::mono_ns`]).
     pub at_ns: u64,
     pc: u64,
     sp: u64,
@@ -96,7 +96,7 @@ pub fn observable() {
 
 /// Makes samples possible in this process. False if the system refuses.
 pub fn install() -> bool {
-    crate::clock::mono_ns();
+    stdx::clock::mono_ns();
     let copy: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = copy;
     // SAFETY: a handler of the right type that does only what a handler may (B1).
     unsafe {
@@ -150,7 +150,7 @@ extern "C" fn copy(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     unsafe {
         let raw = &mut *BUFFER.0.get();
         // `install` has read the clock once: now it is a call that the kernel answers without a switch.
-        raw.at_ns = crate::clock::mono_ns();
+        raw.at_ns = stdx::clock::mono_ns();
         registers(&*context.cast::<libc::ucontext_t>(), raw);
         let (sp, end) = (raw.sp as usize & !7, STACK_END.get());
         raw.len = (end.saturating_sub(sp) / 8).min(WORDS);
