@@ -83,7 +83,7 @@ pub struct Config {
     idle: Vec<Idle>,
     renames: Vec<(Vec<u8>, Vec<u8>)>,
     /// The `source` lines, and whether they stand in the main file.
-    sources: Vec<(source::Spec, bool)>,
+    sources: Vec<(mapping::Spec, bool)>,
     /// The users of the `user` lines, and the names of those that stand elsewhere than in the main file.
     users: Vec<acl::User>,
     foreign_users: Vec<Vec<u8>>,
@@ -164,7 +164,7 @@ impl Config {
     }
 
     /// The `source` lines in order.
-    pub fn sources(&self) -> impl Iterator<Item = &source::Spec> {
+    pub fn sources(&self) -> impl Iterator<Item = &mapping::Spec> {
         self.sources.iter().map(|(spec, _)| spec)
     }
 
@@ -354,7 +354,7 @@ impl Config {
     /// reply.
     ///
     /// It reads, writes and syncs files: call it where blocking is allowed, not on an event loop.
-    pub fn rewrite(&self, sources: &[source::Spec], users: Option<Vec<Vec<Vec<u8>>>>) -> Result<(), String> {
+    pub fn rewrite(&self, sources: &[mapping::Spec], users: Option<Vec<Vec<Vec<u8>>>>) -> Result<(), String> {
         let Some(path) = &self.file else {
             return Err("ERR The server is running without a config file".into());
         };
@@ -386,7 +386,7 @@ impl Config {
 
     /// The sources served that belong into the file. Sources of an included file or the command line are left
     /// out; the log warns of each that is served differently now.
-    fn own_sources(&self, served: &[source::Spec]) -> Vec<source::Spec> {
+    fn own_sources(&self, served: &[mapping::Spec]) -> Vec<mapping::Spec> {
         let elsewhere: Vec<_> =
             self.sources.iter().filter(|(_, in_file)| !in_file).map(|(spec, _)| spec).collect();
         for spec in elsewhere.iter().filter(|spec| !served.contains(spec)) {
@@ -396,7 +396,7 @@ impl Config {
                 spec.name
             );
         }
-        let is_own = |spec: &&source::Spec| elsewhere.iter().all(|other| other.name != spec.name);
+        let is_own = |spec: &&mapping::Spec| elsewhere.iter().all(|other| other.name != spec.name);
         served.iter().filter(is_own).cloned().collect()
     }
 }

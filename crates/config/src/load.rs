@@ -111,7 +111,7 @@ pub(super) struct Draft {
     /// The `rename-command` lines: the usual name, and the new one, which may be empty.
     pub renames: Vec<(Vec<u8>, Vec<u8>)>,
     /// The `source` lines, and whether they stand in the main file.
-    pub sources: Vec<(source::Spec, bool)>,
+    pub sources: Vec<(mapping::Spec, bool)>,
     users: Vec<UserLine>,
     /// The names of commands after the renames so far.
     names: Names,
@@ -312,10 +312,10 @@ fn user_of(name: &[u8], rules: &[Vec<u8>], all_channels: bool) -> Result<acl::Us
 }
 
 /// Parses the words after `source`.
-pub(super) fn source(args: &[Vec<u8>]) -> Result<source::Spec, String> {
+pub(super) fn source(args: &[Vec<u8>]) -> Result<mapping::Spec, String> {
     let words = args.iter().map(|word| std::str::from_utf8(word));
     let words = words.collect::<Result<Vec<_>, _>>().map_err(|_| "a word is not UTF-8".to_owned())?;
-    source::Spec::parse(words)
+    mapping::Spec::parse(words)
 }
 
 fn unknown(name: &[u8]) -> String {

@@ -14,7 +14,7 @@
 
 use super::table::{Directive, find, table};
 use super::words;
-use source::Spec;
+use mapping::Spec;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;

@@ -457,16 +457,16 @@ fn rewrite_writes_the_sources_there_are() {
         included.display()
     );
     let config = load_with(dir.path(), &file, &["--source", "told", "told:{id}", "sqlite:t.db"]).unwrap();
-    let rewritten = |served: &[source::Spec]| {
+    let rewritten = |served: &[mapping::Spec]| {
         config.rewrite(served, None).unwrap();
         fs::read_to_string(dir.path().join("redis.conf")).unwrap()
     };
-    let mut served: Vec<source::Spec> = config.sources().cloned().collect();
+    let mut served: Vec<mapping::Spec> = config.sources().cloned().collect();
     let names: Vec<&str> = served.iter().map(|spec| &*spec.name).collect();
     assert_eq!(names, ["a", "b", "c", "more", "told"]);
     assert_eq!(rewritten(&served), file, "nothing changed");
 
-    let spec = |words: &[&str]| source::Spec::parse(words.iter().copied()).unwrap();
+    let spec = |words: &[&str]| mapping::Spec::parse(words.iter().copied()).unwrap();
     served.retain(|spec| !["c", "told"].contains(&&*spec.name));
     served[0] = spec(&["a", "a:{id}", "postgres://me:other@h/d", "as", "hash"]);
     served.push(spec(&["new", "n\u{e9}w:{id}", "mongodb://u:p#\"@h/d", "columns", "x y,z", "pool", "9"]));
@@ -478,7 +478,7 @@ fn rewrite_writes_the_sources_there_are() {
     assert_eq!(rewritten(&served), expect);
     assert_eq!(rewritten(&served), expect, "a second time nothing changes");
     let again = load_with(dir.path(), &expect, &[]).unwrap();
-    let read: Vec<source::Spec> = again.sources().cloned().collect();
+    let read: Vec<mapping::Spec> = again.sources().cloned().collect();
     let order = |name: &str| read.iter().find(|spec| spec.name == name);
     assert!(
         served.iter().all(|spec| order(&spec.name) == Some(spec)) && read.len() == served.len(),
@@ -634,6 +634,6 @@ fn no_value_of_a_directive_and_no_line_of_a_file_is_read_for_ever_or_makes_it_pa
                 ["ttl", "columns", "path", "id-type", "gather", "budget", "pool", "jitter", "modified"];
             *option = known[random(known.len())].to_owned();
         }
-        let _ = source::Spec::parse(words.iter().map(|word| &**word));
+        let _ = mapping::Spec::parse(words.iter().map(|word| &**word));
     }
 }

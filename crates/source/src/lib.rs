@@ -21,23 +21,19 @@ mod json;
 mod marks;
 mod mongodb;
 mod postgres;
-mod spec;
-mod spelling;
 mod sqlite;
 #[cfg(test)]
 mod testing;
 
 pub use hub::{Hub, Source};
+pub use mapping::{Form, Id, IdType, Pattern, Spec, Writes};
 pub use marks::Marks;
-pub use spec::{Form, IdType, Pattern, Spec, Writes};
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// An id as it stands in a key.
-pub type Id = Box<[u8]>;
 pub type Task<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The body of a row, in the form its source asks for.

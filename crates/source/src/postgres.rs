@@ -28,8 +28,8 @@ mod tls;
 mod told;
 
 use self::tls::Tls;
-use crate::spelling::Known;
 use crate::{Body, Database, Failure, Feed, Form, Id, IdType, Row, Spec, Task};
+use mapping::spelling::Known;
 use std::collections::HashSet;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -22,8 +22,8 @@
 mod changelog;
 
 use crate::json;
-use crate::spelling::{self, Known};
 use crate::{Body, Database, Failure, Feed, Form, Id, IdType, Row, Spec, Task};
+use mapping::spelling::{self, Known};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use std::path::PathBuf;

@@ -14,10 +14,11 @@
 //!
 //! An `_id` of another kind (a document, a date, 4.5) has no spelling: no key reaches it.
 
-use crate::{Id, IdType, spelling};
+use crate::{Id, IdType};
 use ::mongodb::bson::oid::ObjectId;
 use ::mongodb::bson::spec::BinarySubtype;
 use ::mongodb::bson::{Bson, RawBsonRef, Uuid};
+use mapping::spelling;
 
 /// Longest id; longer ones name no document.
 const MAX_BYTES: usize = 1024;

@@ -4,7 +4,7 @@ use crate::IdType;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// The type of a table's ids, once the database was asked.
-pub(crate) struct Known(AtomicU8);
+pub struct Known(AtomicU8);
 
 const ORDER: [IdType; 5] = [IdType::Auto, IdType::Integer, IdType::Text, IdType::Uuid, IdType::ObjectId];
 
@@ -37,7 +37,7 @@ impl Known {
 }
 
 /// Reads a 64-bit integer spelled as it is printed: no sign but a minus, no leading zero, no blank.
-pub(crate) fn integer(id: &[u8]) -> Option<i64> {
+pub fn integer(id: &[u8]) -> Option<i64> {
     let digits = id.strip_prefix(b"-").unwrap_or(id);
     let plain = digits.iter().all(u8::is_ascii_digit) && digits.first() != Some(&b'0');
     if !plain && id != b"0" {
@@ -47,12 +47,12 @@ pub(crate) fn integer(id: &[u8]) -> Option<i64> {
 }
 
 /// Text that every database can hold: UTF-8 without a zero byte.
-pub(crate) fn text(id: &[u8]) -> Option<&str> {
+pub fn text(id: &[u8]) -> Option<&str> {
     std::str::from_utf8(id).ok().filter(|text| !text.contains('\0'))
 }
 
 /// Whether it is `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`, in small letters.
-pub(crate) fn is_uuid(id: &[u8]) -> bool {
+pub fn is_uuid(id: &[u8]) -> bool {
     id.len() == 36
         && id.iter().enumerate().all(|(at, b)| match at {
             8 | 13 | 18 | 23 => *b == b'-',
@@ -61,7 +61,7 @@ pub(crate) fn is_uuid(id: &[u8]) -> bool {
 }
 
 /// Whether it is 24 hexadecimal digits in small letters.
-pub(crate) fn is_object_id(id: &[u8]) -> bool {
+pub fn is_object_id(id: &[u8]) -> bool {
     id.len() == 24 && id.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
