@@ -20,18 +20,20 @@ toolchain:
 # ARGS: as for evenkeel itself, e.g. make run ARGS='--port 7777' or ARGS=/etc/redis/redis.conf.
 # Without a configuration file the data is kept in evenkeel-data; in memory only: make run ARGS='--appendonly no --save ""'.
 # DEMO: without it, no demonstration table and no HTTP: make run DEMO=
+# FEATURES=mongodb: with the driver of MongoDB, which takes as long to compile as half of the rest.
+RUN = $(CARGO) build --profile quick -p evenkeel --no-default-features $(if $(FEATURES),--features '$(FEATURES)')
 DATA ?= --dir evenkeel-data --appendonly yes --appendfsync everysec --save ""
 DEMO ?= --demo yes --http-port 8379
 .PHONY: run
 run: toolchain ## build the server and start it on 127.0.0.1:6379
-	@$(CARGO) build --release -p evenkeel
+	@$(RUN)
 	@case '$(firstword $(ARGS))' in ''|-*) mkdir -p evenkeel-data; set -- $(DATA) $(ARGS) ;; *) set -- $(ARGS) ;; esac; \
-	    exec "$${CARGO_TARGET_DIR:-target}/release/evenkeel" "$$@" $(DEMO)
+	    exec "$${CARGO_TARGET_DIR:-target}/quick/evenkeel" "$$@" $(DEMO)
 
 .PHONY: whodunit
 whodunit: toolchain ## play the story of docs/whodunit.md on a server of its own (up to a minute; Python)
-	@$(CARGO) build --release -p evenkeel
-	@python3 examples/whodunit/whodunit.py "$${CARGO_TARGET_DIR:-target}/release/evenkeel"
+	@$(RUN)
+	@python3 examples/whodunit/whodunit.py "$${CARGO_TARGET_DIR:-target}/quick/evenkeel"
 
 # --- test ---------------------------------------------------------------------
 

@@ -19,7 +19,10 @@ pub mod demo;
 pub mod hub;
 mod json;
 mod marks;
+#[cfg(feature = "mongodb")]
 mod mongodb;
+#[cfg(not(feature = "mongodb"))]
+mod no_mongodb;
 mod postgres;
 mod sqlite;
 #[cfg(test)]
@@ -29,6 +32,8 @@ pub use hub::{Hub, Source};
 pub use mapping::{Form, Id, IdType, Pattern, Spec, Writes};
 pub use marks::Marks;
 
+#[cfg(not(feature = "mongodb"))]
+use no_mongodb as mongodb;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;

@@ -100,8 +100,8 @@ fn make_run_shows_the_compiler_and_ends_with_its_group_and_leaves_nothing() {
     }
     let dir = tempfile::tempdir().expect("a folder");
     let [target, temporary, bin] = ["target", "tmp", "bin"].map(|name| dir.path().join(name));
-    fs::create_dir_all(target.join("release")).expect("a folder");
-    symlink(env!("CARGO_BIN_EXE_evenkeel"), target.join("release/evenkeel")).expect("a link");
+    fs::create_dir_all(target.join("quick")).expect("a folder");
+    symlink(env!("CARGO_BIN_EXE_evenkeel"), target.join("quick/evenkeel")).expect("a link");
     [&temporary, &bin].into_iter().for_each(|folder| fs::create_dir(folder).expect("a folder"));
     program(&bin.join("cargo"), "echo Compiling: \"$@\" >&2");
     program(&bin.join("rustc"), "echo 'rustc 1.999.0 (0 2026-01-01)'");
@@ -133,7 +133,11 @@ fn make_run_shows_the_compiler_and_ends_with_its_group_and_leaves_nothing() {
         );
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert!(output().contains("Compiling: build --release -p evenkeel"), "{}", output());
+    assert!(
+        output().contains("Compiling: build --profile quick -p evenkeel --no-default-features"),
+        "{}",
+        output()
+    );
     let group = format!("-{}", make.0.id());
     // A terminal sends the first to both. When make ends, it passes the second on.
     kill(&["-s", "INT", "--", &group]);
