@@ -13,6 +13,7 @@ use super::estimate::Histogram;
 use super::sparse::{self, Hint, Raised};
 use crate::Error;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use stdx::six;
 use value::StrRef;
 
 pub(crate) const REGISTERS: usize = 16384;
@@ -24,6 +25,9 @@ pub(crate) const BYTES_MAX: usize = HEADER + sparse::BYTES_MAX;
 const MAGIC: &[u8; 4] = b"HYLL";
 const DENSE: u8 = 0;
 const SPARSE: u8 = 1;
+
+/// The header of a sparse sketch without elements.
+const FRESH: [u8; HEADER] = *b"HYLL\x01\0\0\0\0\0\0\0\0\0\0\0";
 
 const FOREIGN: Error = Error::new("WRONGTYPE Key is not a valid HyperLogLog string value.");
 const BROKEN: Error = Error::new("INVALIDOBJ Corrupted HLL object detected");
@@ -79,11 +83,18 @@ pub(crate) struct Sketch {
 impl Sketch {
     /// A sparse sketch without elements.
     pub fn new() -> Sketch {
-        let mut bytes = vec![0; HEADER];
-        bytes[..4].copy_from_slice(MAGIC);
-        bytes[4] = SPARSE;
+        let mut bytes = FRESH.to_vec();
         bytes.extend_from_slice(&sparse::empty());
         Sketch { bytes }
+    }
+
+    /// A dense sketch of these registers. `header`: the header it keeps, of a sketch that it replaces. O(registers).
+    pub fn dense(header: Option<[u8; HEADER]>, registers: &Registers) -> Sketch {
+        let mut bytes = Vec::with_capacity(DENSE_BYTES);
+        bytes.extend_from_slice(&header.unwrap_or(FRESH));
+        let mut sketch = Sketch { bytes };
+        sketch.set_dense(registers);
+        sketch
     }
 
     /// Copies a string. Cost: O(bytes). Errors: no HyperLogLog, a broken one.
@@ -157,7 +168,7 @@ impl Sketch {
     /// Raises registers to those of this sketch. O(registers).
     pub fn merge_into(&self, registers: &mut Registers) {
         if self.is_dense() {
-            merge_dense(self.body(), registers);
+            six::raise(registers, self.body());
         } else {
             self.each(|register, rank| registers[register] = registers[register].max(rank));
         }
@@ -190,12 +201,9 @@ impl Sketch {
 
     /// Makes the sketch a dense one of these registers. O(registers).
     pub fn set_dense(&mut self, registers: &Registers) {
-        self.bytes.truncate(HEADER);
         self.bytes[4] = DENSE;
-        for four in registers.as_chunks::<4>().0 {
-            let bits = four.iter().rev().fold(0, |bits, rank| bits << 6 | u32::from(*rank));
-            self.bytes.extend_from_slice(&bits.to_le_bytes()[..3]);
-        }
+        self.bytes.resize(DENSE_BYTES, 0);
+        six::pack(registers, &mut self.bytes[HEADER..]);
     }
 }
 
@@ -205,56 +213,10 @@ pub(crate) fn merge(of: StrRef<'_>, registers: &mut Registers) -> Result<bool, E
     let dense = is_dense(&header(of)?);
     match of {
         // It is not copied.
-        StrRef::Flat(bytes) if dense => merge_dense(&bytes[HEADER..], registers),
+        StrRef::Flat(bytes) if dense => six::raise(registers, &bytes[HEADER..]),
         _ => Sketch::read(of)?.merge_into(registers),
     }
     Ok(dense)
-}
-
-/// Registers that are raised together, and their bytes in a dense string.
-const BLOCK: usize = 64;
-const PACKED: usize = BLOCK / 4 * 3;
-/// The bytes of a block, and two more: its last word is loaded as a whole.
-const LOADED: usize = PACKED + 2;
-
-/// Raises registers to those of a dense string's body.
-///
-/// Cost: O(registers), some 1.5 µs. The loops have the forms that a compiler makes vector instructions of.
-fn merge_dense(body: &[u8], registers: &mut Registers) {
-    let (blocks, _) = registers.as_chunks_mut();
-    let loads = body.windows(LOADED).step_by(PACKED);
-    // No window begins at the last block: there are no two bytes behind it.
-    let mut last = [0; LOADED];
-    if let (Some(block), Some(packed)) = (blocks.last_mut(), body.last_chunk::<PACKED>()) {
-        last[..PACKED].copy_from_slice(packed);
-        raise_block(block, &last);
-    }
-    for (block, load) in blocks.iter_mut().zip(loads) {
-        if let Some(load) = load.first_chunk() {
-            raise_block(block, load);
-        }
-    }
-}
-
-#[inline]
-fn raise_block(ours: &mut [u8; BLOCK], packed: &[u8; LOADED]) {
-    let mut theirs = [0; BLOCK];
-    for i in 0..BLOCK / 8 {
-        let mut eight = [0; 8];
-        eight.copy_from_slice(&packed[6 * i..6 * i + 8]);
-        theirs[8 * i..8 * i + 8].copy_from_slice(&spread(u64::from_le_bytes(eight)).to_le_bytes());
-    }
-    for (ours, theirs) in ours.iter_mut().zip(&theirs) {
-        *ours = (*ours).max(*theirs);
-    }
-}
-
-/// Eight ranks of six bits each, the lowest 48 of a word, as its bytes.
-#[inline]
-fn spread(packed: u64) -> u64 {
-    let halves = (packed & 0xff_ffff) | ((packed & 0xffff_ff00_0000) << 8);
-    let pairs = (halves & 0x0fff_0000_0fff) | ((halves & 0x00ff_f000_00ff_f000) << 4);
-    (pairs & 0x003f_003f_003f_003f) | ((pairs & 0x0fc0_0fc0_0fc0_0fc0) << 2)
 }
 
 /// The first byte of a register in a dense string, and the bits in front of it there.
