@@ -1,7 +1,7 @@
 //! Tells the log and replicas of a command's changes.
 
 use crate::{Command, Effect, facts};
-use keyspace::{At, EffectVisitor, Keyspace, View};
+use keyspace::{At, EffectVisitor, Keyspace, Overlay, View};
 use resp::{Args, OwnedArgs};
 use std::borrow::Borrow;
 
@@ -50,6 +50,13 @@ pub fn is_itself(command: &Command, noted: usize, hidden: bool) -> bool {
         command.name
     );
     noted == 0 && command.effect == Effect::Itself
+}
+
+/// What is to be told before the effects of a command that ran over an overlay: keys that earlier commands of the
+/// run wrote with a time that has passed are gone. O(those keys), mostly none.
+pub fn passed(overlay: &mut Overlay, databases: usize) -> impl Iterator<Item = (u32, OwnedArgs)> {
+    let visible = overlay.take_passed().into_iter().filter(move |(db, _)| *db < databases);
+    visible.map(|(db, key)| (db as u32, OwnedArgs::from_slices(&[b"DEL", &key])))
 }
 
 /// The effects of a job or a script, in their order, with their databases.

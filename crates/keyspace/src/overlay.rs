@@ -10,6 +10,9 @@
 //!   caller loads those keys and runs the handler again.
 //! - O9: a key that was there and has expired is absent. The sink is told that it is gone before it is told
 //!   what the overlay did.
+//! - O10: a key that the run itself wrote with a time that has passed is absent to its later commands. A follower keeps
+//!   what is told, whatever the time, so it is told that the key is gone before it is told of a command that met its
+//!   absence ([`Overlay::take_passed`]).
 //! - O4: a key that was only overwritten, never read, needs no base and is not checked.
 //! - O5: the whole keyspace is shown as of the snapshot, with the overlay's own changes. It comes in chunks
 //!   of the hash order, which the caller fetches when handlers ask. The commit does not check which keys
@@ -86,6 +89,8 @@ pub(crate) struct Cell {
     told: Option<Box<Happened>>,
     /// How a put value counts as used.
     pub(crate) used: Option<Used>,
+    /// Written with a time that has passed, and told to be gone (O10).
+    is_gone: bool,
 }
 
 impl Cell {
@@ -121,6 +126,9 @@ pub struct Overlay {
     /// Keys that were found expired, by database (O9), and about the bytes that takes.
     expired: RefCell<HashMap<usize, HashSet<Box<[u8]>>>>,
     expired_bytes: std::cell::Cell<usize>,
+    /// Keys that the command which runs now found gone although the run wrote them (O10), by the number of the
+    /// database that commands use, and place.
+    passed: RefCell<Vec<(usize, u32)>>,
     /// Whether anything was written.
     written: bool,
     /// The time of the first run over it; 0 before that.
@@ -273,6 +281,7 @@ impl Overlay {
             missing: RefCell::default(),
             expired: RefCell::default(),
             expired_bytes: std::cell::Cell::new(0),
+            passed: RefCell::default(),
             written: false,
             ran_ms: 0,
             look: look.into(),
@@ -524,6 +533,7 @@ impl Overlay {
     /// Begins a command. `heard`: whether a sink listens.
     pub(crate) fn runs_at(&mut self, now_ms: u64, heard: bool) {
         self.heard = heard;
+        self.passed.get_mut().clear();
         if self.ran_ms == 0 {
             // Where expired keys are there, no commit relies on an expiry.
             self.ran_ms = if self.look.shows_expired { u64::MAX } else { now_ms };
@@ -545,7 +555,9 @@ impl Overlay {
             }
             cell.hush();
             cell.used = None;
+            cell.is_gone = false;
         }
+        self.passed.get_mut().clear();
         self.written = false;
         self.beside = None;
         self.expired.get_mut().clear();
@@ -577,8 +589,8 @@ impl Overlay {
     }
 
     #[inline]
-    pub(crate) fn get(&self, db: usize, key: &[u8], now_ms: u64) -> Option<Seen<'_>> {
-        let db = self.physical(db);
+    pub(crate) fn get(&self, called: usize, key: &[u8], now_ms: u64) -> Option<Seen<'_>> {
+        let db = self.physical(called);
         let (cell, hash) = match self.known(db, key).map(|at| &self.slots[at]) {
             Ok(slot) => (Some(&slot.cell), slot.hash),
             Err(hash) => (None, hash),
@@ -592,12 +604,33 @@ impl Overlay {
             }),
         };
         if seen.is_some_and(|seen| seen.expire_ms().is_some_and(|at| at <= now_ms)) {
-            if !cell.is_some_and(|cell| cell.dirty) {
-                self.note_expired(db, key);
+            match cell {
+                Some(Cell { dirty: true, is_gone, .. }) => self.note_passed(called, *is_gone),
+                _ => self.note_expired(db, key),
             }
             return None;
         }
         seen
+    }
+
+    /// The key that was looked at last was written by the run, with a time that has passed (O10).
+    #[cold]
+    fn note_passed(&self, called: usize, is_gone: bool) {
+        if !is_gone {
+            self.passed.borrow_mut().push((called, self.last.get()));
+        }
+    }
+
+    /// Takes the keys that the last command found gone although the run wrote them (O10), each once until it is
+    /// written again, with the databases as commands call them. Tell that they are gone, then what the command did.
+    /// O(those keys).
+    pub fn take_passed(&mut self) -> Vec<(usize, Box<[u8]>)> {
+        let passed = std::mem::take(self.passed.get_mut());
+        let fresh = passed.into_iter().filter_map(|(called, place)| {
+            let slot = &mut self.slots[place];
+            (!std::mem::replace(&mut slot.cell.is_gone, true)).then(|| (called, slot.key.as_ref().into()))
+        });
+        fresh.collect()
     }
 
     /// A key that was there has expired (O9).
@@ -777,6 +810,7 @@ impl Overlay {
         now_ms: u64,
         fits: impl FnOnce(&Owned) -> Result<(), E>,
     ) -> Result<Option<&mut Option<Owned>>, E> {
+        let called = db;
         let place = self.place_or_missing(self.physical(db), key);
         if self.editing.is_some_and(|(edited, _)| edited != place) {
             self.end_edit();
@@ -786,8 +820,13 @@ impl Overlay {
             self.note_expired(found.db, key);
             return Ok(None);
         }
+        if found.cell.dirty && found.cell.now.as_ref().is_some_and(|owned| !is_live(owned, now_ms)) {
+            self.last.set(place);
+            self.note_passed(called, found.cell.is_gone);
+            return Ok(None);
+        }
         let cell = &mut self.slots[place].cell;
-        let Some(owned) = cell.current().filter(|owned| is_live(owned, now_ms)) else { return Ok(None) };
+        let Some(owned) = cell.current() else { return Ok(None) };
         fits(owned)?;
         self.written = true;
         let bytes = owned.value.mem_bytes();
@@ -823,6 +862,7 @@ impl Overlay {
         self.written_bytes = self.written_bytes.saturating_sub(cell.now.as_ref().map_or(0, bytes));
         cell.now = Some(owned);
         cell.dirty = true;
+        cell.is_gone = false;
         self.written = true;
     }
 

@@ -2,7 +2,7 @@
 
 use super::reader::{Reader, load, load_chunk, touch};
 use super::*;
-use command::effects::is_itself;
+use command::effects::{is_itself, passed};
 use command::{Room, facts};
 use observe::tally::Thresholds;
 
@@ -445,7 +445,8 @@ impl<'a, 'o> Runner<'a, 'o> {
                 self.touch(command, args);
             }
             if let Some(effects) = effects.filter(|_| self.db < self.scripts.keyspace.databases()) {
-                note_effects(&mut self.told, self.db, command, args, effects);
+                let gone = passed(self.ground.overlay, self.scripts.keyspace.databases());
+                note_effects(&mut self.told, (self.db, gone), command, args, effects);
             }
             // A run that is repeated must choose the same.
             self.random = random;
@@ -640,10 +641,10 @@ fn budget(kill: Option<&AtomicBool>) -> Budget<'_> {
     Budget::unlimited(kill)
 }
 
-/// Keeps the effects for the sink.
+/// Keeps the effects for the sink, behind those that tell which keys are `gone`.
 fn note_effects(
     told: &mut Told,
-    db: usize,
+    (db, gone): (usize, impl Iterator<Item = (u32, OwnedArgs)>),
     command: &Command,
     args: resp::Args<'_>,
     effects: Vec<OwnedArgs>,
@@ -651,6 +652,10 @@ fn note_effects(
     let bytes = |args: resp::Args<'_>| args.iter().map(|word| word.len() + size_of::<usize>()).sum::<usize>();
     let bytes = effects.iter().map(|effect| bytes(effect.args())).sum::<usize>().max(bytes(args));
     told.bytes += bytes + KEPT;
+    for (db, words) in gone {
+        told.bytes += words.mem_bytes() + KEPT;
+        told.effects.push((db, words));
+    }
     match is_itself(command, effects.len(), false) {
         true => {
             told.effects.push((db as u32, args.to_owned()));

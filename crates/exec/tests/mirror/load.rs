@@ -98,6 +98,7 @@ fn words(text: &str) -> Vec<Vec<u8>> {
 fn extra(rng: &mut Rng, moves: &mut Vec<Move>) {
     let client = 1 + rng.below(CLIENTS - 1);
     match rng.below(20) {
+        0 if rng.percent(60) => past(rng, client, moves),
         0..=3 => moves.push(Move::Pass(*rng.pick(&[1, 5, 20, 200, 5_000, 1_000_000, 100_000_000]))),
         4 => moves.push(Move::Sweep),
         5 => {
@@ -264,6 +265,77 @@ fn many(rng: &mut Rng, client: usize, moves: &mut Vec<Move>) {
         moves.push(Move::Call(client, script(rng)));
     }
     moves.push(Move::Start(client, words("EXEC")));
+}
+
+/// Keys that are written with a time that has passed, and what comes behind them: in a script that ends on its loop or
+/// goes on elsewhere, or in a transaction that is short, long, or has a script.
+fn past(rng: &mut Rng, client: usize, moves: &mut Vec<Move>) {
+    let count = rng.between(3, 9);
+    let mut lines: Vec<String> = (0..count).map(|_| past_line(rng)).collect();
+    let key = format!("s{}", rng.below(3));
+    match rng.below(5) {
+        way @ 0..=1 => {
+            let long = if way == 0 { "" } else { "for i = 1, 3000 do redis.call('RPUSH', 'l4', i) end " };
+            let call = |line: &String| {
+                let words: Vec<String> = line.split(' ').map(|word| format!("'{word}'")).collect();
+                format!("redis.pcall({}) ", words.join(", "))
+            };
+            let body = long.to_owned() + &lines.iter().map(call).collect::<String>();
+            let script = [&b"EVAL"[..], body.as_bytes(), b"1", key.as_bytes()].map(<[u8]>::to_vec).to_vec();
+            let start = if way == 0 { Move::Call } else { Move::Start };
+            moves.push(start(client, script));
+        }
+        way => {
+            let mut push = |line: &str| moves.push(Move::Call(client, words(line)));
+            push("MULTI");
+            if way == 3 {
+                (0..900).for_each(|i| push(&format!("INCR b{}", i % 40)));
+            }
+            lines.drain(..).for_each(|line| push(&line));
+            if way == 4 {
+                moves.push(Move::Call(client, script(rng)));
+            }
+            moves.push(Move::Start(client, words("EXEC")));
+        }
+    }
+}
+
+fn past_line(rng: &mut Rng) -> String {
+    let template = *rng.pick(&[
+        "SET s{n} 10 PXAT 1",
+        "SET s{n} 10 EXAT 1",
+        "SET s{n} 10 PXAT 1600000000000",
+        "SET s{n} 10 PXAT 1600000000000",
+        "MSETEX 2 s{n} a s{m} 5 PXAT 1600000000000",
+        "GETEX s{n} PXAT 1",
+        "PEXPIREAT s{n} 1600000000000",
+        "GET s{n}",
+        "EXISTS s{n} s{m}",
+        "INCR s{n}",
+        "APPEND s{n} x",
+        "SETRANGE s{n} 1 y",
+        "SET s{n} 3 KEEPTTL",
+        "SET s{n} 4 XX",
+        "SETNX s{n} 6",
+        "LPUSH s{n} a",
+        "HSET s{n} f v",
+        "SADD s{n} m",
+        "RENAME s{n} s{m}",
+        "RENAMENX s{m} s{n}",
+        "COPY s{m} s{n}",
+        "COPY s{n} s{m} DB 1",
+        "MOVE s{n} 1",
+        "SUNIONSTORE s{n} t1 s{m}",
+        "BITOP NOT s{n} s{m}",
+        "SORT s{m} STORE s{n}",
+        "MSETNX s{n} 1 s{m} 2",
+        "PERSIST s{n}",
+        "DEL s{n}",
+        "SWAPDB 0 1",
+        "SELECT 1",
+        "SELECT 0",
+    ]);
+    template.replace("{n}", &rng.below(3).to_string()).replace("{m}", &rng.below(3).to_string())
 }
 
 fn bitmap(rng: &mut Rng) -> Vec<Vec<u8>> {

@@ -72,7 +72,7 @@ impl View<'_> {
         self.keyspace.counts[self.db].expired.fetch_add(1, Ordering::Relaxed);
         // A follower of the sequence has another clock. It must hear of the removal before the command's own
         // effect.
-        if !self.hush && !self.was_told(key) {
+        if !self.forget_told(key) && !self.hush {
             self.keyspace.tell_sink(self.changes.lsn, self.db, &[b"DEL", key]);
         }
         self.tell_expired(hash, key, expired_ms);
@@ -108,6 +108,12 @@ impl View<'_> {
         let stale = self.stale.borrow();
         let told = stale.as_ref().and_then(|stale| stale.told.get(&self.db));
         told.is_some_and(|names| names.contains(key))
+    }
+
+    /// As `was_told`; the key may come again, with a time that has passed, and is told anew then.
+    fn forget_told(&mut self, key: &[u8]) -> bool {
+        let Some(stale) = self.stale.get_mut() else { return false };
+        stale.told.get_mut(&self.db).is_some_and(|names| names.remove(key))
     }
 
     /// Removes the key if it has expired, and tells watchers and listeners.

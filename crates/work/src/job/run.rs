@@ -3,7 +3,7 @@
 use super::wanted::{Name, WANTED_BYTES, Wanted};
 use super::{Body, Job, State};
 use crate::attempt::Long;
-use command::effects::{List, is_itself};
+use command::effects::{List, is_itself, passed};
 use command::{Budget, Caller, Cx, Error, Outcome, Room, places};
 use keyspace::{Announce, Keyspace, Overlay, View};
 use resp::Reply;
@@ -184,6 +184,7 @@ impl Job {
         }
         if wrote && heard {
             let db = self.db as u32;
+            self.effects.extend(passed(overlay, keyspace.databases()).map(|(db, gone)| (db, Arc::new(gone))));
             match is_itself(command, effects.len(), self.db >= keyspace.databases()) {
                 true => self.effects.push((db, self.body.kept(i))),
                 false => self.effects.extend(effects.into_iter().map(|effect| (db, Arc::new(effect)))),
