@@ -53,7 +53,7 @@ pub(crate) fn admit(
     memory(act, command)?;
     queued(act, command, args, &plan)?;
     let plan = fit(plan)?;
-    pause(act, command)?;
+    pause(act, command, args)?;
     let is_full = litter(act, command)?;
     let flooded = flood(act, command)?;
     Ok(Admitted { plan, is_full, flooded })
@@ -198,16 +198,26 @@ fn fit(plan: Plan) -> Result<Plan, Stop> {
 
 /// CLIENT PAUSE: the command waits for its end.
 #[inline]
-fn pause(act: &mut Act<'_, '_>, command: &Command) -> Result<(), Stop> {
+fn pause(act: &mut Act<'_, '_>, command: &Command, args: Args<'_>) -> Result<(), Stop> {
     let pause = &act.server.work.pause;
-    let queued_changes = || act.session.multi.as_ref().is_some_and(|multi| multi.queue.may_change());
     if pause.is_on()
-        && let Some(until_ms) = pause.holds(command, queued_changes, act.local.log.now_ms)
+        && let Some(until_ms) = pause.holds(command, || may_change(act, command, args), act.local.log.now_ms)
     {
         held::for_pause(pause, act.session, act.local.log.clock_ns);
         return Err(Stop::Held(until_ms));
     }
     Ok(())
+}
+
+/// Whether a command may change or tell anything: by its row, its script's flags, or the commands of its queue.
+pub(crate) fn may_change(act: &Act<'_, '_>, command: &Command, args: Args<'_>) -> bool {
+    if command.is(facts::SCRIPT) {
+        return scripts::may_change(&act.server.scripts.code, command, args);
+    }
+    if command.is(facts::RUNS_QUEUE) {
+        return act.session.multi.as_ref().is_some_and(|multi| multi.changes);
+    }
+    command.is_write() || command.may_replicate()
 }
 
 /// Reclaimer: its queue is over the limit, and this client added to it and wants to write again. Gives

@@ -164,7 +164,8 @@ mod tests {
         world.set_user("on nopass ~* &* +@all");
         let mut session = world.client();
         world.call(&mut session, "AUTH u x");
-        world.server.work.pause.set(u64::MAX >> 1, true);
+        let paused = keyspace::Paused { until_ms: u64::MAX >> 1, all: false };
+        world.server.keyspace.still.pause(paused, 0);
         assert!(matches!(world.slice(&mut session, "SET k v").0, Flow::Held(_)));
         assert_eq!(world.server.work.pause.waiting(), 1);
         world.set_user("-set");

@@ -12,7 +12,7 @@ pub fn cron(server: &Arc<Server>, local: &mut Local) {
             local.leaving.push(client);
         }
     }
-    server.work.pause.goes_on(local.log.now_ms);
+    server.keyspace.still.end_pause(local.log.now_ms);
     if let Some(lua) = &mut local.lua {
         lua.heed();
         let (scripts, functions) = lua.bytes();

@@ -40,6 +40,8 @@ pub struct Multi {
     users_differ: bool,
     /// The database that the queue's last SELECT chooses.
     pub selected: Option<usize>,
+    /// Some command may change or tell anything ([`crate::gates::may_change`]).
+    pub changes: bool,
     /// Some command could not be queued: EXEC refuses the whole transaction.
     pub broken: bool,
 }

@@ -36,6 +36,7 @@ mod retained;
 mod segment;
 mod sequence;
 mod shard;
+mod still;
 mod sweep;
 mod tell;
 #[cfg(test)]
@@ -55,6 +56,7 @@ pub use intent::{Commit, Progress, Words};
 pub use overlay::{Chunk, Conflict, KeyBatches, Look, Lost, Overlay};
 pub use retained::{Limits, Revoked};
 pub use sequence::{Ended, Lsn, Snapshot};
+pub use still::{Paused, Still, Why};
 pub use sweep::{Sweep, Swept};
 pub use tell::{Announce, At, CommitSink, EffectVisitor, Effects, Mark, To, debug_assert_no_slot};
 pub use tracked::{Author, Crowd, Reader, Readers};
@@ -124,8 +126,8 @@ pub struct Keyspace {
     /// Wanted notification classes, as bits of [`Class`]; 0 = none.
     notify: AtomicU32,
     active_expire: AtomicU32,
-    /// Until this time (milliseconds since 1970) readers leave expired keys in place.
-    keep_expired_ms: AtomicU64,
+    /// Why nothing may change now. A reader that meets an expired key leaves it in place then.
+    pub still: Still,
     /// Import mode: nothing expires but by a write.
     imports: AtomicBool,
     pub stats: Stats,
@@ -175,7 +177,7 @@ impl Keyspace {
             generation: AtomicU64::new(0),
             notify: AtomicU32::new(0),
             active_expire: AtomicU32::new(1),
-            keep_expired_ms: AtomicU64::new(0),
+            still: Still::default(),
             imports: AtomicBool::new(false),
             stats: Stats::default(),
             intents: AtomicUsize::new(0),
@@ -237,16 +239,6 @@ impl Keyspace {
     /// Switches the sweep on or off (DEBUG SET-ACTIVE-EXPIRE).
     pub fn set_active_expire(&self, on: bool) {
         self.active_expire.store(on.into(), Ordering::Relaxed);
-    }
-
-    /// Until `until_ms`, a reader that meets an expired key does not remove it (CLIENT PAUSE). Writers still
-    /// do.
-    pub fn keep_expired(&self, until_ms: u64) {
-        self.keep_expired_ms.store(until_ms, Ordering::Relaxed);
-    }
-
-    fn keeps_expired(&self, now_ms: u64) -> bool {
-        self.keep_expired_ms.load(Ordering::Relaxed) > now_ms
     }
 
     /// Switches import mode on or off (`import-mode`): expired keys stay until a write removes them, and times

@@ -15,6 +15,12 @@ pub struct ScriptFlags {
 }
 
 impl ScriptFlags {
+    /// The flags that the text of a script for EVAL declares. None: its header is wrong, or cut off. O(the
+    /// header).
+    pub fn of(body: &[u8]) -> Option<ScriptFlags> {
+        script(body).ok().map(|(flags, _)| flags)
+    }
+
     /// Sets the flag of this name; false if there is none.
     pub(crate) fn set(&mut self, name: &[u8]) -> bool {
         match name {

@@ -4,7 +4,7 @@ use super::{Body, Change, Code, Found, LuaState};
 use command::options::{int, is};
 use command::{Command, Error, facts};
 use resp::{Args, Reply};
-use script::{Host, Sha};
+use script::{Host, ScriptFlags, Sha};
 
 const NO_SCRIPT: Error = Error::new("NOSCRIPT No matching script. Please use EVAL.");
 
@@ -127,6 +127,30 @@ pub fn function_of(code: &Code, args: Args<'_>, read_only: bool) -> Result<Asked
     }
     let memory = Hunger::of(flags, true);
     Ok(Asked { body: Body::Function(name), read_only: flags.no_writes, memory, far: false })
+}
+
+/// Longest text that is looked at for what a script declares.
+const DECLARED_WITHIN: usize = 4096;
+
+/// Whether a call of EVAL and its kin may change or tell anything: what its script's flags say, as Redis takes
+/// them. A script that is unknown, or has no flags, may what its command may. O(1): a header longer than 4 KB
+/// counts as none.
+pub fn may_change(code: &Code, command: &Command, args: Args<'_>) -> bool {
+    let word = args.get(1).unwrap_or_default();
+    let head = &word[..word.len().min(DECLARED_WITHIN)];
+    let flags = match command.name {
+        "fcall" | "fcall_ro" => std::str::from_utf8(head)
+            .ok()
+            .and_then(|name| code.libraries().functions.get(name).map(|(_, _, flags)| *flags)),
+        "evalsha" | "evalsha_ro" => {
+            Sha::from_hex(word).and_then(|sha| code.script(&sha)).map(|kept| kept.flags)
+        }
+        _ => ScriptFlags::of(head),
+    };
+    match flags.filter(|flags| !flags.compat) {
+        Some(flags) => !flags.no_writes,
+        None => command.may_replicate(),
+    }
 }
 
 /// SCRIPT EXISTS and SCRIPT SHOW.

@@ -56,7 +56,7 @@ impl Work {
             workers: Workers::start(keyspace.clone(), turns.clone(), observe.crowd.clone(), post.clone()),
             snapshots: Snapshots::new(keyspace.clone(), post.clone()),
             lines: Lines::new(post.clone()),
-            pause: Pause::default(),
+            pause: Pause::new(keyspace.clone()),
             keyspace,
             turns,
             observe,

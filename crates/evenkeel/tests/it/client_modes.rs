@@ -197,6 +197,11 @@ fn a_pause_of_writes_holds_writes_alone() {
         ("TOUCH k", ":1"),
         ("BITFIELD_RO n GET u8 0", "[:49]"),
         ("EVAL_RO \"return redis.call('GET', KEYS[1])\" 1 k", "\"v\""),
+        (
+            "EVALSHA_RO ffffffffffffffffffffffffffffffffffffffff 0",
+            "-NOSCRIPT No matching script. Please use EVAL.",
+        ),
+        ("FCALL_RO none 0", "-ERR Function not found"),
         ("XREAD BLOCK 10 STREAMS none $", "(nil array)"),
         ("WATCH k", "+OK"),
         ("UNWATCH", "+OK"),

@@ -148,3 +148,98 @@ fn nothing_is_swept_or_evicted_during_a_pause() {
     await_figure(&mut admin, "expired_keys", |expired| expired == before + 1);
     await_figure(&mut admin, "evicted_keys", |evicted| evicted > 0);
 }
+
+/// No end of another reason lets reads remove expired keys, or writes go on.
+#[test]
+fn a_load_does_not_end_a_pause() {
+    let Some(server) = laden() else { return };
+    let (mut admin, mut client) = (server.client(), server.client());
+    client.expect("SET brief 1 PX 3000", "+OK");
+    admin.expect("CLIENT PAUSE 100000 WRITE", "+OK");
+    let before = figure(&mut admin, "expired_keys");
+    admin.expect("DEBUG RELOAD", "+OK");
+    eventually(&mut client, "EXISTS brief", ":0");
+    assert_eq!(client.call("GET brief"), "(nil)");
+    std::thread::sleep(A_WHILE);
+    // A key that had expired before the reload is not in the file, and is not counted either.
+    assert_eq!(figure(&mut admin, "expired_keys"), before);
+    client.send("SET k v\r\n");
+    assert_eq!(client.reply_within(A_WHILE), None);
+    admin.expect("CLIENT UNPAUSE", "+OK");
+    client.expect_reply("+OK");
+}
+
+/// Scripts and functions that say `no-writes`, as a real server runs them during a pause of writes.
+const READS: [&str; 3] = [
+    "EVAL \"#!lua flags=no-writes\nreturn redis.call('GET', KEYS[1])\" 1 k",
+    "EVAL_RO \"return redis.call('GET', KEYS[1])\" 1 k",
+    "FCALL reads 1 k",
+];
+
+const MAY_WRITE: [&str; 6] = [
+    "EVAL \"#!lua\nreturn redis.call('GET', KEYS[1])\" 1 k",
+    "EVAL \"return redis.call('GET', KEYS[1])\" 1 k",
+    "EVAL \"#!lua flags=bogus,no-writes\nreturn 1\" 1 k",
+    "EVALSHA ffffffffffffffffffffffffffffffffffffffff 1 k",
+    "FCALL writes 1 k",
+    "FCALL_RO writes 1 k",
+];
+
+const LIBRARY: &str = "#!lua name=l\n\
+    local function get(keys) return redis.call('GET', keys[1]) end\n\
+    redis.register_function{function_name='reads', callback=get, flags={'no-writes'}}\n\
+    redis.register_function{function_name='writes', callback=get}";
+
+#[test]
+fn a_pause_of_writes_lets_scripts_run_that_write_nothing() {
+    let server = Server::start();
+    let mut admin = server.client();
+    admin.expect("SET k v", "+OK");
+    admin.call_bytes(&[b"FUNCTION", b"LOAD", LIBRARY.as_bytes()]);
+    let sha =
+        admin.call_bytes(&[b"SCRIPT", b"LOAD", b"#!lua flags=no-writes\nreturn redis.call('GET', KEYS[1])"]);
+    let known = format!("EVALSHA {} 1 k", sha.trim_matches('"'));
+    let calls = READS.into_iter().chain([known.as_str()]).map(|line| (line, false));
+    for (line, waits) in calls.chain(MAY_WRITE.map(|line| (line, true))) {
+        let (mut alone, mut queued) = (server.client(), server.client());
+        queued.expect("MULTI", "+OK");
+        queued.expect("GET k", "+QUEUED");
+        queued.send(encode_line(line));
+        queued.expect_reply("+QUEUED");
+        admin.expect("CLIENT PAUSE 100000 WRITE", "+OK");
+        alone.send(encode_line(line));
+        queued.send("EXEC\r\n");
+        if waits {
+            assert_eq!(alone.reply_within(A_WHILE), None, "{line}");
+            assert_eq!(queued.reply_within(A_WHILE), None, "{line}");
+        } else {
+            alone.expect_reply("\"v\"");
+            queued.expect_reply("[\"v\", \"v\"]");
+        }
+        admin.expect("CLIENT UNPAUSE", "+OK");
+        if waits {
+            alone.reply();
+            queued.reply();
+        }
+    }
+}
+
+/// Overlapping pauses have the later end, and the stricter kind until then.
+#[test]
+fn the_stricter_of_two_pauses_counts_until_the_later_end() {
+    let server = Server::start();
+    let (mut admin, mut client) = (server.client(), server.client());
+    for (first, second) in
+        [("100000 ALL", "1 WRITE"), ("100000 WRITE", "1 ALL"), ("1000 ALL", "100000 WRITE")]
+    {
+        // In a transaction, for a pause of all holds a second one in a real server.
+        for line in ["MULTI".to_owned(), format!("CLIENT PAUSE {first}"), format!("CLIENT PAUSE {second}")] {
+            admin.call(&line);
+        }
+        admin.expect("EXEC", "[+OK, +OK]");
+        client.send("GET k\r\n");
+        assert_eq!(client.reply_within(2 * A_WHILE), None, "{first}, {second}");
+        admin.expect("CLIENT UNPAUSE", "+OK");
+        client.expect_reply("(nil)");
+    }
+}

@@ -11,6 +11,7 @@ use crate::mail::Mail;
 use crate::session::{ClientInfo, ReplyMode, flag};
 use command::options::is;
 use command::{Error, Stream};
+use keyspace::Paused;
 use observe::roll::{Filter, Form, Known, describe};
 use resp::{Args, Reply};
 use std::collections::VecDeque;
@@ -347,15 +348,14 @@ fn pause(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let ms = stdx::num::parse_i64(args.at(2)).ok_or(BAD)?;
     let ms = u64::try_from(ms).map_err(|_| Error::new("ERR timeout is negative"))?;
     let until = act.local.log.now_ms.checked_add(ms).filter(|at| i64::try_from(*at).is_ok());
-    act.server.work.pause.set(until.ok_or(Error::new("ERR timeout is out of range"))?, writes_only);
-    act.server.keyspace.keep_expired(act.server.work.pause.until_ms());
+    let until_ms = until.ok_or(Error::new("ERR timeout is out of range"))?;
+    act.server.keyspace.still.pause(Paused { until_ms, all: !writes_only }, act.local.log.now_ms);
     act.out.ok();
     Ok(Flow::Done)
 }
 
 fn unpause(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    act.server.work.pause.clear();
-    act.server.keyspace.keep_expired(0);
+    act.server.keyspace.still.unpause();
     (0..act.server.loops()).for_each(|id| act.server.send(id, Mail::Retry));
     act.out.ok();
     Ok(Flow::Done)

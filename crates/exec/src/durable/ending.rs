@@ -4,6 +4,7 @@ use super::saving::{self, Purpose};
 use crate::Server;
 use crate::mail::Mail;
 use crate::piece::{Desk, Letter, Piece, Step};
+use keyspace::Why;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -79,7 +80,7 @@ pub fn end_in_order(server: &Arc<Server>, by_signal: Option<(Wish, bool)>) -> Re
         && let Some(storage) = server.durability.storage()
     {
         // From here on no client writes.
-        server.work.pause.set(u64::MAX >> 1, true);
+        server.keyspace.still.set(Why::End, true);
         pass_all_loops(server);
         let is_last = take_over(server);
         let closed = match storage.close_log(server) {
@@ -140,7 +141,7 @@ fn save_last(server: &Arc<Server>, saves: bool, force: bool) -> Result<(), Strin
     if !saves || server.durability.is_loading() || server.durability.storage().is_none() {
         return Ok(());
     }
-    server.work.pause.set(u64::MAX >> 1, true);
+    server.keyspace.still.set(Why::End, true);
     match last_save(server) {
         Err(why) if force => {
             log::error!("the last snapshot failed ({why}): the server ends without it, as it was told to");
@@ -176,8 +177,7 @@ fn last_save(server: &Arc<Server>) -> Result<(), String> {
 
 /// Gives the end up: writers may write again, and clients that sent SHUTDOWN are answered.
 pub fn give_up_end(server: &Arc<Server>) {
-    server.work.pause.clear();
-    server.keyspace.keep_expired(0);
+    server.keyspace.still.set(Why::End, false);
     (0..server.loops()).for_each(|id| server.send(id, Mail::Retry));
     let waiting = std::mem::take(&mut server.durability.end.lock().waiting);
     for (loop_id, client) in waiting {

@@ -3,7 +3,7 @@
 use super::trouble;
 use crate::Server;
 use crate::actions::libraries;
-use keyspace::{Keyspace, View};
+use keyspace::{Keyspace, View, Why};
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;
@@ -34,9 +34,7 @@ impl Load {
         load.keys.store(0, Relaxed);
         load.expired.store(0, Relaxed);
         server.durability.set(trouble::LOADING, true);
-        // The loaded data itself says which keys are removed.
-        server.keyspace.keep_expired(u64::MAX >> 1);
-        server.work.pause.stop_commits(true);
+        server.keyspace.still.set(Why::Load, true);
         Load { server: server.clone() }
     }
 
@@ -61,8 +59,7 @@ impl Load {
 
 impl Drop for Load {
     fn drop(&mut self) {
-        self.server.keyspace.keep_expired(0);
-        self.server.work.pause.stop_commits(false);
+        self.server.keyspace.still.set(Why::Load, false);
         self.server.durability.saves.nothing_changed(&self.server);
         self.server.durability.set(trouble::LOADING, false);
     }

@@ -10,6 +10,7 @@
 use super::{Durability, saving, trouble};
 use crate::mail::Mail;
 use crate::{Local, Server};
+use keyspace::Why;
 use observe::info::Aof;
 use observe::waits::disk::DiskCall;
 use parking_lot::Mutex;
@@ -59,9 +60,8 @@ impl Durability {
         let stops = stopped.is_some();
         *self.log.stopped.lock() = stopped;
         self.set(trouble::LOG_STOPPED, stops);
-        server.work.pause.stop_commits(stops);
         // Removals could not be told. Until the log writes, expired keys are absent but stay where they are.
-        server.keyspace.keep_expired(if stops { u64::MAX >> 1 } else { 0 });
+        server.keyspace.still.set(Why::Log, stops);
         if !stops {
             (0..server.loops()).for_each(|id| server.send(id, Mail::Retry));
         }

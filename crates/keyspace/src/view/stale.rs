@@ -42,7 +42,7 @@ impl View<'_> {
     /// before its effect.
     fn leaves_expired(&self) -> bool {
         let imports = self.keyspace.imports() && self.changes.lsn == 0;
-        imports || self.keyspace.keeps_expired(self.now_ms)
+        imports || self.keyspace.still.is_on(self.now_ms)
     }
 
     /// Notes that the key has expired.
@@ -86,7 +86,7 @@ impl View<'_> {
     /// Tells the sink of expired keys that reads came across since it was told last (W6). O(those keys).
     #[cold]
     pub(super) fn tell_stale(&mut self) {
-        if self.hush || !self.keep.listens() || self.keyspace.keeps_expired(self.now_ms) {
+        if self.hush || !self.keep.listens() || self.keyspace.still.is_on(self.now_ms) {
             return;
         }
         let (lsn, due_ms) = (self.changes.lsn, self.due_ms);

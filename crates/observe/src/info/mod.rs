@@ -81,8 +81,8 @@ pub struct Clients {
     pub blocking_keys: u64,
     pub recent_max_input_bytes: u64,
     pub recent_max_output_bytes: u64,
-    /// CLIENT PAUSE: its end in milliseconds since 1970, and whether it holds writes only.
-    pub pause: Option<(u64, bool)>,
+    /// Why clients are paused, until when (milliseconds since 1970), and whether with all commands.
+    pub pause: Option<(&'static str, u64, bool)>,
 }
 
 /// Bytes.
@@ -391,9 +391,7 @@ fn clients(s: &Snapshot, out: &mut Lines) {
     ]);
     let (reason, actions, until_ms) = match clients.pause {
         None => ("none", "none", 0),
-        Some((until_ms, writes_only)) => {
-            ("client_pause", if writes_only { "write" } else { "all" }, until_ms)
-        }
+        Some((reason, until_ms, all)) => (reason, if all { "all" } else { "write" }, until_ms),
     };
     out.line("paused_reason", reason);
     out.line("paused_actions", actions);
