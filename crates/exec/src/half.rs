@@ -164,8 +164,7 @@ mod tests {
         world.set_user("on nopass ~* &* +@all");
         let mut session = world.client();
         world.call(&mut session, "AUTH u x");
-        let paused = keyspace::Paused { until_ms: u64::MAX >> 1, all: false };
-        world.server.keyspace.still.pause(paused, 0);
+        world.server.keyspace.still.pause(keyspace::Pausing::Writes, u64::MAX >> 1, 0);
         assert!(matches!(world.slice(&mut session, "SET k v").0, Flow::Held(_)));
         assert_eq!(world.server.work.pause.waiting(), 1);
         world.set_user("-set");

@@ -56,7 +56,7 @@ pub use intent::{Commit, Progress, Words};
 pub use overlay::{Chunk, Conflict, KeyBatches, Look, Lost, Overlay};
 pub use retained::{Limits, Revoked};
 pub use sequence::{Ended, Lsn, Snapshot};
-pub use still::{Paused, Still, Why};
+pub use still::{Paused, Pausing, Still, Why};
 pub use sweep::{Sweep, Swept};
 pub use tell::{Announce, At, CommitSink, EffectVisitor, Effects, Mark, To, debug_assert_no_slot};
 pub use tracked::{Author, Crowd, Reader, Readers};

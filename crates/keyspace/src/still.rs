@@ -19,27 +19,28 @@ pub enum Why {
 #[derive(Default)]
 pub struct Still {
     reasons: AtomicU32,
-    /// The end of CLIENT PAUSE (milliseconds since 1970), shifted by one, and whether it holds all commands.
-    /// 0: there is none.
-    pause: AtomicU64,
+    /// The ends of the pause of all commands, and of that of writes (milliseconds since 1970). 0: there is none.
+    all_until_ms: AtomicU64,
+    writes_until_ms: AtomicU64,
 }
 
-/// A pause for clients: when it ends (milliseconds since 1970), and whether it holds all their commands or only
-/// those that may change something.
+/// A wish of CLIENT PAUSE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pausing {
+    /// All commands wait, as long as writes do.
+    All,
+    /// Commands that may change something wait. A pause of all goes on to its own end.
+    Writes,
+    /// The same, as a part of a transaction: a pause of all goes on as long.
+    WritesWith,
+}
+
+/// The ends of CLIENT PAUSE (milliseconds since 1970): for all commands, and for those that may change something.
+/// 0: they do not wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Paused {
-    pub until_ms: u64,
-    pub all: bool,
-}
-
-impl Paused {
-    fn of(word: u64) -> Paused {
-        Paused { until_ms: word >> 1, all: word & 1 != 0 }
-    }
-
-    fn word(self) -> u64 {
-        self.until_ms << 1 | u64::from(self.all)
-    }
+    pub all_ms: u64,
+    pub writes_ms: u64,
 }
 
 impl Still {
@@ -57,42 +58,50 @@ impl Still {
         self.reasons.load(Ordering::Acquire) & why as u32 != 0
     }
 
-    /// Whether anything may not change now, for any reason.
+    /// Whether nothing may change now, for any reason.
     #[inline]
     pub fn is_on(&self, now_ms: u64) -> bool {
-        self.reasons.load(Ordering::Acquire) != 0 || self.paused().until_ms > now_ms
+        self.reasons.load(Ordering::Acquire) != 0 || self.paused().writes_ms > now_ms
     }
 
-    /// Begins CLIENT PAUSE. Beside one that goes on, the later end and the stricter kind count for both, as in
-    /// Redis. `until_ms` is less than 2⁶³.
-    pub fn pause(&self, wanted: Paused, now_ms: u64) {
-        let both = |word| {
-            let Paused { until_ms, all } = Paused::of(word);
-            let goes_on = until_ms > now_ms;
-            let until_ms = if goes_on { wanted.until_ms.max(until_ms) } else { wanted.until_ms.max(1) };
-            Some(Paused { until_ms, all: wanted.all || goes_on && all }.word())
+    /// Begins CLIENT PAUSE. Beside one that goes on the later end and the stricter kind count, as in Redis. A pause of
+    /// all holds a later CLIENT PAUSE there, unless both are of one transaction; so that one changes nothing for reads.
+    pub fn pause(&self, pausing: Pausing, until_ms: u64, now_ms: u64) {
+        let (before, until_ms) = (self.paused(), until_ms.max(1));
+        let with_all = match pausing {
+            Pausing::All => true,
+            Pausing::Writes => false,
+            Pausing::WritesWith => before.all_ms > now_ms,
         };
-        let _ = self.pause.fetch_update(Ordering::AcqRel, Ordering::Acquire, both);
+        self.writes_until_ms.fetch_max(until_ms, Ordering::AcqRel);
+        if with_all {
+            // A pause that is over is at most as late as now.
+            self.all_until_ms.fetch_max(until_ms.max(before.writes_ms), Ordering::AcqRel);
+        }
     }
 
     /// Ends CLIENT PAUSE, and no other reason (ST1).
     pub fn unpause(&self) {
-        self.pause.store(0, Ordering::Release);
+        self.all_until_ms.store(0, Ordering::Release);
+        self.writes_until_ms.store(0, Ordering::Release);
     }
 
     /// Ends CLIENT PAUSE if its time is over.
     pub fn end_pause(&self, now_ms: u64) {
-        let word = self.pause.load(Ordering::Acquire);
-        if word != 0 && Paused::of(word).until_ms <= now_ms {
-            // A pause that began meanwhile is not ended.
-            let _ = self.pause.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
+        for until in [&self.all_until_ms, &self.writes_until_ms] {
+            let at = until.load(Ordering::Acquire);
+            if at != 0 && at <= now_ms {
+                // A pause that began meanwhile is not ended.
+                let _ = until.compare_exchange(at, 0, Ordering::AcqRel, Ordering::Relaxed);
+            }
         }
     }
 
-    /// CLIENT PAUSE, perhaps one whose time is over. Its end is 0 if there is none.
+    /// CLIENT PAUSE, perhaps one whose time is over.
     #[inline]
     pub fn paused(&self) -> Paused {
-        Paused::of(self.pause.load(Ordering::Acquire))
+        let all_ms = self.all_until_ms.load(Ordering::Acquire);
+        Paused { all_ms, writes_ms: all_ms.max(self.writes_until_ms.load(Ordering::Acquire)) }
     }
 }
 
@@ -108,7 +117,7 @@ mod tests {
             for second in reasons.into_iter().filter(|why| *why != first) {
                 let still = Still::default();
                 still.set(first, true);
-                still.pause(Paused { until_ms: 50, all: false }, 10);
+                still.pause(Pausing::Writes, 50, 10);
                 still.set(second, true);
                 still.set(first, false);
                 assert!(still.is_on(60) && still.has(second) && !still.has(first));
@@ -123,23 +132,25 @@ mod tests {
 
     #[test]
     fn overlapping_pauses_have_the_later_end_and_the_stricter_kind() {
-        let after = |pauses: &[(u64, bool)]| {
+        use Pausing::{All, Writes, WritesWith};
+        let after = |pauses: &[(u64, Pausing)]| {
             let still = Still::default();
-            pauses
-                .iter()
-                .for_each(|(until_ms, all)| still.pause(Paused { until_ms: *until_ms, all: *all }, 10));
-            still.paused()
+            pauses.iter().for_each(|(until_ms, pausing)| still.pause(*pausing, *until_ms, 10));
+            let Paused { all_ms, writes_ms } = still.paused();
+            (all_ms, writes_ms)
         };
-        assert_eq!(after(&[(400, true), (20, false)]), Paused { until_ms: 400, all: true });
-        assert_eq!(after(&[(400, false), (20, true)]), Paused { until_ms: 400, all: true });
-        assert_eq!(after(&[(50, true), (400, false)]), Paused { until_ms: 400, all: true });
-        assert_eq!(after(&[(50, false), (400, false)]), Paused { until_ms: 400, all: false });
+        assert_eq!(after(&[(400, All), (20, Writes)]), (400, 400));
+        assert_eq!(after(&[(400, Writes), (20, All)]), (400, 400));
+        assert_eq!(after(&[(20, Writes), (400, All)]), (400, 400));
+        assert_eq!(after(&[(50, Writes), (400, Writes), (60, Writes)]), (0, 400));
+        assert_eq!(after(&[(50, All), (400, Writes)]), (50, 400));
+        assert_eq!(after(&[(50, All), (400, WritesWith)]), (400, 400));
         // A pause whose time is over counts for nothing.
-        assert_eq!(after(&[(10, true), (400, false)]), Paused { until_ms: 400, all: false });
+        assert_eq!(after(&[(10, All), (400, WritesWith)]), (10, 400));
         let still = Still::default();
-        still.pause(Paused { until_ms: u64::MAX >> 1, all: true }, 10);
+        still.pause(All, u64::MAX >> 1, 10);
         still.end_pause(1 << 60);
-        assert_eq!(still.paused(), Paused { until_ms: u64::MAX >> 1, all: true });
+        assert_eq!(still.paused().all_ms, u64::MAX >> 1);
         still.end_pause(u64::MAX >> 1);
         assert!(!still.is_on(0));
     }

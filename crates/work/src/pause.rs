@@ -35,7 +35,7 @@ impl Pause {
     /// Whether commands may be held: there is a CLIENT PAUSE, or the server is about to end.
     #[inline]
     pub fn is_on(&self) -> bool {
-        self.keyspace.still.paused().until_ms != 0 || self.keyspace.still.has(Why::End)
+        self.keyspace.still.paused().writes_ms != 0 || self.keyspace.still.has(Why::End)
     }
 
     /// Whether nothing may change now, for any reason.
@@ -48,11 +48,11 @@ impl Pause {
     /// commands. None: they are not.
     pub fn state(&self, now_ms: u64) -> Option<(&'static str, u64, bool)> {
         let paused = self.keyspace.still.paused();
-        let all = paused.all && paused.until_ms > now_ms;
+        let all = paused.all_ms > now_ms;
         if self.keyspace.still.has(Why::End) {
             return Some(("shutdown_in_progress", NEVER_MS, all));
         }
-        (paused.until_ms > now_ms).then_some(("client_pause", paused.until_ms, all))
+        (paused.writes_ms > now_ms).then_some(("client_pause", paused.writes_ms, all))
     }
 
     /// Number of clients that wait for its end: with a command that has not run, or a long write that is not
@@ -74,12 +74,11 @@ impl Pause {
         let still = &self.keyspace.still;
         still.end_pause(now_ms);
         let (paused, ends) = (still.paused(), still.has(Why::End));
-        if paused.until_ms == 0 && !ends || command.is(facts::PAUSES) {
+        if paused.writes_ms == 0 && !ends || command.is(facts::PAUSES) {
             return None;
         }
-        let all_ms = if paused.all { paused.until_ms } else { 0 };
-        let changes_ms = if ends { NEVER_MS } else { paused.until_ms };
-        let until_ms = if changes_ms > all_ms && changes() { changes_ms } else { all_ms };
+        let writes_ms = if ends { NEVER_MS } else { paused.writes_ms };
+        let until_ms = if writes_ms > paused.all_ms && changes() { writes_ms } else { paused.all_ms };
         Some(until_ms).filter(|until_ms| *until_ms > now_ms)
     }
 }
@@ -87,7 +86,7 @@ impl Pause {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use keyspace::Paused;
+    use keyspace::Pausing;
 
     #[test]
     fn a_pause_and_the_servers_end_hold_commands_beside_each_other() {
@@ -97,9 +96,9 @@ mod tests {
         let (get, set) = (find(b"get"), find(b"set"));
         let held = |command: &Command, now_ms| pause.holds(command, || command.is_write(), now_ms);
         assert_eq!((held(set, 0), pause.is_on()), (None, false));
-        still.pause(Paused { until_ms: 400, all: false }, 10);
+        still.pause(Pausing::Writes, 400, 10);
         assert_eq!((held(get, 10), held(set, 10)), (None, Some(400)));
-        still.pause(Paused { until_ms: 50, all: true }, 10);
+        still.pause(Pausing::All, 50, 10);
         assert_eq!((held(get, 10), held(set, 10)), (Some(400), Some(400)));
         still.set(Why::End, true);
         assert_eq!((held(get, 10), held(set, 10)), (Some(400), Some(NEVER_MS)));
@@ -113,7 +112,7 @@ mod tests {
         still.set(Why::Load, true);
         assert_eq!((held(set, 10), pause.is_on(), pause.stops_writes(10)), (None, false, true));
         still.set(Why::Load, false);
-        still.pause(Paused { until_ms: 30, all: true }, 10);
+        still.pause(Pausing::All, 30, 10);
         assert_eq!((held(get, 30), pause.is_on()), (None, false));
     }
 }

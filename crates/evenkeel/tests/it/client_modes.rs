@@ -292,7 +292,17 @@ fn each_kind_of_pause_ends_at_its_time() {
     // Reads go on though writes are held for very long.
     client.expect_reply("(nil)");
     assert_eq!(client.reply_within(A_WHILE), None);
+    // A pause of all goes on as long as that of writes does.
+    admin.expect("CLIENT PAUSE 1 ALL", "+OK");
+    let mut reader = server.client();
+    reader.send("GET k\r\n");
+    assert_eq!(reader.reply_within(A_WHILE), None);
+    if foreign() {
+        // A real server holds the end of a pause of all.
+        return;
+    }
     unpause(&mut admin);
+    reader.reply();
     client.expect_reply("+OK");
     // A shorter pause does not shorten a longer one.
     admin.expect("CLIENT PAUSE 100000 WRITE", "+OK");

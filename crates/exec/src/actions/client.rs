@@ -11,7 +11,7 @@ use crate::mail::Mail;
 use crate::session::{ClientInfo, ReplyMode, flag};
 use command::options::is;
 use command::{Error, Stream};
-use keyspace::Paused;
+use keyspace::Pausing;
 use observe::roll::{Filter, Form, Known, describe};
 use resp::{Args, Reply};
 use std::collections::VecDeque;
@@ -349,7 +349,12 @@ fn pause(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let ms = u64::try_from(ms).map_err(|_| Error::new("ERR timeout is negative"))?;
     let until = act.local.log.now_ms.checked_add(ms).filter(|at| i64::try_from(*at).is_ok());
     let until_ms = until.ok_or(Error::new("ERR timeout is out of range"))?;
-    act.server.keyspace.still.pause(Paused { until_ms, all: !writes_only }, act.local.log.now_ms);
+    let pausing = match writes_only {
+        false => Pausing::All,
+        true if act.in_multi => Pausing::WritesWith,
+        true => Pausing::Writes,
+    };
+    act.server.keyspace.still.pause(pausing, until_ms, act.local.log.now_ms);
     act.out.ok();
     Ok(Flow::Done)
 }
