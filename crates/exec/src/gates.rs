@@ -152,7 +152,9 @@ fn ration(act: &mut Act<'_, '_>, command: &Command) -> Result<(), Stop> {
         return Ok(());
     }
     let queued = act.session.multi.is_some() && !command.is(facts::RUNS_QUEUE);
-    match shortage::admit(act.server, act.local, act.session) {
+    let verdict = shortage::admit(act.server, act.local, act.session);
+    crate::tracking::before_reply(act);
+    match verdict {
         Verdict::Wait(_) if !queued => {
             act.session.waits_for_itself(What::Reclaim, act.local.log.clock_ns);
             return Err(held(act, act.local.log.now_ms));

@@ -12,11 +12,13 @@
 //! - TE1: a client without tracking pays for one branch on its session.
 //! - TE2: the inbox is opened behind each reply, and by letter. While the client's command runs elsewhere it stays
 //!   closed, and the reply's delivery opens it (tracking TK3). A client that is blocked on keys has no reply under
-//!   way.
+//!   way; messages about its own write, once it is served, stay until the reply. What is evicted for a command is
+//!   told before its reply.
 //! - TE3: CLIENT CACHING holds for the next command or transaction, and over any CLIENT command.
 
+use crate::act::Act;
 use crate::chores::Task as Chore;
-use crate::pubsub::tracking::{Options, Peer, Task};
+use crate::pubsub::tracking::{Hearer, Options, Peer, Task};
 use crate::session::flag;
 use crate::{Local, Server, Session};
 use command::table::READONLY;
@@ -144,6 +146,20 @@ pub fn after_command(server: &Server, session: &mut Session, answered: bool, out
     }
 }
 
+/// Opens the inbox of a client whose command is about to be answered: what was evicted for the command is told
+/// before its reply, as in Redis.
+#[cold]
+pub(crate) fn before_reply(act: &mut Act<'_, '_>) {
+    let Some(mine) = &act.session.tracking else { return };
+    let peer = mine.peer.clone();
+    if act.session.is_muted() || act.session.hushed || !peer.has_mail() {
+        return;
+    }
+    if open(act.server, act.session, &peer, act.out) {
+        act.server.tracking.remind(act.session.id);
+    }
+}
+
 /// Opens the inbox of a client, for a letter. True: there is more in it.
 pub fn open_inbox(server: &Server, session: &mut Session, out: &mut Reply) -> bool {
     let waits = session.away.is_some() && session.info.flags.load(Ordering::Relaxed) & flag::BLOCKED == 0;
@@ -154,7 +170,9 @@ pub fn open_inbox(server: &Server, session: &mut Session, out: &mut Reply) -> bo
 }
 
 fn open(server: &Server, session: &mut Session, peer: &Peer, out: &mut Reply) -> bool {
-    let taken = server.tracking.take(peer, (session.resp3, !session.subs.is_empty()), out);
+    let blocked = session.away.is_some() && session.info.flags.load(Ordering::Relaxed) & flag::BLOCKED != 0;
+    let to = Hearer { resp3: session.resp3, subscribed: !session.subs.is_empty(), blocked };
+    let taken = server.tracking.take(peer, to, out);
     if taken.broken {
         session.set_flag(flag::BROKEN_REDIRECT, true);
     }

@@ -98,14 +98,25 @@ pub struct Reader<'a> {
 
 thread_local! {
     static AUTHOR: Cell<u64> = const { Cell::new(0) };
+    static SERVES: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Names the client whose writes this thread does, until it is dropped.
-pub struct Author(u64);
+pub struct Author(u64, bool);
 
 impl Author {
     pub fn is(client: u64) -> Author {
-        Author(AUTHOR.replace(client))
+        Author(AUTHOR.replace(client), SERVES.replace(false))
+    }
+
+    /// The same for a client that has waited for keys: this thread runs its command, and its reply comes by mail.
+    pub fn serves(client: u64) -> Author {
+        Author(AUTHOR.replace(client), SERVES.replace(true))
+    }
+
+    /// Whether this thread serves that client, which has waited for keys.
+    pub fn is_serving(client: u64) -> bool {
+        SERVES.get() && AUTHOR.get() == client
     }
 
     /// The client whose writes this thread does; 0: not known.
@@ -117,6 +128,7 @@ impl Author {
 impl Drop for Author {
     fn drop(&mut self) {
         AUTHOR.set(self.0);
+        SERVES.set(self.1);
     }
 }
 

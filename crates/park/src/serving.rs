@@ -4,7 +4,7 @@ use super::{Found, KeyId, Means, Park, Waiter};
 use command::effects::Ran;
 use command::keys::{settle, shards_of};
 use command::{Budget, Caller, Cx, INLINE_STEPS, Outcome, Run, Stream};
-use keyspace::{Changes, Keyspace, Ready, View};
+use keyspace::{Author, Changes, Keyspace, Ready, View};
 use resp::{Args, OwnedArgs, Reply};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -207,6 +207,8 @@ fn attempt(means: &mut Means<'_>, waiter: &Waiter, (db, key): &KeyId, out: &mut 
         out.error(&error.text());
         return Some(Found::Served(Changes::default(), None));
     }
+    // The writes are the waiter's, not those of the client whose write wakes it.
+    let _author = means.keyspace.is_tracking().then(|| Author::serves(waiter.client));
     let narrowed = narrowed(waiter, key);
     let args: Args<'_> = narrowed.as_ref().map_or_else(|| waiter.args.args(), OwnedArgs::args);
     let shards = shards_of(waiter.command, args);

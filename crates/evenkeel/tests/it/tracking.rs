@@ -1,6 +1,7 @@
 //! CLIENT TRACKING, as clients see it. The messages were compared with Redis 7.0 and 8.
 
 use crate::support::{Client, Server, foreign};
+use crate::waits::until;
 
 /// A client that tracks in RESP3.
 fn tracker(server: &Server, options: &str) -> Client {
@@ -51,6 +52,54 @@ fn the_message_of_an_own_write_stands_behind_its_reply() {
     client.send("MULTI\r\nGET k\r\nSET k 3\r\nGET k\r\nEXEC\r\n");
     let queued = "+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*3\r\n$1\r\n2\r\n+OK\r\n$1\r\n3\r\n";
     hears(&mut client, &format!("{queued}{}", message("k")));
+}
+
+/// The write of a blocked command is its client's own, though another client's write wakes it.
+#[test]
+fn the_message_of_a_blocked_clients_own_write_stands_behind_its_reply() {
+    let server = Server::start();
+    let (mut pusher, mut control) = (tracker(&server, "NOLOOP"), server.client());
+    for (options, told) in [("", message("to")), ("NOLOOP", String::new())] {
+        let mut client = tracker(&server, options);
+        client.expect("LRANGE to 0 -1", "[]");
+        pusher.expect("LLEN to", ":0");
+        client.send("BLMOVE from to LEFT RIGHT 0\r\n");
+        until("it is blocked", || control.call("INFO clients").contains("\\nblocked_clients:1\\r"));
+        pusher.send("RPUSH from v\r\n");
+        hears(&mut client, &format!("$1\r\nv\r\n{told}"));
+        // The pusher did not write that key itself.
+        hears(&mut pusher, ":1\r\n");
+        hears(&mut pusher, &message("to"));
+        client.send("PING\r\n");
+        hears(&mut client, "+PONG\r\n");
+        control.expect("DEL to", ":1");
+    }
+    // What another client wrote comes before the reply.
+    let mut client = tracker(&server, "");
+    client.expect("LLEN from", ":0");
+    client.expect("LLEN to", ":0");
+    client.send("BRPOPLPUSH from to 0\r\n");
+    until("it is blocked", || control.call("INFO clients").contains("\\nblocked_clients:1\\r"));
+    control.expect("RPUSH from v", ":1");
+    hears(&mut client, &format!("{}$1\r\nv\r\n{}", message("from"), message("to")));
+}
+
+/// What is evicted for a command is told before its reply.
+#[test]
+fn the_message_of_an_eviction_stands_before_the_reply_that_caused_it() {
+    let server = Server::start();
+    let mut control = server.client();
+    control.expect("CONFIG SET maxmemory-policy allkeys-lru", "+OK");
+    control.expect("SET k v", "+OK");
+    let mut client = tracker(&server, "");
+    client.expect("GET k", "\"v\"");
+    client.send("CONFIG SET maxmemory 1000\r\nSET l v\r\nGET k\r\n");
+    hears(&mut client, "+OK\r\n");
+    hears(&mut client, &message("k"));
+    let reply = client.reply();
+    assert!(reply == "+OK" || reply.starts_with("-OOM"), "{reply}");
+    client.expect_reply("(null)");
+    control.expect("CONFIG SET maxmemory 0", "+OK");
 }
 
 #[test]

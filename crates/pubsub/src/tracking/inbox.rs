@@ -1,6 +1,7 @@
 //! A client's inbox: what it is to be told, until its loop writes it.
 //!
-//! - IB1: a letter is on its way exactly while the inbox is *rung*. The loop that empties it ends that.
+//! - IB1: a letter, or a reply that does as well, is on its way exactly while the inbox is *rung*. The loop that
+//!   empties it ends that.
 //! - IB2: above [`ITEMS_MAX`] messages or [`BYTES_MAX`] bytes all of them become one: everything is old. That is true
 //!   of any cache, and says less than the messages did.
 //! - IB3: RESP2 has no messages beside replies. A client that speaks it gets those of other clients, while it is
@@ -37,6 +38,8 @@ pub(super) struct Item {
     pub(super) what: What,
     /// Another client's message, which comes here by REDIRECT.
     pub(super) redirected: bool,
+    /// It is about a write of the client's own blocked command, whose reply is on its way (TK3).
+    pub(super) behind_reply: bool,
 }
 
 impl Item {
@@ -49,10 +52,21 @@ impl Item {
     }
 }
 
+/// How a client hears messages now.
+#[derive(Clone, Copy)]
+pub struct Hearer {
+    pub resp3: bool,
+    pub subscribed: bool,
+    /// Its command waits for keys, so its reply is still to come.
+    pub blocked: bool,
+}
+
 #[derive(Default)]
 struct Items {
     queue: VecDeque<Item>,
     bytes: usize,
+    /// Some message comes behind a reply.
+    behind_reply: bool,
 }
 
 /// See the module.
@@ -70,26 +84,38 @@ impl Inbox {
     /// Adds a message. True: a letter has to be sent (IB1).
     pub(super) fn put(&self, item: Item) -> bool {
         let mut items = self.items.lock();
-        let redirected = item.redirected;
+        let (redirected, behind_reply) = (item.redirected, item.behind_reply);
+        items.behind_reply |= behind_reply;
         items.bytes += item.bytes();
         items.queue.push_back(item);
         if items.queue.len() > ITEMS_MAX || items.bytes > BYTES_MAX {
             let old = std::mem::take(&mut *items);
-            items.queue.push_back(Item { what: What::All, redirected });
+            items.behind_reply = behind_reply;
+            items.queue.push_back(Item { what: What::All, redirected, behind_reply });
             if old.queue.iter().any(|item| item.redirected != redirected) {
-                items.queue.push_back(Item { what: What::All, redirected: !redirected });
+                items.queue.push_back(Item { what: What::All, redirected: !redirected, behind_reply });
             }
             stdx::reclaim::discard(old.queue);
         }
         !self.rung.swap(true, Ordering::AcqRel)
     }
 
-    /// Writes some messages.
-    pub(super) fn take(&self, id: u64, (resp3, subscribed): (bool, bool), out: &mut Reply) -> Taken {
+    /// Writes some messages. `blocked`: the client waits for a reply, and what comes behind that stays; whoever
+    /// writes the reply looks again.
+    pub(super) fn take(&self, id: u64, to: Hearer, out: &mut Reply) -> Taken {
+        let Hearer { resp3, subscribed, blocked } = to;
         let (mut taken, mut items, mark) = (Taken::default(), self.items.lock(), out.len());
+        if !blocked && std::mem::take(&mut items.behind_reply) {
+            items.queue.iter_mut().for_each(|item| item.behind_reply = false);
+        }
         for _ in 0..AT_ONCE {
             if out.len() - mark >= BYTES_AT_ONCE {
                 break;
+            }
+            if items.queue.front().is_some_and(|item| item.behind_reply) {
+                // IB1: the reply is the letter.
+                self.rung.store(true, Ordering::Release);
+                return taken;
             }
             let Some(item) = items.queue.pop_front() else { break };
             items.bytes -= item.bytes();

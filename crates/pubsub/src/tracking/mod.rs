@@ -11,7 +11,8 @@
 //! - TK2: an inbox is bounded. One that is full becomes a single message: everything is old.
 //! - TK3: a message about a write stands behind the reply of any read that the write came after. A reader's loop
 //!   registers it under the lock of its read, writes the reply, and opens its inbox only then. While a command of
-//!   the client runs elsewhere its inbox stays closed.
+//!   the client runs elsewhere its inbox stays closed. While it is blocked, messages about writes of its own command
+//!   stay until the reply.
 //! - TK4: each registration of a key stands in the shard and in [`Peer::keys`], with the same number. The shard
 //!   gives it up first. A client that goes takes its keys back in slices, and nobody else's.
 //! - TK5: locks are taken in this order: shard, `broadcasts`, `peers`, keys or inbox of a peer, mailbox.
@@ -29,6 +30,7 @@ pub use broadcast::overlap;
 pub use task::Task;
 
 use broadcast::Broadcasts;
+pub use inbox::Hearer;
 use inbox::{Inbox, Item, What};
 use keyspace::{Author, Crowd, Keyspace, Lsn, Reader, Readers, View};
 use parking_lot::{Mutex, RwLock};
@@ -255,17 +257,18 @@ impl Tracking {
         let Some(peer) = self.peers.write().remove(&id) else { return };
         let target = peer.redirect.load(Ordering::Relaxed);
         if let Some(target) = self.peer(target) {
-            self.put(&target, Item { what: What::All, redirected: true });
+            self.put(&target, Item { what: What::All, redirected: true, behind_reply: false });
         }
     }
 
     /// Tells a client.
     fn tell(&self, peer: &Peer, what: What) {
         match peer.redirect.load(Ordering::Relaxed) {
-            0 => self.put(peer, Item { what, redirected: false }),
+            0 => self.put(peer, Item { what, redirected: false, behind_reply: Author::is_serving(peer.id) }),
             target => match self.peer(target) {
-                Some(target) => self.put(&target, Item { what, redirected: true }),
-                None => self.put(peer, Item { what: What::Broken(target), redirected: false }),
+                Some(target) => self.put(&target, Item { what, redirected: true, behind_reply: false }),
+                None => self
+                    .put(peer, Item { what: What::Broken(target), redirected: false, behind_reply: false }),
             },
         }
     }
@@ -287,8 +290,8 @@ impl Tracking {
     }
 
     /// Writes some messages of a client's inbox, as its protocol has them. O(1): some 10 µs.
-    pub fn take(&self, peer: &Peer, (resp3, subscribed): (bool, bool), out: &mut Reply) -> Taken {
-        peer.inbox.take(peer.id, (resp3, subscribed), out)
+    pub fn take(&self, peer: &Peer, to: Hearer, out: &mut Reply) -> Taken {
+        peer.inbox.take(peer.id, to, out)
     }
 
     /// Has a loop do a task.
@@ -341,7 +344,14 @@ impl Readers for Tracking {
             Crowd::Many(readers) if readers.len() <= FEW => {
                 readers.into_iter().for_each(|reader| self.tell_reader(&key, reader, author));
             }
-            Crowd::Many(readers) => (self.post)(Letter::Task(Task::fan_out(key, readers, author))),
+            Crowd::Many(mut readers) => {
+                if Author::is_serving(author)
+                    && let Some(number) = readers.remove(&author)
+                {
+                    self.tell_reader(&key, (author, number), author);
+                }
+                (self.post)(Letter::Task(Task::fan_out(key, readers, author)));
+            }
         }
     }
 

@@ -68,7 +68,7 @@ impl World {
         self.work();
         let Some(peer) = self.tracking.peer(id) else { return "gone".into() };
         let mut out = Reply::new(resp3);
-        while self.tracking.take(&peer, (resp3, true), &mut out).more {}
+        while self.tracking.take(&peer, Hearer { resp3, subscribed: true, blocked: false }, &mut out).more {}
         String::from_utf8(out.into_bytes()).unwrap().replace("\r\n", " ")
     }
 }
