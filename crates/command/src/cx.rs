@@ -40,6 +40,12 @@ pub trait Stream: Send {
         0
     }
 
+    /// Whether it goes on reading, or writing, the keyspace while it is written. It then tells of later writes
+    /// than those there were when it began.
+    fn reads_on(&self) -> bool {
+        false
+    }
+
     /// Whether it has effects besides its reply. It must then run to its end even if the client is gone.
     fn has_effects(&self) -> bool {
         false

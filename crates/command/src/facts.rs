@@ -80,6 +80,8 @@ facts! {
     KEYS_BEHIND = 29;
     /// Answers the text of a script.
     SHOWS_SCRIPT = 30;
+    /// An action whose reply depends on libraries of functions.
+    TELLS_LIBRARIES = 31;
 }
 
 impl Command {

@@ -93,6 +93,8 @@ pub(crate) fn park(
         }
         Parked::Served(changes, stream) => {
             server.after(local, changes);
+            // The look that served it came after that of the handler.
+            server.gate_of_words(session, command, args);
             stream.map_or(Flow::Done, Flow::Stream)
         }
         Parked::Long => match command.run {

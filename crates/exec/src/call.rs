@@ -225,7 +225,12 @@ fn serve(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Fl
     let author = crate::tracking::author(act.session);
     let flow = match plan {
         Plan::In(entry) => run_in(act, entry, command, args),
-        Plan::Fetch(_) => fetching::fetch(act.server, act.local, act.session, command, args, act.out),
+        Plan::Fetch(_) => {
+            let flow = fetching::fetch(act.server, act.local, act.session, command, args, act.out);
+            // Some of the keys are no rows.
+            act.server.gate_of_all(act.session);
+            flow
+        }
         _ => run(act, command, args),
     };
     drop(author);

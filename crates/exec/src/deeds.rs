@@ -197,7 +197,9 @@ fn perform_one(
     let out = &mut doing.out;
     let mut act =
         Act { server, local, session, out, view: None, in_script: false, in_multi: true, committed: true };
-    server.actions.perform(&mut act, command, args).unwrap_or_else(|error| {
+    let performed = server.actions.perform(&mut act, command, args);
+    server.gate_of_action(act.session, command, args);
+    performed.unwrap_or_else(|error| {
         doing.out.truncate(mark);
         doing.out.error(&error.text());
         Flow::Done

@@ -192,6 +192,9 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
         if run.is_touched() {
             act.out.truncate(mark);
             act.out.null_array();
+            if let Some(watch) = run.watch() {
+                server.gate_of_watched(act.session, watch);
+            }
             overlay.dispose();
             forget_watched(act, &mut run);
             return Started::Done;

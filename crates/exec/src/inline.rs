@@ -54,6 +54,7 @@ pub(crate) fn run(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'
         Run::Exec => {
             let mark = act.out.len();
             let result = act.server.actions.perform(act, command, args);
+            act.server.gate_of_action(act.session, command, args);
             result.unwrap_or_else(|error| fail(act, mark, &error))
         }
         Run::Container => {
@@ -186,6 +187,8 @@ fn keyed(act: &mut Act<'_, '_>, command: &'static Command, handler: Handler, arg
     }
     if let Err(error) = result {
         debug_assert_eq!(view.changes().made(), 0, "{} failed after a change", command.name);
+        // An error tells of the keys as well.
+        server.gate_of(act.session, &view, command, args);
         server.after(act.local, view.finish());
         act.out.truncate(mark);
         return match error {

@@ -7,12 +7,13 @@
 //! ```
 //!
 //! A reply waits for the effects of its own command, and for those on the keys that it tells of
-//! ([`Server::gate_of`]). So no client is told what a power failure could take back.
+//! ([`Server::gate_of`]), errors and nulls included. So no client is told what a power failure could take back.
 
 use crate::mail::Mail;
+use crate::session::Watch;
 use crate::{Local, Server, Session, blocking};
 use command::effects::Ran;
-use command::{Command, Run, facts};
+use command::{Command, Run, facts, table};
 use keyspace::{Changes, Lsn, Ready, View};
 use resp::Args;
 
@@ -82,8 +83,50 @@ impl Server {
         session.gate = gate;
     }
 
+    /// Raises the client's gate for a reply that tells of these keys. No locks are held, and the reply is known:
+    /// a write that it saw has drawn its LSN. O(keys), each under its shard's lock.
+    pub(crate) fn gate_of_keys(&self, session: &mut Session, keys: impl Iterator<Item = u64>) {
+        if self.keyspace.gates() {
+            session.gate = session.gate.max(self.keyspace.recent(keys));
+        }
+    }
+
+    /// The same for the keys that a command's row names.
+    pub(crate) fn gate_of_words(&self, session: &mut Session, command: &Command, args: Args<'_>) {
+        if !self.keyspace.gates() {
+            return;
+        }
+        if facts::has_unknown_keys(command, args) {
+            return self.gate_of_all(session);
+        }
+        let mut keys = Vec::new();
+        command.each_key(args, &mut |i, _| keys.push(stdx::hash::hash_bytes(args.at(i))));
+        self.gate_of_keys(session, keys.into_iter());
+    }
+
+    /// Raises the client's gate for the reply of an action, by what its row says. No locks are held. Scripts and
+    /// EXEC know their keys better, and WATCH tells nothing.
+    #[inline]
+    pub(crate) fn gate_of_action(&self, session: &mut Session, command: &Command, args: Args<'_>) {
+        if !self.keyspace.gates() {
+            return;
+        }
+        if command.is(facts::TELLS_LIBRARIES) {
+            session.gate = session.gate.max(self.keyspace.recent_beside());
+        }
+        let own = facts::SCRIPT | facts::WATCHES;
+        if !command.keys.is_empty() && !command.is(own) && !command.has(table::PUBSUB) {
+            self.gate_of_words(session, command, args);
+        }
+    }
+
+    /// Raises the client's gate for an EXEC that found a watched key touched.
+    pub(crate) fn gate_of_watched(&self, session: &mut Session, watch: &Watch) {
+        self.gate_of_keys(session, watch.keys.keys().map(|(_, key)| stdx::hash::hash_bytes(key)));
+    }
+
     /// Raises the client's gate for a reply that may tell of anything.
-    pub(crate) fn gate_of_all(&self, session: &mut Session) {
+    pub fn gate_of_all(&self, session: &mut Session) {
         if self.keyspace.gates() {
             session.gate = session.gate.max(self.keyspace.last_lsn());
         }

@@ -261,6 +261,9 @@ fn run_here(act: &mut Act<'_, '_>, multi: Multi, plain: bool) -> Result<Flow, Er
     if was_touched(act.session, &mut view) {
         act.out.null_array();
         let changes = view.finish();
+        let watch = std::mem::take(&mut act.session.watch);
+        act.server.gate_of_watched(act.session, &watch);
+        act.session.watch = watch;
         leave(act.server, act.local, act.session);
         act.server.after(act.local, changes);
         return Ok(Flow::Done);

@@ -64,6 +64,7 @@ impl Keyspace {
         }
         let words = words.filter(|_| self.listens());
         let told = words.map(|words| self.sequence.draw_told(|lsn| self.tell_shared(lsn, words)));
+        told.into_iter().for_each(|lsn| self.note_recent_beside(lsn));
         drop(guard);
         Some(told)
     }

@@ -4,13 +4,16 @@
 //!   newest of a shard is durable.
 //! - R2: two keys of one hash count as one. So do equal names in several databases.
 //! - R3: a flush or an exchange of databases counts for all keys.
+//! - R4: a change beside the keys is made and noted under one shard's lock (beside B1).
 //!
 //! Cost: O(1) a write and a read, only while replies wait.
 
+use crate::beside::BESIDE;
 use crate::sequence::Lsn;
 use crate::{Keyspace, shard_of};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use stdx::locks::Bits;
 
 /// More room than this is given back when the keys are dropped.
 const ROOM: usize = 1024;
@@ -20,13 +23,20 @@ pub(crate) struct Durable {
     upto: AtomicU64,
     /// The last write to whole databases (R3).
     pub(crate) all: AtomicU64,
+    /// The last change beside the keys, such as one of libraries (R4).
+    beside: AtomicU64,
     /// Keys that are kept.
     keys: AtomicUsize,
 }
 
 impl Default for Durable {
     fn default() -> Durable {
-        Durable { upto: AtomicU64::new(Lsn::MAX), all: AtomicU64::new(0), keys: AtomicUsize::new(0) }
+        Durable {
+            upto: AtomicU64::new(Lsn::MAX),
+            all: AtomicU64::new(0),
+            beside: AtomicU64::new(0),
+            keys: AtomicUsize::new(0),
+        }
     }
 }
 
@@ -98,6 +108,22 @@ impl Keyspace {
         };
         let newest = keys.map(of).fold(self.durable.all.load(Ordering::Acquire), Lsn::max);
         if newest > durable { newest } else { 0 }
+    }
+
+    /// The LSN that a reply about what stands beside the keys has to wait for; 0 for none. Call it once the reply
+    /// is known, without locks: one shard's lock is taken, so a change that the reply saw is noted by then (R4).
+    pub fn recent_beside(&self) -> Lsn {
+        drop(self.lock(Bits::one(BESIDE)));
+        let newest = self.durable.beside.load(Ordering::Acquire);
+        let newest = newest.max(self.durable.all.load(Ordering::Acquire));
+        if newest > self.durable() { newest } else { 0 }
+    }
+
+    /// Notes a change beside the keys, under its lock (R4).
+    pub(crate) fn note_recent_beside(&self, lsn: Lsn) {
+        if self.gates() {
+            self.durable.beside.fetch_max(lsn, Ordering::AcqRel);
+        }
     }
 
     /// Sets the LSN up to which writes are durable. `Lsn::MAX`: whatever is visible counts as durable.

@@ -577,6 +577,7 @@ impl<'k> View<'k> {
         self.begin_write();
         self.changes.dirty += 1;
         beside.make();
+        self.keyspace.note_recent_beside(self.changes.lsn);
     }
 
     /// Whether the view has written, and a sink listens.

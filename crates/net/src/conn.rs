@@ -163,6 +163,8 @@ pub(crate) struct Conn {
     blocked: bool,
     blocked_ns: Option<u64>,
     stream: Option<Streaming>,
+    /// The stream goes on reading the keyspace ([`exec::Stream::reads_on`]), or did so in this slice.
+    reads_on: bool,
     doing: Doing,
     /// Is in the loop's list of connections with a stream.
     pub(crate) streaming: bool,
@@ -260,6 +262,7 @@ impl Conn {
             blocked: false,
             blocked_ns: None,
             stream: None,
+            reads_on: false,
             doing: Doing::Other,
             streaming: false,
             limited: false,
@@ -562,6 +565,10 @@ impl Conn {
         if self.hauls() {
             self.haul(server, local);
         }
+        if self.reads_on {
+            server.gate_of_all(&mut self.session);
+            self.reads_on = self.stream.is_some();
+        }
         if self.session.gate > server.durable() {
             self.gates.close(mark, self.session.gate);
         }
@@ -825,6 +832,9 @@ impl Conn {
     /// Messages of tracking come right behind the reply.
     #[inline]
     fn after_command(&mut self, server: &Server, flow: &Flow) {
+        if let Flow::Stream(stream) = flow {
+            self.reads_on = stream.reads_on();
+        }
         if self.session.tracking.is_some() {
             let answered = matches!(flow, Flow::Done) && self.takes_messages();
             exec::tracking::after_command(server, &mut self.session, answered, &mut self.out);

@@ -77,6 +77,10 @@ impl Stream for Counted {
         self.stream.unsent_bytes()
     }
 
+    fn reads_on(&self) -> bool {
+        self.stream.reads_on()
+    }
+
     fn has_effects(&self) -> bool {
         self.stream.has_effects()
     }

@@ -177,6 +177,10 @@ impl Gather {
 }
 
 impl Stream for Gather {
+    fn reads_on(&self) -> bool {
+        true
+    }
+
     fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
         if self.sending {
             return self.send(out, room);

@@ -202,6 +202,10 @@ impl Scan {
 }
 
 impl Stream for Scan {
+    fn reads_on(&self) -> bool {
+        true
+    }
+
     fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
         if self.sending {
             return send(&mut self.pieces, out, room);
@@ -364,6 +368,10 @@ impl Piece for Keys {
 }
 
 impl Stream for Keys {
+    fn reads_on(&self) -> bool {
+        true
+    }
+
     fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
         if self.sending {
             return send(&mut self.pieces, out, room);

@@ -10,7 +10,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         .facts(facts::INSIDE_MULTI)
         .doc("transactions", "1.2.0", "O(1)", "Begins a transaction: the next commands are queued."),
     Command::new("exec", 1, Run::Exec, NOSCRIPT | LOADING | STALE | SKIP_SLOWLOG, acl::TRANSACTION)
-        .facts(facts::INSIDE_MULTI | facts::RUNS_QUEUE)
+        .facts(facts::INSIDE_MULTI | facts::RUNS_QUEUE | facts::TELLS_LIBRARIES)
         .doc(
             "transactions",
             "1.2.0",

@@ -29,6 +29,7 @@ mod door;
 mod eviction;
 mod first_minutes;
 mod functions;
+mod gated;
 mod held;
 mod hostile;
 mod hotkeys;

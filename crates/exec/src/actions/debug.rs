@@ -79,7 +79,18 @@ fn debug(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         ));
     }
     let name = args.at(1).to_ascii_lowercase();
-    match (&name[..], args.len()) {
+    let result = subcommand(act, &name, args);
+    if TELLING.contains(&&name[..]) {
+        act.server.gate_of_all(act.session);
+    }
+    result
+}
+
+/// Subcommands whose replies depend on the keyspace.
+const TELLING: [&[u8]; 5] = [b"object", b"htstats", b"digest", b"digest-value", b"populate"];
+
+fn subcommand(act: &mut Act<'_, '_>, name: &[u8], args: Args<'_>) -> Result<Flow, Error> {
+    match (name, args.len()) {
         (b"help", 2) => return help(act, "DEBUG", HELP),
         (b"sleep", 3) => return debug_sleep(act, args.at(2)),
         (b"digest", 2) => return digest(act),
@@ -98,7 +109,7 @@ fn debug(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         (b"restart" | b"crash-and-recover", _) => {
             return Err(Error::new("ERR this DEBUG subcommand does not exist in Evenkeel yet"));
         }
-        _ => of_server(act, &name, args)?,
+        _ => of_server(act, name, args)?,
     }
     Ok(Flow::Done)
 }
@@ -372,6 +383,10 @@ fn populate(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 }
 
 impl Stream for Populate {
+    fn reads_on(&self) -> bool {
+        true
+    }
+
     fn fill(&mut self, out: &mut Reply, _: usize) -> bool {
         let keyspace = &self.server.keyspace;
         // Large values make a slice shorter.

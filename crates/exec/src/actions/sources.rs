@@ -150,6 +150,10 @@ impl Covered {
 }
 
 impl Stream for Covered {
+    fn reads_on(&self) -> bool {
+        true
+    }
+
     fn fill(&mut self, out: &mut Reply, _: usize) -> bool {
         if !self.advance() {
             return true;

@@ -60,8 +60,9 @@ impl Commit {
             (true, true) => view.decide_and_replace(&self.record, &self.flushed, &self.swaps),
             (true, false) => self.record.decide(&keyspace.sequence),
         };
-        if let (Some(beside), Some(_)) = (&self.beside, decided) {
+        if let (Some(beside), Some(lsn)) = (&self.beside, decided) {
             beside.make();
+            keyspace.note_recent_beside(lsn);
             keyspace.changed_beside();
         }
         told.push(view.finish());

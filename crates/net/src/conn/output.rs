@@ -30,6 +30,7 @@ impl Conn {
         if self.session.mutes_reply() {
             return self.session.take_told(&mut self.out);
         }
+        self.reads_on = stream.as_ref().is_some_and(|stream| stream.reads_on());
         self.stream = stream.map(Streaming::new);
         if self.is_http() {
             return self.replied(bytes);
