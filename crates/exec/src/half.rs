@@ -1,4 +1,4 @@
-//! What a command that goes on later has done so far.
+//! The progress of a command that goes on later.
 //!
 //! - H1: it belongs to the command in progress. Whatever ends that command (its reply, a refusal, a panic that
 //!   was contained) drops it, so the next command finds none.

@@ -51,7 +51,7 @@ pub(crate) fn retry_later(session: &Session, local: &Local, ms: u64) -> Flow {
     Flow::Held(local.log.now_ms + ms)
 }
 
-/// Ends a slice of a command, which goes on in this loop's next turn (`Session::done` says where).
+/// Ends a slice of a command, which goes on in this loop's next turn (`Half::done` says where).
 pub(crate) fn go_on(session: &Session, local: &Local) -> Flow {
     session.set_flag(flag::BLOCKED, true);
     Flow::Held(local.log.now_ms)

@@ -118,7 +118,7 @@ pub struct Session {
     pub saw: Option<Vec<u64>>,
     /// The request whose reply will come by mail.
     pub away: Option<Box<Away>>,
-    /// What the command in progress has done so far.
+    /// The progress of the command under way.
     pub(crate) half: Half,
     /// The client whose protected commit holds this one up, and the start of that wait (monotonic clock, ns).
     pub guarded: Cell<Option<(u64, u64)>>,

@@ -155,6 +155,10 @@ impl Server {
         if !self.keyspace.gates() {
             return 0;
         }
-        saw.map_or_else(|| self.keyspace.last_lsn(), |keys| self.keyspace.recent(keys.into_iter()))
+        match saw {
+            Some(keys) => self.keyspace.recent(keys.into_iter()),
+            // Libraries change before their LSN is drawn, under a lock that the first takes.
+            None => self.keyspace.recent_beside().max(self.keyspace.last_lsn()),
+        }
     }
 }

@@ -108,6 +108,7 @@ impl Still {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Keyspace, View};
 
     /// Every reason ends alone, in any order.
     #[test]
@@ -127,6 +128,33 @@ mod tests {
                 still.unpause();
                 assert!(still.is_on(10) && still.has(first));
             }
+        }
+    }
+
+    /// A reader leaves an expired key where it is while any reason goes on, and removes it after the last.
+    #[test]
+    fn an_expired_key_stays_until_the_last_reason_ends() {
+        for (first, second) in [(Why::Load, Why::Log), (Why::Log, Why::End), (Why::End, Why::Load)] {
+            let keyspace = Keyspace::new(1);
+            let mut view = View::locked_one(&keyspace, b"k", 0, 10);
+            view.put_string(b"k", b"v", Some(20));
+            view.finish();
+            let read = || {
+                let view = View::locked_one(&keyspace, b"k", 0, 30);
+                assert!(!view.exists(b"k"));
+                view.finish();
+                keyspace.len(0)
+            };
+            keyspace.still.set(first, true);
+            keyspace.still.pause(Pausing::Writes, 40, 10);
+            keyspace.still.set(second, true);
+            assert_eq!(read(), 1);
+            keyspace.still.unpause();
+            assert_eq!(read(), 1);
+            keyspace.still.set(first, false);
+            assert_eq!(read(), 1);
+            keyspace.still.set(second, false);
+            assert_eq!(read(), 0);
         }
     }
 

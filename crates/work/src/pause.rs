@@ -44,8 +44,8 @@ impl Pause {
         self.keyspace.still.is_on(now_ms)
     }
 
-    /// What clients are paused for, as INFO names it, until when (milliseconds since 1970), and whether with all
-    /// commands. None: they are not.
+    /// The reason why clients are paused, as INFO names it; the end (milliseconds since 1970), and whether all their
+    /// commands are. None: they are not.
     pub fn state(&self, now_ms: u64) -> Option<(&'static str, u64, bool)> {
         let paused = self.keyspace.still.paused();
         let all = paused.all_ms > now_ms;

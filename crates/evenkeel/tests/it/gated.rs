@@ -160,7 +160,7 @@ fn no_reply_tells_of_a_write_that_is_not_durable() {
         client.send("EXEC\r\n");
         asked.push((format!("EXEC of {queued}"), "(nil", client));
     }
-    // What does not depend on them is answered at once.
+    // Calls that do not depend on them are answered at once.
     for (line, reply) in [
         ("PING", "+PONG"),
         ("GET untouched", "\"1\""),

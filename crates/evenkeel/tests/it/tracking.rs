@@ -74,7 +74,7 @@ fn the_message_of_a_blocked_clients_own_write_stands_behind_its_reply() {
         hears(&mut client, "+PONG\r\n");
         control.expect("DEL to", ":1");
     }
-    // What another client wrote comes before the reply.
+    // Another client's write is told before the reply.
     let mut client = tracker(&server, "");
     client.expect("LLEN from", ":0");
     client.expect("LLEN to", ":0");
@@ -84,7 +84,7 @@ fn the_message_of_a_blocked_clients_own_write_stands_behind_its_reply() {
     hears(&mut client, &format!("{}$1\r\nv\r\n{}", message("from"), message("to")));
 }
 
-/// What is evicted for a command is told before its reply.
+/// An eviction for a command is told before its reply.
 #[test]
 fn the_message_of_an_eviction_stands_before_the_reply_that_caused_it() {
     let server = Server::start();
