@@ -801,7 +801,14 @@ impl<'k> View<'k> {
         if spot.is_some_and(due) && self.drop_expired(hash, key) {
             spot = None;
         }
-        self.put_at(spot, hash, key, payload, times);
+        let payload =
+            match spot.filter(|spot| times.expire_ms.is_none() && spot.entry().expire_ms().is_none()) {
+                Some(spot) => self.write_over(spot, hash, key, payload, times),
+                None => Some(payload),
+            };
+        if let Some(payload) = payload {
+            self.put_at(spot, hash, key, payload, times);
+        }
     }
 
     /// Stores the payload at `spot`, or as a new entry. An entry at `spot` is live, or a long commit keeps
