@@ -10,9 +10,9 @@ use config::Config;
 use exec::Server;
 use exec::durable::{KeyFacts, Load, Rewrite, SaveOut, SavePlan, Storage};
 use persist::disk::RealDisk;
-use persist::{Damaged, IntoKeyspace, Kept, Options, Progress, SaveFile, Unknown};
+use persist::{Damaged, IntoKeyspace, Kept, Options, Progress, Report, SaveFile, Unknown};
 use rdb::Dialect;
-use rdb::file::Format;
+use rdb::file::{Format, LeftOut};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use value::Value;
@@ -78,6 +78,7 @@ impl Files {
         if report.skipped.count > 0 {
             log::warn!("{} keys were left out: their types are not supported", report.skipped.count);
         }
+        tell_left_out(&report, load);
         if let Some(damage) = &report.damage {
             let rest = persist::set_aside(&RealDisk, path, damage.from)
                 .map_err(|error| format!("the damaged rest of {} cannot be kept: {error}", path.display()))?;
@@ -88,6 +89,18 @@ impl Files {
         let took = began.elapsed().as_secs_f64();
         log::info!("loaded {}: {keys} keys, {expired} expired ones left out, in {took:.2} s", path.display());
         Ok(())
+    }
+}
+
+/// Says what of the keys of a file was left out, and counts it for INFO.
+fn tell_left_out(report: &Report, load: &Load) {
+    let LeftOut { keys_with_metadata, streams_with_producers } = report.left_out;
+    load.note_stripped(keys_with_metadata + streams_with_producers);
+    if keys_with_metadata > 0 {
+        log::warn!("metadata of modules was left out of {keys_with_metadata} keys");
+    }
+    if streams_with_producers > 0 {
+        log::warn!("idempotent producers (IDMP) were left out of {streams_with_producers} streams");
     }
 }
 

@@ -269,6 +269,7 @@ pub(crate) fn figures(server: &Server) -> Persistence {
         last_kept_bytes: count(&saves.last_kept_bytes),
         load_expired: count(&load.expired),
         load_keys: count(&load.keys),
+        load_stripped: count(&load.stripped),
         damaged_rest: load.damaged_rest.lock().clone(),
         foreign_keys: count(&saves.foreign),
         aof: log::figures(server),

@@ -3,7 +3,7 @@
 //! Memory is bounded whatever the file says: [`LARGEST`] keys, [`PREFIXES_MAX`] prefixes, [`DATABASES_MAX`]
 //! databases, a window. Cost: O(bytes), about 2 ns each.
 
-use rdb::file::{Damage, EntryHead, FileReader, Format, Input, Part, Problem, Shown, Summed};
+use rdb::file::{Damage, EntryHead, FileReader, Format, Input, LeftOut, Part, Problem, Shown, Summed};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::{self, ErrorKind, Read};
@@ -81,6 +81,8 @@ pub struct Description {
     pub functions: Tally,
     /// Modules that wrote something beside the keys.
     pub modules: Vec<String>,
+    /// Parts that no load takes.
+    pub left_out: LeftOut,
     pub databases: BTreeMap<u64, Database>,
     /// Databases that are not counted apart.
     pub other_databases: Tally,
@@ -128,7 +130,7 @@ pub fn describe(reader: impl Read, now_ms: u64) -> Result<Description, Damage<io
         }
     };
     let mut found = about.finish();
-    (found.bytes, found.damage) = (file.offset(), damage);
+    (found.bytes, found.damage, found.left_out) = (file.offset(), damage, file.left_out());
     Ok(found)
 }
 
@@ -161,6 +163,7 @@ impl Describing {
             aux: Vec::new(),
             functions: Tally::default(),
             modules: Vec::new(),
+            left_out: LeftOut::default(),
             databases: BTreeMap::new(),
             other_databases: Tally::default(),
             largest: Vec::new(),
@@ -271,6 +274,11 @@ impl fmt::Display for Description {
         self.aux.iter().try_for_each(|(name, value)| writeln!(f, "aux {name}: {value}"))?;
         writeln!(f, "functions: {} libraries, {} bytes", self.functions.keys, self.functions.bytes)?;
         self.modules.iter().try_for_each(|module| writeln!(f, "data of module {module}"))?;
+        let LeftOut { keys_with_metadata, streams_with_producers } = self.left_out;
+        if !self.left_out.is_empty() {
+            writeln!(f, "left out by a load: metadata of modules of {keys_with_metadata} keys")?;
+            writeln!(f, "left out by a load: idempotent producers of {streams_with_producers} streams")?;
+        }
         for (db, database) in &self.databases {
             let Tally { keys, bytes } = database.all;
             writeln!(f, "database {db}: {keys} keys, {} expire, {bytes} bytes", database.expiring)?;

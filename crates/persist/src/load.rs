@@ -25,7 +25,7 @@ pub use install::{Install, IntoKeyspace, Loaded, NotTaken};
 
 use crate::PIECE;
 use rdb::crc64;
-use rdb::file::{Damage, EntryHead, FileReader, Format, Input, Part, Problem};
+use rdb::file::{Damage, EntryHead, FileReader, Format, Input, LeftOut, Part, Problem};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
@@ -103,6 +103,8 @@ pub struct Report {
     /// Keys given to the [`Install`].
     pub keys: u64,
     pub skipped: Skipped,
+    /// Parts that were left out of keys that were loaded.
+    pub left_out: LeftOut,
     /// Bytes of the file that were understood. Something else may follow: the log that a snapshot precedes.
     pub bytes: u64,
     /// Whether a checksum stood there and fitted.
@@ -152,17 +154,17 @@ pub fn load<R: Read + Send>(
     let (blocks, to_sum) = sync_channel::<Vec<u8>>(BLOCKS);
     let mut file = FileReader::new(Source { reader, blocks }, true)?;
     let shared = Workers::new(workers * QUEUED, file.format(), options, install, progress);
-    let (read, computed, bytes) = thread::scope(|scope| {
+    let (read, computed, bytes, left_out) = thread::scope(|scope| {
         let summing = scope.spawn(move || to_sum.into_iter().fold(0, |sum, block| crc64(sum, &block)));
         let workers: Vec<_> = (0..workers).map(|_| scope.spawn(|| shared.work())).collect();
         let mut reading = Reading { install, progress, shared: &shared, piece: Piece::default(), pieces: 0 };
         let read = reading.read(&mut file);
         shared.close();
         workers.into_iter().for_each(joined);
-        let bytes = file.offset();
+        let (bytes, left_out) = (file.offset(), file.left_out());
         // No more blocks come.
         drop(file);
-        (read, joined(summing), bytes)
+        (read, joined(summing), bytes, left_out)
     });
     let read = read.and_then(|stored| match stored {
         Some(stored) if stored != computed => {
@@ -171,7 +173,7 @@ pub fn load<R: Read + Send>(
         }
         stored => Ok(stored.is_some()),
     });
-    shared.report(read, bytes)
+    shared.report(read, bytes).map(|report| Report { left_out, ..report })
 }
 
 /// The result of a thread. Its panic goes on here.

@@ -18,7 +18,7 @@
 
 use crate::pack::{Intset, Listpack, Ziplist, Zipmap};
 use crate::string::Text;
-use crate::{Item, Malformed, Reader, StreamPart, VERSION_VALKEY_9, module, types};
+use crate::{Item, Malformed, Reader, StreamPart, VERSION_METADATA, VERSION_VALKEY_9, module, types};
 use std::fmt;
 
 /// Receives the elements of an object. After an error the sink must throw away what it got.
@@ -129,9 +129,9 @@ const CONTAINER_ZIPLIST: u64 = u64::MAX;
 const LAST_EXPIRY_MS: u64 = (1 << 48) - 1;
 
 /// Decodes the object in a body. The footer's version decides between two meanings of a type. O(bytes),
-/// unpacked.
+/// unpacked. What modules know of the key, and the producers of a stream, are passed over.
 pub fn decode<S: Sink>(body: &[u8], version: u16, sink: &mut S) -> Result<(), Failure<S::Stop>> {
-    let mut reader = Reader::new(body);
+    let mut reader = Reader::new(module::pass_metadata(body, version)?);
     let kind = reader.byte()?;
     Decoder { reader, sink, untold: 0 }.object(kind, version)
 }
@@ -158,6 +158,11 @@ pub fn estimate(body: &[u8]) -> (usize, usize) {
 }
 
 fn looked_through(body: &[u8]) -> Result<Option<(usize, usize)>, Malformed> {
+    let is_short = body.len() <= LOOKED_THROUGH;
+    if body.first() == Some(&types::KEY_METADATA) && !is_short {
+        return Ok(None);
+    }
+    let body = module::pass_metadata(body, VERSION_METADATA)?;
     let mut reader = Reader::new(body);
     let kind = reader.byte()?;
     // Strings per element, bytes behind them, and whether a number comes first.
@@ -170,7 +175,7 @@ fn looked_through(body: &[u8]) -> Result<Option<(usize, usize)>, Malformed> {
         types::LIST_QUICKLIST_2 => (1, 0, true),
         types::HASH_METADATA => (2, 0, true),
         types::MODULE_2 => return module::estimate(body),
-        types::STREAM | types::STREAM_2 | types::STREAM_3 => {
+        types::STREAM | types::STREAM_2 | types::STREAM_3 | types::STREAM_4 => {
             return packed_estimate(body.len().saturating_mul(STREAM_UNPACKED));
         }
         types::HASH_LISTPACK_EX => {
@@ -254,6 +259,7 @@ impl<'a, S: Sink> Decoder<'a, '_, S> {
                 this.pairs(items)
             }),
             types::STREAM | types::STREAM_2 | types::STREAM_3 => self.stream(kind),
+            types::STREAM_4 if module::has_metadata(version) => self.stream(kind),
             types::MODULE_2 => self.module(true),
             types::MODULE => self.module(false),
             _ => self.fields(kind, version),

@@ -4,7 +4,8 @@
 //! REDIS0011 ─► AUX … ─► FUNCTION2 … ─► SELECTDB ─► RESIZEDB ─► keys … ─► SELECTDB … ─► EOF ─► CRC-64 of all before
 //! VALKEY080
 //!
-//! key:  EXPIRETIME_MS, 8 bytes?  ─► FREQ, 1 byte │ IDLE, length?  ─► type, 1 byte ─► name, a string ─► object
+//! key:  EXPIRETIME_MS, 8 bytes?  ─► FREQ, 1 byte │ IDLE, length?  ─► metadata? ─► type, 1 byte ─► name, a string
+//!       ─► object
 //! ```
 //!
 //! [`FileReader`] finds the boundaries of keys without building a value; the `put_` functions write the
@@ -18,7 +19,8 @@
 //!
 //! Cost: O(bytes). Memory: one window of 64 KB, the longest name, and what the caller asks to keep.
 //!
-//! Source: observed on Redis 7.0, Redis 8.0 and Valkey 9.1, and the published descriptions of the format.
+//! Source: observed on Redis 7.0, Redis 8.0 and Valkey 9.1, and the published descriptions of the format, for
+//! version 13 these alone.
 
 mod error;
 mod parts;
@@ -30,11 +32,12 @@ pub use error::{Damage, Problem, Shown};
 pub use parts::{
     put_aux, put_end, put_expiry, put_freq, put_function, put_header, put_idle, put_resize, put_select,
 };
-pub use read::{EntryHead, FileReader, Part};
+pub use read::{EntryHead, FileReader, LeftOut, Part};
 pub use window::{Input, Summed};
 
-use crate::{Dialect, VERSION_FIELD_EXPIRY, VERSION_VALKEY_9};
+use crate::{Dialect, VERSION_FIELD_EXPIRY, VERSION_METADATA, VERSION_VALKEY_9};
 
+pub(crate) const KEY_METADATA: u8 = crate::types::KEY_METADATA;
 pub(crate) const SLOT_INFO: u8 = 244;
 pub(crate) const MODULE_AUX: u8 = 247;
 pub(crate) const IDLE: u8 = 248;
@@ -59,7 +62,7 @@ pub struct Format {
 }
 
 impl Format {
-    /// The last version of Redis that is known, and the only one of Valkey.
+    /// The last version of Redis that is written, and the only one of Valkey.
     pub const REDIS: Format = Format { dialect: Dialect::Redis, version: VERSION_FIELD_EXPIRY };
     pub const VALKEY: Format = Format { dialect: Dialect::Valkey, version: VERSION_VALKEY_9 };
 
@@ -122,7 +125,9 @@ impl Format {
             return Err(Problem::NoFile);
         }
         let version = digits.iter().fold(0, |version, digit| version * 10 + u16::from(digit - b'0'));
-        Format::new(dialect, version).ok_or(Problem::Version { dialect, version })
+        let is_newer = dialect == Dialect::Redis && version == VERSION_METADATA;
+        let newer = is_newer.then_some(Format { dialect, version });
+        Format::new(dialect, version).or(newer).ok_or(Problem::Version { dialect, version })
     }
 }
 

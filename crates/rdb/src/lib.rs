@@ -66,6 +66,8 @@ pub const VERSION_STREAMS: u16 = 10;
 pub const VERSION_ACTIVE_CONSUMERS: u16 = 11;
 /// Format version with fields that expire (Redis 7.4).
 pub const VERSION_FIELD_EXPIRY: u16 = 12;
+/// Format version with metadata of modules and with streams that know their producers (Redis 8.6).
+pub const VERSION_METADATA: u16 = 13;
 /// Format version of Valkey 9, with fields that expire. Valkey left the numbers below to Redis.
 pub const VERSION_VALKEY_9: u16 = 80;
 

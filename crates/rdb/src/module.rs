@@ -4,13 +4,17 @@
 //! 7 ─► id, a length of 8 bytes: nine characters of 6 bits, a version of 10 ─► 5 ─► string ─► 0
 //! ```
 
-use crate::{Malformed, put_len, types};
+use crate::{Malformed, Reader, VERSION_METADATA, VERSION_VALKEY_9, put_len, types};
 
 /// The characters of names, by number.
 const CHARACTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 const VERSION_BITS: u32 = 10;
 
-/// The mark before a string, and the mark behind the last piece.
+/// The marks before pieces, and the mark behind the last.
+pub(crate) const PIECE_SIGNED: u64 = 1;
+pub(crate) const PIECE_UNSIGNED: u64 = 2;
+pub(crate) const PIECE_FLOAT: u64 = 3;
+pub(crate) const PIECE_DOUBLE: u64 = 4;
 pub(crate) const PIECE_STRING: u64 = 5;
 pub(crate) const PIECES_END: u64 = 0;
 
@@ -36,6 +40,44 @@ pub fn begin_module(out: &mut Vec<u8>, name: &[u8; 9], version: u16, len: usize)
 /// Appends what follows the bytes.
 pub fn end_module(out: &mut Vec<u8>) {
     put_len(out, PIECES_END);
+}
+
+/// Bytes that name a class of metadata: its name, version and flags.
+pub(crate) const CLASS_BYTES: usize = 4;
+
+/// Whether what modules know of a key may come before its type, in this version.
+pub(crate) fn has_metadata(version: u16) -> bool {
+    (VERSION_METADATA..VERSION_VALKEY_9).contains(&version)
+}
+
+/// The body from its type on, without what modules know of the key.
+///
+/// ```text
+/// 243 ─► classes, a length ─► class, 4 bytes ─► pieces ─► 0 ─► … ─► type
+/// ```
+pub(crate) fn pass_metadata(body: &[u8], version: u16) -> Result<&[u8], Malformed> {
+    let mut reader = Reader::new(body);
+    if !has_metadata(version) || reader.byte()? != types::KEY_METADATA {
+        return Ok(body);
+    }
+    for _ in 0..reader.len()? {
+        reader.bytes(CLASS_BYTES)?;
+        while !pass_piece(&mut reader)? {}
+    }
+    Ok(reader.rest())
+}
+
+/// Passes a piece of what a module wrote; true if it was the mark behind the last.
+fn pass_piece(reader: &mut Reader<'_>) -> Result<bool, Malformed> {
+    match reader.len()? {
+        PIECES_END => return Ok(true),
+        PIECE_SIGNED | PIECE_UNSIGNED => _ = reader.len()?,
+        PIECE_FLOAT => _ = reader.bytes(4)?,
+        PIECE_DOUBLE => _ = reader.bytes(8)?,
+        PIECE_STRING => _ = reader.skip_string()?,
+        _ => return Err(Malformed),
+    }
+    Ok(false)
 }
 
 /// The name and version in an id.

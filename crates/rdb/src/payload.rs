@@ -5,8 +5,8 @@
 //!
 //! ```text
 //!  8  Redis 4.0   scores as doubles                 12  Redis 7.4    fields that expire
-//! 10  Redis 7.0   listpacks, functions              13  Redis 8.6    other streams, metadata of modules
-//! 11  Redis 7.2   sets as listpacks                 14  Redis 8.8    the same, arrays
+//! 10  Redis 7.0   listpacks, functions              13  Redis 8.6    producers of streams, metadata
+//! 11  Redis 7.2   sets as listpacks                 14  Redis 8.8    other streams again, arrays
 //! 80  Valkey 9.0  fields that expire, its own way   15  Redis 8.10   hashes of a template
 //! 81  Valkey 9.2  path hashes
 //! ```

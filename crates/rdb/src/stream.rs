@@ -6,6 +6,8 @@
 //! groups │ group …
 //! group:    name │ last ID │ from 19 on: entries read │ pending │ (ID, time, deliveries) … │ consumers │ consumer …
 //! consumer: name │ seen │ from 21 on: active │ pending │ ID …
+//! from 26 on, behind the groups, and passed over:
+//!           seconds │ most IDs │ producers │ (name │ IDs │ (ID of a message, ID) …) … │ added │ repeated
 //! ```
 //!
 //! IDs stand as two lengths, in lists as 16 bytes, big-endian. Times are 8 bytes, little-endian. The number of
@@ -70,7 +72,8 @@ pub fn put_stream_node_id(out: &mut Vec<u8>, id: (u64, u64)) {
 
 impl<S: Sink> Decoder<'_, '_, S> {
     pub(crate) fn stream(&mut self, kind: u8) -> Outcome<S> {
-        let (numbered, active) = (kind != types::STREAM, kind == types::STREAM_3);
+        let has_producers = kind == types::STREAM_4;
+        let (numbered, active) = (kind != types::STREAM, kind == types::STREAM_3 || has_producers);
         for _ in 0..self.reader.len()? {
             self.node()?;
         }
@@ -88,6 +91,22 @@ impl<S: Sink> Decoder<'_, '_, S> {
         for _ in 0..self.reader.len()? {
             self.group(numbered, active)?;
         }
+        if has_producers { self.pass_producers() } else { Ok(()) }
+    }
+
+    /// Passes what a stream knows of idempotent producers.
+    fn pass_producers(&mut self) -> Outcome<S> {
+        (self.reader.len()?, self.reader.len()?);
+        for _ in 0..self.reader.len()? {
+            self.tick()?;
+            self.reader.skip_string()?;
+            for _ in 0..self.reader.len()? {
+                self.tick()?;
+                self.reader.skip_string()?;
+                self.id_of_lens()?;
+            }
+        }
+        (self.reader.len()?, self.reader.len()?);
         Ok(())
     }
 

@@ -12,6 +12,8 @@ use std::convert::Infallible;
 /// The last version that Redis and Valkey share, and the last type of that.
 const VERSION_COMMON: u16 = 11;
 const TYPE_COMMON: u8 = 21;
+/// The last type of hashes with fields that expire.
+const TYPE_FIELDS: u8 = 25;
 
 /// The payload to send instead to servers of a dialect. `None` if they take this one, or it cannot be
 /// translated; then the server may say so. O(1); O(bytes) for a payload of the other dialect.
@@ -28,6 +30,9 @@ pub fn translate(payload: &[u8], to: Dialect) -> Option<Vec<u8>> {
         out.extend_from_slice(body);
         seal(&mut out, VERSION_COMMON);
         return Some(out);
+    }
+    if *kind > TYPE_FIELDS {
+        return None;
     }
     let mut fields = Fields(HashPayload::new());
     fields.0.reserve(body.len());

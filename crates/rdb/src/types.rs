@@ -1,6 +1,6 @@
 //! The types of objects: their first byte.
 
-use crate::VERSION_VALKEY_9;
+use crate::{VERSION_VALKEY_9, module};
 
 pub(crate) const STRING: u8 = 0;
 pub(crate) const LIST: u8 = 1;
@@ -30,15 +30,21 @@ pub(crate) const HASH_METADATA_CANDIDATE: u8 = 22;
 pub(crate) const HASH_LISTPACK_EX_CANDIDATE: u8 = 23;
 pub(crate) const HASH_METADATA: u8 = 24;
 pub(crate) const HASH_LISTPACK_EX: u8 = 25;
+/// With the numbers of idempotent producers (Redis 8.6).
+pub(crate) const STREAM_4: u8 = 26;
+/// No type: what modules know of a key comes before the type (Redis 8.6).
+pub(crate) const KEY_METADATA: u8 = 243;
 /// In Valkey 9 this number has another meaning.
 pub(crate) const VALKEY_HASH_2: u8 = 22;
 
 /// The kind of values in a payload, in the plural: "hashes". Checks nothing. O(1).
 pub fn kind_of(payload: &[u8]) -> &'static str {
     let [kind, .., low, high, _, _, _, _, _, _, _, _] = payload else { return "values of no known type" };
-    match *kind {
+    let version = u16::from_le_bytes([*low, *high]);
+    let behind = || Some(module::pass_metadata(payload, version).ok()?.first().copied().unwrap_or(*kind));
+    match behind().unwrap_or(*kind) {
         kind @ 0..=HASH_LISTPACK_EX => name(kind),
-        kind => unread(kind, u16::from_le_bytes([*low, *high])).unwrap_or(name(kind)),
+        kind => unread(kind, version).unwrap_or(name(kind)),
     }
 }
 
@@ -52,7 +58,7 @@ pub(crate) fn name(kind: u8) -> &'static str {
         HASH | HASH_ZIPMAP | HASH_ZIPLIST | HASH_LISTPACK => "hashes",
         HASH_METADATA_CANDIDATE..=HASH_LISTPACK_EX => "hashes",
         MODULE | MODULE_2 => "values of modules",
-        STREAM | STREAM_2 | STREAM_3 => "streams",
+        STREAM | STREAM_2 | STREAM_3 | STREAM_4 => "streams",
         _ => "values of no known type",
     }
 }
@@ -62,12 +68,9 @@ pub(crate) fn name(kind: u8) -> &'static str {
 pub(crate) fn unread(kind: u8, version: u16) -> Option<&'static str> {
     let redis_from = |first| (first..VERSION_VALKEY_9).contains(&version);
     Some(match kind {
-        26 if redis_from(13) => "streams",
         27 if redis_from(14) => "streams",
         28 if redis_from(14) => "arrays",
         29..=32 if redis_from(15) => "hashes of a template",
-        // The metadata comes before the object itself.
-        243 if redis_from(13) => "keys with metadata of modules",
         23 if version > VERSION_VALKEY_9 => "path hashes",
         _ => return None,
     })

@@ -293,16 +293,13 @@ fn refused(body: &[u8], version: u16) -> Failure<()> {
 }
 
 #[test]
-fn new_streams_and_modules_are_refused_by_name() {
+fn new_types_and_modules_are_refused_by_name() {
     let named = |what| Failure::Unsupported(Unsupported::Values(what));
     for (kind, version, what) in [
-        (26, 13, "streams"),
-        (26, 79, "streams"),
         (27, 14, "streams"),
         (28, 14, "arrays"),
         (29, 15, "hashes of a template"),
         (31, 15, "hashes of a template"),
-        (243, 13, "keys with metadata of modules"),
         (23, 81, "path hashes"),
     ] {
         assert_eq!(refused(&[kind, 1, 1, b'a', 1, b'b'], version), named(what), "{kind} {version}");
@@ -317,6 +314,44 @@ fn new_streams_and_modules_are_refused_by_name() {
     let Failure::Unsupported(odd) = refused(&body, 12) else { panic!("no module") };
     assert_eq!(odd.to_string(), "a value of the module _________ (version 1023) is not supported");
     assert_eq!(refused(&body[..6], 12), Failure::Malformed);
+}
+
+/// A stream of version 13 with two producers, the second without messages.
+fn stream_with_producers() -> Vec<u8> {
+    let mut body = vec![26];
+    body.extend(b"\x01\x10\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01");
+    body.extend(b"\x1d\x1d\0\0\0\x0a\0\x01\x01\0\x01\x01\x01\x81f\x02\0\x01");
+    body.extend(b"\x02\x01\0\x01\0\x01\x81v\x02\x04\x01\xff");
+    body.extend(b"\x01\x01\x01\x01\x01\0\0\x01\0");
+    body.extend(b"\x40\x64\x40\x64\x02\x02p1\x02\x03abc\x01\x01\xc0\x07\x02\x05\x02p2\0\x03\x01");
+    body
+}
+
+#[test]
+fn producers_of_streams_and_metadata_of_modules_are_passed_over() {
+    let stream = stream_with_producers();
+    let entry = (vec![b"f".to_vec(), b"v".to_vec()], (1, 1));
+    assert_eq!(decoded(&stream, 13), Some(Model::Stream(vec![entry.clone()])));
+    for cut in 1..stream.len() {
+        assert_eq!(decoded(&stream[..cut], 13), None, "{cut}");
+    }
+    // A class with each kind of piece, and one without any.
+    let pieces = b"\x01\x05\x02\x06\x03abcd\x04abcdefgh\x05\x02hi\0";
+    let metadata = [&b"\xf3\x02\x01\x02\x03\x04"[..], pieces, b"\x05\x06\x07\x08\0"].concat();
+    for version in [13, 14, 15, 79] {
+        let text = [&metadata[..], b"\x00\x02hi"].concat();
+        assert_eq!(decoded(&text, version), Some(Model::Str(b"hi".to_vec())), "{version}");
+        let both = [&metadata[..], &stream].concat();
+        assert_eq!(decoded(&both, version), Some(Model::Stream(vec![entry.clone()])), "{version}");
+    }
+    for cut in 1..=metadata.len() {
+        assert_eq!(decoded(&metadata[..cut], 13), None, "{cut}");
+    }
+    assert_eq!(decoded(b"\xf3\x01\0\0\0\0\x06\0\x00\x02hi", 13), None);
+    assert_eq!(rdb::estimate(&[&metadata[..], b"\x00\x02hi"].concat()), rdb::estimate(b"\x00\x02hi"));
+    let mut sealed = [&metadata[..], b"\x00\x02hi"].concat();
+    rdb::seal(&mut sealed, 13);
+    assert_eq!(rdb::kind_of(&sealed), "strings");
 }
 
 #[test]

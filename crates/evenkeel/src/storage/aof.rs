@@ -256,6 +256,7 @@ impl Files {
             .map_err(|error| error.to_string())?;
         let Some(found) = found else { return self.begin_log(server, &load) };
         load.note(found.base.as_ref().map_or(0, |report| report.keys), 0);
+        found.base.iter().for_each(|report| super::tell_left_out(report, &load));
         for cut in &found.cut {
             let file = cut.file.display();
             log::warn!("{file} was torn: {} bytes behind offset {} were cut off", cut.bytes, cut.from);

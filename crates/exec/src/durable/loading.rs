@@ -17,6 +17,7 @@ pub(super) struct State {
     pub(super) started_s: AtomicU64,
     pub(super) keys: AtomicU64,
     pub(super) expired: AtomicU64,
+    pub(super) stripped: AtomicU64,
     /// The file that keeps the rest of a damaged file, which was loaded up to the damage.
     pub(super) damaged_rest: Mutex<Option<String>>,
 }
@@ -33,6 +34,7 @@ impl Load {
         load.started_s.store(stdx::clock::wall_ms() / 1000, Relaxed);
         load.keys.store(0, Relaxed);
         load.expired.store(0, Relaxed);
+        load.stripped.store(0, Relaxed);
         server.durability.set(trouble::LOADING, true);
         server.keyspace.still.set(Why::Load, true);
         Load { server: server.clone() }
@@ -42,6 +44,11 @@ impl Load {
     pub fn note(&self, keys: u64, expired: u64) {
         self.server.durability.load.keys.store(keys, Relaxed);
         self.server.durability.load.expired.store(expired, Relaxed);
+    }
+
+    /// Counts keys of which a part was left out: what modules knew of them, or a stream's producers.
+    pub fn note_stripped(&self, keys: u64) {
+        self.server.durability.load.stripped.store(keys, Relaxed);
     }
 
     /// Notes that a file was damaged, and the name of the file that keeps its rest.

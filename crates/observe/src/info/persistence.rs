@@ -21,6 +21,8 @@ pub struct Persistence {
     /// Keys of the last load that had expired, and that were taken.
     pub load_expired: u64,
     pub load_keys: u64,
+    /// Keys of which a part was left out: metadata of modules, or a stream's producers.
+    pub load_stripped: u64,
     /// A file that was loaded only up to its damage; the rest is kept under this name.
     pub damaged_rest: Option<String>,
     /// Keys and values of kinds that only Evenkeel knows, written to the last snapshot.
@@ -109,6 +111,7 @@ pub(super) fn write(p: &Persistence, out: &mut Lines) {
         ("rdb_last_cow_size", p.last_kept_bytes),
         ("rdb_last_load_keys_expired", p.load_expired),
         ("rdb_last_load_keys_loaded", p.load_keys),
+        ("rdb_last_load_keys_stripped", p.load_stripped),
         ("rdb_foreign_keys", p.foreign_keys),
     ]);
     if let Some(rest) = &p.damaged_rest {

@@ -248,6 +248,7 @@ impl<'l> Workers<'l> {
             format: self.format,
             keys: state.keys,
             skipped: std::mem::take(&mut state.skipped),
+            left_out: Default::default(),
             bytes,
             is_summed,
             damage: None,

@@ -121,7 +121,7 @@ impl<E: fmt::Display> fmt::Display for Problem<E> {
             Problem::Input(error) => write!(f, "the file cannot be read: {error}"),
             Problem::NoFile => f.write_str("this is no RDB file"),
             Problem::Version { dialect: Dialect::Redis, version } => {
-                write!(f, "Redis version {version} of the format is not supported (1 to 12 are)")
+                write!(f, "Redis version {version} of the format is not supported (1 to 13 are)")
             }
             Problem::Version { dialect: Dialect::Valkey, version } => {
                 write!(f, "Valkey version {version} of the format is not supported (80 is)")

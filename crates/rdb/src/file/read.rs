@@ -1,10 +1,10 @@
 //! The parts of a file, one after the other.
 
-use super::skip;
+use super::skip::{self, Skipped};
 use super::window::{Input, Window};
 use super::{
-    AUX, Damage, EOF, EXPIRETIME, EXPIRETIME_MS, FREQ, Format, IDLE, MODULE_AUX, Problem, RESIZEDB, SELECTDB,
-    SLOT_INFO,
+    AUX, Damage, EOF, EXPIRETIME, EXPIRETIME_MS, FREQ, Format, IDLE, KEY_METADATA, MODULE_AUX, Problem,
+    RESIZEDB, SELECTDB, SLOT_INFO,
 };
 use crate::{OPCODE_FUNCTION, OPCODE_FUNCTION_CANDIDATE, module, types};
 
@@ -55,6 +55,21 @@ impl EntryHead<'_> {
     }
 }
 
+/// Parts of entries that are passed over, since nothing here could keep them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Keys of which modules knew more.
+    pub keys_with_metadata: u64,
+    /// Streams with idempotent producers.
+    pub streams_with_producers: u64,
+}
+
+impl LeftOut {
+    pub fn is_empty(self) -> bool {
+        self == LeftOut::default()
+    }
+}
+
 /// The facts that precede a key.
 #[derive(Clone, Copy, Default)]
 struct Said {
@@ -77,6 +92,7 @@ pub struct FileReader<I: Input> {
     code_at: u64,
     in_entry: bool,
     ended: bool,
+    left_out: LeftOut,
 }
 
 impl<I: Input> FileReader<I> {
@@ -103,6 +119,7 @@ impl<I: Input> FileReader<I> {
             code_at: 0,
             in_entry: false,
             ended: false,
+            left_out: LeftOut::default(),
         })
     }
 
@@ -113,6 +130,11 @@ impl<I: Input> FileReader<I> {
     /// Bytes read so far.
     pub fn offset(&self) -> u64 {
         self.window.offset()
+    }
+
+    /// The parts that were passed over so far.
+    pub fn left_out(&self) -> LeftOut {
+        self.left_out
     }
 
     pub fn input(&self) -> &I {
@@ -186,9 +208,17 @@ impl<I: Input> FileReader<I> {
                 }
                 FREQ => said.freq = Some(self.window.byte()?),
                 IDLE => said.idle_s = Some(self.window.length()?),
+                KEY_METADATA if self.has_metadata() => {
+                    skip::metadata(&mut self.window)?;
+                    self.left_out.keys_with_metadata += 1;
+                }
                 code => return self.read_part(code, said),
             }
         }
+    }
+
+    fn has_metadata(&self) -> bool {
+        module::has_metadata(self.format.version)
     }
 
     fn read_part(&mut self, code: u8, said: Said) -> Result<Found, Problem<I::Error>> {
@@ -226,7 +256,8 @@ impl<I: Input> FileReader<I> {
     }
 
     fn read_entry(&mut self, kind: u8, said: Said) -> Result<Found, Problem<I::Error>> {
-        if !skip::is_known(kind, self.format.dialect) {
+        let is_newer = kind == types::STREAM_4 && self.has_metadata();
+        if !is_newer && !skip::is_known(kind, self.format.dialect) {
             return Err(Problem::Opcode(kind));
         }
         self.window.string(&mut self.name)?;
@@ -237,7 +268,8 @@ impl<I: Input> FileReader<I> {
         }
         let skipped = skip::object(&mut self.window, kind, self.format.dialect);
         self.window.keep(false);
-        skipped.map(|()| Found::Entry { said, kind })
+        self.left_out.streams_with_producers += u64::from(skipped? == Skipped::Producers);
+        Ok(Found::Entry { said, kind })
     }
 
     fn read_end(&mut self) -> Result<Found, Problem<I::Error>> {

@@ -2,17 +2,17 @@
 
 use super::Problem;
 use super::window::{Input, Window};
-use crate::{Dialect, types};
+use crate::{Dialect, module, types};
 
 type Skip<E> = Result<(), Problem<E>>;
 
-/// Codes of the pieces in the value of a module.
-const PIECE_END: u64 = 0;
-const PIECE_SIGNED: u64 = 1;
-const PIECE_UNSIGNED: u64 = 2;
-const PIECE_FLOAT: u64 = 3;
-const PIECE_DOUBLE: u64 = 4;
-const PIECE_STRING: u64 = 5;
+/// A part of an object that nothing here could keep.
+#[derive(PartialEq, Eq)]
+pub(super) enum Skipped {
+    Nothing,
+    /// The idempotent producers of a stream.
+    Producers,
+}
 
 /// Bytes of an entry's id in a stream.
 const ID: u64 = 16;
@@ -30,7 +30,19 @@ pub(super) fn is_known(kind: u8, dialect: Dialect) -> bool {
 }
 
 /// Passes an object, its type read. Memory: the window.
-pub(super) fn object<I: Input>(window: &mut Window<I>, kind: u8, dialect: Dialect) -> Skip<I::Error> {
+pub(super) fn object<I: Input>(
+    window: &mut Window<I>,
+    kind: u8,
+    dialect: Dialect,
+) -> Result<Skipped, Problem<I::Error>> {
+    if kind == types::STREAM_4 {
+        stream(window, 3)?;
+        return producers(window);
+    }
+    known(window, kind, dialect).map(|()| Skipped::Nothing)
+}
+
+fn known<I: Input>(window: &mut Window<I>, kind: u8, dialect: Dialect) -> Skip<I::Error> {
     match kind {
         types::STRING
         | types::HASH_ZIPMAP
@@ -105,15 +117,23 @@ fn timed_pair<I: Input>(window: &mut Window<I>) -> Skip<I::Error> {
     pair(window)
 }
 
+/// Passes what modules know of a key, the code read.
+pub(super) fn metadata<I: Input>(window: &mut Window<I>) -> Skip<I::Error> {
+    each(window, |window| {
+        window.skip(module::CLASS_BYTES as u64)?;
+        pieces(window)
+    })
+}
+
 /// Passes what a module wrote, up to its end.
 pub(super) fn pieces<I: Input>(window: &mut Window<I>) -> Skip<I::Error> {
     loop {
         match window.length()? {
-            PIECE_END => return Ok(()),
-            PIECE_SIGNED | PIECE_UNSIGNED => _ = window.length()?,
-            PIECE_FLOAT => window.skip(4)?,
-            PIECE_DOUBLE => window.skip(8)?,
-            PIECE_STRING => window.skip_string()?,
+            module::PIECES_END => return Ok(()),
+            module::PIECE_SIGNED | module::PIECE_UNSIGNED => _ = window.length()?,
+            module::PIECE_FLOAT => window.skip(4)?,
+            module::PIECE_DOUBLE => window.skip(8)?,
+            module::PIECE_STRING => window.skip_string()?,
             _ => return Err(Problem::Malformed),
         }
     }
@@ -142,6 +162,26 @@ fn stream<I: Input>(window: &mut Window<I>, form: u8) -> Skip<I::Error> {
             each(window, |window| window.skip(ID))
         })
     })
+}
+
+/// Passes what stands behind the groups of a stream in its fourth form.
+///
+/// ```text
+/// seconds, most IDs │ producers: (name, (ID of a message, ID) …) … │ added, repeated
+/// ```
+fn producers<I: Input>(window: &mut Window<I>) -> Result<Skipped, Problem<I::Error>> {
+    lengths(window, 2)?;
+    let mut skipped = Skipped::Nothing;
+    each(window, |window| {
+        skipped = Skipped::Producers;
+        window.skip_string()?;
+        each(window, |window| {
+            window.skip_string()?;
+            lengths(window, 2)
+        })
+    })?;
+    lengths(window, 2)?;
+    Ok(skipped)
 }
 
 fn lengths<I: Input>(window: &mut Window<I>, count: usize) -> Skip<I::Error> {

@@ -124,8 +124,8 @@ fn headers_of_known_versions_are_read() {
     }
     assert_eq!(read(b"VALKEY080"), Ok(Format::VALKEY));
     for (magic, said) in [
-        (&b"REDIS0013"[..], "Redis version 13 of the format is not supported (1 to 12 are)"),
-        (b"REDIS0000", "Redis version 0 of the format is not supported (1 to 12 are)"),
+        (&b"REDIS0014"[..], "Redis version 14 of the format is not supported (1 to 13 are)"),
+        (b"REDIS0000", "Redis version 0 of the format is not supported (1 to 13 are)"),
         (b"VALKEY081", "Valkey version 81 of the format is not supported (80 is)"),
         (b"REDIS00x1", "this is no RDB file"),
         (b"REDIS001", "this is no RDB file"),
@@ -134,6 +134,48 @@ fn headers_of_known_versions_are_read() {
     ] {
         let damage = read(magic).expect_err("not known");
         assert_eq!(damage.to_string(), format!("file offset 0: {said}"));
+    }
+}
+
+/// The newest version that is read. It is not written.
+const NEWEST: Format = Format { dialect: Dialect::Redis, version: VERSION_METADATA };
+
+#[test]
+fn metadata_and_producers_are_passed_over_and_counted() {
+    let mut file = Vec::new();
+    put_header(&mut file, NEWEST);
+    assert_eq!(file, b"REDIS0013");
+    put_expiry(&mut file, 1_900_000_000_000);
+    put_freq(&mut file, 7);
+    file.extend(b"\xf3\x02\x01\x02\x03\x04\x02\x05\x05\x02hi\0\x05\x06\x07\x08\0");
+    file.push(0);
+    put_string(&mut file, b"told");
+    put_string(&mut file, b"v");
+    for producers in [&b"\x01\x01p\x01\x01i\x01\x01"[..], b"\0"] {
+        file.push(26);
+        put_string(&mut file, b"stream");
+        file.extend(b"\0\0\0\0\0\0\0\0\0\0\x40\x64\x40\x64");
+        file.extend([producers, b"\x01\0"].concat());
+    }
+    let file = sealed(file);
+    let mut reader = FileReader::new(&file[..], true).expect("a header");
+    match reader.next_part() {
+        Ok(Part::Entry(head)) => {
+            assert_eq!((head.key, head.object), (&b"told"[..], &b"\0\x01v"[..]));
+            assert_eq!((head.expire_ms, head.freq), (Some(1_900_000_000_000), Some(7)));
+        }
+        other => panic!("{other:?}"),
+    }
+    for _ in 0..2 {
+        assert!(matches!(reader.next_part(), Ok(Part::Entry(_))));
+    }
+    assert!(matches!(reader.next_part(), Ok(Part::End { sum: Some(_) })));
+    assert_eq!(reader.left_out(), LeftOut { keys_with_metadata: 1, streams_with_producers: 1 });
+    // Version 12 has neither.
+    for code in [b"\xf3\0", b"\x1a\0"] {
+        let file = [b"REDIS0012", &code[..]].concat();
+        let damage = FileReader::new(&file[..], true).expect("a header").next_part().expect_err("unknown");
+        assert_eq!(damage.what, Problem::Opcode(code[0]));
     }
 }
 
@@ -167,11 +209,12 @@ fn objects_of_real_servers_are_passed_over() {
     for line in lines {
         let payload = hex(line.split(' ').nth(1).expect("a payload"));
         let (body, version) = crate::open(&payload).expect("sound");
-        if body[0] == 26 {
-            continue;
-        }
         let dialect = if version >= VERSION_VALKEY_9 { Dialect::Valkey } else { Dialect::Redis };
-        let format = if dialect == Dialect::Valkey { Format::VALKEY } else { Format::REDIS };
+        let format = match (dialect, version) {
+            (Dialect::Valkey, _) => Format::VALKEY,
+            (_, VERSION_METADATA) => NEWEST,
+            _ => Format::REDIS,
+        };
         let file = with_object(format, body);
         let mut reader = FileReader::new(&file[..], true).expect("a header");
         match reader.next_part() {
@@ -183,7 +226,7 @@ fn objects_of_real_servers_are_passed_over() {
         assert!(matches!(reader.next_part(), Ok(Part::End { .. })), "{line}");
         kinds.insert(body[0]);
     }
-    let all = [0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 24, 25];
+    let all = [0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 24, 25, 26];
     assert_eq!(kinds.into_iter().collect::<Vec<u8>>(), all);
 }
 
