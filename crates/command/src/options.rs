@@ -1,6 +1,7 @@
 //! Argument parsing: numbers, time-outs and keywords, with Redis's errors.
 
 use crate::{Budget, Cx, Error};
+use resp::{Args, OwnedArgs};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use stdx::glob::Match;
 
@@ -194,6 +195,39 @@ impl<'o, 'b, 't> Walk<'o, 'b, 't> {
     pub(crate) fn end(self) -> Result<(), Error> {
         self.refused.map_or(Ok(()), Err)
     }
+}
+
+/// Whether a number is spelled in hexadecimal. Redis reads that and Valkey 9 does not.
+pub(crate) fn is_hex(word: &[u8]) -> bool {
+    let unsigned = word.strip_prefix(b"+").or(word.strip_prefix(b"-")).unwrap_or(word);
+    matches!(unsigned, [b'0', b'x' | b'X', ..])
+}
+
+/// The words of a command behind its own name. Clients may call it by another one, which no reader of the log
+/// knows. O(words).
+pub(crate) fn own_words(args: Args<'_>) -> OwnedArgs {
+    let name = crate::resolve(args).map_or(args.at(0), |command| command.name.as_bytes());
+    std::iter::once(name).chain(args.iter().skip(1)).collect()
+}
+
+/// Notes a command with its numbers in decimal if any is spelled in hexadecimal, and nothing else. Each
+/// number has been read before. O(numbers), O(words) if any is.
+pub(crate) fn note_decimals(cx: &mut Cx<'_, '_>, args: Args<'_>, numbers: impl Fn(usize) -> bool) {
+    let is_number = |(i, word): (usize, &[u8])| numbers(i) && is_hex(word);
+    if !cx.view.listens() || !args.iter().enumerate().any(is_number) {
+        return;
+    }
+    let decimal = |(i, word): (usize, &[u8])| match stdx::num::parse_f64(word) {
+        Some(number) if numbers(i) => {
+            let mut text = Vec::new();
+            stdx::num::format_f64(number, &mut text);
+            text
+        }
+        _ => word.to_vec(),
+    };
+    let own = own_words(args);
+    let words: Vec<Vec<u8>> = own.args().iter().enumerate().map(decimal).collect();
+    cx.effect(&words.iter().map(Vec::as_slice).collect::<Vec<_>>());
 }
 
 #[cfg(test)]

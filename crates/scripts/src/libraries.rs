@@ -114,8 +114,16 @@ impl Change {
 }
 
 /// The words that tell followers of a change. A plain LOAD gets REPLACE, for a follower may still have the
-/// library.
+/// library. A payload gets a version that both Redis and Valkey take.
 pub fn told_words(asked: &AskedChange, args: Args<'_>) -> OwnedArgs {
+    if let AskedChange::Restore(payload, _) = asked
+        && let Some((body, _)) = rdb::open(payload).filter(|(_, version)| *version != VERSION_FUNCTIONS)
+    {
+        let mut payload = body.to_vec();
+        rdb::seal(&mut payload, VERSION_FUNCTIONS);
+        let words = [&b"FUNCTION"[..], args.at(1), &payload];
+        return words.into_iter().chain(args.iter().skip(3)).collect();
+    }
     let replaces = matches!(asked, AskedChange::Load(_, Policy::Append));
     let names = [&b"FUNCTION"[..], args.at(1)];
     names.into_iter().chain(replaces.then_some(&b"REPLACE"[..])).chain(args.iter().skip(2)).collect()
@@ -315,6 +323,21 @@ mod tests {
         let codes = [library("one", "f"), library("two", "g")];
         assert_eq!(codes_of(&payload_of(&codes.each_ref().map(|code| &**code))), Ok(codes.to_vec()));
         assert_eq!(codes_of(&payload_of(&[])), Ok(vec![]));
+    }
+
+    #[test]
+    fn a_dump_is_told_in_a_version_of_both_dialects() {
+        let dump = payload_of(&[&library("one", "f")]);
+        for version in [10, 12, 80] {
+            let mut theirs = dump[..dump.len() - 10].to_vec();
+            rdb::seal(&mut theirs, version);
+            let words: [&[u8]; 4] = [b"function", b"restore", &theirs, b"FLUSH"];
+            let words = OwnedArgs::from_slices(&words);
+            let asked = restore(words.args()).expect("a change");
+            let told = told_words(&asked, words.args());
+            let told: Vec<&[u8]> = told.args().iter().collect();
+            assert_eq!(told, [&b"FUNCTION"[..], b"restore", &dump, b"FLUSH"], "{version}");
+        }
     }
 
     #[test]

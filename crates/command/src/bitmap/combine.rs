@@ -31,6 +31,8 @@ pub(crate) static COMMANDS: &[Command] =
 
 /// Bytes combined at a time.
 const WINDOW: usize = 4096;
+/// Bytes of a result that one command tells.
+const NOTED: usize = 64 * 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Op {
@@ -93,6 +95,9 @@ fn bitop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let len = sources.iter().map(|source| source.of.len()).max().unwrap_or(0);
     let result = result(op, &mut sources, len, &mut cx.budget)?;
     drop(sources);
+    if matches!(op, Op::Diff | Op::Diff1 | Op::AndOr | Op::One) && cx.view.listens() {
+        note(cx, dest, &result)?;
+    }
     if len > 0 {
         cx.view.put(dest, Value::Str(result), None);
         cx.view.changed(dest, Class::String, "set");
@@ -100,6 +105,38 @@ fn bitop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         cx.view.changed(dest, Class::Generic, "del");
     }
     cx.out.int(len as i64);
+    Ok(())
+}
+
+/// Notes a result, since servers before Redis 8.2 do not know the operation. Cost: O(bytes stored). Errors:
+/// those of the budget.
+fn note(cx: &mut Cx<'_, '_>, dest: &[u8], result: &Str) -> Result<(), Error> {
+    let (result, len) = (result.as_ref(), result.len());
+    if len == 0 {
+        cx.effect(&[b"DEL", dest]);
+        return Ok(());
+    }
+    let mut piece = Vec::new();
+    let begin = len.min(NOTED);
+    for run in result.runs(0..begin) {
+        match run {
+            Piece::Bytes(bytes) => piece.extend_from_slice(bytes),
+            Piece::Zeros(n) => piece.resize(piece.len() + n as usize, 0),
+        }
+    }
+    cx.effect(&[b"SET", dest, &piece]);
+    let mut at = begin;
+    for run in result.runs(begin..len) {
+        if let Piece::Bytes(bytes) = run {
+            for (i, bytes) in bytes.chunks(NOTED).enumerate() {
+                cx.charge(bytes.len() / BYTES_PER_STEP)?;
+                cx.effect(&[b"SETRANGE", dest, (at + i * NOTED).to_string().as_bytes(), bytes]);
+            }
+        } else if at + run.len() == len {
+            cx.effect(&[b"SETRANGE", dest, (len - 1).to_string().as_bytes(), b"\0"]);
+        }
+        at += run.len();
+    }
     Ok(())
 }
 
@@ -283,6 +320,38 @@ mod tests {
                 ("get a", "\"\\x0f\\x0f\\x00\""),
             ]);
         });
+    }
+
+    #[test]
+    fn new_operations_are_told_as_their_result() {
+        Db::both(|mut db| {
+            db.check(&[("set a ab", "OK"), ("set b a", "OK"), ("bitop or d a b", "2")]);
+            assert!(db.effect_lines().is_empty());
+            for line in ["bitop diff d a b", "bitop diff1 d b a", "bitop one d a b", "bitop andor d a a"] {
+                assert_eq!(db.line(line), "2");
+                let told = db.effects[0].args().iter().map(<[u8]>::to_vec).collect::<Vec<_>>();
+                assert_eq!((db.effects.len(), &told[0][..], &told[1][..]), (1, &b"SET"[..], &b"d"[..]));
+                db.call(&[b"SET".to_vec(), b"told".to_vec(), told[2].clone()]);
+                assert_eq!(db.line("get d"), db.line("get told"), "{line}");
+            }
+            db.check(&[("bitop diff d none none", "0")]);
+            assert_eq!(db.effect_lines(), ["DEL d"]);
+        });
+        let mut db = Db::new();
+        db.check(&[
+            ("setbit a 1600000 1", "0"),
+            ("setbit a 4294967295 0", "0"),
+            ("bitop one d a", "536870912"),
+        ]);
+        let told: Vec<Vec<Vec<u8>>> =
+            db.effects.iter().map(|words| words.args().iter().map(<[u8]>::to_vec).collect()).collect();
+        let bytes: usize = told.iter().flatten().map(Vec::len).sum();
+        assert!(bytes < 200_000, "{bytes}");
+        db.line("del d");
+        for words in told {
+            db.call(&words);
+        }
+        db.check(&[("bitpos d 1", "1600000"), ("bitcount d", "1"), ("strlen d", "536870912")]);
     }
 
     #[test]

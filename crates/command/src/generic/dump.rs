@@ -6,14 +6,17 @@
 
 use super::object::{FREQ_NEW, FREQ_STEP};
 use crate::facts;
+use crate::hash::expiry::note_times;
 use crate::options::{int, is};
 use crate::serial::{self, Decoded};
 use crate::table::*;
 use crate::{Cx, Error, Held, Stream};
-use keyspace::{Class, Owned, View};
+use ::serial::Failure;
+use keyspace::{Class, View};
 use resp::{Args, Reply};
-use std::borrow::Cow;
 use stdx::points::{self, Point};
+use value::trie::NEVER;
+use value::{Hash, Value};
 
 const TRIP: &str = "O(N) for the N bytes of the payload.";
 
@@ -63,8 +66,10 @@ const MOVED_TOO: KeySpec = KeySpec {
     ..KeySpec::range(0, -1, 1, Use(&["RW", "access", "delete", "incomplete"]))
 };
 
-/// Types of payloads of hashes whose fields may have times.
-const HASHES_WITH_TIMES: std::ops::RangeInclusive<u8> = 22..=25;
+/// Fields of one command that is noted.
+const NOTED: usize = 512;
+/// Steps to note a field.
+const NOTE_STEPS: usize = 4;
 
 /// Bytes above which a payload is streamed.
 const STREAM_BYTES: usize = 64 * 1024;
@@ -127,8 +132,8 @@ impl Drop for Payload {
     }
 }
 
-fn restore_cost(_: &View<'_>, args: Args<'_>) -> usize {
-    args.get(3).map_or(0, serial::read_cost)
+fn restore_cost(view: &View<'_>, args: Args<'_>) -> usize {
+    args.get(3).map_or(0, serial::read_cost) << usize::from(view.listens())
 }
 
 #[derive(Default)]
@@ -194,8 +199,10 @@ fn restore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     options.admit(cx, key)?;
     let ttl = time_to_live(args.at(2))?;
     let decoded = decode(cx, args.at(3))?;
+    // Encoding comes before any change too.
+    let told = Told::of(cx, &decoded, args.at(3))?;
     match put(cx, key, ttl, decoded, &options) {
-        Put::Made => note(cx, args, deadline(cx, ttl, false).filter(|_| !options.absttl)),
+        Put::Made => told.note(cx, key, deadline(cx, ttl, options.absttl), args.from(4)),
         Put::Removed => cx.effect(&[b"DEL", key]),
         Put::Nothing => {}
     }
@@ -203,9 +210,9 @@ fn restore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-fn mrestore_cost(_: &View<'_>, args: Args<'_>) -> usize {
+fn mrestore_cost(view: &View<'_>, args: Args<'_>) -> usize {
     let payloads = (4..args.len()).step_by(RESTORED_STEP).map(|at| args.at(at));
-    payloads.map(serial::read_cost_of_many).fold(0, usize::saturating_add)
+    payloads.map(serial::read_cost_of_many).fold(0, usize::saturating_add) << usize::from(view.listens())
 }
 
 /// `MRESTORE numkeys key ttl serialized-value [key ttl serialized-value ...] [REPLACE] [ABSTTL]`: an array of
@@ -225,7 +232,9 @@ fn mrestore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     // Decoding comes before any change, as the run may be dropped here.
     let mut decoded = Vec::with_capacity(keys);
     for at in (4..end).step_by(RESTORED_STEP) {
-        decoded.push(match decode(cx, args.at(at)) {
+        let both =
+            decode(cx, args.at(at)).and_then(|decoded| Ok((Told::of(cx, &decoded, args.at(at))?, decoded)));
+        decoded.push(match both {
             Err(Error::Budget) => return Err(Error::Budget),
             other => other,
         });
@@ -235,8 +244,9 @@ fn mrestore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         let key = args.at(at);
         let outcome = options.admit(cx, key).and_then(|()| {
             let ttl = time_to_live(args.at(at + 1))?;
-            match put(cx, key, ttl, decoded?, &options) {
-                Put::Made => note_one(cx, key, deadline(cx, ttl, options.absttl), args.at(at + 2)),
+            let (told, decoded) = decoded?;
+            match put(cx, key, ttl, decoded, &options) {
+                Put::Made => told.note(cx, key, deadline(cx, ttl, options.absttl), args.to(0)),
                 Put::Removed => cx.effect(&[b"DEL", key]),
                 Put::Nothing => {}
             }
@@ -296,42 +306,77 @@ fn put(cx: &mut Cx<'_, '_>, key: &[u8], ttl: i64, decoded: Decoded, options: &Op
     }
 }
 
-/// Notes RESTORE with an absolute time if it had a relative one, as replicas have other clocks.
-fn note(cx: &mut Cx<'_, '_>, args: Args<'_>, at: Option<u64>) {
-    let payload = fresh(cx, args.at(1), args.at(3));
-    if at.is_none() && matches!(payload, Cow::Borrowed(_)) {
-        return;
-    }
-    let mut time = itoa::Buffer::new();
-    let mut words: Vec<&[u8]> = args.iter().collect();
-    words[3] = &payload;
-    if let Some(at) = at {
-        words[2] = time.format(at).as_bytes();
-        words.push(b"ABSTTL");
-    }
-    cx.effect(&words);
+/// A restored value in a form that Redis and Valkey read alike. Neither takes the other's versions of
+/// payloads, nor the other's hashes with fields that expire; and both would go on with the old value.
+enum Told {
+    /// Nobody listens, or there is no value.
+    Nothing,
+    Payload(Vec<u8>),
+    /// It has fields that expire, so commands make it.
+    Hash(Hash),
 }
 
-/// Notes one key of MRESTORE as the RESTORE that makes it.
-fn note_one(cx: &mut Cx<'_, '_>, key: &[u8], at: Option<u64>, payload: &[u8]) {
-    let (payload, mut time) = (fresh(cx, key, payload), itoa::Buffer::new());
-    let time = time.format(at.unwrap_or(0)).as_bytes();
-    cx.effect(&[b"RESTORE", key, time, &payload, b"REPLACE", b"ABSTTL"]);
+impl Told {
+    /// The form for a value. O(bytes), in steps; nothing if no sink listens. Errors: those of the budget.
+    fn of(cx: &mut Cx<'_, '_>, decoded: &Decoded, payload: &[u8]) -> Result<Told, Error> {
+        let Decoded::Value(value) = decoded else { return Ok(Told::Nothing) };
+        if !cx.view.listens() {
+            return Ok(Told::Nothing);
+        }
+        match value {
+            Value::Hash(hash) if hash.has_ttls() => {
+                cx.charge(hash.len() * NOTE_STEPS)?;
+                Ok(Told::Hash(hash.clone()))
+            }
+            // Only servers with the module read a compressed bitmap, and these read what came.
+            Value::Roaring(_) | Value::Roaring64(_) => Ok(Told::Payload(payload.to_vec())),
+            value => {
+                let due_ms = cx.view.due_ms();
+                match ::serial::encode(value, due_ms, &mut |steps| cx.budget.charge(steps)) {
+                    Ok(Some(written)) => Ok(Told::Payload(written)),
+                    Err(Failure::Stopped(error)) => Err(error),
+                    Ok(None) | Err(_) => Ok(Told::Payload(payload.to_vec())),
+                }
+            }
+        }
+    }
+
+    /// Notes what makes the key. `at` is when it expires; `options` may tell of its use.
+    fn note(self, cx: &mut Cx<'_, '_>, key: &[u8], at: Option<u64>, options: Args<'_>) {
+        let mut time = itoa::Buffer::new();
+        match self {
+            Told::Nothing => {}
+            Told::Payload(payload) => {
+                let time = time.format(at.unwrap_or(0)).as_bytes();
+                let mut words: Vec<&[u8]> = vec![b"RESTORE", key, time, &payload, b"REPLACE", b"ABSTTL"];
+                words.extend(options.iter().filter(|word| !is(word, "replace") && !is(word, "absttl")));
+                cx.effect(&words);
+            }
+            Told::Hash(hash) => {
+                note_hash(cx, key, &hash);
+                if let Some(at) = at {
+                    cx.effect(&[b"PEXPIREAT", key, time.format(at).as_bytes()]);
+                }
+            }
+        }
+    }
 }
 
-/// The payload that makes the value of the key. Fields that had expired when it was read are in it no more.
-/// O(1) but for a hash with times.
-fn fresh<'p>(cx: &mut Cx<'_, '_>, key: &[u8], payload: &'p [u8]) -> Cow<'p, [u8]> {
-    let has_times = payload.first().is_some_and(|kind| HASHES_WITH_TIMES.contains(kind));
-    if !has_times || !cx.view.listens() {
-        return Cow::Borrowed(payload);
+/// Notes the commands that make a hash with fields that expire. O(fields · log fields).
+fn note_hash(cx: &mut Cx<'_, '_>, key: &[u8], hash: &Hash) {
+    let due_ms = cx.view.due_ms();
+    cx.effect(&[b"DEL", key]);
+    let entries: Vec<_> = hash.entries_from(0).filter(|entry| entry.expire_at > due_ms).collect();
+    for entries in entries.chunks(NOTED) {
+        let mut words: Vec<&[u8]> = vec![b"HSET", key];
+        words.extend(entries.iter().flat_map(|entry| [entry.field, entry.value]));
+        cx.effect(&words);
     }
-    // It is no use of the key.
-    cx.view.set_quiet(true);
-    let made = cx.view.owned(key);
-    let encode = |owned: Owned| serial::encode(&owned.value, cx.view.due_ms(), &mut |_| Ok(()));
-    let encoded = made.and_then(|owned| encode(owned).ok().flatten());
-    encoded.map_or(Cow::Borrowed(payload), Cow::Owned)
+    let mut timed: Vec<_> = entries.into_iter().filter(|entry| entry.expire_at != NEVER).collect();
+    timed.sort_by_key(|entry| entry.expire_at);
+    for entries in timed.chunk_by(|a, b| a.expire_at == b.expire_at).flat_map(|same| same.chunks(NOTED)) {
+        note_times(cx, key, entries[0].expire_at, entries.iter().map(|entry| entry.field));
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use super::cell::{Coord, geohash};
 use super::sphere::distance;
 use super::text::{write_coordinate, write_distance};
-use crate::options::{float, is};
+use crate::options::{float, is, note_decimals};
 use crate::table::{Command, DENYOOM, KeySpec, READONLY, RO_ACCESS, RW_UPDATE, Run, WRITE, acl};
 use crate::zset::members::{Options, add};
 use crate::{Cx, Error};
@@ -90,7 +90,12 @@ fn geoadd(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     }
     let score = |i: usize| Ok(coord(places.at(3 * i), places.at(3 * i + 1))?.score());
     let scores = (0..places.len() / 3).map(score).collect::<Result<Vec<f64>, Error>>()?;
-    add(cx, args.at(1), options, &scores, |i| places.at(3 * i + 2))
+    let before = cx.view.changes().made();
+    add(cx, args.at(1), options, &scores, |i| places.at(3 * i + 2))?;
+    if cx.view.changes().made() > before {
+        note_decimals(cx, args, |i| i >= first && (i - first) % 3 < 2);
+    }
+    Ok(())
 }
 
 /// The place of a member.

@@ -16,11 +16,12 @@ use crate::table::{
     acl,
 };
 use crate::zset::algebra::Meter;
+use crate::zset::note_result;
 use crate::zset::range::store;
 use crate::{Cx, Error};
 use keyspace::View;
 use resp::Args;
-use stdx::num::{format_f64, parse_f64, parse_i64};
+use stdx::num::{parse_f64, parse_i64};
 use value::ZSet;
 
 const COMPLEXITY: &str = "O(N+log(M)) for N members in the cells around the area and M in the set.";
@@ -404,9 +405,7 @@ fn missing(cx: &mut Cx<'_, '_>, key: &[u8], query: &Query<'_>, named: &Named) ->
     match query.destination {
         Some(destination) => {
             // Words of a polygon are not known everywhere.
-            if cx.view.listens() {
-                note(cx, destination, &ZSet::new());
-            }
+            note_result(cx, destination, &ZSet::new());
             store(cx, destination, ZSet::new(), named.event);
         }
         None => cx.out.array(0),
@@ -415,11 +414,8 @@ fn missing(cx: &mut Cx<'_, '_>, key: &[u8], query: &Query<'_>, named: &Named) ->
     Ok(())
 }
 
-/// Members per command that the log receives for a result.
-const NOTED: usize = 100;
-
-/// Stores the members found and answers their number. A result that another server might not find, or choose
-/// otherwise, is told as it is. O(m·log n). Errors: a refused charge.
+/// Stores the members found and answers their number. The result is told as it is, since another server might
+/// find or choose others. O(m·log n). Errors: a refused charge.
 fn keep(
     cx: &mut Cx<'_, '_>,
     set: &ZSet,
@@ -431,29 +427,9 @@ fn keep(
     cx.charge(found.len() * 8)?;
     let unit_m = query.stores_distance.then_some(area.unit_m);
     let result = stored(set, found, unit_m);
-    let chosen = query.count.is_some() || matches!(area.shape, Shape::Polygon(_));
-    if chosen && cx.view.listens() {
-        note(cx, destination, &result);
-    }
+    note_result(cx, destination, &result);
     store(cx, destination, result, named.event);
     Ok(())
-}
-
-fn note(cx: &mut Cx<'_, '_>, destination: &[u8], result: &ZSet) {
-    cx.effect(&[b"DEL", destination]);
-    let mut texts = Vec::with_capacity(2 * NOTED);
-    let mut members = result.iter().peekable();
-    while members.peek().is_some() {
-        texts.clear();
-        for (member, score) in members.by_ref().take(NOTED) {
-            let mut text = Vec::new();
-            format_f64(score, &mut text);
-            texts.extend([text, member.to_vec()]);
-        }
-        let words: Vec<&[u8]> =
-            [&b"ZADD"[..], destination].into_iter().chain(texts.iter().map(Vec::as_slice)).collect();
-        cx.effect(&words);
-    }
 }
 
 #[cfg(test)]

@@ -188,6 +188,8 @@ fn told(cx: &mut Cx<'_, '_>, key: &[u8], fields: &[&[u8]], expiry: Expiry) {
                 "hdel"
             }
             Expiry::Never => {
+                // When a log is read the fields' old times may have come, and Redis 8 keeps those then.
+                note_times(cx, key, LATEST, fields.iter().copied());
                 effect.extend([b"HPERSIST", key]);
                 "hpersist"
             }
@@ -462,19 +464,28 @@ fn note(cx: &mut Cx<'_, '_>, key: &[u8], options: &SetOptions<'_>) {
     cx.effect(&words);
     match options.keep {
         Keep::No => {}
-        Keep::At(at) => note_time(cx, key, at, options.fields()),
+        Keep::At(at) => note_times(cx, key, at, options.fields()),
         Keep::Ttl => {
             let time = |hash: &Hash, field| Some((hash.expire_at(field).flatten()?, field));
             let hash = cx.view.hash(key).ok().flatten();
             let times: Vec<(u64, &[u8])> = hash
                 .map(|hash| options.fields().filter_map(|field| time(hash, field)).collect())
                 .unwrap_or_default();
-            times.into_iter().for_each(|(at, field)| note_time(cx, key, at, std::iter::once(field)));
+            times.into_iter().for_each(|(at, field)| note_times(cx, key, at, std::iter::once(field)));
         }
     }
 }
 
-fn note_time<'f>(cx: &mut Cx<'_, '_>, key: &[u8], at: u64, fields: impl Iterator<Item = &'f [u8]>) {
+/// Notes when fields expire. O(fields).
+pub(crate) fn note_times<'f>(
+    cx: &mut Cx<'_, '_>,
+    key: &[u8],
+    at: u64,
+    fields: impl Iterator<Item = &'f [u8]>,
+) {
+    if !cx.view.listens() {
+        return;
+    }
     let (mut time, mut count) = (itoa::Buffer::new(), itoa::Buffer::new());
     let fields: Vec<&[u8]> = fields.collect();
     let mut words: Vec<&[u8]> = vec![b"HPEXPIREAT", key, time.format(at).as_bytes(), b"FIELDS"];

@@ -15,6 +15,7 @@ pub(crate) mod walk;
 #[cfg(test)]
 mod tests;
 
+use crate::options::own_words;
 use crate::string::STREAM_BYTES;
 use crate::{Budget, Cx, Effect, Error, STREAM_FROM};
 use keyspace::View;
@@ -100,7 +101,7 @@ fn purge(
         let words: Vec<&[u8]> = gone.iter().map(|word| &word[..]).collect();
         cx.effect(&words);
         if effect == Effect::Itself && cx.view.listens() {
-            cx.effects.push(args.to_owned());
+            cx.effects.push(own_words(args));
         }
     }
     Ok(())

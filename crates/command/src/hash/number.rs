@@ -1,5 +1,6 @@
 //! Values of fields as numbers. A field keeps its expiry.
 
+use super::expiry::note_times;
 use super::purge;
 use crate::table::*;
 use crate::{Cx, Error, options};
@@ -40,8 +41,15 @@ fn hincrby(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         None => 0,
     };
     let new = old.checked_add(by).ok_or(Error::new("ERR increment or decrement would overflow"))?;
-    store(cx, args, itoa::Buffer::new().format(new).as_bytes(), Effect::Itself)?;
+    let at = cx.view.hash(key)?.and_then(|hash| hash.expire_at(args.at(2)).flatten()).filter(|at| *at > now);
+    let (mut digits, effect) =
+        (itoa::Buffer::new(), if at.is_some() { Effect::Noted } else { Effect::Itself });
+    let text = digits.format(new).as_bytes();
+    store(cx, args, text, effect)?;
     cx.view.changed(key, Class::Hash, "hincrby");
+    if at.is_some() {
+        note(cx, key, args.at(2), text, at);
+    }
     cx.out.int(new);
     Ok(())
 }
@@ -69,14 +77,17 @@ fn hincrbyfloat(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     new.format(&mut text);
     store(cx, args, &text, Effect::Noted)?;
     cx.view.changed(key, Class::Hash, "hincrbyfloat");
-    match cx.view.hash(key)?.and_then(|hash| hash.expire_at(field)).flatten() {
-        // Old servers know this form.
-        None => cx.effect(&[b"HSET", key, field, &text]),
-        Some(at) => {
-            let mut time = itoa::Buffer::new();
-            cx.effect(&[b"HSETEX", key, b"PXAT", time.format(at).as_bytes(), b"FIELDS", b"1", field, &text]);
-        }
-    }
+    let at = cx.view.hash(key)?.and_then(|hash| hash.expire_at(field)).flatten();
+    note(cx, key, field, &text, at);
     cx.out.bulk(&text);
     Ok(())
+}
+
+/// Notes a new number, in words that old servers know. The field's time comes anew: when a log is read it may
+/// have come, and Redis 8 adds to nothing then.
+fn note(cx: &mut Cx<'_, '_>, key: &[u8], field: &[u8], text: &[u8], at: Option<u64>) {
+    cx.effect(&[b"HSET", key, field, text]);
+    if let Some(at) = at {
+        note_times(cx, key, at, std::iter::once(field));
+    }
 }

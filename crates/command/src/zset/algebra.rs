@@ -9,9 +9,9 @@
 //! single key, or the others are empty) is a clone of that source.
 
 use super::range::store;
-use super::{Form, GROUP, Slice, answer, build, is_packed};
+use super::{Form, GROUP, Slice, answer, build, is_packed, note_result};
 use crate::cx::Budget;
-use crate::options::{int, is};
+use crate::options::{int, is, is_hex};
 use crate::table::{Command, DENYOOM, KeySpec, MOVABLEKEYS, OW_UPDATE, READONLY, RO_ACCESS, Run, WRITE, acl};
 use crate::{Cx, Error, STREAM_FROM, Stream};
 use keyspace::View;
@@ -506,6 +506,9 @@ fn keep(cx: &mut Cx<'_, '_>, args: Args<'_>, op: Op, event: &'static str) -> Res
         Found::Items(items) => build(items.len(), items.iter().map(|(score, member)| (&member[..], *score))),
     };
     count_lookups(cx, args);
+    if args.iter().any(is_hex) {
+        note_result(cx, to, &result);
+    }
     store(cx, to, result, event);
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! ZADD, ZINCRBY, ZREM, ZSCORE, ZMSCORE, ZCARD, ZRANK, ZREVRANK, ZSCAN.
 
 use super::{GROUP, LOG, is_packed, per_argument};
-use crate::options::{ScanOptions, float, is};
+use crate::options::{ScanOptions, float, is, note_decimals};
 use crate::table::{
     Command, DENYOOM, FAST, KeySpec, READONLY, RO, RO_ACCESS, RW_ACCESS_UPDATE, RW_DELETE, RW_UPDATE, Run,
     WRITE, acl,
@@ -164,10 +164,16 @@ fn zadd(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         many = pairs.iter().step_by(2).map(float).collect::<Result<Vec<_>, _>>()?;
         &many
     };
+    let before = cx.view.changes().made();
     if options.incr {
-        return increment(cx, args.at(1), options, scores[0], pairs.at(1));
+        increment(cx, args.at(1), options, scores[0], pairs.at(1))?;
+    } else {
+        add(cx, args.at(1), options, scores, |i| pairs.at(2 * i + 1))?;
     }
-    add(cx, args.at(1), options, scores, |i| pairs.at(2 * i + 1))
+    if cx.view.changes().made() > before {
+        note_decimals(cx, args, |i| i >= 2 + words && (i - words).is_multiple_of(2));
+    }
+    Ok(())
 }
 
 /// Adds members, the i-th with the i-th score, and answers the number of new (CH: new or changed) ones.
@@ -217,7 +223,12 @@ fn zincrby(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         return Err(Error::Syntax);
     }
     let by = float(args.at(2))?;
-    increment(cx, args.at(1), Options::default(), by, args.at(3))
+    let before = cx.view.changes().made();
+    increment(cx, args.at(1), Options::default(), by, args.at(3))?;
+    if cx.view.changes().made() > before {
+        note_decimals(cx, args, |i| i == 2);
+    }
+    Ok(())
 }
 
 /// Adds to a score and answers the new one, or null if the options forbid it.

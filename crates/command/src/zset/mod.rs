@@ -11,10 +11,11 @@ pub(crate) mod range;
 pub(crate) mod remove;
 
 use crate::string::STREAM_BYTES;
-use crate::{Error, STREAM_FROM, Stream};
+use crate::{Cx, Error, STREAM_FROM, Stream};
 use keyspace::View;
 use resp::{Args, Reply};
 use std::ops::Range;
+use stdx::num::format_f64;
 use value::{Held, LexBound, ScoreBound, ZSet, limits};
 
 /// The group's name in COMMAND DOCS.
@@ -61,6 +62,44 @@ fn lex_bound(arg: &[u8]) -> Result<LexBound<'_>, Error> {
         [b'[', member @ ..] => Ok(LexBound::Incl(member)),
         [b'(', member @ ..] => Ok(LexBound::Excl(member)),
         _ => Err(Error::new("ERR min or max not valid string range item")),
+    }
+}
+
+/// Whether scores differ, so that ranges by member promise nothing. O(log n).
+fn has_scores(set: &ZSet) -> bool {
+    let score = |rank| set.nth(rank).map(|(_, score)| score);
+    score(0) != score(set.len().saturating_sub(1))
+}
+
+/// The members that lie between two bounds, of those that a search by them finds. Without
+/// [`has_scores`] these are all. O(log n + m), m = members found.
+fn between<'s>(set: &'s ZSet, min: LexBound<'s>, max: LexBound<'s>) -> impl Iterator<Item = (&'s [u8], f64)> {
+    let ranks = set.ranks(&min, &max);
+    let found = set.iter_from(ranks.start).take(ranks.len());
+    found.filter(move |(member, _)| min.is_before(member) && !max.is_passed_by(member))
+}
+
+/// Members of one command that is noted.
+const NOTED: usize = 512;
+
+/// Notes the result of a command that others would execute differently. O(members).
+pub(crate) fn note_result(cx: &mut Cx<'_, '_>, destination: &[u8], result: &ZSet) {
+    if !cx.view.listens() {
+        return;
+    }
+    cx.effect(&[b"DEL", destination]);
+    let mut texts = Vec::with_capacity(2 * NOTED);
+    let mut members = result.iter().peekable();
+    while members.peek().is_some() {
+        texts.clear();
+        for (member, score) in members.by_ref().take(NOTED) {
+            let mut text = Vec::new();
+            format_f64(score, &mut text);
+            texts.extend([text, member.to_vec()]);
+        }
+        let words: Vec<&[u8]> =
+            [&b"ZADD"[..], destination].into_iter().chain(texts.iter().map(Vec::as_slice)).collect();
+        cx.effect(&words);
     }
 }
 

@@ -1,6 +1,9 @@
 //! ZRANGE and its older forms, ZRANGESTORE, ZCOUNT, ZLEXCOUNT.
 
-use super::{Form, GROUP, LOG, LOG_PLUS, Slice, answer, build, is_packed, lex_bound, score_bound};
+use super::{
+    Form, GROUP, LOG, LOG_PLUS, Slice, answer, between, build, has_scores, is_packed, lex_bound, note_result,
+    score_bound,
+};
 use crate::options::{int, is};
 use crate::table::{Command, DENYOOM, FAST, KeySpec, OW_UPDATE, READONLY, RO_ACCESS, Run, WRITE, acl};
 use crate::{Cx, Error};
@@ -148,6 +151,16 @@ impl<'a> Query<'a> {
         Slice { ranks, reverse: self.reverse }
     }
 
+    /// Whether another server may find other members: scores differ within a range by member, or a negative
+    /// offset goes by the encoding.
+    fn is_vague(&self, set: &ZSet) -> bool {
+        match self.bounds {
+            Bounds::Rank(..) => false,
+            Bounds::Score(..) => self.offset < 0,
+            Bounds::Lex(..) => self.offset < 0 || has_scores(set),
+        }
+    }
+
     /// Applies LIMIT to a range of ranks. As in Redis 8 and Valkey, a negative offset counts from the other
     /// end in a skiplist, and leaves nothing in a listpack.
     fn limited(&self, set: &ZSet, ranks: Range<usize>) -> Range<usize> {
@@ -273,7 +286,7 @@ fn store_cost(view: &View<'_>, args: Args<'_>) -> usize {
 }
 
 /// `ZRANGESTORE dst src start stop [BYSCORE|BYLEX] [REV] [LIMIT offset count]`: stores a range and answers
-/// its number of members.
+/// its number of members. BYLEX over members of different scores stores some that lie in the range.
 ///
 /// Cost: O(log n + m), n = members, m = members stored; the whole of a large set in O(1). Errors: syntax, bad
 /// bounds, WRONGTYPE of src.
@@ -281,15 +294,23 @@ fn zrangestore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let query = Query::parse(args.from(3), STORE)?;
     let (to, from) = (args.at(1), args.at(2));
     let set = cx.view.zset(from)?;
-    let (hit, result) = match set {
-        None => (false, ZSet::new()),
-        Some(set) => {
+    let (hit, result) = match (set, query.bounds) {
+        (None, _) => (false, ZSet::new()),
+        (Some(set), Bounds::Lex(min, max)) if has_scores(set) => {
+            let found: Vec<_> = between(set, min, max).collect();
+            let ranks = query.limited(set, 0..found.len());
+            (true, build(ranks.len(), found[ranks].iter().copied()))
+        }
+        (Some(set), _) => {
             let ranks = query.slice(set).ranks;
             let whole = ranks.len() == set.len() && !is_packed(set.len(), b"");
             let copy = || build(ranks.len(), set.iter_from(ranks.start).take(ranks.len()));
             (true, if whole { set.clone() } else { copy() })
         }
     };
+    if set.is_some_and(|set| query.is_vague(set)) {
+        note_result(cx, to, &result);
+    }
     cx.view.count_lookup(from, hit);
     store(cx, to, result, "zrangestore");
     Ok(())
@@ -315,6 +336,38 @@ mod tests {
         let mut db = Db::new();
         db.check(&[("zadd z 1 a 2 b 3 c 4 d 5 e", "5")]);
         db
+    }
+
+    #[test]
+    fn what_others_might_not_find_is_told_as_it_is() {
+        Db::both(|mut db| {
+            db.check(&[("zadd z 1 c 2 a 3 b 4 e 5 d", "5"), ("zrangestore d z [a [c bylex", "3")]);
+            assert_eq!(db.effect_lines(), ["DEL d", "ZADD d 1 c 2 a 3 b"]);
+            db.check(&[("zrange d 0 -1", r#"["c", "a", "b"]"#)]);
+            db.check(&[("zrangestore d z [c [a bylex rev limit 1 1", "1")]);
+            assert_eq!(db.effect_lines(), ["DEL d", "ZADD d 2 a"]);
+            db.check(&[("zrangestore d z -inf inf byscore limit -1 2", "0")]);
+            assert_eq!(db.effect_lines(), ["DEL d"]);
+            db.check(&[("zrangestore d z -inf inf byscore limit 0 2", "2"), ("zadd y 1 a 1 b", "2")]);
+            db.check(&[("zrangestore d y - + bylex", "2")]);
+            assert!(db.effect_lines().is_empty());
+        });
+    }
+
+    #[test]
+    fn hexadecimal_numbers_are_told_as_decimals() {
+        Db::both(|mut db| {
+            db.check(&[("zadd z CH 0x10 0x1 1.5 b", "2")]);
+            assert_eq!(db.effect_lines(), ["zadd z CH 16 0x1 1.5 b"]);
+            db.check(&[("zincrby z -0X1p-1 b", "\"1\"")]);
+            assert_eq!(db.effect_lines(), ["zincrby z -0.5 b"]);
+            for same in ["zadd z 0x10 0x1", "zincrby z 0x0 b", "zadd z nx 0x9 b", "zadd z 7 b"] {
+                db.line(same);
+                assert!(db.effect_lines().is_empty(), "{same}");
+            }
+            db.check(&[("zunionstore d 1 z weights 0x2", "2")]);
+            assert_eq!(db.effect_lines(), ["DEL d", "ZADD d 14 b 32 0x1"]);
+        });
     }
 
     #[test]

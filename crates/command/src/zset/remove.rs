@@ -1,6 +1,6 @@
 //! ZREMRANGEBYRANK, ZREMRANGEBYSCORE, ZREMRANGEBYLEX.
 
-use super::{GROUP, LOG_PLUS, lex_bound, score_bound};
+use super::{GROUP, LOG_PLUS, NOTED, between, has_scores, lex_bound, score_bound};
 use crate::options::int;
 use crate::table::{Command, KeySpec, RW_DELETE, Run, WRITE, acl};
 use crate::{Cx, Error};
@@ -26,6 +26,9 @@ pub(crate) static COMMANDS: &[Command] = &[
         .cost(|view, args| steps(view, args, by_lex(args)))
         .doc(GROUP, "2.8.9", LOG_PLUS, "Takes the members between two texts out of a sorted set."),
 ];
+
+/// Members removed by name between two pauses.
+const PIECE: usize = 64;
 
 /// The range to remove.
 enum Wanted<'a> {
@@ -84,11 +87,43 @@ fn zremrangebyscore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     remove(cx, args, by_score(args)?, "zremrangebyscore")
 }
 
-/// `ZREMRANGEBYLEX key min max`: the number of removed members.
+/// `ZREMRANGEBYLEX key min max`: the number of removed members. Which those are is not promised if scores
+/// differ, but all of them lie in the range.
 ///
-/// Cost: as ZREMRANGEBYRANK. Errors: bad bounds, WRONGTYPE.
+/// Cost: as ZREMRANGEBYRANK; O(log n + m · log n) if scores differ. Errors: bad bounds, WRONGTYPE.
 fn zremrangebylex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    remove(cx, args, by_lex(args)?, "zremrangebylex")
+    let (min, max) = (lex_bound(args.at(2))?, lex_bound(args.at(3))?);
+    if cx.view.zset(args.at(1))?.is_some_and(has_scores) {
+        return remove_named(cx, args.at(1), min, max);
+    }
+    remove(cx, args, Wanted::Lex(min, max), "zremrangebylex")
+}
+
+/// Removes the members of a range that lie between two texts, where scores differ. Other servers would find
+/// others, so they are told by name.
+fn remove_named(cx: &mut Cx<'_, '_>, key: &[u8], min: LexBound<'_>, max: LexBound<'_>) -> Result<(), Error> {
+    let steps = cx.view.zset(key)?.map_or(0, |set| set.ranks(&min, &max).len() * 4);
+    cx.charge(steps)?;
+    let Some(set) = cx.view.zset(key)? else { return Ok(()) };
+    let gone: Vec<Vec<u8>> = between(set, min, max).map(|(member, _)| member.to_vec()).collect();
+    cx.out.int(gone.len() as i64);
+    if gone.is_empty() {
+        return Ok(());
+    }
+    if let Some(set) = cx.view.zset_mut(key)? {
+        for gone in gone.chunks(PIECE) {
+            gone.iter().for_each(|member| _ = set.remove(member));
+            cx.budget.pause()?;
+        }
+        cx.view.changed(key, Class::ZSet, "zremrangebylex");
+    }
+    cx.view.remove_if_empty(key);
+    for gone in gone.chunks(NOTED) {
+        let words: Vec<&[u8]> =
+            [&b"ZREM"[..], key].into_iter().chain(gone.iter().map(Vec::as_slice)).collect();
+        cx.effect(&words);
+    }
+    Ok(())
 }
 
 fn remove(cx: &mut Cx<'_, '_>, args: Args<'_>, wanted: Wanted<'_>, event: &'static str) -> Result<(), Error> {
@@ -159,6 +194,21 @@ mod tests {
             ];
             assert_eq!(db.events(), events);
             db.check(&[("exists z", "0")]);
+        });
+    }
+
+    /// Which members a search by member finds is not promised if scores differ. Those outside stay.
+    #[test]
+    fn members_of_other_scores_stay_if_they_are_outside() {
+        Db::both(|mut db| {
+            db.check(&[("zadd z 1 c 2 a 3 b 4 e 5 d", "5"), ("zremrangebylex z [b [c", "1")]);
+            let told = db.effect_lines();
+            let left = db.line("zrange z 0 -1");
+            assert!(told == ["ZREM z b"] || told == ["ZREM z c"], "{told:?}");
+            assert!(["a", "d", "e"].iter().all(|member| left.contains(member)), "{left}");
+            db.check(&[("zremrangebylex z - +", "4"), ("exists z", "0")]);
+            db.check(&[("zadd z 1 a 1 b 1 c", "3"), ("zremrangebylex z [a [b", "2")]);
+            assert!(!db.effect_lines().iter().any(|line| line.starts_with("ZREM z a b")));
         });
     }
 

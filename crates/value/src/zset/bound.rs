@@ -21,6 +21,28 @@ pub enum LexBound<'a> {
     Excl(&'a [u8]),
 }
 
+impl LexBound<'_> {
+    /// Whether a member lies at or behind this minimum.
+    pub fn is_before(self, member: &[u8]) -> bool {
+        match self {
+            LexBound::Min => true,
+            LexBound::Max => false,
+            LexBound::Incl(at) => member >= at,
+            LexBound::Excl(at) => member > at,
+        }
+    }
+
+    /// Whether a member lies behind this maximum.
+    pub fn is_passed_by(self, member: &[u8]) -> bool {
+        match self {
+            LexBound::Min => true,
+            LexBound::Max => false,
+            LexBound::Incl(at) => member > at,
+            LexBound::Excl(at) => member >= at,
+        }
+    }
+}
+
 /// A bound for [`super::ZSet::rank_lower`].
 pub trait Bound: Copy + sealed::Sealed {
     /// The bound that admits exactly what this one excludes, from the other side.

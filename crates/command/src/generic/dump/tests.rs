@@ -176,18 +176,69 @@ fn mistakes_are_told_in_the_order_of_redis() {
     });
 }
 
+/// Neither Redis nor Valkey takes the other's versions, and both would keep the old value.
+#[test]
+fn what_is_restored_is_told_in_words_for_both_dialects() {
+    Db::both(|mut db| {
+        db.check(FILLED);
+        for (key, version) in [("s", 80), ("l", 81), ("m", 12), ("r", 15), ("h", 13)] {
+            let mut sealed = payload(&mut db, key);
+            sealed.truncate(sealed.len() - 10);
+            rdb::seal(&mut sealed, version);
+            db.effects.clear();
+            assert_eq!(restore(&mut db, "k", "5", &sealed, &["REPLACE", "IDLETIME", "7"]), "OK");
+            let told: Vec<Vec<u8>> = db.effects[0].args().iter().map(<[u8]>::to_vec).collect();
+            let at = (db.now_ms + 5).to_string();
+            assert_eq!(told[1..3], [b"k".to_vec(), at.into_bytes()], "{key}");
+            assert_eq!(told[4..].concat(), b"REPLACEABSTTLIDLETIME7", "{key}");
+            let (_, told) = rdb::open(&told[3]).expect("a sound payload");
+            assert_eq!(told, rdb::VERSION_VALUES, "{key}");
+        }
+        let times = |db: &mut Db, dialect| {
+            let mut hash = rdb::HashPayload::new();
+            hash.insert(b"g", b"1").insert_expiring(b"f", b"2", 1_800_000_000_000);
+            db.effects.clear();
+            let hash = hash.finish(dialect).expect("not empty");
+            assert_eq!(restore(db, "k", "1800000000009", &hash, &["REPLACE", "ABSTTL"]), "OK");
+            let mut lines = db.effect_lines();
+            lines[1] = lines[1].replace("g 1 f 2", "f 2 g 1");
+            lines
+        };
+        for dialect in [rdb::Dialect::Redis, rdb::Dialect::Valkey] {
+            let told = [
+                "DEL k",
+                "HSET k f 2 g 1",
+                "HPEXPIREAT k 1800000000000 FIELDS 1 f",
+                "PEXPIREAT k 1800000000009",
+            ];
+            assert_eq!(times(&mut db, dialect), told);
+        }
+    });
+}
+
+/// Metadata of modules and a stream's producers are left out.
+#[test]
+fn payloads_of_redis_8_6_are_read() {
+    let metadata = b"\xf3\x01\x00\x00\x00\x00\x00\x00\x02hi".to_vec();
+    let stream = b"\x1a\0\0\0\0\0\0\0\0\x07\0\x40\x64\x40\x64\x01\x01p\x01\x01i\x01\x01\x01\0".to_vec();
+    Db::both(|mut db| {
+        for (key, mut payload) in [("p", metadata.clone()), ("x", stream.clone())] {
+            rdb::seal(&mut payload, 13);
+            assert_eq!(restore(&mut db, key, "0", &payload, &[]), "OK");
+        }
+        db.check(&[("get p", r#""hi""#), ("xlen x", "0"), ("type x", "stream")]);
+    });
+}
+
 /// A type that other servers have and this one has not is named in the error, if the payload is sound.
 #[test]
 fn what_is_not_supported_is_named() {
     let module = |name, version| rdb::module_body(name, version, b"data");
-    let metadata = b"\xf3\x01\x00\x00\x00\x00\x00\x00\x02hi".to_vec();
     let cases = [
-        (b"\x1a\x00".to_vec(), 13, "streams are not supported"),
         (b"\x1b\x00".to_vec(), 15, "streams are not supported"),
         (b"\x1c\x00".to_vec(), 14, "arrays are not supported"),
         (b"\x1d\x00".to_vec(), 15, "hashes of a template are not supported"),
         (b"\x17\x00".to_vec(), 81, "path hashes are not supported"),
-        (metadata, 13, "keys with metadata of modules are not supported"),
         (module(b"ReJSON-RL", 3), 12, "a value of the module ReJSON-RL (version 3) is not supported"),
         (module(b"reroaring", 2), 12, "a value of the module reroaring (version 2) is not supported"),
     ];
