@@ -42,6 +42,13 @@ whodunit: toolchain ## play the story of docs/whodunit.md on a server of its own
 test: ## install what tests need, run them all, count
 	@tests/run.sh $(PARTS)
 
+MIRROR_SEEDS ?= 50
+.PHONY: mirror
+mirror: ## Redis 8 and Valkey 9 load what a server tells of random writes, and hold the same (MIRROR_SEEDS)
+	@EVENKEEL_PEERS='$(PEERS)' bench/peers.sh
+	@EVENKEEL_PEERS='$(PEERS)' EVENKEEL_MIRROR=$(MIRROR_SEEDS) EVENKEEL_MIRROR_SEEDS=$(MIRROR_SEEDS) \
+	    $(CARGO) test --quiet -p exec --test mirror
+
 FUZZ_SECONDS ?= 60
 # Some of the targets, or all: make fuzz FUZZ_TARGETS='restore num'
 FUZZ_TARGETS ?=

@@ -10,6 +10,7 @@
 
 mod contents;
 mod load;
+mod peers;
 mod portable;
 mod world;
 

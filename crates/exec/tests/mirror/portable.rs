@@ -103,19 +103,37 @@ const MORE: &[&str] = &[
     "SMOVE set set a",
     "SMOVE set set b",
     "SORT list ALPHA STORE list",
+    "BITOP DIFF str str str",
+    "BITOP DIFF1 str str str str",
+    "BITOP ANDOR str str str",
+    "BITOP ONE str str str",
+    "ZADD zset 1 a 3 b 2 c 1 aa 5 cc",
+    "ZREMRANGEBYLEX zset [a [c",
+    "ZREMRANGEBYLEX zset (aa +",
+    "ZRANGESTORE zset zset [a [c BYLEX",
+    "ZRANGESTORE zset zset + (a BYLEX REV LIMIT 1 2",
+    "ZRANGESTORE zset zset -inf +inf BYSCORE LIMIT -2 2",
+    "HGETEX hash PERSIST FIELDS 2 field field",
+    "HINCRBY hash field 3",
+    "ZADD zset 0x10 a 0X1p-2 b",
+    "ZINCRBY zset +0x1 a",
+    "ZUNIONSTORE zset 2 zset zset WEIGHTS 0x2 1",
+    "GEOADD gset 0x1 0x2 place",
+    "GEORADIUS gset 0x1 0x2 0x100 km STORE gset2",
+    "HINCRBYFLOAT hash field 0.5",
     "SORT set ALPHA BY s* GET s* GET # STORE list",
 ];
 
 /// Calls, by the name of their row.
-type Calls = BTreeMap<&'static str, Vec<Call>>;
+pub type Calls = BTreeMap<&'static str, Vec<Call>>;
 
-enum Call {
+pub enum Call {
     Line(Vec<Part>),
     Words(&'static str),
 }
 
 impl Call {
-    fn draw(&self, rng: &mut Rng) -> Vec<Vec<u8>> {
+    pub fn draw(&self, rng: &mut Rng) -> Vec<Vec<u8>> {
         match self {
             Call::Line(parts) => {
                 let mut words = Vec::new();
@@ -140,6 +158,11 @@ fn rows() -> impl Iterator<Item = &'static Command> {
     registry::all().flat_map(|command| [command].into_iter().chain(command.subs)).filter(|row| is_walked(row))
 }
 
+/// The row of this name, if it is walked.
+pub fn row_of(name: &str) -> Option<&'static Command> {
+    rows().find(|row| row.name == name)
+}
+
 /// The row of a call that is walked. `sub`: its second word.
 fn row(name: &str, sub: Option<&str>) -> Option<&'static Command> {
     let found = registry::find(name.as_bytes())?;
@@ -158,7 +181,7 @@ fn literal(part: Option<&Part>) -> Option<&'static str> {
     }
 }
 
-fn calls() -> Calls {
+pub fn calls() -> Calls {
     let mut calls = Calls::new();
     for line in grammar::groups().into_iter().flat_map(|group| group.lines) {
         if let Body::Command(parts) = line.body
@@ -213,9 +236,8 @@ fn walk(
 #[test]
 fn every_write_is_told_in_words_that_do_the_same() {
     let calls = calls();
-    let named = |name: &&str| rows().find(|row| row.name == *name);
     let rows_called: Vec<_> =
-        calls.iter().map(|(name, calls)| (named(name).expect("a row"), &calls[..])).collect();
+        calls.iter().map(|(name, calls)| (row_of(name).expect("a row"), &calls[..])).collect();
     let without: Vec<&str> = rows()
         .filter(|command| command.group != "roaring")
         .map(|command| command.name)
@@ -268,7 +290,7 @@ fn stream(info: &Frame) -> contents::Stream {
 }
 
 /// The contents of a server, as it tells them. `times`: it knows times of fields.
-fn seen(conn: &mut Conn, times: bool) -> Contents {
+pub fn seen(conn: &mut Conn, times: bool) -> Contents {
     let texts = |frame: Frame| -> Vec<Vec<u8>> {
         let text = |item: &Frame| item.text().unwrap_or_default().to_vec();
         frame.items().unwrap_or_default().iter().map(text).collect()
@@ -305,19 +327,21 @@ fn seen(conn: &mut Conn, times: bool) -> Contents {
                 }
                 _ => {
                     let pairs = texts(ask(&["HGETALL"]));
-                    let mut field = |pair: &[Vec<u8>]| {
-                        let name = String::from_utf8_lossy(&pair[0]).into_owned();
-                        let at = match times && name.as_bytes() == pair[0] {
-                            true => ask(&["HPEXPIRETIME", "FIELDS", "1", &name]),
-                            false => Frame::Null,
-                        };
-                        let at = match at.items() {
-                            Some([Frame::Int(at)]) if *at > 0 => *at as u64,
+                    let count = (pairs.len() / 2).to_string().into_bytes();
+                    let mut words = vec![b"HPEXPIRETIME".to_vec(), key.clone(), b"FIELDS".to_vec(), count];
+                    words.extend(pairs.iter().step_by(2).cloned());
+                    let at = if times { conn.call_bytes(&words) } else { Frame::Null };
+                    let at = at.items().unwrap_or_default();
+                    let field = |(i, pair): (usize, &[Vec<u8>])| {
+                        let at = match at.get(i) {
+                            Some(Frame::Int(at)) if *at > 0 => *at as u64,
+                            // It has just expired.
+                            Some(Frame::Int(-2)) => 1,
                             _ => value::trie::NEVER,
                         };
                         (pair[0].clone(), (pair[1].clone(), at))
                     };
-                    Value::Hash(pairs.chunks(2).map(&mut field).collect())
+                    Value::Hash(pairs.chunks(2).enumerate().map(field).collect())
                 }
             };
             contents.insert((db, key), (value, at));
@@ -361,10 +385,8 @@ fn a_redis_7_executes_what_rows_say_it_knows() {
     let mut conn = Conn::open(redis.addr).expect("a connection");
     let calls = calls();
     let known = |command: &&Command| (1..=700).contains(&command.portable_from());
-    let rows: Vec<_> = calls
-        .iter()
-        .filter_map(|(name, calls)| Some((rows().find(|row| row.name == *name).filter(known)?, &calls[..])))
-        .collect();
+    let rows: Vec<_> =
+        calls.iter().filter_map(|(name, calls)| Some((row_of(name).filter(known)?, &calls[..]))).collect();
     let mut world = World::new(CLIENTS);
     // The other server has a clock of its own.
     world.set_now_ms(stdx::clock::wall_ms());
@@ -397,7 +419,7 @@ fn uncounted(mut contents: Contents) -> Contents {
 const SERVERS: &[(&str, bool)] = &[("redis-server", false), ("redis8-server", true), ("valkey-server", true)];
 
 /// A program that is installed, or that `make peers` has built.
-fn program(name: &str) -> PathBuf {
+pub fn program(name: &str) -> PathBuf {
     let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
     let peers = std::env::var_os("EVENKEEL_PEERS").map(PathBuf::from);
     let built = peers.unwrap_or_else(|| home.join(".cache/evenkeel-peers")).join("bin").join(name);
@@ -452,7 +474,10 @@ fn logs_of_real_servers_are_executed() {
             // Its order of equal elements is not that of its log.
             let sorts = words[0].eq_ignore_ascii_case(b"SORT");
             let empties = words[0].starts_with(b"FLUSH") && !rng.percent(10);
-            if !waits && !empties && !sorts {
+            // Which members those find over different scores is not promised.
+            let by_member = [&b"ZREMRANGEBYLEX"[..], b"ZRANGESTORE"].contains(&&words[0][..])
+                && words.iter().skip(1).any(|word| word.starts_with(b"z"));
+            if !waits && !empties && !sorts && !by_member {
                 conn.call_bytes(&words);
             }
         }
