@@ -48,17 +48,34 @@ pub fn is(arg: &[u8], keyword: &str) -> bool {
 
 /// A blocking command's time-out in seconds, fractions allowed. None = for ever (0). Errors: not a float, out
 /// of range, negative.
-pub fn timeout_ms(arg: &[u8]) -> Result<Option<u64>, Error> {
+pub fn timeout_ms(arg: &[u8], now_ms: u64) -> Result<Option<u64>, Error> {
     let seconds =
         stdx::num::parse_f64(arg).ok_or(Error::new("ERR timeout is not a float or out of range"))?;
     let ms = (seconds * 1000.0).ceil();
     if ms > (i64::MAX as f64) {
-        return Err(Error::new("ERR timeout is out of range"));
+        return Err(OUT_OF_RANGE);
     }
     if ms < 0.0 {
         return Err(Error::new("ERR timeout is negative"));
     }
-    Ok((ms > 0.0).then_some(ms as u64))
+    ending(ms as u64, now_ms).map(|ms| (ms > 0).then_some(ms))
+}
+
+const OUT_OF_RANGE: Error = Error::new("ERR timeout is out of range");
+
+/// A time-out in milliseconds, as WAIT and BLOCK take it; 0: for ever. Errors: not an integer, out of range,
+/// negative.
+pub fn timeout_whole_ms(arg: &[u8], now_ms: u64) -> Result<u64, Error> {
+    let ms = stdx::num::parse_i64(arg).ok_or(Error::new("ERR timeout is not an integer or out of range"))?;
+    ending(u64::try_from(ms).map_err(|_| Error::new("ERR timeout is negative"))?, now_ms)
+}
+
+/// The time-out, if its end can be told in milliseconds since 1970. Errors: out of range.
+fn ending(ms: u64, now_ms: u64) -> Result<u64, Error> {
+    match ms.checked_add(now_ms) {
+        Some(end) if i64::try_from(end).is_ok() => Ok(ms),
+        _ => Err(OUT_OF_RANGE),
+    }
 }
 
 /// Turns an index that may count from the end into one from the start, clamped to 0 at the low end.

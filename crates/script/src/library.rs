@@ -57,7 +57,7 @@ fn register(s: &mut State<'_>) -> Result<(), &'static str> {
         if !header::valid_name(&name) {
             return Err(header::BAD_NAME);
         }
-        if registered.iter().any(|r| r.name == name) {
+        if registered.iter().any(|r| r.name.eq_ignore_ascii_case(&name)) {
             return Err("Function already exists in the library");
         }
         // The callback is on top.

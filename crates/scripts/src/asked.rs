@@ -112,11 +112,11 @@ pub fn script_known_as(
 
 /// The function of FCALL and FCALL_RO.
 pub fn function_of(code: &Code, args: Args<'_>, read_only: bool) -> Result<Asked, Error> {
-    let name = String::from_utf8_lossy(args.at(1)).into_owned();
-    let flags = {
+    let (name, flags) = {
         let libraries = code.libraries();
-        let (_, _, flags) = libraries.functions.get(&name).ok_or(Error::new("ERR Function not found"))?;
-        *flags
+        let found = libraries.function(&String::from_utf8_lossy(args.at(1)));
+        let (name, (_, _, flags)) = found.ok_or(Error::new("ERR Function not found"))?;
+        (name.clone(), *flags)
     };
     if int(args.at(2)).is_err() {
         return Err(Error::new("ERR Bad number of keys provided"));

@@ -33,6 +33,8 @@ pub enum Deed {
     /// A message: whether its channel is one of shards, the channel, and the text.
     Publish(bool, Vec<u8>, Vec<u8>),
     Log(i32, Vec<u8>),
+    /// A line for monitors.
+    Show(Vec<u8>),
     /// Scripts of a draft become known.
     Keep(Vec<(Sha, Arc<Kept>)>),
     /// A command of the transaction, in this database. Its answer belongs at that place of the reply.
@@ -56,6 +58,7 @@ pub fn do_few(scripts: &Scripts, told: &mut Told) -> bool {
 pub fn say(scripts: &Scripts, deed: Deed) {
     match deed {
         Deed::Log(level, message) => write_log(level, &message),
+        Deed::Show(line) => scripts.pubsub.monitor(line, 0),
         Deed::Keep(kept) => scripts.code.take_over(kept),
         Deed::Publish(shard, channel, message) => {
             scripts.pubsub.tell_followers(shard, &channel, &message);

@@ -205,8 +205,8 @@ fn accept_all<'a>(
             return Err(format!("ERR Library '{}' already exists", new.name));
         }
         let mut known = all.iter().flat_map(|old| &old.functions);
-        if let Some((twice, ..)) = known.find(|(old, ..)| new.functions.iter().any(|(name, ..)| name == old))
-        {
+        let is_new = |old: &str| new.functions.iter().any(|(name, ..)| name.eq_ignore_ascii_case(old));
+        if let Some((twice, ..)) = known.find(|(old, ..)| is_new(old)) {
             return Err(format!("ERR Function {twice} already exists"));
         }
         all.push(new);
@@ -282,7 +282,7 @@ impl Addition {
             libraries.code.insert(name.clone(), code.clone());
             for (function, description, flags) in functions {
                 let known = (name.clone(), description.clone(), *flags);
-                libraries.functions.insert(function.clone(), known);
+                libraries.add(function, known);
             }
         }
         Ok(())
@@ -300,7 +300,7 @@ impl Addition {
         }
         let replaced = |name: &str| self.libraries.iter().any(|new| new.name == name);
         for (function, ..) in self.libraries.iter().flat_map(|new| &new.functions) {
-            if libraries.functions.get(function).is_some_and(|(owner, ..)| !replaced(owner)) {
+            if libraries.function(function).is_some_and(|(_, (owner, ..))| !replaced(owner)) {
                 return Err(format!("ERR Function {function} already exists"));
             }
         }

@@ -111,7 +111,13 @@ pub(super) struct Runner<'a, 'o> {
     errors: Vec<Box<[u8]>>,
     /// EXEC: bytes of the messages and effects of earlier commands of the transaction.
     before: usize,
+    /// Calls that monitors will see, and the bytes of their lines.
+    shown: (usize, usize),
 }
+
+/// Calls of one script that monitors see, and bytes of lines above which they see no further one.
+const SHOWN_MAX: usize = 1000;
+const SHOWN_BYTES: usize = 64 << 10;
 
 /// Memory for the words of a call that is used for the next one.
 const KEPT_WORDS: usize = 256 << 10;
@@ -155,6 +161,7 @@ impl<'a, 'o> Runner<'a, 'o> {
             wrote: false,
             errors: Vec::new(),
             before: 0,
+            shown: (0, 0),
         }
     }
 
@@ -321,8 +328,26 @@ impl<'a, 'o> Runner<'a, 'o> {
         self.user.user().may(acl::Call { command, args, db: self.db, databases })
     }
 
+    /// Notes a call for monitors, who see it with the commit: a run that is repeated is shown once.
+    #[cold]
+    fn show(&mut self, command: &'static Command, args: resp::Args<'_>) {
+        let (calls, bytes) = self.shown;
+        if calls >= SHOWN_MAX || bytes > SHOWN_BYTES || command.has(table::ADMIN) {
+            return;
+        }
+        let secret = |at: usize| observe::calls::is_secret(command, args, at);
+        let words = (0..args.len()).map(|at| if secret(at) { &b"(redacted)"[..] } else { args.at(at) });
+        let line = pubsub::monitor::line(stdx::clock::wall_ns() / 1000, self.db, "lua", words);
+        self.shown = (calls + 1, bytes + line.len());
+        self.told.bytes += line.len();
+        self.told.deeds.push(Deed::Show(line));
+    }
+
     /// Runs a command and counts it.
     fn counted(&mut self, command: &'static Command, args: resp::Args<'_>, resp3: bool) -> Result<(), Error> {
+        if self.scripts.pubsub.is_monitored() && self.in_script {
+            self.show(command, args);
+        }
         self.reply.clear();
         self.reply.set_resp3(resp3);
         let began_ns = self.ticker.now_ns();

@@ -84,7 +84,7 @@ fn brpop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 
 fn pop_or_wait(cx: &mut Cx<'_, '_>, args: Args<'_>, end: End) -> Result<(), Error> {
     let last = args.len() - 1;
-    let timeout = timeout_ms(args.at(last))?;
+    let timeout = timeout_ms(args.at(last), cx.view.now_ms())?;
     for key in args.to(last).from(1).iter() {
         if cx.view.list(key)?.is_some() {
             cx.out.array(2);
@@ -105,7 +105,7 @@ fn pop_or_wait(cx: &mut Cx<'_, '_>, args: Args<'_>, end: End) -> Result<(), Erro
 /// of the destination if the source exists.
 fn blmove(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (take, put) = (End::parse(args.at(3))?, End::parse(args.at(4))?);
-    let timeout = timeout_ms(args.at(5))?;
+    let timeout = timeout_ms(args.at(5), cx.view.now_ms())?;
     let (from, to) = (args.at(1), args.at(2));
     if !move_one(cx, from, to, take, put)? {
         wait_for_source(cx, timeout);
@@ -120,7 +120,7 @@ fn blmove(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 /// Cost: O(log n), n = elements of the longer list. Errors: bad time-out; WRONGTYPE of the source, or of the
 /// destination if the source exists.
 fn brpoplpush(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    let timeout = timeout_ms(args.at(3))?;
+    let timeout = timeout_ms(args.at(3), cx.view.now_ms())?;
     let (from, to) = (args.at(1), args.at(2));
     if !move_one(cx, from, to, End::Right, End::Left)? {
         wait_for_source(cx, timeout);
@@ -142,7 +142,7 @@ fn wait_for_source(cx: &mut Cx<'_, '_>, timeout: Option<u64>) {
 /// time-out, WRONGTYPE of a key before the first list.
 fn blmpop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let several = Several::parse(args.from(2))?;
-    let timeout = timeout_ms(args.at(1))?;
+    let timeout = timeout_ms(args.at(1), cx.view.now_ms())?;
     if !several.pop(cx)? {
         cx.block(timeout, true);
     }
@@ -223,6 +223,10 @@ mod tests {
                 ("blpop none x", "-ERR timeout is not a float or out of range"),
                 ("blpop s -1", "-ERR timeout is negative"),
                 ("blpop none 1e300", "-ERR timeout is out of range"),
+                ("blpop none 9223372036854775", "-ERR timeout is out of range"),
+                ("xread block 9223372036854775807 streams none 0", "-ERR timeout is out of range"),
+                ("xread block -1 streams none 0", "-ERR timeout is negative"),
+                ("xread block 1.5 streams none 0", "-ERR timeout is not an integer or out of range"),
                 ("blpop none s l 0", WRONG),
                 ("blmove l s left middle x", "-ERR syntax error"),
                 ("blmove l s left left x", "-ERR timeout is not a float or out of range"),

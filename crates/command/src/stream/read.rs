@@ -6,7 +6,7 @@
 
 use super::answer::{Answer, Source};
 use super::{CHANGE_STEPS, Claimed, FEW, GROUP, count, group_of, id, meet_consumer, note_group, text};
-use crate::options::{int, is};
+use crate::options::{is, timeout_whole_ms};
 use crate::table::{
     BLOCKING, Begin, Command, Effect, Find, KeySpec, MOVABLEKEYS, OptionWords, READONLY, RO_ACCESS, Run,
     WRITE, acl,
@@ -64,14 +64,14 @@ struct Words<'a> {
 }
 
 impl<'a> Words<'a> {
-    fn parse(args: Args<'a>, grouped: bool) -> Result<Words<'a>, Error> {
+    fn parse(args: Args<'a>, grouped: bool, now_ms: u64) -> Result<Words<'a>, Error> {
         let name = if grouped { "xreadgroup" } else { "xread" };
         let (mut block, mut most, mut group, mut no_ack, mut i) = (None, 0, None, false, 1);
         let first = loop {
             let Some(word) = args.get(i) else { return Err(Error::Syntax) };
             let more = args.len() - i - 1;
             if is(word, "block") && more > 0 {
-                block = Some(block_ms(args.at(i + 1))?);
+                block = Some(block_ms(args.at(i + 1), now_ms)?);
                 i += 1;
             } else if is(word, "count") && more > 0 {
                 most = count(args.at(i + 1))?;
@@ -113,10 +113,9 @@ impl<'a> Words<'a> {
     }
 }
 
-/// BLOCK's milliseconds; None: for ever. Errors: not an integer, negative.
-fn block_ms(arg: &[u8]) -> Result<Option<u64>, Error> {
-    let ms = int(arg).map_err(|_| Error::new("ERR timeout is not an integer or out of range"))?;
-    let ms = u64::try_from(ms).map_err(|_| Error::new("ERR timeout is negative"))?;
+/// BLOCK's milliseconds; None: for ever. Errors: not an integer, out of range, negative.
+fn block_ms(arg: &[u8], now_ms: u64) -> Result<Option<u64>, Error> {
+    let ms = timeout_whole_ms(arg, now_ms)?;
     Ok((ms > 0).then_some(ms))
 }
 
@@ -134,7 +133,7 @@ enum From {
 /// The entries that would be answered. O(keys · log n).
 fn entries(view: &View<'_>, args: Args<'_>) -> usize {
     let grouped = args.get(0).is_some_and(|name| is(name, "xreadgroup"));
-    let Ok(words) = Words::parse(args, grouped) else { return 0 };
+    let Ok(words) = Words::parse(args, grouped, 0) else { return 0 };
     let of = |(key, word): (&[u8], &[u8])| {
         let Ok(Some(stream)) = view.stream(key) else { return 0 };
         if words.count <= FEW {
@@ -164,7 +163,7 @@ fn entries(view: &View<'_>, args: Args<'_>) -> usize {
 ///
 /// Cost: O(k·log n) and the reply, k = keys. Errors: syntax, bad numbers, invalid ID, WRONGTYPE.
 fn xread(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    let words = Words::parse(args, false)?;
+    let words = Words::parse(args, false, cx.view.now_ms())?;
     let mut wanted = Vec::with_capacity(words.keys.len());
     for (key, word) in words.keys.iter().zip(words.ids.iter()) {
         let stream = cx.view.stream(key)?;
@@ -241,7 +240,7 @@ fn wait(cx: &mut Cx<'_, '_>, args: Args<'_>, words: &Words<'_>, wanted: &[From])
 /// Cost: O(k·log n + m·log p) and the reply, k = keys, m = entries answered, p = entries pending. Errors: syntax,
 /// bad numbers, invalid ID, WRONGTYPE, NOGROUP.
 fn xreadgroup(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    let words = Words::parse(args, true)?;
+    let words = Words::parse(args, true, cx.view.now_ms())?;
     let Some((group, consumer)) = words.group else { return Err(Error::Syntax) };
     let wanted = wanted(cx, &words, group)?;
     let (mut due, mut all) = (Vec::new(), words.keys.len());

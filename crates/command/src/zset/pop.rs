@@ -197,7 +197,7 @@ fn bzpopmax(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 
 fn pop_or_wait(cx: &mut Cx<'_, '_>, args: Args<'_>, end: End) -> Result<(), Error> {
     let last = args.len() - 1;
-    let timeout = timeout_ms(args.at(last))?;
+    let timeout = timeout_ms(args.at(last), cx.view.now_ms())?;
     let Some((key, _)) = first_filled(cx.view, args.to(last).from(1))? else {
         cx.block(timeout, true);
         return Ok(());
@@ -274,7 +274,7 @@ fn zmpop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 /// Cost: as ZMPOP. Errors: as ZMPOP, and a bad time-out, which is checked after the other arguments.
 fn bzmpop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let many = Many::parse(args.from(2))?;
-    let timeout = timeout_ms(args.at(1))?;
+    let timeout = timeout_ms(args.at(1), cx.view.now_ms())?;
     if !many.pop(cx)? {
         cx.block(timeout, true);
     }

@@ -310,3 +310,37 @@ fn keys_are_told_as_commands_use_them() {
     client.expect("SORT l BY store GET # LIMIT 0 1", "[\"2\"]");
     client.expect("LRANGE store 0 -1", "[\"1\", \"2\"]");
 }
+
+/// A small database is scanned by one call, though its keys are in many shards.
+#[test]
+fn scan_gets_through_a_small_database_at_once() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.expect("SCAN 0", "[\"0\", []]");
+    client.expect("MSET a 1 b 2 c 3", "+OK");
+    client.expect("SCAN 0 MATCH none*", "[\"0\", []]");
+    let all = client.call("SCAN 0");
+    assert!(all.starts_with("[\"0\", [") && ["a", "b", "c"].iter().all(|key| all.contains(key)), "{all}");
+}
+
+/// CLIENT CACHING without its mode is told which mode it needs.
+#[test]
+fn client_caching_names_the_mode_that_it_needs() {
+    let server = Server::start();
+    let mut client = server.client3();
+    for mode in ["ON BCAST", "ON"] {
+        client.expect(&format!("CLIENT TRACKING {mode}"), "+OK");
+        client.expect(
+            "CLIENT CACHING YES",
+            "-ERR CLIENT CACHING YES is only valid when tracking is enabled in OPTIN mode.",
+        );
+        client.expect(
+            "CLIENT CACHING NO",
+            "-ERR CLIENT CACHING NO is only valid when tracking is enabled in OPTOUT mode.",
+        );
+        client.expect("CLIENT CACHING maybe", "-ERR syntax error");
+        client.expect("CLIENT TRACKING OFF", "+OK");
+    }
+    let none = "-ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled";
+    client.expect("CLIENT CACHING YES", none);
+}

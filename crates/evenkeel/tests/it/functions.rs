@@ -113,3 +113,26 @@ fn a_transaction_may_dump_and_restore() {
     client.expect("FCALL f 0", "+QUEUED");
     client.expect("EXEC", &format!("[{one}, +OK, :1]"));
 }
+
+/// A function is found in any case, and its name is taken in any case.
+#[test]
+fn fcall_finds_a_function_in_any_case() {
+    let server = Server::start();
+    let mut client = server.client();
+    let library = |name: &str, function: &str| {
+        format!("#!lua name={name}\nredis.register_function('{function}', function() return 1 end)")
+    };
+    client.request(&[b"FUNCTION", b"LOAD", library("one", "MyFunction").as_bytes()]);
+    client.expect_reply("\"one\"");
+    for name in ["MyFunction", "myfunction", "MYFUNCTION"] {
+        client.expect(&format!("FCALL {name} 0"), ":1");
+    }
+    client.expect("FCALL yourfunction 0", "-ERR Function not found");
+    client.request(&[b"FUNCTION", b"LOAD", library("two", "myfunction").as_bytes()]);
+    client.expect_reply("-ERR Function myfunction already exists");
+    client.expect("FUNCTION DELETE one", "+OK");
+    client.expect("FCALL MyFunction 0", "-ERR Function not found");
+    client.request(&[b"FUNCTION", b"LOAD", library("two", "myfunction").as_bytes()]);
+    client.expect_reply("\"two\"");
+    client.expect("FCALL MYFunction 0", ":1");
+}

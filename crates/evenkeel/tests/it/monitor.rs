@@ -141,3 +141,26 @@ fn a_monitor_that_does_not_read_is_cut_off() {
     }
     panic!("60 MB of lines, and the monitor is still there:\n{}", server.output());
 }
+
+/// What a script calls is shown behind the script, once, though a long one is begun on a loop and run again elsewhere.
+#[test]
+fn a_monitor_sees_the_calls_of_scripts() {
+    let server = Server::start();
+    let (mut monitor, mut other) = (server.client(), server.client());
+    monitor.expect("MONITOR", "+OK");
+    let shown = |monitor: &mut Client| {
+        let line = monitor.reply();
+        line.split_once(" [").unwrap_or_else(|| panic!("no place: {line}")).1.to_owned()
+    };
+    other.expect("EVAL \"redis.call('SET', KEYS[1], 'v') return redis.call('GET', KEYS[1])\" 1 k", "\"v\"");
+    assert!(shown(&mut monitor).contains("] \"EVAL\" "));
+    assert_eq!(shown(&mut monitor), "0 lua] \"SET\" \"k\" \"v\"");
+    assert_eq!(shown(&mut monitor), "0 lua] \"GET\" \"k\"");
+    let long = "EVAL \"redis.call('INCR', 'n') for i = 1, 3e6 do end return redis.call('INCR', 'n')\" 0";
+    other.expect(long, ":2");
+    other.expect("PING", "+PONG");
+    assert!(shown(&mut monitor).contains("] \"EVAL\" "));
+    assert_eq!(shown(&mut monitor), "0 lua] \"INCR\" \"n\"");
+    assert_eq!(shown(&mut monitor), "0 lua] \"INCR\" \"n\"");
+    assert!(shown(&mut monitor).ends_with("] \"PING\""));
+}

@@ -3,7 +3,9 @@
 //! - A command is shown when it begins, also if it is held on its way. A refused one is not shown.
 //! - EXEC is shown behind the commands of its transaction. The first [`SHOWN_MAX`] of them are shown, up to
 //!   64 KB.
-//! - Commands of administration, passwords and the calls of scripts are not shown.
+//! - Calls of scripts are shown as those of `lua`, behind the script's own line, when the script has ended; the first
+//!   thousand of them, up to 64 KB. A script that is killed or fails before its commit shows none.
+//! - Commands of administration and passwords are not shown.
 //! - A monitor whose replies are left out (CLIENT REPLY) gets no lines: neither those of commands that begin
 //!   after OFF, up to the ON that ends it, nor that of the command whose reply SKIP leaves out.
 

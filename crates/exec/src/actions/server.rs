@@ -4,7 +4,7 @@ use super::{Act, PLAIN, Row, help};
 use crate::Flow;
 use crate::info::EVENKEEL_VERSION;
 use crate::session::flag;
-use command::options::{int, is};
+use command::options::{int, is, timeout_whole_ms};
 use command::{Command, Error, registry};
 use resp::{Args, Reply};
 
@@ -111,16 +111,11 @@ fn role(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-fn timeout(arg: &[u8]) -> Result<u64, Error> {
-    let ms = stdx::num::parse_i64(arg).ok_or(Error::new("ERR timeout is not an integer or out of range"))?;
-    u64::try_from(ms).map_err(|_| Error::new("ERR timeout is negative"))
-}
-
 /// `WAIT numreplicas timeout`: there are no replicas, so a client that wants some waits for the whole
 /// time-out.
 fn wait(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let wanted = int(args.at(1))?;
-    let ms = timeout(args.at(2))?;
+    let ms = timeout_whole_ms(args.at(2), act.local.log.now_ms)?;
     let mut answer = Reply::new(act.out.resp3());
     answer.int(0);
     sleep(act, "wait", (wanted > 0).then_some(ms), answer)
@@ -138,7 +133,7 @@ fn waitaof(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if replicas < 0 {
         return Err(Error::new("ERR value is out of range, must be positive"));
     }
-    let ms = timeout(args.at(3))?;
+    let ms = timeout_whole_ms(args.at(3), act.local.log.now_ms)?;
     if local > 0 && !act.server.config.live.appendonly.get() {
         return Err(Error::new(
             "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.",

@@ -175,8 +175,7 @@ fn trackinginfo(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 /// `CLIENT CACHING YES | NO`: whether the next command's keys are remembered. Cost: O(1). Errors: another mode.
 /// Source: Redis 7.0.
 fn caching(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    let mine = act.session.tracking.as_mut().filter(|mine| mine.options.optin || mine.options.optout);
-    let mine = mine.ok_or(Error::new(
+    let mine = act.session.tracking.as_mut().ok_or(Error::new(
         "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled",
     ))?;
     match (is(args.at(2), "yes"), is(args.at(2), "no")) {
