@@ -80,19 +80,16 @@ fn times_that_have_passed_leave_a_log_that_loads() {
         client.call(line);
     }
     let all = |client: &mut Client| {
-        let keys = client.call("SORT all ALPHA");
-        ["list", "number", "text", "absent", "kept", "copy", "union", "twice", "script", "m1", "m2"]
-            .iter()
-            .flat_map(|key| [(*key).to_owned(), format!("long{key}")])
-            .map(|key| {
-                format!(
-                    "{key} {} {}",
-                    client.call(&format!("TYPE {key}")),
-                    client.call(&format!("PTTL {key}"))
-                )
-            })
-            .chain([client.call("GET number"), client.call("GET longnumber"), client.call("DBSIZE"), keys])
-            .collect::<Vec<_>>()
+        let names =
+            ["list", "number", "text", "absent", "kept", "copy", "union", "twice", "script", "m1", "m2"];
+        let keys = names.iter().flat_map(|key| [(*key).to_owned(), format!("long{key}")]);
+        let mut all = Vec::new();
+        for key in keys {
+            let facts = ["TYPE", "PTTL"].map(|fact| client.call(&format!("{fact} {key}")));
+            all.push(format!("{key} {}", facts.join(" ")));
+        }
+        all.extend(["GET number", "GET longnumber"].map(|line| client.call(line)));
+        all
     };
     let before = all(&mut client);
     assert!(before[0].starts_with("list +list") && before[14].starts_with("twice +list"), "{before:?}");
