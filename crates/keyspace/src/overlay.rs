@@ -89,8 +89,8 @@ pub(crate) struct Cell {
     told: Option<Box<Happened>>,
     /// How a put value counts as used.
     pub(crate) used: Option<Used>,
-    /// Written with a time that has passed, and told to be gone (O10).
-    is_gone: bool,
+    /// Written with a time that has passed, and noted as gone since it was written last (O10).
+    is_gone: std::cell::Cell<bool>,
 }
 
 impl Cell {
@@ -126,8 +126,8 @@ pub struct Overlay {
     /// Keys that were found expired, by database (O9), and about the bytes that takes.
     expired: RefCell<HashMap<usize, HashSet<Box<[u8]>>>>,
     expired_bytes: std::cell::Cell<usize>,
-    /// Keys that the command which runs now found gone although the run wrote them (O10), by the number of the
-    /// database that commands use, and place.
+    /// Keys that commands found gone although the run wrote them (O10) and that were not told yet, by the number of
+    /// the database that commands use, and place.
     passed: RefCell<Vec<(usize, u32)>>,
     /// Whether anything was written.
     written: bool,
@@ -533,7 +533,10 @@ impl Overlay {
     /// Begins a command. `heard`: whether a sink listens.
     pub(crate) fn runs_at(&mut self, now_ms: u64, heard: bool) {
         self.heard = heard;
-        self.passed.get_mut().clear();
+        if !heard {
+            // Nobody takes them.
+            self.passed.get_mut().clear();
+        }
         if self.ran_ms == 0 {
             // Where expired keys are there, no commit relies on an expiry.
             self.ran_ms = if self.look.shows_expired { u64::MAX } else { now_ms };
@@ -555,7 +558,7 @@ impl Overlay {
             }
             cell.hush();
             cell.used = None;
-            cell.is_gone = false;
+            cell.is_gone.set(false);
         }
         self.passed.get_mut().clear();
         self.written = false;
@@ -605,7 +608,7 @@ impl Overlay {
         };
         if seen.is_some_and(|seen| seen.expire_ms().is_some_and(|at| at <= now_ms)) {
             match cell {
-                Some(Cell { dirty: true, is_gone, .. }) => self.note_passed(called, *is_gone),
+                Some(Cell { dirty: true, is_gone, .. }) => self.note_passed(called, is_gone),
                 _ => self.note_expired(db, key),
             }
             return None;
@@ -615,22 +618,20 @@ impl Overlay {
 
     /// The key that was looked at last was written by the run, with a time that has passed (O10).
     #[cold]
-    fn note_passed(&self, called: usize, is_gone: bool) {
-        if !is_gone {
+    fn note_passed(&self, called: usize, is_gone: &std::cell::Cell<bool>) {
+        // The command may write it again, with a time that has passed too: that is noted anew.
+        let is_told = called < self.snapshot.keyspace().databases();
+        if is_told && !is_gone.replace(true) {
             self.passed.borrow_mut().push((called, self.last.get()));
         }
     }
 
-    /// Takes the keys that the last command found gone although the run wrote them (O10), each once until it is
-    /// written again, with the databases as commands call them. Tell that they are gone, then what the command did.
+    /// Takes the keys that commands found gone although the run wrote them (O10), each once until it is written
+    /// again, with the databases as commands call them. Tell that they are gone, then what the last command did.
     /// O(those keys).
     pub fn take_passed(&mut self) -> Vec<(usize, Box<[u8]>)> {
-        let passed = std::mem::take(self.passed.get_mut());
-        let fresh = passed.into_iter().filter_map(|(called, place)| {
-            let slot = &mut self.slots[place];
-            (!std::mem::replace(&mut slot.cell.is_gone, true)).then(|| (called, slot.key.as_ref().into()))
-        });
-        fresh.collect()
+        let passed = std::mem::take(self.passed.get_mut()).into_iter();
+        passed.map(|(called, place)| (called, self.slots[place].key.as_ref().into())).collect()
     }
 
     /// A key that was there has expired (O9).
@@ -822,7 +823,7 @@ impl Overlay {
         }
         if found.cell.dirty && found.cell.now.as_ref().is_some_and(|owned| !is_live(owned, now_ms)) {
             self.last.set(place);
-            self.note_passed(called, found.cell.is_gone);
+            self.note_passed(called, &found.cell.is_gone);
             return Ok(None);
         }
         let cell = &mut self.slots[place].cell;
@@ -862,7 +863,7 @@ impl Overlay {
         self.written_bytes = self.written_bytes.saturating_sub(cell.now.as_ref().map_or(0, bytes));
         cell.now = Some(owned);
         cell.dirty = true;
-        cell.is_gone = false;
+        cell.is_gone.set(false);
         self.written = true;
     }
 

@@ -307,6 +307,8 @@ fn past_line(rng: &mut Rng) -> String {
         "SET s{n} 10 PXAT 1600000000000",
         "SET s{n} 10 PXAT 1600000000000",
         "MSETEX 2 s{n} a s{m} 5 PXAT 1600000000000",
+        "SET s{n} 10 NX PXAT 1",
+        "SET s{n} 10 GET PXAT 1600000000000",
         "GETEX s{n} PXAT 1",
         "PEXPIREAT s{n} 1600000000000",
         "GET s{n}",

@@ -165,6 +165,36 @@ fn a_script_that_runs_again_has_read_nothing() {
     assert!(words(&told).is_empty());
 }
 
+/// A command may meet the absence of a key that the run wrote with a time that has passed, and write it so again.
+#[test]
+fn what_a_run_wrote_with_a_past_time_is_gone_once_for_each_time_it_was_written() {
+    let (keyspace, _told) = world();
+    let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap(), None);
+    let mut view = View::overlay(&keyspace, &mut overlay, 0, 2000);
+    view.put_string(b"stays", b"v", Some(1900));
+    view.finish();
+    let gone = |overlay: &mut Overlay| overlay.take_passed().len();
+    assert_eq!(gone(&mut overlay), 0);
+    for edits in [false, true, false] {
+        let mut view = View::overlay(&keyspace, &mut overlay, 0, 2000);
+        let absent = if edits { view.take(b"stays").is_none() } else { !view.exists(b"stays") };
+        assert!(absent);
+        view.put_string(b"stays", b"v", Some(1900));
+        view.finish();
+        assert_eq!(overlay.take_passed(), [(0, b"stays"[..].into())]);
+        assert_eq!(gone(&mut overlay), 0);
+    }
+    // A command that only read tells nothing; the next that does tells it.
+    assert!(!View::overlay(&keyspace, &mut overlay, 0, 2000).exists(b"stays"));
+    assert!(!View::overlay(&keyspace, &mut overlay, 0, 2000).exists(b"stays"));
+    assert_eq!((gone(&mut overlay), gone(&mut overlay)), (1, 0));
+    // A run that begins again has written nothing.
+    View::overlay(&keyspace, &mut overlay, 0, 2000).put_string(b"stays", b"v", Some(1900));
+    assert!(!View::overlay(&keyspace, &mut overlay, 0, 2000).exists(b"stays"));
+    overlay.reset();
+    assert_eq!(gone(&mut overlay), 0);
+}
+
 /// An overlay that sets a key.
 fn overlay(keyspace: &Arc<Keyspace>) -> Overlay {
     let mut overlay = Overlay::new(Snapshot::open(keyspace).unwrap(), None);
