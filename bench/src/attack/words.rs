@@ -17,7 +17,9 @@ pub const ATTACKS: &[Attack] = &[
     Attack {
         name: "command-list",
         what: "COMMAND LIST with a pattern of 65 KB",
-        strike: |_, _| repeat(request(&[b"COMMAND", b"LIST", b"FILTERBY", b"PATTERN", &b"*[a-z".repeat(PIECES)])),
+        strike: |_, _| {
+            repeat(request(&[b"COMMAND", b"LIST", b"FILTERBY", b"PATTERN", &b"*[a-z".repeat(PIECES)]))
+        },
         ..PLAIN
     },
     Attack {

@@ -97,7 +97,10 @@ mod tests {
         for (text, value) in [("get|a", 1), ("set", 2), ("get|b", 3), ("set", 4), ("getex", 5)] {
             list.add(text.as_bytes(), value);
         }
-        assert_eq!((shown(&list).as_str(), list.len(), list.bytes()), ("get|a=1 set=2 get|b=3 getex=5", 4, 18));
+        assert_eq!(
+            (shown(&list).as_str(), list.len(), list.bytes()),
+            ("get|a=1 set=2 get|b=3 getex=5", 4, 18)
+        );
         *list.get_mut(b"set").unwrap() = 6;
         list.remove_beginning(b"get|");
         assert_eq!((shown(&list).as_str(), list.bytes()), ("set=6 getex=5", 8));

@@ -94,11 +94,9 @@ pub(crate) fn at_once(gather: Gather, out: &mut Reply) {
 /// Begins a report. False: no thread could be started. O(1)
 pub(crate) fn begin(server: &Arc<Server>, job: Job, gather: Gather) -> bool {
     let owner = server.clone();
-    server.observe.reporter.send(move || {
-        match stdx::panics::contain(gather) {
-            Ok(report) => push(&owner, Under { job, report }),
-            Err(_) => fail(job),
-        }
+    server.observe.reporter.send(move || match stdx::panics::contain(gather) {
+        Ok(report) => push(&owner, Under { job, report }),
+        Err(_) => fail(job),
     })
 }
 
