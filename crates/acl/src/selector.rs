@@ -11,7 +11,7 @@ use command::{Command, acl, places, registry};
 use std::collections::{BTreeMap, BTreeSet};
 use stdx::glob;
 
-/// What may be done with the keys that match a pattern.
+/// The rights to the keys that match a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rights {
     pub read: bool,

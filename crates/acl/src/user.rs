@@ -31,7 +31,7 @@ pub struct User {
 /// Bytes of rules up to which a user is copied, shown and freed by a loop.
 const SMALL: usize = 4096;
 
-/// What a user was made of is freed elsewhere, if it is much: a session may be its last owner.
+/// The rules of a large user are freed elsewhere: a session may be its last owner.
 impl Drop for User {
     fn drop(&mut self) {
         let bytes = self.bytes();

@@ -13,7 +13,7 @@ pub struct Asking {
     pattern: usize,
     name: usize,
     sieve: Sieve,
-    /// What was found: the name as it is shown, and its row.
+    /// The settings found: the name as it is shown, and its row.
     found: Vec<(Vec<u8>, usize)>,
     seen: HashSet<Vec<u8>>,
 }

@@ -32,7 +32,7 @@ pub(crate) enum Collected {
     Found(Rest),
 }
 
-/// What is left of an action.
+/// The rest of an action.
 pub(crate) enum Rest {
     Whole(Collect),
     InSteps(Gather),

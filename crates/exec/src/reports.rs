@@ -8,7 +8,7 @@
 //!
 //! - RP1: a report runs on demoted threads, in turns with all other long work, a slice of a millisecond at a
 //!   time. So each client has its fair share, and a short report is not behind a long one.
-//! - RP2: a report on those threads takes no lock that a loop takes. What needs one is done before or after,
+//! - RP2: a report on those threads takes no lock that a loop takes. The work that needs one is done before or after,
 //!   on the reporter's thread.
 //! - RP3: the report of a client that has gone is dropped at its next step, unless it changes something.
 //! - RP4: nothing but reports waits for these threads or for the reporter.
@@ -37,7 +37,7 @@ pub(crate) trait Report: Send {
     /// Goes on until `looks` bytes were looked at. False: nothing is left. It takes no lock (RP2).
     fn step(&mut self, out: &mut Reply, looks: &mut usize) -> bool;
 
-    /// What is done at the end where locks may be taken. A report that comes back begins anew.
+    /// Ends the report where locks may be taken. A report that comes back begins anew.
     fn finish(self: Box<Self>, out: &mut Reply) -> Option<Box<dyn Report>> {
         let _ = out;
         None
@@ -211,7 +211,7 @@ fn end(server: &Arc<Server>, under: Under) {
     debug_assert!(sent, "the reporter began it");
 }
 
-/// What is written of a name.
+/// Writes what the reply has of a name.
 type Write<N> = Box<dyn FnMut(&N, &mut Reply) + Send>;
 
 /// An array of what is written of some names: of those that match a pattern, or of all.

@@ -51,7 +51,7 @@ fn attack(server: &Server, count: usize) -> Vec<Client> {
     clients
 }
 
-/// What the server does for itself and for others while reports are under way.
+/// Checks what the server does for itself and for others while reports are under way.
 fn vital_work_is_done(server: &Server, http: std::net::SocketAddr) {
     let mut client = server.client();
     client.expect("SET key value", "+OK");
