@@ -21,6 +21,7 @@ mod reads;
 mod saves;
 mod scripts;
 mod types;
+mod words;
 
 pub use attacker::{Attacker, Shape, render};
 
@@ -132,6 +133,7 @@ pub fn all() -> impl Iterator<Item = &'static Attack> {
         types::ATTACKS,
         saves::ATTACKS,
         door::ATTACKS,
+        words::ATTACKS,
     ]
     .into_iter()
     .flatten()

@@ -11,7 +11,7 @@
 //! - U2: rights are rules in the order they were given; a user's description, applied to a new user, gives the
 //!   same user.
 //! - U3: one selector must allow a whole call: its command, all its keys, channels and databases.
-//! - U4: passwords are kept as SHA-256 only, and compared in constant time.
+//! - U4: passwords are kept as SHA-256 only, and compared in constant time unless a user has hundreds.
 //! - U5: a check of a call with many words is done in slices ([`Check`]).
 //!
 //! Cost: a session of a user who may do everything pays one load and one comparison per command. All others
@@ -23,10 +23,12 @@ mod answer;
 mod asking;
 mod check;
 mod file;
+mod listed;
 mod log;
 mod password;
 mod rules;
 mod selector;
+mod setting;
 mod state;
 mod user;
 
@@ -38,5 +40,6 @@ pub use log::{Context, Entry, Log, Reason};
 pub use password::generate;
 pub use rules::{RuleError, merged};
 pub use selector::by_full_name;
+pub use setting::Setting;
 pub use state::{Acl, Identity};
 pub use user::{DEFAULT, User, is_name};

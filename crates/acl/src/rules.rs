@@ -37,13 +37,17 @@ impl RuleError {
 }
 
 /// Puts the words of each selector, from `(` to `)`, together. Errors: the word that opens one which is never
-/// closed. O(words).
+/// closed. O(bytes).
 pub fn merged<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> Result<Vec<Vec<u8>>, &'a [u8]> {
     let mut rules: Vec<Vec<u8>> = Vec::new();
     let mut open: Option<(&[u8], Vec<u8>)> = None;
     for word in words {
         let rule = match open.take() {
-            Some((first, rule)) => (first, [&rule[..], b" ", word].concat()),
+            Some((first, mut rule)) => {
+                rule.push(b' ');
+                rule.extend_from_slice(word);
+                (first, rule)
+            }
             None if word.first() == Some(&b'(') => (word, word.to_vec()),
             None => {
                 rules.push(word.to_vec());

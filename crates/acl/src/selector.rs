@@ -5,18 +5,21 @@
 //! - S2: a selector with all keys has no patterns for keys; one with all channels has none for channels.
 //! - S3: numbers of databases ascend, each once. A new selector has all databases, as Valkey 9.1 has it.
 
+use crate::listed::Listed;
 use crate::rules::RuleError;
 use command::{Command, acl, places, registry};
 use std::collections::{BTreeMap, BTreeSet};
 use stdx::glob;
 
-/// A pattern for keys, and what may be done with those that match.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct KeyPattern {
-    pub text: Box<[u8]>,
+/// The rights to the keys that match a pattern.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rights {
     pub read: bool,
     pub write: bool,
 }
+
+/// Longest first argument that is looked up in lower case.
+const FOLDED_MAX: usize = 1024;
 
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,11 +31,11 @@ pub(crate) struct Selector {
     /// Commands that are allowed with some first arguments only, in lower case.
     first_args: BTreeMap<usize, BTreeSet<Box<[u8]>>>,
     /// Rules about commands, in lower case; true: they allow.
-    rules: Vec<(bool, Box<[u8]>)>,
+    rules: Listed<bool>,
     pub all_keys: bool,
-    pub keys: Vec<KeyPattern>,
+    pub keys: Listed<Rights>,
     pub all_channels: bool,
-    pub channels: Vec<Box<[u8]>>,
+    pub channels: Listed<()>,
     /// The databases that may be used (S3). None: all.
     pub databases: Option<Vec<u32>>,
 }
@@ -95,32 +98,44 @@ impl Selector {
         self.commands[place / 64] >> (place % 64) & 1 == 1
     }
 
+    /// Bytes of its rules, about. O(1)
+    pub fn bytes(&self) -> usize {
+        let each = 64 * (self.rules.len() + self.keys.len() + self.channels.len());
+        let databases = self.databases.as_ref().map_or(0, |numbers| 4 * numbers.len());
+        each + self.rules.bytes() + self.keys.bytes() + self.channels.bytes() + databases
+    }
+
     /// Whether a command may be called with this first argument. `first`: the word behind its name.
     pub fn allows(&self, command: &'static Command, first: Option<&[u8]>) -> bool {
         let place = places::of(command);
         let is_listed = |word: &[u8]| {
             let known = self.first_args.get(&place);
-            known.is_some_and(|known| known.iter().any(|one| one.eq_ignore_ascii_case(word)))
+            known.is_some_and(|known| match word.len() {
+                0..=FOLDED_MAX => known.contains(&*word.to_ascii_lowercase()),
+                _ => known.iter().any(|one| one.eq_ignore_ascii_case(word)),
+            })
         };
         self.has(place) || first.is_some_and(is_listed)
     }
 
     /// Whether a key may be used so. O(patterns).
     pub fn allows_key(&self, key: &[u8], read: bool, write: bool) -> bool {
-        let fits = |pattern: &&KeyPattern| (pattern.read || !read) && (pattern.write || !write);
-        self.all_keys || self.keys.iter().filter(fits).any(|pattern| glob::matches(&pattern.text, key, false))
+        let fits = |rights: &Rights| (rights.read || !read) && (rights.write || !write);
+        let is_allowed =
+            |(pattern, rights): (&[u8], &Rights)| fits(rights) && glob::matches(pattern, key, false);
+        self.all_keys || self.keys.iter().any(is_allowed)
     }
 
     /// Whether every key may be read.
     pub fn reads_all_keys(&self) -> bool {
-        self.all_keys || self.keys.iter().any(|pattern| pattern.read && *pattern.text == *b"*")
+        self.all_keys || self.keys.iter().any(|(pattern, rights)| rights.read && pattern == b"*")
     }
 
     /// Whether a channel may be used; a pattern must be allowed literally. O(patterns).
     pub fn allows_channel(&self, channel: &[u8], is_pattern: bool) -> bool {
         let fits =
             |known: &[u8]| if is_pattern { known == channel } else { glob::matches(known, channel, false) };
-        self.all_channels || self.channels.iter().any(|known| fits(known))
+        self.all_channels || self.channels.iter().any(|(known, ())| fits(known))
     }
 
     /// Whether a database may be used. O(log databases).
@@ -160,18 +175,18 @@ impl Selector {
     }
 
     fn set_keys(&mut self, all: bool) {
-        (self.all_keys, self.keys) = (all, Vec::new());
+        (self.all_keys, self.keys) = (all, Listed::default());
     }
 
     fn set_channels(&mut self, all: bool) {
-        (self.all_channels, self.channels) = (all, Vec::new());
+        (self.all_channels, self.channels) = (all, Listed::default());
     }
 
     fn set_commands(&mut self, all: bool) {
         self.everything = all;
         self.commands.fill(if all { u64::MAX } else { 0 });
         self.first_args.clear();
-        self.rules.clear();
+        self.rules = Listed::default();
     }
 
     /// `~pattern`, `%R~pattern`, `%W~pattern`, `%RW~pattern`. Redis takes `%R` as `%R~`.
@@ -203,9 +218,9 @@ impl Selector {
             self.set_keys(true);
             return Ok(());
         }
-        match self.keys.iter_mut().find(|known| *known.text == *text) {
+        match self.keys.get_mut(text) {
             Some(known) => (known.read, known.write) = (known.read || read, known.write || write),
-            None => self.keys.push(KeyPattern { text: text.into(), read, write }),
+            None => self.keys.add(text, Rights { read, write }),
         }
         Ok(())
     }
@@ -217,9 +232,7 @@ impl Selector {
         if has_spaces(pattern) {
             return Err(RuleError::Syntax);
         }
-        if !self.channels.iter().any(|known| **known == *pattern) {
-            self.channels.push(pattern.into());
-        }
+        self.channels.add(pattern, ());
         Ok(())
     }
 
@@ -285,16 +298,15 @@ impl Selector {
     /// Adds a rule in place of those that it covers (S1).
     fn note(&mut self, rule: &[u8], allow: bool) {
         let rule = rule.to_ascii_lowercase();
-        let covers =
-            |known: &[u8]| known.strip_prefix(&rule[..]).is_some_and(|rest| matches!(rest, [] | [b'|', ..]));
-        self.rules.retain(|(_, known)| !covers(known));
-        self.rules.push((allow, rule.into()));
+        self.rules.remove(&rule);
+        self.rules.remove_beginning(&[&rule[..], b"|"].concat());
+        self.rules.add(&rule, allow);
     }
 
     /// The rules about commands, as ACL GETUSER shows them.
     pub fn shown_commands(&self) -> Vec<u8> {
         let mut out = if self.everything { b"+@all".to_vec() } else { b"-@all".to_vec() };
-        for (allow, rule) in &self.rules {
+        for (rule, allow) in self.rules.iter() {
             out.extend_from_slice(if *allow { b" +" } else { b" -" });
             out.extend_from_slice(rule);
         }
@@ -306,13 +318,13 @@ impl Selector {
         if self.all_keys {
             return b"~*".to_vec();
         }
-        let shown = |pattern: &KeyPattern| {
-            let marks: &[u8] = match (pattern.read, pattern.write) {
+        let shown = |(pattern, rights): (&[u8], &Rights)| {
+            let marks: &[u8] = match (rights.read, rights.write) {
                 (true, true) => b"~",
                 (true, _) => b"%R~",
                 _ => b"%W~",
             };
-            [marks, &pattern.text].concat()
+            [marks, pattern].concat()
         };
         self.keys.iter().map(shown).collect::<Vec<_>>().join(&b' ')
     }
@@ -322,7 +334,7 @@ impl Selector {
         if self.all_channels {
             return b"&*".to_vec();
         }
-        self.channels.iter().map(|pattern| [b"&", &pattern[..]].concat()).collect::<Vec<_>>().join(&b' ')
+        self.channels.iter().map(|(pattern, ())| [b"&", pattern].concat()).collect::<Vec<_>>().join(&b' ')
     }
 
     /// The databases, as ACL GETUSER shows them.

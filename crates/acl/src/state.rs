@@ -6,8 +6,9 @@
 
 use crate::log::Log;
 use crate::password;
-use crate::rules::{RuleError, merged};
-use crate::user::{DEFAULT, User, is_name};
+use crate::rules::RuleError;
+use crate::setting::Setting;
+use crate::user::{DEFAULT, User};
 use command::Error;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -104,19 +105,9 @@ impl Acl {
             let old = self.user(name);
             let mut user = old.as_deref().cloned().unwrap_or_else(|| User::new(name, all_channels));
             change(&mut user)?;
-            let mut table = self.table.lock();
-            let now = table.by_name.get(name);
-            if now.map(Arc::as_ptr) != old.as_ref().map(Arc::as_ptr) {
-                continue;
+            if let Some(user) = self.exchange(old.as_ref(), user) {
+                return Ok((old, user));
             }
-            if old.is_none() {
-                table.born += 1;
-                user.born = table.born;
-            }
-            let user = Arc::new(user);
-            table.by_name.insert(name.into(), user.clone());
-            self.changed(&table);
-            return Ok((old, user));
         }
     }
 
@@ -128,23 +119,31 @@ impl Acl {
         rules: impl IntoIterator<Item = &'a [u8]>,
         all_channels: bool,
     ) -> Result<bool, Error> {
-        if !is_name(name) {
-            return Err(Error::new("ERR Usernames can't contain spaces or null characters"));
+        let mut setting = Setting::new(self, name, rules, all_channels)?;
+        loop {
+            while setting.step(&mut { usize::MAX })? {}
+            match setting.install(self) {
+                Ok(was_there) => return Ok(was_there),
+                Err(again) => setting = again,
+            }
         }
-        let rules = merged(rules).map_err(|word| {
-            let word = String::from_utf8_lossy(word);
-            Error::from(format!("ERR Unmatched parenthesis in acl selector starting at '{word}'."))
-        })?;
-        let refused = |rule: &[u8], error: RuleError| {
-            // As in C, the text ends at a zero byte.
-            let shown = String::from_utf8_lossy(rule.split(|byte| *byte == 0).next().unwrap_or_default());
-            Error::from(format!("ERR Error in ACL SETUSER modifier '{shown}': {}", error.text()))
-        };
-        let apply = |user: &mut User, rule: &Vec<u8>| {
-            user.apply(rule, all_channels).map_err(|error| refused(rule, error))
-        };
-        self.update(name, all_channels, |user| rules.iter().try_for_each(|rule| apply(user, rule)))
-            .map(|(old, _)| old.is_some())
+    }
+
+    /// Puts a user in the place of another, or of none. `None`: that is no longer the one there. O(log users)
+    pub(crate) fn exchange(&self, old: Option<&Arc<User>>, mut user: User) -> Option<Arc<User>> {
+        let mut table = self.table.lock();
+        let now = table.by_name.get(user.name());
+        if now.map(Arc::as_ptr) != old.map(Arc::as_ptr) {
+            return None;
+        }
+        if old.is_none() {
+            table.born += 1;
+            user.born = table.born;
+        }
+        let user = Arc::new(user);
+        table.by_name.insert(user.name().into(), user.clone());
+        self.changed(&table);
+        Some(user)
     }
 
     /// Removes a user; false if there is none. `default` stays.

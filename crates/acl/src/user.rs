@@ -1,5 +1,6 @@
 //! A user: a name, passwords, and selectors.
 
+use crate::listed::Listed;
 use crate::password::{self, Hash};
 use crate::rules::RuleError;
 use crate::selector::Selector;
@@ -18,12 +19,36 @@ pub struct User {
     /// Any password is right.
     nopass: bool,
     skips_sanitizing: bool,
-    passwords: Vec<Hash>,
-    pub(crate) root: Selector,
-    pub(crate) more: Vec<Selector>,
-    /// Some selector allows every call.
-    powerful: bool,
+    passwords: Listed<()>,
+    root: Selector,
+    more: Vec<Selector>,
+    /// Whether the root allows every call, and how many of the further selectors do.
+    free: (bool, usize),
+    /// Bytes of the rules of the further selectors, about.
+    more_bytes: usize,
 }
+
+/// Bytes of rules up to which a user is copied, shown and freed by a loop.
+const SMALL: usize = 4096;
+
+/// The rules of a large user are freed elsewhere: a session may be its last owner.
+impl Drop for User {
+    fn drop(&mut self) {
+        let bytes = self.bytes();
+        if bytes > SMALL {
+            let parts = (
+                std::mem::take(&mut self.passwords),
+                std::mem::take(&mut self.root),
+                std::mem::take(&mut self.more),
+            );
+            stdx::reclaim::defer(bytes, move || drop(parts));
+        }
+    }
+}
+
+/// Passwords that are all compared for each login, so that its duration does not tell which is right. Of more, a
+/// hash is looked up.
+const COMPARED_MAX: usize = 256;
 
 /// Whether a user may be called so: the name has no spaces and no zero bytes.
 pub fn is_name(name: &[u8]) -> bool {
@@ -39,10 +64,11 @@ impl User {
             on: false,
             nopass: false,
             skips_sanitizing: false,
-            passwords: Vec::new(),
+            passwords: Listed::default(),
             root: Selector::new(all_channels),
             more: Vec::new(),
-            powerful: false,
+            free: (false, 0),
+            more_bytes: 0,
         }
     }
 
@@ -76,21 +102,46 @@ impl User {
 
     /// Whether every call is allowed.
     pub fn is_powerful(&self) -> bool {
-        self.powerful
+        self.free.0 || self.free.1 > 0
     }
 
-    /// Whether a password is right. It says nothing of whether the user may log in. O(passwords).
+    /// Bytes of its rules, about. O(1)
+    fn bytes(&self) -> usize {
+        96 * self.passwords.len() + self.root.bytes() + self.more_bytes
+    }
+
+    /// Whether an event loop should not copy or show it. O(1)
+    pub fn is_large(&self) -> bool {
+        self.bytes() > SMALL
+    }
+
+    /// Whether a password is right. It says nothing of whether the user may log in. O(passwords), and O(log) if
+    /// they are very many.
     pub(crate) fn knows(&self, hash: &Hash) -> bool {
-        self.nopass | password::is_among(hash, &self.passwords)
+        let among = match self.passwords.len() {
+            0..=COMPARED_MAX => password::is_among(hash, self.passwords.iter().map(|(known, ())| known)),
+            _ => self.passwords.contains(hash),
+        };
+        self.nopass | among
     }
 
     /// Applies a rule. `all_channels`: as `acl-pubsub-default` says. Errors: it is no rule; nothing is changed
-    /// then. O(rule), times the number of commands for a category.
+    /// then. O(rule · log rules), times the number of commands for a category.
     pub fn apply(&mut self, rule: &[u8], all_channels: bool) -> Result<(), RuleError> {
         let result = self.take(rule, all_channels);
-        let mut selectors = std::iter::once(&self.root).chain(&self.more);
-        self.powerful = selectors.any(Selector::allows_everything);
+        self.free.0 = self.root.allows_everything();
         result
+    }
+
+    fn add_selector(&mut self, selector: Selector) {
+        self.free.1 += usize::from(selector.allows_everything());
+        self.more_bytes += 512 + selector.bytes();
+        self.more.push(selector);
+    }
+
+    fn clear_selectors(&mut self) {
+        (self.free.1, self.more_bytes) = (0, 0);
+        self.more.clear();
     }
 
     fn take(&mut self, rule: &[u8], all_channels: bool) -> Result<(), RuleError> {
@@ -99,20 +150,21 @@ impl User {
             [] => {}
             _ if is("on") => self.on = true,
             _ if is("off") => self.on = false,
-            _ if is("nopass") => (self.nopass, self.passwords) = (true, Vec::new()),
-            _ if is("resetpass") => (self.nopass, self.passwords) = (false, Vec::new()),
+            _ if is("nopass") => (self.nopass, self.passwords) = (true, Listed::default()),
+            _ if is("resetpass") => (self.nopass, self.passwords) = (false, Listed::default()),
             _ if is("sanitize-payload") => self.skips_sanitizing = false,
             _ if is("skip-sanitize-payload") => self.skips_sanitizing = true,
-            _ if is("clearselectors") => self.more.clear(),
+            _ if is("clearselectors") => self.clear_selectors(),
             _ if is("reset") => {
-                let new = User::new(&self.name, all_channels);
-                *self = User { born: self.born, ..new };
+                let born = self.born;
+                *self = User::new(&self.name, all_channels);
+                self.born = born;
             }
             [b'>', password @ ..] => self.add(password::hash(password)),
             [b'#', text @ ..] => self.add(password::parse(text).ok_or(RuleError::BadHash)?),
             [b'<', password @ ..] => return self.forget(&password::hash(password)),
             [b'!', text @ ..] => return self.forget(&password::parse(text).ok_or(RuleError::BadHash)?),
-            [b'(', rules @ .., b')'] => self.more.push(selector(rules, all_channels)?),
+            [b'(', rules @ .., b')'] => self.add_selector(selector(rules, all_channels)?),
             rule => return self.root.apply(rule),
         }
         Ok(())
@@ -120,15 +172,11 @@ impl User {
 
     fn add(&mut self, hash: Hash) {
         self.nopass = false;
-        if !self.passwords.contains(&hash) {
-            self.passwords.push(hash);
-        }
+        self.passwords.add(&hash, ());
     }
 
     fn forget(&mut self, hash: &Hash) -> Result<(), RuleError> {
-        let at = self.passwords.iter().position(|known| known == hash);
-        self.passwords.remove(at.ok_or(RuleError::NoSuchPassword)?);
-        Ok(())
+        if self.passwords.remove(hash) { Ok(()) } else { Err(RuleError::NoSuchPassword) }
     }
 
     /// Its flags, as ACL GETUSER shows them.
@@ -140,7 +188,7 @@ impl User {
 
     /// The hashes of its passwords, as hexadecimal digits.
     pub(crate) fn passwords(&self) -> Vec<String> {
-        self.passwords.iter().map(|hash| password::shown(hash)).collect()
+        self.passwords.iter().map(|(hash, ())| password::shown(hash)).collect()
     }
 
     /// Commands, keys, channels and databases of its root, and of each further selector, as ACL GETUSER shows them.

@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod asking;
 mod handbook;
 mod kind;
 mod live;
@@ -31,6 +32,7 @@ mod users;
 mod words;
 
 pub use args::{HELP, Invocation, Sources, directives, parse, version};
+pub use asking::Asking;
 pub use handbook::{handbook, sample};
 pub use kind::{Kind, Parsed, notify};
 pub use live::{Access, Live, Number, OutputLimit, Switch, Text};
@@ -241,22 +243,15 @@ impl Config {
     ///
     /// Cost: O(patterns · names).
     pub fn get<'a>(&self, patterns: impl IntoIterator<Item = &'a [u8]>) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let mut found: Vec<(Vec<u8>, usize)> = Vec::new();
-        for pattern in patterns {
-            if !pattern.iter().any(|b| b"*?[\\".contains(b)) {
-                // The answer repeats a plain name as the client wrote it.
-                found.extend(find(pattern).map(|at| (pattern.to_vec(), at)));
-                continue;
-            }
-            for (at, row) in table().iter().enumerate() {
-                let names = row.names().filter(|n| stdx::glob::matches(pattern, n.as_bytes(), true));
-                found.extend(names.map(|name| (name.as_bytes().to_vec(), at)));
-            }
-        }
-        let mut seen = std::collections::HashSet::new();
-        found.retain(|(name, _)| seen.insert(name.to_ascii_lowercase()));
-        let values = self.values.read();
-        found.into_iter().map(|(name, at)| (name, values[at].clone())).collect()
+        let patterns: Vec<&[u8]> = patterns.into_iter().collect();
+        let mut asking = self.ask();
+        while asking.step(patterns.len(), |at| patterns[at], &mut { usize::MAX }) {}
+        asking.found()
+    }
+
+    /// Begins a CONFIG GET in steps, of the values as they are now. O(settings)
+    pub fn ask(&self) -> Asking {
+        Asking::of(self.values.read().clone())
     }
 
     /// `CONFIG SET name value [name value ...]`: applies all pairs or none. `words` are the words after SET;

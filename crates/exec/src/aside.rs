@@ -1,7 +1,16 @@
-//! Answers that are collected outside the loops: by the clerk, or by a thread of their own.
+//! Answers that are collected outside the loops.
+//!
+//! | by | for | bound |
+//! |---|---|---|
+//! | the reporter ([`elsewhere`]) | what the server has: figures, lists of its own | one after the other |
+//! | demoted threads ([`report`]) | what a client's words can make long | in slices, each client its share |
+//! | a thread of its own ([`aside`]) | what waits for a disk, and what changes code | [`ASIDES_MAX`] |
+//!
+//! The clerk collects no client's answer: vital work waits for it.
 
 use crate::act::Act;
 use crate::mail::Mail;
+use crate::reports::{self, Gather, Job, Report};
 use crate::waits::What;
 use crate::{Flow, held};
 use command::{Command, Error};
@@ -20,7 +29,13 @@ pub(crate) enum Collected {
     /// The action's caller will collect it.
     Wanted,
     /// The action left this to be collected.
-    Found(Collect),
+    Found(Rest),
+}
+
+/// The rest of an action.
+pub(crate) enum Rest {
+    Whole(Collect),
+    InSteps(Gather),
 }
 
 impl Collected {
@@ -29,8 +44,8 @@ impl Collected {
     }
 }
 
-/// Performs an action for a script that waits on its thread. `deliver` gets the answer, at once or from the
-/// clerk.
+/// Performs an action for a script that waits on its thread. `deliver` gets the answer, at once or from
+/// another thread.
 pub(crate) fn perform_for_script(
     act: &mut Act<'_, '_>,
     command: &'static Command,
@@ -43,12 +58,20 @@ pub(crate) fn perform_for_script(
     let flow = flow.unwrap_or_else(|_| Err(Error::new(crate::job::BROKEN)));
     let collected = std::mem::take(&mut act.local.collected);
     let mut out = Reply::new(act.out.resp3());
+    let (client, gone) = (act.session.id, act.session.cancel.clone());
     let rest: Collect = match (flow, collected) {
         (Err(error), _) => {
             out.error(&error.text());
             return deliver(out.into_bytes());
         }
-        (Ok(Flow::Parked(_)), Collected::Found(collect)) => collect,
+        (Ok(Flow::Parked(_)), Collected::Found(Rest::Whole(collect))) => collect,
+        (Ok(Flow::Parked(_)), Collected::Found(Rest::InSteps(gather))) => {
+            let answer = Box::new(deliver.clone());
+            if !reports::begin(act.server, Job { client, gone, out, deliver: answer }, gather) {
+                deliver(NO_THREAD.to_vec());
+            }
+            return;
+        }
         (Ok(Flow::Stream(mut stream)), _) => {
             out.encoded(act.out.as_bytes());
             Box::new(move |out| while stream.fill(out, usize::MAX) {})
@@ -60,14 +83,16 @@ pub(crate) fn perform_for_script(
         }
     };
     let answer = deliver.clone();
-    let sent = act.server.observe.clerk.send(move || {
+    let sent = act.server.observe.reporter.send(move || {
         contained(&mut out, rest);
         answer(out.into_bytes());
     });
     if !sent {
-        deliver(b"-ERR no thread could be started\r\n".to_vec());
+        deliver(NO_THREAD.to_vec());
     }
 }
+
+const NO_THREAD: &[u8] = b"-ERR no thread could be started\r\n";
 
 /// Collects the answer of a caller that cannot wait ([`Act::is_pressed`]), or leaves the collecting to a
 /// script's thread. `Err`: it is to be collected elsewhere.
@@ -77,14 +102,14 @@ fn here<C: FnOnce(&mut Reply) + Send + 'static>(act: &mut Act<'_, '_>, collect: 
         return Ok(Flow::Done);
     }
     if act.local.collected.is_wanted() {
-        act.local.collected = Collected::Found(Box::new(collect));
+        act.local.collected = Collected::Found(Rest::Whole(Box::new(collect)));
         return Ok(Flow::Parked(None));
     }
     Err(collect)
 }
 
-/// Lets the clerk collect an answer. The client is parked until it comes. A caller that cannot wait
-/// ([`Act::is_pressed`]) gets it at once.
+/// Lets the reporter collect an answer, which is of what the server has and takes milliseconds at most. The
+/// client is parked until it comes. A caller that cannot wait ([`Act::is_pressed`]) gets it at once.
 pub(crate) fn elsewhere(
     act: &mut Act<'_, '_>,
     collect: impl FnOnce(&mut Reply) + Send + 'static,
@@ -96,7 +121,7 @@ pub(crate) fn elsewhere(
     let (server, loop_id, client) = (act.server.clone(), act.local.log.id, act.session.id);
     let mut out = Reply::new(act.out.resp3());
     stdx::panics::changes();
-    let sent = act.server.observe.clerk.send(move || {
+    let sent = act.server.observe.reporter.send(move || {
         contained(&mut out, collect);
         server.send(loop_id, Mail::Reply { client, bytes: out.into_bytes(), stream: None });
     });
@@ -104,6 +129,31 @@ pub(crate) fn elsewhere(
         return Err(Error::new("ERR no thread could be started"));
     }
     Ok(Flow::Parked(None))
+}
+
+/// Collects an answer that the client's words can make long (`reports`). The client is parked until it comes.
+/// A caller that cannot wait ([`Act::is_pressed`]) gets it at once. `gather` may take locks, the report not.
+pub(crate) fn report<R: Report + 'static>(
+    act: &mut Act<'_, '_>,
+    gather: impl FnOnce() -> R + Send + 'static,
+) -> Result<Flow, Error> {
+    let gather: Gather = Box::new(|| Box::new(gather()));
+    if act.is_pressed() {
+        reports::at_once(gather, act.out);
+        return Ok(Flow::Done);
+    }
+    if act.local.collected.is_wanted() {
+        act.local.collected = Collected::Found(Rest::InSteps(gather));
+        return Ok(Flow::Parked(None));
+    }
+    let (server, loop_id, client) = (act.server.clone(), act.local.log.id, act.session.id);
+    let deliver = Box::new(move |bytes| server.send(loop_id, Mail::Reply { client, bytes, stream: None }));
+    let (gone, out) = (act.session.cancel.clone(), Reply::new(act.out.resp3()));
+    stdx::panics::changes();
+    match reports::begin(act.server, Job { client, gone, out, deliver }, gather) {
+        true => Ok(Flow::Parked(None)),
+        false => Err(Error::new("ERR no thread could be started")),
+    }
 }
 
 /// Collects an answer; a panic in it becomes an error of this client alone.

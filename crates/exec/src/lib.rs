@@ -43,6 +43,7 @@ pub mod parting;
 mod prefetch;
 mod receive;
 pub mod replay;
+mod reports;
 mod server;
 pub mod session;
 pub mod shortage;

@@ -30,6 +30,8 @@ pub struct Server {
     /// Memory of the machine, in bytes.
     pub memory_bytes: u64,
     pub scripts: Arc<scripts::Scripts>,
+    /// Clients' reports under way.
+    pub(crate) reports: crate::reports::Reports,
     /// The functions of commands that are no function of the keyspace.
     pub actions: &'static Actions,
     /// Databases that are read through.

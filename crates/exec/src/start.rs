@@ -122,6 +122,7 @@ impl Server {
             pubsub,
             tracking,
             work,
+            reports: Default::default(),
             actions: actions::table(),
             rows,
             started_ms: stdx::clock::wall_ms(),

@@ -1,6 +1,7 @@
-//! A thread for work that no loop should spend its time on: reports that read `/proc` and add up counters.
+//! A thread for work that no loop should spend its time on. The errands are done one after another.
 //!
-//! The errands are done one after another. A loop parks the client that asked; the answer comes by mail.
+//! - C1: the server has two. One does vital work: it starts the threads of snapshots, asks the allocator, reads
+//!   `/proc`. The other makes clients' reports, which so keep up nothing but each other.
 
 use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel};
@@ -8,22 +9,27 @@ use std::sync::mpsc::{Sender, channel};
 type Errand = Box<dyn FnOnce() + Send>;
 
 /// The clerk's thread. It starts with the first errand, and ends with the server.
-#[derive(Default)]
 pub struct Clerk {
+    name: &'static str,
     errands: OnceLock<Option<Sender<Errand>>>,
 }
 
 impl Clerk {
+    /// A clerk whose thread will have this name.
+    pub fn named(name: &'static str) -> Clerk {
+        Clerk { name, errands: OnceLock::new() }
+    }
+
     /// Queues an errand, which runs after those sent before. False: the thread could not be started.
     pub fn send(&self, errand: impl FnOnce() + Send + 'static) -> bool {
-        match self.errands.get_or_init(start) {
+        match self.errands.get_or_init(|| start(self.name)) {
             Some(errands) => errands.send(Box::new(errand)).is_ok(),
             None => false,
         }
     }
 }
 
-fn start() -> Option<Sender<Errand>> {
+fn start(name: &str) -> Option<Sender<Errand>> {
     let (send, errands) = channel::<Errand>();
     let work = move || {
         stdx::threads::yielding();
@@ -31,7 +37,7 @@ fn start() -> Option<Sender<Errand>> {
         // and the next sample replaces figures that were written in part.
         errands.iter().for_each(|errand| _ = stdx::panics::contain(errand));
     };
-    std::thread::Builder::new().name("clerk".into()).spawn(work).ok().map(|_| send)
+    std::thread::Builder::new().name(name.into()).spawn(work).ok().map(|_| send)
 }
 
 #[cfg(test)]
@@ -40,7 +46,7 @@ mod tests {
 
     #[test]
     fn errands_are_done_in_order() {
-        let clerk = Clerk::default();
+        let clerk = Clerk::named("test");
         let (send, done) = channel();
         for n in 0..100 {
             let send = send.clone();

@@ -9,6 +9,7 @@
 use crate::stats::Registry;
 use parking_lot::Mutex;
 use resp::{Args, Reply};
+use std::collections::HashSet;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 
@@ -238,13 +239,10 @@ fn report(all: &BTreeMap<&'static str, Series>, threshold_ms: i64, slowlog_slowe
 /// `names` are the names in the command table, sub-commands written `config|get`. A container's name stands
 /// for all of its sub-commands. Cost: O(commands · buckets · threads); too long for an event loop.
 pub fn histogram(registry: &Registry, names: &[&str], args: Args<'_>, out: &mut Reply) {
-    let wanted = |name: &str| {
-        args.len() <= 2
-            || args.from(2).iter().any(|arg| {
-                let container = name.split('|').next().unwrap_or(name);
-                arg.eq_ignore_ascii_case(name.as_bytes()) || arg.eq_ignore_ascii_case(container.as_bytes())
-            })
-    };
+    let asked: HashSet<Vec<u8>> = args.from(2).iter().map(<[u8]>::to_ascii_lowercase).collect();
+    let is_asked = |name: &str| asked.contains(name.to_ascii_lowercase().as_bytes());
+    let wanted =
+        |name: &str| args.len() <= 2 || is_asked(name) || name.split('|').next().is_some_and(is_asked);
     let timed = names.iter().enumerate().filter(|(_, name)| wanted(name));
     let timed = timed.map(|(at, name)| (name, registry.histogram(at))).filter(|(_, h)| !h.is_empty());
     let timed: Vec<_> = timed.collect();

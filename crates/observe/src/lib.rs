@@ -45,7 +45,10 @@ pub struct Observe {
     pub measured: measured::Measured,
     /// The priority for threads of long work.
     pub crowd: Arc<crowd::Crowd>,
+    /// The thread of vital work: what snapshots, memory and figures need. No client's answer is made there.
     pub clerk: clerk::Clerk,
+    /// The thread of clients' reports.
+    pub reporter: clerk::Clerk,
     holders: OnceLock<Box<dyn Holders>>,
 }
 
@@ -73,7 +76,8 @@ impl Observe {
             waits: Arc::new(waits::Waits::new(loops)),
             measured: measured::Measured::default(),
             crowd: Arc::default(),
-            clerk: clerk::Clerk::default(),
+            clerk: clerk::Clerk::named("clerk"),
+            reporter: clerk::Clerk::named("reporter"),
             holders: OnceLock::new(),
         }
     }

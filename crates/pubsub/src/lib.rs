@@ -528,9 +528,9 @@ impl PubSub {
         Some(found)
     }
 
-    /// The active channels that match (PUBSUB CHANNELS, SHARDCHANNELS). A channel that comes or goes
+    /// The active channels (PUBSUB CHANNELS, SHARDCHANNELS). A channel that comes or goes
     /// meanwhile may be missed. O(channels); the lock is held for [`PAGE`] of them at a time.
-    pub fn channels(&self, kind: Kind, pattern: Option<&[u8]>) -> Vec<Arc<[u8]>> {
+    pub fn channels(&self, kind: Kind) -> Vec<Arc<[u8]>> {
         let mut found: Vec<Arc<[u8]>> = Vec::new();
         let mut last: Option<Arc<[u8]>> = None;
         loop {
@@ -542,8 +542,7 @@ impl PubSub {
             };
             let Some(end) = page.last() else { return found };
             last = Some(end.clone());
-            let matches = |name: &Arc<[u8]>| pattern.is_none_or(|p| stdx::glob::matches(p, name, false));
-            found.extend(page.into_iter().filter(matches));
+            found.extend(page);
         }
     }
 

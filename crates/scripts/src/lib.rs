@@ -394,7 +394,7 @@ impl Scripts {
     /// The same, on another thread.
     fn tidy_idle_later(&self) {
         let engines = self.engines.clone();
-        self.work.observe.clerk.send(move || engines.heed());
+        self.work.observe.reporter.send(move || engines.heed());
     }
 
     /// MEMORY PURGE: asks for the same ([`Scripts::tidy_idle`]).

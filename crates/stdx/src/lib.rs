@@ -17,6 +17,7 @@ pub mod points;
 pub mod progress;
 pub mod queue;
 pub mod reclaim;
+pub mod sieve;
 pub mod six;
 pub mod sync;
 pub mod threads;

@@ -69,6 +69,8 @@ pub enum Point {
     Estimate,
     /// INFO, or an HTTP page about the server, is about to be made.
     Report,
+    /// A report that a client's words can make long is about to go on.
+    ReportStep,
     /// Half of a command has been read.
     Parse,
     /// A loop reads keys at a snapshot for long work.
@@ -103,7 +105,7 @@ pub enum Point {
     LogAfresh,
 }
 
-const POINTS: [(&str, Point); 41] = [
+const POINTS: [(&str, Point); 42] = [
     ("job-start", Point::JobStart),
     ("job-end", Point::JobEnd),
     ("script-start", Point::ScriptStart),
@@ -129,6 +131,7 @@ const POINTS: [(&str, Point); 41] = [
     ("change", Point::Change),
     ("estimate", Point::Estimate),
     ("report", Point::Report),
+    ("report-step", Point::ReportStep),
     ("parse", Point::Parse),
     ("load", Point::Load),
     ("save-begin", Point::SaveBegin),

@@ -51,19 +51,16 @@ pub(crate) static COMMANDS: &[Command] = &[
                 "Categories of commands, or the commands of one.",
             ),
             Command::new("acl|setuser", -3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
-                .facts(facts::CHANGES)
+                .facts(facts::SLOW_ACTION | facts::CHANGES)
                 .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
                 .doc("server", "6.0.0", "O(N) for N rules.", "Makes or changes a user."),
             Command::new("acl|deluser", -3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
                 .facts(facts::CHANGES)
                 .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
                 .doc("server", "6.0.0", "O(N) for N clients.", "Removes users and closes their connections."),
-            Command::new("acl|getuser", 3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0).doc(
-                "server",
-                "6.0.0",
-                "O(N) for N rules of the user.",
-                "The rules of a user.",
-            ),
+            Command::new("acl|getuser", 3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .facts(facts::SLOW_ACTION)
+                .doc("server", "6.0.0", "O(N) for N rules of the user.", "The rules of a user."),
             Command::new("acl|list", 2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
                 .facts(facts::SLOW_ACTION)
                 .doc("server", "6.0.0", "O(N) for N users.", "A line of rules for every user."),
@@ -80,12 +77,14 @@ pub(crate) static COMMANDS: &[Command] = &[
             Command::new("acl|log", -2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
                 .facts(facts::CHANGES)
                 .doc("server", "6.0.0", "O(N) for N entries.", "What was denied lately."),
-            Command::new("acl|dryrun", -4, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0).doc(
-                "server",
-                "7.0.0",
-                "O(N) for N keys, times the patterns of the user.",
-                "Whether a user may run a command, without running it.",
-            ),
+            Command::new("acl|dryrun", -4, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .facts(facts::SLOW_ACTION)
+                .doc(
+                    "server",
+                    "7.0.0",
+                    "O(N) for N keys, times the patterns of the user.",
+                    "Whether a user may run a command, without running it.",
+                ),
             Command::new("acl|genpass", -2, Run::Exec, NOSCRIPT | LOADING | STALE, 0).doc(
                 "server",
                 "6.0.0",

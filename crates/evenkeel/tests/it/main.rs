@@ -60,6 +60,7 @@ mod places;
 mod race_tables;
 mod races;
 mod renames;
+mod reports;
 mod restarts;
 mod roaring;
 mod rows_hostile;

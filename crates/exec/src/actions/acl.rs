@@ -1,12 +1,14 @@
 //! ACL: users and their rights. The rules are crate `acl`'s; what a change means for clients, `exec::access`'s.
 
-use super::{Act, PLAIN, Row, aside, elsewhere, help};
-use crate::Flow;
+use super::{Act, PLAIN, Row, aside, help, kept, report};
 use crate::access::Reviewing;
-use acl::{DEFAULT, User};
+use crate::reports::{Matching, Report};
+use crate::{Flow, Server};
+use acl::{Check, DEFAULT, Setting, User};
 use command::options::is;
 use command::{Command, Error, Stream, acl as categories, registry};
-use resp::{Args, Reply};
+use resp::{Args, OwnedArgs, Reply};
+use std::sync::Arc;
 
 pub(super) const ACTIONS: &[Row] = &[
     Row("acl|setuser", set_user, PLAIN),
@@ -24,11 +26,24 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("acl|help", |act, _| help(act, "ACL", acl::HELP), PLAIN),
 ];
 
-/// `ACL SETUSER name [rule ...]`: all rules or none. Cost: O(rules), and of clients in slices. Errors: a rule is
-/// wrong, with Redis's texts.
+/// Words and bytes of an ACL SETUSER up to which a loop applies it.
+const FEW: usize = 32;
+const SHORT: usize = 2048;
+
+/// `ACL SETUSER name [rule ...]`: all rules or none. Cost: O(rules · log), and of clients in slices; away from the
+/// loop if the rules or the user's are many. Errors: a rule is wrong, with Redis's texts.
 fn set_user(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let name = args.at(2);
     let all_channels = act.server.config.live.acl_all_channels();
+    let is_large = act.server.acl.user(name).is_some_and(|user| user.is_large());
+    if is_large || args.len() > FEW || args.iter().map(<[u8]>::len).sum::<usize>() > SHORT {
+        let (server, words) = (act.server.clone(), kept(act, args));
+        return report(act, move || {
+            let args = words.args();
+            let setting = Setting::new(&server.acl, args.at(2), args.from(3).iter(), all_channels);
+            Changing { server, setting }
+        });
+    }
     let was_there = act.server.acl.set_user(name, args.from(3).iter(), all_channels)?;
     if !was_there {
         act.out.ok();
@@ -37,6 +52,51 @@ fn set_user(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let mut answer = Reply::new(act.out.resp3());
     answer.ok();
     review(act, vec![name.to_vec()], false, answer)
+}
+
+/// A long ACL SETUSER. The rules are applied to a copy of the user, which takes its place at the end.
+struct Changing {
+    server: Arc<Server>,
+    setting: Result<Setting, Error>,
+}
+
+impl Report for Changing {
+    fn step(&mut self, _: &mut Reply, looks: &mut usize) -> bool {
+        let Ok(setting) = &mut self.setting else { return false };
+        match setting.step(looks) {
+            Ok(more) => more,
+            Err(error) => {
+                self.setting = Err(error);
+                false
+            }
+        }
+    }
+
+    fn finish(self: Box<Self>, out: &mut Reply) -> Option<Box<dyn Report>> {
+        let Changing { server, setting } = *self;
+        let setting = match setting {
+            Ok(setting) => setting,
+            Err(error) => {
+                out.error(&error.text());
+                return None;
+            }
+        };
+        let users = vec![setting.name().to_vec()];
+        match setting.install(&server.acl) {
+            Err(again) => return Some(Box::new(Changing { server, setting: Ok(again) })),
+            Ok(false) => {}
+            Ok(true) => {
+                let mut reviewing = Reviewing::new(&server, Some(users), Reply::new(false));
+                while reviewing.tell_some() {}
+            }
+        }
+        out.ok();
+        None
+    }
+
+    fn has_effects(&self) -> bool {
+        true
+    }
 }
 
 /// `ACL DELUSER name [name ...]`: how many there were; their connections are closed. Cost: O(clients), in
@@ -66,23 +126,44 @@ fn review(act: &mut Act<'_, '_>, users: Vec<Vec<u8>>, closes: bool, answer: Repl
     Ok(Flow::Stream(Box::new(reviewing)))
 }
 
-/// `ACL GETUSER name`; a null if there is no such user. Cost: O(rules).
+/// `ACL GETUSER name`; a null if there is no such user. Cost: O(rules), away from the loop if they are many.
 fn get_user(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let Some(user) = act.server.acl.user(args.at(2)) else {
         act.out.null();
         return Ok(Flow::Done);
     };
+    if user.is_large() {
+        return report(act, move || Describing(user));
+    }
     user.describe(act.out);
     Ok(Flow::Done)
 }
 
-/// `ACL LIST`, `ACL USERS`: by name, collected elsewhere. Cost: O(users · rules).
+/// ACL GETUSER of a large user.
+struct Describing(Arc<User>);
+
+impl Report for Describing {
+    fn step(&mut self, out: &mut Reply, _: &mut usize) -> bool {
+        self.0.describe(out);
+        false
+    }
+}
+
+/// A user among others.
+struct One(Arc<User>);
+
+impl AsRef<[u8]> for One {
+    fn as_ref(&self) -> &[u8] {
+        self.0.name()
+    }
+}
+
+/// `ACL LIST`, `ACL USERS`: by name, away from the loop. Cost: O(users · rules).
 fn each_user(act: &mut Act<'_, '_>, show: fn(&User, &mut Reply)) -> Result<Flow, Error> {
     let server = act.server.clone();
-    elsewhere(act, move |out| {
-        let users = server.acl.all();
-        out.array(users.len());
-        users.iter().for_each(|user| show(user, out));
+    report(act, move || {
+        let users = server.acl.all().into_iter().map(One).collect();
+        Matching::new(users, None, false, move |one, out| show(&one.0, out))
     })
 }
 
@@ -152,7 +233,7 @@ fn log(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// `ACL DRYRUN name command [arg ...]`: OK, or the reason why not. Cost: O(keys · patterns). Errors: there is no
+/// `ACL DRYRUN name command [arg ...]`: OK, or the reason why not. Cost: O(keys · patterns), away from the loop. Errors: there is no
 /// such user or command.
 fn dry_run(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let lossy = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
@@ -165,11 +246,40 @@ fn dry_run(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         _ => format!("ERR Command '{}' not found", lossy(call.at(0))).into(),
     })?;
     let (db, databases) = (act.session.db, act.server.keyspace.databases());
-    match user.may(acl::Call { command, args: call, db, databases }) {
-        Ok(()) => act.out.ok(),
-        Err(denied) => act.out.bulk(&user.verdict(denied, command, call)),
+    if user.is_powerful() {
+        act.out.ok();
+        return Ok(Flow::Done);
     }
-    Ok(Flow::Done)
+    let (words, slice) = (kept(act, args), (PATTERNS / user.patterns().max(1)).max(1));
+    report(act, move || Trying { user, command, words, db, databases, check: Check::default(), slice })
+}
+
+/// Words times patterns that an ACL DRYRUN compares in one step.
+const PATTERNS: usize = 1024;
+
+/// An ACL DRYRUN.
+struct Trying {
+    user: Arc<User>,
+    command: &'static Command,
+    /// The words of ACL DRYRUN; the call begins with the fourth.
+    words: Arc<OwnedArgs>,
+    db: usize,
+    databases: usize,
+    check: Check,
+    slice: usize,
+}
+
+impl Report for Trying {
+    fn step(&mut self, out: &mut Reply, _: &mut usize) -> bool {
+        let &mut Trying { ref user, command, ref words, db, databases, ref mut check, slice } = self;
+        let call = words.args().from(3);
+        match check.advance(user, acl::Call { command, args: call, db, databases }, slice) {
+            None => return true,
+            Some(Ok(())) => out.ok(),
+            Some(Err(denied)) => out.bulk(&user.verdict(denied, command, call)),
+        }
+        false
+    }
 }
 
 /// `ACL GENPASS [bits]`: hexadecimal digits from the system's random numbers. Cost: O(bits). Errors: it is no
@@ -214,10 +324,14 @@ fn cat(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
+/// All commands that can be called, with their subcommands.
+pub(super) fn all() -> impl Iterator<Item = &'static Command> {
+    registry::callable().iter().flat_map(|command| std::iter::once(*command).chain(command.subs))
+}
+
 /// Answers the full names of the commands that fit.
 pub(super) fn names(out: &mut Reply, fits: impl Fn(&Command) -> bool) {
-    let all = registry::callable().iter().flat_map(|command| std::iter::once(*command).chain(command.subs));
-    let found: Vec<&str> = all.filter(|c| fits(c)).map(|c| c.name).collect();
+    let found: Vec<&str> = all().filter(|c| fits(c)).map(|c| c.name).collect();
     out.array(found.len());
     found.iter().for_each(|name| out.bulk(name.as_bytes()));
 }

@@ -1,8 +1,9 @@
 //! COMMAND: the facts of the table of commands, in the forms that clients and tools read.
 
-use super::acl::{category, names};
-use super::{Act, PLAIN, Row, help};
+use super::acl::{all, category, names};
+use super::{Act, PLAIN, Row, help, kept, report};
 use crate::Flow;
+use crate::reports::Matching;
 use command::describe::{Docs, Facts, uses};
 use command::options::is;
 use command::table::{NO_MANDATORY_KEYS, Use};
@@ -81,9 +82,10 @@ fn info(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 }
 
 /// Length from which on a pattern takes long to compare with all names, in bytes.
-const LONG: usize = 256;
+const LONG: usize = 16;
 
-/// `COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN glob]`: names, with those of subcommands.
+/// `COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN glob]`: names, with those of subcommands. A
+/// long pattern is compared away from the loop (`reports`).
 fn list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let fits: Box<dyn Fn(&Command) -> bool> = match args.len() {
         2 => Box::new(|_| true),
@@ -97,9 +99,10 @@ fn list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
                     Box::new(move |command| command.acl_categories() & bit != 0)
                 }
                 () if is(args.at(3), "pattern") && value.len() > LONG => {
-                    let pattern = value.to_vec();
-                    return super::aside(act, "list", move |out| {
-                        names(out, |command| stdx::glob::matches(&pattern, command.name.as_bytes(), true))
+                    let words = kept(act, args);
+                    return report(act, move || {
+                        let names = all().map(|command| command.name).collect();
+                        Matching::new(names, Some((words, 4)), true, |name, out| out.bulk(name.as_bytes()))
                     });
                 }
                 () if is(args.at(3), "pattern") => {

@@ -1,13 +1,14 @@
 //! CONFIG, and the consequences of a changed setting.
 
-use super::{Act, PLAIN, Row, aside, elsewhere, help};
+use super::{Act, PLAIN, Row, aside, help, kept, report};
 use crate::Flow;
 use crate::Server;
 use crate::memory::Memory;
+use crate::reports::Report;
 use command::Error;
 use config::{Directive, Live, Observer};
 use keyspace::Keyspace;
-use resp::{Args, Reply};
+use resp::{Args, OwnedArgs, Reply};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -31,26 +32,46 @@ const HELP: &[&str] = &[
 ];
 
 /// Length from which on a pattern takes long to compare with all names, in bytes.
-const LONG: usize = 256;
+const LONG: usize = 16;
 
+/// `CONFIG GET pattern [pattern ...]`. Cost: O(patterns · names); away from the loop, unless they are few plain
+/// names.
 fn get(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    let answer = |server: &Server, patterns: Args<'_>, out: &mut Reply| {
-        let found = server.config.get(patterns.iter());
-        out.map(found.len());
-        for (name, value) in &found {
-            out.bulk(name);
-            out.bulk(value);
-        }
-    };
     // Each pattern is compared with all names.
-    let many =
-        args.len() > 8 || args.from(2).iter().any(|pattern| pattern.contains(&b'*') || pattern.len() > LONG);
+    let is_long = |word: &[u8]| word.len() > LONG && word.iter().any(|byte| b"*?[\\".contains(byte));
+    let many = args.len() > 8 || args.from(2).iter().any(|word| word.contains(&b'*') || is_long(word));
     if many {
-        let (server, words) = (act.server.clone(), args.to_owned());
-        return elsewhere(act, move |out| answer(&server, words.args().from(2), out));
+        let (server, words) = (act.server.clone(), kept(act, args));
+        return report(act, move || Getting { asking: server.config.ask(), words });
     }
-    answer(act.server, args.from(2), act.out);
+    show(act.server.config.get(args.from(2).iter()), act.out);
     Ok(Flow::Done)
+}
+
+fn show(found: Vec<(Vec<u8>, Vec<u8>)>, out: &mut Reply) {
+    out.map(found.len());
+    for (name, value) in &found {
+        out.bulk(name);
+        out.bulk(value);
+    }
+}
+
+/// A CONFIG GET of much.
+struct Getting {
+    asking: config::Asking,
+    words: Arc<OwnedArgs>,
+}
+
+impl Report for Getting {
+    fn step(&mut self, _: &mut Reply, looks: &mut usize) -> bool {
+        let patterns = self.words.args().from(2);
+        self.asking.step(patterns.len(), |at| patterns.at(at), looks)
+    }
+
+    fn finish(self: Box<Self>, out: &mut Reply) -> Option<Box<dyn Report>> {
+        show(self.asking.found(), out);
+        None
+    }
 }
 
 /// `CONFIG SET name value ...`. Errors: those of [`config::Config::set`]; a change that reads files is refused in a
@@ -86,7 +107,7 @@ fn reset_stat(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// `CONFIG REWRITE`: writes and syncs the file on a thread of its own, so INFO on the clerk does not wait for
+/// `CONFIG REWRITE`: writes and syncs the file on a thread of its own, so no report waits for
 /// the disk. Errors: the write fails; in a transaction, which would hold its locks until the answer.
 fn rewrite(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     may_wait_for_disk(act, "REWRITE")?;

@@ -24,10 +24,11 @@ mod transaction;
 
 use crate::Flow;
 pub(crate) use crate::act::{Act, Actions, Begin, KEYSPACE, PLAIN, Row};
-pub(crate) use crate::aside::{aside, elsewhere};
+pub(crate) use crate::aside::{aside, elsewhere, report};
 use command::Error;
 pub(crate) use persistence::CopyWish;
-use std::sync::LazyLock;
+use resp::{Args, OwnedArgs};
+use std::sync::{Arc, LazyLock};
 
 static TOPICS: &[&[Row]] = &[
     acl::ACTIONS,
@@ -62,6 +63,14 @@ pub(crate) fn table() -> &'static Actions {
 }
 
 pub(crate) use pubsub::{leave_all, leave_next, leave_some};
+
+/// The words of the command, to keep. O(1) if they are many, else O(words).
+pub(crate) fn kept(act: &Act<'_, '_>, args: Args<'_>) -> Arc<OwnedArgs> {
+    match &act.local.incoming {
+        Some(words) if !act.is_pressed() && words.args().len() == args.len() => words.clone(),
+        _ => Arc::new(args.to_owned()),
+    }
+}
 
 /// Answers HELP of a container: its subcommands, with descriptions.
 pub(crate) fn help(act: &mut Act<'_, '_>, container: &str, lines: &[&str]) -> Result<Flow, Error> {

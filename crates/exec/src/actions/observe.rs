@@ -1,7 +1,7 @@
 //! INFO, MEMORY, COMMANDLOG, SLOWLOG, LATENCY: the server's reports about itself.
 //!
 //! INFO answers on the loop: its figures are counted as they happen, or were measured before (`measured`).
-//! The clerk collects figures that take longer.
+//! The reporter collects figures that take longer.
 
 use super::{Act, PLAIN, Row, aside, elsewhere, help};
 use crate::Flow;
@@ -447,7 +447,7 @@ fn memory_purge(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     stdx::reclaim::flush();
     act.server.scripts.purge();
     let server = act.server.clone();
-    act.server.observe.clerk.send(move || server.scripts.tidy_idle());
+    act.server.observe.reporter.send(move || server.scripts.tidy_idle());
     act.out.ok();
     Ok(Flow::Done)
 }

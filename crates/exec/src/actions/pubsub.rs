@@ -1,9 +1,10 @@
 //! SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE, their opposites, PUBLISH, SPUBLISH, PUBSUB.
 
-use super::{Act, PLAIN, Row, elsewhere, help};
+use super::{Act, PLAIN, Row, elsewhere, help, kept, report};
 use crate::Flow;
 use crate::chores::{Leaving, Publishing};
 use crate::pubsub::{Kind, Shared};
+use crate::reports::Matching;
 use crate::session::Subscriptions;
 use crate::{Local, Server, Session};
 use command::Error;
@@ -213,6 +214,7 @@ fn publish(act: &mut Act<'_, '_>, args: Args<'_>, shard: bool) -> Result<Flow, E
     Ok(Flow::Done)
 }
 
+/// `PUBSUB CHANNELS [pattern]`, `PUBSUB SHARDCHANNELS [pattern]`. Cost: O(pattern · names), away from the loop.
 fn channels(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, Error> {
     if args.len() > 3 {
         let sub = String::from_utf8_lossy(args.at(1)).to_uppercase();
@@ -221,11 +223,9 @@ fn channels(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, E
         )
         .into());
     }
-    let (server, pattern) = (act.server.clone(), args.get(2).map(<[u8]>::to_vec));
-    elsewhere(act, move |out| {
-        let names = server.pubsub.channels(kind, pattern.as_deref());
-        out.array(names.len());
-        names.iter().for_each(|name| out.bulk(name));
+    let (server, pattern) = (act.server.clone(), args.get(2).map(|_| (kept(act, args), 2)));
+    report(act, move || {
+        Matching::new(server.pubsub.channels(kind), pattern, false, |name, out| out.bulk(name))
     })
 }
 

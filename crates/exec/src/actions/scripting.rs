@@ -1,7 +1,8 @@
 //! EVAL and its kin, SCRIPT, FCALL, FUNCTION.
 
-use super::{Act, KEYSPACE, PLAIN, Row, aside, help};
+use super::{Act, KEYSPACE, PLAIN, Row, aside, help, kept, report};
 use crate::eval::{self, Started};
+use crate::reports::Matching;
 use crate::{Flow, fetching, shortage};
 use command::Error;
 use command::options::is;
@@ -159,7 +160,7 @@ fn script_flush(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     forgets(args)?;
     act.server.scripts.flush();
     let server = act.server.clone();
-    act.server.observe.clerk.send(move || server.scripts.tidy_idle());
+    act.server.observe.reporter.send(move || server.scripts.tidy_idle());
     act.out.ok();
     Ok(Flow::Done)
 }
@@ -204,50 +205,59 @@ fn function_list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
             with_code = true;
         } else if is(option, "libraryname") && pattern.is_none() {
             i += 1;
-            pattern = Some(args.get(i).ok_or(Error::new("ERR library name argument was not given"))?);
+            args.get(i).ok_or(Error::new("ERR library name argument was not given"))?;
+            pattern = Some(i);
         } else {
             return Err(format!("ERR Unknown argument {}", String::from_utf8_lossy(option)).into());
         }
         i += 1;
     }
-    let pattern = pattern.map(<[u8]>::to_vec);
-    let libraries = act.server.scripts.code.libraries();
-    aside(act, "list", move |out| list_libraries(&libraries, pattern.as_deref(), with_code, out))
+    let words = kept(act, args);
+    let (pattern, libraries) = (pattern.map(|at| (words, at)), act.server.scripts.code.libraries());
+    report(act, move || {
+        let names: Vec<String> = libraries.code.keys().cloned().collect();
+        let functions = functions_of(&libraries);
+        Matching::new(names, pattern, true, move |name, out| {
+            let functions = functions.get(name).map(Vec::as_slice).unwrap_or_default();
+            show_library(&libraries, name, functions, with_code, out);
+        })
+    })
 }
 
-/// Writes the libraries whose names match. Cost: O(libraries and functions).
-fn list_libraries(libraries: &Libraries, pattern: Option<&[u8]>, with_code: bool, out: &mut Reply) {
-    let mut functions: BTreeMap<&str, Vec<_>> = BTreeMap::new();
-    for (name, (library, description, flags)) in &libraries.functions {
-        functions.entry(library).or_default().push((name, description, flags));
+/// The names of each library's functions. O(functions · log)
+fn functions_of(libraries: &Libraries) -> BTreeMap<String, Vec<String>> {
+    let mut functions: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (name, (library, ..)) in &libraries.functions {
+        functions.entry(library.clone()).or_default().push(name.clone());
     }
-    let fits = |name: &str| pattern.is_none_or(|p| stdx::glob::matches(p, name.as_bytes(), true));
-    let chosen: Vec<_> = libraries.code.iter().filter(|(name, _)| fits(name)).collect();
-    out.array(chosen.len());
-    for (name, code) in chosen {
-        out.map(if with_code { 4 } else { 3 });
-        out.bulk(b"library_name");
-        out.bulk(name.as_bytes());
-        out.bulk(b"engine");
-        out.bulk(b"LUA");
-        out.bulk(b"functions");
-        let functions = functions.get(name.as_str()).map(Vec::as_slice).unwrap_or_default();
-        out.array(functions.len());
-        for (function, description, flags) in functions {
-            out.map(3);
-            out.bulk(b"name");
-            out.bulk(function.as_bytes());
-            out.bulk(b"description");
-            out.bulk_or_null(description.as_deref().map(str::as_bytes));
-            out.bulk(b"flags");
-            let names: Vec<_> = flags.names().collect();
-            out.set(names.len());
-            names.iter().for_each(|flag| out.simple(flag));
-        }
-        if with_code {
-            out.bulk(b"library_code");
-            out.bulk(&code.text);
-        }
+    functions
+}
+
+/// Writes a library as FUNCTION LIST shows it. Cost: O(functions · log), and of the code if it is wanted.
+fn show_library(libraries: &Libraries, name: &str, functions: &[String], with_code: bool, out: &mut Reply) {
+    out.map(if with_code { 4 } else { 3 });
+    out.bulk(b"library_name");
+    out.bulk(name.as_bytes());
+    out.bulk(b"engine");
+    out.bulk(b"LUA");
+    out.bulk(b"functions");
+    let known = functions.iter().filter_map(|name| Some((name, libraries.functions.get(name)?)));
+    let known: Vec<_> = known.collect();
+    out.array(known.len());
+    for (function, (_, description, flags)) in known {
+        out.map(3);
+        out.bulk(b"name");
+        out.bulk(function.as_bytes());
+        out.bulk(b"description");
+        out.bulk_or_null(description.as_deref().map(str::as_bytes));
+        out.bulk(b"flags");
+        let names: Vec<_> = flags.names().collect();
+        out.set(names.len());
+        names.iter().for_each(|flag| out.simple(flag));
+    }
+    if with_code {
+        out.bulk(b"library_code");
+        out.bulk(libraries.code.get(name).map_or(&[][..], |code| &code.text));
     }
 }
 

@@ -61,7 +61,7 @@ fn add(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let spec = Spec::parse(words).map_err(|e| Error::from(format!("ERR {}", one_line(&e))))?;
     let (server, loop_id, client) = (act.server.clone(), act.local.log.id, act.session.id);
     let mut out = Reply::new(act.out.resp3());
-    let sent = act.server.observe.clerk.send(move || {
+    let sent = act.server.observe.reporter.send(move || {
         let (name, pattern) = (spec.name.clone(), spec.pattern.clone());
         let stream: Option<Box<dyn Stream>> = match server.rows.add(spec) {
             Ok(()) => Some(Box::new(Covered::new(server.clone(), name, pattern, deletes))),
