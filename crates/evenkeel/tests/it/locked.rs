@@ -201,7 +201,8 @@ fn the_doctor_repairs_no_files_in_use() {
     write(&mut client, 0..10);
     let log = folder.path().join("appendonlydir");
     for place in [folder.path(), &log] {
-        let doctor = Command::new(binary()).arg("doctor").arg(place).arg("--fix").output().expect("the binary");
+        let doctor =
+            Command::new(binary()).arg("doctor").arg(place).arg("--fix").output().expect("the binary");
         let said = String::from_utf8_lossy(&doctor.stderr).into_owned();
         assert_eq!(doctor.status.code(), Some(2), "{said}");
         assert!(said.contains(&format!("process {}", server.pid())), "{said}");
@@ -272,7 +273,10 @@ fn a_log_that_was_replaced_stops_writes_until_it_is_made_anew() {
         last = client.call("SET key:10 v");
         last.starts_with('-')
     });
-    assert!(last.starts_with("-MISCONF Errors writing to the AOF file") && last.contains("BGREWRITEAOF"), "{last}");
+    assert!(
+        last.starts_with("-MISCONF Errors writing to the AOF file") && last.contains("BGREWRITEAOF"),
+        "{last}"
+    );
     assert!(client.call("INFO persistence").contains("aof_stopped:"));
     client.expect("GET key:9", "\"v\"");
     assert_eq!(files(&log), restored);
