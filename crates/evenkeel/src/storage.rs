@@ -66,7 +66,7 @@ impl Files {
         if use_of(config) == Use::Keeps {
             match DirLock::take(&dir, lock::ENDING) {
                 Ok(lock) => *files.home.lock() = Some(lock),
-                // What is there can be loaded all the same.
+                // Its data can be loaded all the same.
                 Err(why) if why.is_of_the_disk() && !config.live.appendonly.get() => {}
                 Err(why) => return Err(why.to_string()),
             }

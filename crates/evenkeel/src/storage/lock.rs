@@ -37,7 +37,7 @@ const TRY: Duration = Duration::from_millis(10);
 pub enum NoLock {
     /// Another process has it. 0: its number is not known.
     Held(PathBuf, u32),
-    /// What has the name is no plain file.
+    /// Something else than a plain file has the name.
     NotPlain(PathBuf),
     /// The directory cannot be written, for example.
     Io(PathBuf, io::Error),
@@ -217,7 +217,7 @@ mod tests {
         let refused = take(dir.path()).err().expect("it is held");
         assert!(refused.to_string().contains("evenkeel.lock is locked by process 4711"), "{refused}");
         drop(other);
-        // What a killed process left means nothing.
+        // The file of a killed process means nothing.
         let first = take(dir.path()).expect("it is free");
         let second = take(&dir.path().join(".")).expect("it is ours");
         assert!(Arc::ptr_eq(&first, &second));

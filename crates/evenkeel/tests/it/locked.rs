@@ -118,7 +118,7 @@ fn a_server_in_memory_cannot_take_the_files_of_another() {
     ready(&server).expect("DBSIZE", ":101");
 }
 
-/// Of servers that start together in one directory one serves. The others end.
+/// One of the servers that start together in a directory serves. The others end.
 #[test]
 fn of_servers_that_start_together_one_serves() {
     if foreign() {
@@ -249,7 +249,7 @@ fn a_log_that_vanished_is_made_anew() {
     }
 }
 
-/// What somebody puts in the place of the log is not overwritten: writes stop until a person says what is to be done.
+/// Files that somebody puts in the place of the log are not overwritten: writes stop until a person says what is to be done.
 #[test]
 fn a_log_that_was_replaced_stops_writes_until_it_is_made_anew() {
     if foreign() {
