@@ -67,6 +67,9 @@ pub trait Observer: Send + Sync {
     /// Called after [`Observer::prepare`], once the values are changed.
     fn settle(&self) {}
 
+    /// Called in place of [`Observer::settle`] if the change is refused.
+    fn give_up(&self) {}
+
     /// Called after a directive has a new value. It must not call CONFIG SET.
     fn changed(&self, directive: &Directive, live: &Live) {
         let _ = (directive, live);
@@ -271,9 +274,19 @@ impl Config {
         if prepares {
             self.prepare(&observers, &pairs)?;
         }
+        let changed = self.change(&observers, &pairs);
+        if prepares {
+            let settle = |o: &Box<dyn Observer>| if changed.is_ok() { o.settle() } else { o.give_up() };
+            observers.iter().for_each(settle);
+        }
+        changed
+    }
+
+    /// Changes the values of CONFIG SET's pairs, all or none. Errors: the whole text of the reply.
+    fn change(&self, observers: &[Box<dyn Observer>], pairs: &[Pair<'_>]) -> Result<(), String> {
         let mut values = self.values.write();
         let mut ready = Vec::with_capacity(pairs.len());
-        for &(at, name, value) in &pairs {
+        for &(at, name, value) in pairs {
             let row = &table()[at];
             let accepted = row.accept(&[value.to_vec()], &values[at]).and_then(|(parsed, shown)| {
                 observers.iter().try_for_each(|o| o.check(row, &parsed))?;
@@ -287,11 +300,8 @@ impl Config {
             values[at] = shown;
         }
         drop(values);
-        for &(at, ..) in &pairs {
+        for &(at, ..) in pairs {
             observers.iter().for_each(|o| o.changed(&table()[at], &self.live));
-        }
-        if prepares {
-            observers.iter().for_each(|o| o.settle());
         }
         Ok(())
     }
@@ -308,7 +318,10 @@ impl Config {
         }
         let name = pairs.iter().find(|(at, ..)| table()[*at].files).map_or(&b""[..], |(_, name, _)| name);
         let prepared = observers.iter().try_for_each(|o| o.prepare(self, &changes));
-        prepared.map_err(|reason| refused(name, &reason))
+        prepared.map_err(|reason| {
+            observers.iter().for_each(|o| o.give_up());
+            refused(name, &reason)
+        })
     }
 
     /// Reads the files again that directives name; their values stay. It blocks. Errors: a sentence; what was read

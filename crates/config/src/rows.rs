@@ -239,7 +239,11 @@ const GENERAL: &[Directive] = &[
     text("locale-collate", "")
         .only(&["", "C", "POSIX"], "SORT ALPHA compares bytes only")
         .doc("Locale of SORT ALPHA."),
-    text("dir", "").protected().live(|l, v| l.dir.set(&Kind::Text.shown(v))).doc("Directory for the server's files."),
+    text("dir", "")
+        .protected()
+        .files()
+        .live(|l, v| l.dir.set(&Kind::Text.shown(v)))
+        .doc("Directory for the server's files."),
     special("shutdown-on-sigint", Choices(SHUTDOWN), "default")
         .live(|l, v| l.shutdown_on_sigint.set(v.int()))
         .doc("What to do on SIGINT: save or nosave; force ends the server even if the snapshot fails."),
@@ -631,6 +635,7 @@ const SNAPSHOTS: &[Directive] = &[
 
 const APPEND_ONLY: &[Directive] = &[
     flag("appendonly", "no")
+        .files()
         .live(|l, v| l.appendonly.set(v.is_yes()))
         .doc("Keep a log of writes, from which the next start goes on."),
     text("appendfilename", "appendonly.aof")

@@ -4,6 +4,7 @@
 //! Memory is bounded whatever the files say. Exit codes: 0 if everything is sound, 1 if something is not, 2
 //! for a wrong call.
 
+use crate::storage::DirLock;
 use indicatif::{ProgressBar, ProgressStyle};
 use persist::disk::RealDisk;
 use persist::{Place, describe, describe_log, repair_log};
@@ -13,6 +14,8 @@ use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 pub const HELP: &str = "\
 usage: evenkeel doctor FILE|DIR [--fix]
@@ -108,6 +111,7 @@ fn log_in(dir: &Path, fixes: bool) -> Result<Option<Finding>, String> {
     let _ = writeln!(text, "{log}");
     let mut is_sound = log.is_sound();
     if fixes {
+        let _lock = lock(dir)?;
         let repaired = repair_log(&RealDisk, &place).map_err(|error| format!("{text}{error}"))?;
         for cut in &repaired.cut {
             let _ = writeln!(
@@ -125,6 +129,21 @@ fn log_in(dir: &Path, fixes: bool) -> Result<Option<Finding>, String> {
         is_sound &= !log.is_torn();
     }
     Ok(Some(Finding { text, is_sound }))
+}
+
+/// Keeps servers out of the directory that a log's is in. `None`: the disk cannot lock, and a copy needs no lock.
+///
+/// Errors: a server uses it.
+fn lock(dir: &Path) -> Result<Option<Arc<DirLock>>, String> {
+    let above = match dir.file_name() {
+        Some(_) => dir.parent().map(Path::to_path_buf),
+        None => dir.canonicalize().ok().and_then(|whole| whole.parent().map(Path::to_path_buf)),
+    };
+    match DirLock::take(&above.unwrap_or_default(), Duration::ZERO) {
+        Ok(lock) => Ok(Some(lock)),
+        Err(why) if why.is_of_the_disk() => Ok(None),
+        Err(why) => Err(why.to_string()),
+    }
 }
 
 /// An RDB file.

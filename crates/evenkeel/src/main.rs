@@ -103,10 +103,13 @@ fn check(sources: &Sources) -> Result<(), String> {
 fn start(sources: &Sources, args: &[OsString]) -> Result<(), String> {
     let config = Arc::new(load(sources)?);
     let secure = secure::load(&config)?;
+    // Before anything on the disk is looked at or changed.
+    let files = storage::Files::open(&config)?;
     let signals = Signals::install().map_err(|e| format!("Cannot handle signals: {e}"))?;
     logging::start(&config)
         .map_err(|e| format!("Cannot open the log file {}: {e}", config.live.logfile.string()))?;
     config.observe(Box::new(logging::LevelObserver));
+    files.tidy();
     limit_clients(&config);
     let sockets = sockets::listen(&config, args).map_err(|e| e.0)?;
     // As in Redis, a missing pidfile is no error.
@@ -115,7 +118,7 @@ fn start(sources: &Sources, args: &[OsString]) -> Result<(), String> {
     let backend = choose_backend(&config);
     let users = config.start_users().map_err(|e| format!("Cannot start the server: {e}"))?;
     announce(&config, users.is_open(), &sockets, backend);
-    let stop = serve(&config, sockets, secure, &signals, backend)?;
+    let stop = serve(&config, files, sockets, secure, &signals, backend)?;
     match stop {
         Stop::Interrupt => log::info!("SIGINT received, shutting down"),
         Stop::Terminate => log::info!("SIGTERM received, shutting down"),
@@ -129,6 +132,7 @@ fn start(sources: &Sources, args: &[OsString]) -> Result<(), String> {
 /// Serves clients until a stop is requested, then ends in order.
 fn serve(
     config: &Arc<Config>,
+    files: storage::Files,
     sockets: Sockets,
     secure: secure::Secure,
     signals: &Signals,
@@ -139,9 +143,8 @@ fn serve(
         .map_err(|e| format!("Cannot start the server: {e}"))?;
     let stopper = signals.stopper().map_err(|e| format!("Cannot handle signals: {e}"))?;
     server.run_in(Box::new(Program { stopper }));
-    let files = storage::Files::open(config)?;
+    config.observe(Box::new(files.observer()));
     server.durability.store_in(Box::new(files));
-    config.observe(Box::new(storage::FilesObserver(config.clone())));
     config.observe(Box::new(storage::LogObserver(Arc::downgrade(&server))));
     for spec in config.sources() {
         let name = &spec.name;
@@ -153,7 +156,7 @@ fn serve(
     });
     let demo = demo.transpose();
     let _demo = demo.map_err(|e| format!("Cannot make the demonstration database: {e}"))?;
-    exec::durable::expect_load(&server);
+    exec::durable::expect_load(&server)?;
     let (closer, mut listeners) = Closer::of(sockets).map_err(|e| format!("Cannot listen: {e}"))?;
     let kept = signals.renewals().and_then(|renewals| secure::keep(config, secure, renewals));
     listeners.keeper = kept.map_err(|e| format!("Cannot serve TLS: {e}"))?;

@@ -121,6 +121,9 @@ struct Follower {
 
 impl config::Observer for Follower {
     fn prepare(&self, config: &Config, changes: &[(&Directive, Vec<u8>)]) -> Result<(), String> {
+        if !changes.is_empty() && !changes.iter().any(|(row, _)| row.name.starts_with("tls-")) {
+            return Ok(());
+        }
         let secure = read(config, self.keeper.is_some(), changes)?;
         if secure.client.is_some() {
             self.renewer.start().map_err(|e| format!("no thread could be started: {e}"))?;

@@ -2,17 +2,23 @@
 
 mod aof;
 mod copy;
+mod lock;
 
 pub use self::aof::LogObserver;
+pub use self::lock::DirLock;
 
 use arc_swap::ArcSwapOption;
 use config::Config;
 use exec::Server;
 use exec::durable::{KeyFacts, Load, Rewrite, SaveOut, SavePlan, Storage};
+use lock::NoLock;
+use parking_lot::Mutex;
 use persist::disk::RealDisk;
 use persist::{Damaged, IntoKeyspace, Kept, Options, Progress, Report, SaveFile, Unknown};
 use rdb::Dialect;
 use rdb::file::{Format, LeftOut};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use value::Value;
@@ -23,28 +29,92 @@ pub struct Files {
     progress: Progress,
     /// Loops look at it, so there is no lock.
     log: ArcSwapOption<self::aof::Running>,
+    home: Home,
+}
+
+/// The lock of `dir`, while the server writes there on its own (lock L4).
+type Home = Arc<Mutex<Option<Arc<DirLock>>>>;
+
+/// The use of a directory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// There is a log to write, or there are save points.
+    Keeps,
+    /// It is read at the start, and written when a client asks for it.
+    Now,
+}
+
+fn use_of(config: &Config) -> Use {
+    let keeps = config.live.appendonly.get() || !config.live.save_points.is_empty();
+    if keeps { Use::Keeps } else { Use::Now }
 }
 
 impl Files {
-    /// Removes what saves of processes that are gone left behind. Errors: `dir` is none, or there is
-    /// something wrong with the name of the file.
+    /// Takes `dir` for this server, if it keeps its data there (lock L4). It comes before anything is looked at, and changes
+    /// nothing but the lock. It waits some seconds for another server that is ending.
+    ///
+    /// Errors: `dir` is none, another server has it, or there is something wrong with the name of a file.
     pub fn open(config: &Arc<Config>) -> Result<Files, String> {
-        let files = Files::new(config);
+        let log = ArcSwapOption::empty();
+        let files =
+            Files { config: config.clone(), progress: Progress::default(), log, home: Home::default() };
         let dir = files.dir();
-        files.check_dir(dir.as_os_str().as_encoded_bytes())?;
+        check_dir(dir.as_os_str().as_encoded_bytes())?;
         check_name("dbfilename", &config.live.dbfilename.get())?;
         check_name("appendfilename", &config.live.appendfilename.get())?;
         check_name("appenddirname", &config.live.appenddirname.get())?;
+        if use_of(config) == Use::Keeps {
+            match DirLock::take(&dir, lock::ENDING) {
+                Ok(lock) => *files.home.lock() = Some(lock),
+                // Its data can be loaded all the same.
+                Err(why) if why.is_of_the_disk() && !config.live.appendonly.get() => {}
+                Err(why) => return Err(why.to_string()),
+            }
+        }
+        Ok(files)
+    }
+
+    /// Removes what saves of processes that are gone left behind, if the directory is this server's.
+    pub fn tidy(&self) {
+        let dir = self.dir();
+        if self.home.lock().is_none() {
+            if use_of(&self.config) == Use::Keeps {
+                log::warn!("{} cannot be locked, so nothing can be written there", dir.display());
+            }
+            return;
+        }
         match persist::remove_leftovers(&RealDisk, &dir) {
             Ok(0) => {}
             Ok(removed) => log::info!("removed {removed} unfinished snapshots of former processes"),
             Err(error) => log::warn!("{} cannot be read: {error}", dir.display()),
         }
-        Ok(files)
     }
 
-    fn new(config: &Arc<Config>) -> Files {
-        Files { config: config.clone(), progress: Progress::default(), log: ArcSwapOption::empty() }
+    /// Refuses a `dir` that another server has, or a name that cannot be used (CONFIG SET).
+    pub fn observer(&self) -> FilesObserver {
+        FilesObserver { config: self.config.clone(), home: self.home.clone(), ready: Mutex::default() }
+    }
+
+    /// The lock of a directory that is about to be written. A server that keeps its data there has it from now on.
+    ///
+    /// Errors: another server has it, or it cannot be written.
+    fn hold(&self, dir: &Path) -> Result<Arc<DirLock>, String> {
+        let lock = DirLock::take(dir, lock::LETTING_GO).map_err(|why: NoLock| why.to_string())?;
+        lock.check()?;
+        if use_of(&self.config) == Use::Keeps && dir == self.dir() {
+            *self.home.lock() = Some(lock.clone());
+        }
+        Ok(lock)
+    }
+
+    /// The lock for a snapshot's file. `None`: it needs none. A base is in the directory of a log that has its lock, and a
+    /// copy for a client takes no other file's place.
+    fn hold_for(&self, plan: &SavePlan) -> Result<Option<Arc<DirLock>>, String> {
+        let dir = plan.path.parent().unwrap_or(Path::new(""));
+        if plan.passes || self.is_of_log(dir) {
+            return Ok(None);
+        }
+        self.hold(dir).map(Some)
     }
 
     fn dir(&self) -> PathBuf {
@@ -125,6 +195,7 @@ impl Storage for Files {
                 Format::new(dialect, version).ok_or("rdb-version is not a known version")?
             }
         };
+        let lock = self.hold_for(plan)?;
         let file = SaveFile::create(Arc::new(RealDisk), &plan.path, format);
         let mut file = file.map_err(|error| error.to_string())?;
         if !plan.sum {
@@ -136,7 +207,7 @@ impl Storage for Files {
         for (name, value) in &plan.aux {
             file.aux(name.as_bytes(), value.as_bytes()).map_err(|error| error.to_string())?;
         }
-        Ok(Box::new(Out(file)))
+        Ok(Box::new(Out { file, _lock: lock }))
     }
 
     fn take_copy(
@@ -149,7 +220,11 @@ impl Storage for Files {
     }
 
     fn loads_at_start(&self) -> bool {
-        self.config.live.appendonly.get() || self.snapshot().exists()
+        self.snapshot().exists() || (self.config.live.appendonly.get() && self.may_have_log())
+    }
+
+    fn begin_empty(&self, server: &Arc<Server>) -> Result<(), String> {
+        self.run_from_nothing(server)
     }
 
     fn load_at_start(&self, server: &Arc<Server>) -> Result<(), String> {
@@ -213,23 +288,32 @@ impl Storage for Files {
     }
 
     fn check_dir(&self, dir: &[u8]) -> Result<(), String> {
-        let dir = String::from_utf8_lossy(dir).into_owned();
-        match std::fs::metadata(&dir) {
-            Ok(found) if found.is_dir() => Ok(()),
-            Ok(_) => Err(format!("Can't use the directory {dir}: Not a directory")),
-            Err(error) => {
-                let text = error.to_string();
-                Err(format!(
-                    "Can't use the directory {dir}: {}",
-                    text.split(" (os error").next().unwrap_or(&text)
-                ))
-            }
+        check_dir(dir)
+    }
+}
+
+/// Whether `dir` is a directory.
+fn check_dir(dir: &[u8]) -> Result<(), String> {
+    let dir = String::from_utf8_lossy(dir).into_owned();
+    match std::fs::metadata(&dir) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(format!("Can't use the directory {dir}: Not a directory")),
+        Err(error) => {
+            let text = error.to_string();
+            Err(format!(
+                "Can't use the directory {dir}: {}",
+                text.split(" (os error").next().unwrap_or(&text)
+            ))
         }
     }
 }
 
 /// A snapshot that is being written.
-struct Out(SaveFile);
+struct Out {
+    file: SaveFile,
+    /// Until the file has its name (lock L1). It is dropped behind the file.
+    _lock: Option<Arc<DirLock>>,
+}
 
 fn kept(facts: KeyFacts) -> Kept {
     Kept { expire_ms: facts.expire_ms, idle_s: facts.idle_s, freq: facts.freq }
@@ -237,42 +321,76 @@ fn kept(facts: KeyFacts) -> Kept {
 
 impl SaveOut for Out {
     fn function(&mut self, code: &[u8]) -> Result<(), String> {
-        self.0.function(code).map_err(|error| error.to_string())
+        self.file.function(code).map_err(|error| error.to_string())
     }
 
     fn database(&mut self, db: usize, sizes: Option<(u64, u64)>) -> Result<(), String> {
         let selected = match sizes {
-            Some((keys, expires)) => self.0.database(db as u32, keys, expires),
-            None => self.0.select(db as u32),
+            Some((keys, expires)) => self.file.database(db as u32, keys, expires),
+            None => self.file.select(db as u32),
         };
         selected.map_err(|error| error.to_string())
     }
 
     fn text(&mut self, key: &[u8], text: &[u8], facts: KeyFacts) -> Result<(), String> {
-        self.0.text(key, text, kept(facts)).map_err(|error| error.to_string())
+        self.file.text(key, text, kept(facts)).map_err(|error| error.to_string())
     }
 
     fn value(&mut self, key: &[u8], value: &Value, facts: KeyFacts) -> Result<(), String> {
-        self.0.key(key, value, kept(facts)).map_err(|error| error.to_string())
+        self.file.key(key, value, kept(facts)).map_err(|error| error.to_string())
     }
 
     fn written(&self) -> u64 {
-        self.0.size_bytes()
+        self.file.size_bytes()
     }
 
     fn finish(self: Box<Self>) -> Result<u64, String> {
-        self.0.finish().map(|saved| saved.bytes).map_err(|error| error.to_string())
+        self.file.finish().map(|saved| saved.bytes).map_err(|error| error.to_string())
     }
 }
 
-/// Refuses a `dir` or a name that cannot be used (CONFIG SET).
-pub struct FilesObserver(pub Arc<Config>);
+/// See [`Files::observer`].
+pub struct FilesObserver {
+    config: Arc<Config>,
+    home: Home,
+    /// The lock of the directory that a change under way names.
+    ready: Mutex<Option<Arc<DirLock>>>,
+}
 
 impl config::Observer for FilesObserver {
+    fn prepare(&self, config: &Config, changes: &[(&config::Directive, Vec<u8>)]) -> Result<(), String> {
+        let value = |name| changes.iter().find(|(row, _)| row.name == name).map(|(_, value)| &value[..]);
+        let begins_log = value("appendonly") == Some(b"yes");
+        let dir = value("dir");
+        if dir.is_none() && !begins_log {
+            return Ok(());
+        }
+        let dir = dir.map_or_else(|| config.live.dir.get().to_vec(), <[u8]>::to_vec);
+        check_dir(&dir)?;
+        // The one that is left is let go of once this one is there.
+        match DirLock::take(Path::new(OsStr::from_bytes(&dir)), lock::LETTING_GO) {
+            Ok(lock) => *self.ready.lock() = Some(lock),
+            Err(why) if why.is_of_the_disk() && !begins_log => {}
+            Err(why) => return Err(why.to_string()),
+        }
+        Ok(())
+    }
+
+    fn settle(&self) {
+        let ready = self.ready.lock().take();
+        // A server that keeps nothing lets go of it.
+        if ready.is_some() && use_of(&self.config) == Use::Keeps {
+            *self.home.lock() = ready;
+        }
+    }
+
+    fn give_up(&self) {
+        *self.ready.lock() = None;
+    }
+
     fn check(&self, directive: &config::Directive, value: &config::Parsed) -> Result<(), String> {
         let text = directive.kind.shown(value);
         match directive.name {
-            "dir" => Files::new(&self.0).check_dir(&text),
             "dbfilename" => check_name("dbfilename", &text),
             _ => Ok(()),
         }

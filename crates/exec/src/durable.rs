@@ -52,10 +52,15 @@ pub trait Storage: Send + Sync {
         broken: Box<dyn FnOnce() + Send>,
     ) -> Result<Box<dyn command::Stream>, String>;
 
-    /// Whether there is anything to load, or a log to begin.
+    /// Whether there is anything to load.
     fn loads_at_start(&self) -> bool;
 
-    /// Loads the log or a snapshot, and begins the log. Called once, on a thread of its own.
+    /// Begins the log of a server that starts with nothing. Called before the first client.
+    ///
+    /// Errors: a sentence.
+    fn begin_empty(&self, server: &Arc<Server>) -> Result<(), String>;
+
+    /// Loads the log or a snapshot, and goes on with the log. Called once, on a thread of its own.
     ///
     /// Errors: a sentence; some keys may have been installed.
     fn load_at_start(&self, server: &Arc<Server>) -> Result<(), String>;

@@ -6,10 +6,27 @@ mod power;
 pub use faulty::{Faults, Faulty, Gate};
 pub use power::{Outage, Power, put_files};
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+/// The facts about a file that tell it from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct About {
+    /// Its file system, and its number there.
+    pub id: (u64, u64),
+    pub len: u64,
+    /// The time of the last write, in nanoseconds since 1970.
+    pub modified_ns: i128,
+}
+
+impl About {
+    fn of(about: &Metadata) -> About {
+        let modified_ns = i128::from(about.mtime()) * 1_000_000_000 + i128::from(about.mtime_nsec());
+        About { id: (about.dev(), about.ino()), len: about.len(), modified_ns }
+    }
+}
 
 /// A file system.
 pub trait Disk: Send + Sync {
@@ -27,11 +44,17 @@ pub trait Disk: Send + Sync {
 
     fn remove(&self, path: &Path) -> io::Result<()>;
 
+    /// Removes an empty directory.
+    fn remove_dir(&self, dir: &Path) -> io::Result<()>;
+
     /// Makes names durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
     /// The names in a directory.
     fn names(&self, dir: &Path) -> io::Result<Vec<PathBuf>>;
+
+    /// The file that has a name now. Links are not followed.
+    fn about(&self, path: &Path) -> io::Result<About>;
 }
 
 /// A file that is written. Several threads may hold it.
@@ -54,6 +77,8 @@ pub trait DiskFile: Send + Sync {
     fn truncate(&self, len: u64) -> io::Result<()>;
 
     fn len(&self) -> io::Result<u64>;
+
+    fn about(&self) -> io::Result<About>;
 
     /// Reserves room. The length stays.
     ///
@@ -120,12 +145,20 @@ impl Disk for RealDisk {
         fs::remove_file(path)
     }
 
+    fn remove_dir(&self, dir: &Path) -> io::Result<()> {
+        fs::remove_dir(dir)
+    }
+
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         File::open(dir)?.sync_all()
     }
 
     fn names(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
         fs::read_dir(dir)?.map(|entry| entry.map(|entry| entry.file_name().into())).collect()
+    }
+
+    fn about(&self, path: &Path) -> io::Result<About> {
+        Ok(About::of(&path.symlink_metadata()?))
     }
 }
 
@@ -152,6 +185,10 @@ impl DiskFile for File {
 
     fn len(&self) -> io::Result<u64> {
         Ok(self.metadata()?.len())
+    }
+
+    fn about(&self) -> io::Result<About> {
+        Ok(About::of(&self.metadata()?))
     }
 
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {

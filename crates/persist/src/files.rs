@@ -10,14 +10,17 @@
 //! - F2: a file that is followed by one with commands is durable, or the one behind it says from where on it
 //!   is void ([`incr`]).
 //! - F3: names are plain file names of this directory, and never links.
+//! - F4: the names lead to the files that the server wrote. Somebody may have removed, moved or replaced them: the
+//!   log's thread looks once a second ([`Files::check`]).
 
 pub mod base;
+pub mod begin;
 pub(crate) mod incr;
 pub(crate) mod local;
 pub mod manifest;
 pub mod repair;
 
-use crate::disk::{Disk, DiskFile, write_all_at};
+use crate::disk::{About, Disk, DiskFile, write_all_at};
 use manifest::{Entry, FileKind, Manifest};
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
@@ -75,23 +78,93 @@ pub(crate) struct Files {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) place: Place,
     pub(crate) manifest: Manifest,
+    /// The manifest's file. `None`: this server has not written it.
+    written: Option<About>,
+}
+
+/// The reason why the directory is not the log's any more (F4).
+#[derive(Debug)]
+pub(crate) enum Lost {
+    /// A file is gone.
+    Gone(String),
+    /// Somebody has put something else in its place.
+    Replaced(String),
+    /// It cannot be looked at.
+    Unknown(io::Error),
+}
+
+impl std::fmt::Display for Lost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Lost::Gone(name) => write!(f, "{name} was removed or moved away while the server runs"),
+            Lost::Replaced(name) => write!(f, "{name} was replaced or cut by somebody while the server runs"),
+            Lost::Unknown(error) => error.fmt(f),
+        }
+    }
 }
 
 impl Files {
     pub(crate) fn new(disk: Arc<dyn Disk>, place: Place, manifest: Manifest) -> Files {
-        Files { disk, place, manifest }
+        Files { disk, place, manifest, written: None }
     }
 
-    /// Replaces the manifest (F1).
+    /// Whether the directory still has the manifest that this server wrote, and all files that it names (F4). Cost: a system
+    /// call for each.
+    pub(crate) fn check(&self) -> Result<(), Lost> {
+        self.check_manifest()?;
+        for entry in self.manifest.entries.iter().filter(|entry| entry.kind != FileKind::History) {
+            self.about(&entry.name)?;
+        }
+        Ok(())
+    }
+
+    fn check_manifest(&self) -> Result<(), Lost> {
+        let Some(written) = self.written else { return Ok(()) };
+        let name = self.place.manifest_name();
+        let about = self.about(&name)?;
+        // Somebody may have written the same again.
+        let is_same =
+            || base::read_small(&self.place.manifest()).is_ok_and(|text| text == self.manifest.text());
+        match about == written || (about.id == written.id && about.len == written.len && is_same()) {
+            true => Ok(()),
+            false => Err(Lost::Replaced(shown(&name))),
+        }
+    }
+
+    /// The file of the log that has a name.
+    pub(crate) fn about(&self, name: &[u8]) -> Result<About, Lost> {
+        self.disk.about(&self.place.path(name)).map_err(|error| match error.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory => Lost::Gone(shown(name)),
+            _ => Lost::Unknown(error),
+        })
+    }
+
+    /// Makes the directory again that was lost (F4). What somebody put in its place is put aside.
+    pub(crate) fn restore(&mut self, lost: &Lost) -> io::Result<()> {
+        if matches!(lost, Lost::Replaced(_)) {
+            begin::put_aside(&*self.disk, &self.place.dir, "before")?;
+        }
+        self.written = None;
+        begin::make_place(&*self.disk, &self.place)
+    }
+
+    /// Replaces the manifest (F1). That of somebody else stays (F4).
     ///
     /// Errors: it is not known then which of the two is there; both must be sound.
     pub(crate) fn put(&mut self, manifest: Manifest) -> io::Result<()> {
+        if let Err(lost @ Lost::Replaced(_)) = self.check_manifest() {
+            return Err(io::Error::other(lost.to_string()));
+        }
         let renamed = put_manifest(&*self.disk, &self.place, &manifest);
         // A reader sees the new one, though a power failure may take it away.
-        if !matches!(renamed, Err(Unput { is_renamed: false, .. })) {
-            self.manifest = manifest;
+        let written = match &renamed {
+            Ok(written) => Some(*written),
+            Err(unput) => unput.renamed,
+        };
+        if written.is_some() {
+            (self.manifest, self.written) = (manifest, written);
         }
-        renamed.map_err(|unput| unput.error)
+        renamed.map(drop).map_err(|unput| unput.error)
     }
 
     /// Makes the next file of commands, empty, and names it in the manifest.
@@ -128,18 +201,24 @@ impl Files {
 /// The reason why a manifest is not durable.
 pub(crate) struct Unput {
     pub(crate) error: io::Error,
-    is_renamed: bool,
+    renamed: Option<About>,
+}
+
+fn shown(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
 }
 
 /// Writes a manifest beside the present one, and renames it over that.
-pub(crate) fn put_manifest(disk: &dyn Disk, place: &Place, manifest: &Manifest) -> Result<(), Unput> {
-    let before = |error| Unput { error, is_renamed: false };
+pub(crate) fn put_manifest(disk: &dyn Disk, place: &Place, manifest: &Manifest) -> Result<About, Unput> {
+    let before = |error| Unput { error, renamed: None };
     let temporary = place.path(&[b"temp-", &place.manifest_name()[..]].concat());
     let file = create_anew(disk, &temporary).map_err(before)?;
     write_all_at(&*file, &manifest.text(), 0).and_then(|()| file.sync_data()).map_err(before)?;
     points::reach(Point::LogManifest);
+    let written = file.about().map_err(before)?;
     disk.rename(&temporary, &place.manifest()).map_err(before)?;
-    disk.sync_dir(&place.dir).map_err(|error| Unput { error, is_renamed: true })
+    disk.sync_dir(&place.dir).map_err(|error| Unput { error, renamed: Some(written) })?;
+    Ok(written)
 }
 
 /// Makes a file that no manifest names, in place of a leftover.

@@ -44,6 +44,7 @@ mod writer;
 
 pub use describe::{Database, Description, Large, Sum, Tally, describe};
 pub use files::Place;
+pub use files::begin::{mark_finished, mark_unfinished, put_aside, put_unfinished_aside, remove_unfinished};
 pub use files::local::local_log;
 pub use files::manifest::{Entry, FileKind, Manifest, ManifestError};
 pub use files::repair::{LogDescription, LogFileDescription, Repaired, check_file, describe_log, repair_log};

@@ -13,7 +13,8 @@
 //! - Y2: one rewrite at a time.
 //! - Y3: a failed one is tried again after 1, 2, 4 … 60 minutes ([`Writer::wants_rewrite`]).
 
-use crate::files::local::{Rotated, locked};
+use crate::files::Lost;
+use crate::files::local::{Directory, Rotated, locked};
 use crate::files::manifest::{Entry, FileKind, Manifest};
 use crate::stream::Mark;
 use crate::writer::{RewriteStatus, Writer};
@@ -138,17 +139,34 @@ impl Writer {
         };
         let mut directory = locked(&shared.directory);
         directory.rotated = None;
-        if directory.prepared.is_none() {
-            match directory.files.add_incr(&[]) {
-                Ok(prepared) => directory.prepared = Some(prepared),
-                Err(error) => {
-                    locked(&shared.rewrites).ends(false);
-                    return Err(RewriteError::Io(error));
-                }
-            }
+        if let Err(error) = self.prepare_file(&mut directory) {
+            locked(&shared.rewrites).ends(false);
+            return Err(RewriteError::Io(error));
         }
         let base = shared.place.dir.join(format!("temp-rewrite-{}.rdb", mark.0));
         Ok(Rewriting { mark, base })
+    }
+
+    /// Makes the file behind the mark. A directory that was lost is made again (files F4).
+    fn prepare_file(&self, directory: &mut Directory) -> io::Result<()> {
+        match directory.files.check() {
+            Ok(()) => {}
+            Err(Lost::Unknown(error)) => return Err(error),
+            Err(lost) if self.shared.is_running() => {
+                // The log's thread has to know first: until then it tells that writes are durable.
+                self.shared.looks_now.store(true, Ordering::Relaxed);
+                self.shared.bell.notify_all();
+                return Err(io::Error::other(lost.to_string()));
+            }
+            Err(lost) => {
+                directory.prepared = None;
+                directory.files.restore(&lost)?;
+            }
+        }
+        if directory.prepared.is_none() {
+            directory.prepared = Some(directory.files.add_incr(&[])?);
+        }
+        Ok(())
     }
 
     /// Ends a rewrite whose base is written: it takes the place of the old one and of all files before the
@@ -198,7 +216,8 @@ impl Writer {
         let growth = (size.saturating_sub(base) as u128 * 100 / u128::from(base)) as u64;
         let has_grown = percentage > 0 && size >= min_size_bytes && growth >= percentage;
         let has_gap = self.shared.counters.has_gap.load(Ordering::Relaxed);
-        (has_grown || has_gap) && rewrites.running.is_none() && !rewrites.rests()
+        let waits_for_person = self.shared.counters.is_replaced.load(Ordering::Relaxed);
+        (has_grown || has_gap) && !waits_for_person && rewrites.running.is_none() && !rewrites.rests()
     }
 
     fn is_running(&self, rewriting: &Rewriting) -> Result<(), RewriteError> {

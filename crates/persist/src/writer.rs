@@ -18,6 +18,9 @@
 //! - K5: a panic of the log's thread, or of that of its syncs, is an error like that of a disk. The file is given
 //!   up, and the work is tried again. The keeper and the watch begin anew. Effects that a panic lost before they came here stop the log until a rewrite has made a base
 //!   behind them; nothing of the gap is told to be durable before that.
+//! - K6: once a second the log thread looks whether the names in the directory still lead to its files. If not, nothing
+//!   is told to be durable until a rewrite has made the log anew. One that was removed asks for that itself. Where
+//!   somebody has put something else, a person has to.
 //!
 //! Memory: the waiting bytes, a batch of at most [`BATCH_BYTES`] and a block, and [`Settings::unsynced_max`].
 
@@ -31,7 +34,7 @@ pub use queue::LogOutlet;
 
 use crate::disk::Disk;
 use crate::files::local::{Directory, LocalLog, Sizes, locked};
-use crate::files::{Files, Place};
+use crate::files::{Files, Place, begin};
 use crate::load::LoadedLog;
 use crate::rewrite::Rewrites;
 use crate::save::remove_leftovers;
@@ -41,9 +44,8 @@ use keyspace::Lsn;
 use queue::{Closing, Queue};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -114,6 +116,7 @@ pub enum LogState {
     Stopped(String),
 }
 
+type Guard = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
 type Told<T> = Box<dyn Fn(T) + Send + Sync>;
 
 /// Calls by which the log tells of itself. They come from its threads: they must not wait, and not ask the
@@ -169,6 +172,10 @@ pub(crate) struct Shared {
     filling: Mutex<Filling>,
     /// Something for the keeper.
     pub(crate) keeper: Condvar,
+    /// Whether the directory is still this server's.
+    guard: OnceLock<Guard>,
+    /// The log thread looks at the directory before its time (K6).
+    pub(crate) looks_now: AtomicBool,
     /// As [`Closing`], for threads that do not look at the queue.
     closing: AtomicU8,
 }
@@ -180,6 +187,15 @@ impl Shared {
 
     fn closing(&self) -> Closing {
         Closing::of(self.closing.load(Ordering::Acquire))
+    }
+
+    fn guard(&self) -> Result<(), String> {
+        self.guard.get().map_or(Ok(()), |guard| guard())
+    }
+
+    /// Whether the log writes (K4).
+    pub(crate) fn is_running(&self) -> bool {
+        locked(&self.standing).told == LogState::Running
     }
 
     /// Notes that effects are lost, and that no base has them (K5).
@@ -231,8 +247,7 @@ impl Writer {
         settings: Settings,
         hooks: Hooks,
     ) -> io::Result<Writer> {
-        disk.make_dir(&place.dir)?;
-        disk.sync_dir(parent(&place.dir))?;
+        begin::make_place(&*disk, &place)?;
         remove_temporaries(&*disk, &place)?;
         let loaded = loaded.unwrap_or_default();
         let sizes = sizes_of(&loaded);
@@ -260,6 +275,8 @@ impl Writer {
             counters: Counters::default(),
             filling: Mutex::default(),
             keeper: Condvar::new(),
+            guard: OnceLock::new(),
+            looks_now: AtomicBool::new(false),
             closing: AtomicU8::new(0),
         });
         let threads = thread::start(&shared, log)?;
@@ -274,6 +291,12 @@ impl Writer {
     /// The epoch in the lines of this run, for the facts of a base.
     pub fn epoch(&self) -> u64 {
         self.shared.epoch
+    }
+
+    /// Has the log's thread ask once a second whether the directory is still this server's. While it is not, the log is
+    /// stopped. The call may wait for the disk. Only the first guard counts.
+    pub fn guard(&self, guard: impl Fn() -> Result<(), String> + Send + Sync + 'static) {
+        let _ = self.shared.guard.set(Box::new(guard));
     }
 
     pub fn settings(&self) -> Settings {
@@ -356,10 +379,6 @@ impl Drop for Writer {
             self.end(Closing::Abandoned);
         }
     }
-}
-
-fn parent(dir: &Path) -> &Path {
-    dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Removes the leftovers of an interrupted rewrite or manifest.

@@ -115,6 +115,9 @@ impl Keyspace {
 
     pub(crate) fn changed_beside(&self) {}
 
+    /// No reply waits for the log.
+    pub(crate) fn note_recent_beside(&self, _: Lsn) {}
+
     pub(crate) fn all_databases(&self) -> usize {
         DATABASES
     }

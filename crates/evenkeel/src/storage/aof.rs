@@ -5,25 +5,23 @@
 //!                                     └─► too much waits: writers are held    └─► durable: replies leave
 //! ```
 //!
-//! - A1: a log that has no base yet has a file [`UNFINISHED`] beside it, and no reply waits for it. A start
-//!   puts such a log aside.
+//! - A1: no reply waits for a log that has no base yet. Files say that it has none (`persist::mark_unfinished`), and a
+//!   start puts such a log aside.
 
 use super::Files;
+use super::lock::DirLock;
 use config::Config;
 use exec::Server;
 use exec::durable::{Load, Rewrite};
 use exec::replay::Replay;
 use parking_lot::Mutex;
-use persist::disk::RealDisk;
+use persist::disk::{Disk, RealDisk};
 use persist::order::Order;
 use persist::stream::{Item, Outlet};
 use persist::{
     Apply, Damaged, Fsync, Hooks, LoadedLog, LogOptions, LogOutlet, LogState, Options, Place, Preallocate,
     Rewriting, Settings, Writer,
 };
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock, Weak};
@@ -31,8 +29,6 @@ use std::time::{Duration, Instant};
 
 /// How long the end of a log waits for a rewrite that is ending.
 const LETTING_GO: Duration = Duration::from_secs(20);
-/// The file beside a log without a base (A1).
-const UNFINISHED: &str = "unfinished";
 
 /// A log that is written.
 pub struct Running {
@@ -40,8 +36,9 @@ pub struct Running {
     order: Arc<Order>,
     gate: Arc<Gate>,
     server: Weak<Server>,
-    /// Keeps other servers out of the directory.
-    _lock: File,
+    /// The directory of the files, and the lock of the one that holds it.
+    dir: PathBuf,
+    _lock: Arc<DirLock>,
     rewriting: Mutex<Option<Rewriting>>,
 }
 
@@ -234,6 +231,11 @@ fn base_options(options: Options) -> Options {
     Options { damaged: Damaged::Refuse, ..options }
 }
 
+/// An error of the disk, with its place.
+fn at(place: &Place, error: &std::io::Error) -> String {
+    format!("{}: {error}", place.dir.display())
+}
+
 fn place(config: &Config) -> Place {
     let dir = PathBuf::from(config.live.dir.string()).join(config.live.appenddirname.string());
     Place::new(dir, config.live.appendfilename.get().to_vec())
@@ -243,8 +245,12 @@ impl Files {
     /// Loads the log, or the snapshot where there is no log yet, and begins to write.
     pub(super) fn load_and_log(&self, server: &Arc<Server>) -> Result<(), String> {
         let (place, began) = (place(&self.config), Instant::now());
-        drop(lock(&place.dir)?);
-        put_unfinished_aside(&place.dir)?;
+        // From here on, whatever the outcome (lock L1).
+        let _lock = self.hold_place(&place)?;
+        let aside = persist::put_unfinished_aside(&RealDisk, &place).map_err(|error| at(&place, &error))?;
+        if aside.is_some() {
+            log::warn!("the log there had no base yet when the server ended");
+        }
         let load = Load::begin(server);
         let options = LogOptions {
             base: base_options(self.options()),
@@ -273,30 +279,56 @@ impl Files {
         Ok(())
     }
 
-    /// Begins the log of a server that had none. The data of the snapshot become its base before any client
-    /// is served.
+    /// Begins the log of a server that had none. The data of the snapshot, if there is one, become its base before any
+    /// client is served.
     fn begin_log(&self, server: &Arc<Server>, load: &Load) -> Result<(), String> {
         let snapshot = self.snapshot();
-        if snapshot.exists() {
-            self.load_file(&snapshot, server, load)?;
+        if !snapshot.exists() {
+            return self.run_from_nothing(server);
         }
+        self.load_file(&snapshot, server, load)?;
         self.run_without_base(server)
+    }
+
+    /// Whether anything is where a log would be.
+    pub(super) fn may_have_log(&self) -> bool {
+        let place = place(&self.config);
+        let is_empty = match RealDisk.names(&place.dir) {
+            Ok(names) => names.is_empty(),
+            Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+        };
+        // A log of one file, of servers before Redis 7, is beside it.
+        let single = self.config.live.appendfilename.string();
+        !is_empty || self.dir().join(single).exists()
+    }
+
+    /// The log of a server that has no data: it needs no base, and replies may rely on it at once.
+    pub(super) fn run_from_nothing(&self, server: &Arc<Server>) -> Result<(), String> {
+        let place = place(&self.config);
+        let _lock = self.hold_place(&place)?;
+        persist::put_aside(&RealDisk, &place.dir, "before").map_err(|error| at(&place, &error))?;
+        self.run(server, place, None)?;
+        self.with_log(|running| running.gate.close(server));
+        Ok(())
+    }
+
+    /// The lock of the directory that a log's is in.
+    fn hold_place(&self, place: &Place) -> Result<Arc<DirLock>, String> {
+        self.hold(place.dir.parent().unwrap_or(Path::new("")))
     }
 
     /// The log of a server that has data and no log yet (A1). A failure leaves nothing of it.
     fn run_without_base(&self, server: &Arc<Server>) -> Result<(), String> {
         let place = place(&self.config);
-        put_aside(&place.dir, "before")?;
+        let _lock = self.hold_place(&place)?;
+        persist::put_aside(&RealDisk, &place.dir, "before").map_err(|error| at(&place, &error))?;
         let based = self.run_to_its_base(server, &place);
         match based {
             Ok(()) => drop(self.with_log(|running| running.gate.close(server))),
             Err(_) => {
                 self.end_log(server);
-                match std::fs::remove_dir_all(&place.dir) {
-                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                        log::warn!("{} cannot be removed: {error}", place.dir.display());
-                    }
-                    _ => {}
+                if let Err(error) = persist::remove_unfinished(&RealDisk, &place) {
+                    log::warn!("{} cannot be removed: {error}", place.dir.display());
                 }
             }
         }
@@ -305,15 +337,10 @@ impl Files {
 
     /// Begins a log in an empty folder, and waits for its base.
     fn run_to_its_base(&self, server: &Arc<Server>, place: &Place) -> Result<(), String> {
-        let failed = |error: std::io::Error| format!("{}: {error}", place.dir.display());
-        std::fs::create_dir_all(&place.dir).map_err(failed)?;
-        let unfinished = place.dir.join(UNFINISHED);
-        std::fs::write(&unfinished, b"").map_err(failed)?;
-        std::fs::File::open(&place.dir).and_then(|dir| dir.sync_all()).map_err(failed)?;
+        persist::mark_unfinished(&RealDisk, place).map_err(|error| at(place, &error))?;
         self.run(server, place.clone(), None)?;
         exec::durable::rewrite_now(server)?;
-        std::fs::remove_file(&unfinished).map_err(failed)?;
-        std::fs::File::open(&place.dir).and_then(|dir| dir.sync_all()).map_err(failed)
+        persist::mark_finished(&RealDisk, place).map_err(|error| at(place, &error))
     }
 
     /// Opens the files, and has the keyspace tell what happens.
@@ -321,7 +348,7 @@ impl Files {
         let settings = settings(&self.config);
         let gate = Arc::new(Gate::new(settings.fsync == Fsync::Always));
         let dir = place.dir.clone();
-        let lock = lock(&dir)?;
+        let lock = self.hold_place(&place)?;
         let writer = Writer::open(
             Arc::new(RealDisk),
             place,
@@ -331,6 +358,8 @@ impl Files {
             hooks(server, &gate),
         );
         let writer = Arc::new(writer.map_err(|error| format!("{}: {error}", dir.display()))?);
+        let guard = lock.clone();
+        writer.guard(move || guard.check());
         let later = Arc::<OnceLock<Weak<Order>>>::default();
         let watched = Watched {
             outlet: writer.outlet(),
@@ -347,6 +376,7 @@ impl Files {
             order,
             gate,
             server: Arc::downgrade(server),
+            dir,
             _lock: lock,
             rewriting: Mutex::new(None),
         };
@@ -397,6 +427,11 @@ impl Files {
         }
         let torn = self.with_log(|running| running.writer.torn()).flatten();
         torn.map_or(Ok(()), |why| Err(format!("the append-only log lacks writes: {why}")))
+    }
+
+    /// Whether a directory is that of the log.
+    pub(super) fn is_of_log(&self, dir: &Path) -> bool {
+        self.with_log(|running| running.dir == dir).unwrap_or(false)
     }
 
     fn with_log<T>(&self, f: impl FnOnce(&Running) -> T) -> Option<T> {
@@ -527,49 +562,6 @@ fn hooks(server: &Arc<Server>, gate: &Arc<Gate>) -> Hooks {
             }
         }),
     }
-}
-
-/// Locks the directory of a log, which is made if it is not there.
-///
-/// Errors: another server has it.
-fn lock(dir: &Path) -> Result<File, String> {
-    let failed = |error: std::io::Error| format!("{}: {error}", dir.display());
-    std::fs::create_dir_all(dir).map_err(failed)?;
-    let file = File::open(dir).map_err(failed)?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(Errno::WOULDBLOCK) => Err(format!("{}: another server writes the log here", dir.display())),
-        Err(error) => Err(failed(error.into())),
-    }
-}
-
-/// Puts aside a log that never got its base (A1).
-fn put_unfinished_aside(dir: &Path) -> Result<(), String> {
-    if dir.join(UNFINISHED).exists() {
-        log::warn!(
-            "the append-only log in {} had no base yet when the server ended: it is put aside",
-            dir.display()
-        );
-        put_aside(dir, UNFINISHED)?;
-    }
-    Ok(())
-}
-
-/// Gives a directory another name, if it is there.
-fn put_aside(dir: &Path, why: &str) -> Result<(), String> {
-    match std::fs::read_dir(dir).map(|mut names| names.next().is_none()) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Ok(true) => return Ok(()),
-        _ => {}
-    }
-    let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let free =
-        (1..10_000).map(|n| dir.with_file_name(format!("{name}.{why}-{n}"))).find(|other| !other.exists());
-    let other =
-        free.ok_or_else(|| format!("{}: too many directories were put aside beside it", dir.display()))?;
-    std::fs::rename(dir, &other).map_err(|error| format!("{}: {error}", dir.display()))?;
-    log::warn!("{} is now {}", dir.display(), other.display());
-    Ok(())
 }
 
 /// Settings of the log changed, or it is to begin or end (CONFIG SET). Both take place on threads of their

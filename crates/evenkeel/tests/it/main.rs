@@ -43,6 +43,7 @@ mod loading;
 mod loading_copy;
 mod loading_ends;
 mod loading_tls;
+mod locked;
 mod logged;
 mod lscan;
 mod messages;

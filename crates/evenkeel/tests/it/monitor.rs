@@ -142,7 +142,7 @@ fn a_monitor_that_does_not_read_is_cut_off() {
     panic!("60 MB of lines, and the monitor is still there:\n{}", server.output());
 }
 
-/// What a script calls is shown behind the script, once, though a long one is begun on a loop and run again elsewhere.
+/// Calls of a script are shown behind the script, once, though a long one is begun on a loop and run again elsewhere.
 #[test]
 fn a_monitor_sees_the_calls_of_scripts() {
     let server = Server::start();

@@ -46,11 +46,12 @@ impl Folders {
     }
 }
 
-/// The names in a folder.
+/// The names in a folder, but for that of the lock.
 fn names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).expect("the folder").flatten();
     let mut names: Vec<String> =
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.retain(|name| name != "evenkeel.lock");
     names.sort();
     names
 }

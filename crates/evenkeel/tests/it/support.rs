@@ -30,7 +30,7 @@ pub fn foreign() -> bool {
     std::env::var_os("EVENKEEL_TEST_SERVER").is_some()
 }
 
-fn binary() -> PathBuf {
+pub fn binary() -> PathBuf {
     let own = || PathBuf::from(env!("CARGO_BIN_EXE_evenkeel"));
     std::env::var_os("EVENKEEL_TEST_SERVER").map_or_else(own, PathBuf::from)
 }

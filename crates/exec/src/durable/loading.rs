@@ -72,11 +72,20 @@ impl Drop for Load {
     }
 }
 
-/// Refuses commands that need the data until [`load_at_start`] is done, if there is anything to load. Called
-/// before the first client.
-pub fn expect_load(server: &Server) {
-    let loads = server.durability.storage().is_some_and(|storage| storage.loads_at_start());
+/// Refuses commands that need the data until [`load_at_start`] is done, if there is anything to load. Otherwise the
+/// server is ready, and its log has begun. Called before the first client. Cost: some syncs for a log that begins.
+///
+/// Errors: a sentence; the log cannot begin.
+pub fn expect_load(server: &Arc<Server>) -> Result<(), String> {
+    let Some(storage) = server.durability.storage() else { return Ok(()) };
+    let loads = storage.loads_at_start();
     server.durability.set(trouble::LOADING, loads);
+    if !loads && server.config.live.appendonly.get() {
+        storage.begin_empty(server)?;
+        // A log of nothing counts as its own base.
+        server.durability.note_rewrite(&Ok(()), 0);
+    }
+    Ok(())
 }
 
 /// Loads the files, before the first command that needs the data. Nothing else writes meanwhile.

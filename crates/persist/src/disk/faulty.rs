@@ -1,6 +1,6 @@
 //! A file system that fails as it is told, for tests.
 
-use super::{Disk, DiskFile, RealDisk};
+use super::{About, Disk, DiskFile, RealDisk};
 use rustix::io::Errno;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -140,6 +140,11 @@ impl Disk for Faulty {
         RealDisk.remove(path)
     }
 
+    fn remove_dir(&self, dir: &Path) -> io::Result<()> {
+        self.does("remove", |faults| faults.remove)?;
+        RealDisk.remove_dir(dir)
+    }
+
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.does("sync_dir", |faults| faults.sync_dir)?;
         RealDisk.sync_dir(dir)
@@ -147,6 +152,10 @@ impl Disk for Faulty {
 
     fn names(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
         RealDisk.names(dir)
+    }
+
+    fn about(&self, path: &Path) -> io::Result<About> {
+        RealDisk.about(path)
     }
 }
 
@@ -223,6 +232,10 @@ impl DiskFile for FaultyFile {
 
     fn len(&self) -> io::Result<u64> {
         self.file.len()
+    }
+
+    fn about(&self) -> io::Result<About> {
+        self.file.about()
     }
 
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {

@@ -2,10 +2,11 @@
 //!
 //! - B1: after an outage a file has all synced bytes. Each sector of 512 bytes that was not synced is there
 //!   or not, in no order.
-//! - B2: names that were not synced are kept up to some moment, in their order.
+//! - B2: names that were not synced are kept up to some moment, in their order. A sync of a directory makes the names in
+//!   it durable, and not that of itself. What is in a directory whose own name is lost is lost with it.
 //! - B3: a sync that fails loses the sectors. Later syncs succeed, and do not bring them back.
 
-use super::{Disk, DiskFile};
+use super::{About, Disk, DiskFile};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -29,13 +30,26 @@ struct Node {
 enum Name {
     Gives(PathBuf, usize),
     Takes(PathBuf),
+    /// A directory is made, removed, or has another name.
+    Makes(PathBuf),
+    Unmakes(PathBuf),
+    Moves(PathBuf, PathBuf),
+}
+
+/// Names of files and of directories. A directory that was there from the start is not among them.
+#[derive(Clone, Default)]
+struct Names {
+    files: BTreeMap<PathBuf, usize>,
+    dirs: BTreeSet<PathBuf>,
+    /// Directories that do not exist though something may be in them.
+    gone: BTreeSet<PathBuf>,
 }
 
 #[derive(Default)]
 struct Model {
     nodes: Vec<Node>,
-    names: BTreeMap<PathBuf, usize>,
-    durable: BTreeMap<PathBuf, usize>,
+    names: Names,
+    durable: Names,
     pending: Vec<Name>,
     calls: u64,
     dies_at: Option<u64>,
@@ -62,8 +76,8 @@ impl Power {
             let mut model = disk.model();
             model.nodes.push(Node { now: bytes.clone(), synced: bytes, ..Node::default() });
             let node = model.nodes.len() - 1;
-            model.names.insert(path.clone(), node);
-            model.durable.insert(path, node);
+            model.names.files.insert(path.clone(), node);
+            model.durable.files.insert(path, node);
         }
         disk
     }
@@ -104,7 +118,7 @@ impl Power {
     /// The files as they are, without an outage.
     pub fn files(&self) -> Outage {
         let model = self.model();
-        model.names.iter().map(|(path, node)| (path.clone(), model.nodes[*node].now.clone())).collect()
+        model.names.files.iter().map(|(path, node)| (path.clone(), model.nodes[*node].now.clone())).collect()
     }
 
     /// The files as they may be after an outage now.
@@ -115,7 +129,8 @@ impl Power {
         let kept = random.below(model.pending.len() + 1);
         model.pending[..kept].iter().for_each(|name| name.apply(&mut names));
         let mut file = |node: &usize| model.nodes[*node].outage(&mut random);
-        names.iter().map(|(path, node)| (path.clone(), file(node))).collect()
+        let there = names.files.iter().filter(|(path, _)| !names.is_lost(path));
+        there.map(|(path, node)| (path.clone(), file(node))).collect()
     }
 
     fn model(&self) -> MutexGuard<'_, Model> {
@@ -142,11 +157,51 @@ pub fn put_files(files: &Outage, dir: &Path) -> io::Result<()> {
 }
 
 impl Name {
-    fn apply(&self, names: &mut BTreeMap<PathBuf, usize>) {
+    fn apply(&self, names: &mut Names) {
         match self {
-            Name::Gives(path, node) => names.insert(path.clone(), *node),
-            Name::Takes(path) => names.remove(path),
+            Name::Gives(path, node) => drop(names.files.insert(path.clone(), *node)),
+            Name::Takes(path) => drop(names.files.remove(path)),
+            Name::Makes(dir) => {
+                names.dirs.insert(dir.clone());
+                names.gone.remove(dir);
+            }
+            Name::Unmakes(dir) => {
+                names.dirs.remove(dir);
+                names.gone.insert(dir.clone());
+            }
+            Name::Moves(from, to) => {
+                let inside: Vec<_> =
+                    names.files.keys().filter(|path| path.starts_with(from)).cloned().collect();
+                for path in inside {
+                    let moved = path.strip_prefix(from).map(|rest| to.join(rest));
+                    if let (Ok(moved), Some(node)) = (moved, names.files.remove(&path)) {
+                        names.files.insert(moved, node);
+                    }
+                }
+                Name::Unmakes(from.clone()).apply(names);
+                Name::Makes(to.clone()).apply(names);
+            }
+        }
+    }
+
+    /// Whether a sync of this directory makes it durable (B2).
+    fn is_in(&self, dir: &Path) -> bool {
+        let path = match self {
+            Name::Gives(path, _) | Name::Takes(path) | Name::Makes(path) | Name::Unmakes(path) => path,
+            Name::Moves(path, _) => path,
         };
+        path.parent() == Some(dir)
+    }
+}
+
+impl Names {
+    /// Whether a file is in a directory that does not exist.
+    fn is_lost(&self, path: &Path) -> bool {
+        path.ancestors().any(|dir| self.gone.contains(dir))
+    }
+
+    fn has_dir(&self, dir: &Path) -> bool {
+        self.dirs.contains(dir) || self.files.keys().any(|path| path.starts_with(dir) && path != dir)
     }
 }
 
@@ -157,11 +212,15 @@ impl Model {
     }
 
     fn node(&self, path: &Path) -> io::Result<usize> {
-        self.names.get(path).copied().ok_or_else(|| ErrorKind::NotFound.into())
+        self.names.files.get(path).copied().ok_or_else(|| ErrorKind::NotFound.into())
+    }
+
+    fn about(&self, node: usize) -> About {
+        About { id: (0, node as u64), len: self.nodes[node].now.len() as u64, modified_ns: 0 }
     }
 
     fn has_room(&self, more: usize) -> bool {
-        let taken: usize = self.names.values().map(|node| self.nodes[*node].now.len()).sum();
+        let taken: usize = self.names.files.values().map(|node| self.nodes[*node].now.len()).sum();
         self.room.is_none_or(|room| (taken + more) as u64 <= room)
     }
 }
@@ -227,7 +286,7 @@ impl Random {
 impl Disk for Power {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         let mut model = self.call()?;
-        if model.names.contains_key(path) {
+        if model.names.files.contains_key(path) {
             return Err(ErrorKind::AlreadyExists.into());
         }
         model.nodes.push(Node::default());
@@ -241,12 +300,25 @@ impl Disk for Power {
         Ok(Box::new(PowerFile { disk: self.clone(), node }))
     }
 
-    fn make_dir(&self, _: &Path) -> io::Result<()> {
-        self.call().map(drop)
+    fn make_dir(&self, dir: &Path) -> io::Result<()> {
+        let mut model = self.call()?;
+        if !model.names.has_dir(dir) {
+            // Until its name is durable, it is not there.
+            if !model.durable.has_dir(dir) {
+                model.durable.gone.insert(dir.into());
+            }
+            model.name(Name::Makes(dir.into()));
+        }
+        Ok(())
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut model = self.call()?;
+        if model.names.has_dir(from) {
+            model.durable.gone.insert(to.into());
+            model.name(Name::Moves(from.into(), to.into()));
+            return Ok(());
+        }
         let node = model.node(from)?;
         // One change of the directory: both names at once.
         model.name(Name::Gives(to.into(), node));
@@ -261,17 +333,33 @@ impl Disk for Power {
         Ok(())
     }
 
-    fn sync_dir(&self, _: &Path) -> io::Result<()> {
+    fn remove_dir(&self, dir: &Path) -> io::Result<()> {
         let mut model = self.call()?;
-        model.durable = model.names.clone();
-        model.pending.clear();
+        model.name(Name::Unmakes(dir.into()));
+        Ok(())
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        let mut model = self.call()?;
+        let pending = std::mem::take(&mut model.pending);
+        let (synced, rest): (Vec<_>, Vec<_>) = pending.into_iter().partition(|name| name.is_in(dir));
+        synced.iter().for_each(|name| name.apply(&mut model.durable));
+        model.pending = rest;
         Ok(())
     }
 
     fn names(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
         let model = self.model();
-        let inside = model.names.keys().filter(|path| path.parent() == Some(dir));
+        let inside = model.names.files.keys().filter(|path| path.parent() == Some(dir));
         Ok(inside.filter_map(|path| path.file_name().map(PathBuf::from)).collect())
+    }
+
+    fn about(&self, path: &Path) -> io::Result<About> {
+        let model = self.model();
+        if model.names.has_dir(path) {
+            return Ok(About { id: (1, 0), len: 0, modified_ns: 0 });
+        }
+        model.node(path).map(|node| model.about(node))
     }
 }
 
@@ -338,6 +426,10 @@ impl DiskFile for PowerFile {
 
     fn len(&self) -> io::Result<u64> {
         Ok(self.disk.model().nodes[self.node].now.len() as u64)
+    }
+
+    fn about(&self) -> io::Result<About> {
+        Ok(self.disk.model().about(self.node))
     }
 
     fn allocate(&self, _: u64, _: u64) -> io::Result<()> {

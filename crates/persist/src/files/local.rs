@@ -13,7 +13,7 @@
 
 use super::incr::{IncrFile, last_select};
 use super::manifest::{Entry, FileKind, Manifest};
-use super::{Files, Place};
+use super::{Files, Lost, Place};
 use crate::disk::{Disk, DiskFile};
 use crate::load::aof::scan::{Scan, Unit};
 use crate::log::{Append, Batch, Log, Position, Record, Records};
@@ -223,6 +223,23 @@ impl LocalLog {
 
     pub(crate) fn path(&self) -> PathBuf {
         self.place.path(&self.place.incr_name(self.incr.seq))
+    }
+
+    /// Whether the log on the disk is still this one (files F4). `waits`: also while another thread writes there.
+    pub(crate) fn check(&self, waits: bool) -> Result<(), Lost> {
+        let directory = match self.directory.try_lock() {
+            Ok(directory) => directory,
+            Err(_) if !waits => return Ok(()),
+            Err(_) => locked(&self.directory),
+        };
+        directory.files.check()?;
+        let name = self.place.incr_name(self.incr.seq);
+        let found = directory.files.about(&name)?;
+        let own = self.incr.file.about().map_err(Lost::Unknown)?;
+        match found.id == own.id && own.len >= self.incr.end {
+            true => Ok(()),
+            false => Err(Lost::Replaced(String::from_utf8_lossy(&name).into_owned())),
+        }
     }
 
     /// Makes all appended batches durable. If that fails, a new file does it (H2).

@@ -15,6 +15,8 @@ pub(crate) struct Counters {
     pub(super) delayed_syncs: AtomicU64,
     pub(super) write_failed: AtomicBool,
     pub(crate) has_gap: AtomicBool,
+    /// Somebody has put something else in the place of the log (writer K6).
+    pub(crate) is_replaced: AtomicBool,
     /// The time of the last write, or at which there was nothing to write.
     moved_ns: AtomicU64,
     syncs: AtomicU64,

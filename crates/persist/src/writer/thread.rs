@@ -3,6 +3,7 @@
 use super::helpers::{self, SyncJob};
 use super::queue::{Closing, Queue, Synced, Todo};
 use super::{BATCH_BYTES, EVERYTHING, Fsync, Settings, Shared};
+use crate::files::Lost;
 use crate::files::local::{LocalLog, locked};
 use crate::log::{Append, Batch, Log};
 use crate::stream::Mark;
@@ -24,6 +25,9 @@ const FILES_MAX: usize = 64;
 const SYNC_ALWAYS: &str = "aof-fsync-always";
 /// Number of tries for each step when the log has to end.
 const LAST_TRIES: u32 = 3;
+/// Reasons for a new base.
+const TORN: &str = "an internal error lost writes on their way to it";
+const LOST: &str = "its files were removed";
 
 /// Starts all threads of a log.
 pub(super) fn start(shared: &Arc<Shared>, log: LocalLog) -> io::Result<Vec<JoinHandle<()>>> {
@@ -57,8 +61,10 @@ struct Pen {
     settings: Settings,
     number: u64,
     doing: Option<Doing>,
-    /// Effects were lost, and no base has them (writer K5).
+    /// Effects were lost, and no base has them (writer K5, K6); why.
     is_torn: bool,
+    torn_by: &'static str,
+    looked_ns: u64,
     /// A sync is under way; since when, and whether its delay was counted.
     syncing: Option<(u64, bool)>,
     last_sync_ns: u64,
@@ -84,6 +90,8 @@ impl Pen {
             number: 0,
             doing: None,
             is_torn: false,
+            torn_by: TORN,
+            looked_ns: mono_ns(),
             syncing: None,
             last_sync_ns: mono_ns(),
             told: 0,
@@ -155,13 +163,14 @@ impl Pen {
         if self.shared.settings_changed() {
             self.change(false)?;
         }
+        self.looks()?;
         match &self.doing {
             Some(Doing::Write(batch)) => self.write(&batch.clone())?,
             Some(Doing::Rotate(lsn, mark)) => self.rotate(*lsn, *mark)?,
             Some(Doing::Break(why)) => self.tears(&why.clone())?,
             None => {}
         }
-        self.tick(upto);
+        self.tick(upto)?;
         Ok(true)
     }
 
@@ -192,7 +201,7 @@ impl Pen {
                 && !queue.has_base
                 && queue.closing == Closing::No
         };
-        let patience = if self.log.is_synced() { Duration::from_secs(5) } else { Duration::from_millis(100) };
+        let patience = if self.log.is_synced() { Duration::from_secs(1) } else { Duration::from_millis(100) };
         self.shared.bell.wait_timeout_while(queue, patience, idles).unwrap_or_else(PoisonError::into_inner).0
     }
 
@@ -308,12 +317,55 @@ impl Pen {
         Ok(())
     }
 
+    /// Looks once a second whether the log on the disk is still this one (writer K6).
+    fn looks(&mut self) -> Result<(), GivenUp> {
+        let is_early = mono_ns() - self.looked_ns < SECOND_NS;
+        if is_early && !self.shared.looks_now.swap(false, Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.looked_ns = mono_ns();
+        if self.shared.guard().is_err() {
+            self.until_done(None, |pen| pen.shared.guard().map_err(io::Error::other))?;
+        }
+        // A rewrite under way makes it anew.
+        if self.log.has_gap() { Ok(()) } else { self.is_there(false).map(drop) }
+    }
+
+    /// Whether the log on the disk is this one. If not, it is stopped until a base has everything (writer K6).
+    fn is_there(&mut self, waits: bool) -> Result<bool, GivenUp> {
+        let mut lost = self.log.check(waits);
+        if let Err(Lost::Unknown(error)) = lost {
+            self.fails(&error)?;
+            let mut again = Ok(());
+            self.until_done(None, |pen| match pen.log.check(true) {
+                Err(Lost::Unknown(error)) => Err(error),
+                checked => {
+                    again = checked;
+                    Ok(())
+                }
+            })?;
+            lost = again;
+        }
+        let Err(lost) = lost else { return Ok(true) };
+        let is_replaced = matches!(lost, Lost::Replaced(_));
+        self.log.tears();
+        (self.is_torn, self.torn_by, self.asked_for_rewrite) = (true, LOST, is_replaced);
+        self.shared.counters.is_replaced.store(is_replaced, Ordering::Relaxed);
+        self.shared.counters.has_gap.store(true, Ordering::Relaxed);
+        let advice = match is_replaced {
+            true => "BGREWRITEAOF puts aside what is there and makes the log anew",
+            false => "the log is made anew",
+        };
+        self.shared.torn(&format!("{lost}; {advice}"));
+        Ok(false)
+    }
+
     /// Effects behind what was written are lost: the log is stopped until a base has them.
     fn tears(&mut self, why: &str) -> Result<(), GivenUp> {
         self.settle(true)?;
         self.until_done(None, |pen| pen.log.sync())?;
         self.log.tears();
-        (self.is_torn, self.asked_for_rewrite, self.doing) = (true, false, None);
+        (self.is_torn, self.torn_by, self.asked_for_rewrite, self.doing) = (true, TORN, false, None);
         self.shared.torn(why);
         Ok(())
     }
@@ -321,20 +373,22 @@ impl Pen {
     /// A base has all effects that were lost.
     fn is_mended(&mut self) {
         self.is_torn = false;
+        self.shared.counters.is_replaced.store(false, Ordering::Relaxed);
         self.shared.counters.write_failed.store(false, Ordering::Relaxed);
         self.shared.stands(|standing| standing.torn = None);
     }
 
     /// Work that is done now and then.
-    fn tick(&mut self, upto: Option<Lsn>) {
+    fn tick(&mut self, upto: Option<Lsn>) -> Result<(), GivenUp> {
         self.seen = upto.unwrap_or(self.seen);
         if let Some(seq) = self.shared.based_before() {
             self.log.based_before(seq);
         }
-        let has_gap = self.log.has_gap();
-        if self.is_torn && !has_gap {
+        // It may have been lost once more.
+        if self.is_torn && !self.log.has_gap() && self.is_there(true)? {
             self.is_mended();
         }
+        let has_gap = self.log.has_gap();
         if !has_gap {
             let is_whole = self.log.is_synced();
             let synced = upto.filter(|_| is_whole).unwrap_or_default().max(self.log.durable());
@@ -355,11 +409,11 @@ impl Pen {
         self.shared.counters.has_gap.store(has_gap, Ordering::Relaxed);
         if has_gap && !self.asked_for_rewrite {
             self.asked_for_rewrite = true;
-            let torn = "an internal error lost writes on their way to it";
-            let why = if self.is_torn { torn } else { "a failed sync lost more than was kept" };
+            let why = if self.is_torn { self.torn_by } else { "a failed sync lost more than was kept" };
             (self.shared.hooks.rewrite)(why);
         }
         self.asked_for_rewrite &= has_gap;
+        Ok(())
     }
 
     fn sync_elsewhere(&mut self) {
