@@ -683,7 +683,7 @@ const APPEND_ONLY: &[Directive] = &[
         .only(&["0"], "damage before the torn end of the log is never cut off by itself (see evenkeel doctor)")
         .doc("Damaged bytes at the end that may be cut off."),
     flag("aof-use-rdb-preamble", "yes")
-        .only(&["yes"], "the log's base is always a snapshot")
+        .accepted("the log's base is always a snapshot")
         .doc("Start the log with a snapshot."),
     flag("aof-timestamp-enabled", "no")
         .accepted("the log's own lines say where each batch ends")

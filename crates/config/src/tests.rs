@@ -83,7 +83,6 @@ fn every_mistake_names_its_file_and_line() {
 #[test]
 fn what_does_not_exist_yet_is_refused() {
     for (line, words) in [
-        ("aof-use-rdb-preamble no", "always a snapshot"),
         ("replicaof 10.0.0.1 6379", "replication does not exist"),
         ("slaveof 10.0.0.1 6379", "replication does not exist"),
         ("cluster-enabled yes", "cluster mode does not exist"),

@@ -1,4 +1,5 @@
-//! Keys that are rows of a database: which table, which key names which row, how an id is spelled. No driver, no I/O.
+//! Keys that are rows of a database: which table, which key names which row, how an id is spelled. No driver,
+//! no I/O.
 #![forbid(unsafe_code)]
 
 mod spec;

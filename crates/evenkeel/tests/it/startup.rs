@@ -102,7 +102,7 @@ fn what_does_not_exist_yet_is_refused_rather_than_ignored() {
     if foreign() {
         return;
     }
-    for config in ["aof-use-rdb-preamble no", "replicaof 127.0.0.1 6379"] {
+    for config in ["min-replicas-to-write 1", "replicaof 127.0.0.1 6379"] {
         let text = refused_with(&format!("port 0\n{config}\n"));
         assert!(text.contains("at line 2") && text.contains(config), "{config}: {text}");
     }
