@@ -129,7 +129,7 @@ fn a_rewrite_makes_the_log_short_and_loses_nothing() {
         client.expect("APPEND text !", ":12");
         client.expect("SADD ints 17", ":1");
         client.expect("DEBUG POINT save-write OFF", "+OK");
-        await_info(&mut client, "aof_rewrites:1\\r");
+        await_info(&mut client, "aof_rewrites:2\\r");
         client.expect("SADD ints 18", ":1");
         assert!(log_files(folder.path()).iter().any(|name| name.ends_with(".base.rdb")));
         let digest = client.call("DEBUG DIGEST");

@@ -203,7 +203,7 @@ fn a_failed_snapshot_stops_writes_and_nothing_else() {
     client.expect("SAVE", "+OK");
     std::fs::remove_dir_all(&dir).expect("it goes");
     let failed = client.call("SAVE");
-    assert!(failed.starts_with("-ERR the snapshot failed: cannot create"), "{failed}");
+    assert!(failed.starts_with("-ERR the snapshot failed: ") && failed.contains("No such file"), "{failed}");
     // Without save points nobody counts on snapshots.
     client.expect("SET k w", "+OK");
     client.expect("CONFIG SET save \"3600 1\"", "+OK");
