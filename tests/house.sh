@@ -55,4 +55,7 @@ at_most "Comment lines that do not begin with their subject" 0 \
     "$(grep -rnE '^ *//[/!]? ?(Who|Whoever|What|Of|Those|He|His) ' crates --include=*.rs | wc -l)"
 at_most "Comparisons of a command's name outside its row" 0 \
     "$(grep -rnE 'command\.name (==|!=)|matches!\((away\.)?command\.name|&command\.name' crates/{exec,work,scripts,rows}/src | wc -l)"
+at_most "Bytes of CHANGELOG.md" 10240 "$(wc -c <CHANGELOG.md)"
+# Circles of files, long functions, wide comments, unused dependencies, names in documents.
+more=$(tests/house.py) || fail "$more"
 exit $bad
