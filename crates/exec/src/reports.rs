@@ -140,8 +140,8 @@ fn work(owner: &Weak<Server>) {
         let Some(mut under) = next(&server.reports) else { return };
         match slice(&server, &mut under) {
             Slice::More => server.reports.queue.lock().waiting.push_back(under),
-            Slice::Gone => {}
-            Slice::Broken => fail(under.job),
+            // The connection of a client that has gone is kept until its command is answered.
+            Slice::Gone | Slice::Broken => fail(under.job),
             Slice::Done => end(&server, under),
         }
     }

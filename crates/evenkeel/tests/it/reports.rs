@@ -3,7 +3,8 @@
 //! No time is measured. A report that is held never ends, so whatever waits for it fails its test.
 
 use crate::held::{Hold, await_figure, eventually, figure};
-use crate::support::{Client, Server, foreign};
+use crate::support::{Client, Server, encode_line, foreign};
+use crate::waits::until;
 
 /// As many reports as held up everybody who needs a thread of its own, and more.
 const MANY: usize = 70;
@@ -211,4 +212,28 @@ fn users_with_very_many_rules_are_changed_and_shown_beside_all_others() {
     drop(admin);
     let denied = "\"User late has no permissions to run the 'ping' command\"";
     eventually(&mut server.client(), "ACL DRYRUN late PING", denied);
+}
+
+/// The connection of a client that left before its report goes with the report.
+#[test]
+fn nothing_is_left_of_clients_that_left_before_their_reports() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    for line in [
+        "CONFIG GET *",
+        "ACL LIST",
+        "ACL USERS",
+        "PUBSUB CHANNELS *",
+        "FUNCTION LIST",
+        "COMMAND LIST FILTERBY PATTERN *",
+    ] {
+        for _ in 0..20 {
+            let mut client = server.client();
+            client.send(encode_line(line).repeat(3));
+        }
+    }
+    let mut client = server.client();
+    until("all connections are closed", || client.call("INFO clients").contains("connected_clients:1\\r"));
 }
