@@ -61,13 +61,13 @@ impl Setting {
     }
 
     /// Puts the user into its place; whether one was there. If that changed meanwhile, the change begins anew.
-    pub fn install(mut self, acl: &Acl) -> Result<bool, Setting> {
-        let Some(new) = self.new.take() else { return Err(self) };
+    pub fn install(mut self, acl: &Acl) -> Result<bool, Box<Setting>> {
+        let Some(new) = self.new.take() else { return Err(Box::new(self)) };
         if acl.exchange(self.old.as_ref(), new).is_some() {
             return Ok(self.old.is_some());
         }
         (self.old, self.next) = (acl.user(&self.name), 0);
-        Err(self)
+        Err(Box::new(self))
     }
 }
 

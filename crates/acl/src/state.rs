@@ -124,7 +124,7 @@ impl Acl {
             while setting.step(&mut { usize::MAX })? {}
             match setting.install(self) {
                 Ok(was_there) => return Ok(was_there),
-                Err(again) => setting = again,
+                Err(again) => setting = *again,
             }
         }
     }

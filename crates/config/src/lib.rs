@@ -276,8 +276,9 @@ impl Config {
         }
         let changed = self.change(&observers, &pairs);
         if prepares {
-            let settle = |o: &Box<dyn Observer>| if changed.is_ok() { o.settle() } else { o.give_up() };
-            observers.iter().for_each(settle);
+            for observer in observers.iter() {
+                if changed.is_ok() { observer.settle() } else { observer.give_up() }
+            }
         }
         changed
     }

@@ -96,7 +96,8 @@ impl<S: Sink> Decoder<'_, '_, S> {
 
     /// Passes what a stream knows of idempotent producers.
     fn pass_producers(&mut self) -> Outcome<S> {
-        (self.reader.len()?, self.reader.len()?);
+        self.reader.len()?;
+        self.reader.len()?;
         for _ in 0..self.reader.len()? {
             self.tick()?;
             self.reader.skip_string()?;
@@ -106,7 +107,8 @@ impl<S: Sink> Decoder<'_, '_, S> {
                 self.id_of_lens()?;
             }
         }
-        (self.reader.len()?, self.reader.len()?);
+        self.reader.len()?;
+        self.reader.len()?;
         Ok(())
     }
 

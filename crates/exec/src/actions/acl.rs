@@ -83,7 +83,7 @@ impl Report for Changing {
         };
         let users = vec![setting.name().to_vec()];
         match setting.install(&server.acl) {
-            Err(again) => return Some(Box::new(Changing { server, setting: Ok(again) })),
+            Err(again) => return Some(Box::new(Changing { server, setting: Ok(*again) })),
             Ok(false) => {}
             Ok(true) => {
                 let mut reviewing = Reviewing::new(&server, Some(users), Reply::new(false));
