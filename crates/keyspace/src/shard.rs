@@ -106,6 +106,12 @@ impl Interest {
         blocked
     }
 
+    /// Whether a client is blocked on a key. O(1)
+    pub(crate) fn is_awaited(&self, db: usize, key: &[u8]) -> bool {
+        !self.map.is_empty()
+            && self.map.get(&(db, Box::from(key))).is_some_and(|interested| interested.blocked > 0)
+    }
+
     /// The keys, and the numbers of exchanges when each WATCH on them began. O(watchers)
     pub(crate) fn watched(&self) -> impl Iterator<Item = (usize, &[u8], impl Iterator<Item = u64>)> {
         self.map.iter().map(|((db, key), its)| (*db, &**key, its.watchers.values().map(|(_, swaps)| *swaps)))

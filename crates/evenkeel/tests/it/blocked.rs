@@ -289,3 +289,47 @@ fn no_element_is_lost_among_those_who_wait_for_many_keys() {
     control.expect("DBSIZE", ":0");
     await_blocked(&mut control, 0);
 }
+
+/// The removal of a stream that belongs to no command ends the wait with a group of it.
+#[test]
+fn a_group_that_expired_or_was_evicted_is_told_to_its_waiters() {
+    let server = Server::start();
+    let (mut waiting, mut other) = (server.client(), server.client());
+    let mut begin = |stream: &str| {
+        let mut client = server.client();
+        client.expect(&format!("XGROUP CREATE {stream} g $ MKSTREAM"), "+OK");
+        client.send(encode_line(&format!("XREADGROUP GROUP g c BLOCK 0 STREAMS {stream} >")));
+        until("it waits", || other.call("INFO clients").contains("blocked_clients:1"));
+        client
+    };
+    let gone = |client: &mut Client| {
+        let reply = client.reply();
+        assert!(reply.starts_with("-NOGROUP"), "{reply}");
+    };
+    let mut client = begin("deleted");
+    waiting.expect("DEL deleted", ":1");
+    gone(&mut client);
+    let mut client = begin("swept");
+    waiting.expect("PEXPIRE swept 1", ":1");
+    gone(&mut client);
+    let mut client = begin("read");
+    waiting.expect("DEBUG SET-ACTIVE-EXPIRE 0", "+OK");
+    waiting.expect("PEXPIRE read 1", ":1");
+    until("it is read as gone", || waiting.call("EXISTS read") == ":0");
+    gone(&mut client);
+    waiting.expect("DEBUG SET-ACTIVE-EXPIRE 1", "+OK");
+    let mut client = begin("script");
+    waiting.expect("PEXPIRE script 100000", ":1");
+    waiting.expect(
+        "EVAL \"redis.call('PEXPIREAT', KEYS[1], 1) return redis.call('EXISTS', KEYS[1])\" 1 script",
+        ":0",
+    );
+    gone(&mut client);
+    if foreign() {
+        return;
+    }
+    let mut client = begin("evicted");
+    waiting.expect("CONFIG SET maxmemory-policy allkeys-random maxmemory 1", "+OK");
+    waiting.call("SET more v");
+    gone(&mut client);
+}

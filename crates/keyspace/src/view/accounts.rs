@@ -95,9 +95,9 @@ impl View<'_> {
         self.keyspace.tell_sink(self.changes.lsn, self.db, &[b"DEL", key]);
         self.tell_readers(key);
         let db = self.db;
-        if let Some(shard) = self.shard_mut(shard_of(hash)) {
-            // Clients blocked on the key go on waiting.
-            shard.interest.touch(db, key);
+        if self.shard_mut(shard_of(hash)).is_some_and(|shard| shard.interest.touch(db, key)) {
+            // A client that waits with a group of consumers learns that it is gone. Others go on waiting.
+            self.changes.ready.push(Ready::Key(db, key.into()));
         }
         self.push_event(self.db, key, Class::Evicted, "evicted");
         Some(bytes as u64)

@@ -76,6 +76,7 @@ impl View<'_> {
             self.keyspace.tell_sink(self.changes.lsn, self.db, &[b"DEL", key]);
         }
         self.tell_expired(hash, key, expired_ms);
+        self.tell_waiters(hash, key);
         self.tell_readers(key);
         self.changes.dirty += 1;
         self.changes.expired += 1;
@@ -114,6 +115,14 @@ impl View<'_> {
     fn forget_told(&mut self, key: &[u8]) -> bool {
         let Some(stale) = self.stale.get_mut() else { return false };
         stale.told.get_mut(&self.db).is_some_and(|names| names.remove(key))
+    }
+
+    /// Lets clients that are blocked on a removed key look again: a group of consumers may be gone.
+    fn tell_waiters(&mut self, hash: u64, key: &[u8]) {
+        let db = self.db;
+        if self.shard(shard_of(hash)).is_some_and(|shard| shard.interest.is_awaited(db, key)) {
+            self.changes.ready.push(Ready::Key(db, key.into()));
+        }
     }
 
     /// Removes the key if it has expired, and tells watchers and listeners.
