@@ -71,6 +71,7 @@ start_server() {
         return 1
     }
     "$binary" --port "$EVENKEEL_PORT" --http-port "$EVENKEEL_HTTP_PORT" --bind 127.0.0.1 --save "" --appendonly no --dir "$cache" \
+        --enable-protected-configs local \
         --tls-port "$EVENKEEL_TLS_PORT" --tls-cert-file "$tls_dir/server.crt" --tls-key-file "$tls_dir/server.key" \
         --tls-ca-cert-file "$tls_dir/ca.crt" --tls-auth-clients yes --tls-auth-clients-user cn \
         --tls-handshake-timeout 600 \

@@ -426,7 +426,20 @@ fn start_evenkeel(
     let http = server::free_port().map_err(|e| e.to_string())?;
     let pattern = format!("{}:{{id}}", name.trim_end_matches('s'));
     let (port, path, url) = (http.to_string(), format!("/{name}"), database.url());
-    let source = ["--http-port", &port, "--source", name, &pattern, &url, "table", table, "path", &path];
+    let source = [
+        "--enable-protected-configs",
+        "local",
+        "--http-port",
+        &port,
+        "--source",
+        name,
+        &pattern,
+        &url,
+        "table",
+        table,
+        "path",
+        &path,
+    ];
     let server = Server::start(&evenkeel.with(&source).with(more))?;
     let deadline = Instant::now() + Duration::from_secs(20);
     while !feed_is_open(server.port, name) {

@@ -576,7 +576,7 @@ const SECURITY: &[Directive] = &[
     choice("enable-protected-configs", ACCESS, "no")
         .startup()
         .live(|l, v| l.protected_configs.set(v.int()))
-        .doc("Who may change directives that touch files."),
+        .doc("Who may change directives that touch files, and add sources."),
 ];
 
 const SNAPSHOTS: &[Directive] = &[

@@ -285,20 +285,22 @@ impl Spec {
         words
     }
 
-    /// Its url, with any password hidden: that of the user, and words such as `sslpassword`.
+    /// Its url, with any password hidden: that of the user, and words such as `sslpassword`. A password that is not
+    /// escaped may have any character, so it reaches to the last `@`.
     pub fn shown_url(&self) -> String {
         let Some((scheme, rest)) = self.url.split_once("://") else { return self.url.clone() };
+        let user = rest.split_once(':').map(|(user, _)| user).filter(|user| !user.contains('@'));
+        let (user, rest) = match (user, rest.rfind('@')) {
+            (Some(user), Some(at)) => (format!("{user}:***"), &rest[at..]),
+            _ => (String::new(), rest),
+        };
         let (place, words) = rest.split_once('?').map_or((rest, None), |(place, words)| (place, Some(words)));
-        let end = place.find('/').unwrap_or(place.len());
-        let user =
-            place[..end].rfind('@').and_then(|at| Some((place[..at].split_once(':')?.0, &place[at..])));
-        let place = user.map_or(place.to_owned(), |(user, rest)| format!("{user}:***{rest}"));
         let shown = |word: &str| match word.split_once('=') {
             Some((name, _)) if name.to_ascii_lowercase().contains("password") => format!("{name}=***"),
             _ => word.to_owned(),
         };
         let words = words.map(|words| words.split('&').map(shown).collect::<Vec<_>>().join("&"));
-        format!("{scheme}://{place}{}", words.map_or(String::new(), |words| format!("?{words}")))
+        format!("{scheme}://{user}{place}{}", words.map_or(String::new(), |words| format!("?{words}")))
     }
 }
 
@@ -453,6 +455,9 @@ mod tests {
                 "h/d?sslmode=require&sslpassword=***&password=***",
             ),
             ("postgres://u@h?a=b@c:d", "u@h?a=b@c:d"),
+            ("postgres://u:p/q?r#s@h/d?password=t", "u:***@h/d?password=***"),
+            ("postgres://u:p@q:r@h:5/d", "u:***@h:5/d"),
+            ("postgres://:p@h/d", ":***@h/d"),
             (
                 "mongodb://u:p@h,i:2/d?tlsCertificateKeyFilePassword=s",
                 "u:***@h,i:2/d?tlsCertificateKeyFilePassword=***",

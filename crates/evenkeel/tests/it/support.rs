@@ -190,7 +190,7 @@ impl Server {
             .args(file)
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
             .args(backend)
-            .args(["--enable-debug-command", "yes", "--dir", &folder])
+            .args(["--enable-debug-command", "yes", "--enable-protected-configs", "yes", "--dir", &folder])
             .args(args.iter().map(|arg| arg.replace("{dir}", &folder)))
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("the log"))

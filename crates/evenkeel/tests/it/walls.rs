@@ -206,3 +206,27 @@ fn users_have_rights_to_commands_by_their_first_names() {
         assert_eq!(ours, replies(&redis));
     }
 }
+
+/// A source opens files and ports of the server's machine, and its errors tell which are there.
+#[test]
+fn a_client_adds_sources_only_where_that_is_allowed() {
+    if foreign() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("shop.db");
+    let add = format!("EVENKEEL SOURCE ADD items item:{{id}} sqlite:{} table items", file.display());
+    let server = Server::start_with(&["--enable-protected-configs", "no"]);
+    let mut client = server.client();
+    for line in [add.as_str(), "EVENKEEL SOURCE ADD p p:{id} postgres://127.0.0.1:1/x table t"] {
+        let refusal = client.call(line);
+        assert!(refusal.starts_with("-ERR EVENKEEL SOURCE ADD not allowed."), "{refusal}");
+    }
+    client.expect("EVENKEEL SOURCE LIST", "[]");
+    assert!(!file.exists());
+    for mode in ["local", "yes"] {
+        let server = Server::start_with(&["--enable-protected-configs", mode]);
+        let reply = server.client().call(&add);
+        assert!(!reply.contains("not allowed"), "{mode}: {reply}");
+    }
+}

@@ -51,7 +51,16 @@ pub(super) fn source(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Erro
 
 /// Adds a source. A driver may take milliseconds to make, so another thread makes it. Then the client's loop
 /// looks in slices for keys that the source would hide.
+///
+/// Errors: `enable-protected-configs` does not admit the client, for a source opens files and ports, and tells what is there.
 fn add(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    if !act.server.config.live.protected_configs_access().admits(act.session.is_local()) {
+        return Err(Error::new(
+            "ERR EVENKEEL SOURCE ADD not allowed. If the enable-protected-configs option is set to \"local\", you can run \
+             it from a local connection, otherwise you need to set this option in the configuration file, and then \
+             restart the server.",
+        ));
+    }
     if act.in_multi || act.in_script {
         return Err(Error::new("ERR a source cannot be added in a transaction"));
     }
