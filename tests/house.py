@@ -21,6 +21,8 @@ LONG_FUNCTIONS = 9
 WIDE_COMMENTS = 292
 COLUMNS = 112
 LINES_OF_FUNCTION = 60
+# Places that are named where too many are found.
+SHOWN = 5
 
 
 def sources(crate):
@@ -242,7 +244,7 @@ def main(words):
         if size > CIRCLES.get(name, CIRCLE)
     ]
     bad += [
-        f"{what}: {len(lines)}, at most {limits.get(what, 0)}\n    " + "\n    ".join(lines)
+        f"{what}: {len(lines)}, at most {limits.get(what, 0)} (tests/house.py --show)\n    " + "\n    ".join(lines[:SHOWN])
         for what, lines in found.items()
         if len(lines) > limits.get(what, 0)
     ]

@@ -285,8 +285,8 @@ impl Spec {
         words
     }
 
-    /// Its url, with any password hidden: that of the user, and words such as `sslpassword`. A password that is not
-    /// escaped may have any character, so it reaches to the last `@`.
+    /// Its url, with any password hidden: that of the user, and words such as `sslpassword`. A password that
+    /// is not escaped may have any character, so it reaches to the last `@`.
     pub fn shown_url(&self) -> String {
         let Some((scheme, rest)) = self.url.split_once("://") else { return self.url.clone() };
         let user = rest.split_once(':').map(|(user, _)| user).filter(|user| !user.contains('@'));

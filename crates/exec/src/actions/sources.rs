@@ -52,7 +52,8 @@ pub(super) fn source(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Erro
 /// Adds a source. A driver may take milliseconds to make, so another thread makes it. Then the client's loop
 /// looks in slices for keys that the source would hide.
 ///
-/// Errors: `enable-protected-configs` does not admit the client, for a source opens files and ports, and tells what is there.
+/// Errors: `enable-protected-configs` does not admit the client. A source opens files and ports, and tells
+/// what is there.
 fn add(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if !act.server.config.live.protected_configs_access().admits(act.session.is_local()) {
         return Err(Error::new(
