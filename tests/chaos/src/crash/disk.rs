@@ -238,7 +238,9 @@ impl Filler {
             if self.unanswered.is_empty() && !self.conn.is_gone() {
                 self.send(50);
             }
-            if !self.read(SOON)? && is_refused(life)? {
+            // On a busy machine the log may count as stuck before the disk is full, and refuse writes for that.
+            let is_full = |conn: &mut Conn| info(conn, "aof_last_write_status").as_deref() == Some("err");
+            if !self.read(SOON)? && is_refused(life)? && is_full(&mut life.conn()?) {
                 return Ok(());
             }
         }

@@ -2,7 +2,8 @@
 //!
 //! - T1: a line is written when its call ends. A call that others overtook has two lines; its effect counts from the second,
 //!   and a sync covers only what ended before its first.
-//! - T2: the time of a line is that at which the call began, in microseconds of the wall clock. An answer that a client had before
+//! - T2: a descriptor is free from the first line of its close on: another thread may get its number before the second.
+//! - T3: the time of a line is that at which the call began, in microseconds of the wall clock. An answer that a client had before
 //!   that time stands on calls of earlier lines.
 
 use std::collections::HashMap;
@@ -111,12 +112,18 @@ pub fn read(trace: &Path) -> Result<Vec<Step>, String> {
             if let Some(fd) = sync(first) {
                 steps.push(Step { at_us, act: Act::Syncs { fd, of: pid } });
             }
+            if let Some(fd) = closed(first) {
+                steps.push(Step { at_us, act: Act::Close { fd } });
+            }
             begun.insert(pid, first.to_vec());
             continue;
         } else if said.starts_with(b"<... ") {
             let rest = find(said, b" resumed>").map(|at| &said[at + b" resumed>".len()..]);
             let mut first =
                 begun.remove(&pid).ok_or_else(|| format!("a call ends that never began: {}", shown()))?;
+            if closed(&first).is_some() {
+                continue;
+            }
             first.extend_from_slice(rest.ok_or_else(shown)?);
             first
         } else {
@@ -143,9 +150,17 @@ fn head(line: &[u8]) -> Option<(u32, u64, &[u8])> {
     Some((pid, at_us, rest[time_end..].trim_ascii()))
 }
 
+/// The descriptor that a call closes (T2).
+fn closed(call: &[u8]) -> Option<i32> {
+    first_number(call.strip_prefix(b"close(")?)
+}
+
 /// The descriptor that a call syncs.
 fn sync(call: &[u8]) -> Option<i32> {
-    let words = call.strip_prefix(b"fsync(").or_else(|| call.strip_prefix(b"fdatasync("))?;
+    first_number(call.strip_prefix(b"fsync(").or_else(|| call.strip_prefix(b"fdatasync("))?)
+}
+
+fn first_number(words: &[u8]) -> Option<i32> {
     let end = words.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(words.len());
     std::str::from_utf8(&words[..end]).ok()?.parse().ok()
 }
@@ -306,7 +321,10 @@ mod tests {
             "8 5.000005 <... pwrite64 resumed>) = 1\n",
             "7 5.000006 writev(9, [{iov_base=\"\\x63\", iov_len=1}, {iov_base=\"\\x64\", iov_len=1}], 2) = 2\n",
             "7 5.000007 rename(\"\\x61\", \"\\x62\") = -1 ENOENT (No such file or directory)\n",
-            "8 5.000008 +++ exited with 0 +++\n",
+            "7 5.000008 close(9 <unfinished ...>\n",
+            "8 5.000009 open(\"\\x2f\\x62\", O_RDONLY) = 9\n",
+            "7 5.000010 <... close resumed>) = 0\n",
+            "8 5.000011 +++ exited with 0 +++\n",
         );
         let acts: Vec<Act> = read_text(text).unwrap().into_iter().map(|step| step.act).collect();
         let expected = [
@@ -315,6 +333,8 @@ mod tests {
             Act::Synced { fd: 9, of: 7 },
             Act::Write { fd: 9, bytes: b"a".to_vec(), at: Some(4) },
             Act::Write { fd: 9, bytes: b"cd".to_vec(), at: None },
+            Act::Close { fd: 9 },
+            Act::Open { fd: 9, path: "/b".into(), truncates: false },
         ];
         assert_eq!(acts, expected);
     }
