@@ -289,9 +289,8 @@ impl Spec {
     /// is not escaped may have any character, so it reaches to the last `@`.
     pub fn shown_url(&self) -> String {
         let Some((scheme, rest)) = self.url.split_once("://") else { return self.url.clone() };
-        let user = rest.split_once(':').map(|(user, _)| user).filter(|user| !user.contains('@'));
-        let (user, rest) = match (user, rest.rfind('@')) {
-            (Some(user), Some(at)) => (format!("{user}:***"), &rest[at..]),
+        let (user, rest) = match (rest.find(':'), rest.rfind('@')) {
+            (Some(colon), Some(at)) if colon < at => (format!("{}:***", &rest[..colon]), &rest[at..]),
             _ => (String::new(), rest),
         };
         let (place, words) = rest.split_once('?').map_or((rest, None), |(place, words)| (place, Some(words)));
@@ -458,6 +457,7 @@ mod tests {
             ("postgres://u:p/q?r#s@h/d?password=t", "u:***@h/d?password=***"),
             ("postgres://u:p@q:r@h:5/d", "u:***@h:5/d"),
             ("postgres://:p@h/d", ":***@h/d"),
+            ("postgres://app@corp:p@h/d", "app@corp:***@h/d"),
             (
                 "mongodb://u:p@h,i:2/d?tlsCertificateKeyFilePassword=s",
                 "u:***@h,i:2/d?tlsCertificateKeyFilePassword=***",
