@@ -214,10 +214,6 @@ impl Selector {
         if has_spaces(text) {
             return Err(RuleError::Syntax);
         }
-        if *text == *b"*" && read && write {
-            self.set_keys(true);
-            return Ok(());
-        }
         match self.keys.get_mut(text) {
             Some(known) => (known.read, known.write) = (known.read || read, known.write || write),
             None => self.keys.add(text, Rights { read, write }),
@@ -320,6 +316,8 @@ impl Selector {
         }
         let shown = |(pattern, rights): (&[u8], &Rights)| {
             let marks: &[u8] = match (rights.read, rights.write) {
+                // Read again, `~*` would be all keys.
+                (true, true) if pattern == b"*" => b"%RW~",
                 (true, true) => b"~",
                 (true, _) => b"%R~",
                 _ => b"%W~",

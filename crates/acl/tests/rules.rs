@@ -49,7 +49,9 @@ fn users_are_described_as_by_redis() {
         ("%R~a ~b %RW~c", "off sanitize-payload %R~a ~b ~c resetchannels -@all"),
         ("%r~a", "off sanitize-payload %R~a resetchannels -@all"),
         ("%R", "off sanitize-payload %R~ resetchannels -@all"),
-        ("%RW~*", "off sanitize-payload ~* resetchannels -@all"),
+        ("%RW~*", "off sanitize-payload %RW~* resetchannels -@all"),
+        // It is a pattern like others; only ~* is all keys.
+        ("%RW~* ~a", "off sanitize-payload %RW~* ~a resetchannels -@all"),
         ("%R~* ~a", "off sanitize-payload %R~* ~a resetchannels -@all"),
         ("~a ~*", "off sanitize-payload ~* resetchannels -@all"),
         ("&a &b", "off sanitize-payload resetchannels &a &b -@all"),

@@ -92,6 +92,7 @@ pub struct Live {
     pub bind: Text,
     pub http_port: Number,
     pub http_bind: Text,
+    pub http_hosts: Text,
     pub tls_port: Number,
     pub http_tls_port: Number,
     /// 0: one for two cores.

@@ -74,6 +74,9 @@ const NETWORK: &[Directive] = &[
         .startup()
         .live(|l, v| l.http_bind.set(&Kind::Words.shown(v)))
         .doc("Addresses to serve HTTP on; empty means those of bind."),
+    special("http-hosts", Words, "").live(|l, v| l.http_hosts.set(&Kind::Words.shown(v))).doc(
+        "Names by which HTTP clients without a password may call the server, besides its own; * is any.",
+    ),
     int("http-timeout", 0, INT, "60")
         .unit("seconds")
         .live(|l, v| l.http_timeout_s.set(v.int()))

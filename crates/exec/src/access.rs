@@ -91,6 +91,14 @@ fn log(server: &Server, info: &ClientInfo, kind: (Reason, Context), object: &[u8
     server.acl.log.lock().add(Entry::new(kind, object, user, client, now_ms), max);
 }
 
+/// A token of HTTP let nobody in. ACL LOG names the user before its colon if there is one of that name, else
+/// `default`: all else of a token may be a password.
+pub(crate) fn note_failed_token(server: &Server, info: &ClientInfo, token: &[u8]) {
+    let name = token.iter().position(|byte| *byte == b':').map(|colon| &token[..colon]);
+    let name = name.filter(|name| server.acl.user(name).is_some()).unwrap_or(acl::DEFAULT);
+    log(server, info, (Reason::Auth, Context::TopLevel), b"HTTP", name);
+}
+
 /// Logs a client in. `word`: the command's name as the client sent it. Errors: the user or the password is
 /// wrong.
 pub(crate) fn log_in(act: &mut Act<'_, '_>, word: &[u8], name: &[u8], password: &[u8]) -> Result<(), Error> {

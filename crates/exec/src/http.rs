@@ -64,6 +64,9 @@ pub fn admits(server: &Server, local: &Local, session: &mut Session, authorizati
     let Some(user) = user_of(server, authorization) else {
         session.token = None;
         local.log.recorder.add(crate::stats::Counter::AuthDenied, 1);
+        if let Some(token) = token_of(authorization) {
+            crate::access::note_failed_token(server, &session.info, token);
+        }
         return false;
     };
     session.become_user(user);
@@ -74,15 +77,17 @@ pub fn admits(server: &Server, local: &Local, session: &mut Session, authorizati
 /// The user of a request: of a token `name:password`, or `default` by its password, or by none if it needs
 /// none. Cost: two hashes at most.
 pub fn user_of(server: &Server, authorization: Option<&[u8]>) -> Option<Arc<User>> {
-    let token = authorization.and_then(|line| {
-        let (scheme, token) = line.split_at_checked(7)?;
-        scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
-    });
     let acl = &server.acl;
-    let Some(token) = token else { return acl.is_open().then(|| acl.everybody()) };
+    let Some(token) = token_of(authorization) else { return acl.is_open().then(|| acl.everybody()) };
     let colon = token.iter().position(|byte| *byte == b':');
     let named = colon.and_then(|at| acl.admits(&token[..at], &token[at + 1..]));
     named.or_else(|| acl.admits(DEFAULT, token))
+}
+
+/// The token of an Authorization header.
+fn token_of(authorization: Option<&[u8]>) -> Option<&[u8]> {
+    let (scheme, token) = authorization?.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
 /// Whether the session's user may see the page of figures: it may run INFO.

@@ -89,6 +89,8 @@ pub struct Request<'a> {
     pub keep: bool,
     pub condition: Condition<'a>,
     pub authorization: Option<&'a [u8]>,
+    /// The Host header.
+    pub host: Option<&'a [u8]>,
     /// Bytes of the body, to be dropped.
     pub body: u64,
     /// The client waits before it sends its body. It gets the answer at once, and the connection ends.
@@ -197,6 +199,7 @@ fn read(head: &[u8]) -> Result<Request<'_>, Refusal> {
         keep: lines.keep && !(lines.expects && body > 0),
         condition: lines.condition(),
         authorization: lines.authorization,
+        host: lines.host,
         body: if lines.expects { 0 } else { body },
         expects: lines.expects && body > 0,
     })
@@ -235,6 +238,7 @@ fn split(target: &[u8], method: Method) -> Result<(&[u8], Option<&[u8]>), Refusa
 struct Lines<'a> {
     http11: bool,
     hosts: usize,
+    host: Option<&'a [u8]>,
     keep: bool,
     length: Option<u64>,
     coding: Option<&'a [u8]>,
@@ -251,6 +255,7 @@ impl<'a> Lines<'a> {
         let mut lines = Lines {
             http11,
             hosts: 0,
+            host: None,
             keep: http11,
             length: None,
             coding: None,
@@ -268,6 +273,7 @@ impl<'a> Lines<'a> {
             match name.len() {
                 4 if is("host") => {
                     lines.hosts += 1;
+                    lines.host = Some(value);
                     if value.iter().any(|byte| matches!(byte, b' ' | b'\t' | b',' | b'/' | b'@')) {
                         return Err(refused(400, "the Host header is malformed"));
                     }

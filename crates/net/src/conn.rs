@@ -16,6 +16,7 @@
 //!   pool.
 
 mod haul;
+mod hosts;
 mod http;
 mod output;
 mod secure;

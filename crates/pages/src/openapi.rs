@@ -91,7 +91,7 @@ fn reference(spec: &Spec) -> Value {
 fn item_path(spec: &Spec) -> Value {
     let id = json!({ "name": "id", "in": "path", "required": true, "schema": id_schema(spec) });
     let schema = reference(spec);
-    let problems = [304, 400, 401, 404, 412, 414, 431, 503, 504];
+    let problems = [304, 400, 401, 404, 412, 414, 421, 431, 503, 504];
     let mut get = operation(&format!("An item of {}", spec.name), Some(&schema), &problems);
     let head = operation(&format!("Whether {} has an item", spec.name), None, &problems);
     let headers = &mut get["responses"]["200"]["headers"];
@@ -118,7 +118,7 @@ fn items_path(spec: &Spec) -> Value {
         "schema": ids_schema(spec)
     });
     let schema = json!({ "type": "array", "items": { "anyOf": [reference(spec), { "type": "null" }] } });
-    let problems = [304, 400, 401, 412, 414, 431, 503, 504];
+    let problems = [304, 400, 401, 412, 414, 421, 431, 503, 504];
     let get = operation(&format!("Items of {}", spec.name), Some(&schema), &problems);
     let head = operation(&format!("Items of {}", spec.name), None, &problems);
     json!({ "parameters": [ids, condition()], "get": get, "head": head })
@@ -187,13 +187,13 @@ fn pages() -> [(&'static str, Value); 5] {
         }
     });
     let object = json!({ "type": "object" });
-    let root = operation("What the server is, and where to look", Some(&welcome::schema()), &[401]);
+    let root = operation("What the server is, and where to look", Some(&welcome::schema()), &[401, 421]);
     [
         ("/", json!({ "get": root })),
         ("/healthz", json!({ "get": healthz })),
-        ("/readyz", json!({ "get": operation(READY, Some(&state), &[401, 503]) })),
+        ("/readyz", json!({ "get": operation(READY, Some(&state), &[401, 421, 503]) })),
         ("/metrics", json!({ "get": metrics })),
-        ("/openapi.json", json!({ "get": operation("This description", Some(&object), &[401]) })),
+        ("/openapi.json", json!({ "get": operation("This description", Some(&object), &[401, 421]) })),
     ]
 }
 

@@ -68,7 +68,7 @@ impl Http {
 
     /// Sends a request with these header lines (each with its line end).
     pub fn ask(&mut self, method: &str, target: &str, lines: &str) -> Response {
-        self.send(format!("{method} {target} HTTP/1.1\r\nHost: h\r\n{lines}\r\n"));
+        self.send(format!("{method} {target} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n"));
         self.response_to(method)
     }
 
@@ -314,7 +314,7 @@ fn pipelined_requests_are_answered_in_order_whatever_they_take() {
         let wanted =
             ["/items/long", "/healthz", "/items/wide", "/metrics", "/nosuch", "/items/none", "/openapi.json"];
         let mut http = Http::to(at);
-        let request = |target: &str| format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n");
+        let request = |target: &str| format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n");
         for round in 0..10 {
             let ids = "1,".repeat(500 + round) + "long";
             http.send(wanted.map(request).concat() + &request(&format!("/items?ids={ids}")));
@@ -338,7 +338,7 @@ fn pipelined_requests_are_answered_in_order_whatever_they_take() {
 fn a_request_may_come_in_any_pieces() {
     on_both(|_, mut client, at| {
         client.expect("SET item:1 {}", "+OK");
-        let request = "\r\nGET /items/1 HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n12345";
+        let request = "\r\nGET /items/1 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n12345";
         let mut http = Http::to(at);
         for size in 1..request.len() {
             for piece in request.repeat(2).as_bytes().chunks(size) {
@@ -364,7 +364,7 @@ fn connections_are_kept_or_ended_as_asked() {
         http.expect_end();
         // A client that ends sending still gets its answers; /metrics is collected elsewhere.
         let mut http = Http::to(at);
-        http.send("GET /metrics HTTP/1.1\r\nHost: h\r\n\r\nGET /items/1 HTTP/1.1\r\nHost: h\r\n\r\nGET /cut");
+        http.send("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\nGET /items/1 HTTP/1.1\r\nHost: localhost\r\n\r\nGET /cut");
         http.stream.shutdown(Shutdown::Write).unwrap();
         assert_eq!(http.response().status, 200);
         http.response().expect(200, "{}");
@@ -407,9 +407,10 @@ fn what_is_too_long_to_be_framed_at_once_ends_as_the_client_understands() {
 fn bodies_are_dropped_or_refused_and_never_taken_for_requests() {
     on_both(|_, _, at| {
         let mut http = Http::to(at);
-        let hidden = "GET /nosuch HTTP/1.1\r\nHost: h\r\n\r\n";
-        let post =
-            |lines: &str, body: &str| format!("POST /items/1 HTTP/1.1\r\nHost: h\r\n{lines}\r\n{body}");
+        let hidden = "GET /nosuch HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        let post = |lines: &str, body: &str| {
+            format!("POST /items/1 HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n{body}")
+        };
         http.send(post(&format!("Content-Length: {}\r\n", hidden.len()), hidden));
         let refused = http.response();
         assert_eq!((refused.status, refused.header("allow")), (405, "GET, HEAD"));
@@ -443,10 +444,10 @@ fn hostile_heads_are_refused_and_their_senders_read_why() {
             (format!("GET / HTTP/1.1\r\n{}", line(1_000_000)), 431),
             (format!("GET / HTTP/1.1\r\n{}\r\n", line(1).repeat(70)), 431),
             (format!("GET / HTTP/1.1\r\n{}", line(10).repeat(100_000)), 431),
-            ("GET / HTTP/1.1\r\nHost: h\n\r\n".into(), 400),
+            ("GET / HTTP/1.1\r\nHost: localhost\n\r\n".into(), 400),
             ("GET / HTTP/1.1\r\n\r\n".into(), 400),
             ("GET / HTTP/3.0\r\n\r\n".into(), 505),
-            ("GET / HTTP/1.1\r\nHost: h\r\nA\0: b\r\n\r\n".into(), 400),
+            ("GET / HTTP/1.1\r\nHost: localhost\r\nA\0: b\r\n\r\n".into(), 400),
             ("*1\r\n$4\r\nPING\r\n".into(), 400),
             ("\x16\x03\x01\x02\0\x01".into(), 400),
         ] {
@@ -474,7 +475,7 @@ fn who_never_ends_a_request_or_asks_nothing_is_disconnected() {
         let (_server, mut client, at) = shown(&["--io-backend", backend]);
         let mut silent = Http::to(at);
         let mut slow = Http::to(at);
-        slow.send("GET / HTTP/1.1\r\nHost: h\r\nX: ");
+        slow.send("GET / HTTP/1.1\r\nHost: localhost\r\nX: ");
         let mut dripping = slow.stream.try_clone().unwrap();
         // A byte now and then does not keep it.
         let drips = std::thread::spawn(move || {
@@ -503,8 +504,8 @@ fn a_slow_reader_gets_all_and_others_are_served_meanwhile() {
         client.expect_reply("+OK");
         let mut slow = Http::to(at);
         for n in 0..50 {
-            slow.send("GET /items/long HTTP/1.1\r\nHost: h\r\n\r\n");
-            slow.send(format!("GET /items/{n} HTTP/1.1\r\nHost: h\r\n\r\n"));
+            slow.send("GET /items/long HTTP/1.1\r\nHost: localhost\r\n\r\n");
+            slow.send(format!("GET /items/{n} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
         }
         let mut other = Http::to(at);
         for _ in 0..50 {
@@ -531,7 +532,7 @@ fn a_pause_holds_requests_and_its_end_releases_them() {
         client.expect("SET item:1 {}", "+OK");
         client.expect("CLIENT PAUSE 1000000 ALL", "+OK");
         let mut http = Http::to(at);
-        http.send("GET /items/1 HTTP/1.1\r\nHost: h\r\n\r\nGET /healthz HTTP/1.1\r\nHost: h\r\n\r\n");
+        http.send("GET /items/1 HTTP/1.1\r\nHost: localhost\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
         http.stream.set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
         assert!(http.stream.read(&mut [0; 10]).is_err(), "answered in a pause");
         http.stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -660,11 +661,55 @@ fn clients_that_leave_in_the_middle_leave_nothing() {
             let mut http = Http::to(at);
             match round % 4 {
                 0 => http.send("GET /items/long HTTP/1.1\r\n"),
-                1 => http.send("GET /items/long HTTP/1.1\r\nHost: h\r\n\r\n".repeat(20)),
-                2 => http.send("GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n"),
-                _ => http.send("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 60000\r\n\r\nabc"),
+                1 => http.send("GET /items/long HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(20)),
+                2 => http.send("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+                _ => http.send("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000\r\n\r\nabc"),
             }
         }
         expect_alone(&mut client);
     });
+}
+
+/// A failed token is a failed login: ACL LOG names the user, and nothing that may be a password.
+#[test]
+fn a_wrong_token_stands_in_the_acl_log_without_its_secret() {
+    let (server, at) = Server::start_http(&["--requirepass", "right"]);
+    let mut client = server.client();
+    client.expect("AUTH right", "+OK");
+    client.expect("ACL SETUSER app on >apps +@all ~*", "+OK");
+    for (token, name) in [("Zwrong", "default"), ("app:Zwrong", "app"), ("Znobody:Zwrong", "default")] {
+        client.expect("ACL LOG RESET", "+OK");
+        let mut http = Http::to(at);
+        let response = http.ask("GET", "/metrics", &format!("Authorization: Bearer {token}\r\n"));
+        assert_eq!(response.status, 401, "{token}");
+        let log = client.call("ACL LOG");
+        assert!(
+            log.contains("\"reason\", \"auth\"") && log.contains(&format!("\"username\", \"{name}\"")),
+            "{log}"
+        );
+        assert!(!log.contains("Zwrong") && !log.contains("Znobody"), "{log}");
+    }
+}
+
+/// A page of another site cannot read what the server answers by letting its own name point here.
+#[test]
+fn a_host_that_is_none_of_the_servers_is_refused() {
+    let (server, at) = Server::start_http(&[]);
+    let status = |host: &str, lines: &str, path: &str| {
+        let mut client = Client::to(at);
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{lines}\r\n"));
+        let head = String::from_utf8(client.raw(12)).expect("a status line");
+        head[9..].to_owned()
+    };
+    for host in ["localhost:8379", "127.0.0.1", "[::1]:1"] {
+        assert_eq!(status(host, "", "/metrics"), "200", "{host}");
+    }
+    assert_eq!(status("evil.example", "", "/metrics"), "421");
+    assert_eq!(status("evil.example", "", "/nosuch"), "421");
+    assert_eq!(status("evil.example", "", "/healthz"), "200");
+    server.client().expect("CONFIG SET http-hosts \"a.example evil.example\"", "+OK");
+    assert_eq!(status("evil.example:80", "", "/metrics"), "200");
+    server.client().expect("CONFIG SET http-hosts \"\" requirepass secret", "+OK");
+    assert_eq!(status("evil.example", "Authorization: Bearer secret\r\n", "/metrics"), "200");
+    assert_eq!(status("evil.example", "", "/metrics"), "401");
 }

@@ -69,7 +69,7 @@ fn rows_of_a_database_are_read_through() {
         // Requests behind one that waits for its row are answered after it.
         client.expect("EVENKEEL SOURCE FLUSH t", "+OK");
         http.send(
-            "GET /things/1 HTTP/1.1\r\nHost: h\r\n\r\nGET /healthz HTTP/1.1\r\nHost: h\r\n\r\n".repeat(20),
+            "GET /things/1 HTTP/1.1\r\nHost: localhost\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(20),
         );
         for _ in 0..20 {
             http.response().expect(200, "{\"id\":1,\"name\":\"thing 1\"}");
@@ -289,13 +289,16 @@ fn rows_of_pipelined_requests_are_loaded_together() {
         other.request(&[b"GET", b"t:1"]);
         until_figure(&mut client, "loading", "1");
         let token = "Authorization: Bearer secret\r\n";
-        let request = |id: usize, lines: &str| format!("GET /things/{id} HTTP/1.1\r\nHost: h\r\n{lines}\r\n");
+        let request =
+            |id: usize, lines: &str| format!("GET /things/{id} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n");
         let mut http = Http::to(at);
         http.send(
             (1..=7).map(|id| request(id, token)).collect::<String>()
                 + &request(8, "")
-                + &format!("\r\nHEAD /things/9 HTTP/1.1\r\nHost: h\r\n{token}Content-Length: 3\r\n\r\nabc")
-                + &format!("GET /things?ids=10,11,2 HTTP/1.1\r\nHost: h\r\n{token}\r\n"),
+                + &format!(
+                    "\r\nHEAD /things/9 HTTP/1.1\r\nHost: localhost\r\n{token}Content-Length: 3\r\n\r\nabc"
+                )
+                + &format!("GET /things?ids=10,11,2 HTTP/1.1\r\nHost: localhost\r\n{token}\r\n"),
         );
         // 2 to 7, 9, 10 and 11; not 8, since its request shows no password.
         until_figure(&mut client, "queued-ids", "9");

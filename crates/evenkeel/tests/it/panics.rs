@@ -170,7 +170,7 @@ fn a_request_over_http_that_panics_is_answered_and_the_next_one_is_served() {
             http.get("/items/1").expect(200, "{}");
             client.expect(&format!("DEBUG POINT {point} PANIC 1"), "+OK");
             http.send(format!(
-                "GET {path} HTTP/1.1\r\nHost: h\r\n\r\nGET /items/1 HTTP/1.1\r\nHost: h\r\n\r\n"
+                "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\nGET /items/1 HTTP/1.1\r\nHost: localhost\r\n\r\n"
             ));
             let response = http.response();
             assert!(response.status >= 500, "{path}: {}", response.status);

@@ -63,7 +63,7 @@ fn vital_work_is_done(server: &Server, http: std::net::SocketAddr) {
     let before = figure(&mut client, "used_cpu_user");
     await_figure(&mut client, "used_cpu_user", |now| now >= before);
     let mut page = Client::to(http);
-    page.send("GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n");
+    page.send("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert_eq!(page.raw(12), b"HTTP/1.1 200");
     for line in ["EVENKEEL WAITS", "EVENKEEL PHASES", "INFO everything", "LATENCY HISTOGRAM", "COMMAND LIST"]
     {

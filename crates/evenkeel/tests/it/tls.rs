@@ -707,7 +707,7 @@ fn http_is_served_over_tls_and_kept_alive() {
         let config = house.papers.client(None, BOTH);
         let mut stream = house.connect_with(house.https, &config).expect("a connection");
         for _ in 0..3 {
-            stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n").expect("sent");
+            stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("sent");
             let mut text = String::new();
             while !text.ends_with("{\"status\":\"ok\"}") {
                 let mut part = [0; 1000];
@@ -717,7 +717,9 @@ fn http_is_served_over_tls_and_kept_alive() {
             }
             assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
         }
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").expect("sent");
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            .expect("sent");
         let (bytes, clean) = rest(&mut stream);
         assert!(clean && String::from_utf8_lossy(&bytes).contains("evenkeel"));
         // A malformed request is told why, and its connection ends.

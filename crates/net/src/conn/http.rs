@@ -13,6 +13,7 @@
 //!
 //! Cost: a request that is answered at once allocates nothing.
 
+use super::hosts::is_ours;
 use super::output::Streaming;
 use super::{Conn, Doing, Next, Speech, State, Tools, add_response};
 use crate::socket::Socket;
@@ -316,6 +317,10 @@ impl Conn {
         let open = matches!(page, Some(Page::Health));
         if !open && !exec::http::admits(server, local, &mut self.session, request.authorization) {
             return self.problem(local, desk, request, 401, "a password is needed, as a bearer token");
+        }
+        if !open && request.authorization.is_none() && !is_ours(server, request.host) {
+            let detail = "the Host is none of this server's names; the directive http-hosts may name it";
+            return self.problem(local, desk, request, 421, detail);
         }
         let Some(page) = page else {
             return self.problem(local, desk, request, 404, "nothing is shown at this path");
