@@ -11,8 +11,8 @@ use std::sync::LazyLock;
 static OWN: LazyLock<String> =
     LazyLock::new(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
 
-/// Whether a Host header is an address, `localhost`, the machine's name, or one of `http-hosts`. No header, as in
-/// HTTP/1.0, is none of a browser. O(bytes of `http-hosts`).
+/// Whether a Host header is an address, `localhost`, the machine's name, or one of `http-hosts`. A request
+/// without one, as in HTTP/1.0, is none of a browser. O(bytes of `http-hosts`).
 pub(super) fn is_ours(server: &Server, host: Option<&[u8]>) -> bool {
     let Some(host) = host else { return true };
     let Ok(host) = std::str::from_utf8(host) else { return false };
