@@ -303,6 +303,27 @@ fn effects_that_were_lost_stop_the_log_until_a_base_has_them() {
         let (commands, lsn) = (source.done.len(), source.lsn);
         source.give(&mut outlet);
         living.is_written();
+        // A kill now leaves a file behind the gap, and no base that fills it: a start has what came before.
+        let killed = tempfile::tempdir().expect("a folder");
+        for entry in std::fs::read_dir(&place.dir).expect("the log").flatten() {
+            std::fs::copy(entry.path(), killed.path().join(entry.file_name())).expect("room");
+        }
+        let left = Place::new(killed.path().to_owned(), b"appendonly.aof".to_vec());
+        let about = describe_log(&left, 0).expect("it can be read").expect("a log");
+        assert!(
+            about
+                .files
+                .last()
+                .and_then(|file| file.damage)
+                .is_some_and(|(_, why)| why.contains("lost writes"))
+        );
+        let strict = LogOptions { truncated: false, ..LogOptions::default() };
+        let refused = recover_on(&RealDisk, &left, strict).err().expect("it may not be left out").to_string();
+        assert!(refused.contains("lost writes before this file"), "{refused}");
+        let recovered = recover(&left).expect("sound");
+        assert_eq!(recovered.assert_prefix(&source, "behind a gap"), kept);
+        assert!(recovered.log.left_out.len() == 1 && killed.path().join("damaged-1").exists());
+        assert_eq!(recover(&left).expect("sound").assert_prefix(&source, "once more"), kept);
         assert_eq!(living.durable.load(Ordering::SeqCst), acknowledged);
         assert!(living.writer.synced() == synced && !living.writer.state().is_running());
         let bytes = write_base(Arc::new(RealDisk), &rewriting.base, commands, lsn, 1).expect("room");

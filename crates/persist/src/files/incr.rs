@@ -16,6 +16,9 @@
 //!   write.
 //! - E3: the line at the head names the LSN behind which the file goes on. Anything behind that LSN in
 //!   earlier files is void, or comes here again.
+//! - E7: the first LSN of a line at the head is the last one that earlier files have. Mostly it equals the
+//!   second. If it is lower, effects between the two are in no file, and the file counts only behind a base
+//!   that has them.
 //! - E4: a batch of ours never begins with SELECT without a line [`OURS`] before it. So commands behind the
 //!   last line that do begin so are of a server that appended to the file.
 //! - E5: where filler is, batches end at multiples of [`FILLER`], and filler lines begin there.
@@ -57,6 +60,11 @@ pub(crate) struct Line {
 }
 
 impl Line {
+    /// A line at a head: effects before its file are in no file (E7).
+    pub(crate) fn is_behind_gap(&self) -> bool {
+        self.first < self.last
+    }
+
     fn text(&self) -> String {
         let Line { epoch, first, last, bytes, synced, sum } = self;
         format!("#EK 1 {epoch} {first} {last} {bytes} {synced} {sum:016x} ")
@@ -119,6 +127,8 @@ pub(crate) struct IncrFile {
     epoch: u64,
     seed: u64,
     sum: u64,
+    /// The LSN up to which earlier files have everything (E7).
+    reached: Lsn,
     /// The LSN behind which it goes on, and the last one in it.
     pub(crate) last: Lsn,
     /// The end of the last whole batch, and the offset up to which it is durable.
@@ -136,7 +146,13 @@ impl IncrFile {
         let seed = stdx::hash::hash_u64(stdx::clock::wall_ns() ^ seq.rotate_left(32) ^ epoch.rotate_left(48));
         let (sum, end, synced, begun) = (0, 0, 0, 0);
         let ahead = Arc::default();
-        IncrFile { file, seq, epoch, seed, sum, last, end, synced, begun, ahead, buffer: Vec::new() }
+        let (reached, buffer) = (last, Vec::new());
+        IncrFile { file, seq, epoch, seed, sum, reached, last, end, synced, begun, ahead, buffer }
+    }
+
+    /// Effects behind an LSN, up to the one behind which it goes on, are in no file (E7).
+    pub(crate) fn behind_gap(self, reached: Lsn) -> IncrFile {
+        IncrFile { reached, ..self }
     }
 
     /// Writes a batch at the end. A file that begins with it gets a SELECT of the database first, if the
@@ -172,13 +188,9 @@ impl IncrFile {
 
     /// Writes the line at the head, which is durable before any batch comes.
     fn begin(&mut self, pads: bool) -> io::Result<()> {
-        let (epoch, last, synced) = (self.epoch, self.last, self.seed);
+        let (epoch, first, last, synced) = (self.epoch, self.reached, self.last, self.seed);
         let mut head = Vec::new();
-        Line { epoch, first: last, last, bytes: 0, synced, sum: 0 }.put(
-            &mut head,
-            self.seed,
-            pads.then_some(0),
-        );
+        Line { epoch, first, last, bytes: 0, synced, sum: 0 }.put(&mut head, self.seed, pads.then_some(0));
         self.ahead.claim(head.len() as u64);
         write_all_at(&*self.file, &head, 0)?;
         self.file.sync_data()?;

@@ -349,11 +349,12 @@ impl LocalLog {
             directory.rotated = Some(Rotated { mark, seq });
             (seq, file)
         };
+        let reached = self.last;
         if std::mem::take(&mut self.is_torn) {
             // The next batch stands behind the mark, not behind the last batch (incr E3).
             (self.gap, self.last, self.durable) = (Some(seq), self.last.max(lsn), self.durable.max(lsn));
         }
-        self.incr = IncrFile::new(file, seq, self.epoch, self.last);
+        self.incr = IncrFile::new(file, seq, self.epoch, self.last).behind_gap(reached);
         Ok(())
     }
 

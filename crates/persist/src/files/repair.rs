@@ -12,6 +12,8 @@ use crate::load::aof::{CutOff, LogError, LogFile, LogProblem, cut_off, goes_on_b
 use std::fmt;
 use std::io;
 
+const BEHIND_GAP: &str = "an internal error lost writes before this file; a start leaves it out";
+
 /// The contents of a file of commands, or of a base.
 #[derive(Debug, Default)]
 pub struct LogFileDescription {
@@ -31,6 +33,8 @@ pub struct LogFileDescription {
     /// The end of the whole commands. Behind it is filler, or a torn rest.
     pub ends_at: u64,
     pub is_torn: bool,
+    /// Effects before the file were lost (incr E7).
+    behind_gap: bool,
     /// The offset from which on another server appended.
     pub foreign_from: Option<u64>,
     pub damage: Option<(u64, &'static str)>,
@@ -67,6 +71,7 @@ pub fn check_file(file: &dyn ReadAt, len: u64, from: u64) -> io::Result<LogFileD
     let mut about = LogFileDescription { bytes: len, ..LogFileDescription::default() };
     let mut scan = Scan::new(Box::new(file), len, from)?;
     about.epoch = scan.head.map(|head| head.epoch);
+    about.behind_gap = scan.head.is_some_and(|head| head.is_behind_gap());
     loop {
         match scan.next()? {
             Unit::Whole { from, to, line } => {
@@ -136,6 +141,14 @@ pub fn describe_log(place: &Place, now_ms: u64) -> Result<Option<LogDescription>
     for file in &files {
         let described = describe_file(file, now_ms);
         about.files.push(described.map_err(|problem| error(LogProblem::Io(problem)))?);
+    }
+    // A base that fills the gap has no files of commands between itself and this one.
+    let mut is_first = true;
+    for file in about.files.iter_mut().filter(|file| file.kind == Some(FileKind::Incr)) {
+        if file.behind_gap && !is_first {
+            file.damage = Some((0, BEHIND_GAP));
+        }
+        is_first = false;
     }
     if about.problem.is_none() {
         about.problem = torn_in_the_middle(&files, &about.files).err();

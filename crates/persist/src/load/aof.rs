@@ -6,6 +6,8 @@
 //!   [`LogOptions::truncated`].
 //! - U3: a batch whose LSN was reached before, in the same epoch or a later one, is not applied again, but
 //!   for its SELECTs.
+//! - U5: a file behind a gap (incr E7) that the base does not fill is left out, with all behind it. Nothing
+//!   in them was told to be durable. With [`LogOptions::truncated`] they are kept beside the log.
 //! - U4: damage before that is an error with the file and the offset, and nothing is changed on the disk.
 //!
 //! Cost: O(bytes). Memory: a window of 256 KB, or the longest command, and what [`load()`](super::load())
@@ -13,7 +15,7 @@
 
 pub(crate) mod scan;
 
-use super::{Damaged, Install, Loaded, NotTaken, Options, Progress, Report, load};
+use super::{Damaged, Install, Loaded, NotTaken, Options, Progress, Report, load, set_aside};
 use crate::disk::Disk;
 use crate::files::Place;
 use crate::files::base::{self, Begins};
@@ -72,6 +74,8 @@ pub enum LogProblem {
     Damaged(&'static str),
     /// The file ends within a unit, and that may not be cut off.
     Torn,
+    /// Effects before the file are in no file, and it may not be left out.
+    BehindGap,
     /// A command was not taken.
     Refused(String),
 }
@@ -95,6 +99,12 @@ impl fmt::Display for LogError {
             }
             LogProblem::Base(damage) => write!(f, ": {damage}"),
             LogProblem::Damaged(why) => write!(f, ", offset {}: {why}", self.offset),
+            LogProblem::BehindGap => {
+                write!(
+                    f,
+                    ": an internal error lost writes before this file (aof-load-truncated yes leaves it out)"
+                )
+            }
             LogProblem::Torn => write!(f, ", offset {}: the file ends within a command", self.offset),
             LogProblem::Refused(why) => write!(f, ", offset {}: {why}", self.offset),
         }
@@ -127,6 +137,8 @@ pub struct LoadedLog {
     pub incr_bytes: u64,
     /// Torn ends. More than one only if the log was being mended when it ended.
     pub cut: Vec<CutOff>,
+    /// Files behind a gap, which were left out (U5).
+    pub left_out: Vec<PathBuf>,
     /// A file that another server appended to.
     pub is_foreign: bool,
     /// The report of a base that is an RDB file.
@@ -165,7 +177,23 @@ pub fn load_log(
         passed: 0,
     };
     for index in 0..files.len() {
+        if loading.is_behind_gap(&files[index])? {
+            loading.leave_out(&files[index..])?;
+            break;
+        }
         loading.file(&files, index, install)?;
+    }
+    for path in &loading.found.left_out {
+        let kept = set_aside(disk, path, 0).map_err(|error| LogError {
+            file: path.clone(),
+            offset: 0,
+            what: LogProblem::Io(error),
+        })?;
+        log::error!(
+            "{}: an internal error lost writes before this file; it is kept in {}",
+            path.display(),
+            kept.display()
+        );
     }
     for file in files.iter().filter(|file| file.ends_at.get() < file.len) {
         let cut = cut_off(disk, &file.path, file.ends_at.get());
@@ -238,6 +266,10 @@ impl LogFile {
 pub(crate) fn goes_on_behind(later: &[LogFile]) -> io::Result<Option<Option<(u64, Lsn)>>> {
     for file in later {
         let mut scan = Scan::new(Box::new(&file.file), file.len, 0)?;
+        if scan.head.is_some_and(|head| head.is_behind_gap()) {
+            // U5: it is left out, and so is the rest.
+            return Ok(None);
+        }
         let head = scan.head.map(|head| (head.epoch, head.last));
         match scan.next()? {
             Unit::End | Unit::Torn { from: 0 } => {}
@@ -260,6 +292,28 @@ struct Loading<'l> {
 }
 
 impl Loading<'_> {
+    /// Whether effects before a file are neither in earlier files nor in the base (U5).
+    fn is_behind_gap(&self, file: &LogFile) -> Result<bool, LogError> {
+        if file.kind == FileKind::Base {
+            return Ok(false);
+        }
+        let scan = file.io(0, Scan::new(Box::new(&file.file), file.len, 0))?;
+        Ok(scan.head.is_some_and(|head| head.is_behind_gap() && self.last < (head.epoch, head.last)))
+    }
+
+    /// Leaves files out, if that may be. They are cut, once they are kept beside the log.
+    fn leave_out(&mut self, files: &[LogFile]) -> Result<(), LogError> {
+        for file in files {
+            if !self.options.truncated {
+                return Err(file.error(0, LogProblem::BehindGap));
+            }
+            file.ends_at.set(0);
+            self.found.empty.push(file.seq);
+            self.found.left_out.extend((file.len > 0).then(|| file.path.clone()));
+        }
+        Ok(())
+    }
+
     fn file(&mut self, files: &[LogFile], index: usize, install: &dyn Install) -> Result<(), LogError> {
         let file = &files[index];
         self.apply.file_begin();
