@@ -1,7 +1,7 @@
 //! Keys and databases that a command's words name, known before it runs.
 
 use crate::options::is;
-use crate::table::{OW_UPDATE, OptionWords, RO_ACCESS, RW_ACCESS_UPDATE, Use};
+use crate::table::{OW_UPDATE, OptionWords, RM_DELETE, RO_ACCESS, RW_ACCESS_UPDATE, Use};
 use crate::{Command, Error, facts};
 use keyspace::{Keyspace, View};
 use resp::Args;
@@ -89,6 +89,7 @@ fn settled(command: &Command, args: Args<'_>, usage: Use) -> Use {
     match command.name {
         "set" if has(&["get", "ifeq", "ifne", "ifdeq", "ifdne"]) => RW_ACCESS_UPDATE,
         "set" => OW_UPDATE,
+        "delex" if args.len() == 2 => RM_DELETE,
         "bitfield" if BITFIELD_OPTIONS.are_only(args, &["get", "overflow"]) => RO_ACCESS,
         "bitfield" => RW_ACCESS_UPDATE,
         _ => usage,

@@ -1,10 +1,22 @@
-//! The options that SET, GETEX and MSETEX share: conditions and expiry.
+//! The options that SET, GETEX, MSETEX and DELEX share: conditions and expiry.
 //!
 //! An option may be repeated; the last one counts. An option that contradicts another is a syntax error. The
 //! time itself is checked later, by [`Options::deadline`], because some commands look at the key in between.
 
-use crate::{Cx, Error, options};
+use super::BYTES_PER_STEP;
+use crate::options::{self, is};
+use crate::{Budget, Cx, Error};
+use keyspace::View;
 use resp::Args;
+use std::hash::Hasher;
+use twox_hash::XxHash3_64;
+use value::{StrRef, str};
+
+/// Digits of a digest.
+const DIGITS: usize = 16;
+
+/// Bytes of unstored zeros that are hashed at a time.
+static ZEROS: [u8; 4096] = [0; 4096];
 
 /// The command whose options are read. Each takes only some of them.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,7 +68,7 @@ impl Unit {
 pub(super) struct Options<'a> {
     pub nx: bool,
     pub xx: bool,
-    pub if_equal: Option<&'a [u8]>,
+    pub compare: Option<Compare<'a>>,
     pub get: bool,
     pub keep_ttl: bool,
     pub persist: bool,
@@ -83,16 +95,16 @@ impl<'a> Options<'a> {
             (!other && !self.keep_ttl && !self.persist).then_some(())
         } else if sets && is("NX") {
             self.nx = true;
-            (!self.xx && self.if_equal.is_none()).then_some(())
+            (!self.xx && self.compare.is_none()).then_some(())
         } else if sets && is("XX") {
             self.xx = true;
-            (!self.nx && self.if_equal.is_none()).then_some(())
+            (!self.nx && self.compare.is_none()).then_some(())
         } else if of == Of::Set && is("GET") {
             self.get = true;
             Some(())
-        } else if of == Of::Set && is("IFEQ") {
-            let first = self.if_equal.is_none();
-            self.if_equal = Some(rest.next()?);
+        } else if of == Of::Set && Compare::is_word(word) {
+            let first = self.compare.is_none();
+            self.compare = Compare::named(word, rest.next()?);
             (first && !self.nx && !self.xx).then_some(())
         } else if sets && is("KEEPTTL") {
             self.keep_ttl = true;
@@ -109,4 +121,101 @@ impl<'a> Options<'a> {
     pub(super) fn deadline(&self, cx: &Cx<'_, '_>, command: &str) -> Result<Option<u64>, Error> {
         self.expire.map(|(unit, time)| unit.deadline(time, cx.view.now_ms(), command)).transpose()
     }
+}
+
+/// The condition about the string of a key.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Compare<'a> {
+    Is(&'a [u8]),
+    IsNot(&'a [u8]),
+    HasDigest(&'a [u8]),
+    LacksDigest(&'a [u8]),
+}
+
+impl<'a> Compare<'a> {
+    /// The condition that this word and its argument make. None if it is no such word.
+    pub(super) fn named(word: &[u8], argument: &'a [u8]) -> Option<Compare<'a>> {
+        match word.len() {
+            4 if is(word, "IFEQ") => Some(Compare::Is(argument)),
+            4 if is(word, "IFNE") => Some(Compare::IsNot(argument)),
+            5 if is(word, "IFDEQ") => Some(Compare::HasDigest(argument)),
+            5 if is(word, "IFDNE") => Some(Compare::LacksDigest(argument)),
+            _ => None,
+        }
+    }
+
+    /// Whether a word names a condition.
+    pub(super) fn is_word(word: &[u8]) -> bool {
+        Compare::named(word, b"").is_some()
+    }
+
+    /// Whether the string, or its absence, meets the condition. A digest is looked at only if there is a
+    /// string.
+    ///
+    /// Cost: O(n), n = bytes of the argument, or of the string for its digest. Errors: a digest of another
+    /// length, those of the budget.
+    pub(super) fn is_met(self, s: Option<StrRef<'_>>, budget: &mut Budget<'_>) -> Result<bool, Error> {
+        let Some(s) = s else { return Ok(matches!(self, Compare::IsNot(_) | Compare::LacksDigest(_))) };
+        match self {
+            Compare::Is(bytes) => Ok(s == *bytes),
+            Compare::IsNot(bytes) => Ok(s != *bytes),
+            Compare::HasDigest(digits) => has_digest(s, digits, budget),
+            Compare::LacksDigest(digits) => Ok(!has_digest(s, digits, budget)?),
+        }
+    }
+}
+
+/// Steps to hash the string of the key at argument 1.
+pub(super) fn digest_cost(view: &View<'_>, args: Args<'_>) -> usize {
+    match view.string(args.at(1)) {
+        Ok(Some(s)) => s.len() / BYTES_PER_STEP,
+        _ => 0,
+    }
+}
+
+/// Whether one of these words asks for a digest.
+pub(super) fn asks_digest(words: Args<'_>) -> bool {
+    words.iter().any(|word| word.len() == 5 && Compare::is_word(word))
+}
+
+/// The digest of a string: the 64-bit XXH3 of its bytes, as hexadecimal digits. Nothing is copied.
+///
+/// Cost: O(n), n = bytes, unstored zeros included. Errors: those of the budget.
+pub(super) fn digest(s: StrRef<'_>, budget: &mut Budget<'_>) -> Result<[u8; DIGITS], Error> {
+    let hash = hash(s, budget)?;
+    Ok(std::array::from_fn(|i| b"0123456789abcdef"[(hash >> (60 - 4 * i) & 15) as usize]))
+}
+
+fn has_digest(s: StrRef<'_>, digits: &[u8], budget: &mut Budget<'_>) -> Result<bool, Error> {
+    if digits.len() != DIGITS {
+        return Err(Error::new("ERR must be exactly 16 hexadecimal characters"));
+    }
+    Ok(digits.eq_ignore_ascii_case(&digest(s, budget)?))
+}
+
+/// The hash of a string. O(n), with its unstored zeros. Errors: those of the budget.
+fn hash(s: StrRef<'_>, budget: &mut Budget<'_>) -> Result<u64, Error> {
+    if let StrRef::Flat(bytes) = s {
+        budget.charge(bytes.len() / BYTES_PER_STEP)?;
+        return Ok(XxHash3_64::oneshot(bytes));
+    }
+    let mut hasher = XxHash3_64::new();
+    for run in s.runs(0..s.len()) {
+        match run {
+            str::Run::Bytes(bytes) => {
+                budget.charge(1 + bytes.len() / BYTES_PER_STEP)?;
+                hasher.write(bytes);
+            }
+            str::Run::Zeros(n) => {
+                let mut left = n as usize;
+                while left > 0 {
+                    let part = left.min(ZEROS.len());
+                    budget.charge(1 + part / BYTES_PER_STEP)?;
+                    hasher.write(&ZEROS[..part]);
+                    left -= part;
+                }
+            }
+        }
+    }
+    Ok(hasher.finish())
 }

@@ -3,15 +3,15 @@
 //! A string longer than 64 KB is answered as a stream that owns a clone of the value. A later write does not
 //! change the reply, and the key is free at once. MGET streams all values from the first long one on.
 
-use super::expiry::{Of, Options, Unit};
-use super::{STREAM_BYTES, Text, read, write, write_range};
+use super::expiry::{self, Compare, Of, Options, Unit};
+use super::{BYTES_PER_STEP, STREAM_BYTES, Text, read, write, write_range};
 use crate::facts;
 use crate::table::{
     Command, DENYOOM, FAST, KeySpec, READONLY, RM_DELETE, RO, RO_ACCESS, Run, Use, WRITE, acl,
 };
-use crate::table::{RW_ACCESS_DELETE, RW_ACCESS_UPDATE};
+use crate::table::{RW_ACCESS_DELETE, RW_ACCESS_UPDATE, RW_DELETE_VARIABLE};
 use crate::{Cx, Effect, Error, Stream, options};
-use keyspace::Class;
+use keyspace::{Class, View};
 use resp::{Args, Reply};
 use value::{Held, Str, StrRef, ValueRef};
 
@@ -62,6 +62,26 @@ pub(crate) static COMMANDS: &[Command] = &[
         .keys(&[KeySpec::one(1, RM_DELETE)])
         .cost(super::argument_cost::<2>)
         .doc("string", "9.0.0", "O(1)", "Removes a key if its string equals the one given."),
+    Command::new("digest", 2, Run::Read(digest), READONLY | FAST, acl::STRING)
+        .keys(&[KeySpec::one(1, RO_ACCESS)])
+        .cost(expiry::digest_cost)
+        .doc(
+            "string",
+            "8.4.0",
+            "O(N) where N is the length of the string.",
+            "Gives the XXH3 hash of the string a key holds.",
+        ),
+    Command::new("delex", -2, Run::Write(delex), WRITE | FAST, acl::STRING)
+        .effect(Effect::Noted)
+        .portable(100)
+        .keys(&[KeySpec::one(1, RW_DELETE_VARIABLE)])
+        .cost(delex_cost)
+        .doc(
+            "string",
+            "8.4.0",
+            "O(N) where N is the length of the string compared or hashed.",
+            "Removes a key, on a condition about its string if wanted.",
+        ),
     Command::new("strlen", 2, Run::Read(strlen), READONLY | FAST, acl::STRING)
         .keys(&[KeySpec::one(1, RO)])
         .doc("string", "2.2.0", "O(1)", "Tells how many bytes the string of a key has."),
@@ -258,6 +278,58 @@ fn delifeq(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     }
     cx.out.int(equal.into());
     Ok(())
+}
+
+/// `DIGEST key`: the digest of the string, or null.
+///
+/// Cost: O(n), n = bytes of the string. Errors: WRONGTYPE. Source: Redis 8.4.
+fn digest(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    read(cx, args.at(1), |s, out, budget| {
+        match s {
+            Some(s) => out.bulk(&expiry::digest(s, budget)?),
+            None => out.null(),
+        }
+        Ok(())
+    })
+}
+
+/// `DELEX key [IFEQ value | IFNE value | IFDEQ digest | IFDNE digest]`: 1 if the key was removed, else 0.
+/// Without a condition it may hold anything. Without the key the condition is not looked at. The log receives
+/// a DEL, which every server knows.
+///
+/// Cost: O(n), n = bytes of `value`, or of the string for its digest. Errors: number of arguments; and if the
+/// key is there: no string, an unknown condition, a digest of another length. Source: Redis 8.4.
+fn delex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    if args.len() != 2 && args.len() != 4 {
+        return Err(Error::Arity("delex".to_owned()));
+    }
+    let key = args.at(1);
+    let goes = if args.len() == 2 { cx.view.exists(key) } else { may_go(cx, args)? };
+    if goes {
+        cx.view.remove(key);
+        cx.view.changed(key, Class::Generic, "del");
+        cx.effect(&[b"DEL", key]);
+    }
+    cx.out.int(goes.into());
+    Ok(())
+}
+
+/// Whether there is a string that meets the condition of a DELEX.
+fn may_go(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<bool, Error> {
+    let Cx { view, budget, .. } = cx;
+    let s = match view.value(args.at(1)) {
+        None => return Ok(false),
+        Some(ValueRef::Str(s)) => s,
+        Some(_) => return Err(Error::new("ERR Key should be of string type if conditions are specified")),
+    };
+    Compare::named(args.at(2), args.at(3))
+        .ok_or(Error::new("ERR Invalid condition. Use IFEQ, IFNE, IFDEQ, or IFDNE"))?
+        .is_met(Some(s), budget)
+}
+
+fn delex_cost(view: &View<'_>, args: Args<'_>) -> usize {
+    let hashed = if expiry::asks_digest(args.from(2)) { expiry::digest_cost(view, args) } else { 0 };
+    hashed + args.bytes() / BYTES_PER_STEP
 }
 
 /// `STRLEN key`: bytes of the string; 0 for a missing key.
@@ -497,6 +569,121 @@ mod tests {
             ]);
             db.now_ms += 20_000;
             assert_eq!(db.line("get k"), "\"v\"");
+        });
+    }
+
+    #[test]
+    fn a_digest_is_the_hash_of_the_bytes_in_16_digits() {
+        Db::both(|mut db| {
+            db.check(&[
+                ("mset h hello e \"\" n 123 z v8", "OK"),
+                ("digest h", "\"9555e8555c62dcfd\""),
+                ("digest e", "\"2d06800538d394c2\""),
+                ("digest n", "\"404a763b3f4c8c9a\""),
+                ("digest z", "\"0cc76dbb41381419\""),
+                ("digest none", "nil"),
+                ("rpush l a", "1"),
+                ("digest l", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+                ("digest h e", "-ERR wrong number of arguments for 'digest' command"),
+            ]);
+        });
+    }
+
+    /// Strings that are stored in one piece, in several, and with zeros in between that are not stored.
+    #[test]
+    fn how_a_string_is_stored_does_not_change_its_digest() {
+        let mut db = Db::new();
+        for len in [1usize, 240, 241, 5000, 70_000, 300_000] {
+            let bytes: String = (0..len).map(|i| char::from(b'a' + (i * i % 23) as u8)).collect();
+            let expected = format!("\"{:016x}\"", twox_hash::XxHash3_64::oneshot(bytes.as_bytes()));
+            db.run(&["SET", "whole", &bytes]);
+            db.line("del parts");
+            let (first, second) = bytes.split_at(len / 3);
+            db.run(&["APPEND", "parts", first]);
+            db.run(&["APPEND", "parts", second]);
+            assert_eq!(db.line("digest whole"), expected, "{len}");
+            assert_eq!(db.line("digest parts"), expected, "{len}");
+        }
+        db.line("setrange sparse 1000000 end");
+        let mut bytes = vec![0; 1_000_000];
+        bytes.extend_from_slice(b"end");
+        let expected = format!("\"{:016x}\"", twox_hash::XxHash3_64::oneshot(&bytes));
+        assert_eq!(db.line("digest sparse"), expected);
+    }
+
+    #[test]
+    fn unstored_zeros_are_paid_for() {
+        let mut db = Db::new();
+        db.line("setrange sparse 10000000 end");
+        let least = 10_000_000 / crate::string::BYTES_PER_STEP;
+        for words in [
+            &["DIGEST", "sparse"][..],
+            &["DELEX", "sparse", "IFDEQ", "0000000000000000"],
+            &["SET", "sparse", "x", "IFDEQ", "0000000000000000"],
+        ] {
+            assert!(db.cost(words) >= least, "{words:?}");
+        }
+        db.steps = 1000;
+        for line in ["digest sparse", "delex sparse ifdeq 0000000000000000"] {
+            assert!(db.line(line).starts_with("-ERR internal"), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_key_goes_if_its_string_meets_the_condition() {
+        Db::both(|mut db| {
+            for (condition, gone) in [
+                ("IFEQ other", "0"),
+                ("IFEQ 0hello", "0"),
+                ("ifeq hello", "1"),
+                ("IFNE hello", "0"),
+                ("IfNe other", "1"),
+                ("IFDEQ 0000000000000000", "0"),
+                ("IFDEQ zzzzzzzzzzzzzzzz", "0"),
+                ("IFDEQ 9555e8555c62dcfd", "1"),
+                ("IFDEQ 9555E8555C62DCFD", "1"),
+                ("IFDNE 9555e8555C62DCFD", "0"),
+                ("IFDNE 0000000000000000", "1"),
+                ("IFDNE zzzzzzzzzzzzzzzz", "1"),
+                ("", "1"),
+            ] {
+                db.check(&[("set k hello", "OK")]);
+                db.effect_lines();
+                assert_eq!(db.line(&format!("delex k {condition}")), gone, "{condition}");
+                let told: &[&str] = if gone == "1" { &["DEL k"] } else { &[] };
+                assert_eq!(db.effect_lines(), told, "{condition}");
+                assert_eq!(db.line("exists k"), if gone == "1" { "0" } else { "1" }, "{condition}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_condition_is_looked_at_only_if_there_is_a_string() {
+        Db::both(|mut db| {
+            let arity = "-ERR wrong number of arguments for 'delex' command";
+            let length = "-ERR must be exactly 16 hexadecimal characters";
+            let kind = "-ERR Key should be of string type if conditions are specified";
+            db.check(&[
+                ("delex none", "0"),
+                ("delex none IFNE a", "0"),
+                ("delex none IFDNE a", "0"),
+                ("delex none FOO a", "0"),
+                ("delex none IFEQ", arity),
+                ("delex none IFEQ a b", arity),
+                ("delex", arity),
+                ("set k hello", "OK"),
+                ("delex k FOO hello", "-ERR Invalid condition. Use IFEQ, IFNE, IFDEQ, or IFDNE"),
+                ("delex k IFDEQ 555e8555c62dcfd", length),
+                ("delex k IFDNE 09555e8555c62dcfd", length),
+                ("delex k IFDNE \"\"", length),
+                ("get k", "\"hello\""),
+                ("rpush l a", "1"),
+                ("delex l FOO a", kind),
+                ("delex l IFDEQ a", kind),
+                ("delex l IFNE a", kind),
+                ("delex l", "1"),
+                ("exists l", "0"),
+            ]);
         });
     }
 }

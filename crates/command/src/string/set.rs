@@ -3,7 +3,7 @@
 //! For a relative time the log receives the absolute form (`SET key value PXAT ms`), as the conditions were
 //! met when the command ran.
 
-use super::expiry::{Of, Options, Unit};
+use super::expiry::{self, Of, Options, Unit};
 use super::{BYTES_PER_STEP, argument_cost, read, write};
 use crate::facts;
 use crate::table::{Begin, Command, DENYOOM, FAST, Find, KeySpec, MOVABLEKEYS, Run, Use, WRITE, acl};
@@ -73,9 +73,13 @@ pub(crate) static COMMANDS: &[Command] = &[
 /// Steps to set one key among many.
 const STEPS_PER_KEY: usize = 6;
 
-/// Steps of SET. With options there may be a second long argument, to compare with.
-fn set_cost(_: &View<'_>, args: Args<'_>) -> usize {
-    if args.len() == 3 { args.at(2).len() / BYTES_PER_STEP } else { args.bytes() / BYTES_PER_STEP }
+/// Steps of SET. With options there may be a second long argument, to compare with, or a string to hash.
+fn set_cost(view: &View<'_>, args: Args<'_>) -> usize {
+    if args.len() == 3 {
+        return args.at(2).len() / BYTES_PER_STEP;
+    }
+    let hashed = if expiry::asks_digest(args.from(3)) { expiry::digest_cost(view, args) } else { 0 };
+    hashed + args.bytes() / BYTES_PER_STEP
 }
 
 /// Steps of SET's reply. Only GET answers a value.
@@ -88,11 +92,13 @@ fn many_cost(_: &View<'_>, args: Args<'_>) -> usize {
     args.len() / 2 * STEPS_PER_KEY + args.bytes() / BYTES_PER_STEP
 }
 
-/// `SET key value [NX | XX | IFEQ value] [GET] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL]`: OK, or null if a
-/// condition was not met. With GET it is the old string or null.
+/// `SET key value [NX | XX | IFEQ value | IFNE value | IFDEQ digest | IFDNE digest] [GET] [EX s | PX ms |
+/// EXAT s | PXAT ms | KEEPTTL]`: OK, or null if a condition was not met. With GET it is the old string or
+/// null. A key that is absent meets IFNE and IFDNE.
 ///
-/// Cost: O(n), n = bytes of the value. Errors: syntax, bad time; WRONGTYPE, only with GET or IFEQ. Source:
-/// Redis 8.0 and, for IFEQ, Valkey 9.1.
+/// Cost: O(n), n = bytes of the value, and of the old string for its digest. Errors: syntax, bad time;
+/// WRONGTYPE, only with GET or a comparison; a digest of another length, if there is a string. Source: Redis
+/// 8.4.
 #[inline]
 fn set(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if args.len() > 3 {
@@ -115,8 +121,9 @@ fn set_with_options(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     }
     let met = if options.nx || options.xx {
         cx.view.exists(key) == options.xx
-    } else if let Some(expected) = options.if_equal {
-        cx.view.string(key)?.is_some_and(|s| s == *expected)
+    } else if let Some(compare) = options.compare {
+        let Cx { view, budget, .. } = cx;
+        compare.is_met(view.string(key)?, budget)?
     } else {
         true
     };
@@ -314,6 +321,41 @@ mod tests {
     }
 
     #[test]
+    fn a_set_compares_the_string_that_is_there() {
+        Db::both(|mut db| {
+            let length = "-ERR must be exactly 16 hexadecimal characters";
+            let kind = "-WRONGTYPE Operation against a key holding the wrong kind of value";
+            db.check(&[
+                ("set k hello IFNE x", "OK"),
+                ("set k no ifne hello", "nil"),
+                ("set k no IFNE hello GET", "\"hello\""),
+                ("set k no IFDEQ 0000000000000000", "nil"),
+                ("set k no IFDEQ zzzzzzzzzzzzzzzz GET", "\"hello\""),
+                ("set k no IFDNE 9555e8555c62dcfd", "nil"),
+                ("set k no IFDNE 9555E8555C62DCFD GET", "\"hello\""),
+                ("set k no IFDEQ 123", length),
+                ("set k no GET IFDNE 09555e8555c62dcfd", length),
+                ("set k 123 IFDEQ 9555E8555c62dcfd EX 10", "OK"),
+                ("set k hello GET IFDEQ 404a763b3f4c8c9a", "\"123\""),
+                ("set k w IFDNE 404a763b3f4c8c9a", "OK"),
+                ("set k v IFNE x GET", "\"w\""),
+                ("get k", "\"v\""),
+                ("set none 1 IFDEQ 123", "nil"),
+                ("set none 1 IFDEQ 404a763b3f4c8c9a GET", "nil"),
+                ("exists none", "0"),
+                ("set new 1 IFDNE 123 GET", "nil"),
+                ("set newer 1 IFDNE 123", "OK"),
+                ("mget new newer", "[\"1\", \"1\"]"),
+                ("rpush l a", "1"),
+                ("set l v IFNE x", kind),
+                ("set l v IFDNE 123", kind),
+                ("set l v GET IFDEQ 123", kind),
+                ("type l", "list"),
+            ]);
+        });
+    }
+
+    #[test]
     fn contradicting_options_and_bad_times_are_refused() {
         let mut db = Db::new();
         let syntax = "-ERR syntax error";
@@ -331,6 +373,13 @@ mod tests {
             ("set k v IFEQ a IFEQ a", syntax),
             ("set k v NX IFEQ a", syntax),
             ("set k v IFEQ a XX", syntax),
+            ("set k v IFNE", syntax),
+            ("set k v IFDEQ", syntax),
+            ("set k v IFDNE", syntax),
+            ("set k v IFEQ a IFNE b", syntax),
+            ("set k v IFDEQ 123 IFDEQ 123", syntax),
+            ("set k v XX IFDNE 123", syntax),
+            ("set k v IFNE a NX", syntax),
             ("set k v EX abc", integer),
             ("set k v EX 0", invalid),
             ("set k v PX -1", invalid),
@@ -361,6 +410,11 @@ mod tests {
             assert_eq!(noted("set k w GET KEEPTTL"), ["SET k w KEEPTTL"]);
             assert_eq!(noted("set k x IFEQ w"), ["SET k x"]);
             assert_eq!(noted("set k w IFEQ w"), [""; 0]);
+            assert_eq!(noted("set k x IFNE w"), ["SET k x"]);
+            assert_eq!(noted("set k y IFNE x PX 5"), [""; 0]);
+            assert_eq!(noted("set k hello IFDNE 0000000000000000 PX 5"), ["SET k hello PXAT 1005"]);
+            assert_eq!(noted("set k x IFDEQ 9555e8555c62dcfd KEEPTTL"), ["SET k x KEEPTTL"]);
+            assert_eq!(noted("set k x IFDEQ 9555e8555c62dcfd"), [""; 0]);
             assert_eq!(noted("set k v XX"), ["SET k v"]);
             assert_eq!(noted("delifeq k w"), [""; 0]);
             assert_eq!(noted("delifeq k v"), ["DEL k"]);
