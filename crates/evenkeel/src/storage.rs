@@ -270,6 +270,10 @@ impl Storage for Files {
         self.figures()
     }
 
+    fn log_is_elsewhere(&self) -> bool {
+        self.is_elsewhere()
+    }
+
     fn close_log(&self, server: &Arc<Server>) -> Result<(), String> {
         self.close(server)
     }

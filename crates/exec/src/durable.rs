@@ -104,6 +104,9 @@ pub trait Storage: Send + Sync {
     /// Figures of the log's files.
     fn log_figures(&self) -> Aof;
 
+    /// Whether the log that is written is in another place than a start would look for it (CONFIG SET dir).
+    fn log_is_elsewhere(&self) -> bool;
+
     /// Makes everything told durable, at the end of the server. Errors: a sentence.
     fn close_log(&self, server: &Arc<Server>) -> Result<(), String>;
 

@@ -450,6 +450,11 @@ impl Files {
         }
     }
 
+    pub(super) fn is_elsewhere(&self) -> bool {
+        let here = place(&self.config).dir;
+        self.with_log(|running| running.dir != here).unwrap_or(false)
+    }
+
     pub(super) fn close(&self, server: &Arc<Server>) -> Result<(), String> {
         self.drain(server)?;
         self.stop_log(server)

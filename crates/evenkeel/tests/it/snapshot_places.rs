@@ -240,3 +240,28 @@ fn the_end_of_the_server_leaves_no_unfinished_file() {
         assert_eq!((names(&both.old), names(&both.new)), (owned(&[]), owned(&[])), "{ask:?}");
     }
 }
+
+/// The log stays in its folder when `dir` changes, so it cannot be loaded from the new one in its place.
+#[test]
+fn a_log_is_not_loaded_from_a_dir_that_came_behind_it() {
+    if foreign() {
+        return;
+    }
+    let mut folders = Folders::start(&["--appendonly", "yes"]);
+    let (old, new) = (folders.old.clone(), folders.new.clone());
+    let digest = folders.client.call("DEBUG DIGEST");
+    folders.set(&new, "dump.rdb");
+    let refused = folders.client.call("DEBUG LOADAOF");
+    assert!(refused.contains("not in the present dir"), "{refused}");
+    folders.client.expect("DEBUG DIGEST", &digest);
+    folders.set(&old, "dump.rdb");
+    folders.client.expect("DEBUG LOADAOF", "+OK");
+    folders.client.expect("DEBUG DIGEST", &digest);
+    folders.client.expect("SAVE", "+OK");
+    for line in ["DEBUG RELOAD NOSAVE NOFLUSH MERGE", "DEBUG RELOAD MERGE"] {
+        folders.client.expect(line, "+OK");
+        folders.client.expect("DEBUG DIGEST", &digest);
+    }
+    let twice = folders.client.call("DEBUG RELOAD NOFLUSH NOSAVE");
+    assert!(twice.contains("already exists"), "{twice}");
+}

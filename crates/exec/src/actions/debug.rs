@@ -55,7 +55,7 @@ const HELP: &[&str] = &[
     "    attrib, push, verbatim, true, false.",
     "QUICKLIST-PACKED-THRESHOLD <size>",
     "    Taken without effect.",
-    "RELOAD [NOSAVE] [NOFLUSH]",
+    "RELOAD [MERGE] [NOFLUSH] [NOSAVE]",
     "    Save a snapshot, empty all databases and load it again; others are refused meanwhile.",
     "SET-ACTIVE-EXPIRE <0 | 1>",
     "    Whether expired keys are removed before somebody looks at them.",
@@ -104,7 +104,7 @@ fn subcommand(act: &mut Act<'_, '_>, name: &[u8], args: Args<'_>) -> Result<Flow
         (b"http-show", _) => http_show(act, args)?,
         (b"stringmatch-len", 4) => stringmatch(act, args)?,
         (b"quicklist-packed-threshold", 3) | (b"change-repl-id" | b"jmap", 2) => act.out.ok(),
-        (b"reload", 2..=4) => return reload(act, args),
+        (b"reload", 2..=5) => return reload(act, args),
         (b"loadaof", 2) => return load_aof(act),
         (b"restart" | b"crash-and-recover", _) => {
             return Err(Error::new("ERR this DEBUG subcommand does not exist in Evenkeel yet"));
@@ -147,13 +147,15 @@ fn of_server(act: &mut Act<'_, '_>, name: &[u8], args: Args<'_>) -> Result<(), E
     Ok(())
 }
 
-/// `DEBUG RELOAD [NOSAVE] [NOFLUSH]`
+/// `DEBUG RELOAD [MERGE] [NOFLUSH] [NOSAVE]`: with NOFLUSH keys of the file take the place of present ones, with MERGE
+/// libraries as well.
 fn reload(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    let (mut saves, mut flushes) = (true, true);
+    let (mut saves, mut flushes, mut merges) = (true, true, false);
     for word in args.from(2).iter() {
         match () {
             () if is(word, "nosave") => saves = false,
             () if is(word, "noflush") => flushes = false,
+            () if is(word, "merge") => merges = true,
             () => return Err(Error::Syntax),
         }
     }
@@ -173,7 +175,10 @@ fn reload(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let server = act.server.clone();
     aside(act, "reload", move |out| {
         let saved = saves.then(|| wait.recv().unwrap_or_else(|_| Err("it was given up".into())));
-        match saved.transpose().and_then(|written| durable::reload(&server, written.as_deref(), flushes)) {
+        match saved
+            .transpose()
+            .and_then(|written| durable::reload(&server, written.as_deref(), flushes, merges))
+        {
             Ok(()) => out.ok(),
             Err(why) => {
                 out.error(&format!("ERR Error trying to load the RDB dump, check server logs: {why}"))

@@ -7,8 +7,8 @@ use keyspace::{Keyspace, View, Why};
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use stdx::points::{self, Point};
 
 /// Figures of the last load, or of the one under way.
@@ -18,6 +18,8 @@ pub(super) struct State {
     pub(super) keys: AtomicU64,
     pub(super) expired: AtomicU64,
     pub(super) stripped: AtomicU64,
+    /// Libraries of the file take the place of present ones.
+    merges: AtomicBool,
     /// The file that keeps the rest of a damaged file, which was loaded up to the damage.
     pub(super) damaged_rest: Mutex<Option<String>>,
 }
@@ -35,6 +37,7 @@ impl Load {
         load.keys.store(0, Relaxed);
         load.expired.store(0, Relaxed);
         load.stripped.store(0, Relaxed);
+        load.merges.store(false, Relaxed);
         server.durability.set(trouble::LOADING, true);
         server.keyspace.still.set(Why::Load, true);
         Load { server: server.clone() }
@@ -60,7 +63,7 @@ impl Load {
     ///
     /// Errors: a sentence.
     pub fn library(&self, code: &[u8]) -> Result<(), String> {
-        libraries::load_from_file(&self.server, code)
+        libraries::load_from_file(&self.server, code, self.server.durability.load.merges.load(Relaxed))
     }
 }
 
@@ -102,12 +105,19 @@ pub fn load_at_start(server: &Arc<Server>) -> Result<(), String> {
     loaded
 }
 
-/// Empties all databases and loads the snapshot file: DEBUG RELOAD. For a thread that is not demoted.
+/// Loads the snapshot file: DEBUG RELOAD. All databases are emptied before (`flush`), or keys and (`merge`) libraries
+/// of the file take the place of present ones. For a thread that is not demoted.
 ///
 /// Errors: a sentence; the keyspace holds what was loaded before.
-pub(crate) fn reload(server: &Arc<Server>, written: Option<&Path>, flush: bool) -> Result<(), String> {
+pub(crate) fn reload(
+    server: &Arc<Server>,
+    written: Option<&Path>,
+    flush: bool,
+    merge: bool,
+) -> Result<(), String> {
     let Some(storage) = server.durability.storage() else { return Err("there are no files".into()) };
     let load = Load::begin(server);
+    server.durability.load.merges.store(merge, Relaxed);
     if flush {
         empty(&server.keyspace);
         flush_libraries(server)?;
@@ -130,6 +140,9 @@ pub(crate) fn reload_log(server: &Arc<Server>) -> Result<(), String> {
     let Some(storage) = server.durability.storage() else { return Err("there are no files".into()) };
     if !server.config.live.appendonly.get() {
         return Err("there is no append-only log (appendonly is no)".into());
+    }
+    if storage.log_is_elsewhere() {
+        return Err("the log is not in the present dir".into());
     }
     let load = Load::begin(server);
     super::ending::pass_all_loops(server);
