@@ -139,6 +139,7 @@ impl Files {
         let options = self.options();
         let began = std::time::Instant::now();
         let into = IntoKeyspace::new(&server.keyspace, stdx::clock::wall_ms(), |code| load.library(code));
+        let into = into.merging(load.merges());
         let report = persist::load_file(path, options, &into, &self.progress)
             .map_err(|damage| format!("{}: {damage}", path.display()))?;
         load.note(report.keys.saturating_sub(into.expired()), into.expired());

@@ -147,8 +147,8 @@ fn of_server(act: &mut Act<'_, '_>, name: &[u8], args: Args<'_>) -> Result<(), E
     Ok(())
 }
 
-/// `DEBUG RELOAD [MERGE] [NOFLUSH] [NOSAVE]`: with NOFLUSH keys of the file take the place of present ones, with MERGE
-/// libraries as well.
+/// `DEBUG RELOAD [MERGE] [NOFLUSH] [NOSAVE]`: with NOFLUSH the data stays; with MERGE, keys and libraries of
+/// the file take the place of present ones, without it they end the load.
 fn reload(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let (mut saves, mut flushes, mut merges) = (true, true, false);
     for word in args.from(2).iter() {

@@ -18,7 +18,7 @@ pub(super) struct State {
     pub(super) keys: AtomicU64,
     pub(super) expired: AtomicU64,
     pub(super) stripped: AtomicU64,
-    /// Libraries of the file take the place of present ones.
+    /// Keys and libraries of the file take the place of present ones.
     merges: AtomicBool,
     /// The file that keeps the rest of a damaged file, which was loaded up to the damage.
     pub(super) damaged_rest: Mutex<Option<String>>,
@@ -37,7 +37,6 @@ impl Load {
         load.keys.store(0, Relaxed);
         load.expired.store(0, Relaxed);
         load.stripped.store(0, Relaxed);
-        load.merges.store(false, Relaxed);
         server.durability.set(trouble::LOADING, true);
         server.keyspace.still.set(Why::Load, true);
         Load { server: server.clone() }
@@ -59,16 +58,22 @@ impl Load {
         *self.server.durability.load.damaged_rest.lock() = Some(rest);
     }
 
+    /// Whether keys and libraries of the file take the place of present ones.
+    pub fn merges(&self) -> bool {
+        self.server.durability.load.merges.load(Relaxed)
+    }
+
     /// Loads a library of functions. Cost: its code runs once, on this thread.
     ///
     /// Errors: a sentence.
     pub fn library(&self, code: &[u8]) -> Result<(), String> {
-        libraries::load_from_file(&self.server, code, self.server.durability.load.merges.load(Relaxed))
+        libraries::load_from_file(&self.server, code, self.merges())
     }
 }
 
 impl Drop for Load {
     fn drop(&mut self) {
+        self.server.durability.load.merges.store(false, Relaxed);
         self.server.keyspace.still.set(Why::Load, false);
         self.server.durability.saves.nothing_changed(&self.server);
         self.server.durability.set(trouble::LOADING, false);
@@ -105,8 +110,8 @@ pub fn load_at_start(server: &Arc<Server>) -> Result<(), String> {
     loaded
 }
 
-/// Loads the snapshot file: DEBUG RELOAD. All databases are emptied before (`flush`), or keys and (`merge`) libraries
-/// of the file take the place of present ones. For a thread that is not demoted.
+/// Loads the snapshot file: DEBUG RELOAD. All databases are emptied before (`flush`), or keys and libraries of
+/// the file take the place of present ones (`merge`), or none may be there. Not for a demoted thread.
 ///
 /// Errors: a sentence; the keyspace holds what was loaded before.
 pub(crate) fn reload(

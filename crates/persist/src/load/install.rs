@@ -51,13 +51,19 @@ pub struct IntoKeyspace<'k, F> {
     now_ms: u64,
     functions: F,
     expired: AtomicU64,
+    merges: bool,
 }
 
 impl<'k, F: Fn(&[u8]) -> Result<(), String> + Sync> IntoKeyspace<'k, F> {
     /// Keys that have expired at `now_ms` are left out, but with 0 none are. Fields keep their times: the
     /// keyspace removes them itself.
     pub fn new(keyspace: &'k Keyspace, now_ms: u64, functions: F) -> IntoKeyspace<'k, F> {
-        IntoKeyspace { keyspace, now_ms, functions, expired: AtomicU64::new(0) }
+        IntoKeyspace { keyspace, now_ms, functions, expired: AtomicU64::new(0), merges: false }
+    }
+
+    /// Whether keys of the file take the place of present ones. Else a present one ends the load.
+    pub fn merging(self, merges: bool) -> Self {
+        IntoKeyspace { merges, ..self }
     }
 
     /// Keys that were left out because they had expired.
@@ -88,7 +94,7 @@ impl<F: Fn(&[u8]) -> Result<(), String> + Sync> Install for IntoKeyspace<'_, F> 
             }
             let mut view = View::locked_one(self.keyspace, &loaded.key, db, self.now_ms);
             view.set_quiet(true);
-            if view.exists(&loaded.key) {
+            if !self.merges && view.exists(&loaded.key) {
                 return Err(NotTaken::Twice(index));
             }
             view.put(&loaded.key, loaded.value, loaded.expire_ms);
