@@ -171,7 +171,8 @@ fn doc(out: &mut Reply, command: &Command) {
     let syntax = syntax::of(command.name);
     out.bulk(command.name.as_bytes());
     let more = [!syntax.args.is_empty(), !command.subs.is_empty()].iter().filter(|there| **there).count();
-    out.map(4 + 2 * usize::from(syntax.deprecated.is_some()) + more);
+    let replaced = usize::from(syntax.replaced_by.is_some());
+    out.map(4 + 2 * usize::from(syntax.deprecated.is_some()) + replaced + more);
     pair(out, "summary", command.summary);
     pair(out, "since", command.since);
     pair(out, "group", command.group);
@@ -181,6 +182,9 @@ fn doc(out: &mut Reply, command: &Command) {
         out.set(1);
         out.simple("deprecated");
         pair(out, "deprecated_since", since);
+    }
+    if let Some(instead) = syntax.replaced_by {
+        pair(out, "replaced_by", instead);
     }
     if !syntax.args.is_empty() {
         arguments(out, &syntax.args);

@@ -16,7 +16,7 @@
 //! | `@6.2.0` behind it | since that version |
 //! | `!6.2.0` behind that | deprecated since that version |
 //! | `name'shown` | is shown to people as `shown` |
-//! | `!6.2.0` in front of all | the command is deprecated since that version |
+//! | `!6.2.0"use"` in front of all | the command is deprecated since that version, and what to use instead |
 //!
 //! Names that are not plain words are in backticks. Commands without arguments have no line.
 //!
@@ -38,6 +38,8 @@ static LINES: LazyLock<HashMap<&'static str, &'static str>> = LazyLock::new(|| {
 pub struct Syntax {
     /// Version since which the command is deprecated.
     pub deprecated: Option<&'static str>,
+    /// The text that says what to use instead of a deprecated command.
+    pub replaced_by: Option<&'static str>,
     pub args: Vec<Arg>,
 }
 
@@ -119,9 +121,10 @@ pub fn of(command: &str) -> Syntax {
 fn parse(line: &'static str) -> Option<Syntax> {
     let mut text = Text(line);
     let deprecated = text.take("!").then(|| text.version());
+    let replaced_by = if text.take("\"") { Some(text.quoted()?) } else { None };
     text.take(" ");
     let args = text.list(" ", "")?;
-    Some(Syntax { deprecated, args })
+    Some(Syntax { deprecated, replaced_by, args })
 }
 
 /// The unread rest of a line.
@@ -241,6 +244,12 @@ impl Text {
         self.split(self.0[..end].trim_end_matches('.').len())
     }
 
+    /// The text up to the next quotation mark. None if there is none.
+    fn quoted(&mut self) -> Option<&'static str> {
+        let text = self.split(self.0.find('"')?);
+        self.take("\"").then_some(text)
+    }
+
     fn split(&mut self, at: usize) -> &'static str {
         let (taken, rest) = self.0.split_at(at);
         self.0 = rest;
@@ -269,6 +278,7 @@ mod tests {
             let Some(command) = known(name) else { panic!("{name} is no command") };
             let deprecated_only = syntax.deprecated.is_some() && syntax.args.is_empty();
             assert!(deprecated_only || !syntax.args.is_empty(), "{name}");
+            assert_eq!(syntax.deprecated.is_some(), syntax.replaced_by.is_some(), "{name}");
             every_arg(&syntax.args, &mut |arg| {
                 assert!(arg.key_spec.is_none_or(|spec| spec < command.keys.len()), "{name} {}", arg.name);
                 assert!(arg.kind != Kind::Key || arg.key_spec.is_some(), "{name} {}", arg.name);
@@ -316,9 +326,10 @@ mod tests {
         let syntax = parse("!6.2.0 key:key0 [GET=`get it`:pattern1'shown@6.2.0*...] c(NX/n | `~`){x}");
         assert_eq!(syntax, None, "nothing follows alternatives");
         let syntax =
-            parse("!6.2.0 key:key0 [GET=`get it`:pattern1'shown@6.2.0!7.0.0*...] c(NX/n | b{`~` t:time})...")
+            parse("!6.2.0\"`B` of A\" key:key0 [GET=`get it`:pattern1'shown@6.2.0!7.0.0*...] c(NX/n | b{`~` t:time})...")
                 .unwrap();
-        assert_eq!(syntax.deprecated, Some("6.2.0"));
+        assert_eq!((syntax.deprecated, syntax.replaced_by), (Some("6.2.0"), Some("`B` of A")));
+        assert_eq!(parse("!6.2.0\"open key:key0"), None);
         let [key, get, choice] = &syntax.args[..] else { panic!("{syntax:?}") };
         assert_eq!(*key, Arg { key_spec: Some(0), ..Arg::new("key", Kind::Key) });
         let wanted = Arg {

@@ -89,6 +89,7 @@ pub const RW_UPDATE: Use = Use(&["RW", "update"]);
 pub const RW_ACCESS_UPDATE: Use = Use(&["RW", "access", "update"]);
 pub const RW_INSERT: Use = Use(&["RW", "insert"]);
 pub const RW_DELETE: Use = Use(&["RW", "delete"]);
+pub const RW_UPDATE_DELETE: Use = Use(&["RW", "update", "delete"]);
 pub const RW_DELETE_VARIABLE: Use = Use(&["RW", "delete", "variable_flags"]);
 pub const RW_ACCESS_DELETE: Use = Use(&["RW", "access", "delete"]);
 pub const OW_UPDATE: Use = Use(&["OW", "update"]);

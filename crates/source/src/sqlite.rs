@@ -20,6 +20,7 @@
 //! timeout there, or WAL mode, in which readers and writers do not meet.
 
 mod changelog;
+mod unique;
 
 use crate::json;
 use crate::{Body, Database, Failure, Feed, Form, Id, IdType, Row, Spec, Task};
@@ -31,6 +32,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
+use unique::UniqueIndex;
 
 /// Steps of SQLite's virtual machine between two looks at the clock.
 const STEPS: i32 = 1000;
@@ -315,30 +317,14 @@ fn fields<'a>(columns: impl Iterator<Item = Column<'a>>) -> rusqlite::Result<Vec
     Ok(fields)
 }
 
-/// A column of a unique index, and the collation by which the index compares it; empty: the column's own.
-struct IndexColumn {
-    name: String,
-    collation: String,
-}
-
-impl IndexColumn {
-    /// The SQL that tells whether a row `t` equals `NEW` in this column.
-    fn is_same(&self) -> String {
-        let name = quoted(&self.name);
-        match &*self.collation {
-            "" => format!("t.{name} = NEW.{name}"),
-            collation => format!("t.{name} = NEW.{name} COLLATE {}", quoted(collation)),
-        }
-    }
-}
-
 /// A table as the schema describes it.
 struct Table {
     id_type: IdType,
     /// Its root page and its text in the schema. If they differ, it is another table.
     identity: String,
-    /// The columns of its unique indexes, except the index of the ids where that compares them bytewise.
-    unique: Vec<Vec<IndexColumn>>,
+    columns: Vec<String>,
+    /// Its unique indexes. The index of the ids is left out where equal ids are spelled alike.
+    unique: Vec<UniqueIndex>,
 }
 
 impl Table {
@@ -372,13 +358,13 @@ impl Table {
                 ));
             }
         }
-        let mut unique = unique(connection, table)?;
-        let is_ids = |columns: &[IndexColumn]| matches!(columns, [column] if column.name.eq_ignore_ascii_case(&plan.id));
-        let has_ids = unique.iter().any(|columns| is_ids(columns));
-        unique.retain(|columns| {
-            let plain = columns.iter().all(|column| matches!(&*column.collation, "" | "BINARY"));
-            !(is_ids(columns) && plain)
-        });
+        let declared = columns.iter().find(|(name, _)| name.eq_ignore_ascii_case(&plan.id));
+        let declared = declared.map_or("", |(_, declared)| declared);
+        let mut unique = unique::unique(connection, table)?;
+        let has_ids = unique.iter().any(|index| index.is_of(&plan.id));
+        // Without these affinities 1.0 equals 1, and has another spelling.
+        let is_exact = is_integer(declared) || is_text(declared);
+        unique.retain(|index| !(index.is_of(&plan.id) && index.is_plain() && is_exact));
         if !has_ids {
             let (name, id) = (quoted(table), quoted(&plan.id));
             return refused(format!(
@@ -386,27 +372,10 @@ impl Table {
                 plan.id
             ));
         }
-        let declared = columns.iter().find(|(name, _)| name.eq_ignore_ascii_case(&plan.id));
-        let id_type = id_type(plan, declared.map_or("", |(_, declared)| declared))?;
-        Ok(Table { id_type, identity: format!("{root} {sql}"), unique })
+        let id_type = id_type(plan, declared)?;
+        let columns = columns.into_iter().map(|(name, _)| name).collect();
+        Ok(Table { id_type, identity: format!("{root} {sql}"), columns, unique })
     }
-}
-
-/// The columns of each unique index without expressions, and those of the primary key.
-fn unique(connection: &Connection, table: &str) -> Result<Vec<Vec<IndexColumn>>, Failure> {
-    let sql = "SELECT l.name, i.name || char(0) || i.coll FROM pragma_index_list(?1) AS l, pragma_index_xinfo(l.name) AS i \
-               WHERE l.\"unique\" AND NOT l.partial AND i.key AND NOT EXISTS (SELECT 1 FROM pragma_index_info(l.name) WHERE name IS NULL) \
-               UNION ALL SELECT '', name || char(0) FROM pragma_table_xinfo(?1) WHERE pk > 0 ORDER BY 1";
-    let mut sets: Vec<(String, Vec<IndexColumn>)> = Vec::new();
-    for (index, column) in pairs(connection, sql, table)? {
-        let (name, collation) = column.split_once('\0').unwrap_or((&column, ""));
-        let column = IndexColumn { name: name.to_owned(), collation: collation.to_owned() };
-        match sets.last_mut().filter(|(name, _)| *name == index) {
-            Some((_, columns)) => columns.push(column),
-            None => sets.push((index, vec![column])),
-        }
-    }
-    Ok(sets.into_iter().map(|(_, columns)| columns).collect())
 }
 
 /// The type of the ids: as configured, else by the affinity of the declared type.
@@ -414,17 +383,29 @@ fn id_type(plan: &Plan, declared: &str) -> Result<IdType, Failure> {
     if plan.id_type != IdType::Auto {
         return Ok(plan.id_type);
     }
-    let declared = declared.to_ascii_uppercase();
-    let has = |words: &[&str]| words.iter().any(|word| declared.contains(word));
     match () {
-        _ if has(&["INT"]) => Ok(IdType::Integer),
-        _ if has(&["CHAR", "CLOB", "TEXT"]) => Ok(IdType::Text),
-        _ if has(&["UUID", "GUID"]) => Ok(IdType::Uuid),
+        _ if is_integer(declared) => Ok(IdType::Integer),
+        _ if is_text(declared) => Ok(IdType::Text),
+        _ if has(declared, &["UUID", "GUID"]) => Ok(IdType::Uuid),
         _ => Err(Failure::Refused(format!(
             "column '{}' is declared as '{declared}': set id-type to integer, text or uuid",
             plan.id
         ))),
     }
+}
+
+/// Whether a column declared like this has integer affinity; the next function: text affinity.
+fn is_integer(declared: &str) -> bool {
+    has(declared, &["INT"])
+}
+
+fn is_text(declared: &str) -> bool {
+    !is_integer(declared) && has(declared, &["CHAR", "CLOB", "TEXT"])
+}
+
+fn has(declared: &str, words: &[&str]) -> bool {
+    let declared = declared.to_ascii_uppercase();
+    words.iter().any(|word| declared.contains(word))
 }
 
 fn pairs(connection: &Connection, sql: &str, table: &str) -> Result<Vec<(String, String)>, Failure> {

@@ -26,7 +26,7 @@ const FIELDS: &[(&str, usize, bool)] = &[
 
 /// The server whose COMMAND DOCS are the measure, and the compared fields.
 const DOCS_FROM: &str = "redis-8";
-const DOCS: &[&str] = &["since", "group", "deprecated_since", "arguments"];
+const DOCS: &[&str] = &["since", "group", "deprecated_since", "replaced_by", "arguments"];
 
 /// Names of commands and subcommands that are stored for servers, by the beginning of their versions.
 const STORED: &[(&str, &str)] = &[

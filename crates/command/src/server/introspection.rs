@@ -191,9 +191,12 @@ pub(crate) static COMMANDS: &[Command] = &[
                 "O(1)",
                 "Ends the watching; what was found stays.",
             ),
-            Command::new("hotkeys|get", 2, Run::Exec, ADMIN | NOSCRIPT, 0)
-                .tips(&["nondeterministic_output"])
-                .doc("server", "8.6.0", "O(K) for K keys answered.", "The keys that took the most."),
+            Command::new("hotkeys|get", 2, Run::Exec, ADMIN | NOSCRIPT, 0).doc(
+                "server",
+                "8.6.0",
+                "O(K) for K keys answered.",
+                "The keys that took the most.",
+            ),
             Command::new("hotkeys|reset", 2, Run::Exec, ADMIN | NOSCRIPT, 0).facts(facts::CHANGES).doc(
                 "server",
                 "8.6.0",
@@ -202,7 +205,7 @@ pub(crate) static COMMANDS: &[Command] = &[
             ),
             Command::new("hotkeys|help", 2, Run::Exec, LOADING | STALE, 0).doc(
                 "server",
-                "8.6.0",
+                "8.6.1",
                 "O(1)",
                 "Lists the subcommands.",
             ),

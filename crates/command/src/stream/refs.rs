@@ -12,13 +12,11 @@
 
 use super::{CHANGE_STEPS, DELETES, GROUP, LOOK_STEPS, id, note};
 use crate::options::{int, is};
-use crate::table::{Command, Effect, FAST, KeySpec, RW_DELETE, Run, WRITE, acl};
+use crate::table::{Command, Effect, FAST, KeySpec, RW_UPDATE_DELETE, Run, WRITE, acl};
 use crate::{Cx, Error};
 use keyspace::{Class, View};
 use resp::Args;
 use value::{Stream, StreamId};
-
-const BOTH: &[KeySpec] = &[KeySpec::one(1, RW_DELETE)];
 
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("xdelex", -5, Run::Write(xdelex), WRITE | FAST, acl::STREAM)
@@ -33,7 +31,7 @@ pub(crate) static COMMANDS: &[Command] = &[
             "Takes entries out of a stream, and tells what became of each.",
         ),
     Command::new("xackdel", -6, Run::Write(xackdel), WRITE | FAST, acl::STREAM)
-        .keys(BOTH)
+        .keys(&[KeySpec::one(1, RW_UPDATE_DELETE)])
         .cost(steps)
         .effect(Effect::Noted)
         .portable(500)

@@ -13,6 +13,8 @@
 //! - R3: the position of the log is read twice a second; when the stream has reached it, nothing is left to
 //!   report. The same query reads whatever must stay the same ([`Table::identity_sql`]). If that differs, the
 //!   feed begins anew.
+//!   A replica identity may change and change back between two of them. So each message about the table or a
+//!   partition must say that updates and deletes name the id.
 //! - R4: silence ends the feed, on both connections, after a few times `connect-timeout`; every heartbeat
 //!   asks the stream for a sign of life. Decoding something large takes longer than that. So after each
 //!   failure the patience doubles, until the stream has passed the log's position of that time.
@@ -57,6 +59,11 @@ fn place(driver: &Postgres) -> MutexGuard<'_, Place> {
 
 fn refused<T>(why: String) -> Result<T, Failure> {
     Err(Failure::Refused(why))
+}
+
+/// The failure of a feed whose updates and deletes no longer name the id: any row may have changed.
+fn unnamed(id: &str) -> Failure {
+    Failure::Lost(format!("updates and deletes did not name column '{id}': the replica identity was altered"))
 }
 
 async fn within<T>(
@@ -269,6 +276,9 @@ impl<'a> Follower<'a> {
                 self.reach(end);
             }
             Message::Relation(relation) if relation.id == self.table.oid => self.take_relation(relation)?,
+            Message::Relation(relation) if self.table.partitions.contains(&relation.id) => {
+                self.take_partition(&relation)?;
+            }
             Message::Insert { relation, new } if relation == self.table.oid => self.change(&new, None)?,
             Message::Update { relation, old, new } if relation == self.table.oid => {
                 self.change(&new, old.as_deref())?;
@@ -288,6 +298,9 @@ impl<'a> Follower<'a> {
         let Some(at) = at else {
             return Err(Failure::Lost(format!("the publication leaves out column '{id}'")));
         };
+        if !relation.columns[at].is_key {
+            return Err(unnamed(id));
+        }
         self.id_at = at;
         if self.relation.as_ref().is_some_and(|before| *before != relation) {
             self.lose("the table was altered");
@@ -296,11 +309,19 @@ impl<'a> Follower<'a> {
         Ok(())
     }
 
+    /// Checks a message about a partition, whose own replica identity says what its updates and deletes name.
+    fn take_partition(&self, partition: &Relation) -> Result<(), Failure> {
+        let id = self.driver.spec.id.as_deref().unwrap_or("id");
+        let named = partition.columns.iter().any(|column| column.name == id && column.is_key);
+        if named { Ok(()) } else { Err(unnamed(id)) }
+    }
+
     /// Records a changed row: the ids it has and had.
     fn change(&mut self, row: &[Option<&[u8]>], old: Option<&[Option<&[u8]>]>) -> Result<(), Failure> {
         let id = |row: &[Option<&[u8]>]| row.get(self.id_at).copied().flatten().map(<[u8]>::to_vec);
         let (now, before) = (id(row), old.and_then(id));
-        if now.is_none() && before.is_none() {
+        // An old row is sent if the replica identity changed, and then contains it.
+        if (now.is_none() && before.is_none()) || (old.is_some() && before.is_none()) {
             self.lose("a change does not name its row");
             return Ok(());
         }

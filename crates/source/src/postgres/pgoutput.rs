@@ -41,12 +41,16 @@ pub(super) enum Message<'a> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Relation {
     pub id: u32,
+    /// Replica identity: d: primary key, i: an index, f: whole rows, n: nothing.
+    pub identity: u8,
     pub columns: Vec<Column>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Column {
     pub name: String,
+    /// Whether updates and deletes name it.
+    pub is_key: bool,
     pub type_id: u32,
     pub modifier: u32,
 }
@@ -135,14 +139,14 @@ impl<'a> Bytes<'a> {
 
     fn relation(&mut self) -> Option<Relation> {
         let id = self.u32()?;
-        let (_schema, _name, _identity) = (self.text()?, self.text()?, self.u8()?);
+        let (_schema, _name, identity) = (self.text()?, self.text()?, self.u8()?);
         let column = |bytes: &mut Self| {
-            bytes.u8()?;
-            Some(Column { name: bytes.text()?, type_id: bytes.u32()?, modifier: bytes.u32()? })
+            let is_key = bytes.u8()? & 1 != 0;
+            Some(Column { is_key, name: bytes.text()?, type_id: bytes.u32()?, modifier: bytes.u32()? })
         };
         let count = self.u16()?;
         let columns = (0..count).map(|_| column(self)).collect::<Option<_>>()?;
-        Some(Relation { id, columns })
+        Some(Relation { id, identity, columns })
     }
 
     fn tuple(&mut self) -> Option<Tuple<'a>> {
@@ -196,8 +200,11 @@ mod tests {
         let truncate = b"T\0\0\0\x02\0\0\0\0\x05\0\0\0\x06".to_vec();
         assert_eq!(read(&truncate), Some(Message::Truncate(vec![5, 6])));
         let relation = b"R\0\0\0\x05public\0items\0d\0\x01\x01id\0\0\0\0\x17\xff\xff\xff\xff".to_vec();
-        let column = Column { name: "id".into(), type_id: 23, modifier: u32::MAX };
-        assert_eq!(read(&relation), Some(Message::Relation(Relation { id: 5, columns: vec![column] })));
+        let column = Column { name: "id".into(), is_key: true, type_id: 23, modifier: u32::MAX };
+        assert_eq!(
+            read(&relation),
+            Some(Message::Relation(Relation { id: 5, identity: b'd', columns: vec![column] }))
+        );
         for whole in [begin, commit[..18].to_vec(), insert, update, delete, truncate, relation] {
             for cut in 0..whole.len() {
                 assert_eq!(read(&whole[..cut]), None);

@@ -16,6 +16,8 @@ pub(super) struct Table {
     pub schema: String,
     pub name: String,
     pub is_partitioned: bool,
+    /// The partitions of all levels.
+    pub partitions: Vec<u32>,
     pub id_type: IdType,
     version: i32,
     id_sql_type: &'static str,
@@ -28,6 +30,8 @@ pub(super) struct Table {
     is_logged: bool,
     /// A partition whose changes cannot be followed: it is not logged, or belongs to another server.
     unfit_partition: Option<String>,
+    /// A partition whose updates and deletes do not name the id.
+    unnamed_partition: Option<String>,
     pub wal_level: String,
 }
 
@@ -64,6 +68,16 @@ const INDEXES: &str = "\
 const UNFIT: &str = "\
     SELECT min(t.relid::regclass::text) FROM pg_partition_tree($1::oid) t JOIN pg_class c ON c.oid = t.relid \
     WHERE c.relpersistence <> 'p' OR c.relkind NOT IN ('r', 'p')";
+
+/// Finds the first partition whose replica identity does not name a column.
+const UNNAMED: &str = "\
+    SELECT min(t.relid::regclass::text) FROM pg_partition_tree($1::oid) t JOIN pg_class c ON c.oid = t.relid \
+    WHERE t.isleaf AND c.relkind = 'r' AND c.relreplident <> 'f' AND NOT EXISTS (\
+        SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY(i.indkey) \
+        WHERE i.indrelid = c.oid AND a.attname = $2::text \
+        AND CASE c.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate WHEN 'i' THEN i.indisreplident END)";
+
+const PARTITIONS: &str = "SELECT coalesce(array_agg(relid::oid), '{}') FROM pg_partition_tree($1::oid)";
 
 /// The first column that the source wants and the table does not have.
 fn missing_column<'a>(spec: &'a Spec, id: &'a str, names: &[String]) -> Option<&'a str> {
@@ -102,16 +116,20 @@ impl Table {
         let number: i16 = value(ids, 1)?;
         let indexes = client.query_one(INDEXES, &[&oid, &number]).await.map_err(failure)?;
         let is_partitioned = kind as u8 == b'p';
-        let unfit_partition = match is_partitioned {
-            true => value(&client.query_one(UNFIT, &[&oid]).await.map_err(failure)?, 0)?,
-            false => None,
-        };
+        let (mut unfit_partition, mut unnamed_partition, mut partitions) = (None, None, Vec::new());
+        if is_partitioned {
+            unfit_partition = value(&client.query_one(UNFIT, &[&oid]).await.map_err(failure)?, 0)?;
+            unnamed_partition = value(&client.query_one(UNNAMED, &[&oid, &id]).await.map_err(failure)?, 0)?;
+            partitions = value(&client.query_one(PARTITIONS, &[&oid]).await.map_err(failure)?, 0)?;
+        }
         let table = Table {
             oid,
             schema,
             name,
             is_partitioned,
+            partitions,
             unfit_partition,
+            unnamed_partition,
             id_type,
             id_sql_type,
             modified,
@@ -192,6 +210,12 @@ impl Table {
                 "partition {partition} of {table} is not logged here, so its changes cannot be followed"
             ));
         }
+        if let Some(partition) = &self.unnamed_partition {
+            return refused(format!(
+                "updates and deletes of partition {partition} of {table} do not name column '{id}': ALTER TABLE {partition} \
+                 REPLICA IDENTITY DEFAULT (or FULL)"
+            ));
+        }
         let named = match self.identity as u8 {
             b'f' => true,
             b'd' => self.in_primary_key,
@@ -216,7 +240,8 @@ impl Table {
         let (asked, publication) = (literal(&spec.table), literal(publication));
         let partitions = match self.is_partitioned {
             true => format!(
-                ", (SELECT md5(string_agg(concat(t.relid::oid, '.', pg_relation_filenode(t.relid), '.', k.relpersistence), ' ' \
+                ", (SELECT md5(string_agg(concat(t.relid::oid, '.', pg_relation_filenode(t.relid), '.', k.relpersistence, k.relreplident, \
+                 (SELECT min(i.indexrelid) FROM pg_index i WHERE i.indrelid = k.oid AND i.indisreplident)), ' ' \
                  ORDER BY t.relid::oid)) FROM pg_partition_tree({}) t JOIN pg_class k ON k.oid = t.relid)",
                 self.oid
             ),

@@ -308,6 +308,62 @@ async fn a_table_that_is_not_followed_any_more_ends_what_is_cached() {
     shop.run("DROP PUBLICATION of_all; DROP SCHEMA elsewhere").await;
 }
 
+/// Within one transaction no heartbeat can see that the replica identity was another one.
+#[tokio::test]
+async fn a_replica_identity_that_changes_and_changes_back_ends_what_is_cached() {
+    let shop = Shop::new(shared(), "identity", "id int PRIMARY KEY, other int NOT NULL UNIQUE").await;
+    shop.run("INSERT INTO @ SELECT n, n FROM generate_series(1, 9) n").await;
+    let database = shop.open("");
+    let (feed, mut following) = follow(&database).await;
+    for change in ["UPDATE @ SET id = id + 100 WHERE other = 1", "DELETE FROM @ WHERE other = 2"] {
+        feed.forget();
+        let other = "ALTER TABLE @ REPLICA IDENTITY USING INDEX identity_other_key";
+        shop.run(&format!("BEGIN; {other}; {change}; ALTER TABLE @ REPLICA IDENTITY DEFAULT; COMMIT")).await;
+        let why = following.failure().await;
+        assert!(matches!(&why, Failure::Lost(why) if why.contains("replica identity")), "{change}: {why}");
+        following = Following::start(&database, &feed);
+        feed.until_opened().await;
+    }
+    // One that names the id too is another one, and all the same followed.
+    feed.forget();
+    shop.run("UPDATE @ SET id = 103 WHERE id = 3").await;
+    feed.until_changed(&["3", "103"]).await;
+    shop.run("BEGIN; ALTER TABLE @ REPLICA IDENTITY FULL; UPDATE @ SET id = 104 WHERE id = 4; ALTER TABLE @ REPLICA IDENTITY DEFAULT; COMMIT")
+        .await;
+    feed.until_changed(&["4", "104"]).await;
+}
+
+/// The log has what the partition's own replica identity names.
+#[tokio::test]
+async fn a_partition_whose_replica_identity_is_another_is_noticed() {
+    let shop = Shop::new(shared(), "leaf", "id int PRIMARY KEY, other int NOT NULL").await;
+    shop.run(
+        "DROP TABLE @; CREATE TABLE @ (id int PRIMARY KEY, other int NOT NULL) PARTITION BY RANGE (id); \
+         CREATE TABLE leaf_one PARTITION OF @ FOR VALUES FROM (0) TO (1000); \
+         CREATE UNIQUE INDEX leaf_other ON leaf_one (other); INSERT INTO @ VALUES (1, 1), (2, 2)",
+    )
+    .await;
+    let database = shop.open("");
+    let (feed, following) = follow(&database).await;
+    let other = "ALTER TABLE leaf_one REPLICA IDENTITY USING INDEX leaf_other";
+    let back = "ALTER TABLE leaf_one REPLICA IDENTITY DEFAULT";
+    shop.run(&format!("BEGIN; {other}; UPDATE @ SET id = 101 WHERE id = 1; {back}; COMMIT")).await;
+    let why = following.failure().await;
+    assert!(matches!(&why, Failure::Lost(why) if why.contains("replica identity")), "{why}");
+    let following = Following::start(&database, &feed);
+    feed.forget();
+    feed.until_opened().await;
+    shop.run(other).await;
+    assert!(matches!(following.failure().await, Failure::Lost(_)));
+    assert!(shop.refusal("").await.contains("partition leaf_one"));
+    shop.run(back).await;
+    let _again = Following::start(&database, &feed);
+    feed.forget();
+    feed.until_opened().await;
+    shop.run("UPDATE @ SET id = 102 WHERE id = 2").await;
+    feed.until_changed(&["2", "102"]).await;
+}
+
 /// A partition that is not logged, or belongs to another server, reports nothing of its rows.
 #[tokio::test]
 async fn a_partition_that_is_not_logged_is_named() {

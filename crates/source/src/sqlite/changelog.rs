@@ -15,8 +15,8 @@
 //! - L4: rows that change without triggers do so by a change of the schema: another table under the name, an
 //!   added column. Then everything is dropped.
 //! - L5: REPLACE removes conflicting rows without running their delete triggers; other unique indexes cause
-//!   such conflicts. For each such index a trigger writes the entries first. Unique indexes over expressions
-//!   are not covered.
+//!   such conflicts. For each such index a trigger writes the entries first (unique.rs). A trigger that
+//!   SQLite cannot compile would fail the application's writes, so it is compiled before it is committed.
 //! - L6: unrecorded changes lead to dropping everything before anything later is reported. Entries are read
 //!   together with the schema, in which a missing trigger shows.
 //!
@@ -24,7 +24,8 @@
 //! file's first page, whatever the size of the database. Polling takes 1 to 2 % of a core, and a change is
 //! reported after half a POLL on average.
 
-use super::{IndexColumn, Plan, Shared, Table, connect, failure, quoted, spelled};
+use super::unique::UniqueIndex;
+use super::{Plan, Shared, Table, connect, failure, quoted, spelled};
 use crate::{Change, Failure, Feed, Since};
 use rusqlite::Connection;
 use std::os::unix::fs::MetadataExt;
@@ -317,8 +318,17 @@ impl<'a> Follower<'a> {
         sql += &format!(
             "INSERT INTO {log} (seq, at) SELECT max({NOW} * 1000, coalesce(max(seq), 0) + 1), {NOW} FROM {log};\n"
         );
-        sql += "COMMIT;";
-        self.connection.execute_batch(&sql).inspect_err(|_| {
+        let insert = format!("INSERT INTO {} DEFAULT VALUES", quoted(&self.shared.plan.table));
+        // The application's own triggers may need functions that are not known here.
+        let compiled = self.connection.prepare(&insert).is_ok();
+        let made = self.connection.execute_batch(&sql).and_then(|()| {
+            // A trigger is compiled with the statement that runs it.
+            if compiled {
+                self.connection.prepare(&insert)?;
+            }
+            self.connection.execute_batch("COMMIT")
+        });
+        made.inspect_err(|_| {
             let _ = self.connection.execute_batch("ROLLBACK");
         })
     }
@@ -396,17 +406,16 @@ fn triggers(plan: &Plan, table: &Table) -> Vec<(String, String)> {
     ];
     if !table.unique.is_empty() {
         let in_the_way = |unless: &str| {
-            let of_index = |columns: &Vec<IndexColumn>| {
-                let same: Vec<String> = columns.iter().map(IndexColumn::is_same).collect();
+            let of_index = |index: &UniqueIndex| {
+                let conflicts = index.conflicts(&plan.table, &table.columns);
                 format!(
-                    "INSERT INTO {log} (id, at) SELECT t.{id}, {NOW} FROM {on} AS t WHERE {}{unless};",
-                    same.join(" AND ")
+                    "INSERT INTO {log} (id, at) SELECT {on}.{id}, {NOW} FROM {on} WHERE {conflicts}{unless};"
                 )
             };
             table.unique.iter().map(of_index).collect::<Vec<_>>().join(" ")
         };
         made.push(trigger("before_insert", "BEFORE INSERT", &in_the_way("")));
-        let not_itself = format!(" AND t.{id} IS NOT OLD.{id} COLLATE BINARY");
+        let not_itself = format!(" AND {on}.{id} IS NOT OLD.{id} COLLATE BINARY");
         made.push(trigger("before_update", "BEFORE UPDATE", &in_the_way(&not_itself)));
     }
     made

@@ -181,6 +181,64 @@ async fn what_replace_removes_by_an_index_of_another_collation_is_told() {
     assert_eq!(load(&database, &["2"]).await.len(), 1);
 }
 
+/// Indexes of some rows, of expressions and of both.
+#[tokio::test]
+async fn what_replace_removes_by_a_partial_index_or_an_expression_is_told() {
+    for rowid in ["", "WITHOUT ROWID"] {
+        let shop = Fixture::new(&format!(
+            "CREATE TABLE items (id INTEGER PRIMARY KEY, name TEXT, a, b, \"sum, all\" AS (a + b)) {rowid}; \
+             CREATE UNIQUE INDEX partial ON items (a) WHERE b > 0 AND name <> 'WHERE ('; \
+             CREATE UNIQUE INDEX lowered ON items (lower(name) DESC, b); \
+             CREATE UNIQUE INDEX loose ON items (substr(name, 1, 3) COLLATE NOCASE) WHERE items.b < -5; \
+             CREATE UNIQUE INDEX summed ON items (\"sum, all\" * 10) WHERE b = -1"
+        ));
+        shop.run("INSERT INTO items VALUES (1, 'one', 1, 1), (2, 'two', 2, 2), (3, 'three', 3, -9), (4, 'four', 9, -1)");
+        let database = shop.open("");
+        let (feed, _following) = shop.follow(&database).await;
+        for (sql, gone) in [
+            ("REPLACE INTO items (id, name, a, b) VALUES (11, 'x', 1, 5)", "1"),
+            ("INSERT OR REPLACE INTO items (id, name, a, b) VALUES (12, 'TWO', 7, 2)", "2"),
+            ("UPDATE OR REPLACE items SET name = 'THRone', b = -7 WHERE id = 11", "3"),
+            ("REPLACE INTO items (id, name, a, b) VALUES (14, 'y', 9, -1)", "4"),
+        ] {
+            feed.forget();
+            shop.run(sql);
+            feed.until_changed(&[gone]).await;
+            assert_eq!(load(&database, &[gone]).await, [], "{sql}");
+        }
+        feed.forget();
+        shop.run(
+            "INSERT INTO items (id, name, a, b) VALUES (20, 'Two', 8, 2) ON CONFLICT DO UPDATE SET a = 100",
+        );
+        feed.until_changed(&["12"]).await;
+    }
+}
+
+/// Numbers are equal whose spellings differ.
+#[tokio::test]
+async fn what_replace_removes_by_an_equal_id_is_told() {
+    let shop = Fixture::new("CREATE TABLE items (id UNIQUE, v); INSERT INTO items VALUES (1, 1)");
+    let database = shop.open("id-type integer");
+    let (feed, _following) = shop.follow(&database).await;
+    shop.run("REPLACE INTO items VALUES (1.0, 2)");
+    feed.until_changed(&["1"]).await;
+    assert_eq!(load(&database, &["1"]).await, []);
+}
+
+/// The triggers are made although those of the application need functions that it alone has.
+#[tokio::test]
+async fn triggers_of_the_application_are_no_obstacle() {
+    let shop = Fixture::new(
+        "CREATE TABLE items (id INTEGER PRIMARY KEY, v); CREATE UNIQUE INDEX i ON items (abs(v)); \
+         CREATE TRIGGER own AFTER INSERT ON items BEGIN SELECT only_there(NEW.v); END",
+    );
+    let database = shop.open("");
+    let (feed, _following) = shop.follow(&database).await;
+    shop.run("DROP TRIGGER own; INSERT INTO items VALUES (1, 5); REPLACE INTO items VALUES (2, -5)");
+    feed.until_changed(&["1", "2"]).await;
+    assert_eq!(load(&database, &["1"]).await, []);
+}
+
 #[tokio::test]
 async fn a_feed_is_resumed() {
     let shop = Fixture::new(ITEMS);
