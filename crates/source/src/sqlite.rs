@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
-use unique::UniqueIndex;
+use unique::{UniqueIndex, Unknown, quoted};
 
 /// Steps of SQLite's virtual machine between two looks at the clock.
 const STEPS: i32 = 1000;
@@ -226,11 +226,6 @@ fn connect(plan: &Plan) -> Result<Connection, Failure> {
     Ok(connection)
 }
 
-/// Quotes a name for SQL.
-fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
-}
-
 /// The statement of a load: id, time of change, then the columns. They are qualified, because SQLite takes an
 /// unknown quoted name for text.
 fn select(plan: &Plan) -> String {
@@ -360,7 +355,12 @@ impl Table {
         }
         let declared = columns.iter().find(|(name, _)| name.eq_ignore_ascii_case(&plan.id));
         let declared = declared.map_or("", |(_, declared)| declared);
-        let mut unique = unique::unique(connection, table)?;
+        let mut unique = unique::unique(connection, table).map_err(|unknown| match unknown {
+            Unknown::Sqlite(error) => failure(error),
+            Unknown::Text(index) => {
+                Failure::Refused(format!("the definition of index '{index}' is not understood"))
+            }
+        })?;
         let has_ids = unique.iter().any(|index| index.is_of(&plan.id));
         // Without these affinities 1.0 equals 1, and has another spelling.
         let is_exact = is_integer(declared) || is_text(declared);

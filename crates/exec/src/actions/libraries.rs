@@ -21,7 +21,8 @@ pub(super) const ACTIONS: &[Row] = &[
 /// Interval of the checks while an answer is held back.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Loads a library from a file, in place of one of its name if it `replaces`. Cost: its code runs once, on this thread.
+/// Loads a library from a file, in place of one of its name if it `replaces`. Cost: its code runs once, on
+/// this thread.
 ///
 /// Errors: a sentence.
 pub(crate) fn load_from_file(server: &Server, code: &[u8], replaces: bool) -> Result<(), String> {

@@ -85,6 +85,16 @@ fn missing_column<'a>(spec: &'a Spec, id: &'a str, names: &[String]) -> Option<&
     std::iter::once(id).chain(more).find(|wanted| !names.iter().any(|name| name == wanted))
 }
 
+/// A partition that cannot be followed, one whose changes do not name the id, and all partitions.
+type Partitions = (Option<String>, Option<String>, Vec<u32>);
+
+async fn partitions_of(client: &Client, oid: u32, id: &str) -> Result<Partitions, Failure> {
+    let unfit = value(&client.query_one(UNFIT, &[&oid]).await.map_err(failure)?, 0)?;
+    let unnamed = value(&client.query_one(UNNAMED, &[&oid, &id]).await.map_err(failure)?, 0)?;
+    let all = value(&client.query_one(PARTITIONS, &[&oid]).await.map_err(failure)?, 0)?;
+    Ok((unfit, unnamed, all))
+}
+
 impl Table {
     pub async fn inspect(client: &Client, spec: &Spec) -> Result<Table, Failure> {
         let asked = &spec.table;
@@ -116,12 +126,10 @@ impl Table {
         let number: i16 = value(ids, 1)?;
         let indexes = client.query_one(INDEXES, &[&oid, &number]).await.map_err(failure)?;
         let is_partitioned = kind as u8 == b'p';
-        let (mut unfit_partition, mut unnamed_partition, mut partitions) = (None, None, Vec::new());
-        if is_partitioned {
-            unfit_partition = value(&client.query_one(UNFIT, &[&oid]).await.map_err(failure)?, 0)?;
-            unnamed_partition = value(&client.query_one(UNNAMED, &[&oid, &id]).await.map_err(failure)?, 0)?;
-            partitions = value(&client.query_one(PARTITIONS, &[&oid]).await.map_err(failure)?, 0)?;
-        }
+        let (unfit_partition, unnamed_partition, partitions) = match is_partitioned {
+            true => partitions_of(client, oid, id).await?,
+            false => (None, None, Vec::new()),
+        };
         let table = Table {
             oid,
             schema,

@@ -7,9 +7,20 @@
 //! - U3: an expression is copied from the index. For `NEW` it is evaluated over a row made of NEW's columns,
 //!   which has the table's name. So names of columns mean the same, whether qualified or not.
 
-use super::{failure, quoted};
-use crate::Failure;
 use rusqlite::Connection;
+
+/// The reason why the indexes of a table are not known.
+pub(super) enum Unknown {
+    Sqlite(rusqlite::Error),
+    /// The text of this index is not understood.
+    Text(String),
+}
+
+impl From<rusqlite::Error> for Unknown {
+    fn from(error: rusqlite::Error) -> Unknown {
+        Unknown::Sqlite(error)
+    }
+}
 
 /// A unique index, or the primary key.
 #[derive(Default)]
@@ -63,6 +74,11 @@ impl UniqueIndex {
     }
 }
 
+/// A name as SQL writes it.
+pub(super) fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
 /// The SQL of an expression's value for `NEW` (U3).
 fn of_new(expression: &str, table: &str, columns: &[String]) -> String {
     let columns = columns.iter().map(|name| format!("NEW.{0} AS {0}", quoted(name)));
@@ -71,21 +87,19 @@ fn of_new(expression: &str, table: &str, columns: &[String]) -> String {
 }
 
 /// Reads the unique indexes of a table and its primary key. Errors: an index whose text is not understood.
-pub(super) fn unique(connection: &Connection, table: &str) -> Result<Vec<UniqueIndex>, Failure> {
+pub(super) fn unique(connection: &Connection, table: &str) -> Result<Vec<UniqueIndex>, Unknown> {
     let sql = "SELECT l.name, i.seqno, i.name, i.coll, l.partial, m.sql FROM pragma_index_list(?1) AS l, \
                pragma_index_xinfo(l.name) AS i LEFT JOIN sqlite_master AS m ON m.type = 'index' AND m.name = l.name \
                WHERE l.\"unique\" AND i.key \
                UNION ALL SELECT '', pk, name, '', 0, NULL FROM pragma_table_xinfo(?1) WHERE pk > 0 ORDER BY 1, 2";
-    let mut statement = connection.prepare(sql).map_err(failure)?;
-    let mut rows = statement.query([table]).map_err(failure)?;
+    let mut statement = connection.prepare(sql)?;
+    let mut rows = statement.query([table])?;
     let mut found: Vec<(String, UniqueIndex)> = Vec::new();
-    while let Some(row) = rows.next().map_err(failure)? {
-        let index: String = row.get(0).map_err(failure)?;
-        let (column, partial): (Option<String>, bool) =
-            (row.get(2).map_err(failure)?, row.get(4).map_err(failure)?);
-        let text: Option<String> = row.get(5).map_err(failure)?;
-        let not_understood =
-            || Failure::Refused(format!("the definition of index '{index}' is not understood"));
+    while let Some(row) = rows.next()? {
+        let index: String = row.get(0)?;
+        let (column, partial): (Option<String>, bool) = (row.get(2)?, row.get(4)?);
+        let text: Option<String> = row.get(5)?;
+        let not_understood = || Unknown::Text(index.clone());
         if found.last().is_none_or(|(name, _)| *name != index) {
             let definition = text.as_deref().and_then(definition);
             let condition = match partial {
@@ -103,7 +117,7 @@ pub(super) fn unique(connection: &Connection, table: &str) -> Result<Vec<UniqueI
                 IndexKey::Expression(key.ok_or_else(not_understood)?)
             }
         };
-        of.columns.push(IndexColumn { key, collation: row.get(3).map_err(failure)? });
+        of.columns.push(IndexColumn { key, collation: row.get(3)? });
     }
     Ok(found.into_iter().map(|(_, index)| index).collect())
 }
