@@ -13,6 +13,10 @@
 //!
 //! Cost: that of the command. One buffer holds the words of all commands, one after the other.
 
+pub mod contents;
+#[cfg(debug_assertions)]
+pub mod shadow;
+
 use command::facts::{self, has_unknown_keys};
 use command::keys::{database, settle, shards_of};
 use command::{Budget, Caller, Command, Cx, Error, Handler, Run, registry};

@@ -17,6 +17,8 @@ mod memory;
 mod owner;
 mod process;
 mod secure;
+#[cfg(debug_assertions)]
+mod shadow;
 mod signals;
 mod sockets;
 mod storage;
@@ -157,6 +159,8 @@ fn serve(
     let demo = demo.transpose();
     let _demo = demo.map_err(|e| format!("Cannot make the demonstration database: {e}"))?;
     exec::durable::expect_load(&server)?;
+    #[cfg(debug_assertions)]
+    let followed = shadow::follow(&server);
     let (closer, mut listeners) = Closer::of(sockets).map_err(|e| format!("Cannot listen: {e}"))?;
     let kept = signals.renewals().and_then(|renewals| secure::keep(config, secure, renewals));
     listeners.keeper = kept.map_err(|e| format!("Cannot serve TLS: {e}"))?;
@@ -183,6 +187,8 @@ fn serve(
         // A loop that panicked has been logged; the others still end in order.
         let _ = event_loop.join();
     }
+    #[cfg(debug_assertions)]
+    followed.into_iter().for_each(shadow::Following::end);
     // All values go with the process; freeing them one by one would take long.
     std::mem::forget(server);
     Ok(stop)

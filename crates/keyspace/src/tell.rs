@@ -69,6 +69,11 @@ pub enum To {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Mark(pub u64);
 
+impl Mark {
+    /// What a shadow is told where the contents changed without being told ([`Keyspace::tell_replaced`]).
+    pub const REPLACED: Mark = Mark(u64::MAX);
+}
+
 /// Receives the effects of a list: the database, if the command has one, and the words.
 pub type EffectVisitor<'a> = dyn FnMut(Option<u32>, &mut dyn Iterator<Item = &[u8]>) + 'a;
 
@@ -92,6 +97,9 @@ pub(crate) struct Tell {
     id: u64,
     slots: Slots,
     sink: Mutex<Option<Arc<dyn CommitSink>>>,
+    /// Hears all that a sink hears, and before there is one, in debug builds.
+    #[cfg(debug_assertions)]
+    shadow: std::sync::OnceLock<Arc<dyn CommitSink>>,
     /// Number of times that `sink` was replaced, which counts before LISTEN is set, and of times that
     /// listening began, which counts after it.
     replaced: AtomicU64,
@@ -104,6 +112,8 @@ impl Default for Tell {
             id: TELLS.fetch_add(1, Ordering::Relaxed),
             slots: Slots::default(),
             sink: Mutex::default(),
+            #[cfg(debug_assertions)]
+            shadow: Default::default(),
             replaced: AtomicU64::new(1),
             epoch: AtomicU64::new(0),
         }
@@ -173,10 +183,47 @@ impl Tell {
         self.heard(|sink| sink.shared(At { lsn, db: None, to: To::All }, effects));
     }
 
+    #[cfg(debug_assertions)]
+    fn with_shadow(&self, sink: Option<Arc<dyn CommitSink>>) -> Option<Arc<dyn CommitSink>> {
+        let Some(shadow) = self.shadow.get().cloned() else { return sink };
+        Some(Arc::new(Both { shadow, sink }))
+    }
+
     /// Changes who listens, and has threads hear of it.
     fn replace(&self, sink: Option<Arc<dyn CommitSink>>) {
         *self.sink.lock() = sink;
         self.replaced.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A listener and a shadow.
+#[cfg(debug_assertions)]
+struct Both {
+    shadow: Arc<dyn CommitSink>,
+    sink: Option<Arc<dyn CommitSink>>,
+}
+
+#[cfg(debug_assertions)]
+impl CommitSink for Both {
+    fn words(&self, at: At, words: &mut dyn Iterator<Item = &[u8]>) {
+        let words: Vec<&[u8]> = words.collect();
+        self.shadow.words(at, &mut words.iter().copied());
+        if let Some(sink) = &self.sink {
+            sink.words(at, &mut words.iter().copied());
+        }
+    }
+
+    fn shared(&self, at: At, effects: Arc<dyn Effects>) {
+        self.shadow.shared(at, effects.clone());
+        if let Some(sink) = &self.sink {
+            sink.shared(at, effects);
+        }
+    }
+
+    fn mark(&self, lsn: Lsn, mark: Mark) {
+        if let Some(sink) = &self.sink {
+            sink.mark(lsn, mark);
+        }
     }
 }
 
@@ -228,9 +275,29 @@ impl Keyspace {
         self.change_listener(None)
     }
 
+    /// Makes a second sink hear of every write from now on, whoever listens beside it. Once, and in debug builds.
+    #[cfg(debug_assertions)]
+    pub fn shadow(&self, sink: Arc<dyn CommitSink>) {
+        let beside = self.sequence.tell.sink.lock().clone();
+        if self.sequence.tell.shadow.set(sink).is_ok() {
+            self.change_listener(beside);
+        }
+    }
+
+    /// Tells a shadow that contents changed, or will, without being told. O(1), and nothing in release builds.
+    #[inline]
+    pub fn tell_replaced(&self) {
+        #[cfg(debug_assertions)]
+        if let Some(shadow) = self.sequence.tell.shadow.get() {
+            shadow.mark(self.last_lsn(), Mark::REPLACED);
+        }
+    }
+
     fn change_listener(&self, sink: Option<Arc<dyn CommitSink>>) -> Lsn {
         let guard = self.lock(Bits::below(SHARDS));
         let tell = &self.sequence.tell;
+        #[cfg(debug_assertions)]
+        let sink = tell.with_shadow(sink);
         let listens = sink.is_some();
         tell.replace(sink);
         self.sequence.set_listens(listens);

@@ -408,6 +408,7 @@ impl Stream for Populate {
                     value.resize(self.size, 0);
                 }
                 view.put_string(&key, &value, None);
+                keyspace.tell_replaced();
             }
             view.finish();
         }

@@ -39,6 +39,7 @@ impl Load {
         load.stripped.store(0, Relaxed);
         server.durability.set(trouble::LOADING, true);
         server.keyspace.still.set(Why::Load, true);
+        server.keyspace.tell_replaced();
         Load { server: server.clone() }
     }
 
@@ -74,6 +75,7 @@ impl Load {
 impl Drop for Load {
     fn drop(&mut self) {
         self.server.durability.load.merges.store(false, Relaxed);
+        self.server.keyspace.tell_replaced();
         self.server.keyspace.still.set(Why::Load, false);
         self.server.durability.saves.nothing_changed(&self.server);
         self.server.durability.set(trouble::LOADING, false);
@@ -105,6 +107,7 @@ pub fn load_at_start(server: &Arc<Server>) -> Result<(), String> {
         return Ok(());
     }
     let loaded = server.durability.storage().map_or(Ok(()), |storage| storage.load_at_start(server));
+    server.keyspace.tell_replaced();
     // After an error no client may see a part of the data until the process ends.
     server.durability.set(trouble::LOADING, loaded.is_err());
     loaded

@@ -8,12 +8,12 @@
 //! EVENKEEL_MIRROR=ROUNDS runs so many rounds, EVENKEEL_SEED=N another load. A failure names its round, which
 //! `EVENKEEL_MIRROR_ROUND=N` runs alone.
 
-mod contents;
 mod load;
 mod peers;
 mod portable;
 mod world;
 
+use apply::contents;
 use evenkeel_differential::step::{Action, Step};
 use exec::{Replay, Server};
 use keyspace::To;

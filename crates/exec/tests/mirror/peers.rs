@@ -9,7 +9,7 @@
 //! Without them a Redis 7.0 reads the log, of the rows it knows. `make mirror` runs fifty seeds,
 //! EVENKEEL_MIRROR_SEEDS=N others, EVENKEEL_MIRROR_SEED=N only one.
 
-use crate::contents::{self, Contents, Value};
+use apply::contents::{self, Contents, Value};
 use crate::load::{self, CLIENTS, Move};
 use crate::portable::{Call, calls, program, row_of, seen};
 use crate::world::{Told, World, quote};

@@ -1,7 +1,7 @@
 //! Every write of the table, called at random: what it tells is executed by a mirror, and, if its row says
 //! that old servers know it, by a Redis 7.0. Both hold the same.
 
-use crate::contents::{self, Contents, Value};
+use apply::contents::{self, Contents, Value};
 use crate::load::CLIENTS;
 use crate::world::{self, Told, World};
 use crate::{Mirror, compare};

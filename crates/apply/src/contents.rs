@@ -1,6 +1,6 @@
 //! All keys of a keyspace as plain data, to be compared.
 
-use keyspace::{Chunk, Keyspace, View};
+use keyspace::{Keyspace, Lsn, Owned, View};
 use std::collections::{BTreeMap, BTreeSet};
 use value::{Elem, StreamId, ValueRef};
 
@@ -95,26 +95,69 @@ fn plain(value: ValueRef<'_>) -> Value {
     }
 }
 
-/// All keys that clients can see at this time, with all their fields.
-pub fn of(keyspace: &Keyspace, now_ms: u64) -> Contents {
-    let mut contents = Contents::new();
-    for db in 0..keyspace.databases() {
-        let mut chunk = Chunk::default();
-        while !keyspace.extend_chunk(keyspace.last_lsn(), db, 0, usize::MAX, &mut chunk) {}
-        let mut view = View::whole(keyspace, db, 1);
-        view.set_expired_live();
-        for (_, key, expire_ms, _) in
-            chunk.keys.iter().filter(|(_, _, at, _)| at.is_none_or(|at| at > now_ms))
-        {
-            let mut value = plain(view.value(key).expect("it was there"));
-            if let Value::Bitmap(bytes) = &mut value {
-                let owned = view.owned(key).expect("it was there");
-                let encoded = serial::encode::<()>(&owned.value, 0, &mut |_| Ok(()));
-                *bytes = encoded.expect("nothing stops it").unwrap_or_default();
-            }
-            contents.insert((db, key.to_vec()), (value, *expire_ms));
+/// A value as plain data. O(its size).
+fn whole(value: &value::Value) -> Value {
+    match plain(value.as_ref()) {
+        Value::Bitmap(_) => {
+            let encoded = serial::encode::<()>(value, 0, &mut |_| Ok(()));
+            Value::Bitmap(encoded.ok().flatten().unwrap_or_default())
         }
+        plain => plain,
     }
+}
+
+/// Elements of a value, or bytes of a string. O(1), O(groups) for a stream.
+#[cfg(debug_assertions)]
+pub(crate) fn size(value: &value::Value) -> usize {
+    match value.as_ref() {
+        ValueRef::Str(text) => text.len() as usize,
+        ValueRef::List(list) => list.len(),
+        ValueRef::Set(set) => set.len(),
+        ValueRef::ZSet(zset) => zset.len(),
+        ValueRef::Hash(hash) => hash.len(),
+        ValueRef::Stream(found) => {
+            found.len() + found.iter_groups().map(|(_, group)| group.pending_len()).sum::<usize>()
+        }
+        ValueRef::Roaring(ints) | ValueRef::Roaring64(ints) => ints.len() as usize,
+    }
+}
+
+/// All keys of all databases as of one moment, expired ones too, with the last LSN then. Values are clones. Holds all
+/// locks. O(keys).
+pub(crate) fn moment(keyspace: &Keyspace) -> (Vec<(usize, Vec<u8>, Owned)>, Lsn) {
+    let mut view = View::whole(keyspace, 0, 1);
+    view.set_expired_live();
+    if view.has_intents() {
+        view.settle_all();
+    }
+    let mut all = Vec::new();
+    for db in 0..keyspace.databases() {
+        view.select(db);
+        let (mut cursor, mut keys) = (0, Vec::new());
+        loop {
+            cursor = view.scan(cursor, usize::MAX, &mut |key, _| keys.push(key.to_vec()));
+            if cursor == 0 {
+                break;
+            }
+        }
+        all.extend(keys.into_iter().filter_map(|key| view.owned(&key).map(|owned| (db, key, owned))));
+    }
+    (all, keyspace.last_lsn())
+}
+
+/// The same keys as plain data. O(their sizes).
+pub(crate) fn plainly(all: Vec<(usize, Vec<u8>, Owned)>) -> Contents {
+    let plainly = |(db, key, owned): (usize, Vec<u8>, Owned)| {
+        let value = whole(&owned.value);
+        ((db, key), (value, owned.expire_ms))
+    };
+    all.into_iter().map(plainly).collect()
+}
+
+/// All keys that clients can see at this time, with all their fields. O(the sizes of all values).
+pub fn of(keyspace: &Keyspace, now_ms: u64) -> Contents {
+    let mut contents = plainly(moment(keyspace).0);
+    contents.retain(|_, (_, expire_ms)| expire_ms.is_none_or(|at| at > now_ms));
     contents
 }
 
