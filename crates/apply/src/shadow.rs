@@ -37,6 +37,8 @@ pub struct Shadow {
     /// The commands since the last comparison, as text.
     recent: Vec<String>,
     applied: Lsn,
+    /// Something was told since the last comparison.
+    told: bool,
 }
 
 /// What was told, not yet executed.
@@ -97,7 +99,7 @@ impl Shadow {
         notes.replaced.store(true, Ordering::SeqCst);
         first.shadow(notes.clone());
         let replay = Replay::new(&second);
-        Shadow { first: first.clone(), second, replay, notes, recent: Vec::new(), applied: 0 }
+        Shadow { first: first.clone(), second, replay, notes, recent: Vec::new(), applied: 0, told: true }
     }
 
     /// Executes what was told. O(that).
@@ -114,9 +116,13 @@ impl Shadow {
     /// # Errors
     /// They differ; the text names a key.
     pub fn compare(&mut self) -> Result<(), String> {
+        self.step()?;
+        if !std::mem::take(&mut self.told) {
+            return Ok(());
+        }
         if (0..self.first.databases()).map(|db| self.first.len(db)).sum::<usize>() > KEYS {
             self.recent.clear();
-            return self.step();
+            return Ok(());
         }
         let (ours, lsn) = contents::moment(&self.first);
         while self.first.settled() < lsn {
@@ -144,8 +150,10 @@ impl Shadow {
         };
         if self.notes.replaced.swap(false, Ordering::SeqCst) {
             self.begin_anew();
+            self.told = true;
             return Ok(true);
         }
+        self.told |= !told.is_empty();
         told.sort_by_key(|(at, _): &(Lsn, Note)| *at);
         told.chunk_by(|a, b| a.0 == b.0).filter(|group| group[0].0 > self.applied).try_for_each(|group| {
             let mut commands = Vec::new();

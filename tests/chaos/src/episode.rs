@@ -279,8 +279,8 @@ fn garbage(table: &Table, rng: &mut Rng) -> Episode {
         4 => vec![b'a'; 70_000],
         5 => [b"*".to_vec(), vec![b'1'; 70_000]].concat(),
         6 => b"GET \"unbalanced\r\nGET 'x\r\n".to_vec(),
-        7 => b"POST / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
-        8 => b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
+        7 => b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
+        8 => b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
         9 => {
             let count = *rng.pick(&[1000, 20_000, 200_000]);
             b"*1\r\n$0\r\n\r\n".repeat(count / 10)
@@ -378,7 +378,7 @@ fn http(rng: &mut Rng) -> Episode {
     };
     let method = *rng.pick(&["GET", "GET", "GET", "HEAD", "POST", "OPTIONS", "DELETE", "get", "PRI", "X"]);
     let version = *rng.pick(&["HTTP/1.1", "HTTP/1.1", "HTTP/1.1", "HTTP/1.0", "HTTP/2.0", "HTTP/1.1 x", ""]);
-    let mut text = format!("{method} {target} {version}\r\nHost: a\r\n");
+    let mut text = format!("{method} {target} {version}\r\nHost: localhost\r\n");
     for _ in 0..rng.below(4) {
         text += *rng.pick(&[
             "Connection: close\r\n",

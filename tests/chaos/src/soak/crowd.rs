@@ -214,7 +214,7 @@ pub fn http(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
         };
         let mut stream = TcpStream::connect(stage.http).map_err(|e| e.to_string())?;
         stream.set_read_timeout(Some(stage.hang)).map_err(|e| e.to_string())?;
-        let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        let request = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).map_err(|e| format!("{target}: {e}"))?;
         let mut text = Vec::new();
         if rng.percent(90) {
