@@ -132,6 +132,7 @@ impl Shadow {
             return Ok(());
         }
         let (ours, theirs) = (plain(ours), plain(contents::moment(&self.second.keyspace).0));
+        stdx::reclaim::flush();
         let recent = std::mem::take(&mut self.recent);
         let Some(((_, key), difference)) = contents::difference(&ours, &theirs) else { return Ok(()) };
         let key = key.escape_ascii().to_string();
@@ -168,6 +169,7 @@ impl Shadow {
             execute(&mut self.replay, group[0].0, &commands, &mut self.recent)
         })?;
         self.applied = self.applied.max(lsn);
+        stdx::reclaim::flush();
         Ok(false)
     }
 
@@ -226,4 +228,64 @@ fn line(lsn: Lsn, db: Option<u32>, words: &[Vec<u8>]) -> String {
 fn plain(mut all: Vec<(usize, Vec<u8>, Owned)>) -> Contents {
     all.retain(|(_, _, owned)| contents::size(&owned.value) <= COMPARED);
     contents::plainly(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(keyspace: &Keyspace, key: &[u8], told: &[&[u8]]) {
+        let mut view = View::locked_one(keyspace, key, 0, 1);
+        view.put_string(key, b"v", None);
+        if !told.is_empty() {
+            keyspace.tell(At::db(keyspace.last_lsn(), 0), &mut told.iter().copied());
+        }
+        view.finish();
+    }
+
+    #[test]
+    fn a_write_that_is_told_makes_both_equal() {
+        let first = Keyspace::new(2);
+        put(&first, b"before", &[]);
+        let mut shadow = Shadow::follow(&first);
+        assert_eq!(shadow.compare(), Ok(()));
+        put(&first, b"k", &[b"SET", b"k", b"v"]);
+        assert_eq!((shadow.step(), shadow.compare()), (Ok(()), Ok(())));
+    }
+
+    #[test]
+    fn a_write_that_is_not_told_or_told_wrongly_is_a_difference() {
+        let wrong: [&[&[u8]]; 3] = [&[], &[b"SET", b"k", b"w"], &[b"SET", b"l", b"v"]];
+        for told in wrong {
+            let first = Keyspace::new(2);
+            let mut shadow = Shadow::follow(&first);
+            assert_eq!(shadow.compare(), Ok(()));
+            put(&first, b"k", told);
+            put(&first, b"m", &[b"SET", b"m", b"v"]);
+            let error = shadow.compare().unwrap_err();
+            assert!(error.contains("database 0, "), "{told:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_told_command_that_fails_is_an_error_with_its_words() {
+        let first = Keyspace::new(2);
+        let mut shadow = Shadow::follow(&first);
+        assert_eq!(shadow.compare(), Ok(()));
+        put(&first, b"k", &[b"SET", b"k", b"v"]);
+        put(&first, b"k", &[b"LPUSH", b"k", b"v"]);
+        let error = shadow.step().unwrap_err();
+        assert!(error.contains("WRONGTYPE") && error.contains("LPUSH k v"), "{error}");
+    }
+
+    #[test]
+    fn what_replaces_the_contents_begins_it_anew() {
+        let first = Keyspace::new(2);
+        let mut shadow = Shadow::follow(&first);
+        assert_eq!(shadow.compare(), Ok(()));
+        put(&first, b"k", &[]);
+        first.tell_replaced();
+        put(&first, b"l", &[b"SET", b"l", b"v"]);
+        assert_eq!((shadow.compare(), shadow.compare()), (Ok(()), Ok(())));
+    }
 }
