@@ -14,17 +14,17 @@
 //!   job ran it stood in no line, so others may have been served before it.
 
 use crate::access::note;
-use crate::chores::Registers;
 use crate::mail::Mail;
-use crate::park::{Means, Newcomer, Parked, Refused, Registering, Served, Serving, Waiter};
-use crate::piece::Wait;
 use crate::session::flag;
 use crate::{Local, Server, Session, hand_on};
 use acl::Context;
 use command::{Block, Command, Flow, Run};
 use keyspace::{Changes, Lsn, Ready};
+use park::{Means, Newcomer, Parked, Refused, Registering, Served, Serving, Waiter};
 use resp::{Args, OwnedArgs, Reply};
 use std::sync::Arc;
+use stdx::points::{self, Point};
+use work::piece::{Desk, Piece, Step, Wait, Who, more};
 
 /// The parts of a loop that the park uses.
 fn means<'a>(server: &'a Server, local: &mut Local) -> Means<'a> {
@@ -79,7 +79,7 @@ pub(crate) fn park(
     // From here on writers see the waiter.
     stdx::panics::changes();
     let (client, loop_id, db, gone) = (session.id, local.log.id, session.db, session.cancel.clone());
-    let (user, shows_expired) = (session.user.clone(), session.sees_expired(&server.keyspace));
+    let (user, shows_expired) = (session.login.user.clone(), session.sees_expired(&server.keyspace));
     let newcomer = Newcomer { client, loop_id, db, shows_expired, user, gone };
     let mut means = means(server, local);
     let timeout_ms = block.timeout_ms;
@@ -143,7 +143,7 @@ fn deliver(server: &Server, served: Served, since: Lsn) -> Vec<Ready> {
 }
 
 /// Registers a client for some more keys, or takes it off some. False: that was all.
-pub(crate) fn advance(server: &Server, local: &mut Local, registering: &mut Registering) -> bool {
+fn advance(server: &Server, local: &mut Local, registering: &mut Registering) -> bool {
     let mut means = means(server, local);
     let since = server.keyspace.last_lsn();
     let (is_left, served) = registering.advance(&mut means);
@@ -153,6 +153,25 @@ pub(crate) fn advance(server: &Server, local: &mut Local, registering: &mut Regi
         serve(server, local, ready);
     }
     is_left
+}
+
+/// Registers a client for the keys it begins to wait for, or takes it off them.
+struct Registers(Box<Registering>);
+
+impl Piece for Registers {
+    fn advance(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
+        let (server, local) = Local::of(desk);
+        let is_left = advance(&server, local, &mut self.0);
+        more(is_left, self)
+    }
+
+    fn who(&self) -> Who {
+        Who { client: self.0.client(), ..Who::default() }
+    }
+
+    fn stays(&self) -> bool {
+        self.0.is_half_in() && points::stays(Point::Register, self.0.client())
+    }
 }
 
 /// Takes a waiting client out of the park for another reason than data. None: it was served, or is being
@@ -190,7 +209,7 @@ pub fn wait(
     };
     // A time-out that is over takes effect with the next look at the clock.
     let timeout_ms = wait.block.timeout_ms.map(|ms| left(ms).max(1));
-    let (block, mut out) = (Block { timeout_ms, ..wait.block }, Reply::new(session.resp3));
+    let (block, mut out) = (Block { timeout_ms, ..wait.block }, Reply::new(session.speech.resp3));
     let flow = park(server, local, session, wait.command, wait.args.args(), block, &mut out);
     if let Flow::Parked(_) = flow {
         let is_job = std::mem::take(&mut local.away);

@@ -1,22 +1,21 @@
 //! Commands that are too long for their loop: they become a job, a bulk or a walk.
 
-use crate::act::Act;
-use crate::attempt::Attempt;
-use crate::bulk::{self, BulkJob};
-use crate::job::{Body, Call, Client, Job, MANY_WORDS};
 use crate::mail::Mail;
-use crate::park::Waiter;
-use crate::piece::{Piece, Who};
-use crate::queue::Queue;
-use crate::session::ReplyMode;
-use crate::{Flow, Local, Server, Session, drive};
+use crate::parts::ReplyMode;
+use crate::{Local, Server, Session, drive};
+use command::Flow;
 use command::{Command, Error, Handler, Run};
 use observe::tally::Thresholds;
+use park::Waiter;
 use resp::{Args, OwnedArgs, Reply};
-use scripts::Outside;
 use std::sync::Arc;
+use work::attempt::Attempt;
+use work::bulk::{self, BulkJob};
 use work::gather::{Gather, Reader};
+use work::job::{Body, Call, Client, Job, MANY_WORDS};
 use work::keys::{Keys, Scan, long_scan};
+use work::piece::{Piece, Who};
+use work::queue::Queue;
 
 /// Describes a client to its job.
 fn client(server: &Server, local: &mut Local, session: &Session, resp3: bool) -> Client {
@@ -26,7 +25,7 @@ fn client(server: &Server, local: &mut Local, session: &Session, resp3: bool) ->
         gone: session.cancel.clone(),
         db: session.db,
         resp3,
-        may_stream: session.reply_mode == ReplyMode::On,
+        may_stream: session.speech.reply_mode == ReplyMode::On,
         now_ms: local.log.now_ms,
         look: session.look(&server.keyspace, local.log.now_ms),
         random: local.random(),
@@ -74,10 +73,10 @@ pub(crate) fn start_exec(
     queue: Queue,
     out: &mut Reply,
 ) -> Flow {
-    if bulk::is_bulk(session.watched(), &queue) {
+    if bulk::is_bulk(session.watched.len(), &queue) {
         return begin_bulk(server, local, session, bulk::of_exec(queue), out);
     }
-    let watch = session.take_watch();
+    let watch = session.watched.take();
     let thresholds = Thresholds::of(&server.config.live, &server.observe.stats.hotkeys);
     let client = client(server, local, session, out.resp3());
     away(server, local, Job::of_exec(client, queue, watch, server.memory.work.clone(), thresholds))
@@ -124,7 +123,7 @@ fn begin_bulk(
 pub(crate) fn start_keys(server: &Arc<Server>, local: &mut Local, session: &Session, args: Args<'_>) -> Flow {
     let client = (session.info.clone(), session.cancel.clone(), local.log.id);
     let place = (session.db, session.sees_expired(&server.keyspace));
-    let mut keys = Keys::new(&server.work, client, place, args.at(1), session.resp3);
+    let mut keys = Keys::new(&server.work, client, place, args.at(1), session.speech.resp3);
     if keys.open() {
         return Flow::Stream(keys);
     }
@@ -144,7 +143,7 @@ pub(crate) fn start_scan(server: &Arc<Server>, session: &Session, args: Args<'_>
     });
     let place = (session.db, session.sees_expired(&server.keyspace));
     let words: (OwnedArgs, u64, usize) = (args.to_owned(), cursor, count);
-    Some(Flow::Stream(Scan::new(keyspace, tell, place, session.resp3, words)))
+    Some(Flow::Stream(Scan::new(keyspace, tell, place, session.speech.resp3, words)))
 }
 
 /// Begins a read of very many keys in slices. None: it is no such command.
@@ -157,23 +156,8 @@ pub(crate) fn start_gather(
 ) -> Option<Flow> {
     let (info, gone) = (&session.info, &session.cancel);
     let look = session.look_of(command, &server.keyspace, stdx::clock::wall_ms());
-    let reader = Reader { info, gone, db: session.db, resp3: session.resp3, look };
+    let reader = Reader { info, gone, db: session.db, resp3: session.speech.resp3, look };
     Some(Flow::Stream(Gather::start(&server.work, reader, command, args, incoming)?))
-}
-
-impl Outside for Act<'_, '_> {
-    fn perform(
-        &mut self,
-        command: &'static Command,
-        args: Args<'_>,
-        in_script: bool,
-        out: &mut Reply,
-    ) -> Result<(), Error> {
-        let Act { server, local, session, .. } = self;
-        let mut act =
-            Act { server, local, session, out, view: None, in_script, in_multi: true, committed: false };
-        server.actions.perform(&mut act, command, args).map(|_| ())
-    }
 }
 
 #[cfg(test)]

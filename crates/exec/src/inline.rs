@@ -3,8 +3,8 @@
 
 use crate::act::Act;
 use crate::held::{is_guarded, wait_for_guard};
-use crate::job::MANY_WORDS;
-use crate::{Flow, fetching, hand_on, park, rows, tracking};
+use crate::{fetching, hand_on, tracking};
+use command::Flow;
 use command::effects::Ran;
 use command::facts::{self, has_unknown_keys};
 use command::keys::settle;
@@ -14,6 +14,7 @@ use keyspace::{KeySet, View};
 use resp::Args;
 use smallvec::SmallVec;
 use std::sync::Arc;
+use work::job::MANY_WORDS;
 
 /// Estimated steps above which a read gives its shard locks back first: some microseconds.
 const APART_STEPS: usize = 100;
@@ -148,7 +149,7 @@ fn lock_keys<'a>(act: &mut Act<'a, '_>, command: &'static Command, args: Args<'_
     if view.has_intents() {
         settle(&mut view, [(command, args)].into_iter(), session.db);
     }
-    if session.no_touch && !command.is(facts::TOUCHES) {
+    if session.settings.no_touch && !command.is(facts::TOUCHES) {
         view.set_quiet(true);
     }
     view

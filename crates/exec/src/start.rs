@@ -1,15 +1,17 @@
 //! How a server begins: its parts are made, wired and told of each other.
 
 use crate::mail::{Mail, Mailbox};
-use crate::pubsub::tracking::Letter;
-use crate::{Server, actions, eval, fetching, info, memory, pages, piece, pubsub, rows, waits, works};
+use crate::{Program, Server, actions, eval, fetching};
 use command::registry::{self, Names};
 use config::Config;
 use keyspace::Keyspace;
 use observe::{Holder, Holders, Observe};
+use observe::{info, waits};
+use pubsub::tracking::Letter;
 use scripts::Scripts;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use work::{piece, works};
 
 /// Applies `rename-command`.
 fn rename_commands(config: &Config) -> std::io::Result<()> {
@@ -96,7 +98,9 @@ impl Server {
         let turns = stdx::turns::Turns::new(cores);
         let random = |salt| stdx::hash::hash_u64(stdx::clock::wall_ns() ^ salt);
         let (memory, http) = (Arc::new(memory::Memory::new(rows::MAX)), Arc::<pages::Pages>::default());
-        let work = works::Work::start(keyspace.clone(), turns, observe.clone(), memory.work.clone(), post);
+        let work =
+            works::Work::start(keyspace.clone(), turns.clone(), observe.clone(), memory.work.clone(), post);
+        let reports = work::reports::Reports::new(observe.clone(), turns);
         let any_rows = Arc::<AtomicBool>::default();
         let around = fetching::Around {
             keyspace: keyspace.clone(),
@@ -122,8 +126,8 @@ impl Server {
             pubsub,
             tracking,
             work,
-            reports: Default::default(),
-            actions: actions::table(),
+            reports,
+            actions: actions::table::table(),
             rows,
             started_ms: stdx::clock::wall_ms(),
             run_id: format!("{:016x}{:016x}{:08x}", random(1), random(2), random(3) as u32),
@@ -137,5 +141,14 @@ impl Server {
         actions::config::follow(&server);
         waits::watchdog::start(&server.observe)?;
         Ok(server)
+    }
+    /// Names the program that the server runs in, before the loops start. Its memory counts from its first
+    /// command on.
+    pub fn run_in(&self, program: Box<dyn Program>) {
+        if self.program.set(program).is_ok() {
+            let now_ms = stdx::clock::wall_ms();
+            crate::shortage::look(self, now_ms);
+            self.observe.measured.sample(now_ms, &self.observe.crowd);
+        }
     }
 }

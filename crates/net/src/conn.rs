@@ -30,8 +30,9 @@ use crate::transport::{Event, Pool, Received, Sent, Transport};
 use crate::{OUT_HIGH, QUANTUM_NS};
 use exec::clients::Buffered;
 use exec::memory::Incoming;
+use exec::parts::ReplyMode;
 use exec::pubsub::{Encoded, Shared};
-use exec::session::{ReplyMode, flag};
+use exec::session::flag;
 use exec::stats::Counter;
 use exec::{Flow, Local, Server, Session, Stream};
 use http::{Desk, Http};
@@ -247,7 +248,7 @@ pub(crate) struct Conn {
 impl Conn {
     pub(crate) fn new(socket: Socket, session: Session, server: &Server) -> Conn {
         let mut parser = Parser::new(limits(server));
-        parser.set_authenticated(session.is_let_in(server));
+        parser.set_authenticated(session.login.is_let_in(&server.acl));
         Conn {
             socket,
             session,
@@ -331,14 +332,14 @@ impl Conn {
     /// Whether it may move to another loop: nothing is under way here except what [`Conn::pack`] resets.
     pub(crate) fn may_leave(&self) -> bool {
         let listed = self.queued || self.dirty || self.ready || self.notified || self.listening;
-        let ends = self.eof || self.doomed || self.orphaned || self.session.closing;
+        let ends = self.eof || self.doomed || self.orphaned || self.session.speech.closing;
         let speaks = self.is_replying()
             || self.pending_out() > 0
             || self.blocked
             || self.told > 0
             || self.owes_records();
         let session = &self.session;
-        let alone = session.subs.is_empty() && !session.hushed && session.rows.loading.is_none();
+        let alone = session.subs.is_empty() && !session.speech.hushed && session.rows.loading.is_none();
         let idle = self.state == State::Running && session.away.is_none() && !self.has_work();
         !(listed || ends || speaks) && alone && idle && self.large.is_none() && self.held.is_none()
     }
@@ -348,7 +349,7 @@ impl Conn {
     pub(crate) fn asks_nothing(&self) -> bool {
         let coming = self.queued || self.ready || self.bulky || self.among > 0 || self.arrears > 0;
         let waits = coming || self.has_work() || self.gated_since_ns.is_some();
-        self.session.closing || !waits && !self.socket.has_unread()
+        self.session.speech.closing || !waits && !self.socket.has_unread()
     }
 
     /// Whether it waits for something that is delivered to this loop.
@@ -369,7 +370,7 @@ impl Conn {
         if self.eof || self.outside || self.moving.is_some() || self.thirsty_ns.is_some() {
             return false;
         }
-        if self.session.closing {
+        if self.session.speech.closing {
             return true;
         }
         if self.has_sealed() {
@@ -383,7 +384,7 @@ impl Conn {
 
     /// Counts `n` received bytes. Closes the connection if they exceed `client-query-buffer-limit`.
     pub(crate) fn came(&mut self, n: usize, server: &Server, local: &Local) -> Next {
-        if self.session.closing {
+        if self.session.speech.closing {
             return Next::Wait;
         }
         add(&self.session.info.net_in, n as u64);
@@ -407,7 +408,7 @@ impl Conn {
         let argument = self.expects_much();
         let straight =
             matches!(event, Event::Readable(_) | Event::Last(_)) && (argument || self.unread() >= READ_BULK);
-        if self.session.closing || !straight {
+        if self.session.speech.closing || !straight {
             return io.receive(event, &mut self.socket, None);
         }
         self.compact();
@@ -437,7 +438,7 @@ impl Conn {
     pub(crate) fn end(&mut self) -> Next {
         self.eof = true;
         let idle = self.unread() == 0 && !self.is_replying() && self.held.is_none();
-        if self.state == State::Running && (self.session.closing || idle) {
+        if self.state == State::Running && (self.session.speech.closing || idle) {
             // Replies may still be on their way, or come back from the transport. The connection closes when
             // all are out.
             self.ended = true;
@@ -466,11 +467,11 @@ impl Conn {
         }
         let acts = self.stream.as_ref().is_some_and(|stream| stream.reply.has_effects());
         let rest = self.unread() > 0 || self.has_sealed() || self.held.is_some() || acts;
-        if !rest || self.is_blocked() || self.session.closing {
+        if !rest || self.is_blocked() || self.session.speech.closing {
             return false;
         }
         (self.eof, self.orphaned) = (true, true);
-        self.session.reply_mode = ReplyMode::Off;
+        self.session.speech.reply_mode = ReplyMode::Off;
         self.session.cancel.store(true, Ordering::Relaxed);
         if !acts {
             self.stream = None;
@@ -500,7 +501,7 @@ impl Conn {
 
     /// Keeps bytes that cannot run now.
     pub(crate) fn keep(&mut self, bytes: &[u8]) {
-        if bytes.is_empty() || self.session.closing {
+        if bytes.is_empty() || self.session.speech.closing {
             return;
         }
         self.compact();
@@ -570,8 +571,8 @@ impl Conn {
             server.gate_of_all(&mut self.session);
             self.reads_on = self.stream.is_some();
         }
-        if self.session.gate > server.durable() {
-            self.gates.close(mark, self.session.gate);
+        if self.session.gate.lsn > server.durable() {
+            self.gates.close(mark, self.session.gate.lsn);
         }
         if self.orphaned {
             self.out.clear();
@@ -637,7 +638,7 @@ impl Conn {
         );
         self.drop_open();
         self.held = None;
-        self.session.closing = true;
+        self.session.speech.closing = true;
         self.start = input.len();
         Next::Wait
     }
@@ -651,7 +652,7 @@ impl Conn {
     ) -> Next {
         let started = local.log.clock_ns;
         loop {
-            if self.has_messages() && !self.session.closing {
+            if self.has_messages() && !self.session.speech.closing {
                 if local.log.clock_ns.saturating_sub(started) >= QUANTUM_NS {
                     return Next::Continue;
                 }
@@ -662,7 +663,7 @@ impl Conn {
             if self.state != State::Running {
                 return Next::Wait;
             }
-            if self.session.closing {
+            if self.session.speech.closing {
                 return Next::Wait;
             }
             if self.session.info.killed.load(Ordering::Relaxed) {
@@ -734,24 +735,24 @@ impl Conn {
         let hashes = (batch.len() >= PREFETCH_FROM && self.session.multi.is_none())
             .then(|| exec::prefetch(server, &self.session, batch, &input[from..]));
         for i in 0..batch.len() {
-            let authenticated = self.session.authenticated;
+            let authenticated = self.session.login.authenticated;
             if let Some((base, words)) = batch.take_large(i) {
                 self.large = Some(Large { base: from + base, end: from + batch.end(i), words });
                 self.restart_parser(server);
                 return true;
             }
-            if self.session.reply_mode != ReplyMode::On && batch.follows_nothing(i) {
-                self.session.got_nothing();
+            if self.session.speech.reply_mode != ReplyMode::On && batch.follows_nothing(i) {
+                self.session.speech.got_nothing();
             }
             let args = batch.args(i, &input[from..]);
             local.key_hash = hashes.as_ref().and_then(|hashes| hashes.of(i));
             self.doing = Doing::Command(self.out.len());
             let flow = exec::execute(server, local, &mut self.session, args, &mut self.out);
             self.after_command(server, &flow);
-            if self.session.authenticated != authenticated
+            if self.session.login.authenticated != authenticated
                 && let Speech::Resp(parser) = &mut self.speech
             {
-                parser.set_authenticated(self.session.is_let_in(server));
+                parser.set_authenticated(self.session.login.is_let_in(&server.acl));
             }
             self.start = from + batch.end(i);
             match flow {
@@ -772,7 +773,7 @@ impl Conn {
                     self.restart_parser(server);
                     return true;
                 }
-                Flow::Close => self.session.closing = true,
+                Flow::Close => self.session.speech.closing = true,
             }
             if self.must_pause(local, until_ns) && (i + 1 < batch.len() || filled.stop != Stop::Full) {
                 if local.log.clock_ns >= until_ns {
@@ -783,7 +784,7 @@ impl Conn {
             }
         }
         if from + filled.used > self.start {
-            self.session.got_nothing();
+            self.session.speech.got_nothing();
         }
         self.start = from + filled.used;
         if batch.len() > 1 {
@@ -802,10 +803,10 @@ impl Conn {
         panics::begin();
         self.doing = Doing::Parsing(self.out.len());
         // Limits after AUTH are unknown until AUTH has run, so it is parsed alone.
-        let max = match self.session.authenticated {
+        let max = match self.session.login.authenticated {
             true => self.stride.into(),
             false => {
-                parser.set_authenticated(self.session.is_let_in(server));
+                parser.set_authenticated(self.session.login.is_let_in(&server.acl));
                 1
             }
         };
@@ -817,7 +818,7 @@ impl Conn {
     fn must_pause(&self, local: &Local, until_ns: u64) -> bool {
         self.stream.is_some()
             || self.state != State::Running
-            || self.session.closing
+            || self.session.speech.closing
             || local.log.clock_ns >= until_ns
             || self.written() >= OUT_HIGH
     }
@@ -861,11 +862,11 @@ impl Conn {
                 false
             }
             Stop::Error(error) => {
-                if self.session.reply_mode == ReplyMode::On {
+                if self.session.speech.reply_mode == ReplyMode::On {
                     error.write(&mut self.out);
                 }
                 log::info!("protocol error from client {}: {}", self.session.id, error.reason());
-                self.session.closing = true;
+                self.session.speech.closing = true;
                 self.start = input.len();
                 true
             }
@@ -898,7 +899,7 @@ impl Conn {
                 self.state = State::Held(until);
                 self.held = Some(kept.clone());
             }
-            Flow::Close => self.session.closing = true,
+            Flow::Close => self.session.speech.closing = true,
         }
         exec::job::discard(kept);
     }
@@ -906,7 +907,7 @@ impl Conn {
     /// Resets the parser to begin again at `start`, where the commands that did not run are.
     fn restart_parser(&mut self, server: &Server) {
         let mut parser = Parser::new(limits(server));
-        parser.set_authenticated(self.session.is_let_in(server));
+        parser.set_authenticated(self.session.login.is_let_in(&server.acl));
         self.speech = Speech::Resp(parser);
         self.need = 1;
         self.enough = 1;

@@ -913,7 +913,7 @@ impl EventLoop {
             let Some(conn) = self.conns[slot].as_mut() else { continue };
             let durable = self.server.durable();
             // With TLS, the peer is told that this is the end, also one that waits for something.
-            conn.session.closing |= conn.is_secure();
+            conn.session.speech.closing |= conn.is_secure();
             if let Ok(Flushed::All) = conn.flush(io, slot, (&self.local, durable), &mut self.pool) {
                 conn.say_last(io, slot);
             }

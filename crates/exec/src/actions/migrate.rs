@@ -18,9 +18,9 @@
 //! - M6: the connection is encrypted as the server is configured (`tls-cluster`, as in Redis). The whole handshake
 //!   has the time of one step. An error of TLS says more than Redis's.
 
-use super::{Act, PLAIN, Row};
-use crate::Flow;
+use crate::act::{Act, PLAIN, Row};
 use crate::outgoing::{self, Wire};
+use command::Flow;
 use command::options::{int, is};
 use command::{Cx, Error, registry, serial};
 use keyspace::{Class, Owned};

@@ -1,10 +1,11 @@
 //! EVAL and its kin, SCRIPT, FCALL, FUNCTION.
 
-use super::{Act, KEYSPACE, PLAIN, Row, aside, help, kept, report};
+use super::answer::{aside, help, kept, report};
+use crate::act::{Act, KEYSPACE, PLAIN, Row};
 use crate::eval::{self, Started};
-use crate::reports::Matching;
-use crate::{Flow, fetching, shortage};
+use crate::{fetching, shortage};
 use command::Error;
+use command::Flow;
 use command::options::is;
 use resp::{Args, Reply};
 use scripts::{
@@ -14,6 +15,7 @@ use scripts::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use work::reports::Matching;
 
 pub(super) const ACTIONS: &[Row] = &[
     Row("eval", |act, args| eval(act, args, false), KEYSPACE),
@@ -85,7 +87,7 @@ fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Erro
         declared,
         db: act.session.db,
         client: act.session.id,
-        user: act.session.user.clone(),
+        user: act.session.login.user.clone(),
         resp3: act.out.resp3(),
         read_only,
         short,

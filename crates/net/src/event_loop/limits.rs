@@ -62,7 +62,7 @@ impl EventLoop {
             if conn.look_at_haul(&self.server, &self.local) {
                 self.hauling.push_back(client);
             }
-            if wanted != conn.wants_input() || conn.session.closing {
+            if wanted != conn.wants_input() || conn.session.speech.closing {
                 // More is read from it, or it is told why not.
                 self.mark_dirty(slot);
             }
@@ -97,8 +97,8 @@ impl EventLoop {
     /// Whether a client has had to log in for longer than `auth-timeout`. HTTP's requests name their users.
     fn is_late(&self, conn: &Conn) -> bool {
         let limit_ms = (self.server.config.live.auth_timeout_s.get() as u64).saturating_mul(1000);
-        let waited_ms = self.local.log.now_ms.saturating_sub(conn.session.guest_since_ms);
-        let has_to = conn.http_idle_since_ms().is_none() && !conn.session.is_let_in(&self.server);
+        let waited_ms = self.local.log.now_ms.saturating_sub(conn.session.login.guest_since_ms);
+        let has_to = conn.http_idle_since_ms().is_none() && !conn.session.login.is_let_in(&self.server.acl);
         limit_ms > 0 && has_to && waited_ms > limit_ms
     }
 

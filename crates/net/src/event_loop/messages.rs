@@ -64,7 +64,7 @@ impl EventLoop {
         let before = conn.told;
         let gate =
             if fan_out.gate() > 0 && fan_out.gate() > self.server.durable() { fan_out.gate() } else { 0 };
-        let more = conn.push(fan_out.encoded(conn.session.resp3), gate, &mut self.pool);
+        let more = conn.push(fan_out.encoded(conn.session.speech.resp3), gate, &mut self.pool);
         self.told += conn.told - before;
         if more {
             self.queue(slot);
@@ -79,7 +79,7 @@ impl EventLoop {
     pub(super) fn open_inbox(&mut self, client: u64) {
         let Some(&slot) = self.by_id.get(&client) else { return self.pass_on_inbox(client) };
         let Some(conn) = self.conns[slot].as_mut() else { return };
-        let mut out = Reply::new(conn.session.resp3);
+        let mut out = Reply::new(conn.session.speech.resp3);
         if exec::tracking::open_inbox(&self.server, &mut conn.session, &mut out) {
             self.server.tracking.remind(client);
         }
