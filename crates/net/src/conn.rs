@@ -25,6 +25,7 @@ pub(crate) use http::refusal;
 
 use crate::gates::Gates;
 use crate::input::Input;
+use crate::listed::{List, Marked, Marks};
 use crate::socket::Socket;
 use crate::transport::{Event, Pool, Received, Sent, Transport};
 use crate::{OUT_HIGH, QUANTUM_NS};
@@ -147,6 +148,8 @@ struct Large {
 pub(crate) struct Conn {
     pub(crate) socket: Socket,
     pub(crate) session: Session,
+    /// The loop's lists that it is in.
+    pub(crate) marks: Marks,
     /// None: without TLS.
     tls: Option<Box<secure::Secure>>,
     speech: Speech,
@@ -155,8 +158,6 @@ pub(crate) struct Conn {
     out: Reply,
     /// Marks in `out`: bytes up to one wait until their effects are durable.
     gates: Gates,
-    /// In the loop's list of connections that have such bytes.
-    pub(crate) gated: bool,
     /// Since when its replies wait for the log (monotonic clock).
     pub(crate) gated_since_ns: Option<u64>,
     /// Bytes the socket did not take, and the offset of the first unsent one.
@@ -168,10 +169,6 @@ pub(crate) struct Conn {
     /// The stream goes on reading the keyspace ([`exec::Stream::reads_on`]), or did so in this slice.
     reads_on: bool,
     doing: Doing,
-    /// Is in the loop's list of connections with a stream.
-    pub(crate) streaming: bool,
-    /// Is in the loop's list of connections over their soft limit.
-    pub(crate) limited: bool,
     /// A command of many bytes that was found in the input and is to be taken out of it.
     large: Option<Large>,
     /// A command of many bytes that is to be run, perhaps again.
@@ -196,12 +193,8 @@ pub(crate) struct Conn {
     /// another loop.
     pub(crate) served: u64,
     pub(crate) settled: u64,
-    /// Is in the loop's list of connections with messages to send.
-    pub(crate) notified: bool,
     /// Its socket is in the loop's list of sockets to receive from.
     pub(crate) ready: bool,
-    /// As `ready`, and it is among the connections that send long arguments.
-    pub(crate) bulky: bool,
     /// Buffers of its bytes among what others asked; `arrears` are those that wait behind that, in order.
     pub(crate) among: u32,
     pub(crate) arrears: u32,
@@ -221,10 +214,6 @@ pub(crate) struct Conn {
     orphaned: bool,
     /// The deadline that the loop's timers know of.
     pub(crate) timer_ms: Option<u64>,
-    /// Is in the queue of connections to continue.
-    pub(crate) queued: bool,
-    /// Is in the list of connections to write this turn.
-    pub(crate) dirty: bool,
     /// The transport receives for it.
     pub(crate) listening: bool,
     /// Fewest bytes that must still come before anything can run.
@@ -237,12 +226,17 @@ pub(crate) struct Conn {
     /// clock).
     transit: Holding,
     thirsty_ns: Option<u64>,
-    /// Is in the loop's list of connections with long requests; `hauled` is the bytes received and the time
-    /// at the last progress.
-    pub(crate) hauling: bool,
+    /// The bytes received and the time at the last progress of a long request.
     hauled: (u64, u64),
     /// When the soft output limit was first exceeded, in milliseconds since 1970.
     soft_since: Option<u64>,
+}
+
+impl Marked for Conn {
+    #[inline]
+    fn marks(&mut self) -> &mut Marks {
+        &mut self.marks
+    }
 }
 
 impl Conn {
@@ -252,13 +246,13 @@ impl Conn {
         Conn {
             socket,
             session,
+            marks: Marks::default(),
             tls: None,
             speech: Speech::Resp(parser),
             input: Input::default(),
             start: 0,
             out: Reply::new(false),
             gates: Gates::default(),
-            gated: false,
             gated_since_ns: None,
             unsent: None,
             blocked: false,
@@ -266,8 +260,6 @@ impl Conn {
             stream: None,
             reads_on: false,
             doing: Doing::Other,
-            streaming: false,
-            limited: false,
             large: None,
             held: None,
             behind: Queue::default(),
@@ -280,9 +272,7 @@ impl Conn {
             moving: None,
             served: 0,
             settled: 0,
-            notified: false,
             ready: false,
-            bulky: false,
             among: 0,
             arrears: 0,
             doomed: false,
@@ -293,15 +283,12 @@ impl Conn {
             orphaned: false,
             ended: false,
             timer_ms: None,
-            queued: false,
-            dirty: false,
             listening: false,
             need: 1,
             stride: BATCH,
             enough: 1,
             transit: Holding::default(),
             thirsty_ns: None,
-            hauling: false,
             hauled: (0, 0),
             soft_since: None,
         }
@@ -331,7 +318,8 @@ impl Conn {
 
     /// Whether it may move to another loop: nothing is under way here except what [`Conn::pack`] resets.
     pub(crate) fn may_leave(&self) -> bool {
-        let listed = self.queued || self.dirty || self.ready || self.notified || self.listening;
+        let marked = [List::Continued, List::Dirty, List::Notified].iter().any(|list| self.marks.has(*list));
+        let listed = marked || self.ready || self.listening;
         let ends = self.eof || self.doomed || self.orphaned || self.session.speech.closing;
         let speaks = self.is_replying()
             || self.pending_out() > 0
@@ -347,9 +335,19 @@ impl Conn {
     /// Whether no request of its client waits for this server: neither in the socket, nor received, nor for its
     /// reply. Cost: a system call if nothing was received.
     pub(crate) fn asks_nothing(&self) -> bool {
-        let coming = self.queued || self.ready || self.bulky || self.among > 0 || self.arrears > 0;
+        let coming = self.is_queued()
+            || self.ready
+            || self.marks.has(List::Bulky)
+            || self.among > 0
+            || self.arrears > 0;
         let waits = coming || self.has_work() || self.gated_since_ns.is_some();
         self.session.speech.closing || !waits && !self.socket.has_unread()
+    }
+
+    /// Whether it is in the queue of connections to continue.
+    #[inline]
+    pub(crate) fn is_queued(&self) -> bool {
+        self.marks.has(List::Continued)
     }
 
     /// Whether it waits for something that is delivered to this loop.
@@ -362,7 +360,7 @@ impl Conn {
     pub(crate) fn pack(&mut self, settled: u64) {
         (self.outside, self.moving, self.settled) = (true, None, settled);
         (self.sent_with, self.served, self.timer_ms) = (0, 0, None);
-        (self.streaming, self.limited, self.hauling) = (false, false, false);
+        self.marks = Marks::default();
     }
 
     /// Whether more input is welcome.
@@ -378,7 +376,7 @@ impl Conn {
         }
         let blocked = self.state != State::Running || self.is_replying() || self.written() >= OUT_HIGH;
         // An incomplete command always gets more input, however much of it is here.
-        let busy = self.queued && self.unread() >= self.enough;
+        let busy = self.is_queued() && self.unread() >= self.enough;
         !((blocked || busy) && self.unread() >= PARKED_INPUT)
     }
 
@@ -431,7 +429,7 @@ impl Conn {
     /// Whether the next bytes continue a long request or follow requests that had their quantum. Other
     /// clients' requests need not wait for such bytes.
     pub(crate) fn has_bulk_to_come(&self) -> bool {
-        self.expects_much() || self.holds_much() || self.queued
+        self.expects_much() || self.holds_much() || self.is_queued()
     }
 
     /// Notes that the peer sends no more.

@@ -21,6 +21,7 @@ mod event_loop;
 mod gates;
 mod handshakes;
 mod input;
+mod listed;
 mod load;
 mod porch;
 #[allow(unsafe_code, reason = "the one address of this crate's unsafe code")]

@@ -7,7 +7,7 @@ use super::*;
 
 impl Conn {
     /// Whether memory is, or should be, counted for the current request.
-    pub(super) fn hauls(&self) -> bool {
+    pub(crate) fn hauls(&self) -> bool {
         self.input.capacity() > HAUL
             || self.need > HAUL
             || self.transit.held() > 0
@@ -83,15 +83,10 @@ impl Conn {
         } else {
             self.haul(server, local);
         }
-        self.hauling = self.hauls();
-        if !self.hauling {
+        let goes_on = self.hauls();
+        if !goes_on {
             self.hauled = (0, 0);
         }
-        self.hauling
-    }
-
-    /// True when its request has just become long, so that the loop must start to check it.
-    pub(crate) fn begins_to_haul(&mut self) -> bool {
-        self.hauls() && !std::mem::replace(&mut self.hauling, true)
+        goes_on
     }
 }

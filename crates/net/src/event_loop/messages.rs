@@ -12,6 +12,7 @@
 //!   (`exec::flood`).
 
 use super::{CHORE_NS, EventLoop};
+use crate::listed::List;
 use crate::transport::Transport;
 use exec::pubsub::{Encoded, FanOut};
 use resp::Reply;
@@ -70,8 +71,8 @@ impl EventLoop {
             self.queue(slot);
         } else if fan_out.count() <= FEW {
             self.mark_dirty(slot);
-        } else if !std::mem::replace(&mut conn.notified, true) {
-            self.notified.push_back(slot);
+        } else {
+            self.lists.add(List::Notified, slot, &mut **conn);
         }
     }
 
@@ -100,10 +101,9 @@ impl EventLoop {
         let until = self.local.log.lap() + CHORE_NS;
         let more_to_come = !self.publishing.is_empty() && self.told < TOLD_MAX;
         for _ in 0..if more_to_come { TELLS_MEANWHILE } else { TELLS } {
-            let Some(slot) = self.notified.pop_front() else { return };
-            let Some(conn) = self.conns[slot].as_mut() else { continue };
-            conn.notified = false;
-            if !conn.dirty && self.write_one(io, slot) {
+            let Some(slot) = self.lists.pop(List::Notified, &mut self.conns) else { return };
+            let waits = self.conns[slot].as_ref().is_some_and(|conn| conn.marks.has(List::Dirty));
+            if !waits && self.write_one(io, slot) {
                 self.mark_dirty(slot);
             }
             if self.local.log.lap() >= until {

@@ -28,7 +28,9 @@ impl EventLoop {
     /// stand behind at most [`AMONG`] of them. The events of one connection stay in order.
     pub(super) fn sort_bytes(&mut self, slot: usize, event: Event) {
         match self.conns[slot].as_mut() {
-            Some(conn) if conn.arrears > 0 || conn.queued || conn.holds_much() || conn.among >= AMONG => {
+            Some(conn)
+                if conn.arrears > 0 || conn.is_queued() || conn.holds_much() || conn.among >= AMONG =>
+            {
                 self.stand_behind(slot, event)
             }
             Some(conn) => {
