@@ -7,7 +7,7 @@ use crate::{Local, Server, Session};
 use command::Flow;
 use command::{Command, Error, facts, places};
 use keyspace::View;
-use resp::{Args, Reply};
+use resp::{Args, OwnedArgs, Reply};
 use std::sync::Arc;
 use work::reports::MakeReport;
 
@@ -23,6 +23,12 @@ pub struct Act<'a, 'k> {
     pub in_multi: bool,
     /// The transaction is committed: no locks are held, and the answer may come in pieces or by mail.
     pub committed: bool,
+    /// The words of the command, if they are many: a caller that keeps them takes a share, not a copy.
+    pub(crate) kept: Option<&'a Arc<OwnedArgs>>,
+    /// The hash of the first argument, if it is known.
+    pub(crate) key_hash: Option<u64>,
+    /// The command became a job, or a script on a thread. It is counted when that is done.
+    pub(crate) is_job: bool,
     /// The caller collects an answer that would be collected elsewhere: the place for what is to be collected.
     pub(crate) collects: Option<&'a mut Option<Rest>>,
 }
@@ -54,8 +60,16 @@ impl<'a> Act<'a, '_> {
             in_script: false,
             in_multi: false,
             committed: false,
+            kept: None,
+            key_hash: None,
+            is_job: false,
             collects: None,
         }
+    }
+
+    /// The words of the command, to keep. O(1) if they are many, else O(words).
+    pub(crate) fn keep(&self, args: Args<'_>) -> Arc<OwnedArgs> {
+        self.kept.cloned().unwrap_or_else(|| Arc::new(args.to_owned()))
     }
 
     /// Whether the whole answer must be there on return: locks are held, or a script waits for it.

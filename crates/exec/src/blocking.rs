@@ -14,6 +14,7 @@
 //!   job ran it stood in no line, so others may have been served before it.
 
 use crate::access::note;
+use crate::act::Act;
 use crate::mail::Mail;
 use crate::session::flag;
 use crate::{Local, Server, Session, hand_on};
@@ -67,40 +68,31 @@ fn put_off(server: &Server, local: &Local, late: Vec<Changes>) {
 }
 
 /// Parks a client on the keys of its command.
-pub(crate) fn park(
-    server: &Arc<Server>,
-    local: &mut Local,
-    session: &mut Session,
-    command: &'static Command,
-    args: Args<'_>,
-    block: Block,
-    out: &mut Reply,
-) -> Flow {
+pub(crate) fn park(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>, block: Block) -> Flow {
     // From here on writers see the waiter.
     stdx::panics::changes();
-    let (client, loop_id, db, gone) = (session.id, local.log.id, session.db, session.cancel.clone());
+    let (server, session) = (act.server, &*act.session);
+    let (client, loop_id, db, gone) = (session.id, act.local.log.id, session.db, session.cancel.clone());
     let (user, shows_expired) = (session.login.user.clone(), session.sees_expired(&server.keyspace));
     let newcomer = Newcomer { client, loop_id, db, shows_expired, user, gone };
-    let mut means = means(server, local);
+    let mut means = means(server, act.local);
     let timeout_ms = block.timeout_ms;
     let words = block.words.as_deref().map_or_else(|| args.to_owned(), OwnedArgs::clone);
-    let parked = server.park.park(&mut means, newcomer, (command, words), block, out);
-    leave_behind(server, local, means);
+    let parked = server.park.park(&mut means, newcomer, (command, words), block, act.out);
+    leave_behind(server, act.local, means);
     match parked {
         Parked::Waiting => {
-            session.set_flag(flag::BLOCKED, true);
+            act.session.set_flag(flag::BLOCKED, true);
             Flow::Parked(timeout_ms)
         }
         Parked::Served(changes, stream) => {
-            server.after(local, changes);
+            server.after(act.local, changes);
             // The look that served it came after that of the handler.
-            server.gate_of_words(session, command, args);
+            server.gate_of_words(act.session, command, args);
             stream.map_or(Flow::Done, Flow::Stream)
         }
         Parked::Long => match command.run {
-            Run::Write(handler) | Run::Read(handler) => {
-                hand_on::start(server, local, session, (command, handler, args), out)
-            }
+            Run::Write(handler) | Run::Read(handler) => hand_on::start(act, command, handler, args),
             _ => Flow::Done,
         },
     }
@@ -210,9 +202,10 @@ pub fn wait(
     // A time-out that is over takes effect with the next look at the clock.
     let timeout_ms = wait.block.timeout_ms.map(|ms| left(ms).max(1));
     let (block, mut out) = (Block { timeout_ms, ..wait.block }, Reply::new(session.speech.resp3));
-    let flow = park(server, local, session, wait.command, wait.args.args(), block, &mut out);
+    let mut act = Act::of_client(server, local, session, &mut out);
+    let flow = park(&mut act, wait.command, wait.args.args(), block);
+    let is_job = act.is_job;
     if let Flow::Parked(_) = flow {
-        let is_job = std::mem::take(&mut local.away);
         session.away.iter_mut().for_each(|away| away.is_job = is_job);
         return (Flow::Parked(timeout_ms), Vec::new());
     }

@@ -9,37 +9,54 @@ use crate::held::Stop;
 use crate::inline::{run, run_in};
 use crate::parts::ReplyMode;
 use crate::session::flag;
-use crate::{Local, Server, Session, bounds};
+use crate::{Local, Server, Session};
 use command::{Command, Error, Stream};
 pub use command::{Flow, INLINE_STEPS, resolve};
 use observe::calls::Ran;
 use observe::hotkeys::Hotkeys;
 use observe::lasting;
 use observe::waits::{Away, BIG_NS, Request, SLOW_NS};
-use resp::{Args, Reply};
+use resp::{Args, OwnedArgs, Reply};
 use rows::Plan;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use work::job;
+
+/// The words of a command, as they came to its loop.
+#[derive(Clone, Copy)]
+pub struct Words<'a> {
+    pub args: Args<'a>,
+    /// The same words, if they are many: a caller that keeps them takes a share, not a copy.
+    pub kept: Option<&'a Arc<OwnedArgs>>,
+    /// The hash of the first argument, if it is known.
+    pub key_hash: Option<u64>,
+}
+
+impl<'a> From<Args<'a>> for Words<'a> {
+    fn from(args: Args<'a>) -> Words<'a> {
+        Words { args, kept: None, key_hash: None }
+    }
+}
 
 /// Runs one command of a client. `out` gets the reply, behind what it holds already.
 pub fn execute(
     server: &Arc<Server>,
     local: &mut Local,
     session: &mut Session,
-    args: Args<'_>,
+    words: Words<'_>,
     out: &mut Reply,
 ) -> Flow {
     stdx::panics::begin();
+    let Words { args, kept, key_hash } = words;
     let mark = out.len();
     if session.speech.reply_mode == ReplyMode::SkipNext {
         session.speech.reply_mode = ReplyMode::Skip;
     }
-    let mut act = Act::of_client(server, local, session, out);
+    let mut act = Act { kept, key_hash, ..Act::of_client(server, local, session, out) };
     let resolved = resolve(args);
     let command = resolved.as_ref().ok().copied();
     let flow = match resolved {
-        Ok(command) => match act.local.incoming.as_ref().and_then(|words| bounds::refusal(command, words)) {
+        Ok(command) => match kept.and_then(|words| command::bounds::refusal(command, words)) {
             None => serve(&mut act, command, args),
             Some(error) => refuse(&mut act, Some(command), &error),
         },
@@ -93,7 +110,6 @@ pub(crate) fn execute_row(
 #[cold]
 pub fn recover(server: &Server, local: &mut Local, session: &mut Session, out: &mut Reply) {
     local.log.lap();
-    (local.incoming, local.key_hash, local.away) = (None, None, false);
     session.rows.give_up();
     session.speech.hushed = false;
     half::over(server, local, session, None);
@@ -228,7 +244,7 @@ fn serve(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Fl
     let flow = match plan {
         Plan::In(entry) => run_in(act, entry, command, args),
         Plan::Fetch(_) => {
-            let flow = fetching::fetch(act.server, act.local, act.session, command, args, act.out);
+            let flow = fetching::fetch(act, command, args);
             // Some of the keys are no rows.
             act.server.gate_of_all(act.session);
             flow
@@ -250,7 +266,7 @@ fn serve(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Fl
     match flow {
         Flow::Held(_) => return flow,
         Flow::Parked(_) => {
-            away(act.server, act.local, act.session, (command, args), before);
+            away(act, command, args, before);
             act.server.park_gate(act.session, command, args);
             return flow;
         }
@@ -350,18 +366,13 @@ fn took_long(
 }
 
 /// Notes that the reply will come by mail. The command is counted and logged when the reply is there.
-fn away(
-    server: &Server,
-    local: &mut Local,
-    session: &mut Session,
-    (command, args): (&'static Command, Args<'_>),
-    began_ns: u64,
-) {
-    let is_job = std::mem::take(&mut local.away);
+fn away(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>, began_ns: u64) {
+    let (server, is_job) = (act.server, act.is_job);
     let words = observe::calls::words(command, args);
-    let inline_ns = local.log.clock_ns - began_ns;
-    server.observe.stats.requested(&server.config.live, &session.info, command, args);
+    let inline_ns = act.local.log.clock_ns - began_ns;
+    server.observe.stats.requested(&server.config.live, &act.session.info, command, args);
     let is_hot = server.observe.stats.hotkeys.is_on();
     let hot = is_hot.then(|| (Hotkeys::keys(command, args), args.wire_bytes()));
-    session.away = Some(Box::new(Away { command, words, began_ns, inline_ns, parked_ns: 0, hot, is_job }));
+    act.session.away =
+        Some(Box::new(Away { command, words, began_ns, inline_ns, parked_ns: 0, hot, is_job }));
 }

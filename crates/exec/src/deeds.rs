@@ -23,7 +23,7 @@ use crate::mail::Mail;
 use crate::{Local, Server, Session};
 use command::Flow;
 use command::{Command, places};
-use resp::{Args, Reply};
+use resp::{Args, OwnedArgs, Reply};
 use scripts::{Body, Deed, Deeds, Doing, say};
 use std::sync::Arc;
 use work::piece::Delivery;
@@ -59,10 +59,8 @@ fn step(deeds: &mut Deeds, server: &Arc<Server>, local: &mut Local, session: Opt
         true if doing.fill() => Flow::Held(0),
         true => Flow::Done,
         false => {
-            local.incoming = transaction.kept(doing.index);
-            let flow = perform_one(server, local, session, (command, args), &mut doing);
-            local.incoming = None;
-            flow
+            let kept = transaction.kept(doing.index);
+            perform_one((server, local, session), (command, args), kept.as_ref(), &mut doing)
         }
     };
     match flow {
@@ -98,26 +96,16 @@ fn end(deeds: &mut Deeds, server: &Server, local: &mut Local, command: &'static 
 
 /// Performs a deed outside all locks; `doing` gets its answer.
 fn perform_one(
-    server: &Arc<Server>,
-    local: &mut Local,
-    session: &mut Session,
+    (server, local, session): (&Arc<Server>, &mut Local, &mut Session),
     (command, args): (&'static Command, Args<'_>),
+    kept: Option<&Arc<OwnedArgs>>,
     doing: &mut Doing,
 ) -> Flow {
     session.select(doing.db);
     let mark = doing.out.len();
     let out = &mut doing.out;
-    let mut act = Act {
-        server,
-        local,
-        session,
-        out,
-        view: None,
-        in_script: false,
-        in_multi: true,
-        committed: true,
-        collects: None,
-    };
+    let client = Act::of_client(server, local, session, out);
+    let mut act = Act { in_multi: true, committed: true, kept, ..client };
     let performed = server.actions.perform(&mut act, command, args);
     server.gate_of_action(act.session, command, args);
     performed.unwrap_or_else(|error| {

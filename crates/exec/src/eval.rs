@@ -186,7 +186,7 @@ impl Piece for Collecting {
 /// Sends a script to a thread.
 fn send_away(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
     let job = ScriptJob::new(&act.server.scripts, run, act.session.info.clone());
-    act.local.away = true;
+    act.is_job = true;
     drive::begin(act.server, act.local, job);
     Started::Away
 }
@@ -259,17 +259,9 @@ fn run_for_a_quantum(
     let mut spare = Reply::new(act.out.resp3());
     let mut out = OnLoan::of(act.out);
     let limit = Limit::on_loop();
-    let mut inner = Act {
-        server: act.server,
-        local: act.local,
-        session: act.session,
-        out: &mut spare,
-        view: None,
-        in_script: !matches!(run.body, Body::Exec(_)),
-        in_multi: true,
-        committed: false,
-        collects: None,
-    };
+    let inner = Act::of_client(act.server, act.local, act.session, &mut spare);
+    let in_script = !matches!(run.body, Body::Exec(_));
+    let mut inner = Act { in_script, in_multi: true, ..inner };
     let ground = Ground { overlay, outside: Some(&mut inner), holding, base: 0 };
     run_once(&server.scripts, lua, run, ground, limit, None, &mut out.bytes)
 }
@@ -315,7 +307,7 @@ fn do_deeds(act: &mut Act<'_, '_>, run: ScriptRun, mark: usize, told: Told) -> S
         Some(delivery) => act.local.works.push(Box::new(delivery)),
         None => {}
     }
-    act.local.away = true;
+    act.is_job = true;
     Started::Away
 }
 
@@ -347,18 +339,8 @@ impl Outside for Act<'_, '_> {
         in_script: bool,
         out: &mut Reply,
     ) -> Result<(), Error> {
-        let Act { server, local, session, .. } = self;
-        let mut act = Act {
-            server,
-            local,
-            session,
-            out,
-            view: None,
-            in_script,
-            in_multi: true,
-            committed: false,
-            collects: None,
-        };
-        server.actions.perform(&mut act, command, args).map(|_| ())
+        let act = Act::of_client(self.server, self.local, self.session, out);
+        let mut act = Act { in_script, in_multi: true, ..act };
+        act.server.actions.perform(&mut act, command, args).map(|_| ())
     }
 }

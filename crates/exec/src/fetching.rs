@@ -9,7 +9,7 @@ use command::{Command, Error, Flow};
 use keyspace::{Changes, Keyspace, View};
 use memory::Memory;
 use pages::Pages;
-use resp::{Args, Reply};
+use resp::Args;
 use rows::{self, Asker, Dropping, Entry, Fetched, Fill, House, Letter, News, Plan, Stop, TransactionRows};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -186,14 +186,8 @@ pub(crate) fn plan(server: &Server, session: &mut Session, command: &Command, ar
 }
 
 /// Runs a command of several keys, some of them rows, or continues it.
-pub(crate) fn fetch(
-    server: &Server,
-    local: &mut Local,
-    session: &mut Session,
-    command: &Command,
-    args: Args<'_>,
-    out: &mut Reply,
-) -> Flow {
+pub(crate) fn fetch(act: &mut Act<'_, '_>, command: &Command, args: Args<'_>) -> Flow {
+    let Act { server, local, session, out, .. } = act;
     let (asker, mut told) = (asker(local, session), Vec::new());
     let fetched = rows::fetch(&server.rows, asker, &mut session.rows, (command, args), out, &mut told);
     tell(server, local, told);

@@ -66,7 +66,7 @@ mod tests {
         fn slice(&mut self, session: &mut Session, line: &str) -> (Flow, String) {
             let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
             let (words, mut out) = (OwnedArgs::from_slices(&words), Reply::new(false));
-            let flow = crate::execute(&self.server, &mut self.local, session, words.args(), &mut out);
+            let flow = crate::execute(&self.server, &mut self.local, session, words.args().into(), &mut out);
             (flow, String::from_utf8(out.into_bytes()).unwrap())
         }
 

@@ -37,7 +37,6 @@ pub fn items(
     args: Args<'_>,
     out: &mut Reply,
 ) -> Flow {
-    local.key_hash = None;
     execute_row(server, local, session, &ITEMS, args, out)
 }
 

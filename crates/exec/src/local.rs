@@ -2,7 +2,6 @@
 
 use crate::{Server, Session};
 use observe::TurnLog;
-use resp::OwnedArgs;
 use std::collections::HashMap;
 use std::sync::Arc;
 use work::piece::{Desk, Piece, Step, more};
@@ -14,8 +13,6 @@ pub struct Local {
     /// The loop's clocks, its turn and its counters.
     pub log: TurnLog,
     random: u64,
-    /// The running command has become a job, or a script on a thread. It is counted when that is done.
-    pub(crate) away: bool,
     /// The client whose protected commit last held a command up.
     pub(crate) guard: std::cell::Cell<u64>,
     /// The newest effect that this loop told.
@@ -32,11 +29,6 @@ pub struct Local {
     pub(crate) acting: HashMap<u64, Box<scripts::Deeds>>,
     /// Stand-ins of clients that disconnected before their deeds were done ([`crate::deeds`] D3).
     pub(crate) stand_ins: HashMap<u64, Box<Session>>,
-    /// The words of the command that is about to run, if they are many: a caller that keeps them takes a
-    /// share, not a copy.
-    pub incoming: Option<Arc<OwnedArgs>>,
-    /// The hash of the first argument of the command that is about to run, if it is known.
-    pub key_hash: Option<u64>,
     /// Count of commands that asked for memory.
     pub(crate) asked: u32,
     /// Long work that this loop does in slices.
@@ -52,7 +44,6 @@ impl Local {
             server: server.clone(),
             log: TurnLog::new(id, &server.observe),
             random,
-            away: false,
             guard: std::cell::Cell::new(0),
             newest: 0,
             leaving: Vec::new(),
@@ -61,8 +52,6 @@ impl Local {
             announced: std::collections::VecDeque::new(),
             acting: HashMap::new(),
             stand_ins: HashMap::new(),
-            incoming: None,
-            key_hash: None,
             asked: 0,
             works: works::Works::default(),
             arrived: Vec::new(),

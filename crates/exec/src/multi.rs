@@ -21,7 +21,7 @@ const FEW: usize = 16;
 /// Queues a command of an open MULTI.
 pub(crate) fn queue(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Flow {
     let changes = crate::gates::may_change(act, command, args);
-    let (server, local, session, out) = (act.server, &*act.local, &mut *act.session, &mut *act.out);
+    let (server, session, out) = (act.server, &mut *act.session, &mut *act.out);
     let limit = server.config.live.query_buffer_bytes.size();
     let Some(multi) = &mut session.multi else { return Flow::Done };
     if command.is(facts::SELECTS) {
@@ -33,7 +33,7 @@ pub(crate) fn queue(act: &mut Act<'_, '_>, command: &'static Command, args: Args
     }
     multi.note_user(session.login.user.user());
     multi.changes |= changes;
-    multi.queue.push(command, args, local.incoming.clone());
+    multi.queue.push(command, args, act.kept.cloned());
     if multi.queue.bytes() > limit {
         // The queue is bounded like the query buffer. A longer transaction cannot run.
         multi.broken = true;

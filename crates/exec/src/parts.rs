@@ -1,4 +1,5 @@
-//! The parts of a client's state ([`crate::Session`]). A part that one crate alone works with is a type of that crate.
+//! The parts of a client's state ([`crate::Session`]). A part that one crate alone works with is a type of that
+//! crate.
 
 use command::reads::Reads;
 use memory::Waited;
@@ -172,8 +173,8 @@ impl Others for WatchedRows {
 /// The effects that have to be durable before the client's replies leave.
 #[derive(Default)]
 pub struct Gate {
-    /// Replies leave when effects up to this LSN are durable. It covers the client's own effects, and those that
-    /// its replies may tell of.
+    /// Replies leave when effects up to this LSN are durable. It covers the client's own effects, and those
+    /// that its replies may tell of.
     pub lsn: keyspace::Lsn,
     /// Hashes of the keys that the parked command's reply tells of. None: it may tell of anything.
     pub saw: Option<Vec<u64>>,

@@ -75,6 +75,12 @@ fn tracking_post(observe: Arc<Observe>, mailboxes: Arc<[Mailbox]>) -> pubsub::tr
     })
 }
 
+/// Forty hexadecimal digits that tell this run of the server from others.
+fn run_id() -> String {
+    let random = |salt| stdx::hash::hash_u64(stdx::clock::wall_ns() ^ salt);
+    format!("{:016x}{:016x}{:08x}", random(1), random(2), random(3) as u32)
+}
+
 impl Server {
     /// Starts workers and reclaimer. The loops are `net`'s, one per mailbox. Errors: a thread cannot be
     /// started; users are configured wrongly.
@@ -85,7 +91,6 @@ impl Server {
         let mailboxes: Arc<[Mailbox]> = (0..loops).map(|_| Mailbox::new()).collect::<Result<_, _>>()?;
         stdx::reclaim::start();
         stdx::pages::start_keeper();
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let boxes = mailboxes.clone();
         let post = move |loop_id: usize, letter: pubsub::Letter| boxes[loop_id].send(letter.into());
         let pubsub = Arc::new(pubsub::PubSub::new(config.clone(), keyspace.clone(), Box::new(post)));
@@ -95,12 +100,9 @@ impl Server {
             Arc::new(pubsub::tracking::Tracking::new(tracking_post(observe.clone(), mailboxes.clone())));
         keyspace.set_readers(tracking.clone());
         let post: piece::Post = Arc::new(move |to, letter| boxes[to].send(letter.into()));
-        let turns = stdx::turns::Turns::new(cores);
-        let random = |salt| stdx::hash::hash_u64(stdx::clock::wall_ns() ^ salt);
+        let turns = stdx::turns::Turns::new(std::thread::available_parallelism().map_or(1, |n| n.get()));
         let (memory, http) = (Arc::new(memory::Memory::new(rows::MAX)), Arc::<pages::Pages>::default());
-        let work =
-            works::Work::start(keyspace.clone(), turns.clone(), observe.clone(), memory.work.clone(), post);
-        let reports = work::reports::Reports::new(observe.clone(), turns);
+        let work = works::Work::start(keyspace.clone(), turns, observe.clone(), memory.work.clone(), post);
         let any_rows = Arc::<AtomicBool>::default();
         let around = fetching::Around {
             keyspace: keyspace.clone(),
@@ -111,6 +113,7 @@ impl Server {
         };
         let rows = rows::Rows::new(keyspace.clone(), loops, Box::new(around));
         let server = Arc::new_cyclic(|server| Server {
+            reports: work::reports::Reports::new(observe.clone(), work.turns.clone()),
             keyspace,
             config,
             acl: acl.clone(),
@@ -126,11 +129,10 @@ impl Server {
             pubsub,
             tracking,
             work,
-            reports,
             actions: actions::table::table(),
             rows,
             started_ms: stdx::clock::wall_ms(),
-            run_id: format!("{:016x}{:016x}{:08x}", random(1), random(2), random(3) as u32),
+            run_id: run_id(),
             loops: mailboxes,
             shutdown: AtomicBool::new(false),
             http,
@@ -142,6 +144,7 @@ impl Server {
         waits::watchdog::start(&server.observe)?;
         Ok(server)
     }
+
     /// Names the program that the server runs in, before the loops start. Its memory counts from its first
     /// command on.
     pub fn run_in(&self, program: Box<dyn Program>) {

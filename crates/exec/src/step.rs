@@ -5,15 +5,18 @@ use command::Flow;
 use command::effects::Ran;
 use command::{Budget, Caller, Command, Cx, Room, Run, facts};
 use keyspace::View;
-use resp::Args;
+use resp::{Args, OwnedArgs};
+use std::sync::Arc;
 use stdx::budget::Holding;
 
-/// Runs a command on a view that its caller holds: a step of EXEC, or of a script over a whole view.
+/// Runs a command on a view that its caller holds: a step of EXEC, or of a script over a whole view. `kept`:
+/// its words, if they are many.
 pub(crate) fn step(
     act: &mut Act<'_, '_>,
     view: &mut View<'_>,
     command: &'static Command,
     args: Args<'_>,
+    kept: Option<&Arc<OwnedArgs>>,
 ) -> Option<Flow> {
     let mark = act.out.len();
     let result = match command.run {
@@ -45,6 +48,9 @@ pub(crate) fn step(
                 in_script: act.in_script,
                 in_multi: true,
                 committed: false,
+                kept,
+                key_hash: None,
+                is_job: false,
                 collects: None,
             };
             inner.server.actions.perform(&mut inner, command, args).map(Some)

@@ -61,19 +61,13 @@ fn remember_keys(session: &Session, view: &mut View<'_>, command: &Command, args
 
 /// Registers it for the keys of a command that is about to run elsewhere. O(words) if they are few, else O(1).
 #[cold]
-pub(crate) fn remember_elsewhere(
-    server: &Server,
-    local: &mut Local,
-    session: &Session,
-    command: &'static Command,
-    args: Args<'_>,
-) {
-    if !remembers(session) || !command.has(READONLY) {
+pub(crate) fn remember_elsewhere(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) {
+    if !remembers(act.session) || !command.has(READONLY) {
         return;
     }
-    let words = local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
-    let task = Task::remember(session.id, keys_of(command, words), server.keyspace.last_lsn(), Vec::new());
-    local.works.push(Box::new(TrackingTask(task)));
+    let (client, since) = (act.session.id, act.server.keyspace.last_lsn());
+    let task = Task::remember(client, keys_of(command, act.keep(args)), since, Vec::new());
+    act.local.works.push(Box::new(TrackingTask(task)));
 }
 
 /// The keys of a command, looked at some words at a time.

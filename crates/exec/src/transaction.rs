@@ -142,7 +142,6 @@ fn run_commands(act: &mut Act<'_, '_>, multi: &Multi, changes_rows: bool, view: 
     let mut began_ns = act.local.log.lap();
     for (i, (command, args)) in multi.queue.iter().enumerate() {
         view.select(rows::db_for(&act.server.rows, command, args, act.session.db));
-        act.local.incoming = multi.queue.kept(i);
         let mark = act.out.len();
         let source = if multi.sources { act.server.rows.by_db(view.db()) } else { None };
         let changed = source.as_ref().filter(|_| changes_rows);
@@ -156,7 +155,7 @@ fn run_commands(act: &mut Act<'_, '_>, multi: &Multi, changes_rows: bool, view: 
         match found {
             Err(error) => act.out.error(&error.text()),
             Ok(()) => {
-                if let Some(Flow::Close) = step(act, view, command, args) {
+                if let Some(Flow::Close) = step(act, view, command, args, multi.queue.kept(i).as_ref()) {
                     end = Flow::Close;
                 }
                 if multi.sources && command.is_write() {
@@ -183,7 +182,6 @@ fn run_commands(act: &mut Act<'_, '_>, multi: &Multi, changes_rows: bool, view: 
         );
         began_ns = now_ns;
     }
-    act.local.incoming = None;
     end
 }
 
@@ -265,7 +263,7 @@ fn start_job(act: &mut Act<'_, '_>, multi: Multi) -> Flow {
         let since = act.server.keyspace.last_lsn();
         crate::tracking::remember_later(act.local, act.session.id, multi.reads, since);
     }
-    let flow = crate::hand_on::start_exec(act.server, act.local, act.session, multi.queue, act.out);
+    let flow = crate::hand_on::start_exec(act, multi.queue);
     leave(act.server, act.local, act.session);
     flow
 }

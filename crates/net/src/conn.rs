@@ -26,6 +26,7 @@ pub(crate) use http::refusal;
 use crate::gates::Gates;
 use crate::input::Input;
 use crate::listed::{List, Marked, Marks};
+use crate::prefetch::prefetch;
 use crate::socket::Socket;
 use crate::transport::{Event, Pool, Received, Sent, Transport};
 use crate::{OUT_HIGH, QUANTUM_NS};
@@ -35,7 +36,7 @@ use exec::parts::ReplyMode;
 use exec::pubsub::{Encoded, Shared};
 use exec::session::flag;
 use exec::stats::Counter;
-use exec::{Flow, Local, Server, Session, Stream};
+use exec::{Flow, Local, Server, Session, Stream, Words};
 use http::{Desk, Http};
 use keyspace::Lsn;
 use output::Streaming;
@@ -731,7 +732,7 @@ impl Conn {
         let from = self.start;
         let Some(filled) = self.parse_batch(server, batch, &input[from..]) else { return false };
         let hashes = (batch.len() >= PREFETCH_FROM && self.session.multi.is_none())
-            .then(|| exec::prefetch(server, &self.session, batch, &input[from..]));
+            .then(|| prefetch(&server.keyspace, self.session.db, batch, &input[from..]));
         for i in 0..batch.len() {
             let authenticated = self.session.login.authenticated;
             if let Some((base, words)) = batch.take_large(i) {
@@ -742,10 +743,10 @@ impl Conn {
             if self.session.speech.reply_mode != ReplyMode::On && batch.follows_nothing(i) {
                 self.session.speech.got_nothing();
             }
-            let args = batch.args(i, &input[from..]);
-            local.key_hash = hashes.as_ref().and_then(|hashes| hashes.of(i));
+            let key_hash = hashes.as_ref().and_then(|hashes| hashes.of(i));
+            let words = Words { args: batch.args(i, &input[from..]), kept: None, key_hash };
             self.doing = Doing::Command(self.out.len());
-            let flow = exec::execute(server, local, &mut self.session, args, &mut self.out);
+            let flow = exec::execute(server, local, &mut self.session, words, &mut self.out);
             self.after_command(server, &flow);
             if self.session.login.authenticated != authenticated
                 && let Speech::Resp(parser) = &mut self.speech
@@ -881,11 +882,9 @@ impl Conn {
     /// Runs a command of many bytes, perhaps not for the first time.
     fn run_held(&mut self, server: &Arc<Server>, local: &mut Local) {
         let Some(kept) = self.held.take() else { return };
-        local.incoming = Some(kept.clone());
-        local.key_hash = None;
         self.doing = Doing::Held(self.out.len());
-        let flow = exec::execute(server, local, &mut self.session, kept.args(), &mut self.out);
-        local.incoming = None;
+        let words = Words { args: kept.args(), kept: Some(&kept), key_hash: None };
+        let flow = exec::execute(server, local, &mut self.session, words, &mut self.out);
         self.after_command(server, &flow);
         match flow {
             Flow::Done => {}

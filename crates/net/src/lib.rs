@@ -24,6 +24,7 @@ mod input;
 mod listed;
 mod load;
 mod porch;
+mod prefetch;
 #[allow(unsafe_code, reason = "the one address of this crate's unsafe code")]
 mod ring;
 mod socket;

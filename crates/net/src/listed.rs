@@ -5,9 +5,10 @@
 //! pop(list) ◄── the first that is marked; the mark goes
 //! ```
 //!
-//! - LI1: a connection's mark of a list says whether its slot is in the list. [`Listed`] alone sets and clears marks.
-//! - LI2: a connection that is closed, or moves to another loop, loses its marks, and its slots stay in the lists. A slot
-//!   whose connection is not marked is left out when its turn comes.
+//! - LI1: a connection's mark of a list says whether its slot is in the list. [`Listed`] alone sets and clears
+//!   marks.
+//! - LI2: a connection that is closed, or moves to another loop, loses its marks, and its slots stay in the
+//!   lists. A slot whose connection is not marked is left out when its turn comes.
 //!
 //! Cost: O(1) for each call; a slot that is left out was added once.
 
@@ -18,19 +19,20 @@ use std::collections::VecDeque;
 pub(crate) enum List {
     /// Connections with more to do than a quantum had time for.
     Continued,
-    /// Those to write this turn.
+    /// Connections to write this turn.
     Dirty,
-    /// Those whose replies wait until their effects are durable.
+    /// Connections whose replies wait until their effects are durable.
     Gated,
-    /// Those in the middle of a large request, with more of it to be read.
+    /// Connections in the middle of a large request, with more of it to be read.
     Bulky,
-    /// Those with messages to send.
+    /// Connections with messages to send.
     Notified,
-    /// Those whose replies are being streamed.
+    /// Connections whose replies are being streamed.
     Streaming,
-    /// Those with long requests that hold work memory or wait for it.
+    /// Connections with long requests that hold work memory or wait for it.
     Hauling,
-    /// Those over their soft limit. They are cut off when their time is up, even if nothing else happens.
+    /// Connections over their soft limit. They are cut off when their time is up, even if nothing else
+    /// happens.
     Limited,
 }
 

@@ -55,8 +55,8 @@ impl Asides {
 pub struct Aside(());
 
 impl Aside {
-    /// Takes a place for a thread. None: the client is to ask again each millisecond. Cost: O(threads + log n) for
-    /// n waiting clients.
+    /// Takes a place for a thread. None: the client is to ask again each millisecond. Cost: O(threads + log n)
+    /// for n waiting clients.
     pub fn take(client: u64, now_ms: u64) -> Option<Aside> {
         Asides::with(|asides| asides.take(client, now_ms)).then(|| Aside(()))
     }

@@ -30,9 +30,9 @@ pub(crate) fn perform_for_script(
     let (client, gone) = (session.id, session.cancel.clone());
     let (mut own, mut rest) = (Reply::new(resp3), None);
     // No locks are held, and the script's thread waits as long as it takes.
-    let (in_script, in_multi, committed) = (true, true, true);
-    let (out, collects) = (&mut own, Some(&mut rest));
-    let mut act = Act { server, local, session, out, view: None, in_script, in_multi, committed, collects };
+    let client_act = Act::of_client(server, local, session, &mut own);
+    let collects = Some(&mut rest);
+    let mut act = Act { in_script: true, in_multi: true, committed: true, collects, ..client_act };
     stdx::panics::begin();
     let flow = stdx::panics::contain(|| server.actions.perform(&mut act, command, args));
     let flow = flow.unwrap_or_else(|_| Err(Error::new(work::job::BROKEN)));
@@ -109,7 +109,8 @@ pub(crate) fn elsewhere(
     Ok(Flow::Parked(None))
 }
 
-/// Collects an answer that the client's words can make long (`work::reports`). The client is parked until it comes.
+/// Collects an answer that the client's words can make long (`work::reports`). The client is parked until it
+/// comes.
 /// A caller that cannot wait ([`Act::is_pressed`]) gets it at once. `gather` may take locks, the report not.
 pub(crate) fn report<R: Report + 'static>(
     act: &mut Act<'_, '_>,
@@ -176,7 +177,7 @@ pub(crate) fn aside(
 
 /// The words of the command, to keep. O(1) if they are many, else O(words).
 pub(super) fn kept(act: &Act<'_, '_>, args: Args<'_>) -> Arc<OwnedArgs> {
-    match &act.local.incoming {
+    match act.kept {
         Some(words) if !act.is_pressed() && words.args().len() == args.len() => words.clone(),
         _ => Arc::new(args.to_owned()),
     }

@@ -46,7 +46,7 @@ fn ping(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 }
 
 fn echo(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    if let Some(words) = act.local.incoming.clone() {
+    if let Some(words) = act.kept.cloned() {
         return aside(act, "echo", move |out| out.bulk(words.args().at(1)));
     }
     act.out.bulk(args.at(1));

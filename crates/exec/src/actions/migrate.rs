@@ -117,7 +117,7 @@ fn migrate(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         ));
     }
     let command = registry::find(b"migrate").ok_or(Error::Syntax)?;
-    Ok(crate::hand_on::start(act.server, act.local, act.session, (command, run, args), act.out))
+    Ok(crate::hand_on::start(act, command, run, args))
 }
 
 /// Moves the keys: the part on a worker, over an overlay.

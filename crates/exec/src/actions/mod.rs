@@ -1,8 +1,8 @@
 //! Actions: commands that are no function of the keyspace, such as those about connections, scripts and
 //! pub/sub.
 //!
-//! One file per topic, each with a table of names and functions, which `table` collects. The rows in crate `command`
-//! hold the facts. `answer` has the ways of an answer.
+//! One file per topic, each with a table of names and functions, which `table` collects. The rows in crate
+//! `command` hold the facts. `answer` has the ways of an answer.
 
 mod acl;
 pub(crate) mod answer;

@@ -205,7 +205,7 @@ fn show(server: &Server, session: &Session) {
 fn publish(act: &mut Act<'_, '_>, args: Args<'_>, shard: bool) -> Result<Flow, Error> {
     act.server.pubsub.tell_followers(shard, args.at(1), args.at(2));
     // A long payload is not copied.
-    let payload = || match &act.local.incoming {
+    let payload = || match act.kept {
         Some(words) if !act.is_pressed() => Shared::Word(words.clone(), 2),
         _ => Shared::Own(args.at(2).into()),
     };

@@ -83,7 +83,7 @@ fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Erro
     }
     let run = ScriptRun {
         body,
-        words: act.local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned())),
+        words: act.keep(args),
         declared,
         db: act.session.db,
         client: act.session.id,
@@ -134,7 +134,7 @@ fn script_load(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         return Ok(Flow::Done);
     }
     // The words are taken over where they are kept: copying megabytes would take the loop's time.
-    let words = act.local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
+    let words = act.keep(args);
     let (server, client, gone) = (act.server.clone(), act.session.id, act.session.cancel.clone());
     aside(act, "script", move |out| {
         match scripts::compile_apart(&server.scripts, words.args().at(2), client, &gone) {
@@ -150,7 +150,7 @@ const LOOKED_FOR: usize = 256;
 fn known(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let (code, command) = (&act.server.scripts.code, command::resolve(args)?);
     if args.len() > LOOKED_FOR {
-        let words = act.local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
+        let words = act.keep(args);
         let code = code.clone();
         return aside(act, "scripts", move |out| _ = look_at(&code, command, words.args(), out));
     }

@@ -5,6 +5,7 @@ use super::{
     persistence, pubsub, scripting, server, tracking, transaction,
 };
 use crate::act::{Actions, Begin, Row};
+use crate::hand_on;
 use std::sync::LazyLock;
 
 static TOPICS: &[&[Row]] = &[
@@ -29,8 +30,8 @@ static TOPICS: &[&[Row]] = &[
 
 /// Functions of the keyspace that run in slices for a client outside transactions and scripts.
 static BEGINS: &[(&str, Begin)] = &[
-    ("keys", |act, args| Some(crate::hand_on::start_keys(act.server, act.local, act.session, args))),
-    ("scan", |act, args| crate::hand_on::start_scan(act.server, act.session, args)),
+    ("keys", |act, args| Some(hand_on::start_keys(act, args))),
+    ("scan", |act, args| hand_on::start_scan(act, args)),
 ];
 
 /// Builds the server's table of actions.

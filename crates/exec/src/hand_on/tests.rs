@@ -18,7 +18,7 @@ fn client(id: u64) -> Session {
 fn run(server: &Arc<Server>, local: &mut Local, session: &mut Session, words: &[&[u8]]) -> Flow {
     let (words, mut out) = (OwnedArgs::from_slices(words), Reply::new(false));
     loop {
-        match crate::execute(server, local, session, words.args(), &mut out) {
+        match crate::execute(server, local, session, words.args().into(), &mut out) {
             Flow::Held(_) => {}
             flow => return flow,
         }

@@ -144,7 +144,7 @@ impl World {
             let Client { session, waits, reply } = &mut self.clients[client];
             let mut out = Reply::new(session.speech.resp3);
             self.local.log.lap();
-            let flow = exec::execute(&self.server, &mut self.local, session, args.args(), &mut out);
+            let flow = exec::execute(&self.server, &mut self.local, session, args.args().into(), &mut out);
             *waits = false;
             match flow {
                 Flow::Done => {}
