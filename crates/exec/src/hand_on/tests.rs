@@ -106,9 +106,9 @@ fn a_long_transaction_leaves_no_watch_behind() {
         assert!(in_slices || write && !touched, "{case}: {seen:?}");
         assert_eq!(delivery.bytes == b"*-1\r\n", touched && !delivery.bytes.is_empty(), "{case}");
         // The other client's watches are all there, except the one that was touched, and are given up once.
-        assert_eq!(Arc::strong_count(&other.watch.dirty), KEYS + 1 - usize::from(touched), "{case}");
-        assert_eq!(other.watch.dirty.load(Ordering::Relaxed), touched, "{case}");
-        let his = Arc::downgrade(&other.watch.dirty);
+        assert_eq!(Arc::strong_count(&other.watched.watch.dirty), KEYS + 1 - usize::from(touched), "{case}");
+        assert_eq!(other.watched.watch.dirty.load(Ordering::Relaxed), touched, "{case}");
+        let his = Arc::downgrade(&other.watched.watch.dirty);
         run(&server, &mut local, &mut other, &[b"UNWATCH"]);
         while local.works.any() {
             drive::advance(&server, &mut local, &mut Vec::new());
