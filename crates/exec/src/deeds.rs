@@ -9,7 +9,7 @@
 //!
 //! - D1: a deed is done once, after the commit, in the order of the commands. A script or transaction that is
 //!   killed, loses its race for good, or finds a watched key touched has no deeds.
-//! - D2: the client is parked until all deeds are done, and messages for it wait as long (`Session::hushed`).
+//! - D2: the client is parked until all deeds are done, and messages for it wait as long (`Speech::hushed`).
 //!   So its connection shows subscriptions and reply as of one moment, as if locks had been held.
 //! - D3: a stand-in does the deeds of a client that has disconnected; subscriptions of the stand-in end with
 //!   it.
