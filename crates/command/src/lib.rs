@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod bitmap;
+pub mod bounds;
 mod connection;
 mod cx;
 pub mod describe;

@@ -15,9 +15,10 @@
 //! Cost: one load and one comparison for a user who may do everything; O(keys · patterns) for others.
 
 use crate::act::Act;
-use crate::gates::{Stop, held};
+use crate::held::{Stop, held};
 use crate::mail::Mail;
-use crate::session::{ClientInfo, Multi};
+use crate::parts::Multi;
+use crate::session::ClientInfo;
 use crate::{Server, Session};
 use acl::{Asking, Call, Context, Denied, Entry, Reason, User};
 use command::table::NO_AUTH;
@@ -34,22 +35,22 @@ const HEARD: usize = 100_000;
 /// Login and rights: the client has to log in, and its user must be allowed the call.
 #[cold]
 pub(crate) fn check(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Result<(), Stop> {
-    let is_let_in = act.session.is_let_in(act.server);
+    let is_let_in = act.session.login.is_let_in(&act.server.acl);
     let session = &mut *act.session;
-    if !session.user.refresh(&act.server.acl, is_let_in) {
+    if !session.login.user.refresh(&act.server.acl, is_let_in) {
         return Err(Stop::Closed);
     }
     if !is_let_in && !command.has(NO_AUTH) {
         return Err(Stop::Refused(Error::new("NOAUTH Authentication required.")));
     }
-    if session.user.user().is_powerful() {
+    if session.login.user.user().is_powerful() {
         return Ok(());
     }
-    let user = session.user.user().clone();
+    let user = session.login.user.user().clone();
     let db = session.multi.as_ref().and_then(|multi| multi.selected).unwrap_or(session.db);
     let call = Call { command, args, db, databases: act.server.keyspace.databases() };
     let goes_on = act.session.half.done > 0;
-    let is_short = act.local.incoming.is_none() && args.len() <= Asking::FEW;
+    let is_short = act.kept.is_none() && args.len() <= Asking::FEW;
     let result = match is_short {
         true => user.may(call),
         false => Asking::advance(&mut act.session.half.asking, &user, call, goes_on)
@@ -103,7 +104,7 @@ pub(crate) fn note_failed_token(server: &Server, info: &ClientInfo, token: &[u8]
 /// wrong.
 pub(crate) fn log_in(act: &mut Act<'_, '_>, word: &[u8], name: &[u8], password: &[u8]) -> Result<(), Error> {
     let Some(user) = act.server.acl.admits(name, password) else {
-        act.local.log.recorder.add(crate::stats::Counter::AuthDenied, 1);
+        act.local.log.recorder.add(observe::stats::Counter::AuthDenied, 1);
         let context = match (act.in_script, act.in_multi) {
             (true, _) => Context::Lua,
             (_, true) => Context::Multi,
@@ -113,7 +114,7 @@ pub(crate) fn log_in(act: &mut Act<'_, '_>, word: &[u8], name: &[u8], password: 
         return Err(Error::new("WRONGPASS invalid username-password pair or user is disabled."));
     };
     act.session.become_user(user);
-    act.session.authenticated = true;
+    act.session.login.authenticated = true;
     Ok(())
 }
 
@@ -122,14 +123,14 @@ pub(crate) fn log_in(act: &mut Act<'_, '_>, word: &[u8], name: &[u8], password: 
 pub fn log_in_by_certificate(server: &Server, session: &mut Session, names: &[Vec<u8>]) {
     if let Some(user) = names.iter().filter_map(|name| server.acl.user(name)).find(|user| user.is_on()) {
         session.become_user(user);
-        session.authenticated = true;
+        session.login.authenticated = true;
     }
 }
 
 /// Asks for a queued transaction again if the user is another one than when it was queued (A2). Errors: it may
 /// not be run.
 pub(crate) fn check_queued(server: &Server, session: &Session, multi: &Multi) -> Result<(), Error> {
-    let user = session.user.user();
+    let user = session.login.user.user();
     if user.is_powerful() || multi.is_of(user) {
         return Ok(());
     }
@@ -158,11 +159,11 @@ pub(crate) fn check_queued(server: &Server, session: &Session, multi: &Multi) ->
 /// Whether a client has to be closed after users changed: its user is no more, or it hears what it may not
 /// hear any more. O(subscriptions · patterns), bounded.
 fn is_to_be_closed(server: &Server, session: &mut Session) -> bool {
-    let is_let_in = session.is_let_in(server);
-    if !session.user.refresh(&server.acl, is_let_in) {
+    let is_let_in = session.login.is_let_in(&server.acl);
+    if !session.login.user.refresh(&server.acl, is_let_in) {
         return true;
     }
-    let (user, subs) = (session.user.user(), &session.subs);
+    let (user, subs) = (session.login.user.user(), &session.subs);
     let channels = subs.channels.iter().chain(&subs.shard_channels);
     (!subs.monitor.is_empty() && !user.may_call("monitor"))
         || !user.may_hear_all(channels, subs.patterns.iter(), HEARD)
@@ -246,14 +247,14 @@ impl Session {
     /// The client acts as this user from now on.
     pub(crate) fn become_user(&mut self, user: Arc<User>) {
         self.info.text.lock().user = user.name().to_vec();
-        self.user = acl::Identity::of(user);
+        self.login.user = acl::Identity::of(user);
         self.half.asking = None;
     }
 
     /// The client is `default` again, as when it connected.
     pub(crate) fn log_out(&mut self, server: &Server) {
         self.become_user(server.acl.everybody());
-        self.authenticated = server.acl.is_open();
-        self.guest_since_ms = stdx::clock::wall_ms();
+        self.login.authenticated = server.acl.is_open();
+        self.login.guest_since_ms = stdx::clock::wall_ms();
     }
 }

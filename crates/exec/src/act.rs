@@ -3,11 +3,13 @@
 //!
 //! The server gets the table when it starts. So the code that runs commands does not depend on the actions.
 
-use crate::{Flow, Local, Server, Session};
+use crate::{Local, Server, Session};
+use command::Flow;
 use command::{Command, Error, facts, places};
 use keyspace::View;
-use resp::{Args, Reply};
+use resp::{Args, OwnedArgs, Reply};
 use std::sync::Arc;
+use work::reports::MakeReport;
 
 /// The parts a command is performed with.
 pub struct Act<'a, 'k> {
@@ -21,6 +23,23 @@ pub struct Act<'a, 'k> {
     pub in_multi: bool,
     /// The transaction is committed: no locks are held, and the answer may come in pieces or by mail.
     pub committed: bool,
+    /// The words of the command, if they are many: a caller that keeps them takes a share, not a copy.
+    pub(crate) kept: Option<&'a Arc<OwnedArgs>>,
+    /// The hash of the first argument, if it is known.
+    pub(crate) key_hash: Option<u64>,
+    /// The command became a job, or a script on a thread. It is counted when that is done.
+    pub(crate) is_job: bool,
+    /// The caller collects an answer that would be collected elsewhere: the place for what is to be collected.
+    pub(crate) collects: Option<&'a mut Option<Rest>>,
+}
+
+/// Collects an answer where it may take long.
+pub(crate) type Collect = Box<dyn FnOnce(&mut Reply) + Send>;
+
+/// The rest of an action, which is collected elsewhere.
+pub(crate) enum Rest {
+    Whole(Collect),
+    InSteps(MakeReport),
 }
 
 impl<'a> Act<'a, '_> {
@@ -32,7 +51,25 @@ impl<'a> Act<'a, '_> {
         session: &'a mut Session,
         out: &'a mut Reply,
     ) -> Self {
-        Act { server, local, session, out, view: None, in_script: false, in_multi: false, committed: false }
+        Act {
+            server,
+            local,
+            session,
+            out,
+            view: None,
+            in_script: false,
+            in_multi: false,
+            committed: false,
+            kept: None,
+            key_hash: None,
+            is_job: false,
+            collects: None,
+        }
+    }
+
+    /// The words of the command, to keep. O(1) if they are many, else O(words).
+    pub(crate) fn keep(&self, args: Args<'_>) -> Arc<OwnedArgs> {
+        self.kept.cloned().unwrap_or_else(|| Arc::new(args.to_owned()))
     }
 
     /// Whether the whole answer must be there on return: locks are held, or a script waits for it.

@@ -14,17 +14,18 @@
 //!   job ran it stood in no line, so others may have been served before it.
 
 use crate::access::note;
-use crate::chores::Registers;
+use crate::act::Act;
 use crate::mail::Mail;
-use crate::park::{Means, Newcomer, Parked, Refused, Registering, Served, Serving, Waiter};
-use crate::piece::Wait;
 use crate::session::flag;
 use crate::{Local, Server, Session, hand_on};
 use acl::Context;
 use command::{Block, Command, Flow, Run};
 use keyspace::{Changes, Lsn, Ready};
+use park::{Means, Newcomer, Parked, Refused, Registering, Served, Serving, Waiter};
 use resp::{Args, OwnedArgs, Reply};
 use std::sync::Arc;
+use stdx::points::{self, Point};
+use work::piece::{Desk, Piece, Step, Wait, Who, more};
 
 /// The parts of a loop that the park uses.
 fn means<'a>(server: &'a Server, local: &mut Local) -> Means<'a> {
@@ -67,40 +68,31 @@ fn put_off(server: &Server, local: &Local, late: Vec<Changes>) {
 }
 
 /// Parks a client on the keys of its command.
-pub(crate) fn park(
-    server: &Arc<Server>,
-    local: &mut Local,
-    session: &mut Session,
-    command: &'static Command,
-    args: Args<'_>,
-    block: Block,
-    out: &mut Reply,
-) -> Flow {
+pub(crate) fn park(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>, block: Block) -> Flow {
     // From here on writers see the waiter.
     stdx::panics::changes();
-    let (client, loop_id, db, gone) = (session.id, local.log.id, session.db, session.cancel.clone());
-    let (user, shows_expired) = (session.user.clone(), session.sees_expired(&server.keyspace));
+    let (server, session) = (act.server, &*act.session);
+    let (client, loop_id, db, gone) = (session.id, act.local.log.id, session.db, session.cancel.clone());
+    let (user, shows_expired) = (session.login.user.clone(), session.sees_expired(&server.keyspace));
     let newcomer = Newcomer { client, loop_id, db, shows_expired, user, gone };
-    let mut means = means(server, local);
+    let mut means = means(server, act.local);
     let timeout_ms = block.timeout_ms;
     let words = block.words.as_deref().map_or_else(|| args.to_owned(), OwnedArgs::clone);
-    let parked = server.park.park(&mut means, newcomer, (command, words), block, out);
-    leave_behind(server, local, means);
+    let parked = server.park.park(&mut means, newcomer, (command, words), block, act.out);
+    leave_behind(server, act.local, means);
     match parked {
         Parked::Waiting => {
-            session.set_flag(flag::BLOCKED, true);
+            act.session.set_flag(flag::BLOCKED, true);
             Flow::Parked(timeout_ms)
         }
         Parked::Served(changes, stream) => {
-            server.after(local, changes);
+            server.after(act.local, changes);
             // The look that served it came after that of the handler.
-            server.gate_of_words(session, command, args);
+            server.gate_of_words(act.session, command, args);
             stream.map_or(Flow::Done, Flow::Stream)
         }
         Parked::Long => match command.run {
-            Run::Write(handler) | Run::Read(handler) => {
-                hand_on::start(server, local, session, (command, handler, args), out)
-            }
+            Run::Write(handler) | Run::Read(handler) => hand_on::start(act, command, handler, args),
             _ => Flow::Done,
         },
     }
@@ -143,7 +135,7 @@ fn deliver(server: &Server, served: Served, since: Lsn) -> Vec<Ready> {
 }
 
 /// Registers a client for some more keys, or takes it off some. False: that was all.
-pub(crate) fn advance(server: &Server, local: &mut Local, registering: &mut Registering) -> bool {
+fn advance(server: &Server, local: &mut Local, registering: &mut Registering) -> bool {
     let mut means = means(server, local);
     let since = server.keyspace.last_lsn();
     let (is_left, served) = registering.advance(&mut means);
@@ -153,6 +145,25 @@ pub(crate) fn advance(server: &Server, local: &mut Local, registering: &mut Regi
         serve(server, local, ready);
     }
     is_left
+}
+
+/// Registers a client for the keys it begins to wait for, or takes it off them.
+struct Registers(Box<Registering>);
+
+impl Piece for Registers {
+    fn advance(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
+        let (server, local) = Local::of(desk);
+        let is_left = advance(&server, local, &mut self.0);
+        more(is_left, self)
+    }
+
+    fn who(&self) -> Who {
+        Who { client: self.0.client(), ..Who::default() }
+    }
+
+    fn stays(&self) -> bool {
+        self.0.is_half_in() && points::stays(Point::Register, self.0.client())
+    }
 }
 
 /// Takes a waiting client out of the park for another reason than data. None: it was served, or is being
@@ -190,10 +201,11 @@ pub fn wait(
     };
     // A time-out that is over takes effect with the next look at the clock.
     let timeout_ms = wait.block.timeout_ms.map(|ms| left(ms).max(1));
-    let (block, mut out) = (Block { timeout_ms, ..wait.block }, Reply::new(session.resp3));
-    let flow = park(server, local, session, wait.command, wait.args.args(), block, &mut out);
+    let (block, mut out) = (Block { timeout_ms, ..wait.block }, Reply::new(session.speech.resp3));
+    let mut act = Act::of_client(server, local, session, &mut out);
+    let flow = park(&mut act, wait.command, wait.args.args(), block);
+    let is_job = act.is_job;
     if let Flow::Parked(_) = flow {
-        let is_job = std::mem::take(&mut local.away);
         session.away.iter_mut().for_each(|away| away.is_job = is_job);
         return (Flow::Parked(timeout_ms), Vec::new());
     }

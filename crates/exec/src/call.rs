@@ -2,42 +2,61 @@
 
 use crate::act::Act;
 use crate::actions::monitor;
-use crate::calls::Ran;
 use crate::fetching;
-use crate::gates::{self, Admitted, Stop};
+use crate::gates::{self, Admitted};
 use crate::half;
-pub(crate) use crate::held::note_guard;
+use crate::held::Stop;
 use crate::inline::{run, run_in};
-use crate::rows::Plan;
-use crate::session::{ReplyMode, flag};
-use crate::waits::{Away, BIG_NS, Request, SLOW_NS};
-use crate::{Local, Server, Session, bounds, job};
+use crate::parts::ReplyMode;
+use crate::session::flag;
+use crate::{Local, Server, Session};
 use command::{Command, Error, Stream};
 pub use command::{Flow, INLINE_STEPS, resolve};
+use observe::calls::Ran;
 use observe::hotkeys::Hotkeys;
 use observe::lasting;
-use resp::{Args, Reply};
+use observe::waits::{Away, BIG_NS, Request, SLOW_NS};
+use resp::{Args, OwnedArgs, Reply};
+use rows::Plan;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use work::job;
+
+/// The words of a command, as they came to its loop.
+#[derive(Clone, Copy)]
+pub struct Words<'a> {
+    pub args: Args<'a>,
+    /// The same words, if they are many: a caller that keeps them takes a share, not a copy.
+    pub kept: Option<&'a Arc<OwnedArgs>>,
+    /// The hash of the first argument, if it is known.
+    pub key_hash: Option<u64>,
+}
+
+impl<'a> From<Args<'a>> for Words<'a> {
+    fn from(args: Args<'a>) -> Words<'a> {
+        Words { args, kept: None, key_hash: None }
+    }
+}
 
 /// Runs one command of a client. `out` gets the reply, behind what it holds already.
 pub fn execute(
     server: &Arc<Server>,
     local: &mut Local,
     session: &mut Session,
-    args: Args<'_>,
+    words: Words<'_>,
     out: &mut Reply,
 ) -> Flow {
     stdx::panics::begin();
+    let Words { args, kept, key_hash } = words;
     let mark = out.len();
-    if session.reply_mode == ReplyMode::SkipNext {
-        session.reply_mode = ReplyMode::Skip;
+    if session.speech.reply_mode == ReplyMode::SkipNext {
+        session.speech.reply_mode = ReplyMode::Skip;
     }
-    let mut act = Act::of_client(server, local, session, out);
+    let mut act = Act { kept, key_hash, ..Act::of_client(server, local, session, out) };
     let resolved = resolve(args);
     let command = resolved.as_ref().ok().copied();
     let flow = match resolved {
-        Ok(command) => match act.local.incoming.as_ref().and_then(|words| bounds::refusal(command, words)) {
+        Ok(command) => match kept.and_then(|words| command::bounds::refusal(command, words)) {
             None => serve(&mut act, command, args),
             Some(error) => refuse(&mut act, Some(command), &error),
         },
@@ -51,19 +70,19 @@ pub fn execute(
         half::over(server, act.local, session, command);
     }
     if let Flow::Held(_) = flow {
-        if session.reply_mode != ReplyMode::On {
+        if session.speech.reply_mode != ReplyMode::On {
             out.truncate(mark);
-            session.take_told(out);
+            session.speech.take_told(out);
         }
         return flow;
     }
-    match session.reply_mode {
+    match session.speech.reply_mode {
         ReplyMode::On | ReplyMode::SkipNext => flow,
         ReplyMode::Off => muted(flow, mark, session, out),
         // The reply that is to be dropped comes by mail.
         ReplyMode::Skip if matches!(flow, Flow::Parked(_)) => flow,
         ReplyMode::Skip => {
-            session.reply_mode = ReplyMode::On;
+            session.speech.reply_mode = ReplyMode::On;
             muted(flow, mark, session, out)
         }
     }
@@ -91,9 +110,8 @@ pub(crate) fn execute_row(
 #[cold]
 pub fn recover(server: &Server, local: &mut Local, session: &mut Session, out: &mut Reply) {
     local.log.lap();
-    (local.incoming, local.key_hash, local.away) = (None, None, false);
     session.rows.give_up();
-    session.hushed = false;
+    session.speech.hushed = false;
     half::over(server, local, session, None);
     session.set_flag(flag::BLOCKED, false);
     if let Some(multi) = &mut session.multi {
@@ -101,13 +119,13 @@ pub fn recover(server: &Server, local: &mut Local, session: &mut Session, out: &
         session.set_flag(flag::DIRTY_EXEC, true);
     } else if session.info.flags.load(Ordering::Relaxed) & flag::MULTI != 0 {
         // EXEC had taken it.
-        crate::transaction::leave(server, local, session);
+        crate::multi::leave(server, local, session);
     }
     server.observe.stats.rejected(&local.log, None, job::BROKEN);
-    match session.reply_mode {
+    match session.speech.reply_mode {
         ReplyMode::On | ReplyMode::SkipNext => out.error(job::BROKEN),
         ReplyMode::Off => {}
-        ReplyMode::Skip => session.reply_mode = ReplyMode::On,
+        ReplyMode::Skip => session.speech.reply_mode = ReplyMode::On,
     }
 }
 
@@ -124,7 +142,7 @@ fn unresolved(act: &mut Act<'_, '_>, args: Args<'_>, error: Error) -> Flow {
     }
     match error {
         Error::Arity(name) if name == "exec" => {
-            crate::transaction::leave(act.server, act.local, act.session);
+            crate::multi::leave(act.server, act.local, act.session);
             let error = Error::Arity(name).text().replacen("ERR ", "", 1);
             act.out.error(&format!("EXECABORT Transaction discarded because of: {error}"));
             Flow::Done
@@ -147,7 +165,7 @@ fn is_http(args: Args<'_>) -> bool {
 
 fn muted(flow: Flow, mark: usize, session: &mut Session, out: &mut Reply) -> Flow {
     out.truncate(mark);
-    session.take_told(out);
+    session.speech.take_told(out);
     match flow {
         Flow::Stream(stream) if stream.has_effects() => {
             Flow::Stream(Box::new(Muted { stream, dropped: Reply::new(out.resp3()) }))
@@ -190,13 +208,13 @@ fn stop(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>, stop: 
         Stop::Queued => {
             let (live, info) = (&act.server.config.live, &act.session.info);
             act.server.observe.stats.requested(live, info, command, args);
-            crate::transaction::queue(act, command, args)
+            crate::multi::queue(act, command, args)
         }
         Stop::Held(until_ms) => Flow::Held(until_ms),
         Stop::Closed => Flow::Close,
         Stop::Refused(error) => refuse(act, Some(command), &error),
         Stop::Aborted(error) => {
-            crate::transaction::leave(act.server, act.local, act.session);
+            crate::multi::leave(act.server, act.local, act.session);
             refuse(act, Some(command), &error)
         }
     }
@@ -211,7 +229,7 @@ fn serve(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Fl
         Ok(admitted) => admitted,
         Err(reason) => return stop(act, command, args, reason),
     };
-    let made = if flooded > 0 { crate::pubsub::made() } else { 0 };
+    let made = if flooded > 0 { pubsub::made() } else { 0 };
     let littered = if is_full { stdx::reclaim::deferred() } else { 0 };
     let number = command::places::of(command);
     act.session.info.runs(number);
@@ -226,7 +244,7 @@ fn serve(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Fl
     let flow = match plan {
         Plan::In(entry) => run_in(act, entry, command, args),
         Plan::Fetch(_) => {
-            let flow = fetching::fetch(act.server, act.local, act.session, command, args, act.out);
+            let flow = fetching::fetch(act, command, args);
             // Some of the keys are no rows.
             act.server.gate_of_all(act.session);
             flow
@@ -235,27 +253,27 @@ fn serve(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Fl
     };
     drop(author);
     if act.local.newest != newest {
-        act.session.gate = act.session.gate.max(act.local.newest);
+        act.session.gate.lsn = act.session.gate.lsn.max(act.local.newest);
     }
     if is_full && stdx::reclaim::deferred() - littered >= LITTER {
-        act.session.littered = stdx::reclaim::fullness();
+        act.session.holds.littered = stdx::reclaim::fullness();
     }
     if flooded > 0 {
-        act.session.published.add(flooded, crate::pubsub::made() - made);
+        act.session.holds.published.add(flooded, pubsub::made() - made);
     }
     let ns = act.local.log.lap() - before;
     let spent = account(act, command, args, ns, &flow);
     match flow {
         Flow::Held(_) => return flow,
         Flow::Parked(_) => {
-            away(act.server, act.local, act.session, (command, args), before);
+            away(act, command, args, before);
             act.server.park_gate(act.session, command, args);
             return flow;
         }
         _ => {}
     }
     act.session.info.last_ns.store(ns, Ordering::Relaxed);
-    let (muted, reply) = (act.session.is_muted(), &act.out.as_bytes()[mark..]);
+    let (muted, reply) = (act.session.speech.is_muted(), &act.out.as_bytes()[mark..]);
     let (whole, written) = (!muted && !matches!(flow, Flow::Stream(_)), reply.len());
     let ran = Ran { command, number, ns, args, reply, whole, spent: spent.as_ref() };
     act.server.observe.stats.called(&act.local.log, &act.server.config.live, &act.session.info, ran);
@@ -273,7 +291,7 @@ fn counted(
     written: usize,
     stream: Box<dyn Stream>,
 ) -> Box<dyn Stream> {
-    let words = || crate::calls::words(command, args);
+    let words = || observe::calls::words(command, args);
     let hotkeys = &act.server.observe.stats.hotkeys;
     let keys = if hotkeys.is_on() { Hotkeys::keys(command, args) } else { Vec::new() };
     lasting::counted(&act.server.observe, &act.session.info, (command, words), keys, written, stream)
@@ -324,7 +342,7 @@ fn took_long(
     args: Args<'_>,
     ns: u64,
 ) -> Option<Request> {
-    let words = crate::calls::words(command, args);
+    let words = observe::calls::words(command, args);
     let (culprit, lock_ns) =
         local.log.piece(&server.observe, Some(session.info.clone()), command.name, words, ns);
     if ns < SLOW_NS {
@@ -348,18 +366,13 @@ fn took_long(
 }
 
 /// Notes that the reply will come by mail. The command is counted and logged when the reply is there.
-fn away(
-    server: &Server,
-    local: &mut Local,
-    session: &mut Session,
-    (command, args): (&'static Command, Args<'_>),
-    began_ns: u64,
-) {
-    let is_job = std::mem::take(&mut local.away);
-    let words = crate::calls::words(command, args);
-    let inline_ns = local.log.clock_ns - began_ns;
-    server.observe.stats.requested(&server.config.live, &session.info, command, args);
+fn away(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>, began_ns: u64) {
+    let (server, is_job) = (act.server, act.is_job);
+    let words = observe::calls::words(command, args);
+    let inline_ns = act.local.log.clock_ns - began_ns;
+    server.observe.stats.requested(&server.config.live, &act.session.info, command, args);
     let is_hot = server.observe.stats.hotkeys.is_on();
     let hot = is_hot.then(|| (Hotkeys::keys(command, args), args.wire_bytes()));
-    session.away = Some(Box::new(Away { command, words, began_ns, inline_ns, parked_ns: 0, hot, is_job }));
+    act.session.away =
+        Some(Box::new(Away { command, words, began_ns, inline_ns, parked_ns: 0, hot, is_job }));
 }

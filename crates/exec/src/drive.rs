@@ -1,14 +1,14 @@
 //! The loop's long work (crate `work`), driven for the server: tells what a slice changed, and sends letters.
 
 use crate::mail::Mail;
-use crate::piece::{Delivery, Letter, Piece, Wait};
-use crate::works::Works;
 use crate::{Local, Server};
 use keyspace::{Changes, Limits};
 use observe::TurnLog;
 use std::any::Any;
 use std::sync::Arc;
 use work::drive::{self, Home};
+use work::piece::{Delivery, Letter, Piece, Wait};
+use work::works::Works;
 
 /// A loop and its server.
 struct Here<'a> {

@@ -1,22 +1,22 @@
 //! A script on the loop that received it: inline first, on a thread if it is long (crate `scripts`).
 
 use crate::act::Act;
-use crate::call;
-use crate::chores::{Collecting, Libraries as Loading};
-use crate::deeds::{Deeds, advance_deeds};
+use crate::actions::answer::perform_for_script;
+use crate::deeds::advance_deeds;
+use crate::held::note_guard;
 use crate::mail::Mailbox;
-use crate::piece::Delivery;
-use crate::session::Watch;
-use crate::{Local, Server, Session, drive, rows, shortage, tracking};
-use command::{Command, Error};
+use crate::{Local, Server, Session, drive, shortage, tracking};
+use command::{Command, Error, resolve};
 use keyspace::{Overlay, Snapshot, View};
 use resp::{Args, Reply};
 use scripts::{
-    Body, Committed, Errand, Ground, Halt, House, Letter, Limit, LuaState, Rows, ScriptJob, ScriptRun, TRIES,
-    Told, Transaction, do_few, run_once, settle,
+    Body, Committed, Deeds, Errand, Ground, Halt, House, Letter, Limit, LuaState, Outside, Rows, ScriptJob,
+    ScriptRun, TRIES, Told, Transaction, do_few, run_once, settle,
 };
 use std::sync::{Arc, Weak};
 use stdx::budget::Holding;
+use work::Watch;
+use work::piece::{Delivery, Desk, Piece, Step, more};
 
 /// The server, as its scripts see it.
 pub(crate) struct Around {
@@ -94,7 +94,7 @@ pub(crate) fn start(act: &mut Act<'_, '_>, run: ScriptRun, far: bool) -> Started
     let server = act.server.clone();
     let guarded = server.keyspace.has_guards() && !run.read_only;
     let holder = if guarded { server.keyspace.guarded(run.keys().iter(), run.now_ms) } else { None };
-    if call::note_guard(act.local, holder) {
+    if note_guard(act.local, holder) {
         return Started::Later;
     }
     let far = far || run.is_wide() || server.scripts.is_long(&run.body);
@@ -110,7 +110,7 @@ pub(crate) fn start(act: &mut Act<'_, '_>, run: ScriptRun, far: bool) -> Started
 /// Runs a transaction over an overlay: inline first, unless it is long. Its client has left MULTI already.
 pub(crate) fn start_exec(
     act: &mut Act<'_, '_>,
-    queue: crate::queue::Queue,
+    queue: work::queue::Queue,
     watch: Watch,
     long: bool,
 ) -> Started {
@@ -120,7 +120,7 @@ pub(crate) fn start_exec(
         declared: 0,
         db: act.session.db,
         client: act.session.id,
-        user: act.session.user.clone(),
+        user: act.session.login.user.clone(),
         resp3: act.out.resp3(),
         read_only: false,
         short: shortage::is_short(act),
@@ -147,7 +147,7 @@ fn run_with_engine(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
 }
 
 /// Collects some garbage of scripts in a loop's engine. True: some is left.
-pub(crate) fn collect_some(local: &mut Local) -> bool {
+fn collect_some(local: &mut Local) -> bool {
     local.lua.as_mut().is_some_and(|lua| lua.collect_some())
 }
 
@@ -159,14 +159,34 @@ fn load_libraries(local: &mut Local) {
 }
 
 /// Loads some libraries into a loop's engine. True: some are left.
-pub(crate) fn load_some_libraries(local: &mut Local) -> bool {
+fn load_some_libraries(local: &mut Local) -> bool {
     local.lua.as_mut().is_some_and(|lua| lua.load_some_libraries())
+}
+
+/// Loads libraries of functions into the loop's engine.
+struct Loading;
+
+impl Piece for Loading {
+    fn advance(self: Box<Self>, desk: &mut Desk<'_>) -> Step {
+        let is_left = load_some_libraries(Local::of(desk).1);
+        more(is_left, self)
+    }
+}
+
+/// Collects the garbage of scripts in the loop's engine.
+struct Collecting;
+
+impl Piece for Collecting {
+    fn advance(self: Box<Self>, desk: &mut Desk<'_>) -> Step {
+        let is_left = collect_some(Local::of(desk).1);
+        more(is_left, self)
+    }
 }
 
 /// Sends a script to a thread.
 fn send_away(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
     let job = ScriptJob::new(&act.server.scripts, run, act.session.info.clone());
-    act.local.away = true;
+    act.is_job = true;
     drive::begin(act.server, act.local, job);
     Started::Away
 }
@@ -207,7 +227,7 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
         drive::tell(&server, act.local, changes);
         if committed {
             if only_reads {
-                act.session.gate = act.session.gate.max(recent);
+                act.session.gate.lsn = act.session.gate.lsn.max(recent);
             } else {
                 server.gate_of_all(act.session);
             }
@@ -239,16 +259,9 @@ fn run_for_a_quantum(
     let mut spare = Reply::new(act.out.resp3());
     let mut out = OnLoan::of(act.out);
     let limit = Limit::on_loop();
-    let mut inner = Act {
-        server: act.server,
-        local: act.local,
-        session: act.session,
-        out: &mut spare,
-        view: None,
-        in_script: !matches!(run.body, Body::Exec(_)),
-        in_multi: true,
-        committed: false,
-    };
+    let inner = Act::of_client(act.server, act.local, act.session, &mut spare);
+    let in_script = !matches!(run.body, Body::Exec(_));
+    let mut inner = Act { in_script, in_multi: true, ..inner };
     let ground = Ground { overlay, outside: Some(&mut inner), holding, base: 0 };
     run_once(&server.scripts, lua, run, ground, limit, None, &mut out.bytes)
 }
@@ -256,7 +269,7 @@ fn run_for_a_quantum(
 /// EXEC: gives up the client's watched keys.
 fn forget_watched(act: &mut Act<'_, '_>, run: &mut ScriptRun) {
     if let Some(watch) = run.watch().map(std::mem::take) {
-        crate::transaction::forget(act.server, act.local, watch);
+        crate::multi::forget(act.server, act.local, watch);
     }
 }
 
@@ -286,30 +299,26 @@ fn do_deeds(act: &mut Act<'_, '_>, run: ScriptRun, mark: usize, told: Told) -> S
     let deeds = Deeds::new(Committed { run, reply, told, spent: None, share: None }, mark);
     match advance_deeds(act.server, act.local, Some(act.session), deeds) {
         Some(Delivery { bytes, stream: None, .. }) => {
-            act.session.hushed = false;
-            act.out.set_resp3(act.session.resp3);
+            act.session.speech.hushed = false;
+            act.out.set_resp3(act.session.speech.resp3);
             act.out.encoded(&bytes);
             return Started::Done;
         }
         Some(delivery) => act.local.works.push(Box::new(delivery)),
         None => {}
     }
-    act.local.away = true;
+    act.is_job = true;
     Started::Away
 }
 
 /// Performs a command for a script on a thread. `session`: its client's, if it is still connected.
 pub fn perform(server: &Arc<Server>, local: &mut Local, session: Option<&mut Session>, errand: Errand) {
-    let mut out = Reply::new(errand.resp3);
     let args = errand.words.args();
-    match (call::resolve(args), session) {
+    let mut out = Reply::new(errand.resp3);
+    match (resolve(args), session) {
         (Ok(command), Some(session)) => {
-            let out = &mut out;
-            // No locks are held, and the script's thread waits as long as it takes.
-            let (in_script, in_multi, committed) = (true, true, true);
-            let mut act = Act { server, local, session, out, view: None, in_script, in_multi, committed };
-            let reply = errand.reply.clone();
-            return crate::aside::perform_for_script(&mut act, command, args, move |bytes| reply.put(bytes));
+            let (reply, home) = (errand.reply.clone(), (server, local, session));
+            return perform_for_script(home, (command, args), errand.resp3, move |bytes| reply.put(bytes));
         }
         (Ok(_), None) => out.error("ERR the client has disconnected"),
         (Err(error), _) => out.error(&error.text()),
@@ -320,4 +329,18 @@ pub fn perform(server: &Arc<Server>, local: &mut Local, session: Option<&mut Ses
 /// This loop's engine.
 pub(crate) fn engine<'a>(server: &Server, local: &'a mut Local) -> &'a mut LuaState {
     local.lua.get_or_insert_with(|| Box::new(LuaState::of_loop(server.scripts.code.clone())))
+}
+
+impl Outside for Act<'_, '_> {
+    fn perform(
+        &mut self,
+        command: &'static Command,
+        args: Args<'_>,
+        in_script: bool,
+        out: &mut Reply,
+    ) -> Result<(), Error> {
+        let act = Act::of_client(self.server, self.local, self.session, out);
+        let mut act = Act { in_script, in_multi: true, ..act };
+        act.server.actions.perform(&mut act, command, args).map(|_| ())
+    }
 }

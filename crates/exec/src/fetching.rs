@@ -1,22 +1,22 @@
 //! Rows of sources, as the server uses them: the parts of server, loop and session that `rows` asks for, and
 //! what happens with its results. Changes are told before letters are delivered (X3).
 
-use crate::actions::Act;
-use crate::chores::{Filling, Removing};
+use crate::act::Act;
 use crate::mail::{Mail, Mailbox};
-use crate::memory::Memory;
-use crate::pages::Pages;
-use crate::queue::Queue;
-use crate::rows::{
-    self, Asker, Dropping, Entry, Fetched, Fill, House, Letter, News, Plan, Stop, TransactionRows,
-};
 use crate::session::flag;
 use crate::{Local, Server, Session};
 use command::{Command, Error, Flow};
 use keyspace::{Changes, Keyspace, View};
-use resp::{Args, Reply};
+use memory::Memory;
+use pages::Pages;
+use resp::Args;
+use rows::{self, Asker, Dropping, Entry, Fetched, Fill, House, Letter, News, Plan, Stop, TransactionRows};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use stdx::points::{self, Point};
+use work::piece::{Desk, Piece, Step, more};
+use work::queue::Queue;
+use work::works::KEYS;
 
 /// The server, as crate `rows` sees it.
 pub(crate) struct Around {
@@ -66,7 +66,7 @@ pub fn receive(server: &Server, local: &mut Local, letter: Letter) {
 }
 
 /// Installs some rows. True: there are more.
-pub(crate) fn fill(server: &Server, local: &mut Local, fill: &mut Fill, count: usize) -> bool {
+fn fill(server: &Server, local: &mut Local, fill: &mut Fill, count: usize) -> bool {
     let mut news = News::default();
     let is_left = fill.advance(&server.rows, local.log.now_ms, count, &mut news);
     if news.grows {
@@ -83,11 +83,41 @@ pub(crate) fn fill(server: &Server, local: &mut Local, fill: &mut Fill, count: u
 }
 
 /// Removes some items. True: there are more.
-pub(crate) fn drop_items(server: &Server, local: &mut Local, dropping: &mut Dropping, count: usize) -> bool {
+fn drop_items(server: &Server, local: &mut Local, dropping: &mut Dropping, count: usize) -> bool {
     let mut told = Vec::new();
     let is_left = dropping.advance(&server.rows, local.log.now_ms, count, &mut told);
     tell(server, local, told);
     is_left
+}
+
+/// Installs rows of a source.
+struct Filling(Box<Fill>);
+
+impl Piece for Filling {
+    fn advance(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
+        let (server, local) = Local::of(desk);
+        let is_left = fill(&server, local, &mut self.0, KEYS);
+        more(is_left, self)
+    }
+
+    fn stays(&self) -> bool {
+        points::stays(Point::SourceFill, 0)
+    }
+}
+
+/// Removes items of a source.
+struct Removing(Box<Dropping>);
+
+impl Piece for Removing {
+    fn advance(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
+        let (server, local) = Local::of(desk);
+        let is_left = drop_items(&server, local, &mut self.0, KEYS);
+        more(is_left, self)
+    }
+
+    fn stays(&self) -> bool {
+        points::stays(Point::SourceDrop, 0)
+    }
 }
 
 /// Removes all items of a source. O(1) under all locks; the reclaimer frees the items.
@@ -156,14 +186,8 @@ pub(crate) fn plan(server: &Server, session: &mut Session, command: &Command, ar
 }
 
 /// Runs a command of several keys, some of them rows, or continues it.
-pub(crate) fn fetch(
-    server: &Server,
-    local: &mut Local,
-    session: &mut Session,
-    command: &Command,
-    args: Args<'_>,
-    out: &mut Reply,
-) -> Flow {
+pub(crate) fn fetch(act: &mut Act<'_, '_>, command: &Command, args: Args<'_>) -> Flow {
+    let Act { server, local, session, out, .. } = act;
     let (asker, mut told) = (asker(local, session), Vec::new());
     let fetched = rows::fetch(&server.rows, asker, &mut session.rows, (command, args), out, &mut told);
     tell(server, local, told);

@@ -6,15 +6,14 @@
 use crate::act::Act;
 use crate::durable;
 use crate::fetching;
-use crate::held;
-use crate::memory::Verdict;
-use crate::rows::{self, Plan};
-use crate::session::flag;
+use crate::held::{self, Stop, held};
 use crate::shortage;
-use crate::waits::What;
 use command::table;
 use command::{Command, Error, facts};
+use memory::Verdict;
+use observe::waits::What;
 use resp::Args;
+use rows::{self, Plan};
 use std::sync::atomic::Ordering;
 
 /// A command may run; these facts about the server were found on the way.
@@ -24,19 +23,6 @@ pub(crate) struct Admitted {
     pub is_full: bool,
     /// The time since when very many messages are under way (`pubsub::flood`); 0 if they are not.
     pub flooded: u64,
-}
-
-/// The reason why a command does not run now.
-pub(crate) enum Stop {
-    /// The client's user is no more: its connection closes.
-    Closed,
-    Refused(Error),
-    /// The command is refused, and the client's transaction is discarded.
-    Aborted(Error),
-    /// The command is run again at that time (milliseconds since 1970).
-    Held(u64),
-    /// The command becomes part of the client's transaction.
-    Queued,
 }
 
 /// Asks all gates, in order; the first objection counts.
@@ -62,7 +48,7 @@ pub(crate) fn admit(
 /// Access: the client has to log in, and its user must be allowed the call.
 #[inline]
 fn access(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Result<(), Stop> {
-    if act.session.user.is_free(&act.server.acl) {
+    if act.session.login.user.is_free(&act.server.acl) {
         return Ok(());
     }
     crate::access::check(act, command, args)
@@ -146,7 +132,7 @@ fn memory(act: &mut Act<'_, '_>, command: &Command) -> Result<(), Stop> {
 
 #[cold]
 fn ration(act: &mut Act<'_, '_>, command: &Command) -> Result<(), Stop> {
-    act.session.short = false;
+    act.session.holds.short = false;
     let denied = shortage::is_denied(act.session, command);
     if !denied && !command.may_write() {
         return Ok(());
@@ -159,10 +145,10 @@ fn ration(act: &mut Act<'_, '_>, command: &Command) -> Result<(), Stop> {
             act.session.waits_for_itself(What::Reclaim, act.local.log.clock_ns);
             return Err(held(act, act.local.log.now_ms));
         }
-        Verdict::Short => act.session.short = true,
+        Verdict::Short => act.session.holds.short = true,
         Verdict::Run | Verdict::Wait(_) => {}
     }
-    if !act.session.short || !denied {
+    if !act.session.holds.short || !denied {
         return Ok(());
     }
     if command.is(facts::RUNS_QUEUE) {
@@ -227,7 +213,7 @@ pub(crate) fn may_change(act: &Act<'_, '_>, command: &Command, args: Args<'_>) -
 #[inline]
 fn litter(act: &mut Act<'_, '_>, command: &Command) -> Result<bool, Stop> {
     let is_full = stdx::reclaim::is_full();
-    if is_full && command.may_write() && act.session.littered == stdx::reclaim::fullness() {
+    if is_full && command.may_write() && act.session.holds.littered == stdx::reclaim::fullness() {
         return Err(wait_for_reclaim(act));
     }
     Ok(is_full)
@@ -246,7 +232,7 @@ fn wait_for_reclaim(act: &Act<'_, '_>) -> Stop {
 #[inline]
 fn flood(act: &mut Act<'_, '_>, command: &Command) -> Result<u64, Stop> {
     let flooded = act.server.pubsub.flood.full();
-    if flooded > 0 && act.session.published.is_too_much(flooded) && tells(command) {
+    if flooded > 0 && act.session.holds.published.is_too_much(flooded) && tells(command) {
         return Err(wait_for_messages(act));
     }
     Ok(flooded)
@@ -261,10 +247,4 @@ fn wait_for_messages(act: &Act<'_, '_>) -> Stop {
 /// Whether a command may cause messages: it publishes, or its writes are told.
 pub(crate) fn tells(command: &Command) -> bool {
     command.may_write() || command.is(facts::PUBLISHES)
-}
-
-/// Stops the command until that time, when it is run again.
-pub(crate) fn held(act: &Act<'_, '_>, until_ms: u64) -> Stop {
-    act.session.set_flag(flag::BLOCKED, true);
-    Stop::Held(until_ms)
 }

@@ -1,31 +1,14 @@
-//! The progress of a command that goes on later.
+//! The progress of a command that goes on later ([`Half`]).
 //!
 //! - H1: it belongs to the command in progress. Whatever ends that command (its reply, a refusal, a panic that
 //!   was contained) drops it, so the next command finds none.
 //!
 //! Cost: some stores a command.
 
-use crate::memory::Waited;
-use crate::waits::Request;
+use crate::parts::Half;
 use crate::{Local, Server, Session};
 use command::Command;
-use std::cell::Cell;
-
-/// See the module.
-#[derive(Default)]
-pub(crate) struct Half {
-    /// Count of words that are done, for a command that runs in slices.
-    pub(crate) done: usize,
-    /// A check of rights that goes on.
-    pub(crate) asking: Option<Box<acl::Asking>>,
-    /// MONITOR has shown the command.
-    pub(crate) is_shown: bool,
-    /// WAITAOF: the LSN it waits for, and when it began.
-    pub(crate) aof_wait: Option<(keyspace::Lsn, u64)>,
-    /// The command waits for evictions: since when (milliseconds since 1970), and how many keys had been
-    /// evicted by then.
-    pub(crate) short_since: Cell<Option<Waited>>,
-}
+use observe::waits::Request;
 
 /// Ends the command in progress (H1). `command`: None if its words name none.
 #[inline]
@@ -53,8 +36,8 @@ fn end_waits(server: &Server, local: &mut Local, session: &mut Session, command:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Flow;
     use crate::session::ClientInfo;
+    use command::Flow;
     use resp::{OwnedArgs, Reply};
     use std::sync::Arc;
     use std::sync::atomic::AtomicU64;
@@ -83,7 +66,7 @@ mod tests {
         fn slice(&mut self, session: &mut Session, line: &str) -> (Flow, String) {
             let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
             let (words, mut out) = (OwnedArgs::from_slices(&words), Reply::new(false));
-            let flow = crate::execute(&self.server, &mut self.local, session, words.args(), &mut out);
+            let flow = crate::execute(&self.server, &mut self.local, session, words.args().into(), &mut out);
             (flow, String::from_utf8(out.into_bytes()).unwrap())
         }
 
@@ -131,7 +114,7 @@ mod tests {
             world.set_user("+@all");
             let reply = world.call(&mut session, &format!("{name} k"));
             if name == "watch" {
-                assert!(reply == "+OK\r\n" && session.watch.has(0, b"k"), "{first}: {reply}");
+                assert!(reply == "+OK\r\n" && session.watched.watch.has(0, b"k"), "{first}: {reply}");
             } else {
                 assert!(
                     reply.contains("subscribe") && session.subs.channels.contains(&b"k"[..]),
@@ -149,11 +132,11 @@ mod tests {
         world.begin(&mut session, &many("WATCH"));
         crate::call::recover(&world.server, &mut world.local, &mut session, &mut Reply::new(false));
         assert_eq!(world.call(&mut session, "WATCH k"), "+OK\r\n");
-        assert!(session.watch.has(0, b"k"));
+        assert!(session.watched.watch.has(0, b"k"));
         world.begin(&mut session, &many("SUBSCRIBE"));
         assert_eq!(world.call(&mut session, "RESET"), "+RESET\r\n");
         assert_eq!(world.call(&mut session, "WATCH k"), "+OK\r\n");
-        assert!(session.watch.has(0, b"k"));
+        assert!(session.watched.watch.has(0, b"k"));
     }
 
     /// Waits of a call that was held and then refused are over: no later call is said to have waited, and no
@@ -169,7 +152,7 @@ mod tests {
         assert_eq!(world.server.work.pause.waiting(), 1);
         world.set_user("-set");
         assert!(world.call(&mut session, "SET k v").starts_with("-NOPERM"));
-        assert!(!session.was_held() && session.postponed.is_none());
+        assert!(!session.was_held() && session.holds.postponed.is_none());
         assert_eq!(world.server.work.pause.waiting(), 0);
     }
 

@@ -1,11 +1,26 @@
 //! A command that cannot run at this moment: its client is held and runs it again.
 
-use crate::pause::Pause;
+use crate::act::Act;
 use crate::session::flag;
-use crate::waits::What;
-use crate::{Flow, Local, Server, Session};
-use command::Command;
+use crate::{Local, Server, Session};
+use command::Flow;
+use command::{Command, Error};
+use observe::waits::What;
 use resp::Args;
+use work::pause::Pause;
+
+/// The reason why a command does not run now.
+pub(crate) enum Stop {
+    /// The client's user is no more: its connection closes.
+    Closed,
+    Refused(Error),
+    /// The command is refused, and the client's transaction is discarded.
+    Aborted(Error),
+    /// The command is run again at that time (milliseconds since 1970).
+    Held(u64),
+    /// The command becomes part of the client's transaction.
+    Queued,
+}
 
 /// Whether a long commit is protected against writers of this command's keys.
 #[cold]
@@ -26,8 +41,8 @@ pub(crate) fn note_guard(local: &Local, guarded: Option<keyspace::Guarded>) -> b
 /// Holds a client for a protected commit: its command is run again in a moment.
 pub(crate) fn wait_for_guard(session: &Session, local: &Local) -> Flow {
     session.set_flag(flag::BLOCKED, true);
-    if session.guarded.get().is_none() {
-        session.guarded.set(Some((local.guard.get(), local.log.clock_ns)));
+    if session.holds.guarded.get().is_none() {
+        session.holds.guarded.set(Some((local.guard.get(), local.log.clock_ns)));
     }
     Flow::Held(local.log.now_ms + 1)
 }
@@ -35,7 +50,7 @@ pub(crate) fn wait_for_guard(session: &Session, local: &Local) -> Flow {
 /// Notes that a client waits for the end of CLIENT PAUSE.
 pub(crate) fn for_pause(pause: &Pause, session: &mut Session, now_ns: u64) {
     session.set_flag(flag::BLOCKED, true);
-    session.postponed.get_or_insert_with(|| pause.postpone());
+    session.holds.postponed.get_or_insert_with(|| pause.postpone());
     session.waits_for_itself(What::Pause, now_ns);
 }
 
@@ -55,4 +70,10 @@ pub(crate) fn retry_later(session: &Session, local: &Local, ms: u64) -> Flow {
 pub(crate) fn go_on(session: &Session, local: &Local) -> Flow {
     session.set_flag(flag::BLOCKED, true);
     Flow::Held(local.log.now_ms)
+}
+
+/// Stops the command until that time, when it is run again.
+pub(crate) fn held(act: &Act<'_, '_>, until_ms: u64) -> Stop {
+    act.session.set_flag(flag::BLOCKED, true);
+    Stop::Held(until_ms)
 }

@@ -1,7 +1,7 @@
 //! Each loop's chores, ten times a second.
 
-use crate::stats::Counter;
 use crate::{Local, Server};
+use observe::stats::Counter;
 use std::sync::Arc;
 
 /// Does a loop's share of the housekeeping, ten times a second.

@@ -5,11 +5,11 @@
 use crate::actions::observe::collect;
 use crate::call::{Flow, execute_row};
 use crate::fetching;
-use crate::info::Sections;
 use crate::{Local, Server, Session};
 use ::observe::metrics;
 use acl::{DEFAULT, User};
 use command::{Command, places};
+use observe::info::Sections;
 use resp::{Args, Reply};
 use std::sync::{Arc, LazyLock};
 use stdx::points::{self, Point};
@@ -37,7 +37,6 @@ pub fn items(
     args: Args<'_>,
     out: &mut Reply,
 ) -> Flow {
-    local.key_hash = None;
     execute_row(server, local, session, &ITEMS, args, out)
 }
 
@@ -55,6 +54,7 @@ pub fn ask_ahead(server: &Server, local: &Local, session: &Session, user: &User,
 pub fn admits(server: &Server, local: &Local, session: &mut Session, authorization: Option<&[u8]>) -> bool {
     let generation = server.acl.generation();
     if session
+        .login
         .token
         .as_ref()
         .is_some_and(|(known, seen)| *seen == generation && known == authorization.unwrap_or_default())
@@ -62,15 +62,15 @@ pub fn admits(server: &Server, local: &Local, session: &mut Session, authorizati
         return true;
     }
     let Some(user) = user_of(server, authorization) else {
-        session.token = None;
-        local.log.recorder.add(crate::stats::Counter::AuthDenied, 1);
+        session.login.token = None;
+        local.log.recorder.add(observe::stats::Counter::AuthDenied, 1);
         if let Some(token) = token_of(authorization) {
             crate::access::note_failed_token(server, &session.info, token);
         }
         return false;
     };
     session.become_user(user);
-    session.token = Some((authorization.unwrap_or_default().to_vec(), generation));
+    session.login.token = Some((authorization.unwrap_or_default().to_vec(), generation));
     true
 }
 
@@ -92,7 +92,7 @@ fn token_of(authorization: Option<&[u8]>) -> Option<&[u8]> {
 
 /// Whether the session's user may see the page of figures: it may run INFO.
 pub fn may_see_metrics(server: &Server, session: &mut Session) -> bool {
-    session.user.refresh(&server.acl, true) && session.user.user().may_call("info")
+    session.login.user.refresh(&server.acl, true) && session.login.user.user().may_call("info")
 }
 
 /// Lets the clerk collect the page of figures. It comes by mail, as a bulk string.
@@ -106,7 +106,7 @@ pub fn metrics(server: &Arc<Server>, local: &Local, session: &Session, out: &mut
             metrics_page(&owner)
         }) {
             Ok(page) => out.bulk(page.as_bytes()),
-            Err(_) => out.error(crate::job::BROKEN),
+            Err(_) => out.error(work::job::BROKEN),
         }
         owner.send(loop_id, crate::mail::Mail::Reply { client, bytes: out.into_bytes(), stream: None });
     });

@@ -3,8 +3,8 @@
 
 use crate::act::Act;
 use crate::held::{is_guarded, wait_for_guard};
-use crate::job::MANY_WORDS;
-use crate::{Flow, fetching, hand_on, park, rows, tracking};
+use crate::{fetching, hand_on, tracking};
+use command::Flow;
 use command::effects::Ran;
 use command::facts::{self, has_unknown_keys};
 use command::keys::settle;
@@ -14,6 +14,7 @@ use keyspace::{KeySet, View};
 use resp::Args;
 use smallvec::SmallVec;
 use std::sync::Arc;
+use work::job::MANY_WORDS;
 
 /// Estimated steps above which a read gives its shard locks back first: some microseconds.
 const APART_STEPS: usize = 100;
@@ -29,7 +30,11 @@ pub(crate) fn run_in(
     let own = std::mem::replace(&mut act.session.db, entry.db);
     act.session.rows.source = Some(entry);
     let stay = Stay { session: &mut *act.session, own };
-    run(&mut Act::of_client(act.server, act.local, stay.session, act.out), command, args)
+    let inner = Act::of_client(act.server, act.local, stay.session, act.out);
+    let mut inner = Act { kept: act.kept, key_hash: act.key_hash, ..inner };
+    let flow = run(&mut inner, command, args);
+    act.is_job = inner.is_job;
+    flow
 }
 
 /// A client's stay in a source's database. Dropping it restores the database, also after a panic.
@@ -81,15 +86,15 @@ fn run_elsewhere(
     args: Args<'_>,
 ) -> Option<Flow> {
     let waits = command.has(table::BLOCKING);
-    if waits && (args.len() > park::WORDS_MAX || act.local.incoming.is_some()) {
+    if waits && (args.len() > park::WORDS_MAX || act.kept.is_some()) {
         act.out.error(park::TOO_WIDE);
         return Some(Flow::Done);
     }
     let has_many_words = args.len() >= MANY_WORDS && !waits;
     if act.session.tracking.is_some()
-        && (has_many_words || act.local.incoming.is_some() || has_unknown_keys(command, args))
+        && (has_many_words || act.kept.is_some() || has_unknown_keys(command, args))
     {
-        tracking::remember_elsewhere(act.server, act.local, act.session, command, args);
+        tracking::remember_elsewhere(act, command, args);
     }
     if has_many_words && let Some(flow) = many_words(act, command, args) {
         return Some(flow);
@@ -100,12 +105,12 @@ fn run_elsewhere(
     {
         return Some(wait_for_guard(act.session, act.local));
     }
-    if act.local.incoming.is_some() && act.session.rows.source.is_some() {
+    if act.kept.is_some() && act.session.rows.source.is_some() {
         act.out.error("ERR the command is too long for a key of a source");
         return Some(Flow::Done);
     }
-    if has_unknown_keys(command, args) || has_many_words || act.local.incoming.is_some() {
-        return Some(hand_on(act, command, handler, args));
+    if has_unknown_keys(command, args) || has_many_words || act.kept.is_some() {
+        return Some(hand_on::start(act, command, handler, args));
     }
     None
 }
@@ -114,22 +119,17 @@ fn run_elsewhere(
 #[cold]
 fn many_words(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Option<Flow> {
     // A bulk never ends an older commit, so no guard has to be asked before.
-    if let Some(flow) = hand_on::start_bulk(act.server, act.local, act.session, command, args, act.out) {
+    if let Some(flow) = hand_on::start_bulk(act, command, args) {
         return Some(flow);
     }
-    hand_on::start_gather(act.server, act.session, command, args, act.local.incoming.as_ref())
-}
-
-/// Makes the command a job.
-fn hand_on(act: &mut Act<'_, '_>, command: &'static Command, handler: Handler, args: Args<'_>) -> Flow {
-    hand_on::start(act.server, act.local, act.session, (command, handler, args), act.out)
+    hand_on::start_gather(act, command, args)
 }
 
 /// Locks the keys of a command, and finishes what long commits still have to write there.
 #[inline]
 fn lock_keys<'a>(act: &mut Act<'a, '_>, command: &'static Command, args: Args<'_>) -> View<'a> {
-    let (server, local, session) = (act.server, &mut *act.local, &*act.session);
-    let known = local.key_hash.take();
+    let (server, local, session) = (act.server, &*act.local, &*act.session);
+    let known = act.key_hash;
     let key = command.single_key().and_then(|at| Some((args.get(at)?, known.filter(|_| at == 1))));
     let mut view = match key {
         Some((key, Some(hash))) => {
@@ -148,7 +148,7 @@ fn lock_keys<'a>(act: &mut Act<'a, '_>, command: &'static Command, args: Args<'_
     if view.has_intents() {
         settle(&mut view, [(command, args)].into_iter(), session.db);
     }
-    if session.no_touch && !command.is(facts::TOUCHES) {
+    if session.settings.no_touch && !command.is(facts::TOUCHES) {
         view.set_quiet(true);
     }
     view
@@ -174,7 +174,7 @@ fn keyed(act: &mut Act<'_, '_>, command: &'static Command, handler: Handler, arg
     let ends_here = own_write || act.session.rows.lent.is_some();
     if !ends_here && is_long(&mut view, command, args) {
         server.after(act.local, view.finish());
-        return hand_on(act, command, handler, args);
+        return hand_on::start(act, command, handler, args);
     }
     let budget = if ends_here { Budget::unlimited(None) } else { Budget::steps(4 * INLINE_STEPS) };
     let caller = Caller { may_block: true, may_stream: true, client_id: act.session.id, ..Caller::default() };
@@ -192,7 +192,7 @@ fn keyed(act: &mut Act<'_, '_>, command: &'static Command, handler: Handler, arg
         server.after(act.local, view.finish());
         act.out.truncate(mark);
         return match error {
-            Error::Budget => hand_on(act, command, handler, args),
+            Error::Budget => hand_on::start(act, command, handler, args),
             error => fail(act, mark, &error),
         };
     }
@@ -208,7 +208,7 @@ fn keyed(act: &mut Act<'_, '_>, command: &'static Command, handler: Handler, arg
         Outcome::Stream(stream) => Flow::Stream(stream),
         Outcome::Block(block) => {
             act.out.truncate(mark);
-            crate::blocking::park(act.server, act.local, act.session, command, args, block, act.out)
+            crate::blocking::park(act, command, args, block)
         }
     }
 }

@@ -1,10 +1,11 @@
 //! The state one loop has for itself.
 
-use crate::aside::Collected;
-use crate::{Server, chores, pubsub, rows, works};
+use crate::{Server, Session};
 use observe::TurnLog;
-use resp::OwnedArgs;
+use std::collections::HashMap;
 use std::sync::Arc;
+use work::piece::{Desk, Piece, Step, more};
+use work::works;
 
 /// The state one loop has for itself.
 pub struct Local {
@@ -12,10 +13,6 @@ pub struct Local {
     /// The loop's clocks, its turn and its counters.
     pub log: TurnLog,
     random: u64,
-    /// The running command has become a job, or a script on a thread. It is counted when that is done.
-    pub(crate) away: bool,
-    /// A script's thread waits for an answer that is collected elsewhere: the state of that answer.
-    pub(crate) collected: Collected,
     /// The client whose protected commit last held a command up.
     pub(crate) guard: std::cell::Cell<u64>,
     /// The newest effect that this loop told.
@@ -29,12 +26,9 @@ pub struct Local {
     /// Messages without a waiting publisher, on their way through the patterns, one after the other.
     pub(crate) announced: std::collections::VecDeque<pubsub::Announced>,
     /// Deeds that wait for an answer by mail, by client.
-    pub(crate) acting: std::collections::HashMap<u64, Box<crate::deeds::Deeds>>,
-    /// The words of the command that is about to run, if they are many: a caller that keeps them takes a
-    /// share, not a copy.
-    pub incoming: Option<Arc<OwnedArgs>>,
-    /// The hash of the first argument of the command that is about to run, if it is known.
-    pub key_hash: Option<u64>,
+    pub(crate) acting: HashMap<u64, Box<scripts::Deeds>>,
+    /// Stand-ins of clients that disconnected before their deeds were done ([`crate::deeds`] D3).
+    pub(crate) stand_ins: HashMap<u64, Box<Session>>,
     /// Count of commands that asked for memory.
     pub(crate) asked: u32,
     /// Long work that this loop does in slices.
@@ -50,27 +44,30 @@ impl Local {
             server: server.clone(),
             log: TurnLog::new(id, &server.observe),
             random,
-            away: false,
-            collected: Collected::default(),
             guard: std::cell::Cell::new(0),
             newest: 0,
             leaving: Vec::new(),
             lua: None,
             subscribers: pubsub::Subscribers::default(),
             announced: std::collections::VecDeque::new(),
-            acting: std::collections::HashMap::new(),
-            incoming: None,
-            key_hash: None,
+            acting: HashMap::new(),
+            stand_ins: HashMap::new(),
             asked: 0,
             works: works::Works::default(),
             arrived: Vec::new(),
         }
     }
 
+    /// The server and the loop that a piece of work is on.
+    pub(crate) fn of<'a>(desk: &'a mut Desk<'_>) -> (Arc<Server>, &'a mut Local) {
+        let local = desk.home.downcast_mut::<Local>().expect("a loop drives its own work");
+        (local.server.clone(), local)
+    }
+
     /// Sends a message without a waiting publisher through the patterns, in slices.
     pub fn announce(&mut self, announced: pubsub::Announced) {
         if self.announced.is_empty() {
-            self.works.push(Box::new(chores::Announcing));
+            self.works.push(Box::new(Announcing));
         }
         self.announced.push_back(announced);
     }
@@ -82,5 +79,19 @@ impl Local {
         // mixed in.
         self.random = self.random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         self.random.rotate_left(32) ^ self.random
+    }
+}
+
+/// Sends the messages in `Local::announced`.
+struct Announcing;
+
+impl Piece for Announcing {
+    fn advance(self: Box<Self>, desk: &mut Desk<'_>) -> Step {
+        let (server, local) = Local::of(desk);
+        if local.announced.front_mut().is_none_or(|first| first.advance(&server.pubsub)) {
+            local.announced.pop_front();
+        }
+        let is_left = !local.announced.is_empty();
+        more(is_left, self)
     }
 }

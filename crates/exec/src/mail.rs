@@ -1,12 +1,12 @@
 //! Letters from threads to an event loop: one queue per loop, and an eventfd that wakes it
 //! (`stdx::letterbox`).
 
-use crate::piece::Letter;
 use command::Stream;
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use stdx::letterbox::{Bell, Letterbox};
+use work::piece::Letter;
 
 /// A letter to a loop.
 pub enum Mail {
@@ -23,13 +23,13 @@ pub enum Mail {
     /// A script's thread asks the loop to perform a command.
     Errand(Box<scripts::Errand>),
     /// The deeds of a committed script or transaction.
-    Deeds(Box<crate::deeds::Deeds>),
+    Deeds(Box<scripts::Deeds>),
     /// Keys were filled that clients wait for.
     Ready(Vec<keyspace::Ready>),
     /// A blocked client can be served, with much: see [`crate::blocking::give_to_job`].
-    Serve(Arc<crate::park::Waiter>),
+    Serve(Arc<park::Waiter>),
     /// A job found nothing for a blocked command: see [`crate::blocking::wait`].
-    Wait(Box<crate::piece::Wait>),
+    Wait(Box<work::piece::Wait>),
     /// A message without a waiting publisher that has many patterns to pass.
     Announce(pubsub::Announced),
     Publish(pubsub::Published),
@@ -48,7 +48,7 @@ pub enum Mail {
     /// Keys that a client's script has read at an LSN, or later.
     Reads(u64, command::reads::Reads, keyspace::Lsn),
     /// Rows of sources arrived or changed.
-    Source(crate::rows::Letter),
+    Source(rows::Letter),
     /// A connection for this loop. Its type is `net`'s.
     Adopt(Box<dyn std::any::Any + Send>),
     Shutdown,
@@ -69,7 +69,7 @@ impl From<scripts::Letter> for Mail {
         match letter {
             scripts::Letter::Errand(errand) => Mail::Errand(errand),
             scripts::Letter::Reads(client, reads, since) => Mail::Reads(client, reads, since),
-            scripts::Letter::Deeds(committed) => Mail::Deeds(crate::deeds::Deeds::new(*committed, 0)),
+            scripts::Letter::Deeds(committed) => Mail::Deeds(scripts::Deeds::new(*committed, 0)),
         }
     }
 }

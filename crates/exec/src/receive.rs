@@ -4,9 +4,10 @@
 //! - R2: the loop does what [`After`] says before the next letter.
 
 use crate::mail::Mail;
-use crate::pubsub::tracking::Letter;
-use crate::{Flow, Local, Server, Session, blocking, chores, deeds, drive, eval, fetching};
+use crate::{Local, Server, Session, blocking, deeds, drive, eval, fetching};
+use command::Flow;
 use observe::waits::Part;
+use pubsub::tracking::Letter;
 use std::sync::Arc;
 use work::piece::Delivery;
 
@@ -69,7 +70,7 @@ pub fn receive(
         Mail::Wait(wait) => return wait_on(server, local, sessions, *wait, done),
         Mail::Announce(announced) => local.announce(announced),
         Mail::Tracking(Letter::Inbox(client)) => return After::Inbox(client),
-        Mail::Tracking(Letter::Task(task)) => local.works.push(Box::new(chores::Task(task))),
+        Mail::Tracking(Letter::Task(task)) => local.works.push(Box::new(crate::tracking::TrackingTask(task))),
         Mail::Reads(client, reads, since) => crate::tracking::remember_later(local, client, reads, since),
         Mail::Source(letter) => fetching::receive(server, local, letter),
         Mail::Review { client } => {
@@ -93,7 +94,7 @@ fn do_deeds(
     server: &Arc<Server>,
     local: &mut Local,
     sessions: &mut dyn Sessions,
-    deeds: Box<deeds::Deeds>,
+    deeds: Box<scripts::Deeds>,
     done: &mut Vec<Delivery>,
 ) {
     let client = deeds.client();

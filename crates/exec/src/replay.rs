@@ -2,10 +2,10 @@
 
 use crate::Server;
 use crate::mail::Mail;
-use crate::pubsub::Shared;
 use apply::Host;
 use command::{Command, Error};
 use keyspace::{Changes, Keyspace};
+use pubsub::Shared;
 use resp::Args;
 use scripts::libraries;
 use std::sync::Arc;

@@ -2,12 +2,13 @@
 
 use crate::act::Actions;
 use crate::mail::{Mail, Mailbox};
-use crate::{info, memory, pages, park, pubsub, rows, shortage, works};
 use config::Config;
 use keyspace::Keyspace;
 use observe::Observe;
+use observe::info;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use work::works;
 
 /// The state all loops share. See the module.
 pub struct Server {
@@ -31,7 +32,7 @@ pub struct Server {
     pub memory_bytes: u64,
     pub scripts: Arc<scripts::Scripts>,
     /// Clients' reports under way.
-    pub(crate) reports: crate::reports::Reports,
+    pub(crate) reports: Arc<work::reports::Reports>,
     /// The functions of commands that are no function of the keyspace.
     pub actions: &'static Actions,
     /// Databases that are read through.
@@ -59,16 +60,6 @@ pub trait Program: Send + Sync {
 }
 
 impl Server {
-    /// Names the program that the server runs in, before the loops start. Its memory counts from its first
-    /// command on.
-    pub fn run_in(&self, program: Box<dyn Program>) {
-        if self.program.set(program).is_ok() {
-            let now_ms = stdx::clock::wall_ms();
-            shortage::look(self, now_ms);
-            self.observe.measured.sample(now_ms, &self.observe.crowd);
-        }
-    }
-
     pub fn loops(&self) -> usize {
         self.loops.len()
     }

@@ -4,9 +4,9 @@
 //! Changes by evictions are told when the slice is over (X3).
 
 use crate::act::Act;
-use crate::memory::{Data, Payer, Verdict};
 use crate::{Local, Server, Session};
 use command::{Command, table};
+use memory::{Data, Payer, Verdict};
 use std::sync::Arc;
 
 /// Checks memory before a command that may need some: evicts if necessary (memory R3).
@@ -36,7 +36,7 @@ pub(crate) fn is_denied(session: &Session, command: &Command) -> bool {
 /// Whether the client's command began while memory was short and nothing could be evicted. The session's note
 /// is of the last command that was checked, and without a limit no command is checked.
 pub(crate) fn is_short(act: &Act<'_, '_>) -> bool {
-    act.session.short && act.server.memory.is_limited()
+    act.session.holds.short && act.server.memory.is_limited()
 }
 
 /// Looks after memory, once per turn of a loop while something is limited. Has the allocator asked if that is

@@ -1,15 +1,17 @@
 //! How a server begins: its parts are made, wired and told of each other.
 
 use crate::mail::{Mail, Mailbox};
-use crate::pubsub::tracking::Letter;
-use crate::{Server, actions, eval, fetching, info, memory, pages, piece, pubsub, rows, waits, works};
+use crate::{Program, Server, actions, eval, fetching};
 use command::registry::{self, Names};
 use config::Config;
 use keyspace::Keyspace;
 use observe::{Holder, Holders, Observe};
+use observe::{info, waits};
+use pubsub::tracking::Letter;
 use scripts::Scripts;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use work::{piece, works};
 
 /// Applies `rename-command`.
 fn rename_commands(config: &Config) -> std::io::Result<()> {
@@ -73,6 +75,12 @@ fn tracking_post(observe: Arc<Observe>, mailboxes: Arc<[Mailbox]>) -> pubsub::tr
     })
 }
 
+/// Forty hexadecimal digits that tell this run of the server from others.
+fn run_id() -> String {
+    let random = |salt| stdx::hash::hash_u64(stdx::clock::wall_ns() ^ salt);
+    format!("{:016x}{:016x}{:08x}", random(1), random(2), random(3) as u32)
+}
+
 impl Server {
     /// Starts workers and reclaimer. The loops are `net`'s, one per mailbox. Errors: a thread cannot be
     /// started; users are configured wrongly.
@@ -83,7 +91,6 @@ impl Server {
         let mailboxes: Arc<[Mailbox]> = (0..loops).map(|_| Mailbox::new()).collect::<Result<_, _>>()?;
         stdx::reclaim::start();
         stdx::pages::start_keeper();
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let boxes = mailboxes.clone();
         let post = move |loop_id: usize, letter: pubsub::Letter| boxes[loop_id].send(letter.into());
         let pubsub = Arc::new(pubsub::PubSub::new(config.clone(), keyspace.clone(), Box::new(post)));
@@ -93,8 +100,7 @@ impl Server {
             Arc::new(pubsub::tracking::Tracking::new(tracking_post(observe.clone(), mailboxes.clone())));
         keyspace.set_readers(tracking.clone());
         let post: piece::Post = Arc::new(move |to, letter| boxes[to].send(letter.into()));
-        let turns = stdx::turns::Turns::new(cores);
-        let random = |salt| stdx::hash::hash_u64(stdx::clock::wall_ns() ^ salt);
+        let turns = stdx::turns::Turns::new(std::thread::available_parallelism().map_or(1, |n| n.get()));
         let (memory, http) = (Arc::new(memory::Memory::new(rows::MAX)), Arc::<pages::Pages>::default());
         let work = works::Work::start(keyspace.clone(), turns, observe.clone(), memory.work.clone(), post);
         let any_rows = Arc::<AtomicBool>::default();
@@ -107,6 +113,7 @@ impl Server {
         };
         let rows = rows::Rows::new(keyspace.clone(), loops, Box::new(around));
         let server = Arc::new_cyclic(|server| Server {
+            reports: work::reports::Reports::new(observe.clone(), work.turns.clone()),
             keyspace,
             config,
             acl: acl.clone(),
@@ -122,11 +129,10 @@ impl Server {
             pubsub,
             tracking,
             work,
-            reports: Default::default(),
-            actions: actions::table(),
+            actions: actions::table::table(),
             rows,
             started_ms: stdx::clock::wall_ms(),
-            run_id: format!("{:016x}{:016x}{:08x}", random(1), random(2), random(3) as u32),
+            run_id: run_id(),
             loops: mailboxes,
             shutdown: AtomicBool::new(false),
             http,
@@ -137,5 +143,15 @@ impl Server {
         actions::config::follow(&server);
         waits::watchdog::start(&server.observe)?;
         Ok(server)
+    }
+
+    /// Names the program that the server runs in, before the loops start. Its memory counts from its first
+    /// command on.
+    pub fn run_in(&self, program: Box<dyn Program>) {
+        if self.program.set(program).is_ok() {
+            let now_ms = stdx::clock::wall_ms();
+            crate::shortage::look(self, now_ms);
+            self.observe.measured.sample(now_ms, &self.observe.crowd);
+        }
     }
 }

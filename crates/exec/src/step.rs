@@ -1,25 +1,28 @@
 //! One command among others that run together: in a transaction, or in a script over a whole view.
 
-use crate::Flow;
 use crate::act::Act;
+use command::Flow;
 use command::effects::Ran;
 use command::{Budget, Caller, Command, Cx, Room, Run, facts};
 use keyspace::View;
-use resp::Args;
+use resp::{Args, OwnedArgs};
+use std::sync::Arc;
 use stdx::budget::Holding;
 
-/// Runs a command on a view that its caller holds: a step of EXEC, or of a script over a whole view.
+/// Runs a command on a view that its caller holds: a step of EXEC, or of a script over a whole view. `kept`:
+/// its words, if they are many.
 pub(crate) fn step(
     act: &mut Act<'_, '_>,
     view: &mut View<'_>,
     command: &'static Command,
     args: Args<'_>,
+    kept: Option<&Arc<OwnedArgs>>,
 ) -> Option<Flow> {
     let mark = act.out.len();
     let result = match command.run {
         Run::Read(handler) | Run::Write(handler) | Run::Whole(handler) => {
             // The command before may have looked at keys without counting that as use.
-            view.set_quiet(act.session.no_touch && !command.is(facts::TOUCHES));
+            view.set_quiet(act.session.settings.no_touch && !command.is(facts::TOUCHES));
             crate::tracking::remember(act.session, view, command, args);
             let before = view.changes().made();
             let caller = Caller { in_script: act.in_script, client_id: act.session.id, ..Caller::default() };
@@ -45,6 +48,10 @@ pub(crate) fn step(
                 in_script: act.in_script,
                 in_multi: true,
                 committed: false,
+                kept,
+                key_hash: None,
+                is_job: false,
+                collects: None,
             };
             inner.server.actions.perform(&mut inner, command, args).map(Some)
         }

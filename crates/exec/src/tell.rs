@@ -10,12 +10,12 @@
 //! ([`Server::gate_of`]), errors and nulls included. So no client is told what a power failure could take back.
 
 use crate::mail::Mail;
-use crate::session::Watch;
 use crate::{Local, Server, Session, blocking};
 use command::effects::Ran;
 use command::{Command, Run, facts, table};
 use keyspace::{Changes, Lsn, Ready, View};
 use resp::Args;
+use work::Watch;
 
 impl Server {
     /// Hands a write's effect to the sink. The caller still holds the locks.
@@ -75,19 +75,19 @@ impl Server {
 
     #[cold]
     fn close_gate(&self, session: &mut Session, view: &View<'_>, command: &Command, args: Args<'_>) {
-        let mut gate = session.gate;
+        let mut gate = session.gate.lsn;
         if facts::has_unknown_keys(command, args) || matches!(command.run, Run::Whole(_)) {
             gate = gate.max(self.keyspace.last_lsn());
         }
         command.each_key(args, &mut |i, _| gate = gate.max(view.recent(args.at(i))));
-        session.gate = gate;
+        session.gate.lsn = gate;
     }
 
     /// Raises the client's gate for a reply that tells of these keys. No locks are held, and the reply is known:
     /// a write that it saw has drawn its LSN. O(keys), each under its shard's lock.
     pub(crate) fn gate_of_keys(&self, session: &mut Session, keys: impl Iterator<Item = u64>) {
         if self.keyspace.gates() {
-            session.gate = session.gate.max(self.keyspace.recent(keys));
+            session.gate.lsn = session.gate.lsn.max(self.keyspace.recent(keys));
         }
     }
 
@@ -112,7 +112,7 @@ impl Server {
             return;
         }
         if command.is(facts::TELLS_LIBRARIES) {
-            session.gate = session.gate.max(self.keyspace.recent_beside());
+            session.gate.lsn = session.gate.lsn.max(self.keyspace.recent_beside());
         }
         let own = facts::SCRIPT | facts::WATCHES;
         if !command.keys.is_empty() && !command.is(own) && !command.has(table::PUBSUB) {
@@ -128,14 +128,14 @@ impl Server {
     /// Raises the client's gate for a reply that may tell of anything.
     pub fn gate_of_all(&self, session: &mut Session) {
         if self.keyspace.gates() {
-            session.gate = session.gate.max(self.keyspace.last_lsn());
+            session.gate.lsn = session.gate.lsn.max(self.keyspace.last_lsn());
         }
     }
 
     /// Notes the keys that a parked command's reply will tell of, if the command only reads and names them
     /// all.
     pub(crate) fn park_gate(&self, session: &mut Session, command: &Command, args: Args<'_>) {
-        session.saw = None;
+        session.gate.saw = None;
         if !self.keyspace.gates()
             || !matches!(command.run, Run::Read(_))
             || facts::has_unknown_keys(command, args)
@@ -144,14 +144,14 @@ impl Server {
         }
         let mut keys = Vec::new();
         command.each_key(args, &mut |i, _| keys.push(stdx::hash::hash_bytes(args.at(i))));
-        session.saw = (!keys.is_empty()).then_some(keys);
+        session.gate.saw = (!keys.is_empty()).then_some(keys);
     }
 
     /// The gate of a reply that comes by mail: the LSN of the keys that were noted, else of everything
     /// visible now. O(keys noted).
     #[inline]
     pub fn gate_of_mail(&self, session: &mut Session) -> Lsn {
-        let saw = session.saw.take();
+        let saw = session.gate.saw.take();
         if !self.keyspace.gates() {
             return 0;
         }

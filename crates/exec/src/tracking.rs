@@ -17,35 +17,19 @@
 //! - TE3: CLIENT CACHING holds for the next command or transaction, and over any CLIENT command.
 
 use crate::act::Act;
-use crate::chores::Task as Chore;
-use crate::pubsub::tracking::{Hearer, Options, Peer, Task};
 use crate::session::flag;
 use crate::{Local, Server, Session};
 use command::table::READONLY;
 use command::{Command, reads::Reads};
 use keyspace::{Author, Lsn, View};
+use pubsub::tracking::{Hearer, Peer, Task};
 use resp::{Args, OwnedArgs, Reply};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use work::piece::{Desk, Piece, Step, more};
 
 /// Words looked at in one go for their keys.
 const WORDS: usize = 64;
-
-/// A session's tracking.
-pub struct Mine {
-    pub(crate) peer: Arc<Peer>,
-    pub(crate) options: Options,
-    /// CLIENT CACHING was given.
-    pub(crate) caching: bool,
-}
-
-impl Mine {
-    /// Whether keys that are read now are remembered.
-    fn remembers(&self) -> bool {
-        let Options { bcast, optin, optout, .. } = self.options;
-        !bcast && if self.caching { !optout } else { !optin }
-    }
-}
 
 /// Whether keys that the client reads now are remembered.
 #[inline]
@@ -77,19 +61,13 @@ fn remember_keys(session: &Session, view: &mut View<'_>, command: &Command, args
 
 /// Registers it for the keys of a command that is about to run elsewhere. O(words) if they are few, else O(1).
 #[cold]
-pub(crate) fn remember_elsewhere(
-    server: &Server,
-    local: &mut Local,
-    session: &Session,
-    command: &'static Command,
-    args: Args<'_>,
-) {
-    if !remembers(session) || !command.has(READONLY) {
+pub(crate) fn remember_elsewhere(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) {
+    if !remembers(act.session) || !command.has(READONLY) {
         return;
     }
-    let words = local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
-    let task = Task::remember(session.id, keys_of(command, words), server.keyspace.last_lsn(), Vec::new());
-    local.works.push(Box::new(Chore(task)));
+    let (client, since) = (act.session.id, act.server.keyspace.last_lsn());
+    let task = Task::remember(client, keys_of(command, act.keep(args)), since, Vec::new());
+    act.local.works.push(Box::new(TrackingTask(task)));
 }
 
 /// The keys of a command, looked at some words at a time.
@@ -105,7 +83,18 @@ fn keys_of(command: &'static Command, words: Arc<OwnedArgs>) -> impl Iterator<It
 #[cold]
 pub(crate) fn remember_later(local: &mut Local, client: u64, reads: Reads, since: Lsn) {
     let (keys, stale) = reads.into_parts();
-    local.works.push(Box::new(Chore(Task::remember(client, keys, since, stale))));
+    local.works.push(Box::new(TrackingTask(Task::remember(client, keys, since, stale))));
+}
+
+/// A task of tracking, as a piece of the loop's work.
+pub(crate) struct TrackingTask(pub(crate) Task);
+
+impl Piece for TrackingTask {
+    fn advance(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
+        let (server, _) = Local::of(desk);
+        let is_left = self.0.advance(&server.tracking, &server.keyspace);
+        more(is_left, self)
+    }
 }
 
 /// A row that the client has read is not kept, so nobody would say when it changes: its copy counts as old.
@@ -141,7 +130,7 @@ pub fn after_command(server: &Server, session: &mut Session, answered: bool, out
     }
     server.tracking.trim(&server.keyspace, server.config.live.tracking_max_keys.size());
     let peer = mine.peer.clone();
-    if answered && !session.hushed && peer.has_mail() && open(server, session, &peer, out) {
+    if answered && !session.speech.hushed && peer.has_mail() && open(server, session, &peer, out) {
         server.tracking.remind(session.id);
     }
 }
@@ -152,7 +141,7 @@ pub fn after_command(server: &Server, session: &mut Session, answered: bool, out
 pub(crate) fn before_reply(act: &mut Act<'_, '_>) {
     let Some(mine) = &act.session.tracking else { return };
     let peer = mine.peer.clone();
-    if act.session.is_muted() || act.session.hushed || !peer.has_mail() {
+    if act.session.speech.is_muted() || act.session.speech.hushed || !peer.has_mail() {
         return;
     }
     if open(act.server, act.session, &peer, act.out) {
@@ -171,7 +160,7 @@ pub fn open_inbox(server: &Server, session: &mut Session, out: &mut Reply) -> bo
 
 fn open(server: &Server, session: &mut Session, peer: &Peer, out: &mut Reply) -> bool {
     let blocked = session.away.is_some() && session.info.flags.load(Ordering::Relaxed) & flag::BLOCKED != 0;
-    let to = Hearer { resp3: session.resp3, subscribed: !session.subs.is_empty(), blocked };
+    let to = Hearer { resp3: session.speech.resp3, subscribed: !session.subs.is_empty(), blocked };
     let taken = server.tracking.take(peer, to, out);
     if taken.broken {
         session.set_flag(flag::BROKEN_REDIRECT, true);
@@ -185,7 +174,7 @@ pub(crate) fn end(server: &Server, local: &mut Local, session: &mut Session) {
     session.set_flag(flag::TRACKING | flag::BROADCAST | flag::BROKEN_REDIRECT, false);
     session.info.redirect.store(-1, Ordering::Relaxed);
     if let Some(task) = server.tracking.end(&server.keyspace, &mine.peer, &mine.options.prefixes) {
-        local.works.push(Box::new(Chore(task)));
+        local.works.push(Box::new(TrackingTask(task)));
     }
 }
 

@@ -1,4 +1,4 @@
-//! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
+//! EXEC. MULTI, WATCH and their opposites are in `multi`.
 //!
 //! EXEC locks the shards of all queued and all watched keys at once. Under the locks it checks the mark that
 //! any touch of a watched key sets, and runs the queue. So nothing comes between, and the marks are exact.
@@ -13,164 +13,21 @@
 
 use crate::act::Act;
 use crate::eval::{self, Started};
-use crate::pubsub::{FEW_PATTERNS, Kind};
-use crate::queue::Queue;
-use crate::session::{Multi, Watch, flag};
+use crate::multi::leave;
+use crate::parts::Multi;
 use crate::step::step;
-use crate::{Flow, Local, Server, Session, fetching, job, rows};
+use crate::{Server, Session, fetching};
+use command::Flow;
 use command::facts::has_unknown_keys;
 use command::keys::{database, shards_of};
 use command::{Command, Error, Run, facts};
 use keyspace::{Keyspace, View};
+use pubsub::{FEW_PATTERNS, Kind};
 use resp::Args;
 use std::sync::atomic::Ordering;
 use stdx::locks::Bits;
-use work::watch::AT_A_STRETCH;
-
-/// Bytes that a watched key takes, here and in the keyspace, besides two copies of its name: tree nodes,
-/// table slots, and a table of its own.
-const WATCHED: usize = 330;
-/// Most commands of a transaction that are freed on the loop; the reclaimer frees longer queues.
-const FEW: usize = 16;
-
-/// Queues a command of an open MULTI.
-pub(crate) fn queue(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Flow {
-    let changes = crate::gates::may_change(act, command, args);
-    let (server, local, session, out) = (act.server, &*act.local, &mut *act.session, &mut *act.out);
-    let limit = server.config.live.query_buffer_bytes.size();
-    let Some(multi) = &mut session.multi else { return Flow::Done };
-    if command.is(facts::SELECTS) {
-        multi.selected =
-            args.get(1).and_then(|db| database(server.keyspace.databases(), db).ok()).or(multi.selected);
-    }
-    if session.tracking.is_some() {
-        multi.reads.note(command, args);
-    }
-    multi.note_user(session.user.user());
-    multi.changes |= changes;
-    multi.queue.push(command, args, local.incoming.clone());
-    if multi.queue.bytes() > limit {
-        // The queue is bounded like the query buffer. A longer transaction cannot run.
-        multi.broken = true;
-        multi.queue.clear();
-        out.error("ERR the transaction is larger than client-query-buffer-limit");
-        return Flow::Done;
-    }
-    if multi.queue.hold(&server.memory.work).is_err() {
-        multi.broken = true;
-        multi.queue.clear();
-        session.info.multi_bytes.store(0, Ordering::Relaxed);
-        session.set_flag(flag::DIRTY_EXEC, true);
-        out.error(&Error::work_memory().text());
-        return Flow::Done;
-    }
-    session.info.multi_bytes.store(multi.queue.bytes() as u64, Ordering::Relaxed);
-    session.info.queued.store(multi.queue.len() as i64, Ordering::Relaxed);
-    out.simple("QUEUED");
-    Flow::Done
-}
-
-pub(crate) fn multi(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    if act.session.multi.is_some() {
-        return Err(Error::new("ERR MULTI calls can not be nested"));
-    }
-    act.session.multi = Some(Multi::default());
-    act.session.info.queued.store(0, Ordering::Relaxed);
-    act.session.set_flag(flag::MULTI, true);
-    act.out.ok();
-    Ok(Flow::Done)
-}
-
-pub(crate) fn discard(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    if act.session.multi.is_none() {
-        return Err(Error::new("ERR DISCARD without MULTI"));
-    }
-    leave(act.server, act.local, act.session);
-    act.out.ok();
-    Ok(Flow::Done)
-}
-
-pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    if act.session.multi.is_some() {
-        return Err(Error::new("ERR WATCH inside MULTI is not allowed"));
-    }
-    let session = &mut *act.session;
-    let from = std::mem::take(&mut session.half.done);
-    for key in args.from(1 + from).iter().take(AT_A_STRETCH) {
-        if session.watch.has(session.db, key) {
-            continue;
-        }
-        let sources = &act.server.rows;
-        if session.db == 0
-            && sources.any()
-            && session.watched_rows.begin(sources, act.local.log.now_ms, key)?
-        {
-            continue;
-        }
-        let mut view =
-            View::locked(&act.server.keyspace, Keyspace::shards_of([key]), session.db, act.local.log.now_ms);
-        if session.sees_expired(&act.server.keyspace) {
-            view.set_expired_live();
-        }
-        // Watching a key does not count as use.
-        view.set_quiet(true);
-        if view.has_intents() {
-            view.settle(&[(session.db, key)], false);
-        }
-        // Last, because a long write that was decided before came before WATCH.
-        let then = view.watch(key, &session.watch.dirty);
-        act.server.after(act.local, view.finish());
-        session.watch.keys.insert((session.db, key.into()), then);
-        session.watch.bytes += 2 * key.len() + WATCHED;
-    }
-    act.server.observe.clients.note_watching(&session.info, session.watched());
-    session.info.watch_bytes.store(session.watch.bytes as u64, Ordering::Relaxed);
-    if session.watch.holding.set(&act.server.memory.work, session.watch.bytes as u64).is_err() {
-        // Whether these keys were touched is no longer known: EXEC takes them as touched.
-        forget_watched(act.server, act.local, session);
-        session.watch.dirty.store(true, Ordering::Release);
-        return Err(Error::work_memory());
-    }
-    if from + AT_A_STRETCH < args.len() - 1 {
-        session.half.done = from + AT_A_STRETCH;
-        return Ok(crate::held::go_on(session, act.local));
-    }
-    act.out.ok();
-    Ok(Flow::Done)
-}
-
-pub(crate) fn unwatch(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    // Inside EXEC the locks of the watched keys are held, and EXEC forgets the keys at its end anyway.
-    if act.view.is_none() {
-        forget_watched(act.server, act.local, act.session);
-    }
-    act.out.ok();
-    Ok(Flow::Done)
-}
-
-/// Ends MULTI and WATCH: after EXEC and DISCARD, on RESET, and when the client disconnects.
-pub(crate) fn leave(server: &Server, local: &mut Local, session: &mut Session) {
-    if let Some(multi) = session.multi.take().filter(|multi| multi.queue.len() > FEW) {
-        stdx::reclaim::discard(multi);
-    }
-    session.info.queued.store(-1, Ordering::Relaxed);
-    session.info.multi_bytes.store(0, Ordering::Relaxed);
-    session.set_flag(flag::MULTI | flag::DIRTY_EXEC, false);
-    forget_watched(server, local, session);
-}
-
-/// Forgets the watched keys. O(1): beyond [`AT_A_STRETCH`] keys the rest is forgotten in slices.
-pub(crate) fn forget_watched(server: &Server, local: &mut Local, session: &mut Session) {
-    server.observe.clients.note_watching(&session.info, 0);
-    session.info.watch_bytes.store(0, Ordering::Relaxed);
-    forget(server, local, session.take_watch());
-}
-
-pub(crate) fn forget(server: &Server, local: &mut Local, mut watch: Watch) {
-    if watch.forget_some(&server.keyspace, AT_A_STRETCH) {
-        local.works.push(Box::new(watch));
-    }
-}
+use work::job;
+use work::queue::Queue;
 
 pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let Some(multi) = act.session.multi.take() else { return Err(Error::new("ERR EXEC without MULTI")) };
@@ -187,7 +44,7 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         return Err(Error::new("ERR the transaction is too long: it names keys of sources"));
     }
     let plain = multi.queue.is_keyed();
-    let long = multi.queue.words() + act.session.watched() >= job::MANY_WORDS
+    let long = multi.queue.words() + act.session.watched.len() >= job::MANY_WORDS
         || multi.queue.bytes() >= job::MANY_BYTES;
     let slow = multi.queue.has_slow_actions() && !multi.sources;
     let slow = slow || passes_many_patterns(act.server, &multi.queue);
@@ -199,14 +56,14 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         return waits_for_rows(act, multi, result);
     }
     // The watched rows are checked again under the locks. For what runs elsewhere, only later changes count.
-    if !act.session.watched_rows.is_empty()
-        && act.session.watched_rows.is_changed(&act.server.keyspace, act.local.log.now_ms)
+    if !act.session.watched.rows.is_empty()
+        && act.session.watched.rows.is_changed(&act.server.keyspace, act.local.log.now_ms)
     {
         leave(act.server, act.local, act.session);
         act.out.null_array();
         return Ok(Flow::Done);
     }
-    if plain && long && crate::bulk::is_bulk(act.session.watched(), &multi.queue) {
+    if plain && long && work::bulk::is_bulk(act.session.watched.len(), &multi.queue) {
         // A bulk never ends an older commit, so no guard has to be asked before.
         return Ok(start_job(act, multi));
     }
@@ -261,9 +118,9 @@ fn run_here(act: &mut Act<'_, '_>, multi: Multi, plain: bool) -> Result<Flow, Er
     if was_touched(act.session, &mut view) {
         act.out.null_array();
         let changes = view.finish();
-        let watch = std::mem::take(&mut act.session.watch);
+        let watch = std::mem::take(&mut act.session.watched.watch);
         act.server.gate_of_watched(act.session, &watch);
-        act.session.watch = watch;
+        act.session.watched.watch = watch;
         leave(act.server, act.local, act.session);
         act.server.after(act.local, changes);
         return Ok(Flow::Done);
@@ -285,7 +142,6 @@ fn run_commands(act: &mut Act<'_, '_>, multi: &Multi, changes_rows: bool, view: 
     let mut began_ns = act.local.log.lap();
     for (i, (command, args)) in multi.queue.iter().enumerate() {
         view.select(rows::db_for(&act.server.rows, command, args, act.session.db));
-        act.local.incoming = multi.queue.kept(i);
         let mark = act.out.len();
         let source = if multi.sources { act.server.rows.by_db(view.db()) } else { None };
         let changed = source.as_ref().filter(|_| changes_rows);
@@ -299,7 +155,7 @@ fn run_commands(act: &mut Act<'_, '_>, multi: &Multi, changes_rows: bool, view: 
         match found {
             Err(error) => act.out.error(&error.text()),
             Ok(()) => {
-                if let Some(Flow::Close) = step(act, view, command, args) {
+                if let Some(Flow::Close) = step(act, view, command, args, multi.queue.kept(i).as_ref()) {
                     end = Flow::Close;
                 }
                 if multi.sources && command.is_write() {
@@ -326,7 +182,6 @@ fn run_commands(act: &mut Act<'_, '_>, multi: &Multi, changes_rows: bool, view: 
         );
         began_ns = now_ns;
     }
-    act.local.incoming = None;
     end
 }
 
@@ -374,7 +229,8 @@ fn settle(server: &Server, session: &Session, multi: &Multi, shards: Bits, view:
     if shards == Bits::below(keyspace::SHARDS) {
         return view.settle_all();
     }
-    let mut keys: Vec<(usize, &[u8])> = session.watch.keys.keys().map(|(db, key)| (*db, &**key)).collect();
+    let mut keys: Vec<(usize, &[u8])> =
+        session.watched.watch.keys.keys().map(|(db, key)| (*db, &**key)).collect();
     let mut selected = session.db;
     for (command, args) in multi.queue.iter() {
         if command.is(facts::SELECTS) {
@@ -407,14 +263,14 @@ fn start_job(act: &mut Act<'_, '_>, multi: Multi) -> Flow {
         let since = act.server.keyspace.last_lsn();
         crate::tracking::remember_later(act.local, act.session.id, multi.reads, since);
     }
-    let flow = crate::hand_on::start_exec(act.server, act.local, act.session, multi.queue, act.out);
+    let flow = crate::hand_on::start_exec(act, multi.queue);
     leave(act.server, act.local, act.session);
     flow
 }
 
 /// Runs the queue over an overlay (T4). The session leaves the transaction at once.
 fn run_over(act: &mut Act<'_, '_>, multi: Multi, long: bool) -> Flow {
-    let watch = act.session.take_watch();
+    let watch = act.session.watched.take();
     leave(act.server, act.local, act.session);
     match eval::start_exec(act, multi.queue, watch, long) {
         Started::Done => Flow::Done,
@@ -425,9 +281,9 @@ fn run_over(act: &mut Act<'_, '_>, multi: Multi, long: bool) -> Flow {
 /// The shards of all queued and watched keys. All shards, if a command needs the whole keyspace or declares
 /// no keys.
 fn shards_needed(server: &Server, session: &Session, queue: &Queue) -> Bits {
-    let mut shards = Keyspace::shards_of(session.watch.keys.keys().map(|(_, key)| &**key));
-    if !session.watched_rows.is_empty() {
-        shards = shards.union(&Keyspace::shards_of(session.watched_rows.keys()));
+    let mut shards = Keyspace::shards_of(session.watched.watch.keys.keys().map(|(_, key)| &**key));
+    if !session.watched.rows.is_empty() {
+        shards = shards.union(&Keyspace::shards_of(session.watched.rows.keys()));
     }
     for (command, args) in queue.iter() {
         let whole = match command.run {
@@ -445,8 +301,8 @@ fn shards_needed(server: &Server, session: &Session, queue: &Queue) -> Bits {
 
 /// Whether a watched key was touched, or has expired. The locks are held.
 fn was_touched(session: &Session, view: &mut View<'_>) -> bool {
-    let rows = &session.watched_rows;
-    let touched = session.watch.is_touched(view) || !rows.is_empty() && rows.is_changed_in(view);
+    let rows = &session.watched.rows;
+    let touched = session.watched.watch.is_touched(view) || !rows.is_empty() && rows.is_changed_in(view);
     view.select(session.db);
-    touched || session.watch.dirty.load(Ordering::Acquire)
+    touched || session.watched.watch.dirty.load(Ordering::Acquire)
 }

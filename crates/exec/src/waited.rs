@@ -9,10 +9,10 @@ use observe::waits::{self, HeldUp, Request, Spent};
 /// Adds to `request` what the command waited for before it ran.
 #[cold]
 pub fn end_waits(server: &Server, local: &mut Local, session: &mut Session, request: &mut Request) {
-    session.postponed = None;
+    session.holds.postponed = None;
     let held = HeldUp {
-        by_itself: session.held_back.take(),
-        by_commit: session.guarded.take(),
+        by_itself: session.holds.held_back.take(),
+        by_commit: session.holds.guarded.take(),
         loading_since_ns: session.rows.loaded_since_ns.take(),
     };
     local.log.end_waits(&server.observe, &session.info, held, request);
@@ -34,14 +34,14 @@ pub fn ended(
         let published = spent.as_ref().is_some_and(|spent| spent.published);
         let tells = crate::gates::tells(away.command) && server.config.live.notify.get() != 0;
         if published || tells || away.command.is(command::facts::PUBLISHES) {
-            session.published.add(flooded, pubsub::flood::SHARE);
+            session.holds.published.add(flooded, pubsub::flood::SHARE);
         }
     }
     let is_long_write = spent.is_some() && away.is_job && away.command.is_write();
     if is_long_write && stdx::reclaim::is_full() {
         // Most long writes replace something large. So each counts as garbage, whatever it gave the
         // reclaimer.
-        session.littered = stdx::reclaim::fullness();
+        session.holds.littered = stdx::reclaim::fullness();
     }
     let (observe, info) = (&server.observe, &session.info);
     let (keys, asked_bytes) = away.hot.clone().unwrap_or_default();
@@ -52,7 +52,7 @@ pub fn ended(
     }
     let words = || away.words.clone();
     let stream = match stream {
-        _ if session.is_muted() => stream,
+        _ if session.speech.is_muted() => stream,
         Some(stream) => {
             Some(lasting::counted(observe, info, (away.command, words), keys, bytes.len(), stream))
         }

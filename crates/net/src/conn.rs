@@ -25,15 +25,18 @@ pub(crate) use http::refusal;
 
 use crate::gates::Gates;
 use crate::input::Input;
+use crate::listed::{List, Marked, Marks};
+use crate::prefetch::prefetch;
 use crate::socket::Socket;
 use crate::transport::{Event, Pool, Received, Sent, Transport};
 use crate::{OUT_HIGH, QUANTUM_NS};
 use exec::clients::Buffered;
 use exec::memory::Incoming;
+use exec::parts::ReplyMode;
 use exec::pubsub::{Encoded, Shared};
-use exec::session::{ReplyMode, flag};
+use exec::session::flag;
 use exec::stats::Counter;
-use exec::{Flow, Local, Server, Session, Stream};
+use exec::{Flow, Local, Server, Session, Stream, Words};
 use http::{Desk, Http};
 use keyspace::Lsn;
 use output::Streaming;
@@ -146,6 +149,8 @@ struct Large {
 pub(crate) struct Conn {
     pub(crate) socket: Socket,
     pub(crate) session: Session,
+    /// The loop's lists that it is in.
+    pub(crate) marks: Marks,
     /// None: without TLS.
     tls: Option<Box<secure::Secure>>,
     speech: Speech,
@@ -154,8 +159,6 @@ pub(crate) struct Conn {
     out: Reply,
     /// Marks in `out`: bytes up to one wait until their effects are durable.
     gates: Gates,
-    /// In the loop's list of connections that have such bytes.
-    pub(crate) gated: bool,
     /// Since when its replies wait for the log (monotonic clock).
     pub(crate) gated_since_ns: Option<u64>,
     /// Bytes the socket did not take, and the offset of the first unsent one.
@@ -167,10 +170,6 @@ pub(crate) struct Conn {
     /// The stream goes on reading the keyspace ([`exec::Stream::reads_on`]), or did so in this slice.
     reads_on: bool,
     doing: Doing,
-    /// Is in the loop's list of connections with a stream.
-    pub(crate) streaming: bool,
-    /// Is in the loop's list of connections over their soft limit.
-    pub(crate) limited: bool,
     /// A command of many bytes that was found in the input and is to be taken out of it.
     large: Option<Large>,
     /// A command of many bytes that is to be run, perhaps again.
@@ -195,12 +194,8 @@ pub(crate) struct Conn {
     /// another loop.
     pub(crate) served: u64,
     pub(crate) settled: u64,
-    /// Is in the loop's list of connections with messages to send.
-    pub(crate) notified: bool,
     /// Its socket is in the loop's list of sockets to receive from.
     pub(crate) ready: bool,
-    /// As `ready`, and it is among the connections that send long arguments.
-    pub(crate) bulky: bool,
     /// Buffers of its bytes among what others asked; `arrears` are those that wait behind that, in order.
     pub(crate) among: u32,
     pub(crate) arrears: u32,
@@ -220,10 +215,6 @@ pub(crate) struct Conn {
     orphaned: bool,
     /// The deadline that the loop's timers know of.
     pub(crate) timer_ms: Option<u64>,
-    /// Is in the queue of connections to continue.
-    pub(crate) queued: bool,
-    /// Is in the list of connections to write this turn.
-    pub(crate) dirty: bool,
     /// The transport receives for it.
     pub(crate) listening: bool,
     /// Fewest bytes that must still come before anything can run.
@@ -236,28 +227,33 @@ pub(crate) struct Conn {
     /// clock).
     transit: Holding,
     thirsty_ns: Option<u64>,
-    /// Is in the loop's list of connections with long requests; `hauled` is the bytes received and the time
-    /// at the last progress.
-    pub(crate) hauling: bool,
+    /// The bytes received and the time at the last progress of a long request.
     hauled: (u64, u64),
     /// When the soft output limit was first exceeded, in milliseconds since 1970.
     soft_since: Option<u64>,
 }
 
+impl Marked for Conn {
+    #[inline]
+    fn marks(&mut self) -> &mut Marks {
+        &mut self.marks
+    }
+}
+
 impl Conn {
     pub(crate) fn new(socket: Socket, session: Session, server: &Server) -> Conn {
         let mut parser = Parser::new(limits(server));
-        parser.set_authenticated(session.is_let_in(server));
+        parser.set_authenticated(session.login.is_let_in(&server.acl));
         Conn {
             socket,
             session,
+            marks: Marks::default(),
             tls: None,
             speech: Speech::Resp(parser),
             input: Input::default(),
             start: 0,
             out: Reply::new(false),
             gates: Gates::default(),
-            gated: false,
             gated_since_ns: None,
             unsent: None,
             blocked: false,
@@ -265,8 +261,6 @@ impl Conn {
             stream: None,
             reads_on: false,
             doing: Doing::Other,
-            streaming: false,
-            limited: false,
             large: None,
             held: None,
             behind: Queue::default(),
@@ -279,9 +273,7 @@ impl Conn {
             moving: None,
             served: 0,
             settled: 0,
-            notified: false,
             ready: false,
-            bulky: false,
             among: 0,
             arrears: 0,
             doomed: false,
@@ -292,15 +284,12 @@ impl Conn {
             orphaned: false,
             ended: false,
             timer_ms: None,
-            queued: false,
-            dirty: false,
             listening: false,
             need: 1,
             stride: BATCH,
             enough: 1,
             transit: Holding::default(),
             thirsty_ns: None,
-            hauling: false,
             hauled: (0, 0),
             soft_since: None,
         }
@@ -330,15 +319,16 @@ impl Conn {
 
     /// Whether it may move to another loop: nothing is under way here except what [`Conn::pack`] resets.
     pub(crate) fn may_leave(&self) -> bool {
-        let listed = self.queued || self.dirty || self.ready || self.notified || self.listening;
-        let ends = self.eof || self.doomed || self.orphaned || self.session.closing;
+        let marked = [List::Continued, List::Dirty, List::Notified].iter().any(|list| self.marks.has(*list));
+        let listed = marked || self.ready || self.listening;
+        let ends = self.eof || self.doomed || self.orphaned || self.session.speech.closing;
         let speaks = self.is_replying()
             || self.pending_out() > 0
             || self.blocked
             || self.told > 0
             || self.owes_records();
         let session = &self.session;
-        let alone = session.subs.is_empty() && !session.hushed && session.rows.loading.is_none();
+        let alone = session.subs.is_empty() && !session.speech.hushed && session.rows.loading.is_none();
         let idle = self.state == State::Running && session.away.is_none() && !self.has_work();
         !(listed || ends || speaks) && alone && idle && self.large.is_none() && self.held.is_none()
     }
@@ -346,9 +336,19 @@ impl Conn {
     /// Whether no request of its client waits for this server: neither in the socket, nor received, nor for its
     /// reply. Cost: a system call if nothing was received.
     pub(crate) fn asks_nothing(&self) -> bool {
-        let coming = self.queued || self.ready || self.bulky || self.among > 0 || self.arrears > 0;
+        let coming = self.is_queued()
+            || self.ready
+            || self.marks.has(List::Bulky)
+            || self.among > 0
+            || self.arrears > 0;
         let waits = coming || self.has_work() || self.gated_since_ns.is_some();
-        self.session.closing || !waits && !self.socket.has_unread()
+        self.session.speech.closing || !waits && !self.socket.has_unread()
+    }
+
+    /// Whether it is in the queue of connections to continue.
+    #[inline]
+    pub(crate) fn is_queued(&self) -> bool {
+        self.marks.has(List::Continued)
     }
 
     /// Whether it waits for something that is delivered to this loop.
@@ -361,7 +361,7 @@ impl Conn {
     pub(crate) fn pack(&mut self, settled: u64) {
         (self.outside, self.moving, self.settled) = (true, None, settled);
         (self.sent_with, self.served, self.timer_ms) = (0, 0, None);
-        (self.streaming, self.limited, self.hauling) = (false, false, false);
+        self.marks = Marks::default();
     }
 
     /// Whether more input is welcome.
@@ -369,7 +369,7 @@ impl Conn {
         if self.eof || self.outside || self.moving.is_some() || self.thirsty_ns.is_some() {
             return false;
         }
-        if self.session.closing {
+        if self.session.speech.closing {
             return true;
         }
         if self.has_sealed() {
@@ -377,13 +377,13 @@ impl Conn {
         }
         let blocked = self.state != State::Running || self.is_replying() || self.written() >= OUT_HIGH;
         // An incomplete command always gets more input, however much of it is here.
-        let busy = self.queued && self.unread() >= self.enough;
+        let busy = self.is_queued() && self.unread() >= self.enough;
         !((blocked || busy) && self.unread() >= PARKED_INPUT)
     }
 
     /// Counts `n` received bytes. Closes the connection if they exceed `client-query-buffer-limit`.
     pub(crate) fn came(&mut self, n: usize, server: &Server, local: &Local) -> Next {
-        if self.session.closing {
+        if self.session.speech.closing {
             return Next::Wait;
         }
         add(&self.session.info.net_in, n as u64);
@@ -407,7 +407,7 @@ impl Conn {
         let argument = self.expects_much();
         let straight =
             matches!(event, Event::Readable(_) | Event::Last(_)) && (argument || self.unread() >= READ_BULK);
-        if self.session.closing || !straight {
+        if self.session.speech.closing || !straight {
             return io.receive(event, &mut self.socket, None);
         }
         self.compact();
@@ -430,14 +430,14 @@ impl Conn {
     /// Whether the next bytes continue a long request or follow requests that had their quantum. Other
     /// clients' requests need not wait for such bytes.
     pub(crate) fn has_bulk_to_come(&self) -> bool {
-        self.expects_much() || self.holds_much() || self.queued
+        self.expects_much() || self.holds_much() || self.is_queued()
     }
 
     /// Notes that the peer sends no more.
     pub(crate) fn end(&mut self) -> Next {
         self.eof = true;
         let idle = self.unread() == 0 && !self.is_replying() && self.held.is_none();
-        if self.state == State::Running && (self.session.closing || idle) {
+        if self.state == State::Running && (self.session.speech.closing || idle) {
             // Replies may still be on their way, or come back from the transport. The connection closes when
             // all are out.
             self.ended = true;
@@ -466,11 +466,11 @@ impl Conn {
         }
         let acts = self.stream.as_ref().is_some_and(|stream| stream.reply.has_effects());
         let rest = self.unread() > 0 || self.has_sealed() || self.held.is_some() || acts;
-        if !rest || self.is_blocked() || self.session.closing {
+        if !rest || self.is_blocked() || self.session.speech.closing {
             return false;
         }
         (self.eof, self.orphaned) = (true, true);
-        self.session.reply_mode = ReplyMode::Off;
+        self.session.speech.reply_mode = ReplyMode::Off;
         self.session.cancel.store(true, Ordering::Relaxed);
         if !acts {
             self.stream = None;
@@ -500,7 +500,7 @@ impl Conn {
 
     /// Keeps bytes that cannot run now.
     pub(crate) fn keep(&mut self, bytes: &[u8]) {
-        if bytes.is_empty() || self.session.closing {
+        if bytes.is_empty() || self.session.speech.closing {
             return;
         }
         self.compact();
@@ -570,8 +570,8 @@ impl Conn {
             server.gate_of_all(&mut self.session);
             self.reads_on = self.stream.is_some();
         }
-        if self.session.gate > server.durable() {
-            self.gates.close(mark, self.session.gate);
+        if self.session.gate.lsn > server.durable() {
+            self.gates.close(mark, self.session.gate.lsn);
         }
         if self.orphaned {
             self.out.clear();
@@ -637,7 +637,7 @@ impl Conn {
         );
         self.drop_open();
         self.held = None;
-        self.session.closing = true;
+        self.session.speech.closing = true;
         self.start = input.len();
         Next::Wait
     }
@@ -651,7 +651,7 @@ impl Conn {
     ) -> Next {
         let started = local.log.clock_ns;
         loop {
-            if self.has_messages() && !self.session.closing {
+            if self.has_messages() && !self.session.speech.closing {
                 if local.log.clock_ns.saturating_sub(started) >= QUANTUM_NS {
                     return Next::Continue;
                 }
@@ -662,7 +662,7 @@ impl Conn {
             if self.state != State::Running {
                 return Next::Wait;
             }
-            if self.session.closing {
+            if self.session.speech.closing {
                 return Next::Wait;
             }
             if self.session.info.killed.load(Ordering::Relaxed) {
@@ -732,26 +732,26 @@ impl Conn {
         let from = self.start;
         let Some(filled) = self.parse_batch(server, batch, &input[from..]) else { return false };
         let hashes = (batch.len() >= PREFETCH_FROM && self.session.multi.is_none())
-            .then(|| exec::prefetch(server, &self.session, batch, &input[from..]));
+            .then(|| prefetch(&server.keyspace, self.session.db, batch, &input[from..]));
         for i in 0..batch.len() {
-            let authenticated = self.session.authenticated;
+            let authenticated = self.session.login.authenticated;
             if let Some((base, words)) = batch.take_large(i) {
                 self.large = Some(Large { base: from + base, end: from + batch.end(i), words });
                 self.restart_parser(server);
                 return true;
             }
-            if self.session.reply_mode != ReplyMode::On && batch.follows_nothing(i) {
-                self.session.got_nothing();
+            if self.session.speech.reply_mode != ReplyMode::On && batch.follows_nothing(i) {
+                self.session.speech.got_nothing();
             }
-            let args = batch.args(i, &input[from..]);
-            local.key_hash = hashes.as_ref().and_then(|hashes| hashes.of(i));
+            let key_hash = hashes.as_ref().and_then(|hashes| hashes.of(i));
+            let words = Words { args: batch.args(i, &input[from..]), kept: None, key_hash };
             self.doing = Doing::Command(self.out.len());
-            let flow = exec::execute(server, local, &mut self.session, args, &mut self.out);
+            let flow = exec::execute(server, local, &mut self.session, words, &mut self.out);
             self.after_command(server, &flow);
-            if self.session.authenticated != authenticated
+            if self.session.login.authenticated != authenticated
                 && let Speech::Resp(parser) = &mut self.speech
             {
-                parser.set_authenticated(self.session.is_let_in(server));
+                parser.set_authenticated(self.session.login.is_let_in(&server.acl));
             }
             self.start = from + batch.end(i);
             match flow {
@@ -772,7 +772,7 @@ impl Conn {
                     self.restart_parser(server);
                     return true;
                 }
-                Flow::Close => self.session.closing = true,
+                Flow::Close => self.session.speech.closing = true,
             }
             if self.must_pause(local, until_ns) && (i + 1 < batch.len() || filled.stop != Stop::Full) {
                 if local.log.clock_ns >= until_ns {
@@ -783,7 +783,7 @@ impl Conn {
             }
         }
         if from + filled.used > self.start {
-            self.session.got_nothing();
+            self.session.speech.got_nothing();
         }
         self.start = from + filled.used;
         if batch.len() > 1 {
@@ -802,10 +802,10 @@ impl Conn {
         panics::begin();
         self.doing = Doing::Parsing(self.out.len());
         // Limits after AUTH are unknown until AUTH has run, so it is parsed alone.
-        let max = match self.session.authenticated {
+        let max = match self.session.login.authenticated {
             true => self.stride.into(),
             false => {
-                parser.set_authenticated(self.session.is_let_in(server));
+                parser.set_authenticated(self.session.login.is_let_in(&server.acl));
                 1
             }
         };
@@ -817,7 +817,7 @@ impl Conn {
     fn must_pause(&self, local: &Local, until_ns: u64) -> bool {
         self.stream.is_some()
             || self.state != State::Running
-            || self.session.closing
+            || self.session.speech.closing
             || local.log.clock_ns >= until_ns
             || self.written() >= OUT_HIGH
     }
@@ -861,11 +861,11 @@ impl Conn {
                 false
             }
             Stop::Error(error) => {
-                if self.session.reply_mode == ReplyMode::On {
+                if self.session.speech.reply_mode == ReplyMode::On {
                     error.write(&mut self.out);
                 }
                 log::info!("protocol error from client {}: {}", self.session.id, error.reason());
-                self.session.closing = true;
+                self.session.speech.closing = true;
                 self.start = input.len();
                 true
             }
@@ -882,11 +882,9 @@ impl Conn {
     /// Runs a command of many bytes, perhaps not for the first time.
     fn run_held(&mut self, server: &Arc<Server>, local: &mut Local) {
         let Some(kept) = self.held.take() else { return };
-        local.incoming = Some(kept.clone());
-        local.key_hash = None;
         self.doing = Doing::Held(self.out.len());
-        let flow = exec::execute(server, local, &mut self.session, kept.args(), &mut self.out);
-        local.incoming = None;
+        let words = Words { args: kept.args(), kept: Some(&kept), key_hash: None };
+        let flow = exec::execute(server, local, &mut self.session, words, &mut self.out);
         self.after_command(server, &flow);
         match flow {
             Flow::Done => {}
@@ -898,7 +896,7 @@ impl Conn {
                 self.state = State::Held(until);
                 self.held = Some(kept.clone());
             }
-            Flow::Close => self.session.closing = true,
+            Flow::Close => self.session.speech.closing = true,
         }
         exec::job::discard(kept);
     }
@@ -906,7 +904,7 @@ impl Conn {
     /// Resets the parser to begin again at `start`, where the commands that did not run are.
     fn restart_parser(&mut self, server: &Server) {
         let mut parser = Parser::new(limits(server));
-        parser.set_authenticated(self.session.is_let_in(server));
+        parser.set_authenticated(self.session.login.is_let_in(&server.acl));
         self.speech = Speech::Resp(parser);
         self.need = 1;
         self.enough = 1;

@@ -18,6 +18,7 @@ mod secure;
 
 use crate::conn::{Conn, Flushed, Next, State, Tools};
 use crate::handshakes::Handshakes;
+use crate::listed::{List, Listed};
 use crate::load::Load;
 use crate::porch::Porch;
 use crate::timers::Timers;
@@ -150,36 +151,24 @@ pub(crate) struct EventLoop {
     arrears: VecDeque<(u64, Event)>,
     /// The kind of chore that comes first in the next turn.
     chore: usize,
-    continued: VecDeque<usize>,
-    dirty: Vec<usize>,
-    /// Connections whose replies wait until their effects are durable.
-    gated: Vec<usize>,
+    lists: Listed,
     /// Calls to the transport so far that took all that was queued. `unsubmitted`: a send was queued that
     /// goes out with the next call.
     submissions: u64,
     unsubmitted: bool,
     /// Messages on their way to subscribers.
     publishing: Queue<FanOut>,
-    /// Connections in the middle of a large request, with more of it to be read.
-    bulky: VecDeque<usize>,
     /// Scratch list of the subscribers that a message is written for next; empty between two slices.
     audience: Vec<u64>,
-    /// Connections with messages to send; `told` is how many bytes they are in all.
-    notified: VecDeque<usize>,
+    /// Bytes of messages that are written and not sent.
     told: usize,
     /// Slots to visit next for commands that CLIENT PAUSE held, and for idle clients.
     releasing: Option<usize>,
     idling: Option<usize>,
     weighing: Weighing,
-    /// Connections whose replies are being streamed, the index to visit next, and what this round has found.
-    streaming: Vec<u64>,
-    streams_at: usize,
+    /// Streamed replies that the round under way has still to visit, and what it has found.
+    streams_left: Option<usize>,
     streams: Vec<Streamed>,
-    /// Connections with long requests that hold work memory or wait for it.
-    hauling: VecDeque<u64>,
-    /// Connections over their soft limit. They are cut off when their time is up, even if nothing else
-    /// happens.
-    limited: VecDeque<u64>,
     /// Connections whose last bytes are on the way; they are checked again when those are out.
     leaving: Vec<usize>,
     closing: VecDeque<usize>,
@@ -255,24 +244,17 @@ impl EventLoop {
             endings: VecDeque::new(),
             arrears: VecDeque::new(),
             chore: 0,
-            continued: VecDeque::new(),
-            dirty: Vec::new(),
-            gated: Vec::new(),
+            lists: Listed::default(),
             submissions: 1,
             unsubmitted: false,
             publishing: Queue::default(),
-            bulky: VecDeque::new(),
             audience: Vec::new(),
-            notified: VecDeque::new(),
             told: 0,
             releasing: None,
             idling: None,
             weighing: Weighing::default(),
-            streaming: Vec::new(),
-            streams_at: 0,
+            streams_left: None,
             streams: Vec::new(),
-            limited: VecDeque::new(),
-            hauling: VecDeque::new(),
             leaving: Vec::new(),
             closing: VecDeque::new(),
             mail: Queue::default(),
@@ -428,13 +410,13 @@ impl EventLoop {
             || self.calling
             || !self.mail.is_empty()
             || self.server.mailbox(self.local.log.id).is_rung()
-            || !self.continued.is_empty()
-            || !self.bulky.is_empty()
+            || self.lists.any(List::Continued)
+            || self.lists.any(List::Bulky)
             || !self.arrears.is_empty()
             || self.local.works.any()
             || !self.local.arrived.is_empty()
             || !self.publishing.is_empty()
-            || !self.notified.is_empty()
+            || self.lists.any(List::Notified)
             || self.sweeping
             || self.server.memory.owes()
             || self.releasing.is_some()
@@ -494,7 +476,7 @@ impl EventLoop {
     /// How long the loop may sleep: not at all while there is something to do.
     fn timeout(&self) -> Duration {
         let busy = !self.events.is_empty()
-            || !self.dirty.is_empty()
+            || self.lists.any(List::Dirty)
             || !self.leaving.is_empty()
             || !self.closing.is_empty()
             || !self.endings.is_empty()
@@ -590,7 +572,7 @@ impl EventLoop {
             Next::Wait => {}
             // A connection in the queue has had its quantum: it waits for its turn. So does one that used up
             // its last quantum.
-            Next::Continue if conn.queued => conn.keep(fresh),
+            Next::Continue if conn.is_queued() => conn.keep(fresh),
             Next::Continue if conn.heavy => {
                 conn.keep(fresh);
                 self.queue(slot);
@@ -617,7 +599,7 @@ impl EventLoop {
             Next::Close if conn.waits_in_vain() && conn.pending_out() > 0 => self.mark_dirty(slot),
             Next::Close => self.doom(slot),
             Next::Wait => self.mark_dirty(slot),
-            Next::Continue if conn.queued => {}
+            Next::Continue if conn.is_queued() => {}
             Next::Continue => self.advance(slot, &[]),
         }
     }
@@ -632,13 +614,11 @@ impl EventLoop {
             Some(Some(at)) => self.timers.set(conn.session.id, at),
             Some(None) => self.timers.forget(conn.session.id),
         }
-        if conn.streams_since_ms(self.local.log.now_ms).is_some()
-            && !std::mem::replace(&mut conn.streaming, true)
-        {
-            self.streaming.push(conn.session.id);
+        if conn.streams_since_ms(self.local.log.now_ms).is_some() {
+            self.lists.add(List::Streaming, slot, &mut **conn);
         }
-        if conn.begins_to_haul() {
-            self.hauling.push_back(conn.session.id);
+        if conn.hauls() {
+            self.lists.add(List::Hauling, slot, &mut **conn);
         }
         if conn.session.was_held() && !matches!(conn.state, State::Held(_)) {
             // The held command was refused, or goes elsewhere.
@@ -664,26 +644,22 @@ impl EventLoop {
     }
 
     fn queue(&mut self, slot: usize) {
-        if let Some(conn) = self.conns[slot].as_mut()
-            && !conn.queued
-        {
-            conn.queued = true;
-            self.continued.push_back(slot);
+        if let Some(conn) = self.conns[slot].as_mut() {
+            self.lists.add(List::Continued, slot, &mut **conn);
         }
     }
 
     /// Serves connections that have more to do, one quantum each, until one chore's time has passed.
     fn continue_some(&mut self) {
         let until = self.local.log.lap() + CHORE_NS;
-        for _ in 0..self.continued.len() {
-            let Some(slot) = self.continued.pop_front() else { return };
+        for _ in 0..self.lists.len(List::Continued) {
+            // It stays in the list meanwhile: opened records are kept for its turn, which is now.
+            let Some(slot) = self.lists.first(List::Continued, &mut self.conns) else { return };
             if self.conns[slot].as_ref().is_some_and(|conn| conn.has_sealed() && !conn.doomed) {
                 self.open_waiting(slot);
             }
-            if let Some(conn) = self.conns[slot].as_mut() {
-                conn.queued = false;
-                self.advance(slot, &[]);
-            }
+            self.lists.pop(List::Continued, &mut self.conns);
+            self.advance(slot, &[]);
             if self.conns[slot].as_ref().is_some_and(|conn| conn.has_sealed() && !conn.doomed) {
                 self.queue(slot);
             }
@@ -696,20 +672,16 @@ impl EventLoop {
     /// Lets further bytes of a connection be read as a chore, not among the requests of others.
     fn read_later(&mut self, slot: usize) {
         if let Some(conn) = self.conns[slot].as_mut() {
-            conn.bulky = true;
-            self.bulky.push_back(slot);
+            self.lists.add(List::Bulky, slot, &mut **conn);
         }
     }
 
     /// Reads pieces of long requests for one chore's time.
     fn read_bulky<T: Transport>(&mut self, io: &mut T) {
         let until = self.local.log.lap() + CHORE_NS;
-        for _ in 0..self.bulky.len() {
-            let Some(slot) = self.bulky.pop_front() else { return };
-            // The connection may be closed, and the slot another's.
-            if self.conns[slot].as_mut().is_some_and(|conn| std::mem::take(&mut conn.bulky)) {
-                self.serve(io, Event::Readable(slot));
-            }
+        for _ in 0..self.lists.len(List::Bulky) {
+            let Some(slot) = self.lists.pop(List::Bulky, &mut self.conns) else { return };
+            self.serve(io, Event::Readable(slot));
             if self.local.log.lap() >= until {
                 return;
             }
@@ -717,25 +689,21 @@ impl EventLoop {
     }
 
     fn mark_dirty(&mut self, slot: usize) {
-        if let Some(conn) = self.conns[slot].as_mut()
-            && !conn.dirty
-        {
-            conn.dirty = true;
-            self.dirty.push(slot);
+        if let Some(conn) = self.conns[slot].as_mut() {
+            self.lists.add(List::Dirty, slot, &mut **conn);
         }
     }
 
     /// Writes every connection that was served and has output, once.
     fn write_all<T: Transport>(&mut self, io: &mut T) {
-        let mut dirty = std::mem::take(&mut self.dirty);
         let mut again = Vec::new();
-        let mark = (!dirty.is_empty()).then(|| self.local.log.enter(Part::Write, 0));
-        for slot in dirty.drain(..) {
+        let mark = self.lists.any(List::Dirty).then(|| self.local.log.enter(Part::Write, 0));
+        for _ in 0..self.lists.len(List::Dirty) {
+            let Some(slot) = self.lists.pop(List::Dirty, &mut self.conns) else { break };
             if self.write_one(io, slot) {
                 again.push(slot);
             }
         }
-        self.dirty = dirty;
         if let Some(mark) = mark {
             self.local.log.leave(&self.server.observe, Part::Write, 0, mark);
         }
@@ -745,7 +713,6 @@ impl EventLoop {
     /// Writes one connection; true if it has more to write at once.
     fn write_one<T: Transport>(&mut self, io: &mut T, slot: usize) -> bool {
         let Some(conn) = self.conns[slot].as_mut() else { return false };
-        conn.dirty = false;
         if conn.doomed {
             return false;
         }
@@ -805,9 +772,8 @@ impl EventLoop {
             Flushed::Queued => conn.written() > 0,
             Flushed::Part => true,
             Flushed::Gated => {
-                if !std::mem::replace(&mut conn.gated, true) {
+                if self.lists.add(List::Gated, slot, &mut **conn) {
                     self.server.durability.ring();
-                    self.gated.push(slot);
                 }
                 false
             }
@@ -913,7 +879,7 @@ impl EventLoop {
             let Some(conn) = self.conns[slot].as_mut() else { continue };
             let durable = self.server.durable();
             // With TLS, the peer is told that this is the end, also one that waits for something.
-            conn.session.closing |= conn.is_secure();
+            conn.session.speech.closing |= conn.is_secure();
             if let Ok(Flushed::All) = conn.flush(io, slot, (&self.local, durable), &mut self.pool) {
                 conn.say_last(io, slot);
             }

@@ -21,8 +21,10 @@ mod event_loop;
 mod gates;
 mod handshakes;
 mod input;
+mod listed;
 mod load;
 mod porch;
+mod prefetch;
 #[allow(unsafe_code, reason = "the one address of this crate's unsafe code")]
 mod ring;
 mod socket;

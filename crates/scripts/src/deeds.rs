@@ -2,7 +2,9 @@
 //! client's loop does them once it is committed (exec, `deeds.rs`).
 
 use super::*;
+use command::Stream;
 use stdx::budget::Share;
+use work::piece::Delivery;
 
 /// Largest number of deeds without an answer that are done with the commit.
 const FEW: usize = 32;
@@ -67,5 +69,109 @@ pub fn say(scripts: &Scripts, deed: Deed) {
         }
         // Its transaction does it.
         Deed::Act { .. } => {}
+    }
+}
+
+/// Bytes of a reply that are put together in one slice.
+const JOINED: usize = 16 * 1024;
+
+/// The deeds of a committed script or transaction that are still to be done, and its reply.
+pub struct Deeds {
+    pub run: ScriptRun,
+    left: std::vec::IntoIter<Deed>,
+    pub doing: Option<Doing>,
+    /// The reply without the deeds' answers, and those answers.
+    reply: Vec<u8>,
+    answers: Answers,
+    /// EXEC: the database that its client is left in.
+    pub selected: Option<usize>,
+    spent: Option<Box<Spent>>,
+    /// The reply's part of `work-max-memory`.
+    share: Option<Share>,
+    /// The connection closes after the reply.
+    pub closes: bool,
+}
+
+/// A deed under way, and its answer so far.
+pub struct Doing {
+    /// The place of the answer in the reply.
+    pub at: usize,
+    /// The number of its command in the transaction.
+    pub index: usize,
+    pub db: usize,
+    pub out: Reply,
+    pub stream: Option<Box<dyn Stream>>,
+    /// When it began (monotonic clock).
+    pub began_ns: u64,
+}
+
+impl Doing {
+    /// Writes the next bytes of an answer that comes in pieces. False: it is complete.
+    pub fn fill(&mut self) -> bool {
+        self.stream.as_mut().is_some_and(|stream| stream.fill(&mut self.out, JOINED))
+    }
+}
+
+impl Deeds {
+    /// `before`: the bytes of other replies that stood before this one. Cost: O(deeds).
+    pub fn new(committed: Committed, before: usize) -> Box<Deeds> {
+        let Committed { run, reply, told, spent, share } = committed;
+        let mut deeds = told.deeds;
+        for deed in deeds.iter_mut().filter(|_| before > 0) {
+            if let Deed::Act { at, .. } = deed {
+                *at -= before;
+            }
+        }
+        let answers = Answers::with_capacity(deeds.len());
+        let (left, selected) = (deeds.into_iter(), told.selected);
+        Box::new(Deeds { run, left, doing: None, reply, answers, selected, spent, share, closes: false })
+    }
+
+    pub fn client(&self) -> u64 {
+        self.run.client
+    }
+
+    /// The next deed. None: all are done.
+    pub fn pop(&mut self) -> Option<Deed> {
+        self.left.next()
+    }
+
+    /// Takes an answer that came by mail.
+    pub fn answered(&mut self, bytes: &[u8], stream: Option<Box<dyn Stream>>) {
+        if let Some(doing) = &mut self.doing {
+            doing.out.encoded(bytes);
+            // An empty stream says that the answer is complete.
+            doing.stream = Some(stream.unwrap_or_else(|| Box::new(Nothing)));
+        }
+    }
+
+    /// Keeps the answer of a deed that is done.
+    pub fn add(&mut self, doing: Doing) {
+        self.answers.add(doing.at, doing.out.into_bytes());
+    }
+
+    /// Makes the reply, once all deeds are done. Cost: O(1), some 16 KB; the rest streams.
+    pub fn deliver(self: Box<Self>, resp3: bool) -> Delivery {
+        let Deeds { run, reply, answers, selected, spent, share, .. } = *self;
+        let (client, mut out) = (run.client, Reply::new(resp3));
+        work::job::discard(run);
+        let mut spliced = Spliced::new(reply, answers, share);
+        let (bytes, stream): (_, Option<Box<dyn Stream>>) = match spliced.is_whole() {
+            true => (spliced.take(), None),
+            false => {
+                let more = spliced.fill(&mut out, JOINED);
+                (out.into_bytes(), if more { Some(Box::new(spliced)) } else { None })
+            }
+        };
+        Delivery { client, bytes, stream, spent, selected }
+    }
+}
+
+/// A stream without bytes.
+struct Nothing;
+
+impl Stream for Nothing {
+    fn fill(&mut self, _: &mut Reply, _: usize) -> bool {
+        false
     }
 }

@@ -45,7 +45,7 @@ mod transaction;
 pub use answers::{Answers, Spliced};
 pub use asked::*;
 pub use code::{Change, Code, Found, Kept, LuaState, compile_apart};
-pub use deeds::{Committed, Deed, Letter, do_few, say};
+pub use deeds::{Committed, Deed, Deeds, Doing, Letter, do_few, say};
 pub use job::ScriptJob;
 pub use outside::{House, Outside, Rows};
 pub use quiet::{Quiet, Short};

@@ -13,6 +13,7 @@
 //! Pieces here: [`job`], [`bulk`], [`keys`], [`reading`], [`watch`]. Others bring their own.
 #![forbid(unsafe_code)]
 
+pub mod asides;
 pub mod assembled;
 pub mod attempt;
 pub mod bulk;
@@ -27,6 +28,7 @@ pub mod pool;
 pub mod queue;
 mod races;
 pub mod reading;
+pub mod reports;
 pub mod snapshots;
 #[cfg(test)]
 mod testing;

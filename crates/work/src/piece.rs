@@ -87,6 +87,11 @@ pub enum Step {
     Waits(Box<Wait>),
 }
 
+/// The state of a piece that goes on if something is left, and is over without a reply else.
+pub fn more(is_left: bool, piece: Box<dyn Piece>) -> Step {
+    if is_left { Step::More(piece) } else { Step::Over(None) }
+}
+
 /// A finished reply for a client that was parked.
 pub struct Delivery {
     pub client: u64,

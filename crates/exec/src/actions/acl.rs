@@ -1,14 +1,16 @@
 //! ACL: users and their rights. The rules are crate `acl`'s; what a change means for clients, `exec::access`'s.
 
-use super::{Act, PLAIN, Row, aside, help, kept, report};
+use super::answer::{aside, help, kept, report};
+use crate::Server;
 use crate::access::Reviewing;
-use crate::reports::{Matching, Report};
-use crate::{Flow, Server};
+use crate::act::{Act, PLAIN, Row};
 use acl::{Check, DEFAULT, Setting, User};
+use command::Flow;
 use command::options::is;
 use command::{Command, Error, Stream, acl as categories, registry};
 use resp::{Args, OwnedArgs, Reply};
 use std::sync::Arc;
+use work::reports::{Matching, Report};
 
 pub(super) const ACTIONS: &[Row] = &[
     Row("acl|setuser", set_user, PLAIN),
@@ -110,7 +112,7 @@ fn del_user(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         names.iter().filter(|name| act.server.acl.remove(name)).map(<[u8]>::to_vec).collect();
     let mut answer = Reply::new(act.out.resp3());
     answer.int(gone.len() as i64);
-    let is_mine = gone.iter().any(|name| **name == *act.session.user.user().name());
+    let is_mine = gone.iter().any(|name| **name == *act.session.login.user.user().name());
     review(act, gone, is_mine, answer)
 }
 
@@ -338,6 +340,6 @@ pub(super) fn names(out: &mut Reply, fits: impl Fn(&Command) -> bool) {
 
 /// `ACL WHOAMI`. Cost: O(1).
 fn whoami(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    act.out.bulk(act.session.user.user().name());
+    act.out.bulk(act.session.login.user.user().name());
     Ok(Flow::Done)
 }

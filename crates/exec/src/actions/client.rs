@@ -3,12 +3,15 @@
 //! A list is written in slices, so it delays no other client however many connections there are. Whatever
 //! acts on another client goes to its loop by mail.
 
+use super::answer::help;
 use super::connection::{is_plain, set_name};
-use super::{Act, PLAIN, Row, help, monitor};
-use crate::Flow;
+use super::monitor;
 use crate::Server;
+use crate::act::{Act, PLAIN, Row};
 use crate::mail::Mail;
-use crate::session::{ClientInfo, ReplyMode, flag};
+use crate::parts::ReplyMode;
+use crate::session::{ClientInfo, flag};
+use command::Flow;
 use command::options::is;
 use command::{Error, Stream};
 use keyspace::Pausing;
@@ -120,31 +123,31 @@ fn set_info(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 fn reply(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let mode = args.at(2);
     if is(mode, "on") {
-        if std::mem::replace(&mut act.session.reply_mode, ReplyMode::On) == ReplyMode::Off {
+        if std::mem::replace(&mut act.session.speech.reply_mode, ReplyMode::On) == ReplyMode::Off {
             monitor::unmute(act.local, act.session);
         }
         act.out.ok();
     } else if is(mode, "off") {
-        act.session.reply_mode = ReplyMode::Off;
+        act.session.speech.reply_mode = ReplyMode::Off;
         monitor::mute(act.local, act.session);
     } else if !is(mode, "skip") {
         return Err(Error::Syntax);
-    } else if act.session.reply_mode != ReplyMode::Off {
-        act.session.reply_mode = ReplyMode::SkipNext;
+    } else if act.session.speech.reply_mode != ReplyMode::Off {
+        act.session.speech.reply_mode = ReplyMode::SkipNext;
     }
     Ok(Flow::Done)
 }
 
 fn no_evict(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    act.session.no_evict = on_off(args.at(2))?;
-    act.session.set_flag(flag::NO_EVICT, act.session.no_evict);
+    act.session.settings.no_evict = on_off(args.at(2))?;
+    act.session.set_flag(flag::NO_EVICT, act.session.settings.no_evict);
     act.out.ok();
     Ok(Flow::Done)
 }
 
 fn no_touch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    act.session.no_touch = on_off(args.at(2))?;
-    act.session.set_flag(flag::NO_TOUCH, act.session.no_touch);
+    act.session.settings.no_touch = on_off(args.at(2))?;
+    act.session.set_flag(flag::NO_TOUCH, act.session.settings.no_touch);
     act.out.ok();
     Ok(Flow::Done)
 }
@@ -166,8 +169,8 @@ fn import_source(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if !act.server.keyspace.imports() && !is(args.at(2), "off") {
         return Err(Error::new("ERR Server is not in import mode"));
     }
-    act.session.imports = on_off(args.at(2))?;
-    act.session.set_flag(flag::IMPORTS, act.session.imports);
+    act.session.settings.imports = on_off(args.at(2))?;
+    act.session.set_flag(flag::IMPORTS, act.session.settings.imports);
     act.out.ok();
     Ok(Flow::Done)
 }

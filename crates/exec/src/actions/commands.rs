@@ -1,14 +1,15 @@
 //! COMMAND: the facts of the table of commands, in the forms that clients and tools read.
 
 use super::acl::{all, category, names};
-use super::{Act, PLAIN, Row, help, kept, report};
-use crate::Flow;
-use crate::reports::Matching;
+use super::answer::{help, kept, report};
+use crate::act::{Act, PLAIN, Row};
+use command::Flow;
 use command::describe::{Docs, Facts, uses};
 use command::options::is;
 use command::table::{NO_MANDATORY_KEYS, Use};
 use command::{Command, Error, Stream, facts, registry};
 use resp::Args;
+use work::reports::Matching;
 
 pub(super) const ACTIONS: &[Row] = &[
     Row("command", info_all, PLAIN),

@@ -1,16 +1,17 @@
 //! CONFIG, and the consequences of a changed setting.
 
-use super::{Act, PLAIN, Row, aside, help, kept, report};
-use crate::Flow;
+use super::answer::{aside, help, kept, report};
 use crate::Server;
-use crate::memory::Memory;
-use crate::reports::Report;
+use crate::act::{Act, PLAIN, Row};
 use command::Error;
+use command::Flow;
 use config::{Directive, Live, Observer};
 use keyspace::Keyspace;
+use memory::Memory;
 use resp::{Args, OwnedArgs, Reply};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use work::reports::Report;
 
 pub(super) const ACTIONS: &[Row] = &[
     Row("config|get", get, PLAIN),

@@ -2,14 +2,16 @@
 //!
 //! A connection is the user `default` until it logs in as another one (`exec::access`).
 
-use super::{Act, PLAIN, Row, aside};
-use crate::Flow;
+use super::answer::aside;
 use crate::Server;
 use crate::access::log_in;
-use crate::info::REDIS_VERSION;
-use crate::session::{ReplyMode, flag};
+use crate::act::{Act, PLAIN, Row};
+use crate::parts::ReplyMode;
+use crate::session::flag;
 use acl::DEFAULT;
 use command::Error;
+use command::Flow;
+use observe::info::REDIS_VERSION;
 use resp::Args;
 use std::sync::atomic::Ordering;
 
@@ -44,7 +46,7 @@ fn ping(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 }
 
 fn echo(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    if let Some(words) = act.local.incoming.clone() {
+    if let Some(words) = act.kept.cloned() {
         return aside(act, "echo", move |out| out.bulk(words.args().at(1)));
     }
     act.out.bulk(args.at(1));
@@ -113,7 +115,7 @@ fn hello(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if let Some((user, password)) = greeting.user {
         log_in(act, args.at(0), user, password)?;
     }
-    if !act.session.is_let_in(act.server) {
+    if !act.session.login.is_let_in(&act.server.acl) {
         return Err(Error::new(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
              <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the \
@@ -133,7 +135,7 @@ fn hello(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         out.bulk(value.as_bytes());
     }
     out.bulk(b"proto");
-    out.int(if act.session.resp3 { 3 } else { 2 });
+    out.int(if act.session.speech.resp3 { 3 } else { 2 });
     out.bulk(b"id");
     out.int(act.session.id as i64);
     for (name, value) in [("mode", "standalone"), ("role", "master")] {
@@ -154,7 +156,7 @@ pub(crate) fn will_speak(server: &Server, args: Args<'_>) -> Option<bool> {
 
 /// Switches the version of the protocol, from this reply on.
 fn speak(act: &mut Act<'_, '_>, resp3: bool) {
-    act.session.resp3 = resp3;
+    act.session.speech.resp3 = resp3;
     act.session.info.resp.store(if resp3 { 3 } else { 2 }, Ordering::Relaxed);
     act.out.set_resp3(resp3);
 }
@@ -186,21 +188,21 @@ fn quit(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 /// slices.
 fn reset(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let session = &mut *act.session;
-    crate::transaction::leave(act.server, act.local, session);
-    if super::leave_next(act.server, act.local, session) {
+    crate::multi::leave(act.server, act.local, session);
+    if super::pubsub::leave_next(act.server, act.local, session) {
         return Ok(crate::held::go_on(session, act.local));
     }
     super::monitor::end(act.server, act.local, session);
     crate::tracking::end(act.server, act.local, session);
     session.select(0);
     session.log_out(act.server);
-    if session.reply_mode != ReplyMode::Skip {
-        session.reply_mode = ReplyMode::On;
+    if session.speech.reply_mode != ReplyMode::Skip {
+        session.speech.reply_mode = ReplyMode::On;
     }
-    session.no_touch = false;
+    session.settings.no_touch = false;
     session.copy_wish = Default::default();
-    session.no_evict = false;
-    session.imports = false;
+    session.settings.no_evict = false;
+    session.settings.imports = false;
     session.set_flag(flag::NO_TOUCH | flag::NO_EVICT | flag::IMPORTS, false);
     session.info.text.lock().name.clear();
     speak(act, false);

@@ -4,11 +4,12 @@
 //!   SLEEP parks its own client. Digests are computed on a thread of their own, from shared values; of a
 //!   keyspace under writes they show no one moment.
 
+use super::answer::{aside, help};
 use super::server::sleep;
-use super::{Act, KEYSPACE, Row, aside, help};
-use crate::Flow;
 use crate::Server;
+use crate::act::{Act, KEYSPACE, Row};
 use crate::durable;
+use command::Flow;
 use command::options::is;
 use command::{Error, Stream};
 use keyspace::{Keyspace, View};

@@ -1,13 +1,14 @@
-//! EVENKEEL: which client made which client wait ([`crate::waits`]). An answer is a map in RESP3, and an
+//! EVENKEEL: which client made which client wait ([`observe::waits`]). An answer is a map in RESP3, and an
 //! array of names and values in RESP2.
 
-use super::{Act, PLAIN, Row, elsewhere, help};
-use crate::Flow;
+use super::answer::{elsewhere, help};
 use crate::Server;
-use crate::stats::{Histogram, PHASES};
-use crate::waits::{Culprit, Request, Stall, Sum, Wait, What};
+use crate::act::{Act, PLAIN, Row};
 use command::Error;
+use command::Flow;
 use command::options::is;
+use observe::stats::{Histogram, PHASES};
+use observe::waits::{Culprit, Request, Stall, Sum, Wait, What};
 use resp::{Args, Reply};
 
 pub(super) const ACTIONS: &[Row] = &[

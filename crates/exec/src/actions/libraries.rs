@@ -1,10 +1,11 @@
 //! FUNCTION LOAD, DELETE, FLUSH, DUMP, RESTORE. `scripts/src/libraries.rs` explains how libraries come and
 //! go.
 
-use super::{Act, PLAIN, Row, aside};
-use crate::Flow;
+use super::answer::aside;
 use crate::Server;
+use crate::act::{Act, PLAIN, Row};
 use command::Error;
+use command::Flow;
 use resp::{Args, OwnedArgs, Reply};
 use scripts::libraries::{self, AskedChange};
 use std::sync::atomic::Ordering;

@@ -18,9 +18,9 @@
 //! - M6: the connection is encrypted as the server is configured (`tls-cluster`, as in Redis). The whole handshake
 //!   has the time of one step. An error of TLS says more than Redis's.
 
-use super::{Act, PLAIN, Row};
-use crate::Flow;
+use crate::act::{Act, PLAIN, Row};
 use crate::outgoing::{self, Wire};
+use command::Flow;
 use command::options::{int, is};
 use command::{Cx, Error, registry, serial};
 use keyspace::{Class, Owned};
@@ -117,7 +117,7 @@ fn migrate(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         ));
     }
     let command = registry::find(b"migrate").ok_or(Error::Syntax)?;
-    Ok(crate::hand_on::start(act.server, act.local, act.session, (command, run, args), act.out))
+    Ok(crate::hand_on::start(act, command, run, args))
 }
 
 /// Moves the keys: the part on a worker, over an overlay.

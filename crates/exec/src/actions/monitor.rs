@@ -9,15 +9,16 @@
 //! - A monitor whose replies are left out (CLIENT REPLY) gets no lines: neither those of commands that begin
 //!   after OFF, up to the ON that ends it, nor that of the command whose reply SKIP leaves out.
 
-use super::{Act, PLAIN, Row};
-use crate::Flow;
-use crate::pubsub::{Kind, PubSub, monitor};
-use crate::session::{ReplyMode, flag};
+use crate::act::{Act, PLAIN, Row};
+use crate::parts::ReplyMode;
+use crate::session::flag;
 use crate::{Local, Server, Session};
+use command::Flow;
 use command::options::is;
 use command::table::ADMIN;
 use command::{Command, Error, facts};
 use observe::calls;
+use pubsub::{Kind, PubSub, monitor};
 use resp::Args;
 
 pub(super) const ACTIONS: &[Row] = &[Row("monitor", begin, PLAIN)];
@@ -36,7 +37,7 @@ fn begin(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     }
     let (name, session) = (PubSub::monitors_name(), &mut *act.session);
     if session.subs.monitor.insert(name.clone()) {
-        if session.reply_mode != ReplyMode::Off {
+        if session.speech.reply_mode != ReplyMode::Off {
             act.local.subscribers.add(Kind::Monitor, name, session.id);
         }
         act.server.pubsub.add_monitor(act.local.log.id, session.id);
@@ -93,7 +94,7 @@ pub(crate) fn show(act: &mut Act<'_, '_>, command: &'static Command, args: Args<
 fn is_skipped(session: &Session, args: Args<'_>) -> bool {
     let ends =
         args.len() == 3 && ["client", "reply", "on"].iter().enumerate().all(|(i, word)| is(args.at(i), word));
-    session.reply_mode == ReplyMode::Skip && !ends
+    session.speech.reply_mode == ReplyMode::Skip && !ends
 }
 
 /// Sends the line of a command to the monitors, and gives its bytes.

@@ -3,15 +3,16 @@
 //! INFO answers on the loop: its figures are counted as they happen, or were measured before (`measured`).
 //! The reporter collects figures that take longer.
 
-use super::{Act, PLAIN, Row, aside, elsewhere, help};
-use crate::Flow;
+use super::answer::{aside, elsewhere, help};
 use crate::Server;
-use crate::commandlog::{self, CommandLog, LogKind};
-use crate::info::{Database, Host, Sections, Snapshot, Stats, human};
-use crate::latency;
-use crate::stats::Counter;
+use crate::act::{Act, PLAIN, Row};
+use command::Flow;
 use command::{Error, places};
+use observe::commandlog::{self, CommandLog, LogKind};
 use observe::hotkeys;
+use observe::info::{Database, Host, Sections, Snapshot, Stats, human};
+use observe::latency;
+use observe::stats::Counter;
 use resp::{Args, Reply};
 use std::sync::LazyLock;
 use std::sync::atomic::Ordering::Relaxed;
@@ -200,7 +201,7 @@ fn add_own_figures(server: &Server, s: &mut Snapshot) {
     let snapshots = &server.work.snapshots;
     s.evenkeel.extend([
         ("snapshots_waiting", snapshots.waiting() as u64),
-        ("places_limit", crate::snapshots::PLACES as u64),
+        ("places_limit", work::snapshots::PLACES as u64),
         ("places_of_jobs", places.jobs as u64),
         ("places_of_scripts", places.scripts as u64),
         ("places_of_walks", places.walks as u64),
@@ -232,7 +233,7 @@ fn names() -> Vec<&'static str> {
 }
 
 fn stats(server: &Server) -> Stats {
-    use crate::pubsub::Kind;
+    use pubsub::Kind;
     let counted = Stats::of(&server.observe.stats.registry, server.observe.measured.speeds());
     let keyspace = &server.keyspace.stats;
     Stats {

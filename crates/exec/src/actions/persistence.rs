@@ -1,10 +1,11 @@
 //! SAVE, BGSAVE, LASTSAVE, BGREWRITEAOF, SHUTDOWN; SYNC and REPLCONF for clients that want a snapshot's file.
 
-use super::{Act, PLAIN, Row};
+use crate::act::{Act, PLAIN, Row};
 use crate::durable::{self, Copied, Purpose, Wish};
+use crate::held;
 use crate::mail::Mail;
-use crate::{Flow, held};
 use command::Error;
+use command::Flow;
 use command::options::is;
 use resp::{Args, Reply};
 use std::path::Path;
@@ -156,16 +157,6 @@ fn shutdown(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         None => act.server.shut_down(),
     }
     Ok(Flow::Parked(None))
-}
-
-/// The file that a client asked for by REPLCONF, before its SYNC.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct CopyWish {
-    /// It wants the file alone, and does not follow afterwards.
-    file_alone: bool,
-    /// A part was named, so that the others are left out.
-    filtered: bool,
-    functions: bool,
 }
 
 /// Milliseconds until SYNC looks again whether a snapshot is under way.

@@ -1,17 +1,20 @@
 //! SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE, their opposites, PUBLISH, SPUBLISH, PUBSUB.
 
-use super::{Act, PLAIN, Row, elsewhere, help, kept, report};
-use crate::Flow;
-use crate::chores::{Leaving, Publishing};
-use crate::pubsub::{Kind, Shared};
-use crate::reports::Matching;
+use super::answer::{elsewhere, help, kept, report};
+use crate::act::{Act, PLAIN, Row};
+use crate::mail::Mail;
 use crate::session::Subscriptions;
 use crate::{Local, Server, Session};
 use command::Error;
+use command::Flow;
+use pubsub::{Kind, Passing, Shared};
 use resp::{Args, Reply};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use work::piece::{Desk, Piece, Step, more};
+use work::reports::Matching;
+use work::works::KEYS;
 
 pub(super) const ACTIONS: &[Row] = &[
     Row("subscribe", |act, args| subscribe(act, args, Kind::Channel), PLAIN),
@@ -69,7 +72,7 @@ fn count(subs: &Subscriptions, kind: Kind) -> i64 {
 }
 
 fn subscribe(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, Error> {
-    if act.in_multi && !act.session.resp3 && act.in_script {
+    if act.in_multi && !act.session.speech.resp3 && act.in_script {
         return Err(Error::new("ERR This Redis command is not allowed from script"));
     }
     let from = std::mem::take(&mut act.session.half.done);
@@ -142,7 +145,7 @@ pub(crate) fn leave_next(server: &Server, local: &mut Local, session: &mut Sessi
 }
 
 /// Ends so many subscriptions. True: some are left.
-pub(crate) fn leave_some(
+fn leave_some(
     server: &Server,
     local: &mut Local,
     client: u64,
@@ -162,6 +165,17 @@ pub(crate) fn leave_some(
     !subs.is_empty()
 }
 
+/// Ends the subscriptions of a client that disconnected.
+struct Leaving(u64, Subscriptions);
+
+impl Piece for Leaving {
+    fn advance(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
+        let (server, local) = Local::of(desk);
+        let is_left = leave_some(&server, local, self.0, &mut self.1, KEYS);
+        more(is_left, self)
+    }
+}
+
 /// Confirms a subscription or its end. The confirmation is a message, so CLIENT REPLY does not leave it out.
 fn confirm(act: &mut Act<'_, '_>, word: &str, name: Option<&[u8]>, kind: Kind) {
     let count = count(&act.session.subs, kind);
@@ -171,10 +185,10 @@ fn confirm(act: &mut Act<'_, '_>, word: &str, name: Option<&[u8]>, kind: Kind) {
         out.bulk_or_null(name);
         out.int(count);
     };
-    if act.session.is_muted() {
-        let mut told = Reply::with_buffer(std::mem::take(&mut act.session.told), act.out.resp3());
+    if act.session.speech.is_muted() {
+        let mut told = Reply::with_buffer(std::mem::take(&mut act.session.speech.told), act.out.resp3());
         write(&mut told);
-        act.session.told = told.into_bytes();
+        act.session.speech.told = told.into_bytes();
     } else {
         write(act.out);
     }
@@ -191,13 +205,13 @@ fn show(server: &Server, session: &Session) {
 fn publish(act: &mut Act<'_, '_>, args: Args<'_>, shard: bool) -> Result<Flow, Error> {
     act.server.pubsub.tell_followers(shard, args.at(1), args.at(2));
     // A long payload is not copied.
-    let payload = || match &act.local.incoming {
+    let payload = || match act.kept {
         Some(words) if !act.is_pressed() => Shared::Word(words.clone(), 2),
         _ => Shared::Own(args.at(2).into()),
     };
     // The commit's LSN is not the session's yet.
     let inside = act.in_multi || act.in_script;
-    let gate = if inside { act.server.pubsub.gate_of_all() } else { act.session.gate };
+    let gate = if inside { act.server.pubsub.gate_of_all() } else { act.session.gate.lsn };
     let sent = match act.server.pubsub.publish(shard, args.at(1), gate, payload) {
         Ok(sent) => sent,
         Err(mut passing) if act.is_pressed() => loop {
@@ -212,6 +226,23 @@ fn publish(act: &mut Act<'_, '_>, args: Args<'_>, shard: bool) -> Result<Flow, E
     };
     act.out.int(sent as i64);
     Ok(Flow::Done)
+}
+
+/// Sends a client's message through the patterns.
+struct Publishing(u64, Box<Passing>);
+
+impl Piece for Publishing {
+    fn advance(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
+        let (server, local) = Local::of(desk);
+        if let Some(sent) = server.pubsub.pass(&mut self.1) {
+            // By mail: the message may be a deed of a transaction that waits for the answer.
+            let mut out = Reply::new(false);
+            out.int(sent as i64);
+            server.send(local.log.id, Mail::Reply { client: self.0, bytes: out.into_bytes(), stream: None });
+            return Step::Over(None);
+        }
+        Step::More(self)
+    }
 }
 
 /// `PUBSUB CHANNELS [pattern]`, `PUBSUB SHARDCHANNELS [pattern]`. Cost: O(pattern · names), away from the loop.

@@ -1,10 +1,11 @@
 //! EVAL and its kin, SCRIPT, FCALL, FUNCTION.
 
-use super::{Act, KEYSPACE, PLAIN, Row, aside, help, kept, report};
+use super::answer::{aside, help, kept, report};
+use crate::act::{Act, KEYSPACE, PLAIN, Row};
 use crate::eval::{self, Started};
-use crate::reports::Matching;
-use crate::{Flow, fetching, shortage};
+use crate::{fetching, shortage};
 use command::Error;
+use command::Flow;
 use command::options::is;
 use resp::{Args, Reply};
 use scripts::{
@@ -14,6 +15,7 @@ use scripts::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use work::reports::Matching;
 
 pub(super) const ACTIONS: &[Row] = &[
     Row("eval", |act, args| eval(act, args, false), KEYSPACE),
@@ -81,11 +83,11 @@ fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Erro
     }
     let run = ScriptRun {
         body,
-        words: act.local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned())),
+        words: act.keep(args),
         declared,
         db: act.session.db,
         client: act.session.id,
-        user: act.session.user.clone(),
+        user: act.session.login.user.clone(),
         resp3: act.out.resp3(),
         read_only,
         short,
@@ -132,7 +134,7 @@ fn script_load(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         return Ok(Flow::Done);
     }
     // The words are taken over where they are kept: copying megabytes would take the loop's time.
-    let words = act.local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
+    let words = act.keep(args);
     let (server, client, gone) = (act.server.clone(), act.session.id, act.session.cancel.clone());
     aside(act, "script", move |out| {
         match scripts::compile_apart(&server.scripts, words.args().at(2), client, &gone) {
@@ -148,7 +150,7 @@ const LOOKED_FOR: usize = 256;
 fn known(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let (code, command) = (&act.server.scripts.code, command::resolve(args)?);
     if args.len() > LOOKED_FOR {
-        let words = act.local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
+        let words = act.keep(args);
         let code = code.clone();
         return aside(act, "scripts", move |out| _ = look_at(&code, command, words.args(), out));
     }

@@ -1,11 +1,12 @@
 //! The server's clock, and commands about replicas, modules and a cluster, none of which exist.
 
-use super::{Act, PLAIN, Row, help};
-use crate::Flow;
-use crate::info::EVENKEEL_VERSION;
+use super::answer::help;
+use crate::act::{Act, PLAIN, Row};
 use crate::session::flag;
+use command::Flow;
 use command::options::{int, is, timeout_whole_ms};
 use command::{Command, Error, registry};
+use observe::info::EVENKEEL_VERSION;
 use resp::{Args, Reply};
 
 pub(super) const ACTIONS: &[Row] = &[

@@ -1,15 +1,16 @@
-//! EVENKEEL SOURCE: databases that are read through ([`crate::rows`]).
+//! EVENKEEL SOURCE: databases that are read through ([`rows`]).
 
-use super::{Act, elsewhere};
+use super::answer::elsewhere;
 use crate::Server;
+use crate::act::Act;
 use crate::call::Flow;
 use crate::fetching;
 use crate::mail::Mail;
-use crate::rows::{Entry, figures, hit_ratios};
 use command::options::is;
 use command::{Error, Stream};
 use keyspace::{Class, View};
 use resp::{Args, Reply};
+use rows::{Entry, figures, hit_ratios};
 use source::hub::FeedState;
 use source::{Pattern, Spec};
 use std::sync::Arc;

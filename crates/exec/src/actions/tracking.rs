@@ -1,12 +1,12 @@
 //! CLIENT TRACKING and what belongs to it. What it does stands in `pubsub::tracking`.
 
-use super::{Act, PLAIN, Row};
-use crate::Flow;
-use crate::pubsub::tracking::{Options, overlap};
+use crate::act::{Act, PLAIN, Row};
 use crate::session::flag;
-use crate::tracking::{Mine, end};
+use crate::tracking::end;
 use command::Error;
+use command::Flow;
 use command::options::is;
+use pubsub::tracking::{Mine, Options, overlap};
 use resp::Args;
 use std::sync::atomic::Ordering;
 

@@ -1,12 +1,13 @@
-//! The rows of `crate::transaction`.
+//! The rows of `crate::multi` and `crate::transaction`.
 
-use super::{PLAIN, Row};
-use crate::transaction as t;
+use crate::act::{PLAIN, Row};
+use crate::multi::{discard, multi, unwatch, watch};
+use crate::transaction::exec;
 
 pub(super) const ACTIONS: &[Row] = &[
-    Row("multi", t::multi, PLAIN),
-    Row("exec", t::exec, PLAIN),
-    Row("discard", t::discard, PLAIN),
-    Row("watch", t::watch, PLAIN),
-    Row("unwatch", t::unwatch, PLAIN),
+    Row("multi", multi, PLAIN),
+    Row("exec", exec, PLAIN),
+    Row("discard", discard, PLAIN),
+    Row("watch", watch, PLAIN),
+    Row("unwatch", unwatch, PLAIN),
 ];

@@ -1,10 +1,11 @@
 use crate::mail::Mail;
-use crate::piece::Delivery;
 use crate::session::ClientInfo;
-use crate::{Flow, Local, Server, Session, drive};
+use crate::{Local, Server, Session, drive};
+use command::Flow;
 use resp::{OwnedArgs, Reply};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use work::piece::Delivery;
 
 const KEYS: usize = 1_000;
 
@@ -17,7 +18,7 @@ fn client(id: u64) -> Session {
 fn run(server: &Arc<Server>, local: &mut Local, session: &mut Session, words: &[&[u8]]) -> Flow {
     let (words, mut out) = (OwnedArgs::from_slices(words), Reply::new(false));
     loop {
-        match crate::execute(server, local, session, words.args(), &mut out) {
+        match crate::execute(server, local, session, words.args().into(), &mut out) {
             Flow::Held(_) => {}
             flow => return flow,
         }
@@ -28,7 +29,7 @@ fn watch(server: &Arc<Server>, local: &mut Local, session: &mut Session, keys: &
     let words: Vec<&[u8]> =
         std::iter::once("WATCH").chain(keys.iter().map(|k| &**k)).map(str::as_bytes).collect();
     assert!(matches!(run(server, local, session, &words), Flow::Done));
-    assert_eq!(session.watch.keys.len(), KEYS);
+    assert_eq!(session.watched.watch.keys.len(), KEYS);
 }
 
 /// Does the loop's work until the client's job is over. Gives the reply, and the count of watches left after
@@ -75,7 +76,7 @@ fn a_long_transaction_leaves_no_watch_behind() {
         let (mut session, mut other) = (client(1), client(2));
         watch(&server, &mut local, &mut other, &keys);
         watch(&server, &mut local, &mut session, &keys);
-        let mark = Arc::downgrade(&session.watch.dirty);
+        let mark = Arc::downgrade(&session.watched.watch.dirty);
         assert_eq!(mark.strong_count(), KEYS + 1);
         run(&server, &mut local, &mut session, &[b"MULTI"]);
         for key in &keys {
@@ -91,7 +92,7 @@ fn a_long_transaction_leaves_no_watch_behind() {
         if gone {
             // As the loop does: gives up what the session still watches, and tells its job.
             session.cancel.store(true, Ordering::Relaxed);
-            crate::transaction::leave(&server, &mut local, &mut session);
+            crate::multi::leave(&server, &mut local, &mut session);
             drop(session);
         }
         let (delivery, seen) = until_delivered(&server, &mut local, || mark.strong_count());
@@ -105,9 +106,9 @@ fn a_long_transaction_leaves_no_watch_behind() {
         assert!(in_slices || write && !touched, "{case}: {seen:?}");
         assert_eq!(delivery.bytes == b"*-1\r\n", touched && !delivery.bytes.is_empty(), "{case}");
         // The other client's watches are all there, except the one that was touched, and are given up once.
-        assert_eq!(Arc::strong_count(&other.watch.dirty), KEYS + 1 - usize::from(touched), "{case}");
-        assert_eq!(other.watch.dirty.load(Ordering::Relaxed), touched, "{case}");
-        let his = Arc::downgrade(&other.watch.dirty);
+        assert_eq!(Arc::strong_count(&other.watched.watch.dirty), KEYS + 1 - usize::from(touched), "{case}");
+        assert_eq!(other.watched.watch.dirty.load(Ordering::Relaxed), touched, "{case}");
+        let his = Arc::downgrade(&other.watched.watch.dirty);
         run(&server, &mut local, &mut other, &[b"UNWATCH"]);
         while local.works.any() {
             drive::advance(&server, &mut local, &mut Vec::new());

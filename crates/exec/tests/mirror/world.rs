@@ -142,13 +142,13 @@ impl World {
         let began = Instant::now();
         loop {
             let Client { session, waits, reply } = &mut self.clients[client];
-            let mut out = Reply::new(session.resp3);
+            let mut out = Reply::new(session.speech.resp3);
             self.local.log.lap();
-            let flow = exec::execute(&self.server, &mut self.local, session, args.args(), &mut out);
+            let flow = exec::execute(&self.server, &mut self.local, session, args.args().into(), &mut out);
             *waits = false;
             match flow {
                 Flow::Done => {}
-                Flow::Close => session.closing = false,
+                Flow::Close => session.speech.closing = false,
                 Flow::Stream(stream) => drain(stream, &mut out),
                 Flow::Parked(_) => *waits = true,
                 Flow::Held(_) => {
@@ -273,7 +273,7 @@ impl World {
 
     fn reply(&mut self, client: u64, bytes: Vec<u8>, stream: Option<Box<dyn Stream>>) {
         let Some(client) = self.session(client) else { return };
-        let mut out = Reply::new(client.session.resp3);
+        let mut out = Reply::new(client.session.speech.resp3);
         out.encoded(&bytes);
         stream.into_iter().for_each(|stream| drain(stream, &mut out));
         client.session.set_flag(flag::BLOCKED, false);

@@ -7,7 +7,7 @@ use super::*;
 
 impl Conn {
     /// Whether memory is, or should be, counted for the current request.
-    pub(super) fn hauls(&self) -> bool {
+    pub(crate) fn hauls(&self) -> bool {
         self.input.capacity() > HAUL
             || self.need > HAUL
             || self.transit.held() > 0
@@ -20,7 +20,7 @@ impl Conn {
     pub(super) fn haul(&mut self, server: &Server, local: &Local) {
         let coming = if self.need > BULK { self.input.len() + self.need } else { 0 };
         let bytes = match self.input.capacity().max(coming) {
-            bytes if bytes > HAUL && !self.session.closing => bytes as u64,
+            bytes if bytes > HAUL && !self.session.speech.closing => bytes as u64,
             _ => {
                 self.transit.take();
                 return self.set_thirsty(server, None);
@@ -55,10 +55,10 @@ impl Conn {
             false => format!("OOM no memory for a request of {bytes} bytes, see 'work-max-memory'"),
         };
         log::info!("client {} closed: {why}", self.session.id);
-        if self.session.reply_mode == ReplyMode::On && !self.is_http() {
+        if self.session.speech.reply_mode == ReplyMode::On && !self.is_http() {
             self.out.error(&why);
         }
-        self.session.closing = true;
+        self.session.speech.closing = true;
         self.start = 0;
         self.input.clear();
         self.input.release();
@@ -83,15 +83,10 @@ impl Conn {
         } else {
             self.haul(server, local);
         }
-        self.hauling = self.hauls();
-        if !self.hauling {
+        let goes_on = self.hauls();
+        if !goes_on {
             self.hauled = (0, 0);
         }
-        self.hauling
-    }
-
-    /// True when its request has just become long, so that the loop must start to check it.
-    pub(crate) fn begins_to_haul(&mut self) -> bool {
-        self.hauls() && !std::mem::replace(&mut self.hauling, true)
+        goes_on
     }
 }

@@ -163,7 +163,7 @@ pub(crate) fn refusal(status: u16, detail: &str, now_ms: u64) -> Vec<u8> {
 impl Conn {
     /// Makes a connection that speaks HTTP. The password is checked with each request.
     pub(crate) fn http(socket: Socket, mut session: Session, server: &Server, now_ms: u64) -> Conn {
-        (session.authenticated, session.resp3) = (true, true);
+        (session.login.authenticated, session.speech.resp3) = (true, true);
         session.info.resp.store(3, std::sync::atomic::Ordering::Relaxed);
         session.info.text.lock().lib_name = b"http".to_vec();
         let http = Http { looked: 0, skip: 0, open: None, progress_ms: now_ms, linger: Linger::No };
@@ -300,7 +300,7 @@ impl Conn {
                 }
                 self.answered(server, local, status, None, || line_of(request));
             }
-            Went::Held(_) | Went::Closed => self.session.closing = true,
+            Went::Held(_) | Went::Closed => self.session.speech.closing = true,
         }
     }
 
@@ -486,7 +486,7 @@ impl Conn {
             }
             Err(Broken) => {
                 log::error!("HTTP client {} is closed: its reply is malformed", self.session.id);
-                (self.stream, self.session.closing) = (None, true); // H3
+                (self.stream, self.session.speech.closing) = (None, true); // H3
             }
         }
     }
@@ -614,12 +614,12 @@ impl Conn {
         if gently {
             return self.close_gently();
         }
-        self.session.closing = true;
+        self.session.speech.closing = true;
     }
 
     /// Runs nothing more, but lets the peer read what was written before the connection closes (P3).
     fn close_gently(&mut self) {
-        self.session.closing = true;
+        self.session.speech.closing = true;
         if let Some(http) = self.as_http() {
             http.linger = Linger::Wanted;
         }

@@ -19,16 +19,16 @@ impl Conn {
     /// Ends the wait with a reply that came by mail, and leaves when effects up to `gate` are durable.
     pub(crate) fn resume(&mut self, bytes: Vec<u8>, stream: Option<Box<dyn Stream>>, gate: Lsn) {
         if gate > 0 {
-            self.session.gate = self.session.gate.max(gate);
+            self.session.gate.lsn = self.session.gate.lsn.max(gate);
             self.gates.close(self.out.len(), gate);
         }
         self.session.set_flag(flag::BLOCKED, false);
         self.state = State::Running;
-        self.session.hushed = false;
+        self.session.speech.hushed = false;
         // The reply may be that of HELLO.
-        self.out.set_resp3(self.session.resp3);
-        if self.session.mutes_reply() {
-            return self.session.take_told(&mut self.out);
+        self.out.set_resp3(self.session.speech.resp3);
+        if self.session.speech.mutes_reply() {
+            return self.session.speech.take_told(&mut self.out);
         }
         self.reads_on = stream.as_ref().is_some_and(|stream| stream.reads_on());
         self.stream = stream.map(Streaming::new);
@@ -37,7 +37,7 @@ impl Conn {
         }
         if self.out.is_empty() && bytes.len() > KEEP {
             // Large replies are handed over, not copied.
-            self.out = Reply::with_buffer(bytes, self.session.resp3);
+            self.out = Reply::with_buffer(bytes, self.session.speech.resp3);
         } else {
             self.out.encoded(&bytes);
         }
@@ -71,7 +71,7 @@ impl Conn {
     /// Whether a short message may be copied to `out`. A full `out` takes none, so that its buffer does not
     /// grow by leaps.
     pub(super) fn takes_messages(&self) -> bool {
-        !self.session.hushed
+        !self.session.speech.hushed
             && self.stream.is_none()
             && self.behind.is_empty()
             && self.out.len() < MESSAGES_MAX
@@ -79,7 +79,10 @@ impl Conn {
 
     /// Whether waiting messages can be written; also true while a command is blocked.
     pub(super) fn has_messages(&self) -> bool {
-        !self.behind.is_empty() && !self.session.hushed && self.stream.is_none() && self.written() < OUT_HIGH
+        !self.behind.is_empty()
+            && !self.session.speech.hushed
+            && self.stream.is_none()
+            && self.written() < OUT_HIGH
     }
 
     /// Writes up to [`STREAM_PART`] bytes of the waiting messages.
@@ -268,7 +271,7 @@ impl Conn {
     }
 
     pub(crate) fn is_finished(&self) -> bool {
-        (self.session.closing || self.ended)
+        (self.session.speech.closing || self.ended)
             && self.pending_out() == 0
             && !self.is_replying()
             && self.state == State::Running

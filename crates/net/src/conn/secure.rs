@@ -126,7 +126,7 @@ impl Conn {
     /// to be closed.
     pub(crate) fn open(&mut self, sealed: &[u8], plain: &mut Vec<u8>) -> Result<(), tls::Failure> {
         match &mut self.tls {
-            Some(secure) if !self.session.closing => secure.open(sealed, plain),
+            Some(secure) if !self.session.speech.closing => secure.open(sealed, plain),
             Some(secure) => {
                 secure.drop_waiting();
                 Ok(())

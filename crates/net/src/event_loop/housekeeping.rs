@@ -1,6 +1,7 @@
 //! The work a loop does by the clock: deadlines, expiry, and checks ten times a second.
 
 use super::{CHORE_NS, CRON_MS, EventLoop, LOOKS, State, WEIGHING_MS, thread_cpu_ns};
+use crate::listed::List;
 use exec::waits::Part;
 use keyspace::Swept;
 use std::sync::atomic::Ordering;
@@ -115,7 +116,7 @@ impl EventLoop {
     /// Closes clients whose replies have waited for a log that does not write, for `log-stuck` and longer:
     /// they are told nothing rather than something false. O(connections that wait)
     fn close_unanswered(&mut self) {
-        if self.gated.is_empty() || !self.server.durability.is_log_stopped() {
+        if !self.lists.any(List::Gated) || !self.server.durability.is_log_stopped() {
             return;
         }
         let limit_ns = self.server.config.live.log_stuck_s.size() as u64 * 1_000_000_000;
@@ -123,7 +124,7 @@ impl EventLoop {
         let waits = |slot: &usize| self.conns[*slot].as_ref().and_then(|conn| conn.gated_since_ns);
         let late =
             |slot: &usize| waits(slot).is_some_and(|since_ns| now_ns.saturating_sub(since_ns) >= limit_ns);
-        let late: Vec<usize> = self.gated.iter().copied().filter(late).collect();
+        let late: Vec<usize> = self.lists.iter(List::Gated).filter(late).collect();
         if !late.is_empty() {
             log::warn!("{} clients were closed unanswered: the log cannot be written", late.len());
         }

@@ -13,6 +13,7 @@
 use super::{CHORE_NS, EventLoop};
 use crate::conn::{Conn, State};
 use crate::handshakes::Newcomer;
+use crate::listed::List;
 use crate::transport::Transport;
 use exec::mail::Mail;
 use exec::waits::Spent;
@@ -72,10 +73,7 @@ impl EventLoop {
     /// More effects are durable: connections whose replies waited for that are looked at again. O(connections
     /// that wait)
     pub(super) fn open_gates(&mut self) {
-        for slot in std::mem::take(&mut self.gated) {
-            if let Some(conn) = self.conns[slot].as_mut() {
-                conn.gated = false;
-            }
+        while let Some(slot) = self.lists.pop(List::Gated, &mut self.conns) {
             self.mark_dirty(slot);
         }
     }

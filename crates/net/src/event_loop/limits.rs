@@ -10,6 +10,7 @@
 //!   a late server never closes it.
 
 use super::{Conn, EventLoop, LOOKS, State};
+use crate::listed::List;
 use exec::snapshots::Streamed;
 use exec::stats::Counter;
 use std::sync::atomic::Ordering;
@@ -19,8 +20,8 @@ impl EventLoop {
     pub(super) fn exceeds_output_limit(&mut self, slot: usize) -> bool {
         let Some(conn) = self.conns[slot].as_mut() else { return false };
         if !conn.exceeds_output_limit(&self.server, self.local.log.now_ms) {
-            if conn.is_over_soft_limit() && !std::mem::replace(&mut conn.limited, true) {
-                self.limited.push_back(conn.session.id);
+            if conn.is_over_soft_limit() {
+                self.lists.add(List::Limited, slot, &mut **conn);
             }
             return false;
         }
@@ -36,33 +37,22 @@ impl EventLoop {
 
     /// Checks some of the connections that are over their soft limit.
     pub(super) fn look_at_limited(&mut self) {
-        for _ in 0..self.limited.len().min(LOOKS) {
-            let Some(client) = self.limited.pop_front() else { return };
-            let Some(&slot) = self.by_id.get(&client) else { continue };
-            if self.exceeds_output_limit(slot) {
-                continue;
-            }
-            let Some(conn) = self.conns[slot].as_mut() else { continue };
-            conn.limited = conn.is_over_soft_limit();
-            if conn.limited {
-                self.limited.push_back(client);
-            }
+        for _ in 0..self.lists.len(List::Limited).min(LOOKS) {
+            let Some(slot) = self.lists.pop(List::Limited, &mut self.conns) else { return };
+            self.exceeds_output_limit(slot);
         }
     }
 
     /// Checks some of the long requests that are on their way.
     pub(super) fn look_at_hauls(&mut self) {
-        for _ in 0..self.hauling.len().min(LOOKS) {
-            let Some(client) = self.hauling.pop_front() else { return };
-            let Some(&slot) = self.by_id.get(&client) else { continue };
-            let Some(conn) = self.conns[slot].as_mut().filter(|conn| conn.hauling && !conn.doomed) else {
-                continue;
-            };
+        for _ in 0..self.lists.len(List::Hauling).min(LOOKS) {
+            let Some(slot) = self.lists.pop(List::Hauling, &mut self.conns) else { return };
+            let Some(conn) = self.conns[slot].as_mut().filter(|conn| !conn.doomed) else { continue };
             let wanted = conn.wants_input();
             if conn.look_at_haul(&self.server, &self.local) {
-                self.hauling.push_back(client);
+                self.lists.add(List::Hauling, slot, &mut **conn);
             }
-            if wanted != conn.wants_input() || conn.session.closing {
+            if wanted != conn.wants_input() || conn.session.speech.closing {
                 // More is read from it, or it is told why not.
                 self.mark_dirty(slot);
             }
@@ -71,34 +61,29 @@ impl EventLoop {
 
     /// Visits some of the streamed replies; reports at the end of each round what they keep alive.
     pub(super) fn look_at_streams(&mut self) {
+        let mut left = self.streams_left.take().unwrap_or_else(|| self.lists.len(List::Streaming));
         for _ in 0..LOOKS {
-            let Some(client) = self.streaming.get(self.streams_at).copied() else {
-                self.streams_at = 0;
+            if left == 0 {
                 let found = std::mem::take(&mut self.streams);
                 return self.server.work.snapshots.note_streams(self.local.log.id, found);
-            };
-            let conn = self.by_id.get(&client).and_then(|slot| self.conns[*slot].as_mut());
-            let Some(conn) = conn.filter(|conn| conn.streaming) else {
-                self.streaming.swap_remove(self.streams_at);
-                continue;
-            };
-            let since_ms = conn.streams_since_ms(self.local.log.now_ms);
-            conn.streaming = since_ms.is_some();
-            let Some(since_ms) = since_ms else {
-                self.streaming.swap_remove(self.streams_at);
-                continue;
-            };
-            self.streams_at += 1;
-            let (loop_id, streams) = (self.local.log.id, &mut self.streams);
+            }
+            left -= 1;
+            let Some(slot) = self.lists.pop(List::Streaming, &mut self.conns) else { continue };
+            let Some(conn) = self.conns[slot].as_mut() else { continue };
+            let Some(since_ms) = conn.streams_since_ms(self.local.log.now_ms) else { continue };
+            self.lists.add(List::Streaming, slot, &mut **conn);
+            let (loop_id, client) = (self.local.log.id, conn.session.id);
+            let streams = &mut self.streams;
             conn.held(&mut |held| streams.push(Streamed { client, loop_id, since_ms, held }));
         }
+        self.streams_left = Some(left);
     }
 
     /// Whether a client has had to log in for longer than `auth-timeout`. HTTP's requests name their users.
     fn is_late(&self, conn: &Conn) -> bool {
         let limit_ms = (self.server.config.live.auth_timeout_s.get() as u64).saturating_mul(1000);
-        let waited_ms = self.local.log.now_ms.saturating_sub(conn.session.guest_since_ms);
-        let has_to = conn.http_idle_since_ms().is_none() && !conn.session.is_let_in(&self.server);
+        let waited_ms = self.local.log.now_ms.saturating_sub(conn.session.login.guest_since_ms);
+        let has_to = conn.http_idle_since_ms().is_none() && !conn.session.login.is_let_in(&self.server.acl);
         limit_ms > 0 && has_to && waited_ms > limit_ms
     }
 

@@ -12,6 +12,7 @@
 //!   (`exec::flood`).
 
 use super::{CHORE_NS, EventLoop};
+use crate::listed::List;
 use crate::transport::Transport;
 use exec::pubsub::{Encoded, FanOut};
 use resp::Reply;
@@ -64,14 +65,14 @@ impl EventLoop {
         let before = conn.told;
         let gate =
             if fan_out.gate() > 0 && fan_out.gate() > self.server.durable() { fan_out.gate() } else { 0 };
-        let more = conn.push(fan_out.encoded(conn.session.resp3), gate, &mut self.pool);
+        let more = conn.push(fan_out.encoded(conn.session.speech.resp3), gate, &mut self.pool);
         self.told += conn.told - before;
         if more {
             self.queue(slot);
         } else if fan_out.count() <= FEW {
             self.mark_dirty(slot);
-        } else if !std::mem::replace(&mut conn.notified, true) {
-            self.notified.push_back(slot);
+        } else {
+            self.lists.add(List::Notified, slot, &mut **conn);
         }
     }
 
@@ -79,7 +80,7 @@ impl EventLoop {
     pub(super) fn open_inbox(&mut self, client: u64) {
         let Some(&slot) = self.by_id.get(&client) else { return self.pass_on_inbox(client) };
         let Some(conn) = self.conns[slot].as_mut() else { return };
-        let mut out = Reply::new(conn.session.resp3);
+        let mut out = Reply::new(conn.session.speech.resp3);
         if exec::tracking::open_inbox(&self.server, &mut conn.session, &mut out) {
             self.server.tracking.remind(client);
         }
@@ -100,10 +101,9 @@ impl EventLoop {
         let until = self.local.log.lap() + CHORE_NS;
         let more_to_come = !self.publishing.is_empty() && self.told < TOLD_MAX;
         for _ in 0..if more_to_come { TELLS_MEANWHILE } else { TELLS } {
-            let Some(slot) = self.notified.pop_front() else { return };
-            let Some(conn) = self.conns[slot].as_mut() else { continue };
-            conn.notified = false;
-            if !conn.dirty && self.write_one(io, slot) {
+            let Some(slot) = self.lists.pop(List::Notified, &mut self.conns) else { return };
+            let waits = self.conns[slot].as_ref().is_some_and(|conn| conn.marks.has(List::Dirty));
+            if !waits && self.write_one(io, slot) {
                 self.mark_dirty(slot);
             }
             if self.local.log.lap() >= until {

@@ -28,7 +28,9 @@ impl EventLoop {
     /// stand behind at most [`AMONG`] of them. The events of one connection stay in order.
     pub(super) fn sort_bytes(&mut self, slot: usize, event: Event) {
         match self.conns[slot].as_mut() {
-            Some(conn) if conn.arrears > 0 || conn.queued || conn.holds_much() || conn.among >= AMONG => {
+            Some(conn)
+                if conn.arrears > 0 || conn.is_queued() || conn.holds_much() || conn.among >= AMONG =>
+            {
                 self.stand_behind(slot, event)
             }
             Some(conn) => {
@@ -117,6 +119,7 @@ mod tests {
     use super::*;
     use crate::conn::Conn;
     use crate::event_loop::Listeners;
+    use crate::listed::{List, Listed};
     use crate::load::Load;
     use crate::porch::Porch;
     use crate::socket::Socket;
@@ -413,6 +416,24 @@ mod tests {
         io::Write::write_all(&mut far, b"PING\r\n").unwrap();
         assert!(!looks(&mut pair, |conn| conn.gated_since_ns = None));
         assert!(looks(&mut pair, |conn| _ = conn.socket.read_into(&mut Vec::new(), 100)));
+    }
+
+    /// With a mark that came along, the new loop would not list the connection again.
+    #[test]
+    fn a_connection_that_moves_leaves_the_lists_of_its_loop() {
+        let mut pair = Pair::new();
+        let EventLoop { lists, conns, .. } = &mut pair.event_loop;
+        let conn = conns[0].as_mut().unwrap();
+        let all = [List::Gated, List::Bulky, List::Streaming, List::Hauling, List::Limited];
+        for list in all {
+            assert!(lists.add(list, 0, &mut **conn));
+        }
+        conn.pack(0);
+        for list in all {
+            assert_eq!(lists.pop(list, conns), None, "{list:?}");
+        }
+        let mut there = Listed::default();
+        assert!(there.add(List::Gated, 0, &mut **conns[0].as_mut().unwrap()));
     }
 
     #[test]

@@ -73,7 +73,7 @@ impl EventLoop {
         let Some(conn) = self.conns[slot].as_ref() else { return };
         if conn.has_sealed() {
             self.queue(slot);
-        } else if conn.heard_farewell() && !conn.session.closing {
+        } else if conn.heard_farewell() && !conn.session.speech.closing {
             self.end(slot);
         }
     }

@@ -63,6 +63,22 @@ pub struct Options {
     pub prefixes: Vec<Box<[u8]>>,
 }
 
+/// The tracking of one client, as its session keeps it.
+pub struct Mine {
+    pub peer: Arc<Peer>,
+    pub options: Options,
+    /// CLIENT CACHING was given.
+    pub caching: bool,
+}
+
+impl Mine {
+    /// Whether keys that the client reads now are remembered.
+    pub fn remembers(&self) -> bool {
+        let Options { bcast, optin, optout, .. } = self.options;
+        !bcast && if self.caching { !optout } else { !optin }
+    }
+}
+
 /// A letter to a loop.
 pub enum Letter {
     /// The inbox of this client has something.

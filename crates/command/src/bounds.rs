@@ -4,12 +4,12 @@
 //! holds: large ones run elsewhere. A key is hashed and compared on the loop. An action goes through its
 //! words on the loop.
 //!
-//! Cost: nothing for commands below 128 KB (`Local::incoming`); above, O(words) up to [`WORDS_MAX`], else
+//! Cost: nothing for commands below 128 KB, which have no words to share; above, O(words) up to [`WORDS_MAX`], else
 //! O(1).
 
-use command::facts::{KEY_WORDS, LONG_WORDS, MANY_WORDS, SCRIPT};
-use command::table::BLOCKING;
-use command::{Command, Error, Run};
+use crate::facts::{KEY_WORDS, LONG_WORDS, MANY_WORDS, SCRIPT};
+use crate::table::BLOCKING;
+use crate::{Command, Error, Run};
 use resp::OwnedArgs;
 
 /// Longest key, in bytes.
@@ -24,7 +24,7 @@ const TOO_LONG: Error = Error::new("ERR a word of this command may have at most 
 const KEY_TOO_LONG: Error = Error::new("ERR a key may have at most 262144 bytes");
 
 /// Why a large command is refused. None: it may run.
-pub(crate) fn refusal(command: &'static Command, words: &OwnedArgs) -> Option<Error> {
+pub fn refusal(command: &'static Command, words: &OwnedArgs) -> Option<Error> {
     if command.has(BLOCKING) {
         // A blocking command names few keys, and short ones (`park`).
         return None;
@@ -50,7 +50,7 @@ mod tests {
 
     fn refused(words: &[&[u8]]) -> Option<Error> {
         let owned = OwnedArgs::from_slices(words);
-        refusal(command::resolve(owned.args()).unwrap(), &owned)
+        refusal(crate::resolve(owned.args()).unwrap(), &owned)
     }
 
     #[test]

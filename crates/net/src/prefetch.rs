@@ -1,6 +1,6 @@
 //! Prefetching: the keys of a batch of commands are brought into the cache before the commands run.
 
-use crate::{Server, Session};
+use keyspace::Keyspace;
 use resp::Batch;
 
 /// Commands of a batch whose keys are prefetched.
@@ -10,20 +10,20 @@ const FETCH_FROM: usize = 4;
 
 /// Hashes of the first arguments of a batch's commands, where they are known.
 #[derive(Default)]
-pub struct Hashes {
+pub(crate) struct Hashes {
     hashes: [u64; LOOKED_AT],
     known: u32,
 }
 
 impl Hashes {
     #[inline]
-    pub fn of(&self, i: usize) -> Option<u64> {
+    pub(crate) fn of(&self, i: usize) -> Option<u64> {
         (i < LOOKED_AT && self.known >> i & 1 == 1).then(|| self.hashes[i])
     }
 }
 
 /// Prefetches the keys of a batch's simple commands. Gives their hashes. O(commands), 32 at most.
-pub fn prefetch(server: &Server, session: &Session, batch: &Batch, input: &[u8]) -> Hashes {
+pub(crate) fn prefetch(keyspace: &Keyspace, db: usize, batch: &Batch, input: &[u8]) -> Hashes {
     let (mut known, mut different, mut n) = (Hashes::default(), [0u64; LOOKED_AT], 0);
     let mut last: (&[u8], u64) = (&[], 0);
     for i in 0..batch.len().min(LOOKED_AT) {
@@ -38,7 +38,7 @@ pub fn prefetch(server: &Server, session: &Session, batch: &Batch, input: &[u8])
         known.known |= 1 << i;
     }
     if n >= FETCH_FROM {
-        server.keyspace.prefetch(session.db, &different[..n]);
+        keyspace.prefetch(db, &different[..n]);
     }
     known
 }
