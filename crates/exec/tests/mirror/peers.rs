@@ -9,11 +9,11 @@
 //! Without them a Redis 7.0 reads the log, of the rows it knows. `make mirror` runs fifty seeds,
 //! EVENKEEL_MIRROR_SEEDS=N others, EVENKEEL_MIRROR_SEED=N only one.
 
-use apply::contents::{self, Contents, Value};
 use crate::load::{self, CLIENTS, Move};
 use crate::portable::{Call, calls, program, row_of, seen};
 use crate::world::{Told, World, quote};
 use crate::{libraries, number, step};
+use apply::contents::{self, Contents, Value};
 use command::facts;
 use keyspace::To;
 use rdb::{Dialect, HashPayload, ListPayload};

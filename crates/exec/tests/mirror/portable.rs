@@ -1,10 +1,10 @@
 //! Every write of the table, called at random: what it tells is executed by a mirror, and, if its row says
 //! that old servers know it, by a Redis 7.0. Both hold the same.
 
-use apply::contents::{self, Contents, Value};
 use crate::load::CLIENTS;
 use crate::world::{self, Told, World};
 use crate::{Mirror, compare};
+use apply::contents::{self, Contents, Value};
 use command::table::Command;
 use command::{Run, facts, registry};
 use evenkeel_differential::grammar::{self, Body, Part, expand};

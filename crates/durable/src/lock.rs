@@ -26,9 +26,9 @@ use std::time::{Duration, Instant};
 /// The file in `dir`.
 const NAME: &str = "evenkeel.lock";
 /// How long a start waits for a process that is ending.
-pub(super) const ENDING: Duration = Duration::from_secs(2);
+pub(crate) const ENDING: Duration = Duration::from_secs(2);
 /// How long others wait: for a lock of this process that is let go of just now.
-pub(super) const LETTING_GO: Duration = Duration::from_millis(200);
+pub(crate) const LETTING_GO: Duration = Duration::from_millis(200);
 /// Time between two tries.
 const TRY: Duration = Duration::from_millis(10);
 
