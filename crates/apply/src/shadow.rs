@@ -39,7 +39,7 @@ pub struct Shadow {
     applied: Lsn,
 }
 
-/// What was told, not yet executed.
+/// Told commands that are not executed yet.
 #[derive(Default)]
 struct Notes {
     told: Mutex<Vec<(Lsn, Note)>>,

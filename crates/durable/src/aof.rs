@@ -5,8 +5,8 @@
 //!                                     └─► too much waits: writers are held    └─► durable: replies leave
 //! ```
 //!
-//! - A1: no reply waits for a log that has no base yet. Files say that it has none (`persist::mark_unfinished`), and a
-//!   start puts such a log aside.
+//! - A1: no reply waits for a log that has no base yet. Files say that it has none
+//!   (`persist::mark_unfinished`), and a start puts such a log aside.
 
 use crate::files::{Files, tell_left_out};
 use crate::gate::Gate;
@@ -199,8 +199,8 @@ impl Files {
         Ok(())
     }
 
-    /// Begins the log of a server that had none. The data of the snapshot, if there is one, become its base before any
-    /// client is served.
+    /// Begins the log of a server that had none. The data of the snapshot, if there is one, become its base
+    /// before any client is served.
     fn begin_log(&self, durability: &Arc<Durability>, load: &Load) -> Result<(), String> {
         let snapshot = self.snapshot();
         if !snapshot.exists() {
@@ -419,7 +419,8 @@ impl Files {
         std::ptr::eq(Arc::as_ptr(&writer), rewrite.writer.as_ptr()).then_some(writer)
     }
 
-    /// The LSN up to which the log is durable; 0 before it has its base. `waits` says that a client waits for more.
+    /// The LSN up to which the log is durable; 0 before it has its base. `waits` says that a client waits for
+    /// more.
     pub(crate) fn synced(&self, waits: bool) -> Option<Lsn> {
         self.with_log(|running| {
             running.writer.want_turns(waits);

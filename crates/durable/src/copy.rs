@@ -4,9 +4,10 @@
 //! dir/temp-<pid>-<n>.rdb ─opened, removed─► FileCopy ─a piece a turn─► the client's loop
 //! ```
 //!
-//! - C1: a loop never waits for the disk. A piece that is not in memory is asked for, and looked for in the next turn.
-//! - C2: the file has no name while it is sent. Its room is free once the reply is sent or dropped, or the process
-//!   has ended.
+//! - C1: a loop never waits for the disk. A piece that is not in memory is asked for, and looked for in the
+//!   next turn.
+//! - C2: the file has no name while it is sent. Its room is free once the reply is sent or dropped, or the
+//!   process has ended.
 //!
 //! Cost: a system call for each piece of [`PIECE`] bytes.
 

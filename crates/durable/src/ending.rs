@@ -55,11 +55,12 @@ impl Durability {
         true
     }
 
-    /// Takes the last snapshot, if one is wanted, and ends the log. Writers wait from here on. `by_signal`: the signal's
-    /// wish, and whether the server ends in any case. None: a client's SHUTDOWN. For a thread that may wait.
+    /// Takes the last snapshot, if one is wanted, and ends the log. Writers wait from here on. `by_signal`: the
+    /// signal's wish, and whether the server ends in any case. None: a client's SHUTDOWN. For a thread that may
+    /// wait.
     ///
-    /// Cost: O(keys) for the snapshot, and what waits for the log. Errors: the snapshot or the log failed; the server is
-    /// to go on ([`Durability::give_up_end`]).
+    /// Cost: O(keys) for the snapshot, and what waits for the log. Errors: the snapshot or the log failed; the
+    /// server is to go on ([`Durability::give_up_end`]).
     pub fn end_in_order(self: &Arc<Self>, by_signal: Option<(Wish, bool)>) -> Result<(), String> {
         let (wish, force) = by_signal.unwrap_or_else(|| {
             let asked = self.end.lock();
@@ -89,7 +90,8 @@ impl Durability {
         closed
     }
 
-    /// Gives the end up: writers may write again, and clients that sent SHUTDOWN are answered. O(loops + those clients).
+    /// Gives the end up: writers may write again, and clients that sent SHUTDOWN are answered. O(loops + those
+    /// clients).
     pub fn give_up_end(&self) {
         self.keyspace.still.set(Why::End, false);
         self.host.retry();
@@ -97,7 +99,8 @@ impl Durability {
         waiting.into_iter().for_each(|refused| refused());
     }
 
-    /// Ends the snapshot under way, whose file would stay, and lets no other begin. False: the disk holds it up for long.
+    /// Ends the snapshot under way, whose file would stay, and lets no other begin. False: the disk holds it up
+    /// for long.
     fn take_over(&self) -> bool {
         let until = Instant::now() + LETTING_GO;
         while !self.take() {

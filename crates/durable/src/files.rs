@@ -45,8 +45,8 @@ fn use_of(config: &Config) -> Use {
 }
 
 impl Files {
-    /// Takes `dir` for this server, if it keeps its data there (lock L4). It comes before anything is looked at, and changes
-    /// nothing but the lock. It waits some seconds for another server that is ending.
+    /// Takes `dir` for this server, if it keeps its data there (lock L4). It comes before anything is looked
+    /// at, and changes nothing but the lock. It waits some seconds for another server that is ending.
     ///
     /// Errors: `dir` is none, another server has it, or there is something wrong with the name of a file.
     pub fn open(config: &Arc<Config>) -> Result<Files, String> {
@@ -78,7 +78,8 @@ impl Files {
         Ok(files)
     }
 
-    /// Removes what saves of processes that are gone left behind, if the directory is this server's. O(names in it).
+    /// Removes what saves of processes that are gone left behind, if the directory is this server's. O(names in
+    /// it).
     pub fn tidy(&self) {
         let dir = self.dir();
         if self.home.lock().is_none() {
@@ -99,7 +100,8 @@ impl Files {
         FilesObserver { config: self.config.clone(), home: self.home.clone(), ready: Mutex::default() }
     }
 
-    /// The lock of a directory that is about to be written. A server that keeps its data there has it from now on.
+    /// The lock of a directory that is about to be written. A server that keeps its data there has it from now
+    /// on.
     ///
     /// Errors: another server has it, or it cannot be written.
     pub(crate) fn hold(&self, dir: &Path) -> Result<Arc<DirLock>, String> {
@@ -129,7 +131,8 @@ impl Files {
         self.snapshot().exists() || (self.config.live.appendonly.get() && self.may_have_log())
     }
 
-    /// Loads the log or a snapshot, and goes on with the log. Errors: a sentence; some keys may have been installed.
+    /// Loads the log or a snapshot, and goes on with the log. Errors: a sentence; some keys may have been
+    /// installed.
     pub(crate) fn load_at_start(&self, durability: &Arc<Durability>) -> Result<(), String> {
         match self.config.live.appendonly.get() {
             true => self.load_and_log(durability),
@@ -137,8 +140,8 @@ impl Files {
         }
     }
 
-    /// Loads a snapshot's file, if there is one, into an empty keyspace: the one that was just written, or, without any,
-    /// the one of the configuration. Errors: a sentence; some keys may have been installed.
+    /// Loads a snapshot's file, if there is one, into an empty keyspace: the one that was just written, or,
+    /// without any, the one of the configuration. Errors: a sentence; some keys may have been installed.
     pub(crate) fn load(&self, durability: &Arc<Durability>, written: Option<&Path>) -> Result<(), String> {
         let path = written.map_or_else(|| self.snapshot(), Path::to_path_buf);
         if !path.exists() {

@@ -33,8 +33,8 @@ impl Gated {
         true
     }
 
-    /// The setting is this one; up to `synced` everything is durable. True: it changed. The thread may have heard of it
-    /// first.
+    /// The setting is this one; up to `synced` everything is durable. True: it changed. The thread may have
+    /// heard of it first.
     fn set_always(&mut self, is_always: bool, synced: u64) -> bool {
         if self.is_always == is_always {
             return false;

@@ -46,8 +46,8 @@ pub trait Host: Send + Sync {
     /// The libraries of functions as they are now. O(1): the locks of all shards may be held.
     fn libraries(&self) -> Arc<dyn Libraries>;
 
-    /// Loads a library of a file, in place of one of its name if it `replaces`. Cost: its code runs once, on this
-    /// thread. Errors: a sentence.
+    /// Loads a library of a file, in place of one of its name if it `replaces`. Cost: its code runs once, on
+    /// this thread. Errors: a sentence.
     fn load_library(&self, code: &[u8], replaces: bool) -> Result<(), String>;
 
     /// Removes all libraries. O(libraries). Errors: a sentence.
@@ -158,8 +158,8 @@ impl Durability {
         self.files.get().is_some()
     }
 
-    /// Takes a snapshot's file for a client: it loses its name, and its bytes stay until they are sent. For a thread that
-    /// may wait.
+    /// Takes a snapshot's file for a client: it loses its name, and its bytes stay until they are sent. For a
+    /// thread that may wait.
     ///
     /// Errors: a sentence.
     pub fn take_copy(&self, path: &Path) -> Result<FileCopy, String> {
@@ -209,8 +209,8 @@ impl Durability {
         self.files().map_or((0, 0), Files::loaded_bytes)
     }
 
-    /// Begins snapshots and rewrites that are due. Called by one loop, now and then, with its work and its wall clock.
-    /// Cost: O(save points).
+    /// Begins snapshots and rewrites that are due. Called by one loop, now and then, with its work and its wall
+    /// clock. Cost: O(save points).
     pub fn tend(self: &Arc<Self>, works: &mut Works, now_ms: u64) {
         self.judge();
         if !self.is_loading() {

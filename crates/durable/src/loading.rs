@@ -79,9 +79,9 @@ impl Drop for Load {
 }
 
 impl Durability {
-    /// Refuses commands that need the data until [`Durability::load_at_start`] is done, if there is anything to load.
-    /// Otherwise the server is ready, and its log has begun. Called before the first client. Cost: some syncs for a log
-    /// that begins.
+    /// Refuses commands that need the data until [`Durability::load_at_start`] is done, if there is anything to
+    /// load. Otherwise the server is ready, and its log has begun. Called before the first client. Cost: some
+    /// syncs for a log that begins.
     ///
     /// Errors: a sentence; the log cannot begin.
     pub fn expect_load(self: &Arc<Self>) -> Result<(), String> {
@@ -96,8 +96,8 @@ impl Durability {
         Ok(())
     }
 
-    /// Loads the files, before the first command that needs the data. Nothing else writes meanwhile. Cost: O(bytes), on
-    /// all cores for a snapshot.
+    /// Loads the files, before the first command that needs the data. Nothing else writes meanwhile. Cost:
+    /// O(bytes), on all cores for a snapshot.
     ///
     /// Errors: a sentence; the server must not serve what was loaded.
     pub fn load_at_start(self: &Arc<Self>) -> Result<(), String> {
@@ -112,8 +112,9 @@ impl Durability {
         loaded
     }
 
-    /// Loads the snapshot file: DEBUG RELOAD. All databases are emptied before (`flush`), or keys and libraries of
-    /// the file take the place of present ones (`merge`), or none may be there. Not for a demoted thread. O(bytes).
+    /// Loads the snapshot file: DEBUG RELOAD. All databases are emptied before (`flush`), or keys and libraries
+    /// of the file take the place of present ones (`merge`), or none may be there. Not for a demoted thread.
+    /// O(bytes).
     ///
     /// Errors: a sentence; the keyspace holds what was loaded before.
     pub fn reload(self: &Arc<Self>, written: Option<&Path>, flush: bool, merge: bool) -> Result<(), String> {
@@ -134,11 +135,11 @@ impl Durability {
         loaded
     }
 
-    /// DEBUG LOADAOF: ends the log in order, empties all databases and loads it again. Not for a demoted thread.
-    /// O(bytes).
+    /// DEBUG LOADAOF: ends the log in order, empties all databases and loads it again. Not for a demoted
+    /// thread. O(bytes).
     ///
-    /// Errors: a sentence. Either the log cannot be written, and all is as before; or the keyspace holds what was
-    /// loaded before the fault.
+    /// Errors: a sentence. Either the log cannot be written, and all is as before; or the keyspace holds what
+    /// was loaded before the fault.
     pub fn reload_log(self: &Arc<Self>) -> Result<(), String> {
         let files = self.files()?;
         if !self.config.live.appendonly.get() {

@@ -5,12 +5,12 @@
 //! ```
 //!
 //! - L1: nothing in `dir` is moved, cut, replaced or removed without the lock. Reading needs none.
-//! - L2: the lock is that of the open file, so it ends with the process, however that ends. The file itself means
-//!   nothing; it names the process for the message.
-//! - L3: the locked file is the one that has the name. A file that was removed meanwhile is left, and the next one
-//!   is tried.
-//! - L4: a server with a log or save points has the lock from before it looks at a file until its end. Any other
-//!   takes it for a snapshot, and removes the file behind it.
+//! - L2: the lock is that of the open file, so it ends with the process, however that ends. The file itself
+//!   means nothing; it names the process for the message.
+//! - L3: the locked file is the one that has the name. A file that was removed meanwhile is left, and the next
+//!   one is tried.
+//! - L4: a server with a log or save points has the lock from before it looks at a file until its end. Any
+//!   other takes it for a snapshot, and removes the file behind it.
 
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, OFlags, flock};
@@ -105,7 +105,8 @@ impl DirLock {
         }
     }
 
-    /// Whether the lock still keeps others out. A file that somebody removed is made anew. Cost: two system calls.
+    /// Whether the lock still keeps others out. A file that somebody removed is made anew. Cost: two system
+    /// calls.
     ///
     /// Errors: another process has the lock now.
     pub fn check(&self) -> Result<(), String> {

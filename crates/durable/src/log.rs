@@ -132,7 +132,8 @@ impl Durability {
         }
     }
 
-    /// Begins a rewrite that is scheduled or due, or a log that could not be begun (O4). Called by one loop, now and then.
+    /// Begins a rewrite that is scheduled or due, or a log that could not be begun (O4). Called by one loop,
+    /// now and then.
     pub(crate) fn tend_log(self: &Arc<Self>) {
         let Ok(files) = self.files() else { return };
         let (live, log) = (&self.config.live, &self.log);
@@ -171,8 +172,8 @@ impl Durability {
         self.is_busy() && self.saves.is_rewrite.load(Acquire)
     }
 
-    /// Rewrites the log and waits for the end, however often whole tables are replaced as it begins. For a thread that may
-    /// wait. O(keys) in slices.
+    /// Rewrites the log and waits for the end, however often whole tables are replaced as it begins. For a
+    /// thread that may wait. O(keys) in slices.
     ///
     /// Errors: a sentence.
     pub(crate) fn rewrite_now(self: &Arc<Self>) -> Result<(), String> {
@@ -240,8 +241,8 @@ impl Durability {
         }
     }
 
-    /// The LSN up to which the log is durable. None: there is no log. `waits` says that a client waits for a later one.
-    /// O(1), without I/O.
+    /// The LSN up to which the log is durable. None: there is no log. `waits` says that a client waits for a
+    /// later one. O(1), without I/O.
     pub fn synced(&self, waits: bool) -> Option<Lsn> {
         self.files().ok()?.synced(waits)
     }

@@ -56,8 +56,9 @@ pub struct Copied {
 }
 
 impl Purpose {
-    /// The file of a snapshot that begins now (V4). A rewrite's is another, which the log names. The file of a copy has
-    /// this name until its client is sent it; a process that was killed leaves it behind, and a start removes it.
+    /// The file of a snapshot that begins now (V4). A rewrite's is another, which the log names. The file of a
+    /// copy has this name until its client is sent it; a process that was killed leaves it behind, and a start
+    /// removes it.
     fn file(self, config: &Config) -> PathBuf {
         config.together(|live| {
             let name = match self {
@@ -161,7 +162,8 @@ impl Durability {
         self.keyspace.stats.dirty.load(Relaxed)
     }
 
-    /// The time of the last snapshot, in seconds since 1970. As in Redis, the start of the server counts as none.
+    /// The time of the last snapshot, in seconds since 1970. As in Redis, the start of the server counts as
+    /// none.
     pub fn last_save_s(&self) -> u64 {
         match self.saves.last_save_s.load(Relaxed) {
             0 => self.started_ms / 1000,
@@ -207,15 +209,16 @@ impl Durability {
     }
 }
 
-/// Called on the writer's thread with a snapshot's file, or why there is none, before another snapshot may begin.
+/// Called on the writer's thread with a snapshot's file, or why there is none, before another snapshot may
+/// begin.
 pub type Done = Box<dyn FnOnce(Result<&Path, &str>) -> Answer + Send>;
 
 /// Tells who waits, once another snapshot may begin: whoever was told may ask for the next one at once.
 pub type Answer = Box<dyn FnOnce() + Send>;
 
 impl Durability {
-    /// Begins a snapshot on the loop that has this work, to be taken in slices later; nothing is locked now. False: one is
-    /// under way. O(databases).
+    /// Begins a snapshot on the loop that has this work, to be taken in slices later; nothing is locked now.
+    /// False: one is under way. O(databases).
     pub fn begin(self: &Arc<Self>, works: &mut Works, purpose: Purpose, done: Option<Done>) -> bool {
         let taken = self.take();
         if taken {

@@ -215,11 +215,11 @@ fn replconf(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// `SYNC` behind `REPLCONF rdb-only 1`: the file of a snapshot, as `redis-cli --rdb` and `--functions-rdb` ask for
-/// it. The client waits while another snapshot is under way.
+/// `SYNC` behind `REPLCONF rdb-only 1`: the file of a snapshot, as `redis-cli --rdb` and `--functions-rdb` ask
+/// for it. The client waits while another snapshot is under way.
 ///
-/// Cost: O(keys) in slices, and the file in `dir` until it is sent. Errors: the client would follow, and replicas do
-/// not exist; why the snapshot failed.
+/// Cost: O(keys) in slices, and the file in `dir` until it is sent. Errors: the client would follow, and
+/// replicas do not exist; why the snapshot failed.
 fn sync(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let (wish, client) = (act.session.copy_wish, act.session.id);
     if !wish.file_alone {
@@ -286,7 +286,8 @@ mod tests {
     use std::sync::Arc;
     use std::sync::mpsc::channel;
 
-    /// The reply with a file of 300 bytes, of which some are gone as it is sent, and whether it was said to be broken.
+    /// The reply with a file of 300 bytes, of which some are gone as it is sent, and whether it was said to be
+    /// broken.
     fn sent(left: u64) -> (Vec<u8>, bool) {
         let dir = tempfile::tempdir().unwrap();
         let config = Arc::new(Config::default());
