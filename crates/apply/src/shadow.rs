@@ -39,7 +39,7 @@ pub struct Shadow {
     applied: Lsn,
 }
 
-/// Told commands that are not executed yet.
+/// What was told, not yet executed.
 #[derive(Default)]
 struct Notes {
     told: Mutex<Vec<(Lsn, Note)>>,
