@@ -291,8 +291,8 @@ mod tests {
     fn sent(left: u64) -> (Vec<u8>, bool) {
         let dir = tempfile::tempdir().unwrap();
         let config = Arc::new(Config::default());
-        let name = dir.path().as_os_str().as_encoded_bytes();
-        config.set(&[b"dir", name, b"save", b""], true).unwrap();
+        config.live.dir.set(dir.path().as_os_str().as_encoded_bytes());
+        config.live.save_points.set(b"");
         let server = crate::Server::start(config.clone(), 1).unwrap();
         server.durability.store_in(Files::open(&config).unwrap());
         let path = dir.path().join("x.rdb");
