@@ -27,7 +27,7 @@ fail() {
 }
 
 # The rooms below `exec` that are crates of their own.
-below() { for room in config observe pubsub work park memory rows pages scripts; do [ -d "crates/$room" ] && echo "crates/$room/src"; done; }
+below() { for room in config observe pubsub work park memory rows pages scripts durable; do [ -d "crates/$room" ] && echo "crates/$room/src"; done; }
 
 changed=$(arrows | diff tests/house.txt -) || fail "Arrows between crates differ from tests/house.txt:
 $changed"

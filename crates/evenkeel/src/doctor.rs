@@ -4,7 +4,7 @@
 //! Memory is bounded whatever the files say. Exit codes: 0 if everything is sound, 1 if something is not, 2
 //! for a wrong call.
 
-use crate::storage::DirLock;
+use durable::DirLock;
 use indicatif::{ProgressBar, ProgressStyle};
 use persist::disk::RealDisk;
 use persist::{Place, describe, describe_log, repair_log};

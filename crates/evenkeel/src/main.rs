@@ -21,10 +21,9 @@ mod secure;
 mod shadow;
 mod signals;
 mod sockets;
-mod storage;
 
 use config::{Config, Invocation, Sources};
-use exec::durable::Wish;
+use durable::{Files, Wish};
 use signals::{Signals, Stop};
 use sockets::{Closer, Sockets};
 use std::ffi::OsString;
@@ -106,7 +105,7 @@ fn start(sources: &Sources, args: &[OsString]) -> Result<(), String> {
     let config = Arc::new(load(sources)?);
     let secure = secure::load(&config)?;
     // Before anything on the disk is looked at or changed.
-    let files = storage::Files::open(&config)?;
+    let files = Files::open(&config)?;
     let signals = Signals::install().map_err(|e| format!("Cannot handle signals: {e}"))?;
     logging::start(&config)
         .map_err(|e| format!("Cannot open the log file {}: {e}", config.live.logfile.string()))?;
@@ -134,7 +133,7 @@ fn start(sources: &Sources, args: &[OsString]) -> Result<(), String> {
 /// Serves clients until a stop is requested, then ends in order.
 fn serve(
     config: &Arc<Config>,
-    files: storage::Files,
+    files: Files,
     sockets: Sockets,
     secure: secure::Secure,
     signals: &Signals,
@@ -145,9 +144,7 @@ fn serve(
         .map_err(|e| format!("Cannot start the server: {e}"))?;
     let stopper = signals.stopper().map_err(|e| format!("Cannot handle signals: {e}"))?;
     server.run_in(Box::new(Program { stopper }));
-    config.observe(Box::new(files.observer()));
-    server.durability.store_in(Box::new(files));
-    config.observe(Box::new(storage::LogObserver(Arc::downgrade(&server))));
+    server.durability.store_in(files);
     for spec in config.sources() {
         let name = &spec.name;
         server.rows.add(spec.clone()).map_err(|e| format!("Cannot serve source '{name}': {e}"))?;
@@ -158,7 +155,7 @@ fn serve(
     });
     let demo = demo.transpose();
     let _demo = demo.map_err(|e| format!("Cannot make the demonstration database: {e}"))?;
-    exec::durable::expect_load(&server)?;
+    server.durability.expect_load()?;
     #[cfg(debug_assertions)]
     let followed = shadow::follow(&server);
     let (closer, mut listeners) = Closer::of(sockets).map_err(|e| format!("Cannot listen: {e}"))?;
@@ -173,11 +170,11 @@ fn serve(
             return Err(why.clone());
         }
         process::notify_manager("STOPPING=1\n");
-        match exec::durable::end_in_order(&server, wish(config, stop)) {
+        match server.durability.end_in_order(wish(config, stop)) {
             Ok(()) => break stop,
             Err(why) => {
                 log::error!("the server goes on, since its data could not be saved: {why}");
-                exec::durable::give_up_end(&server);
+                server.durability.give_up_end();
             }
         }
     };
@@ -204,7 +201,7 @@ fn load_data(server: &Arc<exec::Server>, signals: &Signals) -> Result<Loaded, St
     let (loaded, server) = (Loaded::default(), server.clone());
     let result = loaded.clone();
     let load = move || {
-        let done = exec::durable::load_at_start(&server);
+        let done = server.durability.load_at_start();
         let failed = done.is_err();
         let _ = result.set(done);
         if failed {

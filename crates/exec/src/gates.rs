@@ -4,7 +4,6 @@
 //! something is wrong.
 
 use crate::act::Act;
-use crate::durable;
 use crate::fetching;
 use crate::held::{self, Stop, held};
 use crate::shortage;
@@ -83,11 +82,11 @@ fn trouble(act: &Act<'_, '_>, command: &Command) -> Result<(), Stop> {
         act.session.multi.as_ref().filter(|_| command.is(facts::RUNS_QUEUE)).map(|multi| &multi.queue);
     if durability.is_loading() {
         if !command.has(table::LOADING) {
-            return Err(Stop::Refused(durable::loading_error(act.server)));
+            return Err(Stop::Refused(Error::from(durability.loading_refusal())));
         }
         if queue.is_some_and(|queue| !queue.is_empty()) {
-            let error = durable::loading_error(act.server);
-            let error = format!("EXECABORT Transaction discarded because of: {}", error.text());
+            let refusal = durability.loading_refusal();
+            let error = format!("EXECABORT Transaction discarded because of: {refusal}");
             return Err(Stop::Aborted(Error::from(error)));
         }
     }

@@ -20,7 +20,7 @@ pub fn cron(server: &Arc<Server>, local: &mut Local) {
         local.log.recorder.set(Counter::LuaFunctionBytes, functions as u64);
     }
     if local.log.id == 0 {
-        crate::durable::tend(server, local);
+        server.durability.tend(&mut local.works, local.log.now_ms);
         server.tracking.trim(&server.keyspace, server.config.live.tracking_max_keys.size());
         let orphan_ms = server.config.live.script_orphan_ms.size() as u64;
         server.work.lines.tend(local.log.clock_ns);

@@ -27,7 +27,7 @@ pub struct Server {
     /// Memory in use, and what is evicted.
     pub memory: Arc<memory::Memory>,
     /// Snapshots and the log: what is being saved and loaded.
-    pub durability: crate::durable::Durability,
+    pub durability: Arc<durable::Durability>,
     /// Memory of the machine, in bytes.
     pub memory_bytes: u64,
     pub scripts: Arc<scripts::Scripts>,

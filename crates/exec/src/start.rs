@@ -1,9 +1,10 @@
 //! How a server begins: its parts are made, wired and told of each other.
 
 use crate::mail::{Mail, Mailbox};
-use crate::{Program, Server, actions, eval, fetching};
+use crate::{Program, Server, actions, eval, fetching, keeping};
 use command::registry::{self, Names};
 use config::Config;
+use durable::Durability;
 use keyspace::Keyspace;
 use observe::{Holder, Holders, Observe};
 use observe::{info, waits};
@@ -112,32 +113,45 @@ impl Server {
             any: any_rows.clone(),
         };
         let rows = rows::Rows::new(keyspace.clone(), loops, Box::new(around));
-        let server = Arc::new_cyclic(|server| Server {
-            reports: work::reports::Reports::new(observe.clone(), work.turns.clone()),
-            keyspace,
-            config,
-            acl: acl.clone(),
-            observe,
-            park: Arc::default(),
-            memory,
-            durability: Default::default(),
-            memory_bytes: info::machine_bytes(),
-            scripts: {
-                let around = eval::Around { server: server.clone(), loops: mailboxes.clone() };
-                Scripts::new(work.clone(), pubsub.clone(), any_rows, acl, Box::new(around))
-            },
-            pubsub,
-            tracking,
-            work,
-            actions: actions::table::table(),
-            rows,
-            started_ms: stdx::clock::wall_ms(),
-            run_id: run_id(),
-            loops: mailboxes,
-            shutdown: AtomicBool::new(false),
-            http,
-            program: OnceLock::new(),
-            multiplexing: OnceLock::new(),
+        let started_ms = stdx::clock::wall_ms();
+        let server = Arc::new_cyclic(|server| {
+            let around = eval::Around { server: server.clone(), loops: mailboxes.clone() };
+            let scripts = Scripts::new(work.clone(), pubsub.clone(), any_rows, acl.clone(), Box::new(around));
+            let host = Box::new(keeping::Around { server: server.clone(), scripts: scripts.clone() });
+            let reports = work::reports::Reports::new(observe.clone(), work.turns.clone());
+            let durability = Durability::new(durable::Parts {
+                keyspace: keyspace.clone(),
+                config: config.clone(),
+                observe: observe.clone(),
+                work: work.clone(),
+                loops,
+                started_ms,
+                host,
+            });
+            Server {
+                keyspace,
+                config,
+                acl,
+                observe,
+                park: Arc::default(),
+                memory,
+                durability,
+                memory_bytes: info::machine_bytes(),
+                scripts,
+                pubsub,
+                tracking,
+                work,
+                reports,
+                actions: actions::table::table(),
+                rows,
+                started_ms,
+                run_id: run_id(),
+                loops: mailboxes,
+                shutdown: AtomicBool::new(false),
+                http,
+                program: OnceLock::new(),
+                multiplexing: OnceLock::new(),
+            }
         });
         server.observe.set_holders(Box::new(PlaceHolders(Arc::downgrade(&server))));
         actions::config::follow(&server);

@@ -8,7 +8,6 @@ use super::answer::{aside, help};
 use super::server::sleep;
 use crate::Server;
 use crate::act::{Act, KEYSPACE, Row};
-use crate::durable;
 use command::Flow;
 use command::options::is;
 use command::{Error, Stream};
@@ -169,17 +168,14 @@ fn reload(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
             let saved = saved.map(Path::to_path_buf).map_err(str::to_owned);
             Box::new(move || drop(done.send(saved)))
         };
-        if !durable::begin(act.server, act.local, durable::Purpose::Save, Some(Box::new(tell))) {
+        if !act.server.durability.begin(&mut act.local.works, durable::Purpose::Save, Some(Box::new(tell))) {
             return Err(Error::new("ERR Background save already in progress"));
         }
     }
-    let server = act.server.clone();
+    let durability = act.server.durability.clone();
     aside(act, "reload", move |out| {
         let saved = saves.then(|| wait.recv().unwrap_or_else(|_| Err("it was given up".into())));
-        match saved
-            .transpose()
-            .and_then(|written| durable::reload(&server, written.as_deref(), flushes, merges))
-        {
+        match saved.transpose().and_then(|written| durability.reload(written.as_deref(), flushes, merges)) {
             Ok(()) => out.ok(),
             Err(why) => {
                 out.error(&format!("ERR Error trying to load the RDB dump, check server logs: {why}"))
@@ -193,8 +189,8 @@ fn load_aof(act: &mut Act<'_, '_>) -> Result<Flow, Error> {
     if act.in_multi || act.in_script {
         return Err(Error::new("ERR DEBUG LOADAOF is not allowed in a transaction"));
     }
-    let server = act.server.clone();
-    aside(act, "loadaof", move |out| match durable::reload_log(&server) {
+    let durability = act.server.durability.clone();
+    aside(act, "loadaof", move |out| match durability.reload_log() {
         Ok(()) => out.ok(),
         Err(why) => out.error(&format!("ERR Error trying to load the AOF files, check server logs: {why}")),
     })

@@ -22,19 +22,6 @@ pub(super) const ACTIONS: &[Row] = &[
 /// Interval of the checks while an answer is held back.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Loads a library from a file, in place of one of its name if it `replaces`. Cost: its code runs once, on
-/// this thread.
-///
-/// Errors: a sentence.
-pub(crate) fn load_from_file(server: &Server, code: &[u8], replaces: bool) -> Result<(), String> {
-    let limits = server.scripts.limits(&server.config.live);
-    let policy = if replaces { libraries::Policy::Replace } else { libraries::Policy::Append };
-    let asked = AskedChange::Load(code.into(), policy);
-    asked
-        .prepare_from_file(&limits)
-        .and_then(|change| change.make_for_all(&server.scripts.code, &server.keyspace, None).map(|_| ()))
-}
-
 /// Changes libraries, on a thread.
 fn perform(act: &mut Act<'_, '_>, asked: AskedChange, args: Args<'_>) -> Result<Flow, Error> {
     let words = act.server.keyspace.listens().then(|| libraries::told_words(&asked, args));

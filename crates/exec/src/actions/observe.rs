@@ -137,7 +137,7 @@ fn info(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
     let live = &server.config.live;
     let mut s = Snapshot {
-        persistence: crate::durable::figures(server),
+        persistence: server.durability.figures(),
         stats: stats(server),
         databases: (0..server.keyspace.databases()).map(|db| database(server, db)).collect(),
         ..Snapshot::default()

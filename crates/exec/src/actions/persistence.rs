@@ -1,12 +1,12 @@
 //! SAVE, BGSAVE, LASTSAVE, BGREWRITEAOF, SHUTDOWN; SYNC and REPLCONF for clients that want a snapshot's file.
 
 use crate::act::{Act, PLAIN, Row};
-use crate::durable::{self, Copied, Purpose, Wish};
 use crate::held;
 use crate::mail::Mail;
-use command::Error;
 use command::Flow;
 use command::options::is;
+use command::{Error, Stream};
+use durable::{Copied, FileCopy, Purpose, Read, Wish};
 use resp::{Args, Reply};
 use std::path::Path;
 
@@ -39,7 +39,7 @@ fn save(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         })
     };
     stdx::panics::changes();
-    match durable::begin(act.server, act.local, Purpose::Save, Some(Box::new(tell))) {
+    match act.server.durability.begin(&mut act.local.works, Purpose::Save, Some(Box::new(tell))) {
         true => Ok(Flow::Parked(None)),
         false => Err(BUSY),
     }
@@ -56,21 +56,21 @@ fn bgsave(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if args.len() > 2 || option.is_some_and(|word| !is(word, "schedule")) {
         return Err(Error::Syntax);
     }
-    if durable::is_rewriting(act.server) && option.is_none() {
+    if act.server.durability.is_rewriting() && option.is_none() {
         return Err(Error::new(
             "ERR Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE SCHEDULE in order to \
              schedule a BGSAVE whenever possible.",
         ));
     }
-    if durable::is_busy(act.server) && !durable::is_rewriting(act.server) {
+    if act.server.durability.is_busy() && !act.server.durability.is_rewriting() {
         return Err(BUSY);
     }
-    if act.in_multi || durable::is_rewriting(act.server) {
+    if act.in_multi || act.server.durability.is_rewriting() {
         act.server.durability.schedule();
         act.out.simple("Background saving scheduled");
         return Ok(Flow::Done);
     }
-    match durable::begin(act.server, act.local, Purpose::Save, None) {
+    match act.server.durability.begin(&mut act.local.works, Purpose::Save, None) {
         true => act.out.simple("Background saving started"),
         false => return Err(BUSY),
     }
@@ -79,7 +79,7 @@ fn bgsave(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 
 fn cancel(act: &mut Act<'_, '_>) -> Result<Flow, Error> {
     // A rewrite is no snapshot that BGSAVE began.
-    if !durable::is_rewriting(act.server) && durable::cancel(act.server) {
+    if !act.server.durability.is_rewriting() && act.server.durability.cancel() {
         act.out.simple("Background saving cancelled");
     } else if act.server.durability.unschedule() {
         act.out.simple("Scheduled background saving cancelled");
@@ -96,10 +96,10 @@ fn bgrewriteaof(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     if !act.server.config.live.appendonly.get() {
         return Err(Error::new("ERR there is no append-only log to be rewritten (appendonly is no)"));
     }
-    if durable::is_rewriting(act.server) {
+    if act.server.durability.is_rewriting() {
         return Err(Error::new("ERR Background append only file rewriting already in progress"));
     }
-    if act.in_multi || !durable::begin_rewrite(act.server) {
+    if act.in_multi || !act.server.durability.begin_rewrite() {
         act.server.durability.schedule_rewrite();
         act.out.simple("Background append only file rewriting scheduled");
         return Ok(Flow::Done);
@@ -110,7 +110,7 @@ fn bgrewriteaof(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 
 /// `LASTSAVE`: seconds since 1970; the time of the start while there is no snapshot, as in Redis. Cost: O(1).
 fn lastsave(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    act.out.int(act.server.durability.last_save_s(act.server) as i64);
+    act.out.int(act.server.durability.last_save_s() as i64);
     Ok(Flow::Done)
 }
 
@@ -151,7 +151,12 @@ fn shutdown(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     } else {
         Wish::Usual
     };
-    act.server.durability.ask_end(wish, force, act.local.log.id, act.session.id);
+    let (server, loop_id, client) = (act.server.clone(), act.local.log.id, act.session.id);
+    let refused = move || {
+        let bytes = b"-ERR Errors trying to SHUTDOWN. Check logs.\r\n".to_vec();
+        server.send(loop_id, Mail::Reply { client, bytes, stream: None });
+    };
+    act.server.durability.ask_end(wish, force, Box::new(refused));
     match act.server.program.get() {
         Some(program) => program.stop(),
         None => act.server.shut_down(),
@@ -201,11 +206,11 @@ fn replconf(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// `SYNC` behind `REPLCONF rdb-only 1`: the file of a snapshot, as `redis-cli --rdb` and `--functions-rdb` ask for
-/// it. The client waits while another snapshot is under way.
+/// `SYNC` behind `REPLCONF rdb-only 1`: the file of a snapshot, as `redis-cli --rdb` and `--functions-rdb` ask
+/// for it. The client waits while another snapshot is under way.
 ///
-/// Cost: O(keys) in slices, and the file in `dir` until it is sent. Errors: the client would follow, and replicas do
-/// not exist; why the snapshot failed.
+/// Cost: O(keys) in slices, and the file in `dir` until it is sent. Errors: the client would follow, and
+/// replicas do not exist; why the snapshot failed.
 fn sync(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let (wish, client) = (act.session.copy_wish, act.session.id);
     if !wish.file_alone {
@@ -220,11 +225,9 @@ fn sync(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         let killer = server.clone();
         // The client cannot tell a file that is cut off from one that is late.
         let broken = Box::new(move || killer.send(loop_id, Mail::Kill { client }));
-        let file =
-            |path: &Path| server.durability.storage().ok_or("there are no files")?.take_copy(path, broken);
-        let (mut out, mut stream) = (Reply::new(resp3), None);
-        match taken.map_err(str::to_owned).and_then(file) {
-            Ok(file) => stream = Some(file),
+        let (mut out, mut stream): (_, Option<Box<dyn Stream>>) = (Reply::new(resp3), None);
+        match taken.map_err(str::to_owned).and_then(|path| server.durability.take_copy(path)) {
+            Ok(file) => stream = Some(Box::new(Sent { file, has_begun: false, broken: Some(broken) })),
             Err(why) => out.error(&format!("ERR the snapshot failed: {why}")),
         }
         Box::new(move || {
@@ -232,8 +235,73 @@ fn sync(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         })
     };
     stdx::panics::changes();
-    match durable::begin(act.server, act.local, Purpose::Copy(copied), Some(Box::new(tell))) {
+    match act.server.durability.begin(&mut act.local.works, Purpose::Copy(copied), Some(Box::new(tell))) {
         true => Ok(Flow::Parked(None)),
         false => Ok(held::retry_later(act.session, act.local, LOOK_MS)),
+    }
+}
+
+/// A snapshot's file as a reply: a bulk without its last line end, as a primary sends it.
+struct Sent {
+    file: FileCopy,
+    has_begun: bool,
+    /// Called once if the rest cannot be read.
+    broken: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl Stream for Sent {
+    fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            out.encoded(format!("${}\r\n", self.file.size_bytes()).as_bytes());
+        }
+        match self.file.read(room) {
+            Read::Bytes(bytes) => out.encoded(bytes),
+            Read::Later => {}
+            Read::End => return false,
+            Read::Broken => {
+                if let Some(broken) = self.broken.take() {
+                    broken();
+                }
+                return false;
+            }
+        }
+        !self.file.is_at_end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config::Config;
+    use durable::Files;
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+
+    /// The reply with a file of 300 bytes, of which some are gone as it is sent, and whether it was said to be
+    /// broken.
+    fn sent(left: u64) -> (Vec<u8>, bool) {
+        let dir = tempfile::tempdir().unwrap();
+        let config = Arc::new(Config::default());
+        config.live.dir.set(dir.path().as_os_str().as_encoded_bytes());
+        config.live.save_points.set(b"");
+        let server = crate::Server::start(config.clone(), 1).unwrap();
+        server.durability.store_in(Files::open(&config).unwrap());
+        let path = dir.path().join("x.rdb");
+        std::fs::write(&path, [b'a'; 300]).unwrap();
+        let writer = std::fs::File::options().write(true).open(&path).unwrap();
+        let file = server.durability.take_copy(&path).unwrap();
+        writer.set_len(left).unwrap();
+        let (told, hears) = channel();
+        let broken: Box<dyn FnOnce() + Send> = Box::new(move || told.send(()).unwrap());
+        let mut stream = Sent { file, has_begun: false, broken: Some(broken) };
+        let mut out = Reply::new(false);
+        while stream.fill(&mut out, 100) {}
+        (out.into_bytes(), hears.try_recv().is_ok())
+    }
+
+    #[test]
+    fn a_file_that_is_cut_off_ends_its_reply() {
+        assert_eq!(sent(300), ([&b"$300\r\n"[..], &[b'a'; 300]].concat(), false));
+        assert_eq!(sent(40), ([&b"$300\r\n"[..], &[b'a'; 40]].concat(), true));
     }
 }

@@ -161,16 +161,19 @@ fn wait_for_log(
     replicas: bool,
     ms: u64,
 ) -> Result<bool, ()> {
-    let Some(storage) = act.server.durability.storage() else { return Ok(false) };
+    let durability = &act.server.durability;
+    if !durability.has_files() {
+        return Ok(false);
+    }
     let (last, now_ms) = (act.server.keyspace.last_lsn(), act.local.log.now_ms);
     let (lsn, since_ms) = waiting.unwrap_or((last, now_ms));
-    let is_synced = storage.synced(wanted).is_some_and(|synced| synced >= lsn);
+    let is_synced = durability.synced(wanted).is_some_and(|synced| synced >= lsn);
     let is_late = ms > 0 && now_ms >= since_ms + ms;
     if wanted && !is_synced && !is_late && !replicas && !act.in_multi && !act.in_script {
         act.session.half.aof_wait = Some((lsn, since_ms));
         return Err(());
     }
-    storage.synced(false);
+    durability.synced(false);
     Ok(is_synced)
 }
 

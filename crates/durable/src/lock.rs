@@ -5,12 +5,12 @@
 //! ```
 //!
 //! - L1: nothing in `dir` is moved, cut, replaced or removed without the lock. Reading needs none.
-//! - L2: the lock is that of the open file, so it ends with the process, however that ends. The file itself means
-//!   nothing; it names the process for the message.
-//! - L3: the locked file is the one that has the name. A file that was removed meanwhile is left, and the next one
-//!   is tried.
-//! - L4: a server with a log or save points has the lock from before it looks at a file until its end. Any other
-//!   takes it for a snapshot, and removes the file behind it.
+//! - L2: the lock is that of the open file, so it ends with the process, however that ends. The file itself
+//!   means nothing; it names the process for the message.
+//! - L3: the locked file is the one that has the name. A file that was removed meanwhile is left, and the next
+//!   one is tried.
+//! - L4: a server with a log or save points has the lock from before it looks at a file until its end. Any
+//!   other takes it for a snapshot, and removes the file behind it.
 
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, OFlags, flock};
@@ -26,9 +26,9 @@ use std::time::{Duration, Instant};
 /// The file in `dir`.
 const NAME: &str = "evenkeel.lock";
 /// How long a start waits for a process that is ending.
-pub(super) const ENDING: Duration = Duration::from_secs(2);
+pub(crate) const ENDING: Duration = Duration::from_secs(2);
 /// How long others wait: for a lock of this process that is let go of just now.
-pub(super) const LETTING_GO: Duration = Duration::from_millis(200);
+pub(crate) const LETTING_GO: Duration = Duration::from_millis(200);
 /// Time between two tries.
 const TRY: Duration = Duration::from_millis(10);
 
@@ -105,7 +105,8 @@ impl DirLock {
         }
     }
 
-    /// Whether the lock still keeps others out. A file that somebody removed is made anew. Cost: two system calls.
+    /// Whether the lock still keeps others out. A file that somebody removed is made anew. Cost: two system
+    /// calls.
     ///
     /// Errors: another process has the lock now.
     pub fn check(&self) -> Result<(), String> {

@@ -1,34 +1,29 @@
-//! The server's files: snapshots and the log are written and loaded by `persist`.
+//! The files in `dir`: who may write there, what is loaded, and how.
 
-mod aof;
-mod copy;
-mod lock;
-
-pub use self::aof::LogObserver;
-pub use self::lock::DirLock;
-
+use crate::Durability;
+use crate::aof::Running;
+use crate::loading::Load;
+use crate::lock::{self, DirLock, NoLock};
 use arc_swap::ArcSwapOption;
 use config::Config;
-use exec::Server;
-use exec::durable::{KeyFacts, Load, Rewrite, SaveOut, SavePlan, Storage};
-use lock::NoLock;
 use parking_lot::Mutex;
-use persist::disk::RealDisk;
-use persist::{Damaged, IntoKeyspace, Kept, Options, Progress, Report, SaveFile, Unknown};
-use rdb::Dialect;
-use rdb::file::{Format, LeftOut};
+use persist::disk::{Disk, RealDisk};
+use persist::{Damaged, IntoKeyspace, Options, Progress, Report, Unknown};
+use rdb::file::LeftOut;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use value::Value;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// See the module.
 pub struct Files {
-    config: Arc<Config>,
-    progress: Progress,
+    pub(crate) config: Arc<Config>,
+    /// Through it everything is written and removed.
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) progress: Progress,
     /// Loops look at it, so there is no lock.
-    log: ArcSwapOption<self::aof::Running>,
+    pub(crate) log: ArcSwapOption<Running>,
     home: Home,
 }
 
@@ -50,14 +45,23 @@ fn use_of(config: &Config) -> Use {
 }
 
 impl Files {
-    /// Takes `dir` for this server, if it keeps its data there (lock L4). It comes before anything is looked at, and changes
-    /// nothing but the lock. It waits some seconds for another server that is ending.
+    /// Takes `dir` for this server, if it keeps its data there (lock L4). It comes before anything is looked
+    /// at, and changes nothing but the lock. It waits some seconds for another server that is ending.
     ///
     /// Errors: `dir` is none, another server has it, or there is something wrong with the name of a file.
     pub fn open(config: &Arc<Config>) -> Result<Files, String> {
-        let log = ArcSwapOption::empty();
-        let files =
-            Files { config: config.clone(), progress: Progress::default(), log, home: Home::default() };
+        Files::open_on(config, Arc::new(RealDisk))
+    }
+
+    /// As [`Files::open`], on this file system.
+    pub(crate) fn open_on(config: &Arc<Config>, disk: Arc<dyn Disk>) -> Result<Files, String> {
+        let files = Files {
+            config: config.clone(),
+            disk,
+            progress: Progress::default(),
+            log: ArcSwapOption::empty(),
+            home: Home::default(),
+        };
         let dir = files.dir();
         check_dir(dir.as_os_str().as_encoded_bytes())?;
         check_name("dbfilename", &config.live.dbfilename.get())?;
@@ -74,7 +78,8 @@ impl Files {
         Ok(files)
     }
 
-    /// Removes what saves of processes that are gone left behind, if the directory is this server's.
+    /// Removes what saves of processes that are gone left behind, if the directory is this server's. O(names in
+    /// it).
     pub fn tidy(&self) {
         let dir = self.dir();
         if self.home.lock().is_none() {
@@ -83,7 +88,7 @@ impl Files {
             }
             return;
         }
-        match persist::remove_leftovers(&RealDisk, &dir) {
+        match persist::remove_leftovers(&*self.disk, &dir) {
             Ok(0) => {}
             Ok(removed) => log::info!("removed {removed} unfinished snapshots of former processes"),
             Err(error) => log::warn!("{} cannot be read: {error}", dir.display()),
@@ -91,14 +96,15 @@ impl Files {
     }
 
     /// Refuses a `dir` that another server has, or a name that cannot be used (CONFIG SET).
-    pub fn observer(&self) -> FilesObserver {
+    pub(crate) fn observer(&self) -> FilesObserver {
         FilesObserver { config: self.config.clone(), home: self.home.clone(), ready: Mutex::default() }
     }
 
-    /// The lock of a directory that is about to be written. A server that keeps its data there has it from now on.
+    /// The lock of a directory that is about to be written. A server that keeps its data there has it from now
+    /// on.
     ///
     /// Errors: another server has it, or it cannot be written.
-    fn hold(&self, dir: &Path) -> Result<Arc<DirLock>, String> {
+    pub(crate) fn hold(&self, dir: &Path) -> Result<Arc<DirLock>, String> {
         let lock = DirLock::take(dir, lock::LETTING_GO).map_err(|why: NoLock| why.to_string())?;
         lock.check()?;
         if use_of(&self.config) == Use::Keeps && dir == self.dir() {
@@ -107,25 +113,53 @@ impl Files {
         Ok(lock)
     }
 
-    /// The lock for a snapshot's file. `None`: it needs none. A base is in the directory of a log that has its lock, and a
-    /// copy for a client takes no other file's place.
-    fn hold_for(&self, plan: &SavePlan) -> Result<Option<Arc<DirLock>>, String> {
-        let dir = plan.path.parent().unwrap_or(Path::new(""));
-        if plan.passes || self.is_of_log(dir) {
-            return Ok(None);
-        }
-        self.hold(dir).map(Some)
+    /// The lock for a snapshot's file. None: it is a base, in the directory of a log that has its lock.
+    ///
+    /// Errors: another server has the directory, or it cannot be written.
+    pub(crate) fn hold_for(&self, path: &Path) -> Result<Option<Arc<DirLock>>, String> {
+        let dir = path.parent().unwrap_or(Path::new(""));
+        if self.is_of_log(dir) { Ok(None) } else { self.hold(dir).map(Some) }
     }
 
-    fn dir(&self) -> PathBuf {
+    /// Bytes of the load under way: read so far, and in all.
+    pub(crate) fn loaded_bytes(&self) -> (u64, u64) {
+        (self.progress.read_bytes.load(Relaxed), self.progress.total_bytes.load(Relaxed))
+    }
+
+    /// Whether there is anything to load.
+    pub(crate) fn loads_at_start(&self) -> bool {
+        self.snapshot().exists() || (self.config.live.appendonly.get() && self.may_have_log())
+    }
+
+    /// Loads the log or a snapshot, and goes on with the log. Errors: a sentence; some keys may have been
+    /// installed.
+    pub(crate) fn load_at_start(&self, durability: &Arc<Durability>) -> Result<(), String> {
+        match self.config.live.appendonly.get() {
+            true => self.load_and_log(durability),
+            false => self.load(durability, None),
+        }
+    }
+
+    /// Loads a snapshot's file, if there is one, into an empty keyspace: the one that was just written, or,
+    /// without any, the one of the configuration. Errors: a sentence; some keys may have been installed.
+    pub(crate) fn load(&self, durability: &Arc<Durability>, written: Option<&Path>) -> Result<(), String> {
+        let path = written.map_or_else(|| self.snapshot(), Path::to_path_buf);
+        if !path.exists() {
+            return Ok(());
+        }
+        let load = Load::begin(durability);
+        self.load_file(&path, durability, &load)
+    }
+
+    pub(crate) fn dir(&self) -> PathBuf {
         PathBuf::from(self.config.live.dir.string())
     }
 
-    fn snapshot(&self) -> PathBuf {
+    pub(crate) fn snapshot(&self) -> PathBuf {
         self.config.together(|live| PathBuf::from(live.dir.string()).join(live.dbfilename.string()))
     }
 
-    fn options(&self) -> Options {
+    pub(crate) fn options(&self) -> Options {
         let live = &self.config.live;
         Options {
             workers: 0,
@@ -135,10 +169,10 @@ impl Files {
     }
 
     /// Loads a snapshot.
-    fn load_file(&self, path: &Path, server: &Arc<Server>, load: &Load) -> Result<(), String> {
+    pub(crate) fn load_file(&self, path: &Path, durability: &Durability, load: &Load) -> Result<(), String> {
         let options = self.options();
         let began = std::time::Instant::now();
-        let into = IntoKeyspace::new(&server.keyspace, stdx::clock::wall_ms(), |code| load.library(code));
+        let into = IntoKeyspace::new(&durability.keyspace, stdx::clock::wall_ms(), |code| load.library(code));
         let into = into.merging(load.merges());
         let report = persist::load_file(path, options, &into, &self.progress)
             .map_err(|damage| format!("{}: {damage}", path.display()))?;
@@ -151,7 +185,7 @@ impl Files {
         }
         tell_left_out(&report, load);
         if let Some(damage) = &report.damage {
-            let rest = persist::set_aside(&RealDisk, path, damage.from)
+            let rest = persist::set_aside(&*self.disk, path, damage.from)
                 .map_err(|error| format!("the damaged rest of {} cannot be kept: {error}", path.display()))?;
             log::error!("{} is damaged: {damage}. Its rest is kept in {}", path.display(), rest.display());
             load.note_damage(rest.display().to_string());
@@ -164,7 +198,7 @@ impl Files {
 }
 
 /// Says what of the keys of a file was left out, and counts it for INFO.
-fn tell_left_out(report: &Report, load: &Load) {
+pub(crate) fn tell_left_out(report: &Report, load: &Load) {
     let LeftOut { keys_with_metadata, streams_with_producers } = report.left_out;
     load.note_stripped(keys_with_metadata + streams_with_producers);
     if keys_with_metadata > 0 {
@@ -186,117 +220,6 @@ fn check_name(directive: &str, name: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-impl Storage for Files {
-    fn create(&self, plan: &SavePlan) -> Result<Box<dyn SaveOut>, String> {
-        let dialect = if plan.for_valkey { Dialect::Valkey } else { Dialect::Redis };
-        let format = match plan.version {
-            0 => Format::lowest(dialect, plan.has_functions, plan.has_field_times),
-            version => {
-                let dialect = if version == rdb::VERSION_VALKEY_9 { Dialect::Valkey } else { Dialect::Redis };
-                Format::new(dialect, version).ok_or("rdb-version is not a known version")?
-            }
-        };
-        let lock = self.hold_for(plan)?;
-        let file = SaveFile::create(Arc::new(RealDisk), &plan.path, format);
-        let mut file = file.map_err(|error| error.to_string())?;
-        if !plan.sum {
-            file.leave_out_sum();
-        }
-        if plan.passes {
-            file.forgo_power_loss();
-        }
-        for (name, value) in &plan.aux {
-            file.aux(name.as_bytes(), value.as_bytes()).map_err(|error| error.to_string())?;
-        }
-        Ok(Box::new(Out { file, _lock: lock }))
-    }
-
-    fn take_copy(
-        &self,
-        path: &Path,
-        broken: Box<dyn FnOnce() + Send>,
-    ) -> Result<Box<dyn exec::Stream>, String> {
-        let copy = copy::Copy::take(path, broken).map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok(Box::new(copy))
-    }
-
-    fn loads_at_start(&self) -> bool {
-        self.snapshot().exists() || (self.config.live.appendonly.get() && self.may_have_log())
-    }
-
-    fn begin_empty(&self, server: &Arc<Server>) -> Result<(), String> {
-        self.run_from_nothing(server)
-    }
-
-    fn load_at_start(&self, server: &Arc<Server>) -> Result<(), String> {
-        match self.config.live.appendonly.get() {
-            true => self.load_and_log(server),
-            false => self.load(server, None),
-        }
-    }
-
-    fn switch_log(&self, server: &Arc<Server>, on: bool) -> Result<(), String> {
-        self.switch(server, on)
-    }
-
-    fn configure_log(&self) {
-        self.configure();
-    }
-
-    fn begin_rewrite(&self) -> Result<Rewrite, String> {
-        self.begin_base()
-    }
-
-    fn end_rewrite(&self, written: Result<u64, ()>) -> Result<(), String> {
-        self.end_base(written)
-    }
-
-    fn wants_rewrite(&self, percentage: u64, least_bytes: u64) -> bool {
-        self.wants_base(percentage, least_bytes)
-    }
-
-    fn synced(&self, waits: bool) -> Option<u64> {
-        self.synced_lsn(waits)
-    }
-
-    fn look_at_log(&self, server: &Server) {
-        self.look(server);
-    }
-
-    fn bell(&self) {
-        self.ring();
-    }
-
-    fn log_figures(&self) -> exec::info::Aof {
-        self.figures()
-    }
-
-    fn log_is_elsewhere(&self) -> bool {
-        self.is_elsewhere()
-    }
-
-    fn close_log(&self, server: &Arc<Server>) -> Result<(), String> {
-        self.close(server)
-    }
-
-    fn load(&self, server: &Arc<Server>, written: Option<&Path>) -> Result<(), String> {
-        let path = written.map_or_else(|| self.snapshot(), Path::to_path_buf);
-        if !path.exists() {
-            return Ok(());
-        }
-        let load = Load::begin(server);
-        self.load_file(&path, server, &load)
-    }
-
-    fn progress(&self) -> (u64, u64) {
-        self::aof::progress(&self.progress)
-    }
-
-    fn check_dir(&self, dir: &[u8]) -> Result<(), String> {
-        check_dir(dir)
-    }
-}
-
 /// Whether `dir` is a directory.
 fn check_dir(dir: &[u8]) -> Result<(), String> {
     let dir = String::from_utf8_lossy(dir).into_owned();
@@ -313,49 +236,8 @@ fn check_dir(dir: &[u8]) -> Result<(), String> {
     }
 }
 
-/// A snapshot that is being written.
-struct Out {
-    file: SaveFile,
-    /// Until the file has its name (lock L1). It is dropped behind the file.
-    _lock: Option<Arc<DirLock>>,
-}
-
-fn kept(facts: KeyFacts) -> Kept {
-    Kept { expire_ms: facts.expire_ms, idle_s: facts.idle_s, freq: facts.freq }
-}
-
-impl SaveOut for Out {
-    fn function(&mut self, code: &[u8]) -> Result<(), String> {
-        self.file.function(code).map_err(|error| error.to_string())
-    }
-
-    fn database(&mut self, db: usize, sizes: Option<(u64, u64)>) -> Result<(), String> {
-        let selected = match sizes {
-            Some((keys, expires)) => self.file.database(db as u32, keys, expires),
-            None => self.file.select(db as u32),
-        };
-        selected.map_err(|error| error.to_string())
-    }
-
-    fn text(&mut self, key: &[u8], text: &[u8], facts: KeyFacts) -> Result<(), String> {
-        self.file.text(key, text, kept(facts)).map_err(|error| error.to_string())
-    }
-
-    fn value(&mut self, key: &[u8], value: &Value, facts: KeyFacts) -> Result<(), String> {
-        self.file.key(key, value, kept(facts)).map_err(|error| error.to_string())
-    }
-
-    fn written(&self) -> u64 {
-        self.file.size_bytes()
-    }
-
-    fn finish(self: Box<Self>) -> Result<u64, String> {
-        self.file.finish().map(|saved| saved.bytes).map_err(|error| error.to_string())
-    }
-}
-
 /// See [`Files::observer`].
-pub struct FilesObserver {
+pub(crate) struct FilesObserver {
     config: Arc<Config>,
     home: Home,
     /// The lock of the directory that a change under way names.
