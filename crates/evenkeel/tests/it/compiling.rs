@@ -110,15 +110,3 @@ fn the_longest_time_that_can_be_set_is_no_limit() {
     client.expect("CONFIG SET script-max-time 9223372036854775807", "+OK");
     client.expect("EVAL \"local n = 0 for i = 1, 1000000 do n = n + 1 end return n\" 0", ":1000000");
 }
-
-/// A script of so many bytes that its words are shared. What it calls knows its own words only.
-#[test]
-fn a_command_that_a_long_script_calls_has_words_of_its_own() {
-    let server = Server::start();
-    let mut client = server.client();
-    let script = format!("return redis.call('ECHO', 'x') --{}", "-".repeat(300_000));
-    // The first calls may run on a thread, later ones on the loop.
-    for _ in 0..20 {
-        assert_eq!(client.call_bytes(&[b"EVAL", script.as_bytes(), b"0"]), "\"x\"");
-    }
-}
