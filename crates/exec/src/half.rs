@@ -7,7 +7,7 @@
 
 use crate::memory::Waited;
 use crate::waits::Request;
-use crate::{Local, Server, Session};
+use crate::{Local, Server, Session, transaction};
 use command::Command;
 use std::cell::Cell;
 
@@ -16,6 +16,8 @@ use std::cell::Cell;
 pub(crate) struct Half {
     /// Count of words that are done, for a command that runs in slices.
     pub(crate) done: usize,
+    /// WATCH goes on; true: keys had been watched before it.
+    pub(crate) watching: Option<bool>,
     /// A check of rights that goes on.
     pub(crate) asking: Option<Box<acl::Asking>>,
     /// MONITOR has shown the command.
@@ -35,6 +37,9 @@ pub(crate) fn over(
     session: &mut Session,
     command: Option<&'static Command>,
 ) {
+    if let Some(had_others) = session.half.watching.take() {
+        transaction::give_up_watch(server, local, session, had_others);
+    }
     session.half = Half::default();
     if session.was_held() {
         end_waits(server, local, session, command);
@@ -138,6 +143,26 @@ mod tests {
                     "{first}: {reply}"
                 );
             }
+        }
+    }
+
+    /// A WATCH that loses its right in the middle watches nothing. What was watched before it counts as
+    /// touched.
+    #[test]
+    fn a_refused_watch_leaves_no_keys() {
+        for before in [None, Some("WATCH early")] {
+            let mut world = World::new();
+            world.set_user("on nopass ~* &* +@all");
+            let mut session = world.client();
+            world.call(&mut session, "AUTH u x");
+            before.into_iter().for_each(|line| drop(world.call(&mut session, line)));
+            world.begin(&mut session, &many("WATCH"));
+            world.set_user("-watch");
+            assert!(world.call(&mut session, &many("WATCH")).contains("-NOPERM"));
+            assert_eq!(session.watched(), 0);
+            world.call(&mut session, "MULTI");
+            let reply = if before.is_some() { "*-1\r\n" } else { "*0\r\n" };
+            assert_eq!(world.call(&mut session, "EXEC"), reply, "{before:?}");
         }
     }
 
