@@ -93,9 +93,30 @@ pub fn range(start: i64, stop: i64, len: usize) -> std::ops::Range<usize> {
     if start > stop || start >= len as i64 { 0..0 } else { start as usize..stop as usize + 1 }
 }
 
-/// A SCAN cursor. Errors: invalid cursor.
+/// A SCAN cursor, spelt in any way that Redis 8 takes: blanks before it, a sign, zeros, and bytes behind a
+/// NUL. A
+/// negative number that fits 64 bits and is spelt plainly is none; others count from 2^64 down. O(length).
+/// Errors: invalid cursor.
 pub fn cursor(arg: &[u8]) -> Result<u64, Error> {
-    stdx::num::parse_u64(arg).ok_or(Error::new("ERR invalid cursor"))
+    if let Some(plain) = stdx::num::parse_u64(arg) {
+        return Ok(plain);
+    }
+    let text = arg.split(|byte| *byte == 0).next().unwrap_or_default();
+    let is_plain = stdx::num::parse_i64(text).is_some_and(|number| number < 0);
+    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
+    let word = &text[text.iter().take_while(|byte| is_blank(byte)).count()..];
+    let (is_negative, digits) = match word {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    let number = digits.iter().try_fold(0u64, |number, byte| {
+        let digit = byte.checked_sub(b'0').filter(|digit| *digit < 10)?;
+        number.checked_mul(10)?.checked_add(digit.into())
+    });
+    let number =
+        number.filter(|_| !digits.is_empty() && !is_plain).ok_or(Error::new("ERR invalid cursor"))?;
+    Ok(if is_negative { number.wrapping_neg() } else { number })
 }
 
 /// The options of SCAN and its kin.
@@ -139,6 +160,9 @@ impl<'a> ScanOptions<'a> {
                 _ if knows("novalues") || knows("noscores") => {
                     options.bare = true;
                     i += 1;
+                }
+                _ if is(word, "novalues") => {
+                    return Err(Error::new("ERR NOVALUES option can only be used in HSCAN"));
                 }
                 _ => return Err(Error::Syntax),
             }
@@ -249,7 +273,64 @@ pub(crate) fn note_decimals(cx: &mut Cx<'_, '_>, args: Args<'_>, numbers: impl F
 
 #[cfg(test)]
 mod tests {
+    use super::cursor;
     use crate::testing::Db;
+
+    /// As Redis 8 takes them.
+    #[test]
+    fn a_cursor_may_be_spelt_in_many_ways() {
+        let most = u64::MAX.to_string();
+        let taken: [(&[u8], u64); 14] = [
+            (b"0", 0),
+            (b" 0", 0),
+            (b"\t\x0b 17", 17),
+            (b"+0", 0),
+            (b"00", 0),
+            (b"01", 1),
+            (b" +1", 1),
+            (b"-0", 0),
+            (b"-01", u64::MAX),
+            (b"-18446744073709551615", 1),
+            (most.as_bytes(), u64::MAX),
+            (b"9223372036854775808", 1 << 63),
+            (b"00000000000000000000000000000000000000007", 7),
+            (b"5\0x", 5),
+        ];
+        for (word, number) in taken {
+            assert_eq!(cursor(word).unwrap(), number, "{}", word.escape_ascii());
+        }
+        let refused: [&[u8]; 12] = [
+            b"",
+            b" ",
+            b"-1",
+            b"-9223372036854775808",
+            b"0 ",
+            b"0x1",
+            b"18446744073709551616",
+            b"-18446744073709551616",
+            b"+ 0",
+            b"++1",
+            b"-",
+            b"\x00",
+        ];
+        for word in refused {
+            assert_eq!(cursor(word).unwrap_err().text(), "ERR invalid cursor", "{}", word.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn novalues_is_hscans_alone() {
+        let mut db = Db::new();
+        db.run(&["sadd", "s", "a"]);
+        db.run(&["zadd", "z", "1", "a"]);
+        for line in
+            ["scan 0 novalues", "sscan s 0 NOVALUES", "zscan z 0 novalues x", "scan 0 novalues count 0"]
+        {
+            let words: Vec<&str> = line.split(' ').collect();
+            assert_eq!(db.run(&words), "-ERR NOVALUES option can only be used in HSCAN", "{line}");
+        }
+        assert_eq!(db.run(&["scan", "0", "count", "0", "novalues"]), "-ERR syntax error");
+    }
 
     /// A pattern that is scanned many times is charged for accordingly.
     #[test]

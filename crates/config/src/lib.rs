@@ -56,8 +56,10 @@ pub trait Observer: Send + Sync {
         Ok(())
     }
 
-    /// Called before a change of directives that read files, with the new values; without any, all such files
-    /// are to be read again. It may block. An error refuses the change with this sentence. What was prepared is put into
+    /// Called before a change of directives that read files or open sockets, with the new values; without
+    /// any, all
+    /// such files are to be read again. It may block. An error refuses the change with this sentence. What
+    /// was prepared is put into
     /// force by [`Observer::settle`], or dropped. Calls come one after the other.
     fn prepare(&self, config: &Config, changes: &[(&Directive, Vec<u8>)]) -> Result<(), String> {
         let _ = (config, changes);
@@ -94,7 +96,7 @@ pub struct Config {
     foreign_users: Vec<Vec<u8>>,
     file: Option<PathBuf>,
     rewriting: Mutex<()>,
-    /// Held while files are read for a change.
+    /// Held while files are read or sockets opened for a change.
     preparing: Mutex<()>,
     observers: RwLock<Vec<Box<dyn Observer>>>,
 }
@@ -188,21 +190,12 @@ impl Config {
 
     /// The addresses to listen on. The flag: it is no error if this machine has no such address.
     pub fn bind(&self) -> Vec<(String, bool)> {
-        Config::addresses(&self.live.bind)
+        addresses(&self.live.bind.string())
     }
 
     /// The addresses for HTTP, in the form of [`Config::bind`], which it defaults to.
     pub fn http_bind(&self) -> Vec<(String, bool)> {
-        if self.live.http_bind.is_empty() { self.bind() } else { Config::addresses(&self.live.http_bind) }
-    }
-
-    fn addresses(words: &live::Text) -> Vec<(String, bool)> {
-        let text = words.string();
-        let address = |word: &str| match word.strip_prefix('-') {
-            Some(optional) => (optional.to_owned(), true),
-            None => (word.to_owned(), false),
-        };
-        text.split_whitespace().map(address).collect()
+        if self.live.http_bind.is_empty() { self.bind() } else { addresses(&self.live.http_bind.string()) }
     }
 
     /// Directives without effect that were configured to other than the default: name and reason. O(rows).
@@ -227,6 +220,13 @@ impl Config {
             idle.extend(given.map(|(place, text)| Idle { place, text, reason: reason.into() }));
         }
         idle
+    }
+
+    /// A directive's value once these changes are made; empty if there is no such directive. O(changes)
+    pub fn value_after(&self, changes: &[(&Directive, Vec<u8>)], name: &str) -> String {
+        let changed = changes.iter().find(|(row, _)| row.name == name).map(|(_, value)| value.clone());
+        let value = changed.or_else(|| self.value(name)).unwrap_or_default();
+        String::from_utf8_lossy(&value).into_owned()
     }
 
     /// A directive's value as CONFIG GET shows it. `None`: no such directive. O(1).
@@ -259,7 +259,7 @@ impl Config {
 
     /// `CONFIG SET name value [name value ...]`: applies all pairs or none. `words` are the words after SET;
     /// `local` means that the client is on this machine. The error is the whole text of the reply. It blocks
-    /// if [`reads_files`] says so.
+    /// if [`may_block`] says so.
     pub fn set(&self, words: &[&[u8]], local: bool) -> Result<(), String> {
         if words.is_empty() || words.len() == 1 {
             return Err("ERR wrong number of arguments for 'config|set' command".into());
@@ -269,7 +269,7 @@ impl Config {
         }
         let pairs = self.settable(words, local)?;
         let observers = self.observers.read();
-        let prepares = pairs.iter().any(|(at, ..)| table()[*at].files);
+        let prepares = pairs.iter().any(|(at, ..)| table()[*at].prepared);
         let _alone = prepares.then(|| self.preparing.lock());
         if prepares {
             self.prepare(&observers, &pairs)?;
@@ -307,7 +307,8 @@ impl Config {
         Ok(())
     }
 
-    /// Lets observers read the files that a change names. C3: no other lock is held. Errors: the whole text of
+    /// Lets observers read the files and open the sockets that a change names. C3: no other lock is held.
+    /// Errors: the whole text of
     /// the reply.
     fn prepare(&self, observers: &[Box<dyn Observer>], pairs: &[Pair<'_>]) -> Result<(), String> {
         let mut changes = Vec::new();
@@ -317,7 +318,7 @@ impl Config {
             let (_, shown) = accepted.map_err(|reason| refused(name, &reason))?;
             changes.push((&table()[at], shown));
         }
-        let name = pairs.iter().find(|(at, ..)| table()[*at].files).map_or(&b""[..], |(_, name, _)| name);
+        let name = pairs.iter().find(|(at, ..)| table()[*at].prepared).map_or(&b""[..], |(_, name, _)| name);
         let prepared = observers.iter().try_for_each(|o| o.prepare(self, &changes));
         prepared.map_err(|reason| {
             observers.iter().for_each(|o| o.give_up());
@@ -421,14 +422,23 @@ impl Access {
     }
 }
 
+/// The addresses of a value of `bind`, in the form of [`Config::bind`]. O(words)
+pub fn addresses(words: &str) -> Vec<(String, bool)> {
+    let address = |word: &str| match word.strip_prefix('-') {
+        Some(optional) => (optional.to_owned(), true),
+        None => (word.to_owned(), false),
+    };
+    words.split_whitespace().map(address).collect()
+}
+
 fn refused(name: &[u8], reason: &str) -> String {
     let name = String::from_utf8_lossy(name);
     format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}")
 }
 
-/// Whether a CONFIG SET with these words after SET reads files.
-pub fn reads_files<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> bool {
-    words.into_iter().step_by(2).filter_map(find).any(|at| table()[at].files)
+/// Whether a CONFIG SET with these words after SET may block: it reads files or opens sockets.
+pub fn may_block<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> bool {
+    words.into_iter().step_by(2).filter_map(find).any(|at| table()[at].prepared)
 }
 
 /// `CONFIG GET pattern [pattern ...]` as a reply. Cost: as [`Config::get`].

@@ -59,19 +59,19 @@ pub(super) const GROUPS: &[(&str, &[Directive])] = &[
 
 const NETWORK: &[Directive] = &[
     special("bind", Words, "127.0.0.1 -::1")
-        .startup()
+        .prepared()
         .live(|l, v| l.bind.set(&Kind::Words.shown(v)))
         .doc("Addresses to listen on; one with a leading '-' may be missing on this machine."),
     int("port", 0, 65535, "6379")
-        .startup()
+        .prepared()
         .live(|l, v| l.port.set(v.int()))
         .doc("TCP port to listen on; 0 listens on no TCP port."),
     int("http-port", 0, 65535, "0")
-        .startup()
+        .prepared()
         .live(|l, v| l.http_port.set(v.int()))
         .doc("TCP port to serve HTTP on; 0 serves none."),
     special("http-bind", Words, "")
-        .startup()
+        .prepared()
         .live(|l, v| l.http_bind.set(&Kind::Words.shown(v)))
         .doc("Addresses to serve HTTP on; empty means those of bind."),
     special("http-hosts", Words, "").live(|l, v| l.http_hosts.set(&Kind::Words.shown(v))).doc(
@@ -244,7 +244,7 @@ const GENERAL: &[Directive] = &[
         .doc("Locale of SORT ALPHA."),
     text("dir", "")
         .protected()
-        .files()
+        .prepared()
         .live(|l, v| l.dir.set(&Kind::Text.shown(v)))
         .doc("Directory for the server's files."),
     special("shutdown-on-sigint", Choices(SHUTDOWN), "default")
@@ -638,7 +638,7 @@ const SNAPSHOTS: &[Directive] = &[
 
 const APPEND_ONLY: &[Directive] = &[
     flag("appendonly", "no")
-        .files()
+        .prepared()
         .live(|l, v| l.appendonly.set(v.is_yes()))
         .doc("Keep a log of writes, from which the next start goes on."),
     text("appendfilename", "appendonly.aof")
@@ -876,44 +876,44 @@ const CLUSTER: &[Directive] = &[
 
 const TLS: &[Directive] = &[
     int("tls-port", 0, 65535, "0")
-        .startup()
+        .prepared()
         .live(|l, v| l.tls_port.set(v.int()))
         .doc("TCP port to serve TLS on; 0 serves none."),
     int("http-tls-port", 0, 65535, "0")
-        .startup()
+        .prepared()
         .live(|l, v| l.http_tls_port.set(v.int()))
         .doc("TCP port to serve HTTP over TLS on; 0 serves none."),
-    text("tls-cert-file", "").files().doc("Certificate of the server, and those between it and its root."),
-    text("tls-key-file", "").files().doc("Key of the certificate."),
-    text("tls-key-file-pass", "").secret().files().doc("Password of the key, in the form of PKCS #8."),
+    text("tls-cert-file", "").prepared().doc("Certificate of the server, and those between it and its root."),
+    text("tls-key-file", "").prepared().doc("Key of the certificate."),
+    text("tls-key-file-pass", "").secret().prepared().doc("Password of the key, in the form of PKCS #8."),
     text("tls-ca-cert-file", "")
-        .files()
+        .prepared()
         .doc("Certificates that those of clients, and of other servers, must come from."),
-    text("tls-ca-cert-dir", "").files().doc("Directory of such certificates; all of its files are read."),
+    text("tls-ca-cert-dir", "").prepared().doc("Directory of such certificates; all of its files are read."),
     choice("tls-auth-clients", &["no", "yes", "optional"], "yes")
-        .files()
+        .prepared()
         .doc("Whether clients must show certificates."),
     choice("http-tls-auth-clients", &["same", "no", "yes", "optional"], "same")
-        .files()
+        .prepared()
         .doc("The same over HTTP; same is as tls-auth-clients says."),
     choice("tls-auth-clients-user", &["off", "cn", "uri"], "off")
-        .files()
+        .prepared()
         .doc("The name in a client's certificate that is its user's: the common name, or a URI."),
-    text("tls-protocols", "").files().doc("TLSv1.2 and TLSv1.3, or one of them; empty means both."),
-    text("tls-ciphers", "").files().doc("Ciphers of TLS 1.2, with colons between them; empty means all."),
+    text("tls-protocols", "").prepared().doc("TLSv1.2 and TLSv1.3, or one of them; empty means both."),
+    text("tls-ciphers", "").prepared().doc("Ciphers of TLS 1.2, with colons between them; empty means all."),
     text("tls-ciphersuites", "")
-        .files()
+        .prepared()
         .doc("Ciphers of TLS 1.3, with colons between them; empty means all."),
     flag("tls-prefer-server-ciphers", "no")
-        .files()
+        .prepared()
         .doc("Choose the cipher by the order here, not the client's."),
-    flag("tls-session-caching", "yes").files().doc("Let clients resume sessions."),
+    flag("tls-session-caching", "yes").prepared().doc("Let clients resume sessions."),
     int("tls-session-cache-size", 0, INT, "20480")
-        .files()
+        .prepared()
         .doc("Sessions to remember of clients that take no tickets; 0 means 20480."),
     int("tls-session-cache-timeout", 0, INT, "300")
         .unit("seconds")
-        .files()
+        .prepared()
         .doc("How long a session can be resumed; with a ticket, for up to twice that."),
     int("tls-auto-reload-interval", 0, INT, "0")
         .unit("seconds")
@@ -931,13 +931,13 @@ const TLS: &[Directive] = &[
         .live(|l, v| l.tls_handshake_threads.set(v.int()))
         .doc("Threads for handshakes; 0 means one for two cores, at most four."),
     text("tls-dh-params-file", "").accepted(NO_DH).doc("Parameters of the key exchange."),
-    flag("tls-cluster", "no").files().doc("TLS for connections that MIGRATE opens to other servers."),
+    flag("tls-cluster", "no").prepared().doc("TLS for connections that MIGRATE opens to other servers."),
     flag("tls-replication", "no").only(&["no"], NO_REPLICAS).doc("TLS to the server to copy."),
     text("tls-client-cert-file", "")
-        .files()
+        .prepared()
         .doc("Certificate to show to other servers; empty means that of tls-cert-file."),
-    text("tls-client-key-file", "").files().doc("Key of that certificate."),
-    text("tls-client-key-file-pass", "").secret().files().doc("Password of that key."),
+    text("tls-client-key-file", "").prepared().doc("Key of that certificate."),
+    text("tls-client-key-file-pass", "").secret().prepared().doc("Password of that key."),
     int("max-new-tls-connections-per-cycle", 1, 1000, "1")
         .accepted("handshakes are on threads of their own")
         .doc("TLS connections accepted in one turn of a loop."),

@@ -22,8 +22,9 @@ pub struct Directive {
     pub change: Change,
     /// True if the value is a secret, which must never be logged.
     pub secret: bool,
-    /// True if a change reads files: see [`Observer::prepare`](super::Observer::prepare).
-    pub files: bool,
+    /// True if a change is prepared where it may block, because it reads files or opens sockets: see
+    /// [`Observer::prepare`](super::Observer::prepare).
+    pub prepared: bool,
     pub unit: &'static str,
     /// The purpose, in one line for users.
     pub doc: &'static str,
@@ -62,7 +63,7 @@ impl Directive {
             effect: Effect::Works,
             change: Change::Anytime,
             secret: false,
-            files: false,
+            prepared: false,
             unit: "",
             doc: "",
             live: |_, _| (),
@@ -104,9 +105,11 @@ impl Directive {
         self
     }
 
-    /// A change reads files. An observer knows the value by its name, so there need not be a live one.
-    pub(super) const fn files(mut self) -> Directive {
-        self.files = true;
+    /// A change reads files or opens sockets. An observer knows the value by its name, so there need not be a
+    /// live
+    /// one.
+    pub(super) const fn prepared(mut self) -> Directive {
+        self.prepared = true;
         self
     }
 

@@ -16,6 +16,7 @@ mod logging;
 mod memory;
 mod owner;
 mod process;
+mod relisten;
 mod secure;
 #[cfg(debug_assertions)]
 mod shadow;
@@ -158,9 +159,7 @@ fn serve(
     server.durability.expect_load()?;
     #[cfg(debug_assertions)]
     let followed = shadow::follow(&server);
-    let (closer, mut listeners) = Closer::of(sockets).map_err(|e| format!("Cannot listen: {e}"))?;
-    let kept = signals.renewals().and_then(|renewals| secure::keep(config, secure, renewals));
-    listeners.keeper = kept.map_err(|e| format!("Cannot serve TLS: {e}"))?;
+    let (closer, listeners) = listen(config, &server, sockets, secure, signals)?;
     let loops =
         net::start(&server, listeners, backend).map_err(|e| format!("Cannot start the event loops: {e}"))?;
     let loading = load_data(&server, signals)?;
@@ -189,6 +188,25 @@ fn serve(
     // All values go with the process; freeing them one by one would take long.
     std::mem::forget(server);
     Ok(stop)
+}
+
+/// Makes the listeners of the event loops, and lets CONFIG SET change them. Errors: a sentence.
+fn listen(
+    config: &Arc<Config>,
+    server: &Arc<exec::Server>,
+    sockets: Sockets,
+    secure: secure::Secure,
+    signals: &Signals,
+) -> Result<(Arc<Closer>, net::Listeners), String> {
+    let (closer, mut listeners) = Closer::of(sockets).map_err(|e| format!("Cannot listen: {e}"))?;
+    let kept = signals.renewals().and_then(|renewals| secure::keep(config, secure, renewals));
+    let kept = kept.map_err(|e| format!("Cannot serve TLS: {e}"))?;
+    let handshakes = kept.get().map(|keeper| net::Handshakes::start(server, keeper).map(Arc::new));
+    listeners.handshakes = handshakes.transpose().map_err(|e| format!("Cannot serve TLS: {e}"))?;
+    let closer = Arc::new(closer);
+    // Behind the certificates, which it needs.
+    config.observe(Box::new(relisten::Follower::new(&closer, server, kept, listeners.handshakes.clone())));
+    Ok((closer, listeners))
 }
 
 /// How the load at the start ended.

@@ -17,7 +17,7 @@ use exec::outgoing::{self, Outgoing, Wire};
 use parking_lot::Mutex;
 use std::io::ErrorKind;
 use std::net::TcpStream;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tls::{Client, Keeper, Loaded, PeerName, Settings};
 
@@ -38,33 +38,31 @@ impl Secure {
 
 /// Reads what is configured. Errors: a sentence.
 pub fn load(config: &Config) -> Result<Secure, String> {
-    let live = &config.live;
-    read(config, live.tls_port.get() != 0 || live.http_tls_port.get() != 0, &[])
+    read(config, &[])
 }
 
-/// Reads the files of the settings with these changes. `serves`: clients use TLS.
-fn read(config: &Config, serves: bool, changes: &[(&Directive, Vec<u8>)]) -> Result<Secure, String> {
-    let value = |name: &str| {
-        let changed =
-            changes.iter().find(|(directive, _)| directive.name == name).map(|(_, value)| value.clone());
-        let value = changed.or_else(|| config.value(name)).unwrap_or_default();
-        String::from_utf8_lossy(&value).into_owned()
-    };
+/// Reads the files of the settings with these changes.
+fn read(config: &Config, changes: &[(&Directive, Vec<u8>)]) -> Result<Secure, String> {
+    let value = |name: &str| config.value_after(changes, name);
+    let serves = ["tls-port", "http-tls-port"].iter().any(|name| value(name) != "0");
     let served = if serves { Some(Loaded::read(&Settings::of(value)?)?) } else { None };
     let client = if value("tls-cluster") == "yes" { Some(Client::of(value)?) } else { None };
     Ok(Secure { served, client })
 }
 
-/// Keeps certificates in force for as long as the server runs: follows CONFIG SET, SIGHUP and the clock. None: clients
-/// do not use TLS. Errors: no thread could be started.
-pub fn keep(
-    config: &Arc<Config>,
-    secure: Secure,
-    renewals: Renewals,
-) -> std::io::Result<Option<Arc<Keeper>>> {
+/// The certificates for clients, from when TLS is first served.
+pub type Served = Arc<OnceLock<Arc<Keeper>>>;
+
+/// Keeps certificates in force for as long as the server runs: follows CONFIG SET, SIGHUP and the clock.
+/// Errors: no
+/// thread could be started.
+pub fn keep(config: &Arc<Config>, secure: Secure, renewals: Renewals) -> std::io::Result<Served> {
     warn(&secure);
     let used = secure.served.is_some() || secure.client.is_some();
-    let keeper = secure.served.map(|loaded| Arc::new(Keeper::new(loaded)));
+    let keeper = Served::default();
+    if let Some(loaded) = secure.served {
+        keeper.get_or_init(|| Arc::new(Keeper::new(loaded)));
+    }
     let client = Arc::new(Mutex::new(secure.client));
     outgoing::encrypt_by(Box::new(Calls(client.clone())));
     let renewer = Renewer { config: Arc::downgrade(config), renewals: Mutex::new(Some(renewals)) };
@@ -113,7 +111,7 @@ impl Renewer {
 
 /// Reads the files that a CONFIG SET names (SC2).
 struct Follower {
-    keeper: Option<Arc<Keeper>>,
+    keeper: Served,
     client: Arc<Mutex<Option<Client>>>,
     renewer: Renewer,
     ready: Mutex<Option<Secure>>,
@@ -121,12 +119,17 @@ struct Follower {
 
 impl config::Observer for Follower {
     fn prepare(&self, config: &Config, changes: &[(&Directive, Vec<u8>)]) -> Result<(), String> {
-        if !changes.is_empty() && !changes.iter().any(|(row, _)| row.name.starts_with("tls-")) {
+        let concerns = |name: &str| name.starts_with("tls-") || name == "http-tls-port";
+        if !changes.is_empty() && !changes.iter().any(|(row, _)| concerns(row.name)) {
             return Ok(());
         }
-        let secure = read(config, self.keeper.is_some(), changes)?;
-        if secure.client.is_some() {
+        let mut secure = read(config, changes)?;
+        if secure.client.is_some() || secure.served.is_some() {
             self.renewer.start().map_err(|e| format!("no thread could be started: {e}"))?;
+        }
+        // Whoever opens the first socket for TLS needs them; until then nobody uses them.
+        if let Some(loaded) = secure.served.take_if(|_| self.keeper.get().is_none()) {
+            self.keeper.get_or_init(|| Arc::new(Keeper::new(loaded)));
         }
         *self.ready.lock() = Some(secure);
         Ok(())
@@ -136,7 +139,7 @@ impl config::Observer for Follower {
         let Some(secure) = self.ready.lock().take() else { return };
         warn(&secure);
         *self.client.lock() = secure.client;
-        if let (Some(keeper), Some(loaded)) = (&self.keeper, secure.served)
+        if let (Some(keeper), Some(loaded)) = (self.keeper.get(), secure.served)
             && keeper.put(loaded)
         {
             log::info!("new connections get the new settings of TLS");

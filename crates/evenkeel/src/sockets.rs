@@ -9,6 +9,7 @@
 
 use crate::owner;
 use config::Config;
+use parking_lot::Mutex;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 use std::ffi::OsString;
 use std::fs;
@@ -30,9 +31,25 @@ const AGAIN: Duration = Duration::from_millis(20);
 
 /// Settings of a listener.
 #[derive(Clone, Copy)]
-struct Line {
+pub(crate) struct Line {
     backlog: i32,
     keepalive_s: u64,
+}
+
+impl Line {
+    pub(crate) fn of(config: &Config) -> Line {
+        let backlog = (config.live.tcp_backlog.get() as i32).max(BACKLOG_LEAST);
+        Line { backlog, keepalive_s: config.live.tcp_keepalive_s.get() as u64 }
+    }
+}
+
+/// What the clients of a listening socket speak.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Tcp,
+    Http,
+    Tls,
+    Https,
 }
 
 /// Everything the server listens on; at least one socket.
@@ -60,7 +77,43 @@ pub struct UnixSocket {
 impl Sockets {
     /// All but the unix socket.
     pub fn inet(&self) -> impl Iterator<Item = &TcpListener> {
-        self.tcp.iter().chain(&self.http).chain(&self.tls).chain(&self.https)
+        self.by_kind().map(|(_, socket)| socket)
+    }
+
+    fn by_kind(&self) -> impl Iterator<Item = (Kind, &TcpListener)> {
+        let kinds = [
+            (Kind::Tcp, &self.tcp),
+            (Kind::Http, &self.http),
+            (Kind::Tls, &self.tls),
+            (Kind::Https, &self.https),
+        ];
+        kinds.into_iter().flat_map(|(kind, sockets)| sockets.iter().map(move |socket| (kind, socket)))
+    }
+}
+
+/// A second descriptor of a listening socket, by which it can be told to stop.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) kind: Kind,
+    pub(crate) address: SocketAddr,
+    socket: OwnedFd,
+}
+
+impl Held {
+    /// Errors: the system has no descriptor to give.
+    pub(crate) fn of(kind: Kind, socket: &TcpListener) -> io::Result<Held> {
+        Ok(Held { kind, address: socket.local_addr()?, socket: socket.try_clone()?.into() })
+    }
+
+    /// Ends listening, whoever else has the socket. Its address can be bound by others then.
+    pub(crate) fn stop(&self) {
+        // The call can only fail for a socket that does not listen any more.
+        let _ = net::shutdown(&self.socket, net::Shutdown::Both);
+    }
+
+    /// Listens again. Errors: others listen there now.
+    pub(crate) fn listen_again(&self, line: Line) -> io::Result<()> {
+        Ok(net::listen(&self.socket, line.backlog)?)
     }
 }
 
@@ -89,7 +142,8 @@ fn file_at(path: &std::path::Path) -> io::Result<(u64, u64)> {
 /// end of the process.
 #[derive(Debug, Default)]
 pub struct Closer {
-    sockets: Vec<OwnedFd>,
+    /// None from when listening has ended.
+    held: Mutex<Option<Vec<Held>>>,
     unix: Option<UnixSocket>,
 }
 
@@ -97,11 +151,10 @@ impl Closer {
     /// Makes a closer of these sockets. It removes the path of the unix socket. Errors: a socket cannot be
     /// duplicated.
     pub fn of(sockets: Sockets) -> io::Result<(Closer, ::net::Listeners)> {
+        let held = sockets.by_kind().map(|(kind, socket)| Held::of(kind, socket));
+        let held = Mutex::new(Some(held.collect::<io::Result<_>>()?));
         let Sockets { tcp, http, tls, https, unix } = sockets;
-        let mut closer = Closer { sockets: Vec::new(), unix };
-        for socket in tcp.iter().chain(&http).chain(&tls).chain(&https) {
-            closer.sockets.push(socket.try_clone()?.into());
-        }
+        let closer = Closer { held, unix };
         let unix = match &closer.unix {
             Some(unix) => vec![unix.listener.try_clone()?],
             None => Vec::new(),
@@ -112,6 +165,11 @@ impl Closer {
         Ok((closer, listeners))
     }
 
+    /// Reads or changes the list of sockets. None: listening has ended.
+    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Vec<Held>) -> T) -> Option<T> {
+        self.held.lock().as_mut().map(work)
+    }
+
     /// Ends listening: no client is accepted any more, and others may listen here. Connections stay.
     pub fn close(&self) {
         // The path goes first: a server that gets no answer there puts its own socket in its place.
@@ -119,10 +177,8 @@ impl Closer {
             unix.remove();
             let _ = net::shutdown(&unix.listener, net::Shutdown::Both);
         }
-        for socket in &self.sockets {
-            // The call can only fail for a socket that does not listen any more.
-            let _ = net::shutdown(socket, net::Shutdown::Both);
-        }
+        let held = self.held.lock().take();
+        held.into_iter().flatten().for_each(|socket| socket.stop());
     }
 }
 
@@ -149,8 +205,7 @@ pub struct ListenError(pub String);
 /// Errors: an address is in use, missing or not allowed, or none is configured.
 pub fn listen(config: &Config, args: &[OsString]) -> Result<Sockets, ListenError> {
     let (port, backlog) = (config.live.port.get() as u16, config.live.tcp_backlog.get() as i32);
-    let line =
-        Line { backlog: backlog.max(BACKLOG_LEAST), keepalive_s: config.live.tcp_keepalive_s.get() as u64 };
+    let line = Line::of(config);
     let tcp = bind_all(&config.bind(), port, line, |taken| port_in_use(config, taken, args))?;
     let http_port = config.live.http_port.get() as u16;
     let other = |name: &'static str| {
@@ -192,7 +247,7 @@ fn bind_all(
 }
 
 /// The addresses of one word of `bind`; `*` and `::*` mean all addresses.
-fn addresses(name: &str, port: u16, optional: bool) -> Result<Vec<SocketAddr>, ListenError> {
+pub(crate) fn addresses(name: &str, port: u16, optional: bool) -> Result<Vec<SocketAddr>, ListenError> {
     let name = match name {
         "*" => "0.0.0.0",
         "::*" => "::",
@@ -208,7 +263,7 @@ fn addresses(name: &str, port: u16, optional: bool) -> Result<Vec<SocketAddr>, L
     }
 }
 
-fn bind(address: SocketAddr, line: Line) -> io::Result<TcpListener> {
+pub(crate) fn bind(address: SocketAddr, line: Line) -> io::Result<TcpListener> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
@@ -223,11 +278,11 @@ fn bind(address: SocketAddr, line: Line) -> io::Result<TcpListener> {
     Ok(TcpListener::from(socket))
 }
 
-fn in_use(error: &io::Error) -> bool {
+pub(crate) fn in_use(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrInUse
 }
 
-fn cannot_listen(address: SocketAddr, error: &io::Error) -> String {
+pub(crate) fn cannot_listen(address: SocketAddr, error: &io::Error) -> String {
     let hint = match error.kind() {
         io::ErrorKind::PermissionDenied => " Ports below 1024 usually need root; choose a higher one.",
         io::ErrorKind::AddrNotAvailable => " No network interface of this machine has that address.",

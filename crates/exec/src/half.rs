@@ -6,7 +6,7 @@
 //! Cost: some stores a command.
 
 use crate::parts::Half;
-use crate::{Local, Server, Session};
+use crate::{Local, Server, Session, multi};
 use command::Command;
 use observe::waits::Request;
 
@@ -18,6 +18,9 @@ pub(crate) fn over(
     session: &mut Session,
     command: Option<&'static Command>,
 ) {
+    if let Some(had_others) = session.half.watching.take() {
+        multi::give_up_watch(server, local, session, had_others);
+    }
     session.half = Half::default();
     if session.was_held() {
         end_waits(server, local, session, command);
@@ -121,6 +124,26 @@ mod tests {
                     "{first}: {reply}"
                 );
             }
+        }
+    }
+
+    /// A WATCH that loses its right in the middle watches nothing. What was watched before it counts as
+    /// touched.
+    #[test]
+    fn a_refused_watch_leaves_no_keys() {
+        for before in [None, Some("WATCH early")] {
+            let mut world = World::new();
+            world.set_user("on nopass ~* &* +@all");
+            let mut session = world.client();
+            world.call(&mut session, "AUTH u x");
+            before.into_iter().for_each(|line| drop(world.call(&mut session, line)));
+            world.begin(&mut session, &many("WATCH"));
+            world.set_user("-watch");
+            assert!(world.call(&mut session, &many("WATCH")).contains("-NOPERM"));
+            assert_eq!(session.watched(), 0);
+            world.call(&mut session, "MULTI");
+            let reply = if before.is_some() { "*-1\r\n" } else { "*0\r\n" };
+            assert_eq!(world.call(&mut session, "EXEC"), reply, "{before:?}");
         }
     }
 

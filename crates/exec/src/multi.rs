@@ -81,16 +81,21 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
     }
     let session = &mut *act.session;
     let from = std::mem::take(&mut session.half.done);
+    let had_others = session.half.watching.take().unwrap_or_else(|| session.watched.len() > 0);
     for key in args.from(1 + from).iter().take(AT_A_STRETCH) {
         if session.watched.watch.has(session.db, key) {
             continue;
         }
         let sources = &act.server.rows;
-        if session.db == 0
-            && sources.any()
-            && session.watched.rows.begin(sources, act.local.log.now_ms, key)?
-        {
-            continue;
+        if session.db == 0 && sources.any() {
+            match session.watched.rows.begin(sources, act.local.log.now_ms, key) {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(error) => {
+                    give_up_watch(act.server, act.local, session, had_others);
+                    return Err(error);
+                }
+            }
         }
         let mut view =
             View::locked(&act.server.keyspace, Keyspace::shards_of([key]), session.db, act.local.log.now_ms);
@@ -118,11 +123,21 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
         return Err(Error::work_memory());
     }
     if from + AT_A_STRETCH < args.len() - 1 {
-        session.half.done = from + AT_A_STRETCH;
+        (session.half.done, session.half.watching) = (from + AT_A_STRETCH, Some(had_others));
         return Ok(crate::held::go_on(session, act.local));
     }
     act.out.ok();
     Ok(Flow::Done)
+}
+
+/// Ends a WATCH that was refused in the middle: no key of it stays watched. Keys of earlier calls
+/// cannot be told from those; if there were some, the next EXEC gives up, as if one was touched. O(1)
+#[cold]
+pub(crate) fn give_up_watch(server: &Server, local: &mut Local, session: &mut Session, had_others: bool) {
+    forget_watched(server, local, session);
+    if had_others {
+        session.watched.watch.dirty.store(true, Ordering::Release);
+    }
 }
 
 pub(crate) fn unwatch(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {

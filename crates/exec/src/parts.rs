@@ -204,6 +204,8 @@ pub struct Holds {
 pub(crate) struct Half {
     /// Count of words that are done, for a command that runs in slices.
     pub(crate) done: usize,
+    /// WATCH goes on; true: keys had been watched before it.
+    pub(crate) watching: Option<bool>,
     /// A check of rights that goes on.
     pub(crate) asking: Option<Box<acl::Asking>>,
     /// MONITOR has shown the command.

@@ -17,7 +17,7 @@ mod order;
 mod secure;
 
 use crate::conn::{Conn, Flushed, Next, State, Tools};
-use crate::handshakes::Handshakes;
+use crate::doors::Doors;
 use crate::listed::{List, Listed};
 use crate::load::Load;
 use crate::porch::Porch;
@@ -31,59 +31,11 @@ use exec::waits::Part;
 use exec::{Local, Server};
 use keyspace::Sweep;
 use std::collections::{HashMap, VecDeque};
-use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 use stdx::points::{self, Point};
 use stdx::queue::Queue;
-
-/// Listening sockets that the first loop accepts from.
-#[derive(Default)]
-pub struct Listeners {
-    /// Non-blocking.
-    pub tcp: Vec<TcpListener>,
-    pub unix: Vec<UnixListener>,
-    /// For HTTP. Non-blocking.
-    pub http: Vec<TcpListener>,
-    /// For TLS, and for HTTP over TLS. Non-blocking.
-    pub tls: Vec<TcpListener>,
-    pub https: Vec<TcpListener>,
-    /// Certificates; there must be some if anything listens for TLS.
-    pub keeper: Option<Arc<tls::Keeper>>,
-    pub(crate) handshakes: Option<Handshakes>,
-}
-
-/// A listening socket by its number.
-enum Door<'a> {
-    Tcp(&'a TcpListener),
-    Unix(&'a UnixListener),
-    Http(&'a TcpListener),
-}
-
-impl Listeners {
-    fn len(&self) -> usize {
-        self.tcp.len() + self.unix.len() + self.http.len() + self.tls.len() + self.https.len()
-    }
-
-    /// All but the unix sockets, without TLS and with it.
-    fn inet(&self) -> impl Iterator<Item = &TcpListener> {
-        self.tcp.iter().chain(&self.http).chain(&self.tls).chain(&self.https)
-    }
-
-    /// All, in the order of their numbers.
-    fn doors(&self) -> impl Iterator<Item = Door<'_>> {
-        let tcp = self.tcp.iter().map(Door::Tcp).chain(self.unix.iter().map(Door::Unix));
-        let plain = tcp.chain(self.http.iter().map(Door::Http));
-        plain.chain(self.tls.iter().map(Door::Tcp)).chain(self.https.iter().map(Door::Http))
-    }
-
-    /// Whether clients of the listener with this number shake hands first.
-    fn is_secure(&self, number: usize) -> bool {
-        number >= self.tcp.len() + self.unix.len() + self.http.len()
-    }
-}
 
 /// Fresh requests are served for this long, or this many of them, before replies are sent and new events
 /// fetched.
@@ -97,6 +49,8 @@ const CHORE_NS: u64 = 50_000;
 const LOOKS: usize = 256;
 /// Housekeeping interval, in milliseconds.
 const CRON_MS: u64 = 100;
+/// Number of the listeners among what a transport watches; the other number is the porch's.
+const DOORS: usize = 0;
 /// Interval between two measurements of all connections' buffers, if one slice is not enough for them.
 const WEIGHING_MS: u64 = 1000;
 
@@ -114,13 +68,7 @@ const REST: Duration = Duration::from_micros(50);
 pub(crate) struct EventLoop {
     server: Arc<Server>,
     local: Local,
-    listeners: Listeners,
-    /// The address at which connections arrive, by listener; None: it listens on several, or is a unix socket.
-    addresses: Vec<Option<String>>,
-    /// By listener: clients may be waiting to be accepted.
-    accepting: Vec<bool>,
-    /// The `tcp-keepalive` that was set on the listeners, for connections to inherit.
-    prepared: Option<u64>,
+    doors: Doors,
     /// A client could not be accepted because no descriptor was left.
     starved: bool,
     /// Connections that have not asked for anything yet. `calling`: some may have now; `callers`: those known
@@ -210,23 +158,14 @@ struct Spell {
 }
 
 impl EventLoop {
-    pub(crate) fn new(
-        id: usize,
-        server: Arc<Server>,
-        listeners: Listeners,
-        load: Load,
-        porch: Porch,
-    ) -> EventLoop {
+    pub(crate) fn new(id: usize, server: Arc<Server>, doors: Doors, load: Load, porch: Porch) -> EventLoop {
         let local = Local::new(id, &server);
         EventLoop {
             next_cron_ms: 0,
             window_started_ns: local.log.clock_ns,
             server,
             local,
-            accepting: vec![true; listeners.len()],
-            addresses: listeners.doors().map(own_address).collect(),
-            listeners,
-            prepared: None,
+            doors,
             starved: false,
             porch,
             calling: false,
@@ -274,15 +213,9 @@ impl EventLoop {
         }
     }
 
-    /// Descriptors that a transport watches besides connections: the mailbox, and the listeners by number.
-    /// The one after the last listener is the porch.
-    pub(crate) fn watched(&self) -> (BorrowedFd<'_>, Vec<BorrowedFd<'_>>) {
-        let doors = self.listeners.doors().map(|door| match door {
-            Door::Tcp(listener) | Door::Http(listener) => listener.as_fd(),
-            Door::Unix(listener) => listener.as_fd(),
-        });
-        let listeners = doors.chain([self.porch.as_fd()]);
-        (self.server.mailbox(self.local.log.id).as_fd(), listeners.collect())
+    /// Descriptors that a transport watches besides connections: the mailbox, the listeners, and the porch.
+    pub(crate) fn watched(&self) -> (BorrowedFd<'_>, [BorrowedFd<'_>; 2]) {
+        (self.server.mailbox(self.local.log.id).as_fd(), [self.doors.as_fd(), self.porch.as_fd()])
     }
 
     /// Most connections allowed.
@@ -406,7 +339,7 @@ impl EventLoop {
     // ----- chores ------------------------------------------------------------------------------------------
 
     fn has_chores(&self) -> bool {
-        self.accepting.contains(&true)
+        self.doors.is_accepting()
             || self.calling
             || !self.mail.is_empty()
             || self.server.mailbox(self.local.log.id).is_rung()
@@ -494,10 +427,8 @@ impl EventLoop {
         match event {
             // The mailbox is checked every turn.
             Event::Mail => {}
-            Event::Listener(number) => match self.accepting.get_mut(number) {
-                Some(accepting) => *accepting = true,
-                None => self.calling = true,
-            },
+            Event::Listener(DOORS) => self.doors.look(),
+            Event::Listener(_) => self.calling = true,
             Event::Readable(slot) | Event::Last(slot) | Event::Arrived(slot, _) => {
                 if let Some(conn) = self.conns[slot].as_mut() {
                     conn.ready = false;
@@ -886,13 +817,6 @@ impl EventLoop {
         }
         io.wait(Duration::ZERO, &mut Vec::new(), &mut self.pool);
     }
-}
-
-/// The address of a listener, unless it listens on all.
-fn own_address(door: Door<'_>) -> Option<String> {
-    let (Door::Tcp(listener) | Door::Http(listener)) = door else { return None };
-    let address = listener.local_addr().ok()?;
-    (!address.ip().is_unspecified()).then(|| address.to_string())
 }
 
 /// Processor time of the calling thread, including time in the kernel. Cost: a system call.

@@ -115,8 +115,8 @@ fn host(address: &str) -> &str {
     address.rsplit_once(':').map_or(address, |(host, _)| host)
 }
 
-/// The threads, as the accepting loop sees them.
-pub(crate) struct Handshakes {
+/// Threads that shake hands with clients, as the accepting loop sees them.
+pub struct Handshakes {
     server: Arc<Server>,
     desks: Vec<Arc<Letterbox<Newcomer, Wake>>>,
     pending: Arc<Pending>,
@@ -138,7 +138,7 @@ impl Bell for Wake {
 
 impl Handshakes {
     /// Starts the threads. Errors: the system has none to give.
-    pub(crate) fn start(server: &Arc<Server>, keeper: &Arc<Keeper>) -> io::Result<Handshakes> {
+    pub fn start(server: &Arc<Server>, keeper: &Arc<Keeper>) -> io::Result<Handshakes> {
         let count = match server.config.live.tls_handshake_threads.size() {
             0 => std::thread::available_parallelism().map_or(1, |n| n.get() / 2).clamp(1, 4),
             count => count,

@@ -16,6 +16,7 @@
 #![deny(unsafe_code)]
 
 mod conn;
+mod doors;
 mod epoll;
 mod event_loop;
 mod gates;
@@ -32,7 +33,8 @@ mod timers;
 mod transport;
 mod uring;
 
-pub use event_loop::Listeners;
+pub use doors::{Change, Listeners};
+pub use handshakes::Handshakes;
 pub use socket::prepare;
 
 use config::Config;
@@ -80,8 +82,9 @@ const EPOLL: i64 = 1;
 /// Connections per loop that get a place in the kernel's table; it finds further ones a little slower.
 const DIRECT_MAX: usize = 16 * 1024;
 
-/// Starts one thread per event loop; the first one accepts. Handshakes have threads of their own. Errors: a porch
-/// or a thread cannot be made.
+/// Starts one thread per event loop; the first one accepts. Errors: a porch, a set of listeners or a thread
+/// cannot
+/// be made.
 pub fn start(
     server: &Arc<Server>,
     listeners: Listeners,
@@ -89,20 +92,16 @@ pub fn start(
 ) -> std::io::Result<Vec<JoinHandle<()>>> {
     let _ = server.multiplexing.set(backend.name());
     let busy = load::Load::new(server.loops());
-    let mut listeners = listeners;
-    if let Some(keeper) = &listeners.keeper {
-        listeners.handshakes = Some(handshakes::Handshakes::start(server, keeper)?);
-    }
     let mut listeners = Some(listeners);
     (0..server.loops())
         .map(|id| {
             let (server, load, porch) = (server.clone(), busy.clone(), porch::Porch::new()?);
-            let listeners = listeners.take().unwrap_or_default();
+            let doors = doors::Doors::new(listeners.take().unwrap_or_default())?;
             std::thread::Builder::new().name(format!("loop-{id}")).spawn(move || {
                 machine::threads::own_arena();
                 machine::threads::prompt();
                 machine::stacks::observable();
-                serve(EventLoop::new(id, server, listeners, load, porch), backend);
+                serve(EventLoop::new(id, server, doors, load, porch), backend);
             })
         })
         .collect()

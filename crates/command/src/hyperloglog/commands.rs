@@ -3,6 +3,7 @@
 use super::estimate::{cardinality, place};
 use super::sketch::{self, BYTES_MAX, REGISTERS, Sketch, header, histogram, sparse_max_bytes};
 use super::sparse::{self, Hint};
+use crate::facts;
 use crate::options::is;
 use crate::string::BYTES_PER_STEP;
 use crate::table::{
@@ -30,6 +31,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         .keys(&[COUNTED])
         .cost(count_cost)
         .apart()
+        .facts(facts::REPLICATES)
         .doc(GROUP, "2.8.9", "O(N) for N keys.", "Estimates how many different elements were added."),
     Command::new("pfmerge", -2, Run::Write(pfmerge), WRITE | DENYOOM, acl::HYPERLOGLOG)
         .keys(&[KeySpec::one(1, Use(&["RW", "access", "insert"])), KeySpec::range(2, -1, 1, RO_ACCESS)])

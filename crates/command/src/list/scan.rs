@@ -213,7 +213,7 @@ mod tests {
                 ("lscan l x", "-ERR invalid cursor"),
                 ("lscan l 0 count 0", "-ERR syntax error"),
                 ("lscan l 0 count x", "-ERR value is not an integer or out of range"),
-                ("lscan l 0 novalues", "-ERR syntax error"),
+                ("lscan l 0 novalues", "-ERR NOVALUES option can only be used in HSCAN"),
                 ("lscan l 0 match stable", "[\"0\", []]"),
                 ("set s x", "OK"),
                 ("lscan s 0", "-WRONGTYPE Operation against a key holding the wrong kind of value"),

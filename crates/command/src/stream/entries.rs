@@ -3,7 +3,7 @@
 use super::id::{NewId, Text, strict};
 use super::refs::{self, Refs};
 use super::trim::{Keep, Words};
-use super::{CHANGE_STEPS, DELETES, GROUP, UPDATES, answer, per_word};
+use super::{CHANGE_STEPS, DELETES, GROUP, UPDATES, answer, changed_aside, per_word};
 use crate::options::{int, is};
 use crate::table::{Command, DENYOOM, FAST, KeySpec, READONLY, RO, RW_UPDATE, Run, WRITE, acl};
 use crate::{Cx, Error};
@@ -202,7 +202,7 @@ fn xsetid(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
             stream.set_max_deleted_id(deleted);
         }
     }
-    cx.view.changed(key, Class::Stream, "xsetid");
+    changed_aside(cx, key, "xsetid");
     cx.out.ok();
     Ok(())
 }

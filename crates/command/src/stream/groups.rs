@@ -1,7 +1,7 @@
 //! XGROUP: groups and their consumers.
 
 use super::id::{any, strict};
-use super::{CHANGE_STEPS, GROUP, text};
+use super::{CHANGE_STEPS, GROUP, changed_aside, text};
 use crate::options::{int, is};
 use crate::table::{
     Command, DENYOOM, Handler, KeySpec, LOADING, RW_DELETE, RW_INSERT, RW_UPDATE, Run, STALE, WRITE, acl,
@@ -158,8 +158,12 @@ fn create(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if stream.is_some_and(|stream| stream.group(name).is_some()) {
         return Err(Error::new("BUSYGROUP Consumer Group name already exists"));
     }
+    let is_new = stream.is_none();
     cx.view.stream_or_new(key)?.create_group(name, id, read);
-    cx.view.changed(key, Class::Stream, "xgroup-create");
+    match is_new {
+        true => cx.view.changed(key, Class::Stream, "xgroup-create"),
+        false => changed_aside(cx, key, "xgroup-create"),
+    }
     cx.out.ok();
     Ok(())
 }
@@ -181,7 +185,7 @@ fn setid(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if let Some(mut group) = cx.view.stream_mut(key)?.and_then(|stream| stream.group_mut(name)) {
         group.set_id(id, read);
     }
-    cx.view.changed(key, Class::Stream, "xgroup-setid");
+    changed_aside(cx, key, "xgroup-setid");
     cx.out.ok();
     Ok(())
 }
@@ -216,7 +220,7 @@ fn createconsumer(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if let Some(mut group) = cx.view.stream_mut(key)?.and_then(|stream| stream.group_mut(name)) {
         group.create_consumer(args.at(4), now_ms);
     }
-    cx.view.changed(key, Class::Stream, "xgroup-createconsumer");
+    changed_aside(cx, key, "xgroup-createconsumer");
     cx.out.int(1);
     Ok(())
 }
@@ -235,7 +239,7 @@ fn delconsumer(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if let Some(mut group) = cx.view.stream_mut(key)?.and_then(|stream| stream.group_mut(name)) {
         group.delete_consumer(args.at(4));
     }
-    cx.view.changed(key, Class::Stream, "xgroup-delconsumer");
+    changed_aside(cx, key, "xgroup-delconsumer");
     cx.out.int(pending as i64);
     Ok(())
 }

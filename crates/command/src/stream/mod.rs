@@ -98,6 +98,14 @@ fn note_group(cx: &mut Cx<'_, '_>, key: &[u8], name: &[u8]) -> Result<(), Error>
     Ok(())
 }
 
+/// Counts a change beside the entries, and notifies of it. As in Redis, it neither ends a transaction that
+/// watches
+/// the stream nor wakes clients that wait for entries. O(1)
+fn changed_aside(cx: &mut Cx<'_, '_>, key: &[u8], event: &'static str) {
+    cx.view.count_change();
+    cx.view.notify(key, Class::Stream, event);
+}
+
 /// A consumer asks for entries: it is seen, and made if there is none, whether or not it gets any.
 fn meet_consumer(cx: &mut Cx<'_, '_>, key: &[u8], group: &[u8], consumer: &[u8]) -> Result<(), Error> {
     let now_ms = cx.view.now_ms();
@@ -106,7 +114,7 @@ fn meet_consumer(cx: &mut Cx<'_, '_>, key: &[u8], group: &[u8], consumer: &[u8])
         None => false,
     };
     if made {
-        cx.view.changed(key, Class::Stream, "xgroup-createconsumer");
+        changed_aside(cx, key, "xgroup-createconsumer");
         cx.effect(&[b"XGROUP", b"CREATECONSUMER", key, group, consumer]);
     }
     Ok(())

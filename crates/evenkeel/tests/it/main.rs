@@ -39,6 +39,7 @@ mod import_mode;
 mod info;
 mod limits;
 mod lines;
+mod listening;
 mod loading;
 mod loading_copy;
 mod loading_ends;

@@ -34,7 +34,7 @@ fn a_transaction_does_not_wait_for_the_disk() {
     client.expect("CONFIG REWRITE", "+QUEUED");
     client.expect(
         "EXEC",
-        "[-ERR CONFIG REWRITE is not allowed in a transaction: other clients would wait for the disk]",
+        "[-ERR CONFIG REWRITE is not allowed in a transaction: other clients would wait for it]",
     );
 }
 

@@ -5,6 +5,7 @@ use crate::held::{Hold, MANY, eval, held, held_while, others_are_served};
 use crate::snapshots::{ready, start_in};
 use crate::support::{Client, Server, encode_line, foreign};
 use crate::waits::until;
+use std::time::Duration;
 
 fn await_blocked(control: &mut Client, count: usize) {
     until("they are blocked", || {
@@ -66,6 +67,40 @@ fn consumers_are_served_one_after_the_other() {
         "XPENDING s g",
         "[:5, \"1-1\", \"5-1\", [[\"c0\", \"1\"], [\"c1\", \"1\"], [\"c2\", \"1\"], [\"c3\", \"1\"], [\"c4\", \"1\"]]]",
     );
+}
+
+/// A change beside the entries neither wakes who waits for entries nor ends a transaction that watches the
+/// stream.
+#[test]
+fn changes_of_groups_wake_nobody() {
+    let server = Server::start();
+    let (mut control, mut watcher) = (server.client(), server.client());
+    for i in 1..=3 {
+        control.expect(&format!("XADD s {i}-0 f v{i}"), &format!("\"{i}-0\""));
+    }
+    control.expect("XGROUP CREATE s g $", "+OK");
+    let mut consumer = waiter(&server, &mut control, 1, &consume("c"));
+    watcher.expect("WATCH s", "+OK");
+    for (line, reply) in [
+        ("XGROUP SETID s g 2-0", "+OK"),
+        ("XGROUP CREATE s other 0", "+OK"),
+        ("XGROUP CREATECONSUMER s other c", ":1"),
+        ("XREADGROUP GROUP other new STREAMS s 0", "[[\"s\", []]]"),
+        ("XGROUP DELCONSUMER s other c", ":0"),
+        ("XSETID s 5-0", "+OK"),
+    ] {
+        control.expect(line, reply);
+    }
+    assert_eq!(consumer.reply_within(Duration::from_millis(100)), None);
+    watcher.expect("MULTI", "+OK");
+    watcher.expect("EXEC", "[]");
+    control.expect("XADD s 6-0 f v6", "\"6-0\"");
+    consumer.expect_reply("[[\"s\", [[\"3-0\", [\"f\", \"v3\"]], [\"6-0\", [\"f\", \"v6\"]]]]]");
+    // A key that is new is another matter.
+    watcher.expect("WATCH none", "+OK");
+    control.expect("XGROUP CREATE none g $ MKSTREAM", "+OK");
+    watcher.expect("MULTI", "+OK");
+    watcher.expect("EXEC", "(nil array)");
 }
 
 #[test]

@@ -75,15 +75,16 @@ impl Report for Getting {
     }
 }
 
-/// `CONFIG SET name value ...`. Errors: those of [`config::Config::set`]; a change that reads files is refused in a
-/// transaction.
+/// `CONFIG SET name value ...`. Errors: those of [`config::Config::set`]; a change that reads files or opens
+/// sockets is
+/// refused in a transaction.
 fn set(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let (server, local) = (act.server.clone(), act.session.is_local());
-    if !config::reads_files(args.from(2).iter()) {
+    if !config::may_block(args.from(2).iter()) {
         config::set(&server.config, args, local, act.out);
         return Ok(Flow::Done);
     }
-    may_wait_for_disk(act, "SET of files")?;
+    may_block(act, "SET of files and addresses")?;
     let words = args.to_owned();
     aside(act, "config", move |out| config::set(&server.config, words.args(), local, out))
 }
@@ -111,7 +112,7 @@ fn reset_stat(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 /// `CONFIG REWRITE`: writes and syncs the file on a thread of its own, so no report waits for
 /// the disk. Errors: the write fails; in a transaction, which would hold its locks until the answer.
 fn rewrite(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    may_wait_for_disk(act, "REWRITE")?;
+    may_block(act, "REWRITE")?;
     let server = act.server.clone();
     aside(act, "rewrite", move |out| {
         match server.config.rewrite(&server.rows.written(), server.config.user_lines(&server.acl)) {
@@ -121,8 +122,8 @@ fn rewrite(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     })
 }
 
-fn may_wait_for_disk(act: &Act<'_, '_>, what: &str) -> Result<(), Error> {
-    let why = "is not allowed in a transaction: other clients would wait for the disk";
+fn may_block(act: &Act<'_, '_>, what: &str) -> Result<(), Error> {
+    let why = "is not allowed in a transaction: other clients would wait for it";
     let may = !(act.in_multi || act.in_script);
     if may { Ok(()) } else { Err(format!("ERR CONFIG {what} {why}").into()) }
 }

@@ -1,10 +1,11 @@
 //! Accepts, checks, places and closes connections. All happens in slices: accepting or closing one costs the
 //! kernel some microseconds.
 
-use super::{CHORE_NS, Door, EventLoop};
+use super::{CHORE_NS, EventLoop};
 use crate::conn::{self, Conn};
+use crate::doors::Listener;
 use crate::handshakes::Newcomer;
-use crate::socket::{self, Socket};
+use crate::socket::Socket;
 use crate::transport::{Event, Transport};
 use exec::Session;
 use exec::mail::Mail;
@@ -20,12 +21,13 @@ const FIRST_BYTES: usize = 16 * 1024;
 impl EventLoop {
     /// Accepts a slice of the clients that wait.
     pub(super) fn accept<T: Transport>(&mut self, io: &mut T) {
-        if self.accepting.contains(&true) {
-            self.prepare_listeners();
+        if self.doors.is_accepting() {
+            // Connections inherit it.
+            self.doors.prepare(self.server.config.live.tcp_keepalive_s.get() as u64);
         }
         let until = self.local.log.lap() + CHORE_NS;
-        for listener in 0..self.accepting.len() {
-            while self.accepting[listener]
+        for listener in 0..self.doors.len() {
+            while self.doors.at(listener).is_some_and(|door| door.accepting)
                 && self.local.log.lap() < until
                 && self.has_room_for_handshake(listener)
             {
@@ -34,20 +36,11 @@ impl EventLoop {
                     Err(e) if e.kind() == ErrorKind::ConnectionAborted => {}
                     Err(e) if e.kind() == ErrorKind::Interrupted => {}
                     Err(e) => {
-                        self.accepting[listener] = false;
+                        self.doors.pause(listener);
                         self.starved |= e.kind() != ErrorKind::WouldBlock;
                     }
                 }
             }
-        }
-    }
-
-    /// Sets on the listeners what connections inherit, if the configuration has changed.
-    fn prepare_listeners(&mut self) {
-        let keepalive_s = self.server.config.live.tcp_keepalive_s.get() as u64;
-        if self.prepared != Some(keepalive_s) {
-            self.prepared = Some(keepalive_s);
-            self.listeners.inet().for_each(|listener| socket::prepare(listener, keepalive_s));
         }
     }
 
@@ -96,9 +89,9 @@ impl EventLoop {
 
     fn accept_one(&self, number: usize) -> std::io::Result<Newcomer> {
         let aborted = || std::io::Error::from(ErrorKind::ConnectionAborted);
-        let door = self.listeners.doors().nth(number).ok_or_else(aborted)?;
-        let (listener, http) = match door {
-            Door::Unix(listener) => {
+        let door = self.doors.at(number).ok_or_else(aborted)?;
+        let listener = match &door.listener {
+            Listener::Unix(listener) => {
                 let (stream, _) = listener.accept()?;
                 let path = format!("{}:0", self.server.config.live.unixsocket.string());
                 let (socket, here) = (Socket::unix(stream)?, path.clone());
@@ -112,15 +105,15 @@ impl EventLoop {
                     place: None,
                 });
             }
-            Door::Tcp(listener) => (listener, false),
-            Door::Http(listener) => (listener, true),
+            Listener::Tcp(listener) => listener,
         };
         let (socket, peer) = Socket::accept(listener)?;
-        let here = match &self.addresses[number] {
+        let here = match &door.arrival {
             Some(address) => address.clone(),
             None => socket.local_address().map_err(|_| aborted())?.to_string(),
         };
         let near = peer.ip().is_loopback();
+        let http = door.http;
         Ok(Newcomer { socket, address: peer.to_string(), here, near, http, tls: None, place: None })
     }
 

@@ -142,7 +142,7 @@ impl EventLoop {
         self.cpu_ns = cpu_ns;
         self.consider_moving();
         if std::mem::take(&mut self.starved) {
-            self.accepting.fill(true);
+            self.doors.accept_again();
         }
         self.window_started_ns = self.local.log.clock_ns;
         let live = &self.server.config.live;

@@ -12,6 +12,7 @@
 
 use super::{CHORE_NS, EventLoop};
 use crate::conn::{Conn, State};
+use crate::doors::Change;
 use crate::handshakes::Newcomer;
 use crate::listed::List;
 use crate::transport::Transport;
@@ -59,11 +60,14 @@ impl EventLoop {
             },
             Mail::Adopt(any) => match any.downcast::<Box<Conn>>() {
                 Ok(conn) => self.adopt(io, *conn),
-                Err(any) => {
-                    if let Ok(newcomer) = any.downcast::<Newcomer>() {
-                        self.welcome(io, *newcomer);
+                Err(any) => match any.downcast::<Newcomer>() {
+                    Ok(newcomer) => self.welcome(io, *newcomer),
+                    Err(any) => {
+                        if let Ok(change) = any.downcast::<Change>() {
+                            self.doors.change(*change);
+                        }
                     }
-                }
+                },
             },
             Mail::Shutdown => self.stopping = true,
             _ => {}

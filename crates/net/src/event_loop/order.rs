@@ -118,7 +118,7 @@ impl EventLoop {
 mod tests {
     use super::*;
     use crate::conn::Conn;
-    use crate::event_loop::Listeners;
+    use crate::doors::{Doors, Listeners};
     use crate::listed::{List, Listed};
     use crate::load::Load;
     use crate::porch::Porch;
@@ -231,8 +231,8 @@ mod tests {
         const LARGE: usize = 10;
         const WORDS: usize = 30_000;
         let server = Server::start(Arc::default(), 1).unwrap();
-        let porch = Porch::new().unwrap();
-        let mut event_loop = EventLoop::new(0, server, Listeners::default(), Load::new(1), porch);
+        let (porch, doors) = (Porch::new().unwrap(), Doors::new(Listeners::default()).unwrap());
+        let mut event_loop = EventLoop::new(0, server, doors, Load::new(1), porch);
         let mut io = Script::default();
         (0..=LARGE).for_each(|_| event_loop.connect(&mut io));
         let word = format!("$40\r\n{}\r\n", "k".repeat(40));
@@ -279,8 +279,8 @@ mod tests {
     impl Pair {
         fn new() -> Pair {
             let server = Server::start(Arc::default(), 1).unwrap();
-            let porch = Porch::new().unwrap();
-            let mut event_loop = EventLoop::new(0, server, Listeners::default(), Load::new(1), porch);
+            let (porch, doors) = (Porch::new().unwrap(), Doors::new(Listeners::default()).unwrap());
+            let mut event_loop = EventLoop::new(0, server, doors, Load::new(1), porch);
             let mut io = Script { sent: vec![Vec::new(); 2], ..Script::default() };
             (0..2).for_each(|_| event_loop.connect(&mut io));
             Pair { event_loop, io }

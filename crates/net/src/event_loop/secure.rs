@@ -7,20 +7,24 @@ use crate::transport::{Event, Received, Transport};
 impl EventLoop {
     /// Whether a client of a listener with TLS may be accepted now. If not, it is tried again soon.
     pub(super) fn has_room_for_handshake(&mut self, listener: usize) -> bool {
-        if !self.listeners.is_secure(listener)
-            || self.listeners.handshakes.as_ref().is_some_and(|handshakes| handshakes.has_room())
+        if !self.is_secure(listener)
+            || self.doors.handshakes.as_ref().is_some_and(|handshakes| handshakes.has_room())
         {
             return true;
         }
-        (self.accepting[listener], self.starved) = (false, true);
+        self.doors.pause(listener);
+        self.starved = true;
         false
+    }
+
+    /// Whether clients of this listener shake hands first.
+    fn is_secure(&self, listener: usize) -> bool {
+        self.doors.at(listener).is_some_and(|door| door.is_secure)
     }
 
     /// Welcomes a client, or lets it shake hands first.
     pub(super) fn meet<T: Transport>(&mut self, io: &mut T, listener: usize, newcomer: Newcomer) {
-        let Some(handshakes) =
-            self.listeners.handshakes.as_ref().filter(|_| self.listeners.is_secure(listener))
-        else {
+        let Some(handshakes) = self.doors.handshakes.as_ref().filter(|_| self.is_secure(listener)) else {
             return self.welcome(io, newcomer);
         };
         let observe = &self.server.observe;

@@ -57,7 +57,9 @@ fn house() -> &'static House {
         let server = exec::Server::start(Arc::default(), 1).expect("a server");
         let mut listeners = net::Listeners::default();
         listeners.tls = vec![socket];
-        listeners.keeper = Some(Arc::new(tls::Keeper::new(loaded)));
+        let keeper = Arc::new(tls::Keeper::new(loaded));
+        let handshakes = net::Handshakes::start(&server, &keeper).expect("threads");
+        listeners.handshakes = Some(Arc::new(handshakes));
         // It runs as long as the process.
         let loops = net::start(&server, listeners, net::Backend::Epoll).expect("its threads");
         std::mem::forget((server, loops));
