@@ -5,10 +5,11 @@
 //!   keyspace under writes they show no one moment.
 
 use super::server::sleep;
-use super::{Act, KEYSPACE, Row, aside, help};
+use super::{Act, KEYSPACE, Row, aside, help, report};
 use crate::Flow;
 use crate::Server;
 use crate::durable;
+use crate::reports::Report;
 use command::options::is;
 use command::{Error, Stream};
 use keyspace::{Keyspace, View};
@@ -16,6 +17,7 @@ use resp::{Args, Reply};
 use sha1_smol::Sha1;
 use std::path::Path;
 use std::sync::Arc;
+use stdx::glob::Match;
 use stdx::points::{self, Mode, Point};
 use value::{Enc, Ints, Kind, Run, StreamId, Value, ValueRef};
 
@@ -102,7 +104,7 @@ fn subcommand(act: &mut Act<'_, '_>, name: &[u8], args: Args<'_>) -> Result<Flow
         (b"error", 3) => act.out.error(&String::from_utf8_lossy(args.at(2))),
         (b"htstats", 3..=4) => htstats(act, args.at(2))?,
         (b"http-show", _) => http_show(act, args)?,
-        (b"stringmatch-len", 4) => stringmatch(act, args)?,
+        (b"stringmatch-len", 4) => return stringmatch(act, args),
         (b"quicklist-packed-threshold", 3) | (b"change-repl-id" | b"jmap", 2) => act.out.ok(),
         (b"reload", 2..=5) => return reload(act, args),
         (b"loadaof", 2) => return load_aof(act),
@@ -199,12 +201,26 @@ fn load_aof(act: &mut Act<'_, '_>) -> Result<Flow, Error> {
     })
 }
 
-/// `DEBUG STRINGMATCH-LEN length pattern`
-fn stringmatch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+/// `DEBUG STRINGMATCH-LEN length pattern`. Cost: O(length · pattern), away from the loop.
+fn stringmatch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let len = command::options::int(args.at(2))?.clamp(0, MATCH_MAX);
-    let found = stdx::glob::matches(args.at(3), &vec![b'a'; len as usize], false);
-    act.out.int(found.into());
-    Ok(())
+    let pattern: Box<[u8]> = args.at(3).into();
+    report(act, move || Text { text: vec![b'a'; len as usize], pattern, matching: Match::default() })
+}
+
+/// A text that is compared with a pattern.
+struct Text {
+    text: Vec<u8>,
+    pattern: Box<[u8]>,
+    matching: Match,
+}
+
+impl Report for Text {
+    fn step(&mut self, out: &mut Reply, looks: &mut usize) -> bool {
+        let verdict = self.matching.go_on(&self.pattern, &self.text, false, looks);
+        verdict.into_iter().for_each(|verdict| out.int(verdict.into()));
+        verdict.is_none()
+    }
 }
 
 /// `DEBUG HTTP-SHOW [name pattern url [option value ...]]`
