@@ -180,7 +180,8 @@ impl Selector {
         self.all_keys || self.keys.iter().any(|(pattern, rights)| rights.read && pattern == b"*")
     }
 
-    /// Whether a channel may be used; a pattern must be allowed literally. None: as in [`Selector::allows_key`].
+    /// Whether a channel may be used; a pattern must be allowed literally. None: as in
+    /// [`Selector::allows_key`].
     pub fn allows_channel(
         &self,
         channel: &[u8],

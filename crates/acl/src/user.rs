@@ -216,14 +216,13 @@ impl User {
 
     /// Whether a channel may be heard; a pattern must be allowed literally. Without `looks` left it may not.
     fn may_hear(&self, channel: &[u8], is_pattern: bool, looks: &mut usize) -> bool {
-        let mut allows = |selector: &Selector| {
+        self.selectors().any(|selector| {
             selector.allows_channel(channel, is_pattern, &mut Search::default(), looks).unwrap_or(false)
-        };
-        self.selectors().any(|selector| allows(selector))
+        })
     }
 
-    /// Whether all of these may be heard. No more comparisons than `most` are made, fewer of long names; beyond them
-    /// the answer is no.
+    /// Whether all of these may be heard. No more comparisons than `most` are made, fewer of long names;
+    /// beyond them the answer is no.
     pub fn may_hear_all<'a>(
         &self,
         channels: impl Iterator<Item = &'a Arc<[u8]>>,

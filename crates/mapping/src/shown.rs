@@ -152,7 +152,7 @@ fn is_plain(text: &str, more: &[u8]) -> bool {
     text.bytes().all(|b| b.is_ascii_alphanumeric() || more.contains(&b))
 }
 
-/// What follows `scheme://`.
+/// The part behind `scheme://`, as it may be shown.
 fn place(rest: &str) -> String {
     let (user, rest) = match rest.rsplit_once('@') {
         // The `@` may end a password with a `?`, or be part of a parameter's value.

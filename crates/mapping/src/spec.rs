@@ -299,7 +299,7 @@ impl Spec {
         shown::url(&self.url)
     }
 
-    /// What a driver says, without what is secret in the url ([`shown::about`]).
+    /// A driver's words, without what is secret in the url ([`shown::about`]).
     pub fn told(&self, text: &str) -> String {
         shown::about(&self.url, text)
     }

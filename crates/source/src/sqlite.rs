@@ -106,8 +106,8 @@ pub(crate) fn open(spec: &Spec) -> Result<Arc<dyn Database>, String> {
 }
 
 impl Plan {
-    /// The path by which the file may be opened now, and whether it must not be a link. Errors: `source-dirs` does not
-    /// admit it.
+    /// The path by which the file may be opened now, and whether it must not be a link. Errors: `source-dirs`
+    /// does not admit it.
     fn admitted(&self) -> Result<(PathBuf, bool), Failure> {
         files::admitted(&self.path).map_err(|why| Failure::Refused(format!("{}: {why}", self.path.display())))
     }

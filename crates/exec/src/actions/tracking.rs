@@ -34,8 +34,9 @@ fn redirect(act: &Act<'_, '_>) -> i64 {
 
 /// `CLIENT TRACKING ON | OFF [REDIRECT id] [PREFIX prefix ...] [BCAST] [OPTIN] [OPTOUT] [NOLOOP]`.
 ///
-/// Cost: O(n · log n) for n prefixes, of which a client has at most [`PREFIXES_MAX`]. Errors: options that exclude each
-/// other, a target that is not connected, prefixes that overlap, are too many or too long. Source: Redis 7.0 and 8.
+/// Cost: O(n · log n) for n prefixes, of which a client has at most [`PREFIXES_MAX`]. Errors: options that
+/// exclude each other, a target that is not connected, prefixes that overlap, are too many or too long.
+/// Source: Redis 7.0 and 8.
 fn tracking(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let mut options = parse(act, args)?;
     match (is(args.at(2), "on"), is(args.at(2), "off")) {

@@ -176,7 +176,7 @@ pub fn overlap<'a>(known: &'a [Box<[u8]>], new: &'a [Box<[u8]>]) -> Option<(&'a 
     let mut sorted: Vec<(&[u8], Option<usize>)> = known.iter().map(|prefix| (&**prefix, None)).collect();
     sorted.extend(new.iter().enumerate().map(|(at, prefix)| (&**prefix, Some(at))));
     sorted.sort_unstable();
-    // What begins with a prefix stands right behind it. `above`: those that the current one begins with.
+    // Texts that begin with a prefix stand right behind it. `above`: those that the current one begins with.
     let (mut above, mut first) = (Vec::<(&[u8], Option<usize>)>::new(), None::<usize>);
     for next in sorted {
         while above.pop_if(|last| !next.0.starts_with(last.0)).is_some() {}

@@ -57,7 +57,7 @@ fn start(options: &str, database: Scripted) -> (Hub, Arc<Source>, Receiver<Loade
     start_with(Spec::parse(format!("s s:{{id}} x: {options}").trim().split(' ')).unwrap(), database)
 }
 
-/// What a driver cites of its url, a password or a token, is in no text about the source.
+/// Passwords and tokens that a driver cites of its url are in no text about the source.
 #[test]
 fn failures_cite_no_secrets() {
     let url = "postgres://app:Hu%2Fsh@h/d?token=tok1";
@@ -66,8 +66,9 @@ fn failures_cite_no_secrets() {
     let (_hub, source, told) = start_with(spec(), Scripted { load: Box::new(load), feed: None });
     source.want(b"1", ticket(1)).unwrap();
     let expected = Failure::Refused("`***` `***` `***` for app".into());
-    assert_eq!(collect(&told, 1).1, [expected.clone()]);
-    assert_eq!(source.trouble(), Some(expected.to_string()));
+    let failures = collect(&told, 1).1;
+    assert_eq!(failures, [expected]);
+    assert_eq!(source.trouble(), Some(failures[0].to_string()));
     let (load, feed) =
         (|_: &[Id]| (Duration::ZERO, Ok(Vec::new())), Failure::Lost("cannot read hu/SH".into()));
     let (_hub, source, _told) = start_with(spec(), Scripted { load: Box::new(load), feed: Some(feed) });
@@ -78,7 +79,7 @@ fn failures_cite_no_secrets() {
     assert_eq!(source.last_loss(), "cannot read ***/***");
 }
 
-/// So is it in the errors of drivers that cannot read a url at all.
+/// Drivers that cannot read a url at all cite no secret of it.
 #[test]
 fn wrong_urls_are_told_without_their_secrets() {
     for url in [
