@@ -15,10 +15,10 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # The largest circle of files in each crate; crates that are not named: CIRCLE.
-CIRCLES = {"command": 77, "exec": 33, "keyspace": 33, "rdb": 18, "script": 15, "scripts": 13, "source": 14, "value": 13, "work": 13}
+CIRCLES = {"command": 77, "keyspace": 33, "rdb": 18, "script": 15, "scripts": 13, "source": 14, "value": 13, "work": 13}
 CIRCLE = 12
-LONG_FUNCTIONS = 9
-WIDE_COMMENTS = 292
+LONG_FUNCTIONS = 8
+WIDE_COMMENTS = 267
 COLUMNS = 112
 LINES_OF_FUNCTION = 60
 # Places that are named where too many are found.

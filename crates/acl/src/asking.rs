@@ -3,12 +3,15 @@
 use crate::check::{Call, Check, Denied};
 use crate::user::User;
 use command::Command;
+use resp::Args;
 use std::sync::Arc;
 
 /// Words of a call that are asked for in one slice, times the patterns of the user; a word counts once more for
 /// each [`LONG`] bytes of the longest.
 const STEPS: usize = 4096;
 const LONG: usize = 64;
+/// Bytes of a call, times the patterns of the user, up to which it is asked for in one go.
+const SHORT: usize = 64 * 1024;
 /// Words up to which the longest is looked for; of more words, their mean counts.
 const WORDS_MEASURED: usize = 10_000;
 /// A check that goes on in the next slice: of this user, and of this call.
@@ -23,8 +26,13 @@ pub struct Asking {
 }
 
 impl Asking {
-    /// Words of a call, none of them long, up to which it is asked for in one go.
-    pub const FEW: usize = 100;
+    /// Words of a call up to which it is asked for in one go, unless they are long.
+    const FEW: usize = 100;
+
+    /// Whether a call is so short that it is asked for in one go. O(1)
+    pub fn is_short(user: &User, args: Args<'_>) -> bool {
+        args.len() <= Asking::FEW && args.wire_bytes_max().saturating_mul(user.patterns()) <= SHORT
+    }
 
     /// Asks for a slice of a call; `begun` keeps what it comes to. `goes_on`: the command itself has done some
     /// of its words already. None: there is more to ask. O(slice).

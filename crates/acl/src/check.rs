@@ -9,7 +9,7 @@
 //! - A call whose keys cannot be told from its words is malformed: its command refuses it.
 
 use crate::log::Reason;
-use crate::selector::Selector;
+use crate::selector::{Search, Selector};
 use crate::user::User;
 use command::table::{Begin, NO_AUTH, PUBSUB, READONLY, Use};
 use command::{Command, Error, acl, keys, options, registry};
@@ -98,16 +98,31 @@ pub struct Check {
     selector: usize,
     word: usize,
     worst: Option<Denied>,
+    patterns: Patterns,
 }
+
+/// How far the words of a slice were compared with patterns.
+#[derive(Clone, Debug, Default)]
+struct Patterns {
+    /// Uses of keys, or channels, that are allowed.
+    passed: usize,
+    search: Search,
+}
+
+/// Bytes of patterns that are compared in one step, some 25 µs.
+const LOOKS: usize = 16 * 1024;
 
 impl Check {
     /// Asks for so many more words, or for all if a selector has to be asked for the command only. None: there
-    /// is more to ask. O(words · patterns).
+    /// is more to ask. O(words), and at most [`LOOKS`] bytes of patterns.
     pub fn advance(&mut self, user: &User, call: Call<'_>, words: usize) -> Option<Result<(), Denied>> {
+        let mut looks = LOOKS;
         while let Some(selector) = user.selectors().nth(self.selector) {
             let end = self.word.saturating_add(words);
             let asked = self.word..end;
-            let denied = part(selector, call, asked).or_else(|| {
+            let denied = part(selector, call, asked, (&mut self.patterns, &mut looks))?;
+            self.patterns = Patterns::default();
+            let denied = denied.or_else(|| {
                 // The call is asked for to its end before what no word names counts.
                 (end >= call.args.len()).then(|| unnamed(selector, call.command, call.args)).flatten()
             });
@@ -147,20 +162,32 @@ impl User {
     }
 }
 
-/// The part that a selector denies among some words of a call.
-fn part(selector: &Selector, call: Call<'_>, words: Range<usize>) -> Option<Denied> {
+/// The part that a selector denies among some words of a call. None: the looks are used up.
+fn part(
+    selector: &Selector,
+    call: Call<'_>,
+    words: Range<usize>,
+    (patterns, looks): (&mut Patterns, &mut usize),
+) -> Option<Option<Denied>> {
     let Call { command, args, .. } = call;
     if let Some(denied) = denied_database(selector, call, words.clone()) {
-        return Some(denied);
+        return Some(Some(denied));
     }
     if words.start == 0 && !command.has(NO_AUTH) && !selector.allows(command, args.get(1)) {
-        return Some(Denied::Command);
+        return Some(Some(Denied::Command));
     }
-    denied_key(selector, command, args, words.clone()).or_else(|| {
-        let (channels, is_pattern) = channels(command, args)?;
-        let mut asked = channels.start.max(words.start)..channels.end.min(words.end);
-        asked.find(|at| !selector.allows_channel(args.at(*at), is_pattern)).map(Denied::Channel)
-    })
+    let Some((channels, is_pattern)) = channels(command, args) else {
+        return denied_key(selector, command, args, words, (patterns, looks));
+    };
+    let asked = channels.start.max(words.start)..channels.end.min(words.end);
+    for at in asked.skip(patterns.passed) {
+        if !selector.allows_channel(args.at(at), is_pattern, &mut patterns.search, looks)? {
+            return Some(Some(Denied::Channel(at)));
+        }
+        patterns.passed += 1;
+        patterns.search = Search::default();
+    }
+    Some(None)
 }
 
 fn denied_database(selector: &Selector, call: Call<'_>, words: Range<usize>) -> Option<Denied> {
@@ -195,20 +222,31 @@ fn needs_database(command: &Command) -> bool {
     command.name != "swapdb" && (looks || command.acl_categories() & acl::KEYSPACE != 0)
 }
 
-fn denied_key(selector: &Selector, command: &Command, args: Args<'_>, words: Range<usize>) -> Option<Denied> {
+/// As [`part`].
+fn denied_key(
+    selector: &Selector,
+    command: &Command,
+    args: Args<'_>,
+    words: Range<usize>,
+    (patterns, looks): (&mut Patterns, &mut usize),
+) -> Option<Option<Denied>> {
     if selector.all_keys || command.keys.is_empty() {
-        return None;
+        return Some(None);
     }
-    let mut denied = None;
+    let (mut verdict, mut seen) = (Some(None), 0);
     keys::each_use(command, args, words, &mut |at, uses| {
-        if denied.is_none()
-            && let Some((read, write)) = needs(uses)
-            && !selector.allows_key(args.at(at), read, write)
-        {
-            denied = Some(Denied::Key(at));
+        let Some(needed) = needs(uses).filter(|_| verdict == Some(None)) else { return };
+        seen += 1;
+        if seen <= patterns.passed {
+            return;
+        }
+        match selector.allows_key(args.at(at), needed, &mut patterns.search, looks) {
+            None => verdict = None,
+            Some(false) => verdict = Some(Some(Denied::Key(at))),
+            Some(true) => *patterns = Patterns { passed: seen, search: Search::default() },
         }
     });
-    denied
+    verdict
 }
 
 /// The rights that the use of a key needs: to read, and to write. None: the word is no key.
@@ -403,6 +441,33 @@ mod tests {
             ("db=0 (~* +@all db=2)", "MOVE a 2", Err(database(2))),
         ] {
             assert_eq!(judge(&format!("~* &* +@all {rules}"), call), expect, "{rules}: {call}");
+        }
+    }
+
+    /// A long key and a pattern that nearly matches it again and again are compared in steps.
+    #[test]
+    fn long_keys_are_compared_in_steps() {
+        let key = b"ab".repeat(20_000);
+        let rules = format!("+get +mget +publish ~*{0}c ~%R~x ~*{0}d &*{0}e (~*b +get)", "ab".repeat(10));
+        let user = user(&rules);
+        for (words, expect, steps_min) in [
+            (&[b"GET".as_slice(), &key] as &[&[u8]], Ok(()), 20),
+            (&[b"MGET", b"xababababababababababc", &key], Err(Denied::Key(2)), 20),
+            (&[b"PUBLISH", &key, b"x"], Err(Denied::Channel(1)), 10),
+        ] {
+            let args = OwnedArgs::from_slices(words);
+            let command = command::resolve(args.args()).unwrap();
+            let call = Call { command, args: args.args(), db: 0, databases: 1 };
+            assert_eq!(user.may(call), expect);
+            let (mut check, mut steps) = (Check::default(), 1);
+            let verdict = loop {
+                if let Some(verdict) = check.advance(&user, call, usize::MAX) {
+                    break verdict;
+                }
+                steps += 1;
+            };
+            assert_eq!(verdict, expect);
+            assert!(steps > steps_min, "{steps}");
         }
     }
 

@@ -42,6 +42,11 @@ impl<V> Listed<V> {
         self.in_order.values().map(|(text, value)| (&**text, value))
     }
 
+    /// The texts from a place on, with their places. O(log n)
+    pub fn iter_from(&self, place: u64) -> impl Iterator<Item = (u64, &[u8], &V)> {
+        self.in_order.range(place..).map(|(place, (text, value))| (*place, &**text, value))
+    }
+
     pub fn contains(&self, text: &[u8]) -> bool {
         self.places.contains_key(text)
     }

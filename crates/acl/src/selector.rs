@@ -9,7 +9,7 @@ use crate::listed::Listed;
 use crate::rules::RuleError;
 use command::{Command, acl, places, registry};
 use std::collections::{BTreeMap, BTreeSet};
-use stdx::glob;
+use stdx::glob::Match;
 
 /// The rights to the keys that match a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +81,44 @@ fn has_spaces(text: &[u8]) -> bool {
     text.iter().any(|byte| matches!(byte, 0 | b' ' | 9..=13))
 }
 
+/// How far a word was compared with the patterns of a selector.
+#[derive(Clone, Debug, Default)]
+pub struct Search {
+    /// The place of the pattern that is next.
+    place: u64,
+    matching: Match,
+}
+
+/// Looks for a pattern besides its matching.
+pub(crate) const PATTERN_LOOKS: usize = 32;
+
+impl Search {
+    /// Goes on with the patterns, each with whether it counts. None: the looks are used up.
+    fn go_on<'a>(
+        &mut self,
+        patterns: impl Iterator<Item = (u64, &'a [u8], bool)>,
+        word: &[u8],
+        looks: &mut usize,
+    ) -> Option<bool> {
+        for (place, pattern, counts) in patterns {
+            if place != self.place {
+                *self = Search { place, matching: Match::default() };
+            }
+            if *looks == 0 {
+                return None;
+            }
+            let matches = counts && self.matching.go_on(pattern, word, false, looks)?;
+            if matches {
+                return Some(true);
+            }
+            self.place += 1;
+            self.matching = Match::default();
+            *looks = looks.saturating_sub(PATTERN_LOOKS);
+        }
+        Some(false)
+    }
+}
+
 impl Selector {
     /// No commands and no keys.
     pub fn new(all_channels: bool) -> Selector {
@@ -118,12 +156,23 @@ impl Selector {
         self.has(place) || first.is_some_and(is_listed)
     }
 
-    /// Whether a key may be used so. O(patterns).
-    pub fn allows_key(&self, key: &[u8], read: bool, write: bool) -> bool {
+    /// Whether a key may be used so. None: `looks` are used up, and `search` knows how far it came.
+    /// O(looks) at most, some 32 for each pattern besides its matching.
+    pub fn allows_key(
+        &self,
+        key: &[u8],
+        needs: (bool, bool),
+        search: &mut Search,
+        looks: &mut usize,
+    ) -> Option<bool> {
+        let (read, write) = needs;
         let fits = |rights: &Rights| (rights.read || !read) && (rights.write || !write);
-        let is_allowed =
-            |(pattern, rights): (&[u8], &Rights)| fits(rights) && glob::matches(pattern, key, false);
-        self.all_keys || self.keys.iter().any(is_allowed)
+        if self.all_keys {
+            return Some(true);
+        }
+        let fitting =
+            self.keys.iter_from(search.place).map(|(place, pattern, rights)| (place, pattern, fits(rights)));
+        search.go_on(fitting, key, looks)
     }
 
     /// Whether every key may be read.
@@ -131,11 +180,20 @@ impl Selector {
         self.all_keys || self.keys.iter().any(|(pattern, rights)| rights.read && pattern == b"*")
     }
 
-    /// Whether a channel may be used; a pattern must be allowed literally. O(patterns).
-    pub fn allows_channel(&self, channel: &[u8], is_pattern: bool) -> bool {
-        let fits =
-            |known: &[u8]| if is_pattern { known == channel } else { glob::matches(known, channel, false) };
-        self.all_channels || self.channels.iter().any(|(known, ())| fits(known))
+    /// Whether a channel may be used; a pattern must be allowed literally. None: as in
+    /// [`Selector::allows_key`].
+    pub fn allows_channel(
+        &self,
+        channel: &[u8],
+        is_pattern: bool,
+        search: &mut Search,
+        looks: &mut usize,
+    ) -> Option<bool> {
+        if self.all_channels || is_pattern {
+            return Some(self.all_channels || self.channels.contains(channel));
+        }
+        let known = self.channels.iter_from(search.place).map(|(place, known, ())| (place, known, true));
+        search.go_on(known, channel, looks)
     }
 
     /// Whether a database may be used. O(log databases).

@@ -3,7 +3,7 @@
 use crate::listed::Listed;
 use crate::password::{self, Hash};
 use crate::rules::RuleError;
-use crate::selector::Selector;
+use crate::selector::{PATTERN_LOOKS, Search, Selector};
 use std::sync::Arc;
 
 /// The user of a connection that has not logged in.
@@ -214,12 +214,15 @@ impl User {
         [&b"user "[..], &self.name, b" ", &self.rules().join(&b' ')].concat()
     }
 
-    /// Whether a channel may be heard; a pattern must be allowed literally. O(patterns).
-    fn may_hear(&self, channel: &[u8], is_pattern: bool) -> bool {
-        self.selectors().any(|selector| selector.allows_channel(channel, is_pattern))
+    /// Whether a channel may be heard; a pattern must be allowed literally. Without `looks` left it may not.
+    fn may_hear(&self, channel: &[u8], is_pattern: bool, looks: &mut usize) -> bool {
+        self.selectors().any(|selector| {
+            selector.allows_channel(channel, is_pattern, &mut Search::default(), looks).unwrap_or(false)
+        })
     }
 
-    /// Whether all of these may be heard. No more comparisons than `most` are made; beyond them the answer is no.
+    /// Whether all of these may be heard. No more comparisons than `most` are made, fewer of long names;
+    /// beyond them the answer is no.
     pub fn may_hear_all<'a>(
         &self,
         channels: impl Iterator<Item = &'a Arc<[u8]>>,
@@ -229,10 +232,10 @@ impl User {
         if self.hears_everything() {
             return true;
         }
-        let most = most / self.channels().max(1);
+        let (most, mut looks) = (most / self.channels().max(1), most * PATTERN_LOOKS);
         let names = channels.map(|name| (name, false)).chain(patterns.map(|name| (name, true)));
         let mut names = names.enumerate();
-        names.all(|(at, (name, is_pattern))| at < most && self.may_hear(name, is_pattern))
+        names.all(|(at, (name, is_pattern))| at < most && self.may_hear(name, is_pattern, &mut looks))
     }
 
     /// Whether all channels may be heard.

@@ -41,7 +41,7 @@ pub struct Shadow {
     told: bool,
 }
 
-/// What was told, not yet executed.
+/// Told commands that are not executed yet.
 #[derive(Default)]
 struct Notes {
     told: Mutex<Vec<(Lsn, Note)>>,

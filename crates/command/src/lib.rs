@@ -14,6 +14,7 @@ pub mod bounds;
 mod connection;
 mod cx;
 pub mod describe;
+pub mod digest;
 pub mod effects;
 mod error;
 pub mod facts;

@@ -184,7 +184,12 @@ impl Draft {
             match words::split(line) {
                 Some(words) if words.is_empty() => {}
                 Some(words) => self.directive(&words, &place, &text, depth),
-                None => self.mistake(&place, &text, "Unbalanced quotes in configuration line".into()),
+                None => {
+                    let name = text.split_whitespace().next().unwrap_or_default();
+                    let hidden = format!("{name} ...");
+                    let text = if is_secret(name.to_ascii_lowercase().as_bytes()) { &hidden } else { &*text };
+                    self.mistake(&place, text, "Unbalanced quotes in configuration line".into());
+                }
             }
         }
     }
@@ -193,7 +198,7 @@ impl Draft {
     fn directive(&mut self, words: &[Vec<u8>], place: &Place, text: &str, depth: usize) {
         let (name, args) = (words[0].to_ascii_lowercase(), &words[1..]);
         // The value of a secret stays out of terminals and logs.
-        let secret = find(&name).is_some_and(|at| table()[at].secret) || name == b"user" || name == b"source";
+        let secret = is_secret(&name);
         let hidden = format!("{} ...", String::from_utf8_lossy(&name));
         let done = match name.as_slice() {
             b"include" => self.include(args, place, text, depth),
@@ -288,7 +293,7 @@ impl Draft {
 
     fn mistake_of(&mut self, row: Option<usize>, place: &Place, text: &str, reason: String) {
         if self.mistakes.len() < ERRORS_MAX {
-            let text = text.chars().take(200).collect();
+            let text = mapping::shown::line(text).chars().take(200).collect();
             self.mistakes.push((row, Mistake { place: place.clone(), text, reason }));
         }
     }
@@ -318,8 +323,13 @@ pub(super) fn source(args: &[Vec<u8>]) -> Result<mapping::Spec, String> {
     mapping::Spec::parse(words)
 }
 
+/// Whether the values of this directive may be secret. `name`: in small letters.
+fn is_secret(name: &[u8]) -> bool {
+    find(name).is_some_and(|at| table()[at].secret) || name == b"user" || name == b"source"
+}
+
 fn unknown(name: &[u8]) -> String {
-    let shown = String::from_utf8_lossy(name);
+    let shown = mapping::shown::line(&String::from_utf8_lossy(name));
     let hint = nearest(name).map(|n| format!("; did you mean '{n}'?")).unwrap_or_default();
     format!("Bad directive or wrong number of arguments: there is no directive '{shown}'{hint}")
 }

@@ -580,6 +580,10 @@ const SECURITY: &[Directive] = &[
         .startup()
         .live(|l, v| l.protected_configs.set(v.int()))
         .doc("Who may change directives that touch files, and add sources."),
+    special("source-dirs", Words, "")
+        .protected()
+        .live(|_, v| mapping::folders::set(&String::from_utf8_lossy(&Kind::Words.shown(v))))
+        .doc("Folders in which files of sources may be; empty means anywhere."),
 ];
 
 const SNAPSHOTS: &[Directive] = &[

@@ -121,6 +121,17 @@ fn what_does_not_exist_yet_may_be_taken_back_by_a_later_line() {
 fn secrets_stay_out_of_messages() {
     let text = load("requirepass one two\nuser default >hush -@all hush\n").err().unwrap().to_string();
     assert!(!text.contains("two") && !text.contains("hush"), "{text}");
+    for line in [
+        "source a postgres://u:hush@h x",
+        "sorce a a:{id} postgres://u:hush@h/d",
+        "sorce a a:{id} \"postgres://u:hush@h/d",
+        "postgres://u:hush@h/d",
+        "requirepass \"hush",
+        "dir \"postgres://u:hush",
+    ] {
+        let text = load(line).err().unwrap_or_else(|| panic!("{line} passed")).to_string();
+        assert!(!text.contains("hush"), "{line}: {text}");
+    }
 }
 
 #[test]

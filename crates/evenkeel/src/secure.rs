@@ -127,7 +127,7 @@ impl config::Observer for Follower {
         if secure.client.is_some() || secure.served.is_some() {
             self.renewer.start().map_err(|e| format!("no thread could be started: {e}"))?;
         }
-        // Whoever opens the first socket for TLS needs them; until then nobody uses them.
+        // The first socket for TLS needs them; until it opens nobody uses them.
         if let Some(loaded) = secure.served.take_if(|_| self.keeper.get().is_none()) {
             self.keeper.get_or_init(|| Arc::new(Keeper::new(loaded)));
         }

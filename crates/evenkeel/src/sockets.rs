@@ -43,7 +43,7 @@ impl Line {
     }
 }
 
-/// What the clients of a listening socket speak.
+/// The protocol that the clients of a listening socket speak.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Tcp,

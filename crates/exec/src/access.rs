@@ -50,7 +50,7 @@ pub(crate) fn check(act: &mut Act<'_, '_>, command: &'static Command, args: Args
     let db = session.multi.as_ref().and_then(|multi| multi.selected).unwrap_or(session.db);
     let call = Call { command, args, db, databases: act.server.keyspace.databases() };
     let goes_on = act.session.half.done > 0;
-    let is_short = act.kept.is_none() && args.len() <= Asking::FEW;
+    let is_short = act.kept.is_none() && Asking::is_short(&user, args);
     let result = match is_short {
         true => user.may(call),
         false => Asking::advance(&mut act.session.half.asking, &user, call, goes_on)

@@ -140,7 +140,7 @@ mod tests {
             world.begin(&mut session, &many("WATCH"));
             world.set_user("-watch");
             assert!(world.call(&mut session, &many("WATCH")).contains("-NOPERM"));
-            assert_eq!(session.watched(), 0);
+            assert_eq!(session.watched.len(), 0);
             world.call(&mut session, "MULTI");
             let reply = if before.is_some() { "*-1\r\n" } else { "*0\r\n" };
             assert_eq!(world.call(&mut session, "EXEC"), reply, "{before:?}");

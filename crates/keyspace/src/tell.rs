@@ -70,7 +70,7 @@ pub enum To {
 pub struct Mark(pub u64);
 
 impl Mark {
-    /// What a shadow is told where the contents changed without being told ([`Keyspace::tell_replaced`]).
+    /// Tells a shadow that contents changed without being told ([`Keyspace::tell_replaced`]).
     pub const REPLACED: Mark = Mark(u64::MAX);
 }
 

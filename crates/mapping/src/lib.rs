@@ -2,6 +2,8 @@
 //! no I/O.
 #![forbid(unsafe_code)]
 
+pub mod folders;
+pub mod shown;
 mod spec;
 pub mod spelling;
 

@@ -5,7 +5,7 @@
 //!        name  pattern   url                           option value …
 //! ```
 
-use crate::{Id, spelling};
+use crate::{Id, shown, spelling};
 use std::time::Duration;
 
 /// The keys of a source: the text before the id and the text after it.
@@ -167,9 +167,18 @@ const DAY: u64 = 24 * 3600;
 const MAX_GATHER: Duration = Duration::from_millis(100);
 
 impl Spec {
-    /// Reads `name pattern url [option value …]`. Errors: a text that names the wrong word.
+    /// Reads `name pattern url [option value …]`. Errors: a text that names the wrong word, without what is
+    /// secret in it if that is a url.
     pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Spec, String> {
-        let mut words = words.into_iter();
+        let words: Vec<&str> = words.into_iter().collect();
+        Spec::read(&words).map_err(|error| {
+            let urls = words.iter().filter(|word| word.contains("://"));
+            urls.fold(error, |error, url| error.replace(*url, &shown::url(url)))
+        })
+    }
+
+    fn read(words: &[&str]) -> Result<Spec, String> {
+        let mut words = words.iter().copied();
         let (Some(name), Some(pattern), Some(url)) = (words.next(), words.next(), words.next()) else {
             return Err("a source needs a name, a key pattern and a url".into());
         };
@@ -285,21 +294,14 @@ impl Spec {
         words
     }
 
-    /// Its url, with any password hidden: that of the user, and words such as `sslpassword`. A password that
-    /// is not escaped may have any character, so it reaches to the last `@`.
+    /// Its url without what is secret in it ([`shown::url`]).
     pub fn shown_url(&self) -> String {
-        let Some((scheme, rest)) = self.url.split_once("://") else { return self.url.clone() };
-        let (user, rest) = match (rest.find(':'), rest.rfind('@')) {
-            (Some(colon), Some(at)) if colon < at => (format!("{}:***", &rest[..colon]), &rest[at..]),
-            _ => (String::new(), rest),
-        };
-        let (place, words) = rest.split_once('?').map_or((rest, None), |(place, words)| (place, Some(words)));
-        let shown = |word: &str| match word.split_once('=') {
-            Some((name, _)) if name.to_ascii_lowercase().contains("password") => format!("{name}=***"),
-            _ => word.to_owned(),
-        };
-        let words = words.map(|words| words.split('&').map(shown).collect::<Vec<_>>().join("&"));
-        format!("{scheme}://{user}{place}{}", words.map_or(String::new(), |words| format!("?{words}")))
+        shown::url(&self.url)
+    }
+
+    /// A driver's words, without what is secret in the url ([`shown::about`]).
+    pub fn told(&self, text: &str) -> String {
+        shown::about(&self.url, text)
     }
 }
 
@@ -448,24 +450,6 @@ mod tests {
         }
         assert_eq!(spec.shown_url(), "postgres://app:***@127.0.0.1:5432/shop");
         assert_eq!((spec.ttl.as_secs(), spec.form, spec.writes), (36 * 3600, Form::Hash, Writes::Evict));
-        for (url, shown) in [
-            (
-                "postgres://h/d?sslmode=require&sslpassword=s&password=t",
-                "h/d?sslmode=require&sslpassword=***&password=***",
-            ),
-            ("postgres://u@h?a=b@c:d", "u@h?a=b@c:d"),
-            ("postgres://u:p/q?r#s@h/d?password=t", "u:***@h/d?password=***"),
-            ("postgres://u:p@q:r@h:5/d", "u:***@h:5/d"),
-            ("postgres://:p@h/d", ":***@h/d"),
-            ("postgres://app@corp:p@h/d", "app@corp:***@h/d"),
-            (
-                "mongodb://u:p@h,i:2/d?tlsCertificateKeyFilePassword=s",
-                "u:***@h,i:2/d?tlsCertificateKeyFilePassword=***",
-            ),
-        ] {
-            let spec = parse(&format!("items item:{{id}} {url}")).unwrap();
-            assert_eq!(spec.shown_url().split_once("://").unwrap().1, shown);
-        }
         let short = parse("items item:{id} sqlite:demo.db").unwrap();
         assert_eq!(short.words(), ["items", "item:{id}", "sqlite:demo.db"]);
         assert_eq!((short.table.as_str(), short.ttl.as_secs()), ("items", DAY));
@@ -502,6 +486,12 @@ mod tests {
         assert!(parse("items {id} sqlite:x").unwrap_err().contains("before {id}"));
         assert!(parse("a/b a:{id} sqlite:x").unwrap_err().contains("letters, digits"));
         assert!(parse("a a:{id}").unwrap_err().contains("a name, a key pattern and a url"));
+        for text in
+            ["items URL sqlite:x", "URL a:{id} x", "a a:{id} sqlite:x URL 1", "a a:{id} sqlite:x ttl URL"]
+        {
+            let error = parse(&text.replace("URL", "postgres://u:s/3?cr@t@h/d")).unwrap_err();
+            assert!(error.contains("'postgres://***'") && !error.contains("cr@t"), "{error}");
+        }
     }
 
     #[test]

@@ -333,7 +333,12 @@ pub fn is_secret(command: &Command, args: Args<'_>, at: usize) -> bool {
         "acl|setuser" => at > 1,
         "hello" => follows("auth", 1) || follows("auth", 2),
         "migrate" => at > 6 && (follows("auth", 1) || follows("auth2", 1) || follows("auth2", 2)),
-        "evenkeel|source" => at == 5 && command::options::is(args.at(2), "add"),
+        // A url may stand in the wrong place. What logs leave out of a long word is no matter.
+        "evenkeel|source" => {
+            let shown = &args.at(at)[..args.at(at).len().min(commandlog::ARG_BYTES_MAX)];
+            let is_url = || shown.windows(3).any(|part| part == b"://");
+            at == 5 && command::options::is(args.at(2), "add") || at > 2 && is_url()
+        }
         "config|set" => at > 2 && at % 2 == 1 && config::may_be_secret(args.at(at - 1)),
         _ => false,
     }
@@ -361,5 +366,10 @@ mod tests {
         let words = ["config", "set", "timeout", "3", "reqirepass", "p", "port", "1", "primaryauth", "p"];
         assert_eq!(secret("config|set", &words), [5, 9]);
         assert_eq!(secret("echo", &["echo", "auth", "p"]), [0usize; 0]);
+        let words =
+            ["evenkeel", "source", "add", "postgres://u:p@h", "a:{id}", "postgres:x", "ttl", "a=b://c"];
+        assert_eq!(secret("evenkeel|source", &words), [3, 5, 7]);
+        let words = ["evenkeel", "source", "flush", "items", "1", "2"];
+        assert_eq!(secret("evenkeel|source", &words), [0usize; 0]);
     }
 }

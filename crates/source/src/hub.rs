@@ -526,6 +526,7 @@ impl Source {
             Ok(result) => result.unwrap_or_else(|panic| Err(Failure::Down(panic))),
             Err(_) => Err(Failure::Slow),
         };
+        let result = result.map_err(|failure| failure.told(&self.spec));
         let counters = &self.counters;
         let us = started.elapsed().as_micros() as u64;
         counters.loads.fetch_add(1, Ordering::Relaxed);
@@ -629,6 +630,7 @@ impl Source {
                 failure = contained(database.follow(&*self)) => failure.unwrap_or_else(Failure::Lost),
                 _ = removed.wait_for(|removed| *removed) => return,
             };
+            let failure = failure.told(&self.spec);
             if began.elapsed() > RETRY_MAX {
                 pause = RETRY_MIN;
             }

@@ -16,6 +16,7 @@
 #![deny(unsafe_code)]
 
 pub mod demo;
+mod files;
 pub mod hub;
 mod json;
 mod marks;
@@ -87,6 +88,18 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
+impl Failure {
+    /// The same, without what is secret in the source's url.
+    fn told(self, spec: &Spec) -> Failure {
+        match self {
+            Failure::Down(why) => Failure::Down(spec.told(&why)),
+            Failure::Slow => Failure::Slow,
+            Failure::Refused(why) => Failure::Refused(spec.told(&why)),
+            Failure::Lost(why) => Failure::Lost(spec.told(&why)),
+        }
+    }
+}
+
 /// Where a feed begins to report changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Since {
@@ -149,7 +162,7 @@ const KINDS: &[(&str, Open)] = &[
 pub fn open(spec: &Spec) -> Result<Arc<dyn Database>, String> {
     let scheme = spec.url.split_once(':').map_or("", |(scheme, _)| scheme);
     match KINDS.iter().find(|(name, _)| *name == scheme) {
-        Some((_, open)) => open(spec),
+        Some((_, open)) => open(spec).map_err(|error| spec.told(&error)),
         None => {
             let names: Vec<_> = KINDS.iter().map(|(name, _)| format!("{name}:")).collect();
             Err(format!("url '{}' must begin with one of {}", spec.shown_url(), names.join(" ")))

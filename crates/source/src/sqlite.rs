@@ -22,6 +22,7 @@
 mod changelog;
 mod unique;
 
+use crate::files;
 use crate::json;
 use crate::{Body, Database, Failure, Feed, Form, Id, IdType, Row, Spec, Task};
 use mapping::spelling::{self, Known};
@@ -104,6 +105,14 @@ pub(crate) fn open(spec: &Spec) -> Result<Arc<dyn Database>, String> {
     Ok(Arc::new(Sqlite { shared, jobs, timeout: spec.timeout, position: Mutex::new(None) }))
 }
 
+impl Plan {
+    /// The path by which the file may be opened now, and whether it must not be a link. Errors: `source-dirs`
+    /// does not admit it.
+    fn admitted(&self) -> Result<(PathBuf, bool), Failure> {
+        files::admitted(&self.path).map_err(|why| Failure::Refused(format!("{}: {why}", self.path.display())))
+    }
+}
+
 /// The path in `sqlite:path` or `sqlite:///absolute`.
 fn path(url: &str) -> Result<PathBuf, String> {
     let rest = url.strip_prefix("sqlite:").unwrap_or(url);
@@ -115,6 +124,8 @@ fn path(url: &str) -> Result<PathBuf, String> {
     match path {
         "" => Err(format!("url '{url}' names no file")),
         ":memory:" => Err("a database in memory belongs to one connection: name a file".into()),
+        // To SQLite a text that begins so would be a url.
+        path if path.starts_with("file:") => Ok(PathBuf::from("./").join(path)),
         path => Ok(path.into()),
     }
 }
@@ -219,8 +230,11 @@ impl Reader {
 
 /// Connects for reading and writing if the file may be written, else for reading. Never creates a file.
 fn connect(plan: &Plan) -> Result<Connection, Failure> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(&plan.path, flags)
+    let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let (path, is_bound) = plan.admitted()?;
+    // The file is the one that was looked at, not a link that took its place.
+    flags.set(OpenFlags::SQLITE_OPEN_NOFOLLOW, is_bound);
+    let connection = Connection::open_with_flags(&path, flags)
         .map_err(|e| Failure::Down(format!("{}: {}", plan.path.display(), text_of(&e))))?;
     connection.busy_timeout(plan.connect_timeout).map_err(failure)?;
     Ok(connection)

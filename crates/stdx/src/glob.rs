@@ -25,7 +25,7 @@ pub fn matches(pattern: &[u8], text: &[u8], nocase: bool) -> bool {
 }
 
 /// A match that can stop and go on later. It needs the same pattern and text each time.
-#[derive(Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Match {
     /// The next item of the pattern, and the next byte of the text.
     p: usize,

@@ -77,7 +77,7 @@ fn addresses_change_on_the_same_port() {
         assert!(answers(other) && answers(server.addr));
         client.expect("CONFIG SET bind 127.0.0.1", "+OK");
         assert!(!answers(other) && answers(server.addr));
-        // What this machine lacks is an error, unless it may be missing.
+        // An address that this machine lacks is an error, unless it may be missing.
         for words in ["192.0.2.1", "127.0.0.2 192.0.2.1", "0.0.0.0 192.0.2.1"] {
             client.request(&[b"CONFIG", b"SET", b"bind", words.as_bytes()]);
             client.expect_reply(NO_ADDRESS);

@@ -957,3 +957,46 @@ fn no_read_goes_backwards_and_none_stays_behind() {
         Racing::make(path, seed, race_options(state))
     });
 }
+
+/// A file in another folder is refused in the words for one that does not exist. No log has passwords of urls.
+#[test]
+fn files_of_sources_are_in_the_folders_of_source_dirs() {
+    let shop = shop("");
+    let mut client = shop.server.client();
+    let (inside, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    // The copies are whole without a log beside them.
+    shop.sql("PRAGMA wal_checkpoint(TRUNCATE)");
+    std::fs::copy(&shop.path, outside.path().join("shop.db")).unwrap();
+    std::fs::copy(&shop.path, inside.path().join("shop.db")).unwrap();
+    client.expect(&format!("CONFIG SET source-dirs {}", inside.path().display()), "+OK");
+    let trouble = |client: &mut Client, name: &str, file: String| {
+        client.expect(
+            &format!("EVENKEEL SOURCE ADD {name} {name}:{{id}} sqlite:{file} table items timeout 60s"),
+            "+OK",
+        );
+        let refused = client.call(&format!("GET {name}:1"));
+        refused.replace(&file, "FILE").replace(&format!("'{name}'"), "NAME")
+    };
+    let at = |name: &str| inside.path().join(name).display().to_string();
+    let out = outside.path().display();
+    let missing = trouble(&mut client, "a", at("none.db"));
+    assert!(missing.contains("FILE: there is no such file in the folders of source-dirs"), "{missing}");
+    assert_eq!(trouble(&mut client, "b", format!("{out}/shop.db")), missing);
+    assert_eq!(trouble(&mut client, "c", format!("{}/..{out}/shop.db", at("."))), missing);
+    let within = trouble(&mut client, "d", at("shop.db"));
+    assert!(within.contains("item 1"), "{within}");
+    client.expect("CONFIG SET slowlog-log-slower-than 0", "+OK");
+    client.call("EVENKEEL SOURCE ADD e postgres://u:hush@127.0.0.1/d e:{id}");
+    client.call("EVENKEEL SOURCE ADD e e:{id} sqlite:x postgres://u:hush@127.0.0.1/d 1");
+    client
+        .expect("EVENKEEL SOURCE ADD e e:{id} postgres://u:h/u?s#hush@127.0.0.1:1/d?p%61ssword=hush", "+OK");
+    let told = [
+        "SLOWLOG GET 100",
+        "EVENKEEL SOURCE LIST",
+        "EVENKEEL SOURCE STATS",
+        "COMMANDLOG GET 10 large-request",
+    ]
+    .map(|line| client.call(line))
+    .concat();
+    assert!(told.contains("e e:{id} postgres://u:***\"") && !told.contains("hush"), "{told}");
+}

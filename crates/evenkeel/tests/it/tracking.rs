@@ -205,3 +205,23 @@ fn users_hear_of_what_they_read_and_of_prefixes() {
     admin.expect("SET b 2", "+OK");
     hears(&mut listens, &message("b"));
 }
+
+/// Each write looks for the prefixes of its key, so that a client has few of them, and short ones.
+#[test]
+fn prefixes_are_few_and_short() {
+    let server = Server::start();
+    let mut client = server.client();
+    let words = |range: std::ops::Range<u32>| {
+        range.fold("CLIENT TRACKING ON BCAST".to_owned(), |line, i| format!("{line} PREFIX {i}:"))
+    };
+    client.expect(&words(0..1001), "-ERR a client may have at most 1000 prefixes");
+    client.expect(&words(0..1000), "+OK");
+    client.expect(&words(1000..1001), "-ERR a client may have at most 1000 prefixes");
+    let mut other = server.client();
+    let long = "x".repeat(257);
+    other.expect(
+        &format!("CLIENT TRACKING ON BCAST PREFIX {long}"),
+        "-ERR a prefix may have at most 256 bytes",
+    );
+    other.expect(&format!("CLIENT TRACKING ON BCAST PREFIX {}", &long[1..]), "+OK");
+}

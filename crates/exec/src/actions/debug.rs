@@ -4,20 +4,22 @@
 //!   SLEEP parks its own client. Digests are computed on a thread of their own, from shared values; of a
 //!   keyspace under writes they show no one moment.
 
-use super::answer::{aside, help};
+use super::answer::{aside, help, report};
 use super::server::sleep;
 use crate::Server;
 use crate::act::{Act, KEYSPACE, Row};
 use command::Flow;
+use command::digest::{self, Digest};
 use command::options::is;
 use command::{Error, Stream};
 use keyspace::{Keyspace, View};
 use resp::{Args, Reply};
-use sha1_smol::Sha1;
 use std::path::Path;
 use std::sync::Arc;
+use stdx::glob::Match;
 use stdx::points::{self, Mode, Point};
-use value::{Enc, Ints, Kind, Run, StreamId, Value, ValueRef};
+use value::{Enc, Kind, Value};
+use work::reports::Report;
 
 pub(super) const ACTIONS: &[Row] = &[Row("debug", debug, KEYSPACE)];
 
@@ -102,7 +104,7 @@ fn subcommand(act: &mut Act<'_, '_>, name: &[u8], args: Args<'_>) -> Result<Flow
         (b"error", 3) => act.out.error(&String::from_utf8_lossy(args.at(2))),
         (b"htstats", 3..=4) => htstats(act, args.at(2))?,
         (b"http-show", _) => http_show(act, args)?,
-        (b"stringmatch-len", 4) => stringmatch(act, args)?,
+        (b"stringmatch-len", 4) => return stringmatch(act, args),
         (b"quicklist-packed-threshold", 3) | (b"change-repl-id" | b"jmap", 2) => act.out.ok(),
         (b"reload", 2..=5) => return reload(act, args),
         (b"loadaof", 2) => return load_aof(act),
@@ -196,12 +198,26 @@ fn load_aof(act: &mut Act<'_, '_>) -> Result<Flow, Error> {
     })
 }
 
-/// `DEBUG STRINGMATCH-LEN length pattern`
-fn stringmatch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+/// `DEBUG STRINGMATCH-LEN length pattern`. Cost: O(length · pattern), away from the loop.
+fn stringmatch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let len = command::options::int(args.at(2))?.clamp(0, MATCH_MAX);
-    let found = stdx::glob::matches(args.at(3), &vec![b'a'; len as usize], false);
-    act.out.int(found.into());
-    Ok(())
+    let pattern: Box<[u8]> = args.at(3).into();
+    report(act, move || Text { text: vec![b'a'; len as usize], pattern, matching: Match::default() })
+}
+
+/// A text that is compared with a pattern.
+struct Text {
+    text: Vec<u8>,
+    pattern: Box<[u8]>,
+    matching: Match,
+}
+
+impl Report for Text {
+    fn step(&mut self, out: &mut Reply, looks: &mut usize) -> bool {
+        let verdict = self.matching.go_on(&self.pattern, &self.text, false, looks);
+        verdict.into_iter().for_each(|verdict| out.int(verdict.into()));
+        verdict.is_none()
+    }
 }
 
 /// `DEBUG HTTP-SHOW [name pattern url [option value ...]]`
@@ -424,41 +440,14 @@ impl Stream for Populate {
 // ----- DIGEST
 // -----------------------------------------------------------------------------------------------
 
-type Digest = [u8; 20];
-
-/// Keys that one view holds.
-const DIGEST_BATCH: usize = 64;
-
 /// `DEBUG DIGEST`: zero if there are no keys.
 fn digest(act: &mut Act<'_, '_>) -> Result<Flow, Error> {
     let server = act.server.clone();
     on_a_thread(act, move |out| {
         let now_ms = stdx::clock::wall_ms();
-        let all = (0..server.keyspace.databases()).map(|db| digest_of_db(&server.keyspace, db, now_ms));
-        out.simple(&hex(all.fold(Digest::default(), mixed)));
+        let all = (0..server.keyspace.databases()).map(|db| digest::of_db(&server.keyspace, db, now_ms));
+        out.simple(&hex(all.fold(Digest::default(), digest::mixed)));
     })
-}
-
-fn digest_of_db(keyspace: &Keyspace, db: usize, now_ms: u64) -> Digest {
-    let mut digest = Digest::default();
-    let mut cursor = 0;
-    loop {
-        let mut keys: Vec<Box<[u8]>> = Vec::new();
-        cursor = keyspace.scan(db, cursor, DIGEST_BATCH, now_ms, &mut |key, _| keys.push(key.into()));
-        for key in keys {
-            // At time 0 nothing has expired, so looking changes nothing.
-            let view = View::locked(keyspace, Keyspace::shards_of([&*key]), db, 0);
-            let owned = view.owned(&key);
-            view.finish();
-            let Some(owned) = owned else { continue };
-            let expires = [u8::from(owned.expire_ms.is_some())];
-            let whole = [&db.to_le_bytes()[..], &key, &value_digest(&owned.value), &expires];
-            digest = mixed(digest, part(&whole));
-        }
-        if cursor == 0 {
-            return digest;
-        }
-    }
 }
 
 /// `DEBUG DIGEST-VALUE key [key ...]`: zero for absent keys.
@@ -471,7 +460,7 @@ fn digest_value(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     on_a_thread(act, move |out| {
         out.array(values.len());
         for value in &values {
-            out.simple(&hex(value.as_ref().map(value_digest).unwrap_or_default()));
+            out.simple(&hex(value.as_ref().map(digest::of_value).unwrap_or_default()));
         }
     })
 }
@@ -484,110 +473,6 @@ fn on_a_thread(act: &mut Act<'_, '_>, work: impl FnOnce(&mut Reply) + Send + 'st
     aside(act, "digest", work)
 }
 
-/// The digest of a value's contents, whatever its encoding.
-fn value_digest(value: &Value) -> Digest {
-    let none = Digest::default();
-    match value.as_ref() {
-        ValueRef::Str(text) => {
-            let mut sha = Sha1::from(b"string");
-            for run in text.runs(0..text.len()) {
-                match run {
-                    Run::Bytes(bytes) => sha.update(bytes),
-                    Run::Zeros(n) => (0..n.div_ceil(1024)).for_each(|i| {
-                        let left = (n - i * 1024).min(1024) as usize;
-                        sha.update(&[0; 1024][..left]);
-                    }),
-                }
-            }
-            sha.digest().bytes()
-        }
-        ValueRef::List(list) => {
-            list.iter().fold(part(&[b"list"]), |so_far, item| item.with(|bytes| part(&[&so_far, bytes])))
-        }
-        ValueRef::Set(set) => {
-            set.iter().fold(none, |all, member| mixed(all, member.with(|m| part(&[b"set", m]))))
-        }
-        ValueRef::Hash(hash) => hash.iter().fold(none, |all, (field, value)| {
-            let expires = [u8::from(hash.expire_at(field).flatten().is_some())];
-            mixed(all, part(&[b"hash", field, value, &expires]))
-        }),
-        ValueRef::ZSet(zset) => zset.iter().fold(none, |all, (member, score)| {
-            // Zero has two signs, which are one score.
-            mixed(all, part(&[b"zset", member, &(score + 0.0).to_le_bytes()]))
-        }),
-        ValueRef::Stream(stream) => stream_digest(stream),
-        ValueRef::Roaring(bits) => bits_digest(b"roaring", bits),
-        ValueRef::Roaring64(bits) => bits_digest(b"roaring64", bits),
-    }
-}
-
-/// The digest of a stream: its entries in order, its numbers, and the pending entries of its consumers.
-fn stream_digest(stream: &value::Stream) -> Digest {
-    let id = |id: StreamId| [id.ms.to_le_bytes(), id.seq.to_le_bytes()].concat();
-    let facts = [stream.last_id(), stream.max_deleted_id()].map(id).concat();
-    let mut all = part(&[b"stream", &facts, &stream.entries_added().to_le_bytes()]);
-    for entry in stream.range(StreamId::MIN, StreamId::MAX) {
-        all = part(&[&all, &id(entry.id)]);
-        for (field, value) in entry.fields() {
-            all = part(&[&all, field, value]);
-        }
-    }
-    for (name, group) in stream.iter_groups() {
-        all = part(&[&all, name, &id(group.last_id())]);
-        for (pending_id, pending) in group.pending_from(StreamId::MIN) {
-            all = part(&[&all, &id(pending_id), &pending.consumer]);
-        }
-        for (name, _) in group.iter_consumers() {
-            all = part(&[&all, name]);
-        }
-    }
-    all
-}
-
-/// The digest of a bitmap, by its ranges of set bits: a full bitmap has 2^32 of them.
-fn bits_digest(name: &[u8], bits: &Ints) -> Digest {
-    bits.runs().fold(part(&[name]), |so_far, (first, last)| {
-        part(&[&so_far, &first.to_le_bytes(), &last.to_le_bytes()])
-    })
-}
-
-/// The digest of some texts with their lengths.
-fn part(texts: &[&[u8]]) -> Digest {
-    let mut sha = Sha1::new();
-    for text in texts {
-        sha.update(&(text.len() as u64).to_le_bytes());
-        sha.update(text);
-    }
-    sha.digest().bytes()
-}
-
-fn mixed(mut a: Digest, b: Digest) -> Digest {
-    a.iter_mut().zip(b).for_each(|(a, b)| *a ^= b);
-    a
-}
-
 fn hex(digest: Digest) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use value::{Set, Str};
-
-    #[test]
-    fn digests_depend_on_contents_and_not_on_order() {
-        let set = |members: &[&str]| {
-            let mut set = Set::new();
-            members.iter().for_each(|m| {
-                set.insert(m.as_bytes());
-            });
-            value_digest(&Value::Set(set))
-        };
-        assert_eq!(set(&["a", "b", "7"]), set(&["7", "b", "a"]));
-        assert_ne!(set(&["a", "b"]), set(&["a", "c"]));
-        let text = |bytes: &[u8]| value_digest(&Value::Str(Str::from_slice(bytes)));
-        assert_ne!(text(b"a"), text(b"b"));
-        assert_ne!(part(&[b"ab", b"c"]), part(&[b"a", b"bc"]));
-    }
 }

@@ -10,6 +10,11 @@ use pubsub::tracking::{Mine, Options, overlap};
 use resp::Args;
 use std::sync::atomic::Ordering;
 
+/// Most prefixes of a client.
+const PREFIXES_MAX: usize = 1000;
+/// Longest prefix. Each write looks for its key's prefixes of each length there is.
+const PREFIX_BYTES_MAX: usize = 256;
+
 pub(super) const ACTIONS: &[Row] = &[
     Row("client|getredir", getredir, PLAIN),
     Row("client|tracking", tracking, PLAIN),
@@ -29,8 +34,9 @@ fn redirect(act: &Act<'_, '_>) -> i64 {
 
 /// `CLIENT TRACKING ON | OFF [REDIRECT id] [PREFIX prefix ...] [BCAST] [OPTIN] [OPTOUT] [NOLOOP]`.
 ///
-/// Cost: O(prefixes²). Errors: options that exclude each other, a target that is not connected, prefixes that
-/// overlap. Source: Redis 7.0 and 8.
+/// Cost: O(n · log n) for n prefixes, of which a client has at most [`PREFIXES_MAX`]. Errors: options that
+/// exclude each other, a target that is not connected, prefixes that overlap, are too many or too long.
+/// Source: Redis 7.0 and 8.
 fn tracking(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let mut options = parse(act, args)?;
     match (is(args.at(2), "on"), is(args.at(2), "off")) {
@@ -122,6 +128,12 @@ fn check(act: &Act<'_, '_>, options: &mut Options) -> Result<(), Error> {
         ));
     }
     let known = before.map_or(&[][..], |before| &before.prefixes);
+    if known.len() + options.prefixes.len() > PREFIXES_MAX {
+        return Err(format!("ERR a client may have at most {PREFIXES_MAX} prefixes").into());
+    }
+    if options.prefixes.iter().any(|prefix| prefix.len() > PREFIX_BYTES_MAX) {
+        return Err(format!("ERR a prefix may have at most {PREFIX_BYTES_MAX} bytes").into());
+    }
     if let Some((new, other, is_known)) = overlap(known, &options.prefixes) {
         let what = if is_known { "an existing prefix" } else { "another provided prefix" };
         let (new, other) = (String::from_utf8_lossy(new), String::from_utf8_lossy(other));

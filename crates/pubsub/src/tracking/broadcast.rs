@@ -169,17 +169,27 @@ impl Broadcasts {
     }
 }
 
-/// Two prefixes of which one begins with the other, the new one first. `known`: those that the client has. The
-/// last part says whether the second is among `known`. O(prefixes²).
+/// Two prefixes of which one begins with the other, the new one first. `known`: those that the client has, of
+/// which none begins with another. The last part says whether the second is among `known`. O(n · log n).
 pub fn overlap<'a>(known: &'a [Box<[u8]>], new: &'a [Box<[u8]>]) -> Option<(&'a [u8], &'a [u8], bool)> {
     let meet = |a: &[u8], b: &[u8]| a.starts_with(b) || b.starts_with(a);
-    for (at, prefix) in new.iter().enumerate() {
-        if let Some(other) = known.iter().find(|other| meet(prefix, other)) {
-            return Some((prefix, other, true));
+    let mut sorted: Vec<(&[u8], Option<usize>)> = known.iter().map(|prefix| (&**prefix, None)).collect();
+    sorted.extend(new.iter().enumerate().map(|(at, prefix)| (&**prefix, Some(at))));
+    sorted.sort_unstable();
+    // Texts that begin with a prefix stand right behind it. `above`: those that the current one begins with.
+    let (mut above, mut first) = (Vec::<(&[u8], Option<usize>)>::new(), None::<usize>);
+    for next in sorted {
+        while above.pop_if(|last| !next.0.starts_with(last.0)).is_some() {}
+        if let Some(last) = above.last() {
+            first = [first, last.1, next.1].into_iter().flatten().min();
         }
-        if let Some(other) = new[at + 1..].iter().find(|other| meet(prefix, other)) {
-            return Some((prefix, other, false));
-        }
+        above.push(next);
     }
-    None
+    let first = first?;
+    let prefix = &new[first];
+    let among = |others: &'a [Box<[u8]>]| others.iter().find(|other| meet(prefix, other));
+    match among(known) {
+        Some(other) => Some((prefix, other, true)),
+        None => among(&new[first + 1..]).map(|other| (&**prefix, &**other, false)),
+    }
 }

@@ -280,3 +280,23 @@ fn no_copy_stays_old() {
     }
     assert!(copy.is_none_or(|copy| copy == 20_000), "{copy:?}");
 }
+
+/// The overlap that is told is the one that a comparison of all with all finds first.
+#[test]
+fn overlaps_are_those_of_a_comparison_of_all_with_all() {
+    let words = |text: &str| text.split(' ').map(|word| word.as_bytes().into()).collect::<Vec<Box<[u8]>>>();
+    let texts = ["a", "b c d", "ab b", "b ab a", "ac ab a", "b b", "d cc ca c", "ca cb cab", "zz a z"];
+    for known in ["b", "ba bb", "c"] {
+        for new in texts {
+            let (known, new) = (words(known), words(new));
+            let meet = |a: &[u8], b: &[u8]| a.starts_with(b) || b.starts_with(a);
+            let expected = new.iter().enumerate().find_map(|(at, prefix)| {
+                let before = known.iter().find(|other| meet(prefix, other)).map(|other| (other, true));
+                let behind =
+                    || new[at + 1..].iter().find(|other| meet(prefix, other)).map(|other| (other, false));
+                before.or_else(behind).map(|(other, is_known)| (&**prefix, &**other, is_known))
+            });
+            assert_eq!(overlap(&known, &new), expected, "{new:?} after {known:?}");
+        }
+    }
+}

@@ -57,6 +57,54 @@ fn start(options: &str, database: Scripted) -> (Hub, Arc<Source>, Receiver<Loade
     start_with(Spec::parse(format!("s s:{{id}} x: {options}").trim().split(' ')).unwrap(), database)
 }
 
+/// Passwords and tokens that a driver cites of its url are in no text about the source.
+#[test]
+fn failures_cite_no_secrets() {
+    let url = "postgres://app:Hu%2Fsh@h/d?token=tok1";
+    let spec = || Spec::parse(["s", "s:{id}", url]).unwrap();
+    let load = |_: &[Id]| (Duration::ZERO, Err(Failure::Refused("`hu` `sh` `tok1` for app".into())));
+    let (_hub, source, told) = start_with(spec(), Scripted { load: Box::new(load), feed: None });
+    source.want(b"1", ticket(1)).unwrap();
+    let expected = Failure::Refused("`***` `***` `***` for app".into());
+    let failures = collect(&told, 1).1;
+    assert_eq!(failures, [expected]);
+    assert_eq!(source.trouble(), Some(failures[0].to_string()));
+    let (load, feed) =
+        (|_: &[Id]| (Duration::ZERO, Ok(Vec::new())), Failure::Lost("cannot read hu/SH".into()));
+    let (_hub, source, _told) = start_with(spec(), Scripted { load: Box::new(load), feed: Some(feed) });
+    let feed = FeedState::Broken("change feed cannot be resumed: cannot read ***/***".into());
+    while source.feed() != feed {
+        std::thread::yield_now();
+    }
+    assert_eq!(source.last_loss(), "cannot read ***/***");
+}
+
+/// Drivers that cannot read a url at all cite no secret of it.
+#[test]
+fn wrong_urls_are_told_without_their_secrets() {
+    for url in [
+        "postgres://u:hush@h/d?hush=1",
+        "postgres://u:hu?hush=x@h/d",
+        "postgres://u:x@h:hush/d",
+        "postgres://h/d?port=hush",
+        "mongodb://u:hu:hush@h/d",
+        "mongodb://u:hush/@h/d",
+        "mongodb://u:hush",
+        "mongodb://h/d?hush=1",
+        "mongodb://h/d?authMechanism=MONGODB-OIDC&authMechanismProperties=hush:1",
+        "mysql://u:hush@h/d",
+        "sqlite://u:hush@h/d",
+        "hush",
+    ] {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let _inside = runtime.enter();
+        match crate::open(&Spec::parse(["s", "s:{id}", url]).unwrap()) {
+            Err(why) => assert!(!why.to_lowercase().contains("hush"), "{url}: {why}"),
+            Ok(_) => assert!(!url.contains("mysql")),
+        }
+    }
+}
+
 fn start_with(spec: Spec, database: Scripted) -> (Hub, Arc<Source>, Receiver<Loaded>) {
     let hub = Hub::start().unwrap();
     let (tell, told) = channel();

@@ -24,11 +24,11 @@ mod failure;
 mod feed;
 mod id;
 
-use crate::{Body, Database, Failure, Feed, Form, Id, IdType, Row, Spec, Task};
+use crate::{Body, Database, Failure, Feed, Form, Id, IdType, Row, Spec, Task, files};
 use ::mongodb::bson::error::Error as Malformed;
 use ::mongodb::bson::{Bson, Document, RawDocument, RawDocumentBuf, Timestamp, doc};
 use ::mongodb::error::Error;
-use ::mongodb::options::{ClientOptions, CollectionOptions, ConnectionString, ReadConcern};
+use ::mongodb::options::{ClientOptions, CollectionOptions, ConnectionString, ReadConcern, Tls};
 use ::mongodb::{Client, Collection};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -70,8 +70,14 @@ struct Place {
 
 impl Mongo {
     fn new(spec: &Spec) -> Result<Mongo, String> {
-        let address =
+        let mut address =
             ConnectionString::parse(&spec.url).map_err(|e| format!("url '{}': {e}", spec.shown_url()))?;
+        if let Some(Tls::Enabled(options)) = &mut address.tls {
+            let files = [&mut options.ca_file_path, &mut options.cert_key_file_path];
+            for file in files.into_iter().flatten() {
+                *file = files::admitted(file).map_err(|why| format!("url: {why}"))?.0;
+            }
+        }
         let Some(database) = address.default_database.clone() else {
             return Err(format!(
                 "url '{}' must name the database, as in mongodb://host/shop",

@@ -14,7 +14,7 @@
 //! a unix socket there is no TLS, as in libpq.
 
 use super::link::Stream;
-use crate::Failure;
+use crate::{Failure, files};
 use percent_encoding::percent_decode_str;
 use std::path::Path;
 use tls::{Client, Identity, OptionFile, Secret, Trust};
@@ -70,11 +70,31 @@ impl Words {
     }
 }
 
+impl Words {
+    /// Errors: a file that `source-dirs` does not admit.
+    fn admit(&mut self) -> Result<(), String> {
+        let root = Some(&mut self.root).filter(|root| root.as_deref() != Some("system"));
+        let files =
+            [("sslrootcert", root), ("sslcert", Some(&mut self.cert)), ("sslkey", Some(&mut self.key))];
+        for (name, file) in files {
+            let Some(file) = file.and_then(Option::as_mut) else { continue };
+            let (path, is_bound) =
+                files::admitted(Path::new(file)).map_err(|why| format!("url: {name}: {why}"))?;
+            if is_bound {
+                *file =
+                    path.into_os_string().into_string().map_err(|_| format!("url: {name} is not text"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Tls {
     /// Reads a url and the files it names; returns the rest of the url first. Errors: an unknown mode, files
     /// that are missing or wrong.
     pub fn of(url: &str) -> Result<(String, Tls), String> {
-        let (url, words) = Words::split(url)?;
+        let (url, mut words) = Words::split(url)?;
+        words.admit()?;
         let roots = || match words.root.as_deref() {
             None | Some("system") => tls::system_roots("sslrootcert"),
             Some(file) => tls::roots_in(OptionFile::new("sslrootcert", Path::new(file))),

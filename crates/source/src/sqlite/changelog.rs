@@ -427,7 +427,7 @@ fn version(connection: &Connection, which: &str) -> Result<i64, Failure> {
 }
 
 fn file(plan: &Plan) -> Result<File, Failure> {
-    let found = std::fs::metadata(&plan.path);
+    let found = std::fs::metadata(plan.admitted()?.0);
     let found = found.map_err(|e| Failure::Down(format!("{}: {e}", plan.path.display())))?;
     Ok((found.dev(), found.ino()))
 }
