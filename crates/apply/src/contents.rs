@@ -110,7 +110,7 @@ fn whole(value: &value::Value) -> Value {
 #[cfg(debug_assertions)]
 pub(crate) fn size(value: &value::Value) -> usize {
     match value.as_ref() {
-        ValueRef::Str(text) => text.len() as usize,
+        ValueRef::Str(text) => text.len(),
         ValueRef::List(list) => list.len(),
         ValueRef::Set(set) => set.len(),
         ValueRef::ZSet(zset) => zset.len(),

@@ -213,8 +213,7 @@ fn execute(
         done = done.and(replay.apply(&[b"EXEC"]));
     }
     done.map_err(|error| {
-        let mut group = recent[from..].join("\n");
-        group.truncate(group.floor_char_boundary(SHOWN));
+        let group: String = recent[from..].join("\n").chars().take(SHOWN).collect();
         format!("{error}, in what was told at {lsn}:\n{group}")
     })
 }

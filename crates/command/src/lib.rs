@@ -39,6 +39,7 @@ mod scripting;
 pub mod serial;
 mod server;
 mod set;
+pub mod sizes;
 mod stream;
 mod string;
 pub mod syntax;

@@ -239,3 +239,22 @@ fn memory_just_taken_is_in_use_at_once() {
     client.expect("FLUSHALL", "+OK");
     await_field(&mut client, "memory", "used_memory", |n| n < before + 4_000_000.0);
 }
+
+#[test]
+fn sizes_of_keys_are_counted_where_they_are_asked_for_by_name() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.expect("SET a xyz", "+OK");
+    client.expect("RPUSH l 1 2 3 4 5", ":5");
+    client.expect("XADD x 1-1 a b", "\"1-1\"");
+    let text = client.call("INFO keysizes");
+    let lines = "# Keysizes\\r\\ndb0_distrib_strings_sizes:2=1\\r\\ndb0_distrib_lists_items:4=1\\r\\n";
+    assert!(text.contains(lines), "{text}");
+    for others in ["INFO", "INFO all", "INFO everything"] {
+        assert!(!client.call(others).contains("distrib"), "{others}");
+    }
+    assert!(client.call("INFO keysizes clients").contains("connected_clients"));
+    client.expect("MULTI", "+OK");
+    client.expect("INFO keysizes", "+QUEUED");
+    assert!(client.call("EXEC").contains("ERR keysizes are not counted in a transaction"));
+}

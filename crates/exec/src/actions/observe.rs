@@ -124,12 +124,27 @@ fn info(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         points::trip(Point::Report);
         out.verbatim("txt", sections.text(&collect(server, sections)).as_bytes());
     };
+    if sections.has("keysizes") {
+        return key_sizes(act, sections);
+    }
     if sections.has("latencystats") && act.server.observe.stats.registry.commands_used() > HISTOGRAMS {
         let server = act.server.clone();
         return elsewhere(act, move |out| answer(&server, out));
     }
     answer(act.server, act.out);
     Ok(Flow::Done)
+}
+
+/// INFO with `keysizes`: the keys are counted on a thread of its own. O(keys). Errors: within a transaction.
+fn key_sizes(act: &mut Act<'_, '_>, sections: Sections) -> Result<Flow, Error> {
+    if act.in_multi {
+        return Err(Error::new("ERR keysizes are not counted in a transaction: other clients would wait"));
+    }
+    let server = act.server.clone();
+    aside(act, "keysizes", move |out| {
+        let key_sizes = command::sizes::lines(&server.keyspace, stdx::clock::wall_ms());
+        out.verbatim("txt", sections.text(&Snapshot { key_sizes, ..collect(&server, sections) }).as_bytes());
+    })
 }
 
 /// Collects the figures of the sections, without a wait. Cost: tens of microseconds, and O(databases +

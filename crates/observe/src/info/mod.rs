@@ -38,6 +38,8 @@ pub struct Snapshot {
     /// A command's name, and its percentiles as (percent, µs).
     pub latencies: Vec<(String, Vec<(f64, f64)>)>,
     pub errors: BTreeMap<Box<str>, u64>,
+    /// Name and value of each line of the section `keysizes`.
+    pub key_sizes: Vec<(String, String)>,
     /// Databases; those without keys are not shown.
     pub databases: Vec<Database>,
     /// Further lines for the section `evenkeel`.
@@ -236,7 +238,7 @@ impl Snapshot {
 type Writer = fn(&Snapshot, &mut Lines);
 
 /// All sections in their order: name, heading, whether INFO without words shows it, and its writer.
-const SECTIONS: [(&str, &str, bool, Writer); 14] = [
+const SECTIONS: [(&str, &str, bool, Writer); 15] = [
     ("server", "Server", true, server),
     ("clients", "Clients", true, clients),
     ("memory", "Memory", true, memory),
@@ -251,7 +253,11 @@ const SECTIONS: [(&str, &str, bool, Writer); 14] = [
     ("cluster", "Cluster", true, |_, out| out.line("cluster_enabled", 0)),
     ("evenkeel", "Evenkeel", true, evenkeel),
     ("keyspace", "Keyspace", true, keyspace),
+    (KEY_SIZES, "Keysizes", false, |s, out| s.key_sizes.iter().for_each(|(name, text)| out.line(name, text))),
 ];
+
+/// The section that is shown only where its name is given, as all keys are visited for it.
+const KEY_SIZES: &str = "keysizes";
 
 /// The sections an INFO asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -264,6 +270,10 @@ impl Sections {
         let unasked =
             |mask, (at, (_, _, shown, _)): (usize, &(_, _, bool, _))| mask | u16::from(*shown) << at;
         let default: u16 = SECTIONS.iter().enumerate().fold(0, unasked);
+        let all: u16 = SECTIONS
+            .iter()
+            .enumerate()
+            .fold(0, |mask, (at, (name, ..))| mask | u16::from(*name != KEY_SIZES) << at);
         let mut words = words.into_iter().peekable();
         if words.peek().is_none() {
             return Sections(default);
@@ -271,7 +281,7 @@ impl Sections {
         Sections(words.fold(0, |mask, word| {
             let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
             match () {
-                () if is("all") || is("everything") => mask | ((1 << SECTIONS.len()) - 1),
+                () if is("all") || is("everything") => mask | all,
                 () if is("default") => mask | default,
                 () => mask | SECTIONS.iter().position(|(name, ..)| is(name)).map_or(0, |at| 1 << at),
             }
