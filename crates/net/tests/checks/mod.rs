@@ -55,8 +55,7 @@ fn house() -> &'static House {
         socket.set_nonblocking(true).expect("a socket");
         let address = socket.local_addr().expect("an address");
         let server = exec::Server::start(Arc::default(), 1).expect("a server");
-        let mut listeners = net::Listeners::default();
-        listeners.tls = vec![socket];
+        let listeners = net::Listeners { tls: vec![socket], ..Default::default() };
         let keeper = Arc::new(tls::Keeper::new(loaded));
         let handshakes = net::Handshakes::start(&server, &keeper).expect("threads");
         listeners.handshakes = Some(Arc::new(handshakes));
