@@ -12,8 +12,9 @@ const BATCH: usize = 64;
 /// The count of sizes from 2^n on, below 2^(n+1), for each n.
 type Sizes = [u64; 64];
 
-/// Name and text of each line: a database and a type that has keys. Bytes of strings, elements of the others. Empty
-/// strings, streams and bitmaps are left out. Under writes the counts show no one moment. O(keys); not for a loop.
+/// Name and text of each line: a database and a type that has keys. Bytes of strings, elements of the
+/// others. Empty strings, streams and bitmaps are left out. Under writes the counts show no one moment.
+/// O(keys); not for a loop.
 pub fn lines(keyspace: &Keyspace, now_ms: u64) -> Vec<(String, String)> {
     let mut all = Vec::new();
     for db in 0..keyspace.databases() {

@@ -55,10 +55,10 @@ fn house() -> &'static House {
         socket.set_nonblocking(true).expect("a socket");
         let address = socket.local_addr().expect("an address");
         let server = exec::Server::start(Arc::default(), 1).expect("a server");
-        let listeners = net::Listeners { tls: vec![socket], ..Default::default() };
         let keeper = Arc::new(tls::Keeper::new(loaded));
         let handshakes = net::Handshakes::start(&server, &keeper).expect("threads");
-        listeners.handshakes = Some(Arc::new(handshakes));
+        let handshakes = Some(Arc::new(handshakes));
+        let listeners = net::Listeners { tls: vec![socket], handshakes, ..Default::default() };
         // It runs as long as the process.
         let loops = net::start(&server, listeners, net::Backend::Epoll).expect("its threads");
         std::mem::forget((server, loops));
