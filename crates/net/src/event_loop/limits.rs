@@ -67,9 +67,18 @@ impl EventLoop {
                 let found = std::mem::take(&mut self.streams);
                 return self.server.work.snapshots.note_streams(self.local.log.id, found);
             }
-            left -= 1;
-            let Some(slot) = self.lists.pop(List::Streaming, &mut self.conns) else { continue };
+            let listed = self.lists.len(List::Streaming);
+            let next = self.lists.pop(List::Streaming, &mut self.conns);
+            // Connections that have gone are left out by the way, and count too.
+            let passed = listed - self.lists.len(List::Streaming);
+            let is_of_round = passed <= left;
+            left = left.saturating_sub(passed);
+            let Some(slot) = next else { continue };
             let Some(conn) = self.conns[slot].as_mut() else { continue };
+            if !is_of_round {
+                self.lists.add(List::Streaming, slot, &mut **conn);
+                continue;
+            }
             let Some(since_ms) = conn.streams_since_ms(self.local.log.now_ms) else { continue };
             self.lists.add(List::Streaming, slot, &mut **conn);
             let (loop_id, client) = (self.local.log.id, conn.session.id);
