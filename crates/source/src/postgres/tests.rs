@@ -154,7 +154,8 @@ async fn what_is_missing_is_named() {
     for (url, text) in [
         ("postgres://a@h/d?sslmode=allow", "sslmode 'allow' is none of"),
         ("postgres://a@h1,h2/d", "several hosts"),
-        ("postgres://a@h/d?what=1", "what"),
+        // Its name may be part of a password, so it is not shown.
+        ("postgres://a@h/d?what=1", "unknown option `***`"),
     ] {
         let why = crate::open(&Spec::parse(["items", "item:{id}", url]).unwrap()).err().unwrap();
         assert!(why.contains(text), "{why}");
