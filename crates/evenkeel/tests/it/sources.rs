@@ -970,10 +970,8 @@ fn files_of_sources_are_in_the_folders_of_source_dirs() {
     std::fs::copy(&shop.path, inside.path().join("shop.db")).unwrap();
     client.expect(&format!("CONFIG SET source-dirs {}", inside.path().display()), "+OK");
     let trouble = |client: &mut Client, name: &str, file: String| {
-        client.expect(
-            &format!("EVENKEEL SOURCE ADD {name} {name}:{{id}} sqlite:{file} table items timeout 60s"),
-            "+OK",
-        );
+        let add = format!("EVENKEEL SOURCE ADD {name} {name}:{{id}} sqlite:{file} table items timeout 60s");
+        client.expect(&add, "+OK");
         let refused = client.call(&format!("GET {name}:1"));
         refused.replace(&file, "FILE").replace(&format!("'{name}'"), "NAME")
     };
@@ -990,13 +988,12 @@ fn files_of_sources_are_in_the_folders_of_source_dirs() {
     client.call("EVENKEEL SOURCE ADD e e:{id} sqlite:x postgres://u:hush@127.0.0.1/d 1");
     client
         .expect("EVENKEEL SOURCE ADD e e:{id} postgres://u:h/u?s#hush@127.0.0.1:1/d?p%61ssword=hush", "+OK");
-    let told = [
+    let lines = [
         "SLOWLOG GET 100",
         "EVENKEEL SOURCE LIST",
         "EVENKEEL SOURCE STATS",
         "COMMANDLOG GET 10 large-request",
-    ]
-    .map(|line| client.call(line))
-    .concat();
+    ];
+    let told = lines.map(|line| client.call(line)).concat();
     assert!(told.contains("e e:{id} postgres://u:***\"") && !told.contains("hush"), "{told}");
 }
