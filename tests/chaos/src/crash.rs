@@ -1,5 +1,5 @@
-//! `chaos crash`: a server is killed again and again while clients write, and what it has after each start is held against what
-//! was sent, acknowledged and promised.
+//! `chaos crash`: a server is killed again and again while clients write, and what it has after each start is
+//! held against what was sent, acknowledged and promised.
 //!
 //! ```text
 //!  seed ─▶ plan of a round ─▶ writers, a reader, rewrites, saves, settings ─▶ kill -9 at a moment, or at a named point
@@ -319,7 +319,8 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// A real Redis reads the same from the same files. Of a torn batch it would take the commands that are whole.
+    /// A real Redis reads the same from the same files. Of a torn batch it would take the commands that are
+    /// whole.
     fn by_redis(&mut self, now: &State, health: Health) -> Result<(), String> {
         let redis = Path::new("redis-server");
         let copy = self.path("redis");

@@ -526,8 +526,16 @@ fn bystand(stage: &Stage<'_>) {
 }
 
 /// Directives that would lock the judges out, or close them.
-const NOT_SET: &[&str] =
-    &["requirepass", "client-output-buffer-limit", "maxmemory-clients", "dir", "logfile", "loglevel"];
+const NOT_SET: &[&str] = &[
+    "requirepass",
+    "client-output-buffer-limit",
+    "maxmemory-clients",
+    "min-replicas-to-write",
+    "min-slaves-to-write",
+    "dir",
+    "logfile",
+    "loglevel",
+];
 
 /// Directives that limit memory. Without them the cap means nothing.
 const SMALL: &[&str] = &["lua-memory-limit", "work-max-memory"];

@@ -7,6 +7,9 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+/// Limit of an attempt to connect.
+const CONNECT: Duration = Duration::from_secs(60);
+
 pub struct Line {
     stream: TcpStream,
     scan: Scan,
@@ -29,8 +32,7 @@ pub enum Came {
 
 impl Line {
     pub fn open(addr: SocketAddr) -> io::Result<Line> {
-        let stream = TcpStream::connect(addr)?;
-        stream.set_nodelay(true)?;
+        let stream = dial::tcp(addr, CONNECT)?;
         stream.set_nonblocking(true)?;
         Ok(Line { stream, scan: Scan::default(), out: Vec::new(), sent: 0, closed: false })
     }

@@ -1,11 +1,13 @@
-//! Four programs that try to break a server: `fuzz` by its input, `soak` by everything that can happen at once, `crash`
-//! by ends at any moment, `power` by disks that lose what was not synced.
+//! Five programs that try to break a server: `fuzz` by its input, `soak` by everything that can happen at once,
+//! `crash` by ends at any moment, `power` by disks that lose what was not synced, `replicas` by everything that
+//! can happen to servers that follow each other.
 //!
 //! ```text
 //!  seed ─▶ fuzz: calls from COMMAND DOCS, nearly right, hostile, half, no protocol at all ─▶ alive? answered? bounded?
 //!       └▶ soak: scripts, jobs, transfers, pops, pauses, flushes, eviction, readers that stop ─▶ sums right? nothing left?
 //!       └▶ crash: writers, rewrites, saves, kill -9, cut and damaged files, full disks ─▶ is there what was promised?
 //!       └▶ power: the real program's calls, recorded, and starts from what an outage may leave ─▶ the same question
+//!       └▶ replicas: kills, cuts, promotions, chains ─▶ whole transactions everywhere? equal at rest? promises of WAIT kept?
 //! ```
 //!
 //! 1. The requests follow from the seed; their times, and the events that result, do not.
@@ -19,6 +21,7 @@ mod leftovers;
 mod line;
 mod peer;
 mod power;
+mod replicas;
 mod scan;
 mod scripts;
 mod soak;
@@ -35,6 +38,7 @@ Tries to break Evenkeel, and says whether it held.
   chaos soak [options]     everything at once, with invariants; at the end nothing may be left
   chaos crash [options]    kill -9 again and again; what was promised must be there
   chaos power [options]    starts from what an outage may leave of the files (needs strace)
+  chaos replicas [options] servers that follow each other, while everything happens to them
 
   --server PATH       the server under test (default: the built evenkeel)
   --seed N            which run (default 1)
@@ -61,6 +65,13 @@ crash only:
                       no unfinished files)
   --tell-all          a line for each round
   --only a,b          only these parts: rounds, mount and limit (full disks)
+
+replicas only:
+  --steps N           of each seed (default 60); seeds follow each other for --seconds, or --rounds of them
+  --rest-every N      steps between two comparisons (default 10)
+  --with PATH         a redis-server or valkey-server that takes part; may be repeated
+  --without a,b       without these players: mixer, heavy, wild, restorer, teller, pairs, flusher, auditor, leech
+  --tell-all          a line for each step
 
 fuzz only:
   --round N           the first round (default 0); every round has a server of its own
@@ -98,6 +109,9 @@ pub struct Options {
     pub allows_panics: bool,
     pub blames: bool,
     pub peer: Option<PathBuf>,
+    pub steps: usize,
+    pub rest_every: usize,
+    pub peers: Vec<PathBuf>,
 }
 
 impl Options {
@@ -127,6 +141,9 @@ impl Options {
             allows_panics: false,
             blames: true,
             peer: None,
+            steps: 60,
+            rest_every: 10,
+            peers: Vec::new(),
         }
     }
 }
@@ -136,6 +153,7 @@ enum Program {
     Soak,
     Crash,
     Power,
+    Replicas,
 }
 
 fn main() -> ExitCode {
@@ -148,6 +166,7 @@ fn main() -> ExitCode {
         Ok(Some((Program::Soak, options))) => soak_all(&options),
         Ok(Some((Program::Crash, options))) => told("crash", &options, crash::run),
         Ok(Some((Program::Power, options))) => told("power", &options, power::run),
+        Ok(Some((Program::Replicas, options))) => told("replicas", &options, replicas::run),
         Ok(None) => {
             print!("{HELP}");
             ExitCode::SUCCESS
@@ -221,8 +240,9 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<(Program, Opti
         Some("soak") => (Program::Soak, 300),
         Some("crash") => (Program::Crash, 0),
         Some("power") => (Program::Power, 0),
+        Some("replicas") => (Program::Replicas, 600),
         Some("--help" | "-h") => return Ok(None),
-        _ => return Err("which: fuzz, soak, crash or power?".into()),
+        _ => return Err("which: fuzz, soak, crash, power or replicas?".into()),
     };
     let mut options = Options::new(Duration::from_secs(seconds));
     if matches!(program, Program::Power) {
@@ -258,6 +278,9 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<(Program, Opti
             "--not" => options.not.push(value()?.replace("\\0", "\0").into_bytes()),
             "--allow-panics" => options.allows_panics = true,
             "--no-blame" => options.blames = false,
+            "--steps" => options.steps = number(value()?)? as usize,
+            "--rest-every" => options.rest_every = number(value()?)? as usize,
+            "--with" => options.peers.push(value()?.into()),
             "--peer" => options.peer = Some(value()?.into()),
             other => return Err(format!("unknown option {other}")),
         }

@@ -1,5 +1,5 @@
-//! `chaos power`: the calls of the real program to its files are recorded, and the server is started from what a disk may hold if the
-//! power failed at any of them.
+//! `chaos power`: the calls of the real program to its files are recorded, and the server is started from what
+//! a disk may hold if the power failed at any of them.
 //!
 //! ```text
 //!  seed ─▶ server under strace ◀── clients, rewrites, saves        medium.rs: names and sectors that were synced,
@@ -7,7 +7,8 @@
 //!             └─▶ trace.rs: its calls ─▶ up to a moment ──────────▶ image ─▶ start ─▶ load.rs: is there what was promised?
 //! ```
 //!
-//! - P1: the program is the real one, and so is its disk. What it relies on is what it asked the kernel for, not what a test's disk saw.
+//! - P1: the program is the real one, and so is its disk. What it relies on is what it asked the kernel for,
+//!   not what a test's disk saw.
 //! - P2: an image is what a file system may leave that keeps the order of names, and of sectors none.
 
 mod load;
@@ -173,7 +174,8 @@ impl<'o> Round<'o> {
         let logged = match (self.course.turns_on, history.based_us) {
             (false, _) => true,
             (true, Some(based)) if based < cut_us => true,
-            // The log was not asked for yet, or CONFIG SET was not answered: the file of the configuration says no.
+            // The log was not asked for yet, or CONFIG SET was not answered: the file of the configuration says
+            // no.
             (true, _) => false,
         };
         let mut args = self.args.clone();

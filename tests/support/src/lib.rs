@@ -2,6 +2,7 @@
 //! for them, replies read from them.
 
 pub mod postgres;
+pub mod proxy;
 pub mod rng;
 pub mod server;
 pub mod wire;

@@ -3,9 +3,10 @@
 //!
 //! Numbers inside frames stay text: `,3.5` and `,3.50` are different replies here.
 
+use dial::Address;
 use std::fmt;
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::io;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -178,9 +179,7 @@ pub fn encode(args: &[Vec<u8>], out: &mut Vec<u8>) {
 
 /// One blocking connection. Once it failed it stays failed: every later read gives [`Frame::Gone`].
 pub struct Conn {
-    stream: TcpStream,
-    input: Vec<u8>,
-    at: usize,
+    line: dial::Conn,
     gone: Option<&'static str>,
     patience: Duration,
 }
@@ -190,10 +189,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Conn {
     pub fn open(addr: SocketAddr) -> io::Result<Conn> {
-        let stream = TcpStream::connect(addr)?;
-        stream.set_nodelay(true)?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Conn { stream, input: Vec::new(), at: 0, gone: None, patience: PATIENCE })
+        let address = Address { connect: PATIENCE, ..Address::from(addr).with_timeout(PATIENCE) };
+        Ok(Conn { line: dial::Conn::open(&address)?, gone: None, patience: PATIENCE })
     }
 
     /// Sets the time after which a server without a reply counts as hung.
@@ -207,14 +204,14 @@ impl Conn {
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
-        if self.gone.is_none() && self.stream.write_all(bytes).is_err() {
+        if self.gone.is_none() && self.line.send(bytes).is_err() {
             // The peer may have answered before it closed, so reads must find out.
         }
     }
 
     /// Closes the sending half.
     pub fn end_sending(&mut self) {
-        let _ = self.stream.shutdown(Shutdown::Write);
+        let _ = self.line.end_sending();
     }
 
     /// Sends one request and reads one reply.
@@ -258,7 +255,7 @@ impl Conn {
 
     /// Whether a reply (or the end of the connection) arrives within `patience`. It is left to be read.
     pub fn has_reply(&mut self, patience: Duration) -> bool {
-        let complete = |conn: &Conn| !matches!(parse(&conn.input, &mut conn.at.clone(), 0), Ok(None));
+        let complete = |conn: &Conn| !matches!(parse(conn.line.received(), &mut 0, 0), Ok(None));
         if !complete(self) && self.gone.is_none() {
             self.fill(patience);
         }
@@ -266,31 +263,22 @@ impl Conn {
     }
 
     fn buffered(&mut self) -> Option<Frame> {
-        let mut at = self.at;
-        let frame = match parse(&self.input, &mut at, 0) {
-            Ok(Some(frame)) => frame,
-            Ok(None) => return None,
+        let mut end = 0;
+        match parse(self.line.received(), &mut end, 0) {
+            Ok(frame) => {
+                self.line.consume(if frame.is_some() { end } else { 0 });
+                frame
+            }
             Err(why) => {
                 self.gone = Some(why);
-                return Some(Frame::Gone(why));
+                Some(Frame::Gone(why))
             }
-        };
-        self.at = at;
-        if self.at == self.input.len() {
-            self.input.clear();
-            self.at = 0;
         }
-        Some(frame)
     }
 
     fn fill(&mut self, patience: Duration) {
-        let mut chunk = [0u8; 65536];
-        let timeout = self.stream.set_read_timeout(Some(patience));
-        match timeout.and_then(|()| self.stream.read(&mut chunk)) {
-            Ok(0) => self.gone = Some("connection closed"),
-            Ok(n) => self.input.extend_from_slice(&chunk[..n]),
-            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+        match self.line.receive(patience) {
+            Ok(_) | Err(dial::Error::Late) => {}
             Err(_) => self.gone = Some("connection closed"),
         }
     }

@@ -1,4 +1,5 @@
-//! A disk that gets full, and empties again: writes are refused, all else goes on, and nothing acknowledged is lost.
+//! A disk that gets full, and empties again: writes are refused, all else goes on, and nothing acknowledged is
+//! lost.
 
 use super::files::{self, LOG};
 use super::life::{Life, Start, info};
@@ -177,7 +178,8 @@ impl Filler {
         self.conn.send(&bytes);
     }
 
-    /// Writes until all writes of a turn are taken: a machine so slow that the log counts as stuck closes those who wait.
+    /// Writes until all writes of a turn are taken: a machine so slow that the log counts as stuck closes those
+    /// who wait.
     fn goes_on(&mut self, life: &Life) -> Result<(), String> {
         let began = Instant::now();
         loop {
@@ -194,7 +196,8 @@ impl Filler {
         }
     }
 
-    /// Reads replies, as long as they come. False: one of them is a refusal, or does not come, or the connection was closed.
+    /// Reads replies, as long as they come. False: one of them is a refusal, or does not come, or the
+    /// connection was closed.
     fn read(&mut self, patience: Duration) -> Result<bool, String> {
         let mut all = true;
         while let Some(nr) = self.unanswered.front().copied() {

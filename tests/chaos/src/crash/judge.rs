@@ -1,8 +1,10 @@
 //! The data after a crash, held against what was sent and what was promised.
 //!
-//! - J1: the keys of a client are those of the first j of its units, for some j. `j` is at least what was promised.
+//! - J1: the keys of a client are those of the first j of its units, for some j. `j` is at least what was
+//!   promised.
 //! - J2: the accounts are what the first units of all clients make them, so each transfer is whole.
-//! - J3: the log is in one order. A unit that was acknowledged before another was sent is there if the other is.
+//! - J3: the log is in one order. A unit that was acknowledged before another was sent is there if the other
+//!   is.
 //! - J4: what belongs to nobody is not there.
 
 use super::model::{ACCOUNT, Entry, Key, LIBRARIES, Model, State, Value, same};

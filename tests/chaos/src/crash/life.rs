@@ -8,7 +8,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use support::wire::{Conn, Frame};
 
-/// Time for a start, and for an end. Nothing but a server that hangs takes so long, however busy the machine is.
+/// Time for a start, and for an end. Nothing but a server that hangs takes so long, however busy the machine
+/// is.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
 pub struct Life {

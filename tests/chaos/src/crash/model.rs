@@ -1,6 +1,7 @@
 //! Changes of keys, as commands and as changes of a model.
 //!
-//! - C1: a client alone changes its keys, so the model of its commands' first j units is the only state they can have.
+//! - C1: a client alone changes its keys, so the model of its commands' first j units is the only state they
+//!   can have.
 //! - C2: accounts are changed by all clients, and only by additions. Their order makes no difference.
 
 use std::collections::{BTreeMap, BTreeSet};

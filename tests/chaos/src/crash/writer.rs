@@ -1,6 +1,7 @@
 //! Clients that write, and note what they sent and what was acknowledged; and one that reads.
 //!
-//! - C3: a unit is one command, a transaction or a script. It is sent with its bytes, and acknowledged with its last reply.
+//! - C3: a unit is one command, a transaction or a script. It is sent with its bytes, and acknowledged with its
+//!   last reply.
 //! - C4: a promise is a matter of the era. It holds for a unit whose whole way fell into one era ([`Era`]).
 
 use super::model::{ACCOUNT, Key, Op, Until};

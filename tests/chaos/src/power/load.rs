@@ -1,10 +1,12 @@
 //! Clients of a recorded server, and what must be there after an outage at some moment.
 //!
-//! - L1: a client does its units one after another. A unit appends its number to a list, sets a number and one of four texts, all at
-//!   once: by MULTI, by a script, or by a function. So what is there shows how many units are, and whether one is there in part.
-//! - L2: a unit that was acknowledged while replies waited for the log is there. So is one before an answered WAITAOF, and one that was
-//!   acknowledged before a SAVE began which succeeded.
-//! - L3: the log is in one order: a unit that was acknowledged before another was sent is there if the other is.
+//! - L1: a client does its units one after another. A unit appends its number to a list, sets a number and one
+//!   of four texts, all at once: by MULTI, by a script, or by a function. So what is there shows how many units
+//!   are, and whether one is there in part.
+//! - L2: a unit that was acknowledged while replies waited for the log is there. So is one before an answered
+//!   WAITAOF, and one that was acknowledged before a SAVE began which succeeded.
+//! - L3: the log is in one order: a unit that was acknowledged before another was sent is there if the other
+//!   is.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, SystemTime};
@@ -206,7 +208,8 @@ pub fn read(conn: &mut Conn) -> Result<Vec<usize>, String> {
     Ok(found)
 }
 
-/// Holds what is there against what was promised until a moment. `logged`: the start took the log, not the snapshot.
+/// Holds what is there against what was promised until a moment. `logged`: the start took the log, not the
+/// snapshot.
 pub fn judge(history: &History, cut_us: u64, logged: bool, found: &[usize]) -> Result<usize, String> {
     let save = history.saves.iter().rfind(|save| save.until_us < cut_us).map_or(0, |save| save.from_us);
     let is_based = |us: &u64| *us < cut_us;

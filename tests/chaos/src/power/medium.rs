@@ -1,8 +1,9 @@
 //! A disk as it was asked to be, and as it may be after the power failed.
 //!
-//! - M1: a synced file has its bytes. Each sector of 512 bytes that was written later is there or not, in no order; the length is one
-//!   of those it had.
-//! - M2: a name is durable when its directory was synced. Names that were not are kept up to some moment, in their order.
+//! - M1: a synced file has its bytes. Each sector of 512 bytes that was written later is there or not, in no
+//!   order; the length is one of those it had.
+//! - M2: a name is durable when its directory was synced. Names that were not are kept up to some moment, in
+//!   their order.
 //! - M3: a directory without a durable name takes all that is in it along.
 
 use super::trace::{Act, Step};
@@ -23,7 +24,8 @@ struct Node {
     synced: Vec<u8>,
     /// Sectors that were written and not synced.
     dirty: BTreeSet<usize>,
-    /// The number of the sync that `synced` is of. Of two that overlap the later one to begin counts, whichever ends first.
+    /// The number of the sync that `synced` is of. Of two that overlap the later one to begin counts, whichever
+    /// ends first.
     sync_nr: usize,
     is_dir: bool,
 }
@@ -387,7 +389,8 @@ mod tests {
         Act::Open { fd, path, truncates: false }
     }
 
-    /// A rename without a sync of the directory is there or not; synced bytes of a file with a durable name always are.
+    /// A rename without a sync of the directory is there or not; synced bytes of a file with a durable name
+    /// always are.
     #[test]
     fn what_is_durable_is_there_and_the_rest_may_be() {
         let (root, image) = (folder("root"), folder("image"));

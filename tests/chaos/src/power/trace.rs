@@ -1,10 +1,11 @@
 //! What a server asked of its files, read from the output of strace.
 //!
-//! - T1: a line is written when its call ends. A call that others overtook has two lines; its effect counts from the second,
-//!   and a sync covers only what ended before its first.
-//! - T2: a descriptor is free from the first line of its close on: another thread may get its number before the second.
-//! - T3: the time of a line is that at which the call began, in microseconds of the wall clock. An answer that a client had before
-//!   that time stands on calls of earlier lines.
+//! - T1: a line is written when its call ends. A call that others overtook has two lines; its effect counts
+//!   from the second, and a sync covers only what ended before its first.
+//! - T2: a descriptor is free from the first line of its close on: another thread may get its number before the
+//!   second.
+//! - T3: the time of a line is that at which the call began, in microseconds of the wall clock. An answer that
+//!   a client had before that time stands on calls of earlier lines.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -97,7 +98,8 @@ impl fmt::Display for Step {
     }
 }
 
-/// Reads a whole record. Errors: a line that is not understood, or a call that the model of the disk does not know.
+/// Reads a whole record. Errors: a line that is not understood, or a call that the model of the disk does not
+/// know.
 pub fn read(trace: &Path) -> Result<Vec<Step>, String> {
     let text = fs::read(trace).map_err(|e| format!("{}: {e}", trace.display()))?;
     let mut begun: HashMap<u32, Vec<u8>> = HashMap::new();
