@@ -15,12 +15,15 @@
 #![forbid(unsafe_code)]
 
 pub mod body;
+pub mod browser;
 pub mod date;
 pub mod etag;
+pub mod json;
 pub mod reply;
 pub mod request;
 pub mod response;
 pub mod target;
+pub mod words;
 
 pub use request::{Condition, KeptCondition, Method, Parsed, Refusal, Request};
 pub use response::Framing;

@@ -6,6 +6,7 @@
 //!   smuggling).
 //! - R3: after a refusal the rest of the connection's input has no meaning.
 
+use crate::browser::Browser;
 use crate::etag::Tags;
 use httparse::{Header, Status};
 use std::mem::MaybeUninit;
@@ -16,14 +17,22 @@ pub const TARGET_MAX: usize = 40 * 1024;
 pub const HEAD_MAX: usize = 64 * 1024;
 /// Most lines of a head.
 pub const HEADERS_MAX: usize = 64;
-/// Most bytes of a body, which is read and dropped. Longer ones are refused.
+/// Most bytes of a body. Longer ones are refused.
 pub const BODY_MAX: u64 = 64 * 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Method {
     Get,
     Head,
+    Post,
     Other,
+}
+
+impl Method {
+    /// Whether it asks for something and changes nothing.
+    pub fn reads(self) -> bool {
+        matches!(self, Method::Get | Method::Head)
+    }
 }
 
 /// The condition of a request (RFC 9110, 13.1). The answer is sent only if it differs from the client's copy,
@@ -91,10 +100,22 @@ pub struct Request<'a> {
     pub authorization: Option<&'a [u8]>,
     /// The Host header.
     pub host: Option<&'a [u8]>,
-    /// Bytes of the body, to be dropped.
+    pub browser: Browser<'a>,
+    /// Bytes of the body, to be dropped or taken.
     pub body: u64,
-    /// The client waits before it sends its body. It gets the answer at once, and the connection ends.
+    /// The client waits before it sends its body. It gets the answer at once, and the connection ends; or it
+    /// is told to go on ([`Request::awaits`]).
     pub expects: bool,
+    /// Bytes of the body as announced, and whether the connection is kept if all of it is taken.
+    awaited: (u64, bool),
+}
+
+impl Request<'_> {
+    /// The request as it is once its client was told to go on with the body.
+    pub fn awaits(self) -> Self {
+        let (body, keep) = self.awaited;
+        Request { body, keep, expects: false, ..self }
+    }
 }
 
 /// Why the input is no request. The connection ends with it.
@@ -105,6 +126,7 @@ pub struct Refusal {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(clippy::large_enum_variant, reason = "one at a time, on the stack")]
 pub enum Parsed<'a> {
     /// A request, and the length of its head in bytes.
     Request(Request<'a>, usize),
@@ -182,6 +204,7 @@ fn read(head: &[u8]) -> Result<Request<'_>, Refusal> {
     let method = match name {
         "GET" => Method::Get,
         "HEAD" => Method::Head,
+        "POST" => Method::Post,
         _ => Method::Other,
     };
     if target.len() > TARGET_MAX {
@@ -200,6 +223,8 @@ fn read(head: &[u8]) -> Result<Request<'_>, Refusal> {
         condition: lines.condition(),
         authorization: lines.authorization,
         host: lines.host,
+        browser: lines.browser,
+        awaited: (body, lines.keep),
         body: if lines.expects { 0 } else { body },
         expects: lines.expects && body > 0,
     })
@@ -248,6 +273,7 @@ struct Lines<'a> {
     if_none_match: Option<Tags<'a>>,
     if_modified_since: Option<Option<&'a [u8]>>,
     authorization: Option<&'a [u8]>,
+    browser: Browser<'a>,
 }
 
 impl<'a> Lines<'a> {
@@ -265,6 +291,7 @@ impl<'a> Lines<'a> {
             if_none_match: None,
             if_modified_since: None,
             authorization: None,
+            browser: Browser::default(),
         };
         let mut closes = false;
         for Header { name, value } in headers {
@@ -295,7 +322,7 @@ impl<'a> Lines<'a> {
                 13 if is("if-none-match") => more_tags(&mut lines.if_none_match, value),
                 17 if is("if-modified-since") => only(&mut lines.if_modified_since, value),
                 13 if is("authorization") => once(&mut lines.authorization, value)?,
-                _ => {}
+                _ => lines.browser.read(name, value),
             }
         }
         lines.keep &= !closes;
@@ -502,6 +529,29 @@ mod tests {
         let request = lines("Expect: 100-continue\r\n");
         assert!(whole(&request).unwrap().keep);
         assert_eq!(status(&lines("Expect: a miracle\r\n")), 417);
+    }
+
+    #[test]
+    fn a_body_may_be_awaited() {
+        let text = lines("Expect: 100-continue\r\nContent-Length: 12\r\n");
+        let request = whole(&text).unwrap().awaits();
+        assert!(!request.expects && request.keep && request.body == 12);
+        let text = lines("Content-Length: 3\r\n");
+        let request = whole(&text).unwrap();
+        assert_eq!(request.awaits(), request);
+    }
+
+    #[test]
+    fn browsers_tell_of_themselves() {
+        let text = lines(
+            "Cookie: a=b\r\nOrigin: http://h\r\nSec-Fetch-Site: none\r\nContent-Type: application/json; x\r\n\
+                          Accept: text/html\r\nAccept-Encoding: gzip\r\nEvenkeel-Console: 1\r\nCookie: c=d\r\n",
+        );
+        let request = Request { method: Method::Post, ..whole(&text).unwrap() };
+        let browser = request.browser;
+        assert_eq!(browser.cookie_of(b"a"), Some(&b"b"[..]));
+        assert!(browser.takes_html && browser.takes_gzip && browser.sends_json && browser.is_console);
+        assert!(!browser.is_foreign(request.host) && !request.method.reads());
     }
 
     #[test]

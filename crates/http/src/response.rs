@@ -28,6 +28,7 @@ impl Framing {
 }
 
 pub const JSON: &str = "application/json";
+pub const EVENTS: &str = "text/event-stream";
 pub const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Times that hold for the items of a kind.
@@ -271,8 +272,130 @@ pub fn state(status: &str, trouble: &[String]) -> Vec<u8> {
     body
 }
 
+/// The body of a page of facts: names and texts. O(bytes)
+pub fn facts(facts: &[(&str, String)]) -> Vec<u8> {
+    let mut body = Vec::new();
+    for (i, (name, text)) in facts.iter().enumerate() {
+        body.extend_from_slice(if i == 0 { b"{\"" } else { b",\"" });
+        escape(name, &mut body);
+        body.extend_from_slice(b"\":\"");
+        escape(text, &mut body);
+        body.push(b'"');
+    }
+    body.push(b'}');
+    body
+}
+
+/// Lines of all responses that a browser gets of the console and its API: nothing of them is taken for another
+/// kind, told to other sites, or opened by their pages.
+pub const GUARDED: &str = "X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n\
+                           Cross-Origin-Opener-Policy: same-origin\r\nCross-Origin-Resource-Policy: same-origin\r\n";
+
+/// The policy of the console's pages: scripts, styles and data of this server alone, and no text becomes code.
+const POLICY: &str = "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; \
+                      img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; \
+                      frame-ancestors 'none'; require-trusted-types-for 'script'\r\n";
+
+/// A file that the server holds, as it is and compressed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stored {
+    pub content_type: &'static str,
+    pub bytes: &'static [u8],
+    pub gzip: &'static [u8],
+}
+
+/// Writes a stored file, or 304 if the client has it. Returns the status. O(file), some microseconds for its
+/// tag.
+pub fn file(
+    framing: Framing,
+    date: &[u8; DATE],
+    (stored, takes_gzip): (&Stored, bool),
+    condition: Condition<'_>,
+    out: &mut Vec<u8>,
+) -> u16 {
+    let body = if takes_gzip { stored.gzip } else { stored.bytes };
+    let tag = etag::of(body);
+    let status = match Freshness::UNKNOWN.verdict(condition, Some(&tag)) {
+        Verdict::Send => 200,
+        Verdict::Unchanged => 304,
+        Verdict::Failed => return failed(framing, date, out),
+    };
+    begin(status, framing, date, out);
+    out.extend_from_slice(b"ETag: ");
+    out.extend_from_slice(&tag);
+    out.extend_from_slice(b"\r\nCache-Control: no-cache\r\nVary: Accept, Accept-Encoding\r\n");
+    out.extend_from_slice(GUARDED.as_bytes());
+    out.extend_from_slice(POLICY.as_bytes());
+    if status == 304 {
+        out.extend_from_slice(b"\r\n"); // W1
+        return status;
+    }
+    line("Content-Type", stored.content_type, out);
+    if takes_gzip {
+        line("Content-Encoding", "gzip", out);
+    }
+    end(framing, body, out);
+    status
+}
+
+/// Writes a whole answer of the API. `lines`: further lines of its head, each with its end.
+pub fn answer(framing: Framing, date: &[u8; DATE], lines: &str, body: &[u8], out: &mut Vec<u8>) {
+    begin(200, framing, date, out);
+    line("Content-Type", JSON, out);
+    line("Cache-Control", "no-store", out);
+    out.extend_from_slice(GUARDED.as_bytes());
+    out.extend_from_slice(lines.as_bytes());
+    end(framing, body, out);
+}
+
+/// Writes the head of an answer of the API whose length is not known: in chunks, or until the connection ends.
+pub fn begin_answer(framing: Framing, date: &[u8; DATE], content_type: &str, out: &mut Vec<u8>) {
+    begin(200, framing, date, out);
+    line("Content-Type", content_type, out);
+    line("Cache-Control", "no-store", out);
+    out.extend_from_slice(GUARDED.as_bytes());
+    out.extend_from_slice(if framing.http11 { b"Transfer-Encoding: chunked\r\n\r\n" } else { b"\r\n" });
+}
+
+/// Writes a piece of a body whose length is not known; an empty one is left out.
+pub fn piece(framing: Framing, bytes: &[u8], out: &mut Vec<u8>) {
+    if bytes.is_empty() {
+        return;
+    }
+    if framing.http11 {
+        out.extend_from_slice(format!("{:x}\r\n", bytes.len()).as_bytes());
+    }
+    out.extend_from_slice(bytes);
+    if framing.http11 {
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Ends a body whose length is not known.
+pub fn end_pieces(framing: Framing, out: &mut Vec<u8>) {
+    if framing.http11 {
+        out.extend_from_slice(b"0\r\n\r\n");
+    }
+}
+
+/// Has a client that waits send its body.
+pub fn go_on(out: &mut Vec<u8>) {
+    out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+}
+
 /// Writes an error for people and programs (RFC 9457).
 pub fn problem(status: u16, framing: Framing, date: &[u8; DATE], detail: &str, out: &mut Vec<u8>) {
+    problem_with(status, framing, date, (detail, "GET, HEAD"), out);
+}
+
+/// Writes an error of a path that allows these methods.
+pub fn problem_with(
+    status: u16,
+    framing: Framing,
+    date: &[u8; DATE],
+    (detail, methods): (&str, &str),
+    out: &mut Vec<u8>,
+) {
     let mut body = Vec::with_capacity(100 + detail.len());
     body.extend_from_slice(b"{\"type\":\"about:blank\",\"title\":\"");
     body.extend_from_slice(reason(status).as_bytes());
@@ -286,8 +409,8 @@ pub fn problem(status: u16, framing: Framing, date: &[u8; DATE], detail: &str, o
     line("Cache-Control", if status == 404 { "no-cache" } else { "no-store" }, out);
     match status {
         401 => line("WWW-Authenticate", "Bearer realm=\"evenkeel\"", out),
-        405 => line("Allow", "GET, HEAD", out),
-        503 | 504 => line("Retry-After", "1", out),
+        405 => line("Allow", methods, out),
+        429 | 503 | 504 => line("Retry-After", "1", out),
         _ => {}
     }
     end(framing, &body, out);
@@ -321,8 +444,10 @@ pub fn reason(status: u16) -> &'static str {
         412 => "Precondition Failed",
         413 => "Content Too Large",
         414 => "URI Too Long",
+        415 => "Unsupported Media Type",
         417 => "Expectation Failed",
         421 => "Misdirected Request",
+        429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
         501 => "Not Implemented",
         503 => "Service Unavailable",

@@ -34,6 +34,19 @@ fn unescape_as(text: &[u8], form: bool, out: &mut Vec<u8>) -> Result<(), Complai
     Ok(())
 }
 
+/// Puts the first parameter of this name into `value`, without its escapes; false, and nothing: there is none.
+/// O(query). Errors: it has a bad escape.
+pub fn parameter(query: &[u8], name: &str, value: &mut Vec<u8>) -> Result<bool, Complaint> {
+    value.clear();
+    let value_of = |pair: &'_ [u8]| Some(pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?.len());
+    for pair in query.split(|byte| *byte == b'&') {
+        if let Some(length) = value_of(pair) {
+            return unescape_as(&pair[pair.len() - length..], true, value).map(|()| true);
+        }
+    }
+    Ok(false)
+}
+
 /// Finds the ids of a query (`ids=1,2,3`, or `ids=1&ids=2`) and gives each to `each`, in order. `buffer` is a
 /// work buffer.
 ///

@@ -12,11 +12,17 @@ fn head() -> impl Strategy<Value = String> {
         Just("Content-Length: 3\r\n".to_owned()),
         Just("Transfer-Encoding: chunked\r\n".to_owned()),
         Just("Expect: 100-continue\r\n".to_owned()),
+        "Cookie: [a-z=;, \\t]{0,30}\r\n",
+        "Origin: (http://|https://|null|)[a-z:/]{0,12}\r\n",
+        "Accept(-Encoding)?: [a-z/*,;=0-9. ]{0,30}\r\n",
         "[A-Za-z-]{1,12}: [ -~]{0,20}\r\n",
         "[ -~\r\n\t]{0,20}",
     ];
-    let begin =
-        prop_oneof![Just("GET /items/1 HTTP/1.1\r\n".to_owned()), "[A-Z]{0,8} [ -~]{0,20} HTTP/1.[0-2]\r\n"];
+    let begin = prop_oneof![
+        Just("GET /items/1 HTTP/1.1\r\n".to_owned()),
+        Just("POST /api/v1/commands HTTP/1.1\r\n".to_owned()),
+        "[A-Z]{0,8} [ -~]{0,20} HTTP/1.[0-2]\r\n"
+    ];
     (begin, prop::collection::vec(line, 0..6))
         .prop_map(|(begin, lines)| format!("{begin}{}\r\n", lines.concat()))
 }

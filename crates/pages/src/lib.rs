@@ -10,7 +10,10 @@
 //! sources.
 #![forbid(unsafe_code)]
 
+pub mod api;
 mod figures;
+pub mod gate;
+pub mod logins;
 mod openapi;
 mod welcome;
 
@@ -117,11 +120,20 @@ pub struct Pages {
     shown: ArcSwap<Shown>,
     /// Plain keys that are shown as if they belonged to sources.
     plain: Mutex<Vec<Spec>>,
+    /// The console's sessions, and its streams.
+    pub logins: logins::Logins,
+    pub streams: api::Streams,
 }
 
 impl Default for Pages {
     fn default() -> Pages {
-        Pages { shown: ArcSwap::from_pointee(Shown::of(&[], &[])), plain: Mutex::default() }
+        let shown = ArcSwap::from_pointee(Shown::of(&[], &[]));
+        Pages {
+            shown,
+            plain: Mutex::default(),
+            logins: logins::Logins::default(),
+            streams: api::Streams::default(),
+        }
     }
 }
 

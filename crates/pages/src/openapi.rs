@@ -174,7 +174,17 @@ fn pages() -> [(&'static str, Value); 5] {
             "trouble": { "type": "array", "items": { "type": "string" } }
         }
     });
-    let mut healthz = operation("Whether the process serves", Some(&state), &[]);
+    let health = json!({
+        "type": "object",
+        "required": ["status", "role"],
+        "properties": {
+            "status": { "type": "string" },
+            "role": { "type": "string", "enum": ["primary", "replica"] },
+            "link": { "type": "string", "enum": ["up", "down"] },
+            "lag_seconds": { "type": "string" }
+        }
+    });
+    let mut healthz = operation("Whether the process serves, and its role", Some(&health), &[]);
     healthz["security"] = json!([]);
     let metrics = json!({
         "summary": "Figures for Prometheus",
