@@ -143,6 +143,14 @@ impl Enc {
 }
 
 impl Value {
+    /// The same value without what streams remember of producers, which old servers do not read. O(1).
+    pub fn without_producers(&self) -> Value {
+        match self {
+            Value::Stream(stream) => Value::Stream(stream.without_producers()),
+            value => value.clone(),
+        }
+    }
+
     /// The type of the value.
     pub const fn kind(&self) -> Kind {
         match self {

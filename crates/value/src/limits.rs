@@ -36,6 +36,10 @@ pub static ZSET_MAX_LISTPACK_VALUE: Limit = Limit::new(64);
 pub static STREAM_NODE_MAX_ENTRIES: Limit = Limit::new(100);
 /// Bytes from which on a stream's leaf gets no more entries; 0 is no limit.
 pub static STREAM_NODE_MAX_BYTES: Limit = Limit::new(4096);
+/// Seconds for which a stream remembers what producers sent, and the number of messages of each. They decide
+/// nothing about encodings.
+pub static STREAM_IDMP_DURATION: Limit = Limit::new(100);
+pub static STREAM_IDMP_MAXSIZE: Limit = Limit::new(100);
 
 static LIST_MAX_LISTPACK_SIZE: AtomicI64 = AtomicI64::new(-2);
 

@@ -18,6 +18,10 @@ pub(super) fn id(out: &mut Reply, id: StreamId) {
 /// Writes an entry: its ID, and its fields with their values.
 pub(super) fn entry(out: &mut Reply, entry: &Entry<'_>) {
     out.array(2);
+    entry_parts(out, entry);
+}
+
+fn entry_parts(out: &mut Reply, entry: &Entry<'_>) {
     id(out, entry.id);
     let fields = entry.fields();
     out.array(2 * fields.len());
@@ -33,6 +37,9 @@ pub(super) enum Source {
     Range { from: StreamId, to: StreamId, left: usize, back: bool },
     /// The entries of these IDs. One that is deleted is its ID and a null.
     Entries { ids: Vec<StreamId>, next: usize },
+    /// The entries of these IDs, each with how long it was pending, in milliseconds, and how often it had been
+    /// delivered.
+    Delivered { entries: Vec<(StreamId, u64, u64)>, next: usize },
     /// Only IDs.
     Ids { ids: Vec<StreamId>, next: usize },
     /// The part that is encoded already.
@@ -92,6 +99,16 @@ impl Source {
                 id(out, wanted);
                 out.null_array();
             }),
+            Source::Delivered { entries, next } => {
+                each(entries, next, out, end, |out, (wanted, idle_ms, count)| {
+                    if let Some(found) = stream.get(wanted) {
+                        out.array(4);
+                        entry_parts(out, &found);
+                        out.int(idle_ms as i64);
+                        out.int(count as i64);
+                    }
+                })
+            }
             Source::Ids { ids, next } => each(ids, next, out, end, id),
             Source::Encoded { replies, next } => {
                 out.encoded(&replies[*next..]);
@@ -102,12 +119,12 @@ impl Source {
     }
 }
 
-fn each(
-    ids: &[StreamId],
+fn each<T: Copy>(
+    ids: &[T],
     next: &mut usize,
     out: &mut Reply,
     end: usize,
-    write: impl Fn(&mut Reply, StreamId),
+    write: impl Fn(&mut Reply, T),
 ) -> bool {
     for wanted in &ids[*next..] {
         write(out, *wanted);
@@ -120,15 +137,15 @@ fn each(
 }
 
 /// One part of an answer: what is encoded already, and the elements behind it.
-struct Part {
+struct AnswerPart {
     encoded: Vec<u8>,
     rest: Option<(Stream, Source)>,
 }
 
-/// An answer of parts, one after the other. What fits into a short answer is encoded when its part is added: such a part shares
-/// nothing of the stream, so a command that changes the stream next copies nothing of it.
+/// An answer of parts, one after the other. What fits into a short answer is encoded when its part is added:
+/// such a part shares nothing of the stream, so a command that changes the stream next copies nothing of it.
 pub(super) struct Answer {
-    parts: Vec<Part>,
+    parts: Vec<AnswerPart>,
     /// The part that is written next.
     at: usize,
     /// Bytes that are still encoded at once.
@@ -155,8 +172,8 @@ impl Answer {
         self.add(out, more.then(|| (stream.clone(), source)));
     }
 
-    /// Adds an array of the first `most` entries of a range, behind what `head` writes. `ids`: gets the ID of each.
-    /// O(log n + a block), and the entries if `ids` is given.
+    /// Adds an array of the first `most` entries of a range, behind what `head` writes. `ids`: gets the ID of
+    /// each. O(log n + a block), and the entries if `ids` is given.
     pub(super) fn range(
         &mut self,
         stream: &Stream,
@@ -193,7 +210,7 @@ impl Answer {
 
     fn add(&mut self, out: Reply, rest: Option<(Stream, Source)>) {
         self.room = self.room.saturating_sub(out.len());
-        self.parts.push(Part { encoded: out.into_bytes(), rest });
+        self.parts.push(AnswerPart { encoded: out.into_bytes(), rest });
     }
 
     /// Writes it at once if it is short; else begins it, and has the rest follow.

@@ -41,7 +41,7 @@ pub(crate) static COMMANDS: &[Command] = &[
 
 /// The options of XCLAIM behind its IDs.
 #[derive(Default)]
-struct Options {
+struct ClaimOptions {
     time_ms: Option<i64>,
     count: Option<u64>,
     force: bool,
@@ -49,9 +49,9 @@ struct Options {
     last_id: StreamId,
 }
 
-impl Options {
-    fn parse(args: Args<'_>, mut i: usize, now_ms: u64) -> Result<Options, Error> {
-        let mut options = Options::default();
+impl ClaimOptions {
+    fn parse(args: Args<'_>, mut i: usize, now_ms: u64) -> Result<ClaimOptions, Error> {
+        let mut options = ClaimOptions::default();
         let number = |i: usize, name: &str| {
             int(args.at(i)).map_err(|_| Error::from(format!("ERR Invalid {name} option argument for XCLAIM")))
         };
@@ -135,7 +135,7 @@ fn xclaim(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     group_of(cx.view, key, name)?;
     let idle = int(args.at(4)).map_err(|_| Error::new("ERR Invalid min-idle-time argument for XCLAIM"))?;
     let ids: Vec<StreamId> = args.from(5).iter().map_while(|word| id::strict(word).ok()).collect();
-    let options = Options::parse(args, 5 + ids.len(), now_ms)?;
+    let options = ClaimOptions::parse(args, 5 + ids.len(), now_ms)?;
     cx.charge(ids.len() * CHANGE_STEPS)?;
     let (stream, group) = group_of(cx.view, key, name)?;
     let raises = options.last_id > group.last_id();
@@ -162,7 +162,7 @@ fn fates(
     stream: &Stream,
     group: &[u8],
     ids: &[StreamId],
-    options: &Options,
+    options: &ClaimOptions,
     (idle_ms, now_ms): (u64, u64),
 ) -> Result<Fates, Error> {
     let group = stream.group(group).ok_or(Error::Syntax)?;

@@ -202,7 +202,9 @@ fn destroy(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if let Some(stream) = cx.view.stream_mut(key)? {
         stream.destroy_group(name);
     }
-    cx.view.changed(key, Class::Stream, "xgroup-destroy");
+    // As in Redis, this ends no transaction that watches the stream.
+    cx.view.count_change();
+    cx.view.woken(key, Class::Stream, "xgroup-destroy");
     cx.out.int(1);
     Ok(())
 }

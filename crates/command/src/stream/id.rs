@@ -1,6 +1,7 @@
 //! IDs as clients write them, and as they are answered.
 //!
-//! - I1: numbers are read as C reads them: blanks and a sign in front are allowed, and a zero byte ends the text.
+//! - I1: numbers are read as C reads them: blanks and a sign in front are allowed, and a zero byte ends the
+//!   text.
 
 use crate::Error;
 use value::StreamId;

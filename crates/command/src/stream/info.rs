@@ -7,7 +7,7 @@ use crate::table::{Command, Handler, KeySpec, LOADING, READONLY, RO_ACCESS, Run,
 use crate::{Cx, Error};
 use keyspace::View;
 use resp::{Args, Reply};
-use value::stream::{Consumer, Entry, Group};
+use value::stream::{Consumer, Entry, Group, Producers};
 use value::{Stream, StreamId};
 
 const KEY: &[KeySpec] = &[KeySpec::one(2, RO_ACCESS)];
@@ -30,7 +30,7 @@ pub(crate) static COMMANDS: &[Command] = &[Command::new("xinfo", -2, Run::Contai
             .tips(&["nondeterministic_output"]),
         sub("xinfo|groups", 3, groups, "Tells about the groups of a stream.")
             .cost(|view, args| groups_of(view, args).saturating_mul(LOOK_STEPS * 2)),
-        sub("xinfo|stream", -3, stream, "Tells about a stream.").cost(full_steps),
+        sub("xinfo|stream", -3, stream, "Tells about a stream.").cost(stream_steps),
         Command::new("xinfo|help", 2, Run::Read(help), LOADING | STALE, acl::STREAM).doc(
             GROUP,
             "5.0.0",
@@ -64,8 +64,8 @@ fn entry_or_null(out: &mut Reply, entry: Option<Entry<'_>>) {
     }
 }
 
-/// `XINFO CONSUMERS key group`: per consumer its name, pending entries, and milliseconds since it asked and since
-/// it got something.
+/// `XINFO CONSUMERS key group`: per consumer its name, pending entries, and milliseconds since it asked and
+/// since it got something.
 ///
 /// Cost: O(consumers). Errors: no such key, WRONGTYPE, NOGROUP.
 fn consumers(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
@@ -135,21 +135,28 @@ fn full(args: Args<'_>) -> Result<Option<usize>, Error> {
     }
 }
 
-/// Steps of FULL without its entries, which are streamed.
-fn full_steps(view: &View<'_>, args: Args<'_>) -> usize {
-    let Ok(Some(count)) = full(args) else { return 0 };
+/// Steps to count what is remembered of producers.
+fn producers_steps(stream: &Stream) -> usize {
+    stream.producers().map_or(0, Producers::len).saturating_mul(LOOK_STEPS * 2)
+}
+
+/// Steps of the answer. FULL's entries are streamed, and not counted here.
+fn stream_steps(view: &View<'_>, args: Args<'_>) -> usize {
     let Ok(Some(stream)) = view.stream(args.at(2)) else { return 0 };
+    let Ok(Some(count)) = full(args) else { return producers_steps(stream) };
     let most = if count == 0 { usize::MAX } else { count };
     let of = |group: &Group| {
         let consumers = group.consumers();
         let listed = group.pending_len().min(most).saturating_mul(2);
         listed.saturating_add(consumers).saturating_mul(LOOK_STEPS)
     };
-    stream.iter_groups().take(100).map(|(_, group)| of(group)).fold(stream.groups(), usize::saturating_add)
+    let least = stream.groups().saturating_add(producers_steps(stream));
+    stream.iter_groups().take(100).map(|(_, group)| of(group)).fold(least, usize::saturating_add)
 }
 
-/// Writes the fields that both forms begin with.
-fn counters(out: &mut Reply, stream: &Stream) {
+/// Writes the fields that both forms begin with. Producers and IDs whose time is over are not counted.
+/// O(producers · log n)
+fn counters(out: &mut Reply, stream: &Stream, now_ms: u64) {
     for (name, value) in [
         ("length", stream.len() as i64),
         ("radix-tree-keys", stream.leaves() as i64),
@@ -166,18 +173,33 @@ fn counters(out: &mut Reply, stream: &Stream) {
     out.int(stream.entries_added() as i64);
     out.bulk(b"recorded-first-entry-id");
     answer::id(out, stream.first_id());
+    let remembers = stream.remembers();
+    let (pids, iids) = stream.producers().map_or((0, 0), |producers| producers.live(now_ms));
+    let (added, repeated) = stream.producers().map_or((0, 0), Producers::counts);
+    for (name, value) in [
+        ("idmp-duration", remembers.duration_s()),
+        ("idmp-maxsize", remembers.most()),
+        ("pids-tracked", pids as u64),
+        ("iids-tracked", iids as u64),
+        ("iids-added", added),
+        ("iids-duplicates", repeated),
+    ] {
+        out.bulk(name.as_bytes());
+        out.int(value as i64);
+    }
 }
 
 /// `XINFO STREAM key [FULL [COUNT count]]`: counters, first and last entry; or with FULL the entries and all
 /// about groups. The numbers of tree nodes are those of this server.
 ///
-/// Cost: O(log n); with FULL O(entries and pending entries listed). Errors: no such key, WRONGTYPE, syntax.
+/// Cost: O(log n · producers); with FULL O(entries and pending entries listed) more. Errors: no such key, WRONGTYPE, syntax.
 fn stream(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    let stream = stream_of(cx, args.at(2))?;
+    let (stream, now_ms) = (stream_of(cx, args.at(2))?, cx.view.now_ms());
+    cx.charge(producers_steps(&stream))?;
     let Some(count) = full(args)? else {
         let out = &mut *cx.out;
-        out.map(10);
-        counters(out, &stream);
+        out.map(16);
+        counters(out, &stream, now_ms);
         out.bulk(b"groups");
         out.int(stream.groups() as i64);
         out.bulk(b"first-entry");
@@ -196,8 +218,8 @@ fn stream(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         write_group(&mut rest, &stream, (name, group), most);
     }
     let head = |out: &mut Reply| {
-        out.map(9);
-        counters(out, &stream);
+        out.map(15);
+        counters(out, &stream, now_ms);
         out.bulk(b"entries");
     };
     let mut answer = Answer::new(cx.out.resp3());

@@ -17,6 +17,7 @@ pub(crate) mod claim;
 pub(crate) mod entries;
 pub(crate) mod groups;
 pub(crate) mod id;
+pub(crate) mod idmp;
 pub(crate) mod info;
 pub(crate) mod pending;
 pub(crate) mod range;
@@ -129,7 +130,8 @@ struct Claimed<'a> {
 }
 
 impl Claimed<'_> {
-    /// Tells that these are pending for the consumer, with their counts: one command for neighbours of one count.
+    /// Tells that these are pending for the consumer, with their counts: one command for neighbours of one
+    /// count.
     fn tell(&self, cx: &mut Cx<'_, '_>, pending: &[(StreamId, u64)]) {
         if !cx.view.listens() {
             return;

@@ -1,5 +1,6 @@
 //! XACK, XPENDING: entries that a group has given out and that are not done.
 
+use super::idmp;
 use super::{CHANGE_STEPS, GROUP, LOOK_STEPS, READS, UPDATES, answer, count, group_of, id, per_word};
 use crate::options::{int, is};
 use crate::table::{Command, FAST, READONLY, Run, WRITE, acl};
@@ -30,8 +31,13 @@ pub(crate) static COMMANDS: &[Command] = &[
 
 /// `XACK key group id [id ...]`: the number of entries that were pending.
 ///
+/// Told ones may be records of producers ([`idmp`]).
+///
 /// Cost: O(m·log p), m = IDs, p = pending entries. Errors: WRONGTYPE, invalid ID; neither without a group.
 fn xack(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    if cx.caller.in_replay && idmp::replay(cx, args)? {
+        return Ok(());
+    }
     let (key, name) = (args.at(1), args.at(2));
     let Some(group) = cx.view.stream(key)?.and_then(|stream| stream.group(name)) else {
         cx.out.int(0);
@@ -53,7 +59,7 @@ fn xack(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 }
 
 /// The words of the long form.
-struct Wanted<'a> {
+struct PendingQuery<'a> {
     idle_ms: u64,
     from: StreamId,
     to: StreamId,
@@ -61,9 +67,9 @@ struct Wanted<'a> {
     consumer: Option<&'a [u8]>,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> PendingQuery<'a> {
     /// None: the summary.
-    fn parse(args: Args<'a>) -> Result<Option<Wanted<'a>>, Error> {
+    fn parse(args: Args<'a>) -> Result<Option<PendingQuery<'a>>, Error> {
         if args.len() == 3 {
             return Ok(None);
         }
@@ -80,7 +86,7 @@ impl<'a> Wanted<'a> {
         }
         let count = count(args.at(at + 2))?;
         let (from, to) = (id::start(args.at(at))?, id::end(args.at(at + 1))?);
-        Ok(Some(Wanted { idle_ms, from, to, count, consumer: args.get(at + 3) }))
+        Ok(Some(PendingQuery { idle_ms, from, to, count, consumer: args.get(at + 3) }))
     }
 }
 
@@ -89,7 +95,7 @@ fn steps(view: &View<'_>, args: Args<'_>) -> usize {
     else {
         return 0;
     };
-    match Wanted::parse(args) {
+    match PendingQuery::parse(args) {
         Ok(Some(wanted)) => {
             let pending = match wanted.consumer {
                 Some(name) => group.consumer(name).map_or(0, |consumer| consumer.pending_len()),
@@ -103,13 +109,13 @@ fn steps(view: &View<'_>, args: Args<'_>) -> usize {
     }
 }
 
-/// `XPENDING key group [[IDLE ms] start end count [consumer]]`: a summary, or per entry its ID, consumer, idle time
-/// and number of deliveries.
+/// `XPENDING key group [[IDLE ms] start end count [consumer]]`: a summary, or per entry its ID, consumer,
+/// idle time and number of deliveries.
 ///
-/// Cost: O(log p + m), p = pending entries, m = entries looked at; of a summary O(consumers). Errors: syntax, not
-/// an integer, invalid ID, empty interval, WRONGTYPE, NOGROUP.
+/// Cost: O(log p + m), p = pending entries, m = entries looked at; of a summary O(consumers). Errors: syntax,
+/// not an integer, invalid ID, empty interval, WRONGTYPE, NOGROUP.
 fn xpending(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    let wanted = Wanted::parse(args)?;
+    let wanted = PendingQuery::parse(args)?;
     let (key, name) = (args.at(1), args.at(2));
     group_of(cx.view, key, name)?;
     let steps = steps(cx.view, args);
@@ -143,7 +149,7 @@ fn summary(out: &mut Reply, group: &Group) {
     }
 }
 
-fn list(out: &mut Reply, group: &Group, wanted: &Wanted<'_>, now_ms: u64) {
+fn list(out: &mut Reply, group: &Group, wanted: &PendingQuery<'_>, now_ms: u64) {
     let ids: Box<dyn Iterator<Item = StreamId>> = match wanted.consumer.map(|name| group.consumer(name)) {
         None => Box::new(group.pending_from(wanted.from).map(|(id, _)| id)),
         Some(Some(consumer)) => Box::new(consumer.pending_from(wanted.from)),

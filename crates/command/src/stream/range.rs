@@ -45,8 +45,8 @@ fn reply(view: &View<'_>, args: Args<'_>, back: bool) -> usize {
         .saturating_mul(4)
 }
 
-/// `XRANGE key start end [COUNT count]`: the entries between two IDs, exclusive behind `(`. A COUNT of 0 gives a
-/// null array. A long answer streams from an O(1) clone.
+/// `XRANGE key start end [COUNT count]`: the entries between two IDs, exclusive behind `(`. A COUNT of 0
+/// gives a null array. A long answer streams from an O(1) clone.
 ///
 /// Cost: O(log n) and the reply. Errors: invalid ID, empty interval, not an integer, syntax, WRONGTYPE.
 fn xrange(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {

@@ -1,8 +1,12 @@
 //! XREAD and XREADGROUP: what came behind an ID, now or when it comes.
 //!
 //! - R1: `$` is settled when the command first runs. A client that waits does so with the ID it stood for.
-//! - R2: an XREADGROUP that waits is run again whenever its key changes or is removed. After a removal it answers that
-//!   there is no group.
+//! - R2: an XREADGROUP that waits is run again whenever its key changes or is removed. After a removal it
+//!   answers that there is no group.
+//! - R3: CLAIM takes the entries that have been pending the longest, and then new ones. Those that the stream
+//!   has no more stay pending, and are passed over.
+//! - R4: a client that waits with CLAIM also looks again when the oldest pending entry is old enough
+//!   ([`Claims`]).
 
 use super::answer::{Answer, Source};
 use super::{CHANGE_STEPS, Claimed, FEW, GROUP, count, group_of, id, meet_consumer, note_group, text};
@@ -14,10 +18,11 @@ use crate::table::{
 use crate::{Cx, Error};
 use keyspace::View;
 use resp::{Args, OwnedArgs, Reply};
+use value::stream::Group;
 use value::{Stream, StreamId};
 
 const fn streams(shown: i32) -> KeySpec {
-    const TAKES: &[(&str, usize)] = &[("count", 1), ("block", 1), ("group", 2), ("streams", 1)];
+    const TAKES: &[(&str, usize)] = &[("count", 1), ("block", 1), ("group", 2), ("claim", 1), ("streams", 1)];
     KeySpec {
         uses: RO_ACCESS,
         begin: Begin::Keyword { word: "STREAMS", shown, options: OptionWords { from: 1, takes: TAKES } },
@@ -41,7 +46,9 @@ pub(crate) static COMMANDS: &[Command] = &[
         .keys(&[streams(4)])
         .effect(Effect::Noted)
         .reply(|view, args| entries(view, args).saturating_mul(4))
-        .cost(|view, args| entries(view, args).saturating_mul(CHANGE_STEPS))
+        .cost(|view, args| {
+            entries(view, args).saturating_add(unindexed(view, args)).saturating_mul(CHANGE_STEPS)
+        })
         .doc(
             GROUP,
             "5.0.0",
@@ -51,22 +58,25 @@ pub(crate) static COMMANDS: &[Command] = &[
 ];
 
 /// The words of either command.
-struct Words<'a> {
+struct ReadWords<'a> {
     /// None: does not wait. Else how long, at most.
     block: Option<Option<u64>>,
     count: usize,
     group: Option<(&'a [u8], &'a [u8])>,
     no_ack: bool,
+    /// How long entries have been pending, at least, to be claimed.
+    claim_ms: Option<u64>,
     keys: Args<'a>,
     ids: Args<'a>,
     /// Index of the first ID among all words.
     at: usize,
 }
 
-impl<'a> Words<'a> {
-    fn parse(args: Args<'a>, grouped: bool, now_ms: u64) -> Result<Words<'a>, Error> {
+impl<'a> ReadWords<'a> {
+    fn parse(args: Args<'a>, grouped: bool, now_ms: u64) -> Result<ReadWords<'a>, Error> {
         let name = if grouped { "xreadgroup" } else { "xread" };
-        let (mut block, mut most, mut group, mut no_ack, mut i) = (None, 0, None, false, 1);
+        let (mut block, mut most, mut group, mut no_ack, mut claim_ms, mut i) =
+            (None, 0, None, false, None, 1);
         let first = loop {
             let Some(word) = args.get(i) else { return Err(Error::Syntax) };
             let more = args.len() - i - 1;
@@ -86,6 +96,14 @@ impl<'a> Words<'a> {
                 }
                 group = Some((args.at(i + 1), args.at(i + 2)));
                 i += 2;
+            } else if is(word, "claim") && more > 0 {
+                if !grouped {
+                    return Err(Error::new(
+                        "ERR The CLAIM option is only supported by XREADGROUP. You called XREAD instead.",
+                    ));
+                }
+                claim_ms = Some(idle_ms(args.at(i + 1))?);
+                i += 1;
             } else if is(word, "noack") {
                 if !grouped {
                     return Err(Error::new(
@@ -109,8 +127,24 @@ impl<'a> Words<'a> {
             return Err(Error::new("ERR Missing GROUP option for XREADGROUP"));
         }
         let (keys, ids, at) = (args.slice(first, half), args.from(first + half), first + half);
-        Ok(Words { block, count: if most == 0 { usize::MAX } else { most }, group, no_ack, keys, ids, at })
+        let count = if most == 0 { usize::MAX } else { most };
+        Ok(ReadWords { block, count, group, no_ack, claim_ms, keys, ids, at })
     }
+
+    /// The time of delivery up to which entries are claimed. None: none are.
+    fn claims_until(&self, now_ms: u64) -> Option<u64> {
+        match self.claim_ms? {
+            0 => Some(u64::MAX),
+            idle_ms => now_ms.checked_sub(idle_ms),
+        }
+    }
+}
+
+/// CLAIM's milliseconds. Errors: not an integer, negative.
+fn idle_ms(arg: &[u8]) -> Result<u64, Error> {
+    let ms =
+        stdx::num::parse_i64(arg).ok_or(Error::new("ERR min-idle-time is not an integer or out of range"))?;
+    u64::try_from(ms).map_err(|_| Error::new("ERR min-idle-time must be a positive integer"))
 }
 
 /// BLOCK's milliseconds; None: for ever. Errors: not an integer, out of range, negative.
@@ -121,7 +155,7 @@ fn block_ms(arg: &[u8], now_ms: u64) -> Result<Option<u64>, Error> {
 
 /// Where to read from.
 #[derive(Clone, Copy, PartialEq)]
-enum From {
+enum ReadFrom {
     /// Behind an ID.
     Behind(StreamId),
     /// The last entry, whatever it is.
@@ -133,7 +167,7 @@ enum From {
 /// The entries that would be answered. O(keys · log n).
 fn entries(view: &View<'_>, args: Args<'_>) -> usize {
     let grouped = args.get(0).is_some_and(|name| is(name, "xreadgroup"));
-    let Ok(words) = Words::parse(args, grouped, 0) else { return 0 };
+    let Ok(words) = ReadWords::parse(args, grouped, 0) else { return 0 };
     let of = |(key, word): (&[u8], &[u8])| {
         let Ok(Some(stream)) = view.stream(key) else { return 0 };
         if words.count <= FEW {
@@ -142,7 +176,9 @@ fn entries(view: &View<'_>, args: Args<'_>) -> usize {
         let group = words.group.and_then(|(group, _)| stream.group(group));
         let all = match (group, word) {
             (Some(group), b">") => {
-                stream.count(group.last_id().next().unwrap_or(StreamId::MAX), StreamId::MAX)
+                let new = stream.count(group.last_id().next().unwrap_or(StreamId::MAX), StreamId::MAX);
+                let until = words.claims_until(view.now_ms());
+                new.saturating_add(until.map_or(0, |until| group.delivered_until(until)))
             }
             (Some(group), _) => words
                 .group
@@ -158,24 +194,35 @@ fn entries(view: &View<'_>, args: Args<'_>) -> usize {
     words.keys.iter().zip(words.ids.iter()).map(of).fold(words.keys.len(), usize::saturating_add)
 }
 
+/// Pending entries that CLAIM has to put into the index of their group first. O(keys · log n).
+fn unindexed(view: &View<'_>, args: Args<'_>) -> usize {
+    let Ok(words) = ReadWords::parse(args, true, 0) else { return 0 };
+    let (Some(_), Some((name, _))) = (words.claim_ms, words.group) else { return 0 };
+    let of = |(key, word): (&[u8], &[u8])| match group_of(view, key, name) {
+        Ok((_, group)) if word == b">" && !group.is_indexed() => group.pending_len(),
+        _ => 0,
+    };
+    words.keys.iter().zip(words.ids.iter()).map(of).fold(0, usize::saturating_add)
+}
+
 /// `XREAD [COUNT count] [BLOCK ms] STREAMS key [key ...] id [id ...]`: by key, the entries behind an ID; `$`
 /// stands for the last one there is, `+` asks for the last entry. A null array if there are none.
 ///
 /// Cost: O(k·log n) and the reply, k = keys. Errors: syntax, bad numbers, invalid ID, WRONGTYPE.
 fn xread(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    let words = Words::parse(args, false, cx.view.now_ms())?;
+    let words = ReadWords::parse(args, false, cx.view.now_ms())?;
     let mut wanted = Vec::with_capacity(words.keys.len());
     for (key, word) in words.keys.iter().zip(words.ids.iter()) {
         let stream = cx.view.stream(key)?;
         wanted.push(match word {
-            b"$" => From::Behind(stream.map_or(StreamId::MIN, Stream::last_id)),
-            b"+" => From::Last,
+            b"$" => ReadFrom::Behind(stream.map_or(StreamId::MIN, Stream::last_id)),
+            b"+" => ReadFrom::Last,
             b">" => {
                 return Err(Error::new(
                     "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> option.",
                 ));
             }
-            _ => From::Behind(id::strict(word)?),
+            _ => ReadFrom::Behind(id::strict(word)?),
         });
     }
     let mut answer = Answer::new(cx.out.resp3());
@@ -183,8 +230,8 @@ fn xread(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         let Some(stream) = cx.view.stream(key)? else { continue };
         let Some(last) = stream.last_entry_id() else { continue };
         let from = match from {
-            From::Behind(id) => id.next(),
-            From::Last | From::New => Some(last),
+            ReadFrom::Behind(id) => id.next(),
+            ReadFrom::Last | ReadFrom::New => Some(last),
         };
         if let Some(from) = from.filter(|from| *from <= last) {
             let range = (from, StreamId::MAX);
@@ -216,73 +263,92 @@ fn send(cx: &mut Cx<'_, '_>, answer: Answer) -> Result<(), Error> {
 }
 
 /// Waits, with what `$` and `+` stand for now (R1); without BLOCK the answer is a null array.
-fn wait(cx: &mut Cx<'_, '_>, args: Args<'_>, words: &Words<'_>, wanted: &[From]) {
+fn wait(cx: &mut Cx<'_, '_>, args: Args<'_>, words: &ReadWords<'_>, wanted: &[ReadFrom]) {
     let Some(timeout_ms) = words.block else { return cx.out.null_array() };
     let mut settled = OwnedArgs::new();
     args.to(words.at).iter().for_each(|word| settled.push(word));
     for (i, (key, from)) in words.keys.iter().zip(wanted).enumerate() {
         match from {
-            From::Behind(behind) => settled.push(id::Text::new(*behind).bytes()),
-            From::Last => {
+            ReadFrom::Behind(behind) => settled.push(id::Text::new(*behind).bytes()),
+            ReadFrom::Last => {
                 let last = cx.view.stream(key).ok().flatten().map_or(StreamId::MIN, Stream::last_id);
                 settled.push(id::Text::new(last).bytes());
             }
-            From::New => settled.push(words.ids.at(i)),
+            ReadFrom::New => settled.push(words.ids.at(i)),
         }
     }
     cx.block_as(timeout_ms, settled);
 }
 
-/// `XREADGROUP GROUP group consumer [COUNT count] [BLOCK ms] [NOACK] STREAMS key [key ...] id [id ...]`: with `>`
-/// the entries that the group has not read, which are pending for the consumer then; else the consumer's pending
-/// entries behind an ID. A consumer that there is not is made, also if nothing comes. Told as XCLAIM and XGROUP.
+/// `XREADGROUP GROUP group consumer [COUNT count] [BLOCK ms] [CLAIM min-idle-ms] [NOACK] STREAMS key [key ...]
+/// id [id ...]`: with `>` the entries that the group has not read, which are pending for the consumer then;
+/// else the consumer's pending entries behind an ID. CLAIM adds to `>`, before them, those that have been
+/// pending for long, and to each entry how long it was and how often it had been delivered. A consumer that
+/// there is not is made, also if nothing comes. Told as XCLAIM and XGROUP.
 ///
-/// Cost: O(k·log n + m·log p) and the reply, k = keys, m = entries answered, p = entries pending. Errors: syntax,
-/// bad numbers, invalid ID, WRONGTYPE, NOGROUP.
+/// Cost: O(k·log n + m·log p) and the reply, k = keys, m = entries answered, p = entries pending; the first
+/// CLAIM of a group O(p·log p). Errors: syntax, bad numbers, invalid ID, WRONGTYPE, NOGROUP.
 fn xreadgroup(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    let words = Words::parse(args, true, cx.view.now_ms())?;
+    let words = ReadWords::parse(args, true, cx.view.now_ms())?;
     let Some((group, consumer)) = words.group else { return Err(Error::Syntax) };
     let wanted = wanted(cx, &words, group)?;
+    cx.charge(unindexed(cx.view, args).saturating_mul(CHANGE_STEPS))?;
     let (mut due, mut all) = (Vec::new(), words.keys.len());
     for (key, from) in words.keys.iter().zip(&wanted) {
         let (stream, state) = group_of(cx.view, key, group)?;
         match from {
-            From::Behind(id) => {
+            ReadFrom::Behind(id) => {
                 due.push((key, *from));
                 all += state.consumer(consumer).map_or(0, |c| c.pending_len()).min(words.count)
                     + usize::from(id.ms > 0);
             }
-            _ if stream.last_entry_id().is_some_and(|last| last > state.last_id()) => {
-                let from = state.last_id().next().unwrap_or(StreamId::MAX);
-                all += match words.count {
-                    few @ ..=FEW => few,
-                    many => stream.count(from, StreamId::MAX).min(many),
-                };
-                due.push((key, From::New));
+            _ => {
+                let (claims, news) = waiting(stream, state, &words, cx.view.now_ms());
+                all = all.saturating_add(claims).saturating_add(news);
+                if claims + news > 0 {
+                    due.push((key, ReadFrom::New));
+                }
             }
-            _ => {}
         }
     }
     cx.charge(all.saturating_mul(CHANGE_STEPS))?;
     for key in words.keys.iter() {
         meet_consumer(cx, key, group, consumer)?;
     }
-    if due.is_empty() {
-        wait(cx, args, &words, &wanted);
-        return Ok(());
-    }
     let mut answer = Answer::new(cx.out.resp3());
     for (key, from) in due {
         match from {
-            From::Behind(behind) => give_again(cx, &mut answer, key, &words, behind)?,
+            ReadFrom::Behind(behind) => give_again(cx, &mut answer, key, &words, behind)?,
+            _ if words.claim_ms.is_some() => claim_and_give(cx, &mut answer, key, &words)?,
             _ => give_new(cx, &mut answer, key, &words)?,
         }
+    }
+    if answer.len() == 0 {
+        wait(cx, args, &words, &wanted);
+        return Ok(());
     }
     send(cx, answer)
 }
 
+/// At most so many entries there are for `>`: to be claimed, and new ones. O(log n).
+fn waiting(stream: &Stream, group: &Group, words: &ReadWords<'_>, now_ms: u64) -> (usize, usize) {
+    let claims = match words.claims_until(now_ms) {
+        Some(_) if !group.is_indexed() => group.pending_len(),
+        Some(until) => group.delivered_until(until),
+        None => 0,
+    };
+    let news = match group.last_id().next() {
+        Some(from) if stream.last_entry_id().is_some_and(|last| last >= from) => match words.count {
+            few @ ..=FEW => few,
+            many => stream.count(from, StreamId::MAX).min(many),
+        },
+        _ => 0,
+    };
+    (claims.min(words.count.saturating_add(GONE_MAX)), news)
+}
+
 /// Where to read each stream from. Errors: those of the words and the groups, in their order.
-fn wanted(cx: &Cx<'_, '_>, words: &Words<'_>, group: &[u8]) -> Result<Vec<From>, Error> {
+fn wanted(cx: &Cx<'_, '_>, words: &ReadWords<'_>, group: &[u8]) -> Result<Vec<ReadFrom>, Error> {
     let of = |(key, word): (&[u8], &[u8])| {
         let stream = cx.view.stream(key)?;
         if stream.and_then(|stream| stream.group(group)).is_none() {
@@ -295,8 +361,8 @@ fn wanted(cx: &Cx<'_, '_>, words: &Words<'_>, group: &[u8]) -> Result<Vec<From>,
         match word {
             b"$" => Err(meaningless('$')),
             b"+" => Err(meaningless('+')),
-            b">" => Ok(From::New),
-            _ => id::strict(word).map(From::Behind),
+            b">" => Ok(ReadFrom::New),
+            _ => id::strict(word).map(ReadFrom::Behind),
         }
     };
     words.keys.iter().zip(words.ids.iter()).map(of).collect()
@@ -310,9 +376,14 @@ fn meaningless(symbol: char) -> Error {
     ))
 }
 
-/// Gives a consumer what its group has not read. For a key that is named twice that may be nothing: then it has no part
-/// in the answer.
-fn give_new(cx: &mut Cx<'_, '_>, answer: &mut Answer, key: &[u8], words: &Words<'_>) -> Result<(), Error> {
+/// Gives a consumer what its group has not read. For a key that is named twice that may be nothing: then it
+/// has no part in the answer.
+fn give_new(
+    cx: &mut Cx<'_, '_>,
+    answer: &mut Answer,
+    key: &[u8],
+    words: &ReadWords<'_>,
+) -> Result<(), Error> {
     let Some((name, consumer)) = words.group else { return Err(Error::Syntax) };
     let now_ms = cx.view.now_ms();
     let (stream, group) = group_of(cx.view, key, name)?;
@@ -334,12 +405,136 @@ fn give_new(cx: &mut Cx<'_, '_>, answer: &mut Answer, key: &[u8], words: &Words<
     note_group(cx, key, name)
 }
 
+/// Deleted entries that one call passes over (R3).
+const GONE_MAX: usize = 256;
+
+/// Gives a consumer what has been pending for long, and then what its group has not read (R3).
+fn claim_and_give(
+    cx: &mut Cx<'_, '_>,
+    answer: &mut Answer,
+    key: &[u8],
+    words: &ReadWords<'_>,
+) -> Result<(), Error> {
+    let Some((name, consumer)) = words.group else { return Err(Error::Syntax) };
+    let now_ms = cx.view.now_ms();
+    if let Some(mut group) = cx.view.stream_mut(key)?.and_then(|stream| stream.group_mut(name)) {
+        group.index();
+    }
+    let (stream, group) = group_of(cx.view, key, name)?;
+    let (mut entries, gone) = idle(stream, group, words, now_ms);
+    let claimed: Vec<(StreamId, u64)> = entries.iter().map(|(id, _, count)| (*id, count + 1)).collect();
+    let news: Vec<StreamId> = match group.last_id().next() {
+        Some(from) => {
+            let range = stream.range(from, StreamId::MAX).map(|entry| entry.id);
+            range.take(words.count - claimed.len()).collect()
+        }
+        None => Vec::new(),
+    };
+    entries.extend(news.iter().map(|id| (*id, 0, 0)));
+    if !entries.is_empty() {
+        let len = entries.len();
+        let head = |out: &mut Reply| {
+            head(out, key);
+            out.array(len);
+        };
+        answer.part(head, stream, Source::Delivered { entries, next: 0 });
+    }
+    if let Some(stream) = cx.view.stream_mut(key)? {
+        if let Some(mut group) = stream.group_mut(name) {
+            gone.iter().for_each(|(time_ms, id)| group.leave_out(*time_ms, *id));
+            for (id, count) in &claimed {
+                group.claim(consumer, *id, now_ms, *count);
+            }
+            if !claimed.is_empty() {
+                group.touch_active(consumer, now_ms);
+            }
+        }
+        if !news.is_empty() {
+            stream.deliver(name, consumer, &news, now_ms, !words.no_ack);
+        }
+    }
+    if claimed.is_empty() && news.is_empty() {
+        return Ok(());
+    }
+    cx.view.count_change();
+    let claim = Claimed { key, group: name, consumer, time_ms: now_ms };
+    claim.tell(cx, &claimed);
+    if news.is_empty() {
+        return Ok(());
+    }
+    if !words.no_ack && cx.view.listens() {
+        claim.tell(cx, &news.iter().map(|id| (*id, 1)).collect::<Vec<_>>());
+    }
+    note_group(cx, key, name)
+}
+
+/// Entries with how long they have been pending and how often they were delivered.
+type Idle = Vec<(StreamId, u64, u64)>;
+
+/// The entries to be claimed, and those passed over, with the times of their deliveries. O(m·log p), m = both.
+fn idle(stream: &Stream, group: &Group, words: &ReadWords<'_>, now_ms: u64) -> (Idle, Vec<(u64, StreamId)>) {
+    let (mut found, mut gone) = (Vec::new(), Vec::new());
+    let Some(until) = words.claims_until(now_ms) else { return (found, gone) };
+    for (time_ms, id) in group.oldest().take_while(|(time_ms, _)| *time_ms <= until) {
+        if found.len() == words.count || gone.len() == GONE_MAX {
+            break;
+        }
+        match group.pending(id).filter(|_| stream.contains(id)) {
+            Some(pending) => found.push((id, now_ms.saturating_sub(time_ms), pending.count)),
+            None => gone.push((time_ms, id)),
+        }
+    }
+    (found, gone)
+}
+
+/// A call of XREADGROUP with CLAIM that waits: when it is to look at its keys again (R4).
+pub struct Claims<'a> {
+    words: ReadWords<'a>,
+    group: &'a [u8],
+    idle_ms: u64,
+}
+
+/// Milliseconds between two looks where nothing is pending, at least.
+const LOOK_MS: u64 = 100;
+
+impl<'a> Claims<'a> {
+    /// None: it is no such call. O(options).
+    pub fn of(command: &Command, args: Args<'a>) -> Option<Claims<'a>> {
+        if command.name != "xreadgroup" {
+            return None;
+        }
+        let words = ReadWords::parse(args, true, 0).ok()?;
+        let (idle_ms, (group, _)) = (words.claim_ms?, words.group?);
+        Some(Claims { words, group, idle_ms })
+    }
+
+    /// The keys it waits for.
+    pub fn keys(&self) -> Args<'a> {
+        self.words.keys
+    }
+
+    /// When an entry of this key's group may have been pending for long enough (milliseconds since 1970). O(log
+    /// n).
+    pub fn due_ms(&self, view: &View<'_>, key: &[u8]) -> u64 {
+        let now_ms = view.now_ms();
+        match group_of(view, key, self.group) {
+            Ok((_, group)) if !group.is_indexed() => now_ms,
+            found => {
+                let oldest = found.ok().and_then(|(_, group)| group.oldest().next());
+                // Entries that are delivered from now on are not due before.
+                let none_ms = now_ms.saturating_add(self.idle_ms.max(LOOK_MS));
+                oldest.map_or(none_ms, |(time_ms, _)| time_ms.saturating_add(self.idle_ms))
+            }
+        }
+    }
+}
+
 /// Gives a consumer again what is pending for it behind an ID.
 fn give_again(
     cx: &mut Cx<'_, '_>,
     answer: &mut Answer,
     key: &[u8],
-    words: &Words<'_>,
+    words: &ReadWords<'_>,
     behind: StreamId,
 ) -> Result<(), Error> {
     let Some((name, consumer)) = words.group else { return Err(Error::Syntax) };

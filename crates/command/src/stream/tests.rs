@@ -319,15 +319,116 @@ fn facts_are_told() {
         ("xreadgroup group g c streams s >", r#"[["s", [["1-1", ["a", "b"]]]]]"#),
         (
             "xinfo stream s",
-            r#"["length", 1, "radix-tree-keys", 1, "radix-tree-nodes", 2, "last-generated-id", "1-1", "max-deleted-entry-id", "0-0", "entries-added", 1, "recorded-first-entry-id", "1-1", "groups", 1, "first-entry", ["1-1", ["a", "b"]], "last-entry", ["1-1", ["a", "b"]]]"#,
+            r#"["length", 1, "radix-tree-keys", 1, "radix-tree-nodes", 2, "last-generated-id", "1-1", "max-deleted-entry-id", "0-0", "entries-added", 1, "recorded-first-entry-id", "1-1", "idmp-duration", 100, "idmp-maxsize", 100, "pids-tracked", 0, "iids-tracked", 0, "iids-added", 0, "iids-duplicates", 0, "groups", 1, "first-entry", ["1-1", ["a", "b"]], "last-entry", ["1-1", ["a", "b"]]]"#,
         ),
         (
             "xinfo stream s full",
-            r#"["length", 1, "radix-tree-keys", 1, "radix-tree-nodes", 2, "last-generated-id", "1-1", "max-deleted-entry-id", "0-0", "entries-added", 1, "recorded-first-entry-id", "1-1", "entries", [["1-1", ["a", "b"]]], "groups", [["name", "g", "last-delivered-id", "1-1", "entries-read", 1, "lag", 0, "pel-count", 1, "pending", [["1-1", "c", 1700000000000, 1]], "consumers", [["name", "c", "seen-time", 1700000000000, "active-time", 1700000000000, "pel-count", 1, "pending", [["1-1", 1700000000000, 1]]]]]]]"#,
+            r#"["length", 1, "radix-tree-keys", 1, "radix-tree-nodes", 2, "last-generated-id", "1-1", "max-deleted-entry-id", "0-0", "entries-added", 1, "recorded-first-entry-id", "1-1", "idmp-duration", 100, "idmp-maxsize", 100, "pids-tracked", 0, "iids-tracked", 0, "iids-added", 0, "iids-duplicates", 0, "entries", [["1-1", ["a", "b"]]], "groups", [["name", "g", "last-delivered-id", "1-1", "entries-read", 1, "lag", 0, "pel-count", 1, "pending", [["1-1", "c", 1700000000000, 1]], "consumers", [["name", "c", "seen-time", 1700000000000, "active-time", 1700000000000, "pel-count", 1, "pending", [["1-1", 1700000000000, 1]]]]]]]"#,
         ),
         ("xinfo stream s x", "-ERR unknown subcommand or wrong number of arguments for 'stream'. Try XINFO HELP."),
         ("xinfo stream none", "-ERR no such key"),
         ("xinfo groups none", "-ERR no such key"),
         ("xinfo consumers s h", "-NOGROUP No such consumer group 'h' for key name 's'"),
     ]);
+}
+
+/// The facts are those of Redis 8.4's documentation and tests.
+#[test]
+fn readers_claim_what_has_been_pending_for_long() {
+    Db::both(|mut db| {
+        db.check(&[
+            ("xadd s 1-1 a b", "\"1-1\""),
+            ("xadd s 2-1 c d", "\"2-1\""),
+            ("xadd s 3-1 e f", "\"3-1\""),
+            ("xgroup create s g 0", "OK"),
+            (
+                "xreadgroup group g c1 count 2 claim 50 streams s >",
+                r#"[["s", [["1-1", ["a", "b"], 0, 0], ["2-1", ["c", "d"], 0, 0]]]]"#,
+            ),
+        ]);
+        db.now_ms += 100;
+        db.check(&[("xclaim s g c1 0 2-1 justid", r#"["2-1"]"#)]);
+        db.now_ms += 900;
+        db.effect_lines();
+        db.check(&[(
+            "xreadgroup group g c2 claim 1000 streams s >",
+            r#"[["s", [["1-1", ["a", "b"], 1000, 1], ["3-1", ["e", "f"], 0, 0]]]]"#,
+        )]);
+        assert_eq!(
+            db.effect_lines(),
+            [
+                "XGROUP CREATECONSUMER s g c2",
+                "XCLAIM s g c2 0 1-1 TIME 1700000001000 RETRYCOUNT 2 FORCE JUSTID",
+                "XCLAIM s g c2 0 3-1 TIME 1700000001000 RETRYCOUNT 1 FORCE JUSTID",
+                "XGROUP SETID s g 3-1 ENTRIESREAD 3",
+            ]
+        );
+        db.check(&[
+            ("xpending s g - + 9", r#"[["1-1", "c2", 0, 2], ["2-1", "c1", 900, 1], ["3-1", "c2", 0, 1]]"#),
+            ("xreadgroup group g c3 claim 1000 streams s >", "nil array"),
+            // The oldest first; those it had count, too; NOACK is about new ones.
+            (
+                "xreadgroup group g c2 noack claim 0 count 2 streams s >",
+                r#"[["s", [["2-1", ["c", "d"], 900, 1], ["1-1", ["a", "b"], 0, 2]]]]"#,
+            ),
+            ("xpending s g - + 9", r#"[["1-1", "c2", 0, 3], ["2-1", "c2", 0, 2], ["3-1", "c2", 0, 1]]"#),
+            // The history is not claimed.
+            ("xreadgroup group g c2 claim 0 count 1 streams s 0", r#"[["s", [["1-1", ["a", "b"]]]]]"#),
+            ("xdel s 1-1 3-1", "2"),
+            ("xreadgroup group g c3 claim 0 streams s >", r#"[["s", [["2-1", ["c", "d"], 0, 2]]]]"#),
+            ("xtrim s maxlen 0", "1"),
+            ("xreadgroup group g c3 claim 0 streams s >", "nil array"),
+            ("xpending s g - + 9", r#"[["1-1", "c2", 0, 4], ["2-1", "c3", 0, 3], ["3-1", "c2", 0, 1]]"#),
+            ("xgroup delconsumer s g c2", "2"),
+            ("xack s g 2-1", "1"),
+            ("xadd s 4-1 a b", "\"4-1\""),
+            ("xreadgroup group g c noack claim 0 streams s >", r#"[["s", [["4-1", ["a", "b"], 0, 0]]]]"#),
+            ("xreadgroup group g c noack claim 0 streams s >", "nil array"),
+            ("xgroup setid s g 0", "OK"),
+            (
+                "xreadgroup group g c claim 9223372036854775807 streams s >",
+                r#"[["s", [["4-1", ["a", "b"], 0, 0]]]]"#,
+            ),
+            ("xgroup setid s g 0", "OK"),
+            // A group that was set back reads twice.
+            (
+                "xreadgroup group g d claim 0 streams s >",
+                r#"[["s", [["4-1", ["a", "b"], 0, 1], ["4-1", ["a", "b"], 0, 0]]]]"#,
+            ),
+            ("xpending s g - + 9", r#"[["4-1", "d", 0, 1]]"#),
+            ("xreadgroup group g c claim -10 streams s >", "-ERR min-idle-time must be a positive integer"),
+            (
+                "xreadgroup group g c claim 5.5 streams s >",
+                "-ERR min-idle-time is not an integer or out of range",
+            ),
+            (
+                "xreadgroup group g c claim streams s >",
+                "-ERR min-idle-time is not an integer or out of range",
+            ),
+            (
+                "xread claim 5 streams s 0",
+                "-ERR The CLAIM option is only supported by XREADGROUP. You called XREAD instead.",
+            ),
+        ]);
+    });
+}
+
+#[test]
+fn very_many_deleted_entries_are_passed_over() {
+    let mut db = Db::new();
+    for i in 1..=600 {
+        db.line(&format!("xadd s {i} a b"));
+    }
+    db.check(&[("xgroup create s g 0", "OK"), ("xadd s 601 a b", "\"601-0\"")]);
+    db.line("xreadgroup group g c streams s >");
+    db.check(&[("xtrim s minid 601", "600")]);
+    let claim = "xreadgroup group g d claim 0 streams s >";
+    db.check(&[
+        (claim, "nil array"),
+        (claim, "nil array"),
+        (claim, r#"[["s", [["601-0", ["a", "b"], 0, 1]]]]"#),
+    ]);
+    db.check(&[(claim, r#"[["s", [["601-0", ["a", "b"], 0, 2]]]]"#)]);
+    let pending = db.line("xpending s g");
+    assert!(pending.starts_with("[601, "), "{pending}");
 }

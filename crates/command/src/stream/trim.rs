@@ -4,6 +4,7 @@
 //!   for an approximate trim. With ACKED those in between may go, too, and the log gets their IDs.
 
 use super::id::{NewId, strict};
+use super::idmp;
 use super::refs::{self, Dropped, Refs};
 use super::{CHANGE_STEPS, DELETES, GROUP, LOOK_STEPS};
 use crate::options::{int, is};
@@ -43,6 +44,8 @@ pub(super) struct Words {
     pub(super) no_make: bool,
     /// The fate of what groups have of the entries that go, if a word says so.
     pub(super) refs: Option<Refs>,
+    /// The message of an idempotent producer that it is.
+    pub(super) message: Option<idmp::Words>,
     /// XADD's ID, and where its fields begin.
     pub(super) id: Option<NewId>,
     pub(super) fields: usize,
@@ -73,8 +76,15 @@ impl Words {
             } else if adds && is(word, "nomkstream") {
                 words.no_make = true;
                 i += 1;
+            } else if adds && let Some(behind) = words.read_message(args, i)? {
+                i = behind;
             } else if adds {
                 words.id = Some(NewId::parse(word)?);
+                if words.message.is_some() && !in_replay {
+                    return Err(Error::new(
+                        "ERR syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs",
+                    ));
+                }
                 break;
             } else {
                 return Err(Error::Syntax);
@@ -104,6 +114,34 @@ impl Words {
             Keep::From(strict(args.at(i))?)
         });
         Ok(i + 1)
+    }
+
+    /// Reads `IDMP pid iid` or `IDMPAUTO pid` at `i`; what stands behind it, or None if neither is there. Errors: a
+    /// second one, an empty word.
+    fn read_message(&mut self, args: Args<'_>, i: usize) -> Result<Option<usize>, Error> {
+        let (word, more) = (args.at(i), args.len() - 1 - i);
+        let auto = more >= 1 && is(word, "idmpauto");
+        if !(auto || more >= 2 && is(word, "idmp")) {
+            return Ok(None);
+        }
+        if self.message.is_some() {
+            return Err(Error::new("ERR syntax error, IDMP/IDMPAUTO specified multiple times"));
+        }
+        if args.at(i + 1).is_empty() {
+            return Err(Error::new(match auto {
+                true => "ERR syntax error, IDMPAUTO requires a non-empty producer ID",
+                false => "ERR syntax error, IDMP requires a non-empty producer ID",
+            }));
+        }
+        if auto {
+            self.message = Some(idmp::Words { pid: i + 1, iid: None });
+            return Ok(Some(i + 2));
+        }
+        if args.at(i + 2).is_empty() {
+            return Err(Error::new("ERR syntax error, IDMP requires a non-empty idempotent ID"));
+        }
+        self.message = Some(idmp::Words { pid: i + 1, iid: Some(i + 2) });
+        Ok(Some(i + 3))
     }
 
     fn settle_limit(&mut self, limit: Option<u64>, adds: bool, in_replay: bool) -> Result<(), Error> {
@@ -202,8 +240,9 @@ pub(super) struct Trimmed {
     pub(super) dropped: Dropped,
 }
 
-/// `XTRIM key MAXLEN|MINID [=|~] threshold [LIMIT count] [KEEPREF|DELREF|ACKED]`: the number of entries that went.
-/// With `~` only whole pieces of the stream go. The log receives an exact length, or with ACKED the IDs (T1).
+/// `XTRIM key MAXLEN|MINID [=|~] threshold [LIMIT count] [KEEPREF|DELREF|ACKED]`: the number of entries that
+/// went. With `~` only whole pieces of the stream go. The log receives an exact length, or with ACKED the IDs
+/// (T1).
 ///
 /// Cost: O(log n + m), m = entries that go. Errors: syntax, numbers below 0, invalid ID, WRONGTYPE.
 fn xtrim(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {

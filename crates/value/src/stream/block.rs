@@ -15,7 +15,7 @@
 //!
 //! Cost: an entry is found by walking over those behind the mark before it. A removal writes the block anew.
 
-use super::StreamId;
+use super::id::StreamId;
 use crate::arc::Blob;
 use crate::elem::INLINE_MAX;
 use std::mem::size_of;
@@ -275,8 +275,8 @@ impl Block {
         (StreamId { ms, seq }, at)
     }
 
-    /// Number of fields, whether the entry shares the names, the place of its cells and the place behind them. `at`: behind
-    /// its ID.
+    /// Number of fields, whether the entry shares the names, the place of its cells and the place behind
+    /// them. `at`: behind its ID.
     #[inline]
     fn cells_at(&self, mut at: usize) -> (usize, bool, usize, usize) {
         let head = number(&self.bytes, &mut at);

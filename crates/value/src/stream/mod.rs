@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! Stream ─► Body ─┬─ entries: tree by ID ─► packed blocks            tree.rs  block.rs
-//!                 └─ groups:  tree by name ─► Group ─┬─ pending      group.rs
-//!                                                    └─ consumers ─► their pending
+//!                 ├─ groups:  tree by name ─► Group ─┬─ pending      group.rs
+//!                 │                                  └─ consumers ─► their pending
+//!                 └─ producers ─► IDs of their messages              producers.rs
 //! ```
 //!
 //! - M1: a clone is O(1), and no clone sees a change of another (values V1).
@@ -18,6 +19,8 @@
 
 mod block;
 mod group;
+mod id;
+mod producers;
 mod tree;
 
 #[cfg(test)]
@@ -25,6 +28,8 @@ mod tests;
 
 pub use block::{Entry, Fields};
 pub use group::{Consumer, Group, GroupMut, Name, Pending};
+pub use id::StreamId;
+pub use producers::{Producer, Producers, Remembers};
 
 use crate::arc::Arc;
 use crate::limits::{STREAM_NODE_MAX_BYTES, STREAM_NODE_MAX_ENTRIES};
@@ -32,73 +37,6 @@ use crate::{Enc, Held};
 use block::Block;
 use std::mem::size_of;
 use tree::Tree;
-
-/// The ID of an entry.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct StreamId {
-    pub ms: u64,
-    pub seq: u64,
-}
-
-impl StreamId {
-    /// Both parts as one number: a search compares without branches.
-    #[inline]
-    fn number(self) -> u128 {
-        u128::from(self.ms) << 64 | u128::from(self.seq)
-    }
-}
-
-impl PartialOrd for StreamId {
-    #[inline]
-    fn partial_cmp(&self, other: &StreamId) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-
-    #[inline]
-    fn lt(&self, other: &StreamId) -> bool {
-        self.number() < other.number()
-    }
-
-    #[inline]
-    fn le(&self, other: &StreamId) -> bool {
-        self.number() <= other.number()
-    }
-}
-
-impl Ord for StreamId {
-    #[inline]
-    fn cmp(&self, other: &StreamId) -> std::cmp::Ordering {
-        self.number().cmp(&other.number())
-    }
-}
-
-impl StreamId {
-    /// The lowest ID. No entry has it.
-    pub const MIN: StreamId = StreamId::new(0, 0);
-    /// The highest ID.
-    pub const MAX: StreamId = StreamId::new(u64::MAX, u64::MAX);
-
-    /// The ID of these parts.
-    pub const fn new(ms: u64, seq: u64) -> StreamId {
-        StreamId { ms, seq }
-    }
-
-    /// The ID behind this one; none behind [`StreamId::MAX`].
-    pub fn next(self) -> Option<StreamId> {
-        match self.seq.checked_add(1) {
-            Some(seq) => Some(StreamId::new(self.ms, seq)),
-            None => Some(StreamId::new(self.ms.checked_add(1)?, 0)),
-        }
-    }
-
-    /// The ID before this one; none before [`StreamId::MIN`].
-    pub fn prev(self) -> Option<StreamId> {
-        match self.seq.checked_sub(1) {
-            Some(seq) => Some(StreamId::new(self.ms, seq)),
-            None => Some(StreamId::new(self.ms.checked_sub(1)?, u64::MAX)),
-        }
-    }
-}
 
 impl tree::Item for Arc<Block> {
     fn count(&self) -> u64 {
@@ -122,6 +60,7 @@ struct Body {
     groups: Tree<Name, Arc<Group>>,
     /// Bytes of all groups.
     groups_bytes: usize,
+    producers: Option<Arc<Producers>>,
 }
 
 /// A stream. 8 bytes; `clone` is O(1).
@@ -144,6 +83,7 @@ impl Stream {
             entries_added: 0,
             groups: Tree::new(),
             groups_bytes: 0,
+            producers: None,
         }))
     }
 
@@ -164,15 +104,17 @@ impl Stream {
 
     /// Bytes of everything, shared parts counted fully. O(1).
     pub fn mem_bytes(&self) -> usize {
-        size_of::<Body>() + self.0.entries.sum().bytes as usize + self.0.groups_bytes
+        let beside = self.0.groups_bytes + self.producers().map_or(0, Producers::mem_bytes);
+        size_of::<Body>() + self.0.entries.sum().bytes as usize + beside
     }
 
     /// The root and memory that this handle keeps alive. O(height).
     pub fn held(&self) -> Option<Held> {
         let alone = self.0.entries.alone_bytes();
         let groups = if self.0.groups.alone_bytes() > 0 { self.0.groups_bytes } else { 0 };
+        let producers = self.producers().map_or(0, Producers::alone_bytes);
         let body: &Body = &self.0;
-        let bytes = size_of::<Body>() + alone + groups;
+        let bytes = size_of::<Body>() + alone + groups + producers;
         Some(Held { root: std::ptr::from_ref(body).addr(), owners: self.0.owners(), bytes })
     }
 
@@ -407,6 +349,35 @@ impl Stream {
         body.groups.iter().for_each(|(_, group)| group.check_invariants());
         let bytes: usize = body.groups.iter().map(|(name, group)| group::bytes(name, group)).sum();
         assert_eq!(body.groups_bytes, bytes);
+        body.producers.iter().for_each(|producers| producers.check_invariants());
+    }
+}
+
+/// Producers.
+impl Stream {
+    /// The producers that are remembered; None: there never was one, and nothing was set.
+    pub fn producers(&self) -> Option<&Producers> {
+        self.0.producers.as_deref()
+    }
+
+    /// Settings of what is remembered.
+    pub fn remembers(&self) -> Remembers {
+        self.producers().map_or_else(Remembers::usual, Producers::remembers)
+    }
+
+    /// The producers, to be changed. If there were none they get these settings. O(1).
+    pub fn producers_mut(&mut self, otherwise: Remembers) -> &mut Producers {
+        let producers = &mut self.0.make_mut().producers;
+        producers.get_or_insert_with(|| Arc::new(Producers::new(otherwise))).make_mut()
+    }
+
+    /// The same stream without producers. O(1).
+    pub fn without_producers(&self) -> Stream {
+        let mut stream = self.clone();
+        if stream.producers().is_some() {
+            stream.0.make_mut().producers = None;
+        }
+        stream
     }
 }
 
@@ -507,9 +478,10 @@ impl Stream {
         !self.is_empty() && deleted != StreamId::MIN && self.first_id() <= deleted && from <= deleted
     }
 
-    /// Entries were delivered to a consumer of the group as new ones: the last becomes the group's last, and the group has read
-    /// so many more. Those that are not above its last change neither. `pends`: they are pending for the consumer now, and
-    /// for no other. False without such a group or consumer. O(m · log p), m = entries, p = pending ones.
+    /// Entries were delivered to a consumer of the group as new ones: the last becomes the group's last, and
+    /// the group has read so many more. Those that are not above its last change neither. `pends`: they are
+    /// pending for the consumer now, and for no other. False without such a group or consumer. O(m · log p),
+    /// m = entries, p = pending ones.
     pub fn deliver(
         &mut self,
         group: &[u8],
@@ -563,7 +535,7 @@ impl Body {
 }
 
 impl PartialEq for Stream {
-    /// Same entries, numbers and groups. O(n), O(1) for unchanged clones.
+    /// Same entries, numbers, groups and producers. O(n), O(1) for unchanged clones.
     fn eq(&self, other: &Stream) -> bool {
         let numbers = |stream: &Stream| {
             (stream.len(), stream.last_id(), stream.max_deleted_id(), stream.entries_added())
@@ -577,6 +549,7 @@ impl PartialEq for Stream {
                     .zip(other.range(other_from, other_to))
                     .all(|(a, b)| a.id == b.id && a.fields().eq(b.fields()))
                 && self.iter_groups().eq(other.iter_groups())
+                && self.producers() == other.producers()
     }
 }
 

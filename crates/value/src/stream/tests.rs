@@ -233,3 +233,45 @@ fn ids_have_neighbours() {
     assert_eq!(stream.count(StreamId::MIN, StreamId::MAX), 1);
     assert_eq!(stream.range_back(StreamId::MIN, StreamId::MAX).count(), 1);
 }
+
+/// The index by time follows whatever happens to pending entries (J2).
+#[test]
+fn pending_entries_are_found_by_their_time() {
+    let mut stream = numbered(9);
+    let ids: Vec<StreamId> = (1..=9).map(|ms| StreamId::new(ms, 0)).collect();
+    stream.create_group(b"g", StreamId::MIN, Some(0));
+    let mut group = stream.group_mut(b"g").unwrap();
+    assert!(group.create_consumer(b"a", 1) && group.create_consumer(b"b", 1) && group.is_indexed());
+    drop(group);
+    assert!(stream.deliver(b"g", b"a", &ids[..4], 50, true));
+    let before = stream.mem_bytes();
+    let mut group = stream.group_mut(b"g").unwrap();
+    assert!(!group.is_indexed() && group.oldest().next().is_none());
+    group.index();
+    group.index();
+    assert!(group.is_indexed());
+    drop(group);
+    assert!(stream.mem_bytes() > before);
+    let times = |stream: &Stream| {
+        let group = stream.group(b"g").unwrap();
+        stream.check_invariants();
+        group.oldest().map(|(time, id)| (time, id.ms)).collect::<Vec<_>>()
+    };
+    assert_eq!(times(&stream), [(50, 1), (50, 2), (50, 3), (50, 4)]);
+    assert!(stream.deliver(b"g", b"b", &ids[4..6], 40, true));
+    let mut group = stream.group_mut(b"g").unwrap();
+    assert!(group.claim(b"b", ids[1], 60, 2) && group.ack(ids[2]));
+    assert_eq!(
+        (group.delivered_until(40), group.delivered_until(59), group.delivered_until(u64::MAX)),
+        (2, 4, 5)
+    );
+    drop(group);
+    assert_eq!(times(&stream), [(40, 5), (40, 6), (50, 1), (50, 4), (60, 2)]);
+    let mut group = stream.group_mut(b"g").unwrap();
+    group.leave_out(50, ids[0]);
+    assert!(group.delete_consumer(b"b") == Some(3) && group.claim(b"a", ids[3], 70, 2));
+    drop(group);
+    assert_eq!(times(&stream), [(70, 4)]);
+    assert_eq!(stream.group_mut(b"g").unwrap().delete_consumer(b"a"), Some(2));
+    assert_eq!(times(&stream), []);
+}

@@ -210,8 +210,9 @@ impl<K: Key, V: Item> Node<K, V> {
         }
     }
 
-    /// Removes the item of a key. None if there is none: then nothing was copied. `is_there`: the key is known to be
-    /// there. A node of its own is changed on the way down; below a shared one the key is looked up first.
+    /// Removes the item of a key. None if there is none: then nothing was copied. `is_there`: the key is
+    /// known to be there. A node of its own is changed on the way down; below a shared one the key is looked
+    /// up first.
     fn remove<Q: Ord + ?Sized>(&mut self, key: &Q, is_there: bool) -> Option<(Sum, V)>
     where
         K: Borrow<Q>,
