@@ -27,6 +27,21 @@ pub struct Stream {
     /// With their fields and values.
     pub entries: Vec<(Vec<u8>, Vec<Vec<u8>>)>,
     pub groups: BTreeMap<Vec<u8>, Group>,
+    pub producers: Option<Producers>,
+}
+
+/// IDs of messages, with those of their entries.
+pub type Sent = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// Messages of idempotent producers that a stream remembers. The number of repeated messages is told late, so it may
+/// differ.
+#[derive(Debug, Default, PartialEq)]
+pub struct Producers {
+    pub duration_s: u64,
+    pub most: u64,
+    pub added: u64,
+    /// By producer, the IDs of messages with those of their entries.
+    pub sent: BTreeMap<Vec<u8>, Sent>,
 }
 
 /// A group of consumers. The times at which these were heard are told to nobody, so they differ.
@@ -57,12 +72,22 @@ fn stream(stream: &value::Stream) -> Stream {
         entry.fields().flat_map(|(field, value)| [field.to_vec(), value.to_vec()]).collect()
     };
     let entries = stream.range(StreamId::MIN, StreamId::MAX);
+    let sent = |producer: &value::stream::Producer| {
+        producer.iter().map(|(iid, entry)| (iid.to_vec(), id(entry))).collect::<Vec<_>>()
+    };
+    let producers = |producers: &value::stream::Producers| Producers {
+        duration_s: producers.remembers().duration_s(),
+        most: producers.remembers().most(),
+        added: producers.counts().0,
+        sent: producers.iter().map(|(pid, producer)| (pid.to_vec(), sent(producer))).collect(),
+    };
     Stream {
         last_id: id(stream.last_id()),
         max_deleted_id: id(stream.max_deleted_id()),
         entries_added: stream.entries_added(),
         entries: entries.map(|entry| (id(entry.id), fields(&entry))).collect(),
         groups: stream.iter_groups().map(|(name, found)| (name.to_vec(), group(found))).collect(),
+        producers: stream.producers().map(producers),
     }
 }
 
@@ -122,8 +147,8 @@ pub(crate) fn size(value: &value::Value) -> usize {
     }
 }
 
-/// All keys of all databases as of one moment, expired ones too, with the last LSN then. Values are clones. Holds all
-/// locks. O(keys).
+/// All keys of all databases as of one moment, expired ones too, with the last LSN then. Values are clones.
+/// Holds all locks. O(keys).
 pub(crate) fn moment(keyspace: &Keyspace) -> (Vec<(usize, Vec<u8>, Owned)>, Lsn) {
     let mut view = View::whole(keyspace, 0, 1);
     view.set_expired_live();

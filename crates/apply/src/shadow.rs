@@ -8,7 +8,8 @@
 //!
 //! - H1: no told command fails.
 //! - H2: at each LSN both keyspaces hold the same.
-//! - H3: what changes without being told (a load, DEBUG POPULATE) begins the shadow anew ([`Keyspace::tell_replaced`]).
+//! - H3: what changes without being told (a load, DEBUG POPULATE) begins the shadow anew
+//!   ([`Keyspace::tell_replaced`]).
 //!
 //! Values above [`COMPARED`] and keyspaces above [`KEYS`] are not compared, as debug builds take long for them.
 
@@ -110,8 +111,8 @@ impl Shadow {
         self.step_to(self.first.settled()).map(|_| ())
     }
 
-    /// Executes what was told, and compares the keyspaces as of now (H2). O(keys + sizes of values). Holds all locks
-    /// while it clones.
+    /// Executes what was told, and compares the keyspaces as of now (H2). O(keys + sizes of values). Holds
+    /// all locks while it clones.
     ///
     /// # Errors
     /// They differ; the text names a key.

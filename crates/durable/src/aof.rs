@@ -17,14 +17,14 @@ use config::Config;
 use keyspace::{Lsn, Mark};
 use observe::info::Aof;
 use persist::order::Order;
-use persist::stream::{Item, Outlet};
+use persist::stream::{Item, Listening, Outlet};
 use persist::{
     Apply, Damaged, Fsync, Hooks, IntoKeyspace, LoadedLog, LogOptions, LogOutlet, LogState, Options, Place,
-    Preallocate, Rewriting, Settings, Writer,
+    Preallocate, Rewriting, Settings, Tail, Writer,
 };
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// How long the end of a log waits for a rewrite that is ending.
@@ -33,7 +33,7 @@ const LETTING_GO: Duration = Duration::from_secs(20);
 /// A log that is written.
 pub(crate) struct Running {
     writer: Arc<Writer>,
-    order: Arc<Order>,
+    listening: Listening,
     gate: Arc<Gate>,
     /// The directory of the files, and the lock of the one that holds it.
     dir: PathBuf,
@@ -65,7 +65,7 @@ impl Rewrite {
 struct Watched {
     outlet: LogOutlet,
     writer: Weak<Writer>,
-    order: Arc<OnceLock<Weak<Order>>>,
+    order: Weak<Order>,
     durability: Weak<Durability>,
 }
 
@@ -74,7 +74,7 @@ impl Watched {
         let (Some(writer), Some(durability)) = (self.writer.upgrade(), self.durability.upgrade()) else {
             return;
         };
-        let told = self.order.get().and_then(Weak::upgrade).map_or(0, |order| order.pending_bytes());
+        let told = self.order.upgrade().map_or(0, |order| order.pending_bytes());
         durability.note_pending(writer.pending_bytes() + told as u64);
     }
 }
@@ -88,6 +88,10 @@ impl Outlet for Watched {
     fn turn(&mut self, upto: u64) {
         self.outlet.turn(upto);
         self.look();
+    }
+
+    fn since(&self) -> u64 {
+        self.outlet.since()
     }
 }
 
@@ -194,6 +198,7 @@ impl Files {
             found.commands
         );
         durability.keyspace.start_at(found.lsn);
+        load.note_place(found.place.clone());
         self.run(durability, place, Some(found))?;
         self.with_log(|running| running.gate.close(durability));
         Ok(())
@@ -241,10 +246,14 @@ impl Files {
     fn run_without_base(&self, durability: &Arc<Durability>) -> Result<(), String> {
         let place = place(&self.config);
         let _lock = self.hold_place(&place)?;
-        persist::put_aside(&*self.disk, &place.dir, "before").map_err(|error| at(&place, &error))?;
+        let aside =
+            persist::put_aside(&*self.disk, &place.dir, "before").map_err(|error| at(&place, &error))?;
         let based = self.run_to_its_base(durability, &place);
         match based {
-            Ok(()) => drop(self.with_log(|running| running.gate.close(durability))),
+            Ok(()) => {
+                self.with_log(|running| running.gate.close(durability));
+                aside.filter(|_| durability.is_log_replaced()).iter().for_each(|dir| self.remove_log(dir));
+            }
             Err(_) => {
                 self.end_log(durability);
                 if let Err(error) = persist::remove_unfinished(&*self.disk, &place) {
@@ -253,6 +262,14 @@ impl Files {
             }
         }
         based
+    }
+
+    /// Removes the log of data that another server's took the place of.
+    fn remove_log(&self, dir: &Path) {
+        let old = Place::new(dir.to_path_buf(), self.config.live.appendfilename.get().to_vec());
+        if let Err(error) = persist::remove_unfinished(&*self.disk, &old) {
+            log::warn!("{} cannot be removed: {error}", dir.display());
+        }
     }
 
     /// Begins a log in an empty folder, and waits for its base.
@@ -274,29 +291,24 @@ impl Files {
         let gate = Arc::new(Gate::new(settings.fsync == Fsync::Always));
         let dir = place.dir.clone();
         let lock = self.hold_place(&place)?;
-        let writer = Writer::open(
-            self.disk.clone(),
-            place,
-            found,
-            durability.keyspace.last_lsn(),
-            settings,
-            hooks(durability, &gate),
-        );
+        // Others may hear of the stream already: what was told up to here is on its way to them alone, and the
+        // base has it.
+        let last = durability.keyspace.last_lsn();
+        durability.stream.settle();
+        let writer = Writer::open(self.disk.clone(), place, found, last, settings, hooks(durability, &gate));
         let writer = Arc::new(writer.map_err(|error| format!("{}: {error}", dir.display()))?);
         let guard = lock.clone();
         writer.guard(move || guard.check());
-        let later = Arc::<OnceLock<Weak<Order>>>::default();
-        let watched = Watched {
-            outlet: writer.outlet(),
-            writer: Arc::downgrade(&writer),
-            order: later.clone(),
-            durability: Arc::downgrade(durability),
-        };
-        let order = Order::start(&durability.keyspace, vec![Box::new(watched)])
-            .map_err(|error| format!("no thread could be started: {error}"))?;
-        let _ = later.set(Arc::downgrade(&order));
-        durability.keyspace.listen(order.clone());
-        let running = Running { writer, order, gate, dir, _lock: lock };
+        let listening = durability.stream.add(|order| {
+            Box::new(Watched {
+                outlet: writer.outlet(),
+                writer: Arc::downgrade(&writer),
+                order: Arc::downgrade(order),
+                durability: Arc::downgrade(durability),
+            })
+        });
+        let listening = listening.map_err(|error| format!("no thread could be started: {error}"))?;
+        let running = Running { writer, listening, gate, dir, _lock: lock };
         self.log.store(Some(Arc::new(running)));
         Ok(())
     }
@@ -313,11 +325,10 @@ impl Files {
     /// Ends the log. Afterwards no reply and no writer waits for it. Errors: something was not written.
     fn stop_log(&self, durability: &Arc<Durability>) -> Result<(), String> {
         let Some(running) = self.log.swap(None) else { return Ok(()) };
-        let Some(Running { writer, order, gate, .. }) = alone(running) else {
+        let Some(Running { writer, listening, gate, .. }) = alone(running) else {
             return Err("its files are still in use".to_owned());
         };
-        order.stop();
-        drop(order);
+        listening.end();
         let closed =
             alone(writer).map_or_else(|| Err("its files are still in use".to_owned()), Writer::close);
         gate.open(durability);
@@ -332,8 +343,8 @@ impl Files {
     fn drain(&self, durability: &Durability) -> Result<(), String> {
         let pending = || {
             self.with_log(|running| {
-                running.order.bell();
-                running.order.pending_bytes() as u64 + running.writer.pending_bytes()
+                running.listening.order().bell();
+                running.listening.order().pending_bytes() as u64 + running.writer.pending_bytes()
             })
         };
         while pending().unwrap_or(0) > 0 {
@@ -353,6 +364,11 @@ impl Files {
 
     fn with_log<T>(&self, f: impl FnOnce(&Running) -> T) -> Option<T> {
         self.log.load().as_ref().map(|running| f(running))
+    }
+
+    /// Whether a log is written.
+    pub(crate) fn has_log(&self) -> bool {
+        self.log.load().is_some()
     }
 
     pub(crate) fn switch_log(&self, durability: &Arc<Durability>, on: bool) -> Result<(), String> {
@@ -425,22 +441,30 @@ impl Files {
         self.with_log(|running| {
             running.writer.want_turns(waits);
             if waits {
-                running.order.bell();
+                running.listening.order().bell();
             }
             if running.gate.is_used() { running.writer.synced() } else { 0 }
         })
     }
 
+    /// See [`Durability::copy_tail`].
+    pub(crate) fn copy_tail(&self, ids: &[&str], offset: u64, out: &mut dyn Write) -> std::io::Result<Tail> {
+        let none = || std::io::Error::new(ErrorKind::NotFound, "there is no log");
+        let dir = self.with_log(|running| running.dir.clone()).ok_or_else(none)?;
+        let place = Place::new(dir, self.config.live.appendfilename.get().to_vec());
+        persist::copy_tail(&*self.disk, &place, ids, offset, out)
+    }
+
     /// Looks at what waits for the log: its thread may write without anything new to be told.
     pub(crate) fn look_at_log(&self, durability: &Durability) {
         self.with_log(|running| {
-            let told = running.order.pending_bytes() as u64;
+            let told = running.listening.order().pending_bytes() as u64;
             durability.note_pending(told + running.writer.pending_bytes());
         });
     }
 
     pub(crate) fn ring(&self) {
-        self.with_log(|running| running.order.bell());
+        self.with_log(|running| running.listening.order().bell());
     }
 
     pub(crate) fn wants_rewrite(&self, percentage: u64, least_bytes: u64) -> bool {

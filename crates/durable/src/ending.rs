@@ -19,12 +19,20 @@ pub enum Wish {
     NoSave,
 }
 
+/// How the server is to end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ending {
+    pub wish: Wish,
+    /// It ends even if the snapshot fails.
+    pub force: bool,
+    /// It does not wait for replicas.
+    pub now: bool,
+}
+
 /// The options of SHUTDOWN.
 #[derive(Default)]
 pub(crate) struct Asked {
-    pub(crate) wish: Wish,
-    /// The server ends even if the snapshot fails.
-    pub(crate) force: bool,
+    pub(crate) ending: Ending,
     pub(crate) aborted: bool,
     /// Answers to the clients that wait for the end, if it is given up.
     pub(crate) waiting: Vec<Box<dyn FnOnce() + Send>>,
@@ -39,9 +47,9 @@ const LOOK: Duration = Duration::from_millis(20);
 
 impl Durability {
     /// Begins the end, for a client's SHUTDOWN. `refused` is called if the end is given up.
-    pub fn ask_end(&self, wish: Wish, force: bool, refused: Box<dyn FnOnce() + Send>) {
+    pub fn ask_end(&self, ending: Ending, refused: Box<dyn FnOnce() + Send>) {
         let mut asked = self.end.lock();
-        (asked.wish, asked.force, asked.aborted) = (wish, force, false);
+        (asked.ending, asked.aborted) = (ending, false);
         asked.waiting.push(refused);
     }
 
@@ -56,16 +64,15 @@ impl Durability {
     }
 
     /// Takes the last snapshot, if one is wanted, and ends the log. Writers wait from here on. `by_signal`: the
-    /// signal's wish, and whether the server ends in any case. None: a client's SHUTDOWN. For a thread that may
-    /// wait.
+    /// signal's wish. None: a client's SHUTDOWN. For a thread that may wait.
     ///
-    /// Cost: O(keys) for the snapshot, and what waits for the log. Errors: the snapshot or the log failed; the
-    /// server is to go on ([`Durability::give_up_end`]).
-    pub fn end_in_order(self: &Arc<Self>, by_signal: Option<(Wish, bool)>) -> Result<(), String> {
-        let (wish, force) = by_signal.unwrap_or_else(|| {
-            let asked = self.end.lock();
-            (asked.wish, asked.force)
-        });
+    /// Cost: O(keys) for the snapshot, what waits for the log, and `shutdown-timeout` for replicas that lag.
+    /// Errors: the snapshot or the log failed; the server is to go on ([`Durability::give_up_end`]).
+    pub fn end_in_order(self: &Arc<Self>, by_signal: Option<Ending>) -> Result<(), String> {
+        let Ending { wish, force, now } = by_signal.unwrap_or_else(|| self.end.lock().ending);
+        if !now {
+            self.await_replicas()?;
+        }
         let saves = match wish {
             Wish::NoSave => false,
             Wish::Save => true,
@@ -76,6 +83,7 @@ impl Durability {
         // From here on no client writes.
         self.keyspace.still.set(Why::End, true);
         self.pass_all_loops();
+        self.history.get().iter().for_each(|history| history.rests(true));
         let is_last = self.take_over();
         let closed = match files.close_log(self) {
             Err(why) if force => {
@@ -94,9 +102,41 @@ impl Durability {
     /// clients).
     pub fn give_up_end(&self) {
         self.keyspace.still.set(Why::End, false);
+        self.history.get().iter().for_each(|history| history.rests(false));
         self.host.retry();
         let waiting = std::mem::take(&mut self.end.lock().waiting);
         waiting.into_iter().for_each(|refused| refused());
+    }
+
+    /// Waits until the replicas have all, for `shutdown-timeout` at most: writers wait, too. Errors: SHUTDOWN
+    /// ABORT.
+    fn await_replicas(&self) -> Result<(), String> {
+        let Some(history) = self.history.get() else { return Ok(()) };
+        let limit = Duration::from_secs(self.config.live.shutdown_timeout_s.size() as u64);
+        if limit.is_zero() || history.lagging().is_empty() {
+            return Ok(());
+        }
+        self.keyspace.still.set(Why::End, true);
+        self.pass_all_loops();
+        history.rests(true);
+        let until = Instant::now() + limit;
+        loop {
+            let lagging = history.lagging();
+            if lagging.is_empty() {
+                return Ok(());
+            }
+            if self.end.lock().aborted {
+                return Err("SHUTDOWN ABORT".to_owned());
+            }
+            if Instant::now() >= until {
+                log::warn!(
+                    "replicas lack writes as the server ends (shutdown-timeout): {}",
+                    lagging.join(", ")
+                );
+                return Ok(());
+            }
+            std::thread::sleep(LOOK);
+        }
     }
 
     /// Ends the snapshot under way, whose file would stay, and lets no other begin. False: the disk holds it up
@@ -113,18 +153,22 @@ impl Durability {
         true
     }
 
-    /// Waits until all loops have finished what they had begun. From then on they know of a pause.
-    pub(crate) fn pass_all_loops(&self) {
+    /// Waits until all loops have finished what they had begun. For a thread that may wait. False: one of them is
+    /// stuck. O(loops)
+    pub fn pass_loops(&self) -> bool {
         let (passed, wait) = channel();
         for loop_id in 0..self.loops {
             (self.work.post)(loop_id, Letter::Back(Box::new(Passed(passed.clone()))));
         }
         drop(passed);
         let until = Instant::now() + PASSING;
-        for _ in 0..self.loops {
-            if wait.recv_timeout(until.saturating_duration_since(Instant::now())).is_err() {
-                return log::warn!("an event loop is stuck: the server ends without waiting for it");
-            }
+        (0..self.loops).all(|_| wait.recv_timeout(until.saturating_duration_since(Instant::now())).is_ok())
+    }
+
+    /// Waits until all loops have finished what they had begun. From then on they know of a pause.
+    pub(crate) fn pass_all_loops(&self) {
+        if !self.pass_loops() {
+            log::warn!("an event loop is stuck: the server goes on without waiting for it");
         }
     }
 
@@ -133,6 +177,9 @@ impl Durability {
             return Ok(());
         }
         self.keyspace.still.set(Why::End, true);
+        // The snapshot has all that was answered, and the last place of the history.
+        self.pass_all_loops();
+        self.history.get().iter().for_each(|history| history.rests(true));
         match self.last_save() {
             Err(why) if force => {
                 log::error!(

@@ -190,6 +190,8 @@ impl Files {
             log::error!("{} is damaged: {damage}. Its rest is kept in {}", path.display(), rest.display());
             load.note_damage(rest.display().to_string());
         }
+        let is_all = report.damage.is_none() && report.skipped.count == 0;
+        load.note_place(into.place().filter(|_| is_all));
         let (keys, expired) = (report.keys.saturating_sub(into.expired()), into.expired());
         let took = began.elapsed().as_secs_f64();
         log::info!("loaded {}: {keys} keys, {expired} expired ones left out, in {took:.2} s", path.display());
@@ -199,13 +201,10 @@ impl Files {
 
 /// Says what of the keys of a file was left out, and counts it for INFO.
 pub(crate) fn tell_left_out(report: &Report, load: &Load) {
-    let LeftOut { keys_with_metadata, streams_with_producers } = report.left_out;
-    load.note_stripped(keys_with_metadata + streams_with_producers);
+    let LeftOut { keys_with_metadata } = report.left_out;
+    load.note_stripped(keys_with_metadata);
     if keys_with_metadata > 0 {
         log::warn!("metadata of modules was left out of {keys_with_metadata} keys");
-    }
-    if streams_with_producers > 0 {
-        log::warn!("idempotent producers (IDMP) were left out of {streams_with_producers} streams");
     }
 }
 

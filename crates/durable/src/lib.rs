@@ -3,6 +3,7 @@
 //! ```text
 //! BGSAVE, SAVE, save points, SHUTDOWN ─► begin ─► Saving, on a loop ─► batches ─► writer, a thread ─► SaveOut
 //! start, DEBUG RELOAD ─────────────────► loading: commands are refused that need the data
+//! a primary's full copy ───────────────► copying: in place of the data, or beside them
 //! ```
 //!
 //! - D1: one snapshot is taken at a time.
@@ -11,10 +12,11 @@
 #![forbid(unsafe_code)]
 
 mod aof;
-mod copy;
+mod copying;
 mod ending;
 mod files;
 mod gate;
+mod history;
 mod loading;
 mod lock;
 mod log;
@@ -22,18 +24,21 @@ mod saving;
 mod walking;
 mod writing;
 
-pub use copy::{FileCopy, Read};
-pub use ending::Wish;
+pub use copying::Copying;
+pub use ending::{Ending, Wish};
 pub use files::Files;
+pub use history::History;
 pub use lock::{DirLock, NoLock};
+pub use persist::{FileCopy, Read};
 pub use saving::{Answer, Copied, Done, Purpose};
 
 use aof::LogObserver;
 use config::Config;
-use keyspace::{Keyspace, Lsn};
+use keyspace::{Beside, Keyspace, Lsn};
 use observe::Observe;
 use observe::info::{Loading, Persistence};
 use parking_lot::Mutex;
+use persist::stream::HistoryPlace;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -53,6 +58,9 @@ pub trait Host: Send + Sync {
     /// Removes all libraries. O(libraries). Errors: a sentence.
     fn flush_libraries(&self) -> Result<(), String>;
 
+    /// Libraries that a file brings which is loaded beside the data: none yet. Errors: the server has ended.
+    fn incoming_libraries(&self) -> Result<Box<dyn Incoming>, String>;
+
     /// Begins to execute told commands, in database 0. Errors: the server has ended.
     fn replay(&self) -> Result<Replay, String>;
 
@@ -65,6 +73,15 @@ pub trait Host: Send + Sync {
 
 /// Executes one told command. MULTI, EXEC and SELECT count as such. Errors: a sentence that names the command.
 pub type Replay = Box<dyn FnMut(&[&[u8]]) -> Result<(), String> + Send>;
+
+/// Libraries of functions that nobody sees yet.
+pub trait Incoming: Sync {
+    /// Adds a library. Cost: its code runs once, on this thread. Errors: a sentence.
+    fn load(&self, code: &[u8]) -> Result<(), String>;
+
+    /// The change that puts them in place of all. O(libraries).
+    fn into_change(self: Box<Self>) -> Box<dyn Beside>;
+}
 
 /// The libraries of functions of one moment.
 pub trait Libraries: Send + Sync {
@@ -86,6 +103,10 @@ mod trouble {
     pub(super) const LOG_FULL: u32 = 8;
     /// Too much waits for the log: writes are refused.
     pub(super) const LOG_OVER: u32 = 16;
+    /// Too few replicas follow well (`min-replicas-to-write`).
+    pub(super) const FEW_REPLICAS: u32 = 32;
+    /// A copy is loaded beside the data.
+    pub(super) const BESIDE: u32 = 64;
 }
 
 /// The parts of the server that its data on disk need.
@@ -110,13 +131,19 @@ pub struct Durability {
     loops: usize,
     started_ms: u64,
     host: Box<dyn Host>,
+    /// The stream of effects, for the log and for replicas.
+    pub stream: Arc<persist::stream::Shared>,
     files: OnceLock<Files>,
     /// Bits of `trouble`; 0: all is well.
     state: AtomicU32,
     saves: saving::Saves,
     load: loading::State,
+    copies: copying::State,
     log: log::State,
     end: Mutex<ending::Asked>,
+    history: OnceLock<Box<dyn History>>,
+    /// The place in its history that the data of the start are.
+    place: Mutex<Option<HistoryPlace>>,
 }
 
 impl Durability {
@@ -124,6 +151,7 @@ impl Durability {
     pub fn new(parts: Parts) -> Arc<Durability> {
         let Parts { keyspace, config, observe, work, loops, started_ms, host } = parts;
         Arc::new(Durability {
+            stream: persist::stream::Shared::new(&keyspace),
             keyspace,
             config,
             observe,
@@ -135,8 +163,11 @@ impl Durability {
             state: AtomicU32::new(0),
             saves: saving::Saves::default(),
             load: loading::State::default(),
+            copies: copying::State::default(),
             log: log::State::default(),
             end: Mutex::default(),
+            history: OnceLock::new(),
+            place: Mutex::default(),
         })
     }
 
@@ -180,8 +211,18 @@ impl Durability {
         }
     }
 
+    /// Says whether too few replicas follow well, which refuses writes. O(1)
+    pub fn set_few_replicas(&self, few: bool) {
+        self.set(trouble::FEW_REPLICAS, few);
+    }
+
     pub fn is_loading(&self) -> bool {
         self.state.load(Acquire) & trouble::LOADING != 0
+    }
+
+    /// Whether a copy of another server's data is loaded beside the present ones.
+    pub fn is_loading_beside(&self) -> bool {
+        self.state.load(Acquire) & trouble::BESIDE != 0
     }
 
     /// Whether writes are refused because they could not be made durable.
@@ -225,8 +266,10 @@ impl Durability {
         let now_s = stdx::clock::wall_ms() / 1000;
         let count = |number: &AtomicU64| number.load(Relaxed);
         let took = count(&saves.last_s);
+        let loads_beside = self.is_loading_beside();
         Persistence {
-            loading: self.is_loading().then(|| self.loading_figures(now_s)),
+            loading: (loads_beside || self.is_loading()).then(|| self.loading_figures(now_s)),
+            loads_beside,
             changes: self.changes(),
             last_save_s: self.last_save_s(),
             saving: self.is_busy().then(|| saves.figures(now_s)),
@@ -246,11 +289,17 @@ impl Durability {
     fn loading_figures(&self, now_s: u64) -> Loading {
         let (loaded_bytes, total_bytes) = self.loaded_bytes();
         let started_s = self.load.started_s.load(Relaxed);
-        let used_bytes = self.observe.measured.allocator().allocated;
+        let used_bytes = match self.load.used_bytes.load(Relaxed) {
+            0 => self.observe.measured.allocator().allocated,
+            theirs => theirs,
+        };
         let elapsed_s = now_s.saturating_sub(started_s);
         Loading { started_s, loaded_bytes, total_bytes, elapsed_s, used_bytes }
     }
 }
+
+/// The answer to writes while too few replicas follow.
+const NOREPLICAS: &str = "NOREPLICAS Not enough good replicas to write.";
 
 /// The answer to writes while snapshots fail.
 const MISCONF: &str = "MISCONF Evenkeel is configured to save RDB snapshots, but it is currently unable to \

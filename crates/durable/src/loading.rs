@@ -3,6 +3,7 @@
 use crate::{Durability, trouble};
 use keyspace::{Keyspace, View, Why};
 use parking_lot::Mutex;
+use persist::stream::HistoryPlace;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,65 +17,98 @@ pub(crate) struct State {
     pub(crate) keys: AtomicU64,
     pub(crate) expired: AtomicU64,
     pub(crate) stripped: AtomicU64,
+    /// Bytes of memory that another server used for what is loaded; 0: it did not say.
+    pub(crate) used_bytes: AtomicU64,
     /// Keys and libraries of the file take the place of present ones.
     merges: AtomicBool,
+    /// The data of the start are not loaded yet.
+    is_start: AtomicBool,
     /// The file that keeps the rest of a damaged file, which was loaded up to the damage.
     pub(crate) damaged_rest: Mutex<Option<String>>,
 }
 
-/// A load under way. Commands that need the data are refused until it is dropped.
-pub(crate) struct Load(Arc<Durability>);
+/// A load under way. Commands that need the data are refused until it is dropped, unless what is loaded stands
+/// beside the data.
+pub(crate) struct Load {
+    durability: Arc<Durability>,
+    is_beside: bool,
+}
 
 impl Load {
     /// Begins a load. No other may be under way.
     pub(crate) fn begin(durability: &Arc<Durability>) -> Load {
-        let load = &durability.load;
-        load.started_s.store(stdx::clock::wall_ms() / 1000, Relaxed);
-        load.keys.store(0, Relaxed);
-        load.expired.store(0, Relaxed);
-        load.stripped.store(0, Relaxed);
+        let load = Load::note_begin(durability, false);
         durability.set(trouble::LOADING, true);
         durability.keyspace.still.set(Why::Load, true);
         durability.keyspace.tell_replaced();
-        Load(durability.clone())
+        load
+    }
+
+    /// Begins a load beside the data: only commands are refused that say so ([`crate::copying`]).
+    pub(crate) fn begin_beside(durability: &Arc<Durability>) -> Load {
+        let load = Load::note_begin(durability, true);
+        durability.set(trouble::BESIDE, true);
+        load
+    }
+
+    fn note_begin(durability: &Arc<Durability>, is_beside: bool) -> Load {
+        let load = &durability.load;
+        load.started_s.store(stdx::clock::wall_ms() / 1000, Relaxed);
+        for figure in [&load.keys, &load.expired, &load.stripped, &load.used_bytes] {
+            figure.store(0, Relaxed);
+        }
+        Load { durability: durability.clone(), is_beside }
     }
 
     /// Counts loaded keys, and keys left out because they had expired.
     pub(crate) fn note(&self, keys: u64, expired: u64) {
-        self.0.load.keys.store(keys, Relaxed);
-        self.0.load.expired.store(expired, Relaxed);
+        self.durability.load.keys.store(keys, Relaxed);
+        self.durability.load.expired.store(expired, Relaxed);
     }
 
-    /// Counts keys of which a part was left out: what modules knew of them, or a stream's producers.
+    /// Counts keys of which a part was left out: what modules knew of them.
     pub(crate) fn note_stripped(&self, keys: u64) {
-        self.0.load.stripped.store(keys, Relaxed);
+        self.durability.load.stripped.store(keys, Relaxed);
     }
 
     /// Notes that a file was damaged, and the name of the file that keeps its rest.
     pub(crate) fn note_damage(&self, rest: String) {
-        *self.0.load.damaged_rest.lock() = Some(rest);
+        *self.durability.load.damaged_rest.lock() = Some(rest);
     }
 
     /// Whether keys and libraries of the file take the place of present ones.
     pub(crate) fn merges(&self) -> bool {
-        self.0.load.merges.load(Relaxed)
+        self.durability.load.merges.load(Relaxed)
+    }
+
+    /// Notes the place in its history that the data of the start are.
+    pub(crate) fn note_place(&self, place: Option<HistoryPlace>) {
+        if self.durability.load.is_start.load(Relaxed) {
+            *self.durability.place.lock() = place;
+        }
     }
 
     /// Loads a library of functions. Cost: its code runs once, on this thread.
     ///
     /// Errors: a sentence.
     pub(crate) fn library(&self, code: &[u8]) -> Result<(), String> {
-        self.0.host.load_library(code, self.merges())
+        self.durability.host.load_library(code, self.merges())
     }
 }
 
 impl Drop for Load {
     fn drop(&mut self) {
-        self.0.load.merges.store(false, Relaxed);
-        self.0.keyspace.tell_replaced();
-        self.0.keyspace.still.set(Why::Load, false);
-        self.0.nothing_changed();
-        self.0.set(trouble::LOADING, false);
+        let durability = &self.durability;
+        if self.is_beside {
+            return durability.set(trouble::BESIDE, false);
+        }
+        durability.load.merges.store(false, Relaxed);
+        durability.keyspace.tell_replaced();
+        durability.keyspace.still.set(Why::Load, false);
+        durability.nothing_changed();
+        // Before the first client.
+        durability.resume_history();
+        durability.set(trouble::LOADING, false);
     }
 }
 
@@ -88,6 +122,7 @@ impl Durability {
         let Ok(files) = self.files() else { return Ok(()) };
         let loads = files.loads_at_start();
         self.set(trouble::LOADING, loads);
+        self.load.is_start.store(loads, Relaxed);
         if !loads && self.config.live.appendonly.get() {
             files.run_from_nothing(self)?;
             // A log of nothing counts as its own base.
@@ -107,6 +142,7 @@ impl Durability {
         }
         let loaded = self.files().map_or(Ok(()), |files| files.load_at_start(self));
         self.keyspace.tell_replaced();
+        self.load.is_start.store(false, Relaxed);
         // After an error no client may see a part of the data until the process ends.
         self.set(trouble::LOADING, loaded.is_err());
         loaded
@@ -160,7 +196,7 @@ impl Durability {
 }
 
 /// Empties all databases. O(1) for each.
-fn empty(keyspace: &Keyspace) {
+pub(crate) fn empty(keyspace: &Keyspace) {
     let mut view = View::whole(keyspace, 0, stdx::clock::wall_ms());
     for db in 0..keyspace.databases() {
         view.flush(Some(db));

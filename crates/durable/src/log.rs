@@ -9,20 +9,24 @@
 
 use crate::files::Files;
 use crate::saving::{Answer, Purpose};
-use crate::{Durability, MISCONF, trouble};
+use crate::{Durability, MISCONF, NOREPLICAS, trouble};
 use keyspace::{Lsn, Why};
 use observe::info::Aof;
 use observe::waits::disk::DiskCall;
 use parking_lot::Mutex;
+use persist::Tail;
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use stdx::clock::mono_ns;
 
 /// Interval of the checks while waiting.
+/// Longest wait for the log to have all that was told.
+const WRITING: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(5);
 
 /// The longest time in seconds until a log is begun once more (O4).
@@ -42,6 +46,10 @@ pub(crate) struct State {
     /// The time at which the log is to be begun once more; 0: it is as it is wanted. Failures so far (O4).
     begin_at_ms: AtomicU64,
     unbegun: AtomicU64,
+    /// It rests while all data are replaced.
+    is_down: AtomicBool,
+    /// The next log takes the place of one whose data are gone.
+    is_replaced: AtomicBool,
     /// Held while the log is begun or ended.
     switching: Mutex<()>,
 }
@@ -115,6 +123,9 @@ impl Durability {
         }
         if self.state.load(Relaxed) & trouble::LOG_OVER != 0 {
             return Some("MISCONF Errors writing to the AOF file: too much waits to be written".to_owned());
+        }
+        if self.state.load(Relaxed) & trouble::FEW_REPLICAS != 0 {
+            return Some(NOREPLICAS.to_owned());
         }
         self.stops_writes().then(|| MISCONF.to_owned())
     }
@@ -207,12 +218,52 @@ impl Durability {
         }
     }
 
+    /// Ends the log because all data are about to be replaced, until [`Durability::take_log_up`]. For a thread
+    /// that may wait.
+    pub(crate) fn put_log_down(self: &Arc<Self>) {
+        self.log.is_down.store(true, Release);
+        // A switch under way may be beginning a log, which has its base then. No later one begins any.
+        drop(self.log.switching.lock());
+        if self.files().is_ok_and(Files::has_log) {
+            self.switch();
+        }
+        // It counts for the next log, and not for one that began just now.
+        self.log.is_replaced.store(true, Release);
+    }
+
+    /// Whether the log that begins takes the place of one whose data are gone. Asked once.
+    pub(crate) fn is_log_replaced(&self) -> bool {
+        self.log.is_replaced.swap(false, AcqRel)
+    }
+
+    /// Copies the commands of the log that lie behind an offset of a history, which has these names. Waits until
+    /// the log has all that was told, some seconds at most. O(bytes behind its base)
+    ///
+    /// Errors: there is no log, or it cannot be read.
+    pub fn copy_tail(&self, ids: &[&str], offset: u64, out: &mut dyn Write) -> std::io::Result<Tail> {
+        let files = self.files().map_err(std::io::Error::other)?;
+        let (lsn, until) = (self.keyspace.last_lsn(), Instant::now() + WRITING);
+        while files.synced(true).is_some_and(|synced| synced < lsn) && Instant::now() < until {
+            std::thread::sleep(LOOK);
+        }
+        files.copy_tail(ids, offset, out)
+    }
+
+    /// Begins the log anew, if it is wanted: what it was put down for is done. O(1); the base is written
+    /// elsewhere.
+    pub(crate) fn take_log_up(self: &Arc<Self>) {
+        self.log.is_down.store(false, Release);
+        if self.config.live.appendonly.get() {
+            self.switch_log();
+        }
+    }
+
     /// Begins or ends the log, as is wanted by now.
     fn switch(self: &Arc<Self>) {
         let Ok(files) = self.files() else { return };
         let log = &self.log;
         let _one = log.switching.lock();
-        let on = self.config.live.appendonly.get();
+        let on = self.config.live.appendonly.get() && !log.is_down.load(Acquire);
         while !on && self.is_rewriting() {
             // Its files are put aside with the log's.
             self.cancel();

@@ -18,6 +18,7 @@ use crate::{Durability, trouble};
 use config::Config;
 use keyspace::Keyspace;
 use observe::info;
+use persist::Spool;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -45,6 +46,8 @@ pub enum Purpose {
     Rewrite,
     /// A file that a client is sent ([`Copied`]).
     Copy(Copied),
+    /// A file that replicas read while it is written ([`Spool`]).
+    Sync,
 }
 
 /// A snapshot for a client that wants the file alone. A part that is left out is as empty as in a new server.
@@ -62,6 +65,7 @@ impl Purpose {
     fn file(self, config: &Config) -> PathBuf {
         config.together(|live| {
             let name = match self {
+                Purpose::Sync => format!("temp-{}-{}.rdb", std::process::id(), COPIES),
                 Purpose::Copy(copied) => {
                     format!("temp-{}-{}.rdb", std::process::id(), COPIES | copied.client)
                 }
@@ -234,9 +238,36 @@ impl Durability {
         done: Option<Done>,
         here: Option<&mut Works>,
     ) {
+        self.begin_for(purpose, done, here, None);
+    }
+
+    /// Begins a snapshot for replicas, on [`LOOP`]. False: a snapshot is under way, or data is being loaded.
+    /// O(databases)
+    pub fn begin_sync(self: &Arc<Self>, spool: Arc<dyn Spool>) -> bool {
+        let taken = !self.is_loading() && self.take();
+        if taken {
+            self.begin_for(Purpose::Sync, None, None, Some(spool));
+        }
+        taken
+    }
+
+    fn begin_for(
+        self: &Arc<Self>,
+        purpose: Purpose,
+        done: Option<Done>,
+        here: Option<&mut Works>,
+        spool: Option<Arc<dyn Spool>>,
+    ) {
         self.note_begin(purpose);
         let ((queue, batches), (give_back, empty)) = (channel(), channel());
-        let piece = Box::new(Saving::new(self, purpose, queue, empty));
+        // A rewrite has a mark of the log's, and the log names places itself.
+        let history = self.history.get().filter(|_| purpose != Purpose::Rewrite);
+        let mark = match &spool {
+            Some(spool) => Some(spool.mark()),
+            None => history.and_then(|history| history.mark()),
+        };
+        let place = mark.filter(|_| spool.is_none());
+        let piece = Box::new(Saving::new(self, (purpose, mark), queue, empty));
         // A rewrite begins on the disk.
         let (first, piece) =
             if purpose == Purpose::Rewrite { (Some(piece), None) } else { (None, Some(piece)) };
@@ -246,6 +277,8 @@ impl Durability {
             file: purpose.file(&self.config),
             first,
             rewrite: None,
+            spool,
+            place,
             batches,
             give_back,
             done,

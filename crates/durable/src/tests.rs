@@ -1,6 +1,8 @@
 //! A keyspace with one loop and no clients, on a disk whose power fails.
 
-use crate::{Durability, Files, Host, Libraries, Parts, Purpose, Replay, Wish};
+use crate::walking::Saving;
+use crate::writing::Writer;
+use crate::{Durability, Ending, Files, Host, Libraries, Parts, Purpose, Replay, Wish};
 use config::Config;
 use keyspace::{Keyspace, Lsn, View};
 use observe::Observe;
@@ -38,6 +40,10 @@ impl Host for Bare {
 
     fn flush_libraries(&self) -> Result<(), String> {
         Ok(())
+    }
+
+    fn incoming_libraries(&self) -> Result<Box<dyn crate::Incoming>, String> {
+        Err("there are no libraries".into())
     }
 
     fn replay(&self) -> Result<Replay, String> {
@@ -201,10 +207,97 @@ fn the_end_takes_the_last_snapshot_that_is_wished_for() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path(), Arc::new(RealDisk));
     server.put("a");
-    server.durability.end_in_order(Some((Wish::Usual, false))).unwrap();
+    server.durability.end_in_order(Some(Ending::default())).unwrap();
     assert!(!dir.path().join("dump.rdb").exists());
     server.durability.give_up_end();
     server.durability.give_back();
-    server.durability.end_in_order(Some((Wish::Save, false))).unwrap();
+    server.durability.end_in_order(Some(Ending { wish: Wish::Save, ..Ending::default() })).unwrap();
     assert!(dir.path().join("dump.rdb").exists());
+}
+
+/// A rewrite whose thread could not be started is over: another snapshot may begin.
+#[test]
+fn a_rewrite_without_a_thread_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), Arc::new(RealDisk));
+    let durability = &server.durability;
+    assert!(durability.take());
+    let ((queue, batches), (give_back, empty)) = (channel(), channel());
+    let (answer, answered) = channel();
+    let first = Some(Box::new(Saving::new(durability, (Purpose::Rewrite, None), queue, empty)));
+    let done = move |saved: Result<&Path, &str>| -> crate::Answer {
+        let failed = saved.is_err();
+        Box::new(move || answer.send(failed).unwrap())
+    };
+    drop(Writer {
+        durability: durability.clone(),
+        purpose: Purpose::Rewrite,
+        file: dir.path().join("dump.rdb"),
+        first,
+        rewrite: None,
+        spool: None,
+        place: None,
+        batches,
+        give_back,
+        done: Some(Box::new(done)),
+        began: std::time::Instant::now(),
+    });
+    assert_eq!(answered.recv(), Ok(true));
+    assert!(!durability.is_busy());
+    server.save().unwrap();
+}
+
+/// A copy is expected to take what the last one took for each byte of its server, within bounds.
+#[test]
+fn copies_are_reckoned_by_the_last_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), Arc::new(RealDisk));
+    let durability = &server.durability;
+    assert_eq!(durability.copy_bytes(500), 500);
+    for (bytes, theirs, expected) in [
+        (300, Some(1000), 150),
+        (300, None, 150),
+        (300, Some(0), 150),
+        (3000, Some(1000), 1500),
+        (1 << 60, Some(1), 5000),
+        (1, Some(1 << 60), 50),
+    ] {
+        durability.note_ratio(bytes, theirs);
+        assert_eq!(durability.copy_bytes(500), expected, "{bytes} for {theirs:?}");
+    }
+    assert_eq!(durability.copy_bytes(u64::MAX), u64::MAX / 10);
+}
+
+/// An outlet that keeps the order thread waiting until it is told to go on.
+struct Slow(Receiver<()>);
+
+impl persist::stream::Outlet for Slow {
+    fn take(&mut self, _: persist::stream::Item) {
+        let _ = self.0.recv();
+    }
+
+    fn turn(&mut self, _: u64) {}
+}
+
+/// A log that begins while replicas hear of the stream is not given what was told before: it would be behind its
+/// own begin.
+#[test]
+fn a_log_begins_while_others_hear_of_the_stream() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), Arc::new(RealDisk));
+    let durability = &server.durability;
+    let (go, wait) = channel();
+    let listening = durability.stream.add(|_| Box::new(Slow(wait))).unwrap();
+    for value in [b"1", b"2", b"3"] {
+        let mut words = [&b"SET"[..], b"k", value].into_iter();
+        assert!(durability.keyspace.tell_apart(keyspace::To::All, &mut words).is_some());
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let its = durability.clone();
+    let begins = std::thread::spawn(move || its.files()?.switch_log(&its, true));
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    drop(go);
+    assert_eq!(begins.join().unwrap(), Ok(()));
+    assert_eq!(durability.log_stopped(), None);
+    listening.end();
 }

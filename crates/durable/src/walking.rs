@@ -3,7 +3,7 @@
 use crate::aof::Rewrite;
 use crate::saving::{Copied, Purpose};
 use crate::{Durability, Libraries};
-use keyspace::{Changes, Walk, WalkEntry, WalkLimits, WalkSink, WalkValue, Walked};
+use keyspace::{Changes, Mark, Walk, WalkEntry, WalkLimits, WalkSink, WalkValue, Walked};
 use parking_lot::Mutex;
 use persist::Kept;
 use std::sync::Arc;
@@ -122,6 +122,8 @@ pub(crate) enum Message {
 pub(crate) struct Saving {
     durability: Arc<Durability>,
     purpose: Purpose,
+    /// The place of its moment in the stream; a rewrite's is known later.
+    mark: Option<Mark>,
     walk: Option<Walk>,
     queue: Sender<Message>,
     /// Batches that were written, to be filled again.
@@ -175,16 +177,17 @@ impl Saving {
     /// Makes the piece. `empty` gives batches back that were written.
     pub(crate) fn new(
         durability: &Arc<Durability>,
-        purpose: Purpose,
+        (purpose, mark): (Purpose, Option<Mark>),
         queue: Sender<Message>,
         empty: Receiver<Batch>,
     ) -> Saving {
         let durability = durability.clone();
-        Saving { durability, purpose, walk: None, queue, empty, taking: Taking::default() }
+        Saving { durability, purpose, mark, walk: None, queue, empty, taking: Taking::default() }
     }
 
     /// Makes it the piece of a rewrite that has begun on the disk.
     pub(crate) fn is_for(&mut self, rewrite: Rewrite) {
+        self.mark = Some(rewrite.mark());
         self.taking.rewrite = Some(rewrite);
     }
 
@@ -201,7 +204,7 @@ impl Saving {
         self.taking.batch = Batch::new();
         let (header, at) = (self.taking.header.clone(), durability.clone());
         let purpose = self.purpose;
-        let place = self.taking.rewrite.as_ref().map(|rewrite| rewrite.mark());
+        let place = self.mark;
         let mark = Arc::new(move |lsn| {
             if let Some(place) = place {
                 at.keyspace.tell_mark(lsn, place);

@@ -5,8 +5,10 @@ use crate::aof::Rewrite;
 use crate::lock::DirLock;
 use crate::saving::{Copied, Done, LOOP, Purpose};
 use crate::walking::{Batch, Header, Item, Message, Saving};
+use keyspace::Mark;
 use observe::info;
-use persist::{SaveError, SaveFile};
+use persist::stream::HistoryPlace;
+use persist::{SaveError, SaveFile, Spool};
 use rdb::Dialect;
 use rdb::file::Format;
 use std::path::PathBuf;
@@ -27,6 +29,9 @@ pub(crate) struct Writer {
     /// The piece of a rewrite, until the files are ready.
     pub(crate) first: Option<Box<Saving>>,
     pub(crate) rewrite: Option<Rewrite>,
+    pub(crate) spool: Option<Arc<dyn Spool>>,
+    /// The mark of its moment in the replicas' history. A spool has its own.
+    pub(crate) place: Option<Mark>,
     pub(crate) batches: Receiver<Message>,
     pub(crate) give_back: Sender<Batch>,
     pub(crate) done: Option<Done>,
@@ -40,6 +45,8 @@ struct Open {
     db: Option<u32>,
     /// `foreign-types`: whether values of Evenkeel's own types are left out, or are an error.
     foreign: i64,
+    /// Streams are written without their idempotent producers, which servers before Redis 8.6 do not read.
+    forgets: bool,
     /// Until the file has its name (lock L1). It is dropped behind the file.
     _lock: Option<Arc<DirLock>>,
 }
@@ -84,6 +91,10 @@ impl Writer {
     }
 
     fn over(mut self, result: &Result<(), String>) {
+        if let Some(spool) = self.spool.take() {
+            let bytes = self.durability.saves.written_bytes.load(Relaxed);
+            spool.ended(result.as_ref().map(|()| bytes).map_err(String::as_str));
+        }
         let file = result.as_ref().map(|()| &*self.file).map_err(String::as_str);
         // A copy has no name any more when the next snapshot, or the end of the server, may begin.
         let answer = self.done.take().map(|done| done(file));
@@ -130,6 +141,9 @@ impl Writer {
                 points::reach(Point::SaveWrite);
                 let file = open.as_mut().ok_or("it was not begun")?;
                 file.write(&batch, &self.durability)?;
+                if let Some(spool) = &self.spool {
+                    spool.grown(file.out.written_bytes());
+                }
                 self.pace(file.out.size_bytes());
                 let Batch { mut bytes, mut items } = batch;
                 bytes.clear();
@@ -148,7 +162,7 @@ impl Writer {
         let (files, live) = (self.durability.files()?, &self.durability.config.live);
         let format = self.format(&header)?;
         let path = self.rewrite.as_ref().map_or(&self.file, |rewrite| rewrite.base());
-        let passes = matches!(self.purpose, Purpose::Copy(_));
+        let passes = matches!(self.purpose, Purpose::Copy(_) | Purpose::Sync);
         // A base is in the directory of a log that has its lock, and a copy takes no other file's place.
         let lock = if passes { None } else { files.hold_for(path)? };
         let mut out = SaveFile::create(files.disk.clone(), path, format).map_err(said)?;
@@ -161,24 +175,61 @@ impl Writer {
         for (name, value) in self.facts(&header) {
             out.aux(name.as_bytes(), value.as_bytes()).map_err(said)?;
         }
+        if let Some(spool) = &self.spool {
+            let file = out.take_name().map_err(said)?;
+            for (name, value) in spool.begun(header.lsn, file)? {
+                out.aux(name.as_bytes(), value.as_bytes()).map_err(said)?;
+            }
+        }
+        if let (Some(mark), Some(history)) = (self.place, self.durability.history.get()) {
+            match history.at(mark, header.lsn) {
+                Ok(HistoryPlace { id, offset, db }) => {
+                    let facts = [("repl-stream-db", db.to_string()), ("repl-id", id)];
+                    for (name, value) in facts.into_iter().chain([("repl-offset", offset.to_string())]) {
+                        out.aux(name.as_bytes(), value.as_bytes()).map_err(said)?;
+                    }
+                }
+                Err(why) => log::warn!("the snapshot does not name its place for replicas: {why}"),
+            }
+        }
         if let Some(libraries) = &header.libraries {
             libraries.each(&mut |code| out.function(code).map_err(said))?;
         }
-        let foreign = if self.rewrite.is_some() { 0 } else { live.foreign_types.get() };
-        Ok(Open { out, sizes: header.sizes, db: None, foreign, _lock: lock })
+        let foreign = match &self.spool {
+            Some(spool) => spool.foreign(),
+            None if self.rewrite.is_some() => 0,
+            None => live.foreign_types.get(),
+        };
+        let forgets = match &self.spool {
+            Some(_) => foreign != 0,
+            None => self.rewrite.is_none() && (self.fixed_version() != 0 || live.rdb_dialect.get() == 1),
+        };
+        Ok(Open { out, sizes: header.sizes, db: None, foreign, forgets, _lock: lock })
+    }
+
+    /// `rdb-version`, if it counts for this file; 0: the lowest that holds the data.
+    fn fixed_version(&self) -> u16 {
+        match &self.rewrite {
+            Some(_) => 0,
+            None => {
+                let chosen = config::RDB_VERSIONS.get(self.durability.config.live.rdb_version.size());
+                chosen.and_then(|version| version.parse().ok()).unwrap_or(0)
+            }
+        }
     }
 
     /// The format of the file: as configured, but a base has to hold everything.
     fn format(&self, header: &Header) -> Result<Format, String> {
         let live = &self.durability.config.live;
-        let version = match &self.rewrite {
-            Some(_) => 0,
-            None => {
-                config::RDB_VERSIONS.get(live.rdb_version.size()).and_then(|v| v.parse().ok()).unwrap_or(0)
-            }
-        };
-        let dialect = if live.rdb_dialect.get() == 1 { Dialect::Valkey } else { Dialect::Redis };
         let has_functions = header.libraries.as_ref().is_some_and(|libraries| !libraries.is_empty());
+        if let Some(spool) = &self.spool {
+            return match spool.format() {
+                (dialect, 0) => Ok(Format::lowest(dialect, has_functions, header.has_field_times)),
+                (dialect, version) => Format::new(dialect, version).ok_or_else(unknown_version),
+            };
+        }
+        let version = self.fixed_version();
+        let dialect = if live.rdb_dialect.get() == 1 { Dialect::Valkey } else { Dialect::Redis };
         match version {
             0 => Ok(Format::lowest(dialect, has_functions, header.has_field_times)),
             rdb::VERSION_VALKEY_9 => Format::new(Dialect::Valkey, version).ok_or_else(unknown_version),
@@ -233,10 +284,22 @@ impl Writer {
 }
 
 impl Drop for Writer {
-    /// A thread that could not be started tells nobody; the caller waits.
+    /// A thread that could not be started tells nobody else; the caller waits. The piece of a rewrite never came to
+    /// a loop, so the snapshot ends here (V3). Others end on theirs.
     fn drop(&mut self) {
-        if let Some(done) = self.done.take() {
-            done(Err("no thread could be started"))();
+        if let (Some(mark), Some(history)) = (self.place.take(), self.durability.history.get()) {
+            history.forget(mark);
+        }
+        let why = "no thread could be started";
+        if let Some(spool) = self.spool.take() {
+            spool.ended(Err(why));
+        }
+        let answer = self.done.take().map(|done| done(Err(why)));
+        if self.first.take().is_some() {
+            self.durability.ended(self.purpose, self.began, &Err(why.to_owned()));
+        }
+        if let Some(answer) = answer {
+            answer();
         }
     }
 }
@@ -261,6 +324,9 @@ impl Open {
             }
             match &item.value {
                 None => self.out.text(key, text, item.facts).map_err(said)?,
+                Some(value @ Value::Stream(_)) if self.forgets => {
+                    self.out.key(key, &value.without_producers(), item.facts).map_err(said)?;
+                }
                 Some(value) => self.out.key(key, value, item.facts).map_err(said)?,
             }
             breath.breathe();
@@ -302,6 +368,13 @@ impl Durability {
                     log::info!("a snapshot for client {client} was taken in {:.2} s", took.as_secs_f64())
                 }
                 Err(why) => log::warn!("a snapshot for client {client} failed: {why}"),
+            }
+            return self.give_back();
+        }
+        if purpose == Purpose::Sync {
+            match result {
+                Ok(()) => log::info!("a snapshot for replicas was taken in {:.2} s", took.as_secs_f64()),
+                Err(why) => log::warn!("a snapshot for replicas failed: {why}"),
             }
             return self.give_back();
         }

@@ -32,9 +32,9 @@ pub trait Beside: Send + Sync {
 }
 
 /// The words of such a change, to be told by pointer.
-struct Words(Vec<Box<[u8]>>);
+struct BesideWords(Vec<Box<[u8]>>);
 
-impl Effects for Words {
+impl Effects for BesideWords {
     fn each(&self, visit: &mut EffectVisitor<'_>) {
         visit(None, &mut self.0.iter().map(|word| &**word));
     }
@@ -57,7 +57,7 @@ impl Keyspace {
         change: impl FnOnce() -> bool,
         words: Option<&mut dyn Iterator<Item = &[u8]>>,
     ) -> Option<Option<Lsn>> {
-        let words = words.map(|words| Arc::new(Words(words.map(Box::from).collect())));
+        let words = words.map(|words| Arc::new(BesideWords(words.map(Box::from).collect())));
         let guard = self.lock(Bits::one(BESIDE));
         if !change() {
             return None;

@@ -28,7 +28,7 @@ const ID_BITS: u32 = 63 - POSITION_BITS;
 pub static MAX_AGE_S: AtomicU64 = AtomicU64::new(3600);
 pub static MAX_BYTES: AtomicUsize = AtomicUsize::new(1 << 30);
 
-struct Kept {
+struct KeptList {
     id: u64,
     key: u64,
     list: List,
@@ -38,7 +38,7 @@ struct Kept {
 
 /// All lists kept for cursors.
 pub struct Cursors {
-    places: Box<[Mutex<Option<Kept>>]>,
+    places: Box<[Mutex<Option<KeptList>>]>,
     next: AtomicU64,
     bytes: AtomicUsize,
 }
@@ -86,7 +86,10 @@ impl Cursors {
         }
         let id = self.next.fetch_add(1, Relaxed) & ((1 << ID_BITS) - 1);
         self.bytes.fetch_add(bytes, Relaxed);
-        self.put(id as usize % PLACES, Some(Kept { id, key, list: list.clone(), bytes, since_ms: now_ms }));
+        self.put(
+            id as usize % PLACES,
+            Some(KeptList { id, key, list: list.clone(), bytes, since_ms: now_ms }),
+        );
         if max != 0 {
             // The oldest lists stand behind the newest.
             let mut place = id as usize;
@@ -137,7 +140,7 @@ impl Cursors {
 
     /// Replaces the list of a place. The old list is freed after the lock is released; a large one by the
     /// reclaimer.
-    fn put(&self, place: usize, kept: Option<Kept>) {
+    fn put(&self, place: usize, kept: Option<KeptList>) {
         let former = std::mem::replace(&mut *self.places[place].lock(), kept);
         if let Some(former) = former {
             self.bytes.fetch_sub(former.bytes, Relaxed);
@@ -145,7 +148,7 @@ impl Cursors {
     }
 }
 
-fn is_old(kept: &Kept, now_ms: u64) -> bool {
+fn is_old(kept: &KeptList, now_ms: u64) -> bool {
     let max_s = MAX_AGE_S.load(Relaxed);
     max_s != 0 && now_ms.saturating_sub(kept.since_ms) > max_s * 1000
 }

@@ -60,7 +60,7 @@ pub use still::{Paused, Pausing, Still, Why};
 pub use sweep::{Sweep, Swept};
 pub use tell::{Announce, At, CommitSink, EffectVisitor, Effects, Mark, To, debug_assert_no_slot};
 pub use tracked::{Author, Crowd, Reader, Readers};
-pub use view::{Changes, Class, Event, Item, KeySet, Keys, Ready, View, Watched, WrongType};
+pub use view::{Changes, Class, Event, Item, KeySet, Keys, Ready, Told, View, Watched, WrongType};
 pub use walk::{Walk, WalkEntry, WalkError, WalkFigures, WalkLimits, WalkMark, WalkSink, WalkValue, Walked};
 
 use sequence::Sequence;
@@ -85,8 +85,8 @@ struct Counts {
     /// Bytes of entries: in pages, and outside of them.
     rooms: AtomicI64,
     outside: AtomicI64,
-    /// Whether a field of a hash ever got an expiry. It is never cleared: the sweep is cheap where nothing
-    /// expires.
+    /// Whether a field of a hash ever got an expiry. It is cleared only when other data take the place of
+    /// these: the sweep is cheap where nothing expires.
     fields: AtomicBool,
     /// Keys that expired, and that were evicted, since the start.
     expired: AtomicU64,
@@ -101,6 +101,19 @@ struct Counts {
     replaced: AtomicU64,
     /// When the database was exchanged last (milliseconds since 1970).
     exchanged_ms: AtomicU64,
+}
+
+impl Counts {
+    /// Takes over what is said of the keys that are there. All shards are locked. O(1)
+    fn become_those_of(&self, other: &Counts) {
+        let take = |to: &AtomicI64, from: &AtomicI64| {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        };
+        take(&self.keys, &other.keys);
+        take(&self.expires, &other.expires);
+        take(&self.rooms, &other.rooms);
+        take(&self.outside, &other.outside);
+    }
 }
 
 /// Counters of the whole keyspace; all relaxed.
@@ -130,6 +143,8 @@ pub struct Keyspace {
     pub still: Still,
     /// Import mode: nothing expires but by a write.
     imports: AtomicBool,
+    /// It is a copy of another server's, which says what is removed.
+    follows: AtomicBool,
     pub stats: Stats,
     /// Records that may have intents in shards (`intent.rs` I5).
     pub(crate) intents: AtomicUsize,
@@ -179,6 +194,7 @@ impl Keyspace {
             active_expire: AtomicU32::new(1),
             still: Still::default(),
             imports: AtomicBool::new(false),
+            follows: AtomicBool::new(false),
             stats: Stats::default(),
             intents: AtomicUsize::new(0),
             underway: underway::Underway::default(),
@@ -247,10 +263,22 @@ impl Keyspace {
         self.imports.store(on, Ordering::Relaxed);
     }
 
-    /// Whether it is in import mode.
+    /// Whether nothing that clients can see expires by itself: in import mode, and on a replica.
     #[inline]
     pub fn imports(&self) -> bool {
-        self.imports.load(Ordering::Relaxed)
+        self.imports.load(Ordering::Relaxed) || self.follows()
+    }
+
+    /// Begins or ends to follow another server: its own clock and memory remove nothing then that clients can
+    /// see.
+    pub fn set_follows(&self, on: bool) {
+        self.follows.store(on, Ordering::Release);
+    }
+
+    /// Whether it follows another server.
+    #[inline]
+    pub fn follows(&self) -> bool {
+        self.follows.load(Ordering::Acquire)
     }
 
     pub(crate) fn active_expire(&self) -> bool {

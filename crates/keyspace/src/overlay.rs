@@ -10,9 +10,9 @@
 //!   caller loads those keys and runs the handler again.
 //! - O9: a key that was there and has expired is absent. The sink is told that it is gone before it is told
 //!   what the overlay did.
-//! - O10: a key that the run itself wrote with a time that has passed is absent to its later commands. A follower keeps
-//!   what is told, whatever the time, so it is told that the key is gone before it is told of a command that met its
-//!   absence ([`Overlay::take_passed`]).
+//! - O10: a key that the run itself wrote with a time that has passed is absent to its later commands. A
+//!   follower keeps what is told, whatever the time, so it is told that the key is gone before it is told of
+//!   a command that met its absence ([`Overlay::take_passed`]).
 //! - O4: a key that was only overwritten, never read, needs no base and is not checked.
 //! - O5: the whole keyspace is shown as of the snapshot, with the overlay's own changes. It comes in chunks
 //!   of the hash order, which the caller fetches when handlers ask. The commit does not check which keys
@@ -85,6 +85,8 @@ pub(crate) struct Cell {
     pub(crate) loaded: bool,
     /// How often the key was changed.
     changes: u64,
+    /// Clients that are blocked on the key look at it again.
+    wakes: bool,
     /// Events to be published.
     told: Option<Box<Happened>>,
     /// How a put value counts as used.
@@ -102,12 +104,12 @@ impl Cell {
 
     /// Whether a commit changes the key or tells of it.
     pub(crate) fn writes(&self) -> bool {
-        self.dirty || self.changes > 0 || self.told.is_some()
+        self.dirty || self.changes > 0 || self.wakes || self.told.is_some()
     }
 
     /// Drops all events and counts of changes.
     fn hush(&mut self) {
-        self.changes = 0;
+        (self.changes, self.wakes) = (0, false);
         self.told = None;
     }
 }
@@ -126,8 +128,8 @@ pub struct Overlay {
     /// Keys that were found expired, by database (O9), and about the bytes that takes.
     expired: RefCell<HashMap<usize, HashSet<Box<[u8]>>>>,
     expired_bytes: std::cell::Cell<usize>,
-    /// Keys that commands found gone although the run wrote them (O10) and that were not told yet, by the number of
-    /// the database that commands use, and place.
+    /// Keys that commands found gone although the run wrote them (O10) and that were not told yet, by the
+    /// number of the database that commands use, and place.
     passed: RefCell<Vec<(usize, u32)>>,
     /// Whether anything was written.
     written: bool,
@@ -626,9 +628,9 @@ impl Overlay {
         }
     }
 
-    /// Takes the keys that commands found gone although the run wrote them (O10), each once until it is written
-    /// again, with the databases as commands call them. Tell that they are gone, then what the last command did.
-    /// O(those keys).
+    /// Takes the keys that commands found gone although the run wrote them (O10), each once until it is
+    /// written again, with the databases as commands call them. Tell that they are gone, then what the last
+    /// command did. O(those keys).
     pub fn take_passed(&mut self) -> Vec<(usize, Box<[u8]>)> {
         let passed = std::mem::take(self.passed.get_mut()).into_iter();
         passed.map(|(called, place)| (called, self.slots[place].key.as_ref().into())).collect()
@@ -902,6 +904,13 @@ impl Overlay {
         self.written = true;
     }
 
+    /// Notes that clients that are blocked on a key have to look at it again.
+    pub(crate) fn wake(&mut self, db: usize, key: &[u8]) {
+        let place = self.place_or_missing(self.physical(db), key);
+        self.slots[place].cell.wakes = true;
+        self.written = true;
+    }
+
     /// Commits everything at one LSN, or nothing (O2), and tells the effects before the locks are released.
     /// `Lost`: run again on a new snapshot. O(keys known), under their shards' locks.
     pub fn commit(mut self, now_ms: u64, announce: Announce) -> Result<Changes, Lost> {
@@ -985,6 +994,9 @@ pub(crate) fn apply(view: &mut View<'_>, key: &[u8], cell: Cell) {
     }
     if cell.changes > 0 {
         view.changed_often(key, cell.changes);
+    }
+    if cell.wakes {
+        view.wake(key);
     }
     if let Some(happened) = cell.told {
         view.notify_all(key, happened);

@@ -110,8 +110,9 @@ impl Keyspace {
         if newest > durable { newest } else { 0 }
     }
 
-    /// The LSN that a reply about what stands beside the keys has to wait for; 0 for none. Call it once the reply
-    /// is known, without locks: one shard's lock is taken, so a change that the reply saw is noted by then (R4).
+    /// The LSN that a reply about what stands beside the keys has to wait for; 0 for none. Call it once the
+    /// reply is known, without locks: one shard's lock is taken, so a change that the reply saw is noted by
+    /// then (R4).
     pub fn recent_beside(&self) -> Lsn {
         drop(self.lock(Bits::one(BESIDE)));
         let newest = self.durable.beside.load(Ordering::Acquire);

@@ -14,11 +14,10 @@ use crate::preimages::PreImages;
 use crate::segment::Directory;
 use crate::tracked::ShardReaders;
 use crate::walk::ShardWalk;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-pub(crate) type KeyId = (usize, Box<[u8]>);
+use stdx::hash::hash_bytes;
 
 #[derive(Default)]
 pub(crate) struct Shard {
@@ -56,9 +55,17 @@ impl Interested {
     }
 }
 
+/// A key with its hash in front, so that long names are rarely compared.
+type Hashed = (u64, usize, Box<[u8]>);
+
+fn hashed(db: usize, key: &[u8]) -> Hashed {
+    (hash_bytes(key), db, key.into())
+}
+
+/// A tree, for it never grows by leaps: clients may watch millions of keys.
 #[derive(Default)]
 pub(crate) struct Interest {
-    map: HashMap<KeyId, Interested>,
+    map: BTreeMap<Hashed, Interested>,
 }
 
 impl Interest {
@@ -69,7 +76,7 @@ impl Interest {
 
     pub(crate) fn watch(&mut self, db: usize, key: &[u8], dirty: Arc<AtomicBool>, swaps: u64) {
         let address = Arc::as_ptr(&dirty) as usize;
-        self.map.entry((db, key.into())).or_default().watchers.insert(address, (dirty, swaps));
+        self.map.entry(hashed(db, key)).or_default().watchers.insert(address, (dirty, swaps));
     }
 
     pub(crate) fn unwatch(&mut self, db: usize, key: &[u8], dirty: &Arc<AtomicBool>) {
@@ -78,7 +85,7 @@ impl Interest {
     }
 
     pub(crate) fn block(&mut self, db: usize, key: &[u8]) {
-        self.map.entry((db, key.into())).or_default().blocked += 1;
+        self.map.entry(hashed(db, key)).or_default().blocked += 1;
     }
 
     pub(crate) fn unblock(&mut self, db: usize, key: &[u8]) {
@@ -86,7 +93,7 @@ impl Interest {
     }
 
     fn update(&mut self, db: usize, key: &[u8], f: impl FnOnce(&mut Interested)) {
-        let id = (db, Box::from(key));
+        let id = hashed(db, key);
         if let Some(interested) = self.map.get_mut(&id) {
             f(interested);
             if interested.watchers.is_empty() && interested.blocked == 0 {
@@ -95,8 +102,8 @@ impl Interest {
         }
     }
 
-    /// Marks and forgets the watchers of a touched key. True if a client is blocked on it. O(watchers since
-    /// the last touch).
+    /// Marks and forgets the watchers of a touched key. True if a client is blocked on it. O(log keys +
+    /// watchers since the last touch).
     pub(crate) fn touch(&mut self, db: usize, key: &[u8]) -> bool {
         let mut blocked = false;
         self.update(db, key, |interested| {
@@ -106,20 +113,22 @@ impl Interest {
         blocked
     }
 
-    /// Whether a client is blocked on a key. O(1)
+    /// Whether a client is blocked on a key. O(log keys)
     pub(crate) fn is_awaited(&self, db: usize, key: &[u8]) -> bool {
         !self.map.is_empty()
-            && self.map.get(&(db, Box::from(key))).is_some_and(|interested| interested.blocked > 0)
+            && self.map.get(&hashed(db, key)).is_some_and(|interested| interested.blocked > 0)
     }
 
     /// The keys, and the numbers of exchanges when each WATCH on them began. O(watchers)
     pub(crate) fn watched(&self) -> impl Iterator<Item = (usize, &[u8], impl Iterator<Item = u64>)> {
-        self.map.iter().map(|((db, key), its)| (*db, &**key, its.watchers.values().map(|(_, swaps)| *swaps)))
+        self.map
+            .iter()
+            .map(|((_, db, key), its)| (*db, &**key, its.watchers.values().map(|(_, swaps)| *swaps)))
     }
 
     /// As [`Interest::touch`], for all keys that are touched. O(keys)
     pub(crate) fn touch_those(&mut self, is_touched: impl Fn(usize, &[u8]) -> bool) {
-        self.map.retain(|(db, key), interested| {
+        self.map.retain(|(_, db, key), interested| {
             if !interested.watchers.is_empty() && is_touched(*db, key) {
                 interested.mark_all();
             }

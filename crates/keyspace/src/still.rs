@@ -13,13 +13,16 @@ pub enum Why {
     Log = 2,
     /// The server is about to end: a change could not be told any more.
     End = 4,
+    /// A replica is about to lead: a change would be lost.
+    Role = 8,
 }
 
 /// See the module. Besides the reasons without an end there is CLIENT PAUSE, which ends by itself.
 #[derive(Default)]
 pub struct Still {
     reasons: AtomicU32,
-    /// The ends of the pause of all commands, and of that of writes (milliseconds since 1970). 0: there is none.
+    /// The ends of the pause of all commands, and of that of writes (milliseconds since 1970). 0: there is
+    /// none.
     all_until_ms: AtomicU64,
     writes_until_ms: AtomicU64,
 }
@@ -35,8 +38,8 @@ pub enum Pausing {
     WritesWith,
 }
 
-/// The ends of CLIENT PAUSE (milliseconds since 1970): for all commands, and for those that may change something.
-/// 0: they do not wait.
+/// The ends of CLIENT PAUSE (milliseconds since 1970): for all commands, and for those that may change
+/// something. 0: they do not wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Paused {
     pub all_ms: u64,
@@ -64,8 +67,9 @@ impl Still {
         self.reasons.load(Ordering::Acquire) != 0 || self.paused().writes_ms > now_ms
     }
 
-    /// Begins CLIENT PAUSE. Beside one that goes on the later end and the stricter kind count, as in Redis. A pause of
-    /// all holds a later CLIENT PAUSE there, unless both are of one transaction; so that one changes nothing for reads.
+    /// Begins CLIENT PAUSE. Beside one that goes on the later end and the stricter kind count, as in Redis. A
+    /// pause of all holds a later CLIENT PAUSE there, unless both are of one transaction; so that one changes
+    /// nothing for reads.
     pub fn pause(&self, pausing: Pausing, until_ms: u64, now_ms: u64) {
         let (before, until_ms) = (self.paused(), until_ms.max(1));
         let with_all = match pausing {
@@ -113,7 +117,7 @@ mod tests {
     /// Every reason ends alone, in any order.
     #[test]
     fn no_reason_ends_another() {
-        let reasons = [Why::Load, Why::Log, Why::End];
+        let reasons = [Why::Load, Why::Log, Why::End, Why::Role];
         for first in reasons {
             for second in reasons.into_iter().filter(|why| *why != first) {
                 let still = Still::default();
@@ -134,7 +138,9 @@ mod tests {
     /// A reader leaves an expired key where it is while any reason goes on, and removes it after the last.
     #[test]
     fn an_expired_key_stays_until_the_last_reason_ends() {
-        for (first, second) in [(Why::Load, Why::Log), (Why::Log, Why::End), (Why::End, Why::Load)] {
+        for (first, second) in
+            [(Why::Load, Why::Log), (Why::Log, Why::End), (Why::End, Why::Role), (Why::Role, Why::Load)]
+        {
             let keyspace = Keyspace::new(1);
             let mut view = View::locked_one(&keyspace, b"k", 0, 10);
             view.put_string(b"k", b"v", Some(20));

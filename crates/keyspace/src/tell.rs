@@ -13,7 +13,10 @@
 //! - T7: listening begins and ends under all shard locks. Undecided commits are ended then, and overlays
 //!   begun before lose their race: what they did was not noted. So from the LSN that [`Keyspace::listen`]
 //!   returns on, everything is told.
+//! - T8: a replica passes its primary's bytes on unchanged. They are told at the LSN of their effect, so that
+//!   offset and data agree at every mark (`tell/carry.rs`).
 
+mod carry;
 mod slots;
 
 use crate::sequence::Lsn;
@@ -38,6 +41,9 @@ pub trait CommitSink: Send + Sync {
 
     /// A place in the stream, behind everything told at earlier LSNs.
     fn mark(&self, lsn: Lsn, mark: Mark);
+
+    /// Bytes of the primary's stream, whose effect is told at this LSN, and the database behind them (T8).
+    fn carried(&self, _: Lsn, _: u32, _: Vec<u8>) {}
 }
 
 /// The place of an effect in the stream, and its receivers.
@@ -72,6 +78,22 @@ pub struct Mark(pub u64);
 impl Mark {
     /// Tells a shadow that contents changed without being told ([`Keyspace::tell_replaced`]).
     pub const REPLACED: Mark = Mark(u64::MAX);
+    /// From here on replicas hear what this server does itself.
+    pub const OWN: Mark = Mark::of_replicas(1 << 62 | 1);
+    /// From here on they hear what its primary says.
+    pub const CARRIED: Mark = Mark::of_replicas(1 << 62 | 2);
+    /// The log is to note which place in the replicas' history its end is.
+    pub const PLACE: Mark = Mark(1 << 62 | 3);
+
+    /// A mark in the stream of the replicas alone. The others are the log's.
+    pub const fn of_replicas(number: u64) -> Mark {
+        Mark(number | 1 << 63)
+    }
+
+    /// The listeners that hear of it.
+    pub const fn to(self) -> To {
+        if self.0 >> 63 == 0 { To::Log } else { To::Replicas }
+    }
 }
 
 /// Receives the effects of a list: the database, if the command has one, and the words.
@@ -104,6 +126,7 @@ pub(crate) struct Tell {
     /// listening began, which counts after it.
     replaced: AtomicU64,
     epoch: AtomicU64,
+    carry: carry::Carry,
 }
 
 impl Default for Tell {
@@ -116,6 +139,7 @@ impl Default for Tell {
             shadow: Default::default(),
             replaced: AtomicU64::new(1),
             epoch: AtomicU64::new(0),
+            carry: carry::Carry::default(),
         }
     }
 }
@@ -181,6 +205,17 @@ impl Tell {
     /// Tells the effects of a long commit.
     pub(crate) fn shared(&self, lsn: Lsn, effects: Arc<dyn Effects>) {
         self.heard(|sink| sink.shared(At { lsn, db: None, to: To::All }, effects));
+        self.tell_carried(lsn);
+    }
+
+    /// Tells what the effect at this LSN was caused by, if the primary said it (T8).
+    #[inline]
+    fn tell_carried(&self, lsn: Lsn) {
+        if self.carry.is_there()
+            && let Some((db, bytes)) = self.carry.take()
+        {
+            self.heard(|sink| sink.carried(lsn, db, bytes));
+        }
     }
 
     #[cfg(debug_assertions)]
@@ -223,6 +258,12 @@ impl CommitSink for Both {
     fn mark(&self, lsn: Lsn, mark: Mark) {
         if let Some(sink) = &self.sink {
             sink.mark(lsn, mark);
+        }
+    }
+
+    fn carried(&self, lsn: Lsn, db: u32, bytes: Vec<u8>) {
+        if let Some(sink) = &self.sink {
+            sink.carried(lsn, db, bytes);
         }
     }
 }
@@ -275,7 +316,8 @@ impl Keyspace {
         self.change_listener(None)
     }
 
-    /// Makes a second sink hear of every write from now on, whoever listens beside it. Once, and in debug builds.
+    /// Makes a second sink hear of every write from now on, whoever listens beside it. Once, and in debug
+    /// builds.
     #[cfg(debug_assertions)]
     pub fn shadow(&self, sink: Arc<dyn CommitSink>) {
         let beside = self.sequence.tell.sink.lock().clone();
@@ -332,6 +374,9 @@ impl Keyspace {
     pub fn tell(&self, at: At, words: &mut dyn Iterator<Item = &[u8]>) {
         if at.db.is_none_or(|db| self.is_visible(db)) && self.listens() {
             self.sequence.tell.heard(|sink| sink.words(at, words));
+            if at.to != To::Replicas {
+                self.sequence.tell.tell_carried(at.lsn);
+            }
         }
     }
 
@@ -382,5 +427,39 @@ impl Keyspace {
         let any = !expired.is_empty() || effects.is_some();
         let visible = self.databases() as u32;
         (any && self.listens()).then(|| Arc::new(Group { expired, effects, visible }) as Arc<dyn Effects>)
+    }
+}
+
+/// The bytes of the primary's stream, on a replica (T8, `tell/carry.rs`).
+impl Keyspace {
+    /// A command of the primary begins: its bytes, and the database behind it. `counts`: the offset of the link
+    /// counts all before it. O(bytes)
+    pub fn carry(&self, bytes: &[u8], db: usize, counts: bool) {
+        self.sequence.tell.carry.begin(bytes, db as u32, counts);
+    }
+
+    /// It has ended. `db`: the database behind it. O(its bytes)
+    pub fn carry_done(&self, db: usize) {
+        self.sequence.tell.carry.done(db as u32);
+    }
+
+    /// It will run again later: its bytes come again. O(1)
+    pub fn carry_again(&self) {
+        self.sequence.tell.carry.again();
+    }
+
+    /// Tells bytes that caused no effect, at an LSN of their own. Not while a command is under way. O(bytes)
+    pub fn carry_apart(&self) {
+        let tell = &self.sequence.tell;
+        if tell.carry.is_there() && self.listens() {
+            self.sequence.draw_told(|lsn| tell.tell_carried(lsn));
+        }
+    }
+
+    /// The link has ended: tells what its offset counts, and drops the rest, which comes again. O(bytes)
+    pub fn carry_end(&self) {
+        self.sequence.tell.carry.keep_counted();
+        self.carry_apart();
+        self.sequence.tell.carry.nothing();
     }
 }

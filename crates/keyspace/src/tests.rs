@@ -9,6 +9,7 @@ use value::{Set, StrRef, Value};
 
 mod expiry;
 mod near;
+mod take_over;
 mod told;
 mod whole;
 

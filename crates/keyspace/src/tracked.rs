@@ -8,16 +8,18 @@
 //!
 //! - TR1: a client is registered under the lock under which its read looks. So no write comes between the two,
 //!   and a write that comes later finds the client.
-//! - TR2: a key stands here by its name, for all databases. A write to the name in any database tells its readers.
-//! - TR3: a client that reads at an older LSN (a snapshot) registers later and asks [`View::track_since`] whether the
-//!   shard was written to meanwhile. Then the client counts as told.
+//! - TR2: a key stands here by its name, for all databases. A write to the name in any database tells its
+//!   readers.
+//! - TR3: a client that reads at an older LSN (a snapshot) registers later and asks [`View::track_since`]
+//!   whether the shard was written to meanwhile. Then the client counts as told.
 //! - TR4: a registration has a number of its client. Only the registration of that number is taken back.
-//! - TR5: while nobody tracks, a write pays for one load. The flag is set before its client reads anything, so a
-//!   write with a later LSN than that read sees it.
-//! - TR6: the lists of very many readers, and whole tables, are handed over as they are. Nothing here walks them.
+//! - TR5: while nobody tracks, a write pays for one load. The flag is set before its client reads anything,
+//!   so a write with a later LSN than that read sees it.
+//! - TR6: the lists of very many readers, and whole tables, are handed over as they are. Nothing here walks
+//!   them.
 //!
-//! Cost: O(log keys of the shard) for a read that registers and for a write; a key's name and some 100 bytes for
-//! each key, and some 50 for each further client.
+//! Cost: O(log keys of the shard) for a read that registers and for a write; a key's name and some 100 bytes
+//! for each key, and some 50 for each further client.
 
 use crate::sequence::Lsn;
 use crate::{Keyspace, SHARDS, View, shard_of};
@@ -109,7 +111,8 @@ impl Author {
         Author(AUTHOR.replace(client), SERVES.replace(false))
     }
 
-    /// The same for a client that has waited for keys: this thread runs its command, and its reply comes by mail.
+    /// The same for a client that has waited for keys: this thread runs its command, and its reply comes by
+    /// mail.
     pub fn serves(client: u64) -> Author {
         Author(AUTHOR.replace(client), SERVES.replace(true))
     }
@@ -205,8 +208,8 @@ impl View<'_> {
         tracked.items.fetch_add(is_new.into(), Ordering::Relaxed);
     }
 
-    /// As `track`, for a client that read at the LSN `since`. True: the key may have changed since, and the client
-    /// has to be told (TR3).
+    /// As `track`, for a client that read at the LSN `since`. True: the key may have changed since, and the
+    /// client has to be told (TR3).
     pub fn track_since(&mut self, key: &[u8], since: Lsn, reader: &mut Reader<'_>) -> bool {
         self.track(key, reader);
         self.shard(shard_of(hash_bytes(key))).is_some_and(|shard| shard.readers.newest > since)

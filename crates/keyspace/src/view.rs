@@ -20,13 +20,14 @@ mod accounts;
 mod changed;
 mod kept;
 mod stale;
+mod take_over;
 mod telling;
 mod typed;
 mod watched;
 mod whole;
 
 pub use changed::Item;
-pub use telling::{Changes, Event, Ready};
+pub use telling::{Changes, Event, Ready, Told};
 pub use watched::Watched;
 
 use crate::beside::Beside;
@@ -414,7 +415,9 @@ impl<'k> View<'k> {
         self.keep = self.keyspace.sequence.keeps();
         self.db = db;
         self.memo = (key.as_ptr() as usize, key.len(), hash);
+        let before = self.changes.made();
         write(self, key);
+        self.changes.others += self.changes.made() - before;
         (self.changes.lsn, self.keep, self.db, self.memo, self.hush, self.due_ms) = mine;
     }
 

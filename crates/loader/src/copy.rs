@@ -11,9 +11,9 @@ use crate::rows::Place;
 use crate::send::{Account, Earlier, SMALL, Sender};
 use crate::shape::{Payloads, Piece};
 use crate::stop::Stop;
-use crate::wire::{Address, Conn, put_command};
+use crate::wire::{Address, Conn};
+use dial::{Frame, put_request};
 use rdb::Dialect;
-use resp::Frame;
 use std::collections::{HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
 use std::path::Path;
@@ -83,7 +83,7 @@ fn open_resume(
     pattern: &str,
 ) -> Result<CopyResume, String> {
     let run_ids = [source.info("server", "run_id")?, target.info("server", "run_id")?];
-    let [from, to] = [from, to].map(|end| (&end.place, end.db));
+    let [from, to] = [from, to].map(|end| (&end.server.place, end.db));
     let job = format!("{pattern} of {}, database {}, to {}, database {}", from.0, from.1, to.0, to.1);
     let (resume, again) = CopyResume::open(path, job, run_ids)?;
     if let Some(why) = again {
@@ -244,10 +244,10 @@ impl<'a> Walk<'a> {
     fn values(&mut self, keys: &[Vec<u8>], account: &Account) -> Result<Vec<Piece>, String> {
         let mut bytes = Vec::new();
         for key in keys {
-            put_command(&mut bytes, &[b"MULTI"]);
-            put_command(&mut bytes, &[b"PTTL", key]);
-            put_command(&mut bytes, &[b"DUMP", key]);
-            put_command(&mut bytes, &[b"EXEC"]);
+            put_request(&mut bytes, &[b"MULTI"]);
+            put_request::<&[u8]>(&mut bytes, &[b"PTTL", key]);
+            put_request::<&[u8]>(&mut bytes, &[b"DUMP", key]);
+            put_request(&mut bytes, &[b"EXEC"]);
         }
         self.source.send(&bytes)?;
         let mut pieces = Vec::new();
@@ -304,7 +304,7 @@ impl<'a> Walk<'a> {
         if self.options.existing == Existing::Replace {
             words.push(b"REPLACE");
         }
-        put_command(&mut piece.bytes, &words);
+        put_request(&mut piece.bytes, &words);
         piece
     }
 }

@@ -8,7 +8,7 @@ use crate::send::{Account, Sender};
 use crate::shape::{Payloads, Piece, Shape};
 use crate::stop::Stop;
 use crate::wire::Conn;
-use resp::Frame;
+use dial::Frame;
 use std::fs::File;
 use std::os::fd::AsFd;
 

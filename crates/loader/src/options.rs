@@ -3,12 +3,13 @@
 use crate::place::Named;
 use crate::rows::Format;
 use crate::template::Template;
-use crate::tls::{self, Tls};
+use crate::tls;
 use crate::wire::Address;
 use clap::builder::UnknownArgumentValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, CommandFactory, Error, FromArgMatches, Parser, ValueEnum};
+use dial::Login;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -230,9 +231,11 @@ impl End {
     /// Reads the files for TLS. Errors: they are wrong.
     fn address(self, timeout: u64) -> Result<Address, String> {
         let Named { place, user, password, db, tls } = self.server;
-        let tls = if tls { Some(Tls::new(&self.tls, &place)?) } else { None };
+        let tls = if tls { Some(tls::client(&self.tls, &place)?) } else { None };
         let timeout = Duration::from_secs(timeout.max(1));
-        Ok(Address { place, user, password, db: db.unwrap_or(0), timeout, tls })
+        let login = password.map(|password| Login { user, password });
+        let server = dial::Address { tls, login, ..dial::Address::new(place).with_timeout(timeout) };
+        Ok(Address { server, db: db.unwrap_or(0) })
     }
 }
 

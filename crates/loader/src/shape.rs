@@ -16,7 +16,7 @@ use crate::options::{Existing, Kind, Load, Via};
 use crate::rows::Row;
 use crate::send::SMALL;
 use crate::template::{Template, no_column};
-use crate::wire::{put_command, put_count, put_word};
+use dial::{put_count, put_request, put_word};
 use std::collections::{HashMap, HashSet};
 
 /// Most elements in one command that adds to a collection.
@@ -397,7 +397,7 @@ impl Shape {
 }
 
 fn put(piece: &mut Piece, words: &[&[u8]]) {
-    put_command(&mut piece.bytes, words);
+    put_request(&mut piece.bytes, words);
     piece.commands += 1;
 }
 

@@ -274,10 +274,9 @@ impl fmt::Display for Description {
         self.aux.iter().try_for_each(|(name, value)| writeln!(f, "aux {name}: {value}"))?;
         writeln!(f, "functions: {} libraries, {} bytes", self.functions.keys, self.functions.bytes)?;
         self.modules.iter().try_for_each(|module| writeln!(f, "data of module {module}"))?;
-        let LeftOut { keys_with_metadata, streams_with_producers } = self.left_out;
+        let LeftOut { keys_with_metadata } = self.left_out;
         if !self.left_out.is_empty() {
             writeln!(f, "left out by a load: metadata of modules of {keys_with_metadata} keys")?;
-            writeln!(f, "left out by a load: idempotent producers of {streams_with_producers} streams")?;
         }
         for (db, database) in &self.databases {
             let Tally { keys, bytes } = database.all;

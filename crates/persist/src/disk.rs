@@ -11,6 +11,9 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+/// Bytes that go to a disk or a worker at once.
+pub(crate) const PIECE: usize = 256 * 1024;
+
 /// The facts about a file that tell it from others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct About {

@@ -10,8 +10,8 @@
 //! - F2: a file that is followed by one with commands is durable, or the one behind it says from where on it
 //!   is void ([`incr`]).
 //! - F3: names are plain file names of this directory, and never links.
-//! - F4: the names lead to the files that the server wrote. Somebody may have removed, moved or replaced them: the
-//!   log's thread looks once a second ([`Files::check`]).
+//! - F4: the names lead to the files that the server wrote. Somebody may have removed, moved or replaced them:
+//!   the log's thread looks once a second ([`Files::check`]).
 
 pub mod base;
 pub mod begin;
@@ -19,6 +19,7 @@ pub(crate) mod incr;
 pub(crate) mod local;
 pub mod manifest;
 pub mod repair;
+pub mod tail;
 
 use crate::disk::{About, Disk, DiskFile, write_all_at};
 use manifest::{Entry, FileKind, Manifest};
@@ -108,8 +109,8 @@ impl Files {
         Files { disk, place, manifest, written: None }
     }
 
-    /// Whether the directory still has the manifest that this server wrote, and all files that it names (F4). Cost: a system
-    /// call for each.
+    /// Whether the directory still has the manifest that this server wrote, and all files that it names (F4).
+    /// Cost: a system call for each.
     pub(crate) fn check(&self) -> Result<(), Lost> {
         self.check_manifest()?;
         for entry in self.manifest.entries.iter().filter(|entry| entry.kind != FileKind::History) {

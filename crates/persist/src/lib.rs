@@ -30,6 +30,7 @@
 //!   checked.
 #![forbid(unsafe_code)]
 
+mod copy;
 mod describe;
 pub mod disk;
 mod files;
@@ -42,23 +43,23 @@ mod save;
 pub mod stream;
 mod writer;
 
+pub use copy::{FileCopy, Read, read_if_cached};
 pub use describe::{Database, Description, Large, Sum, Tally, describe};
 pub use files::Place;
 pub use files::begin::{mark_finished, mark_unfinished, put_aside, put_unfinished_aside, remove_unfinished};
 pub use files::local::local_log;
 pub use files::manifest::{Entry, FileKind, Manifest, ManifestError};
 pub use files::repair::{LogDescription, LogFileDescription, Repaired, check_file, describe_log, repair_log};
+pub use files::tail::{Tail, copy_tail};
 pub use load::{
-    Apply, CutOff, Damaged, Install, IntoKeyspace, Loaded, LoadedLog, LogError, LogOptions, LogProblem,
-    NotTaken, Options, Progress, ReadAt, Report, Skipped, Unknown, load, load_file, load_log, set_aside,
+    Apply, CutOff, Damaged, Facts, Install, IntoKeyspace, Loaded, LoadedLog, LogError, LogOptions,
+    LogProblem, NotTaken, Options, Progress, ReadAt, Report, Skipped, Unknown, facts, load, load_file,
+    load_log, set_aside,
 };
 pub use order::Order;
 pub use rewrite::{RewriteError, Rewriting};
-pub use save::{Kept, SaveError, SaveFile, Saved, Step, remove_leftovers};
+pub use save::{Kept, SaveError, SaveFile, Saved, Spool, Step, remove_leftovers};
 pub use writer::{
     EVERYTHING, Figures, Fsync, Hooks, Latency, LogOutlet, LogState, Preallocate, RewriteStatus, Settings,
     Writer,
 };
-
-/// Bytes that go to a disk or a worker at once.
-const PIECE: usize = 256 * 1024;

@@ -15,15 +15,17 @@
 
 pub(crate) mod aof;
 mod aside;
+mod facts;
 mod install;
 mod worker;
 
 pub use aof::scan::ReadAt;
 pub use aof::{Apply, CutOff, LoadedLog, LogError, LogOptions, LogProblem, load_log};
 pub use aside::set_aside;
+pub use facts::{Facts, facts};
 pub use install::{Install, IntoKeyspace, Loaded, NotTaken};
 
-use crate::PIECE;
+use crate::disk::PIECE;
 use rdb::crc64;
 use rdb::file::{Damage, EntryHead, FileReader, Format, Input, LeftOut, Part, Problem};
 use std::fs::File;

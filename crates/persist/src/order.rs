@@ -16,22 +16,28 @@
 //! - O3: a panic of the thread loses what it had taken, and ends nothing. Outlets hear of it ([`Item::Break`]),
 //!   and get nothing more before a mark behind everything that may be lost: behind such a mark a snapshot
 //!   has it all. Nothing that was lost counts as given.
+//! - O5: the log names the place in the replicas' history at the end of each look that gave it something, and
+//!   a little later where only the history went on. An outlet that goes is told the place last.
+//! - O4: outlets come and go between two looks ([`Order::add`], [`Order::remove`]). One that comes hears of all
+//!   that is told from then on; one that goes has been given all that was told before.
 
 mod frame;
+pub(crate) mod shared;
 
 use crate::rings::{self, LEN, Pool, Putter, Taker};
 #[cfg(doc)]
 use crate::stream::Item;
-use crate::stream::Outlet;
+use crate::stream::{HistoryPlace, Outlet};
 use frame::Framer;
 use keyspace::{At, CommitSink, Effects, Keyspace, Lsn, Mark, To};
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle, Thread};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longer commands are kept apart from the ring.
 const WORDS_MAX: usize = 4096;
@@ -44,6 +50,8 @@ const SHARED: usize = 4096;
 /// Time between two looks while anything comes, and the number of vain looks after which the thread sleeps.
 const EVERY: Duration = Duration::from_millis(5);
 const IN_VAIN: u32 = 20;
+/// Time between two places that are named for their own sake (O5).
+const PLACES: Duration = Duration::from_millis(200);
 /// Bytes of entries whose room is kept for the next look.
 const ROOM: usize = 4 * 1024 * 1024;
 /// Chunks there are from the start.
@@ -55,6 +63,7 @@ const COMMAND: u64 = 0;
 const LONG: u64 = 1 << 16;
 const LIST: u64 = 2 << 16;
 const MARK: u64 = 3 << 16;
+const CARRIED: u64 = 4 << 16;
 const REPLICAS: u64 = 1 << 20;
 const LOG: u64 = 1 << 21;
 const HAS_DB: u64 = 1 << 22;
@@ -108,8 +117,8 @@ pub struct Order {
     pool: Pool,
     /// Rings of threads that the order thread has not met yet.
     coming: Rings,
-    /// Bytes in rings that are known by whole chunks, and what is large; and bytes that the thread holds. The thread
-    /// may take a chunk before it is counted, so the first figure may be below zero for a moment.
+    /// Bytes in rings that are known by whole chunks, and what is large; and bytes that the thread holds. The
+    /// thread may take a chunk before it is counted, so the first figure may be below zero for a moment.
     waiting: AtomicIsize,
     held: AtomicUsize,
     /// The thread sleeps, or is told to look (O2).
@@ -117,8 +126,17 @@ pub struct Order {
     rung: AtomicBool,
     /// It ends when everything up to here is given.
     until: AtomicU64,
+    /// Outlets that come and go (O4). None: the thread has ended.
+    changes: Mutex<Option<Vec<Change>>>,
+    outlets: AtomicU64,
     sleeper: OnceLock<Thread>,
     thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// An outlet comes, or goes once all up to an LSN was given (O4). The sender goes when that is done.
+enum Change {
+    Add(u64, Box<dyn Outlet>, SyncSender<()>),
+    Remove(u64, Lsn, SyncSender<()>),
 }
 
 impl Order {
@@ -137,6 +155,8 @@ impl Order {
             asleep: AtomicBool::new(false),
             rung: AtomicBool::new(false),
             until: AtomicU64::new(Lsn::MAX),
+            changes: Mutex::new(Some(Vec::new())),
+            outlets: AtomicU64::new(outlets.len() as u64),
             sleeper: OnceLock::new(),
             thread: Mutex::default(),
         });
@@ -162,6 +182,32 @@ impl Order {
         {
             sleeper.unpark();
         }
+    }
+
+    /// Adds an outlet, and returns its number (O4). Waits for the thread, some milliseconds at most while it
+    /// works.
+    pub fn add(&self, outlet: Box<dyn Outlet>) -> u64 {
+        let number = self.outlets.fetch_add(1, Ordering::Relaxed);
+        self.change(|done| Change::Add(number, outlet, done));
+        number
+    }
+
+    /// Removes an outlet, by its number (O4). Waits for the thread.
+    pub fn remove(&self, number: u64) {
+        self.keyspace.mark_now(Mark::PLACE);
+        let upto = self.keyspace.last_lsn();
+        self.change(|done| Change::Remove(number, upto, done));
+    }
+
+    fn change(&self, change: impl FnOnce(SyncSender<()>) -> Change) {
+        let (done, wait) = sync_channel(1);
+        match &mut *self.changes.lock() {
+            Some(changes) => changes.push(change(done)),
+            None => return,
+        }
+        self.bell();
+        // The thread drops the sender, done or not.
+        let _ = wait.recv();
     }
 
     /// Ends listening, gives the outlets all effects told until then, and ends the thread. Waits for that.
@@ -204,7 +250,8 @@ impl Order {
     }
 }
 
-/// Encodes a command behind [`LINE`] bytes; returns where it begins and ends. Bytes behind its end mean nothing.
+/// Encodes a command behind [`LINE`] bytes; returns where it begins and ends. Bytes behind its end mean
+/// nothing.
 #[inline]
 fn encode(scratch: &mut Vec<u8>, words: &mut dyn Iterator<Item = &[u8]>) -> Range<usize> {
     let (mut at, mut count) = (LINE, 0usize);
@@ -283,9 +330,16 @@ impl CommitSink for Order {
         });
     }
 
-    fn mark(&self, lsn: Lsn, Mark(number): Mark) {
-        let info = info(MARK, At { lsn, db: None, to: To::All }) | size_of::<u64>() as u64;
+    fn mark(&self, lsn: Lsn, mark: Mark) {
+        let (number, to) = (mark.0, mark.to());
+        let info = info(MARK, At { lsn, db: None, to }) | size_of::<u64>() as u64;
         self.put(|Voice { putter, .. }| putter.put(&self.pool, lsn, info, &number.to_le_bytes()));
+    }
+
+    fn carried(&self, lsn: Lsn, db: u32, bytes: Vec<u8>) {
+        let info = info(CARRIED, At { lsn, db: Some(db), to: To::Replicas });
+        self.waiting.fetch_add(bytes.len() as isize, Ordering::Relaxed);
+        self.put(|Voice { putter, .. }| putter.put_large(&self.pool, lsn, info, Large::Long(bytes, 0)));
     }
 }
 
@@ -325,7 +379,7 @@ impl Taken {
         let (Taken { entries, bytes, large }, larges) = (self, ring.larges());
         ring.take(pool, &mut |lsn, info, body| {
             let at = match info & KIND {
-                LONG | LIST => {
+                LONG | LIST | CARRIED => {
                     large.push(larges.next());
                     large.len() - 1
                 }
@@ -338,7 +392,7 @@ impl Taken {
 
     /// The bytes that the large effects of some entries count as.
     fn large_bytes(&self, entries: &[Entry]) -> usize {
-        let large = entries.iter().filter(|entry| matches!(entry.kind(), LONG | LIST));
+        let large = entries.iter().filter(|entry| matches!(entry.kind(), LONG | LIST | CARRIED));
         large.map(|entry| self.large[entry.at].as_ref().map_or(0, Large::counts)).sum()
     }
 
@@ -352,7 +406,7 @@ impl Taken {
         let mut rest = Taken::default();
         for entry in self.entries.drain(from..) {
             let at = match entry.info & KIND {
-                LONG | LIST => {
+                LONG | LIST | CARRIED => {
                     rest.large.push(self.large[entry.at].take());
                     rest.large.len() - 1
                 }
@@ -374,21 +428,24 @@ struct Looking {
     rings: Vec<Taker<Large>>,
     /// Effects told above the settled LSN.
     taken: Taken,
-    framers: Vec<Framer>,
+    framers: Vec<(u64, Framer)>,
+    leaving: Vec<(u64, Lsn, SyncSender<()>)>,
     /// All up to here was given.
     given: Lsn,
     /// Bytes that this look has taken, and that still count as waiting.
     owed: usize,
     in_vain: u32,
+    /// The place that the log was told last, and when one was last asked for (O5).
+    place: Option<HistoryPlace>,
+    asked: Instant,
 }
 
 impl Looking {
     fn new(order: Arc<Order>, outlets: Vec<Box<dyn Outlet>>) -> Looking {
-        let (replicas, logs): (Vec<_>, Vec<_>) = outlets.into_iter().partition(|o| o.hears() == To::Replicas);
-        let framers =
-            [(LOG, logs), (REPLICAS, replicas)].into_iter().filter(|(_, outlets)| !outlets.is_empty());
-        let framers = framers.map(|(hears, outlets)| Framer::new(hears, outlets)).collect();
-        Looking { order, rings: Vec::new(), taken: Taken::default(), framers, given: 0, owed: 0, in_vain: 0 }
+        let framers = (0..).zip(outlets).map(|(number, outlet)| (number, Framer::new(outlet))).collect();
+        let (rings, leaving, taken) = (Vec::new(), Vec::new(), Taken::default());
+        let asked = Instant::now();
+        Looking { order, rings, taken, framers, leaving, given: 0, owed: 0, in_vain: 0, place: None, asked }
     }
 
     fn run(mut self) {
@@ -398,9 +455,11 @@ impl Looking {
             let came = stdx::panics::contain(|| self.look()).unwrap_or_else(|why| self.breaks(&why));
             let last = self.order.keyspace.last_lsn();
             if self.given >= until {
+                // Nobody waits for a change that will not come.
+                *self.order.changes.lock() = None;
                 return;
             }
-            self.in_vain = if came { 0 } else { self.in_vain + 1 };
+            self.in_vain = if came || self.owes_place() { 0 } else { self.in_vain + 1 };
             if self.in_vain < IN_VAIN {
                 thread::park_timeout(EVERY);
                 continue;
@@ -414,8 +473,35 @@ impl Looking {
         }
     }
 
+    /// Lets outlets come and go (O4).
+    fn make_changes(&mut self) {
+        let changes = self.order.changes.lock().as_mut().map(std::mem::take);
+        for change in changes.into_iter().flatten() {
+            match change {
+                Change::Add(number, outlet, done) => {
+                    self.framers.push((number, Framer::new(outlet)));
+                    drop(done);
+                }
+                Change::Remove(number, upto, done) => self.leaving.push((number, upto, done)),
+            }
+        }
+        let (framers, given) = (&mut self.framers, self.given);
+        self.leaving.retain(|(number, upto, _)| {
+            let stays = *upto > given;
+            if !stays {
+                framers.retain(|(other, _)| other != number);
+            }
+            stays
+        });
+    }
+
+    fn each(&mut self, f: impl FnMut(&mut Framer)) {
+        self.framers.iter_mut().map(|(_, framer)| framer).for_each(f);
+    }
+
     /// Gives all settled effects (T2). True if anything had come.
     fn look(&mut self) -> bool {
+        self.make_changes();
         let settled = self.order.keyspace.settled();
         // After the slots: a ring is raised before its thread leaves its slot.
         self.rings.append(&mut self.order.coming.lock());
@@ -434,8 +520,9 @@ impl Looking {
         self.pays(self.owed);
         if settled > self.given {
             self.given = settled;
-            self.framers.iter_mut().for_each(|framer| framer.turn(settled));
+            self.each(|framer| framer.turn(settled));
         }
+        self.each(Framer::looked);
         came
     }
 
@@ -456,8 +543,43 @@ impl Looking {
         self.pays(self.owed);
         self.order.held.store(0, Ordering::Relaxed);
         let why = Arc::from(format!("an internal error lost writes on their way to it ({why})"));
-        self.framers.iter_mut().for_each(|framer| framer.breaks(upto, &why));
+        self.each(|framer| framer.breaks(upto, &why));
         true
+    }
+
+    /// Gives what is under way: to replicas, and then to the log, which hears where these are (O5).
+    fn close(&mut self) {
+        let replicas = self.framers.iter_mut().map(|(_, framer)| framer).filter(|framer| !framer.is_of_log());
+        replicas.for_each(Framer::close);
+        match self.present_place() {
+            None => self.each(Framer::close),
+            Some(place) => {
+                let logs =
+                    self.framers.iter_mut().map(|(_, framer)| framer).filter(|framer| framer.is_of_log());
+                let told = logs.filter_map(|framer| framer.close_at(&place)).max();
+                if let Some(lsn) = told {
+                    self.place = Some(place);
+                    self.each(|framer| framer.named(lsn));
+                }
+            }
+        }
+    }
+
+    fn present_place(&mut self) -> Option<HistoryPlace> {
+        self.framers.iter_mut().find_map(|(_, framer)| framer.place())
+    }
+
+    /// Whether the log does not know the place, which is asked for now and then (O5).
+    fn owes_place(&mut self) -> bool {
+        let is_new = self.framers.iter().any(|(_, framer)| framer.wants_place());
+        let has_log = self.framers.iter().any(|(_, framer)| framer.is_of_log());
+        let Some(place) = self.present_place().filter(|_| has_log) else { return false };
+        let owes = is_new || self.place.as_ref() != Some(&place);
+        if owes && self.asked.elapsed() >= PLACES {
+            self.asked = Instant::now();
+            self.order.keyspace.mark_now(Mark::PLACE);
+        }
+        owes
     }
 
     /// Gives the groups up to an LSN.
@@ -469,14 +591,14 @@ impl Looking {
         let entries = std::mem::take(&mut taken.entries);
         self.owed += taken.large_bytes(&entries);
         for group in entries.chunk_by(|a, b| a.lsn == b.lsn) {
-            self.framers.iter_mut().for_each(|framer| framer.group(group, &taken));
-            for entry in group.iter().filter(|entry| matches!(entry.kind(), LONG | LIST)) {
+            self.each(|framer| framer.group(group, &taken));
+            for entry in group.iter().filter(|entry| matches!(entry.kind(), LONG | LIST | CARRIED)) {
                 if let Some(large) = taken.large[entry.at].take() {
                     self.pays(large.counts());
                 }
             }
         }
-        self.framers.iter_mut().for_each(Framer::close);
+        self.close();
         self.order.held.store(self.taken.bytes.len(), Ordering::Relaxed);
         // Its room is used again, unless a burst made it large.
         if self.taken.entries.is_empty() && taken.bytes.capacity() <= ROOM {

@@ -5,19 +5,21 @@
 //!              all through one buffer, 256 KB at a time, into temp-<pid>-<n>.rdb
 //! ```
 //!
-//! - V1: a file has its final name only when all of it is durable; that of SYNC is read once and removed, and is not
-//!   synced. A failure or a drop before that removes the temporary file, and touches nothing else.
+//! - V1: a file has its final name only when all of it is durable; that of SYNC is read once and removed, and
+//!   is not synced. A failure or a drop before that removes the temporary file, and touches nothing else.
 //! - V2: after a failed write or sync nothing more is written, and `finish` gives that failure.
 //! - V3: large values pass through in pieces ([`serial::encode_into`]).
 
-use crate::PIECE;
+use crate::disk::PIECE;
 use crate::disk::{Disk, DiskFile};
-use rdb::crc64;
+use keyspace::{Lsn, Mark};
 use rdb::file::{self, Format};
+use rdb::{Dialect, crc64};
 use rustix::process::{Pid, test_kill_process};
 use serial::{Failure, Out};
 use std::ffi::OsStr;
 use std::fmt;
+use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -81,6 +83,29 @@ pub struct Kept {
     /// Seconds since its last use. `freq` is the frequency of its use.
     pub idle_s: Option<u64>,
     pub freq: Option<u8>,
+}
+
+/// A snapshot that replicas read while it is written. Its file has no name.
+pub trait Spool: Send + Sync {
+    /// The mark of its moment in the stream.
+    fn mark(&self) -> Mark;
+
+    /// The dialect, and the version; 0: the lowest that holds the data.
+    fn format(&self) -> (Dialect, u16);
+
+    /// Values of Evenkeel's own types: as `foreign-types`, 0 keeps them, 1 fails, 2 leaves them out.
+    fn foreign(&self) -> i64;
+
+    /// The file has begun, as of this LSN. Gives facts for its header. It may wait for the mark.
+    ///
+    /// Errors: the mark does not come.
+    fn begun(&self, lsn: Lsn, file: File) -> Result<Vec<(&'static str, String)>, String>;
+
+    /// So many bytes can be read.
+    fn grown(&self, bytes: u64);
+
+    /// The snapshot has ended: the bytes of the whole file, or why there is none.
+    fn ended(&self, whole: Result<u64, &str>);
 }
 
 /// A file that is being written. See the module.
@@ -180,10 +205,27 @@ impl SaveFile {
         self.has_sum = false;
     }
 
-    /// Has [`finish`](Self::finish) sync nothing, for a file that is read once and removed. So nothing fails once the file
-    /// has its name.
+    /// Has [`finish`](Self::finish) sync nothing, for a file that is read once and removed. So nothing fails
+    /// once the file has its name.
     pub fn forgo_power_loss(&mut self) {
         self.passes = true;
+    }
+
+    /// Takes the file's name away, and gives what reads it. It gets no other name, and is not synced.
+    ///
+    /// Errors: it cannot be opened.
+    pub fn take_name(&mut self) -> Result<File, SaveError> {
+        let file = File::open(&self.temporary);
+        let file = file.and_then(|file| self.disk.remove(&self.temporary).map(|()| file));
+        let file =
+            file.map_err(|error| SaveError { step: Step::Create, path: self.temporary.clone(), error })?;
+        (self.temporary, self.passes) = (PathBuf::new(), true);
+        Ok(file)
+    }
+
+    /// Bytes that can be read from the file.
+    pub fn written_bytes(&self) -> u64 {
+        self.written
     }
 
     /// Writes a key whose value is a short text, as [`key`](Self::key) does.
@@ -246,6 +288,9 @@ impl SaveFile {
         let synced = self.flush().and_then(|()| if self.passes { Ok(()) } else { self.sync() });
         synced.map_err(|Stopped| self.failure())?;
         self.file = None;
+        if self.temporary.as_os_str().is_empty() {
+            return Ok(Saved { bytes: self.written, keys: self.keys, sum });
+        }
         if let Err(error) = self.disk.rename(&self.temporary, &self.target) {
             self.discard();
             return Err(SaveError { step: Step::Rename, path: self.target.clone(), error });
@@ -304,7 +349,7 @@ impl SaveFile {
         }
         self.written += self.buffer.len() as u64;
         self.buffer.clear();
-        if self.written - self.synced >= SYNC_EVERY {
+        if self.written - self.synced >= SYNC_EVERY && !self.passes {
             self.sync()?;
         }
         Ok(())

@@ -15,12 +15,13 @@
 //!   sides.
 //! - K4: the state is stopped while an error lasts, or when nothing was written for [`Settings::stuck`]
 //!   though something waits. A thread that touches no file tells it.
-//! - K5: a panic of the log's thread, or of that of its syncs, is an error like that of a disk. The file is given
-//!   up, and the work is tried again. The keeper and the watch begin anew. Effects that a panic lost before they came here stop the log until a rewrite has made a base
-//!   behind them; nothing of the gap is told to be durable before that.
-//! - K6: once a second the log thread looks whether the names in the directory still lead to its files. If not, nothing
-//!   is told to be durable until a rewrite has made the log anew. One that was removed asks for that itself. Where
-//!   somebody has put something else, a person has to.
+//! - K5: a panic of the log's thread, or of that of its syncs, is an error like that of a disk. The file is
+//!   given up, and the work is tried again. The keeper and the watch begin anew. Effects that a panic lost
+//!   before they came here stop the log until a rewrite has made a base behind them; nothing of the gap is told
+//!   to be durable before that.
+//! - K6: once a second the log thread looks whether the names in the directory still lead to its files. If not,
+//!   nothing is told to be durable until a rewrite has made the log anew. One that was removed asks for that
+//!   itself. Where somebody has put something else, a person has to.
 //!
 //! Memory: the waiting bytes, a batch of at most [`BATCH_BYTES`] and a block, and [`Settings::unsynced_max`].
 
@@ -293,8 +294,8 @@ impl Writer {
         self.shared.epoch
     }
 
-    /// Has the log's thread ask once a second whether the directory is still this server's. While it is not, the log is
-    /// stopped. The call may wait for the disk. Only the first guard counts.
+    /// Has the log's thread ask once a second whether the directory is still this server's. While it is not,
+    /// the log is stopped. The call may wait for the disk. Only the first guard counts.
     pub fn guard(&self, guard: impl Fn() -> Result<(), String> + Send + Sync + 'static) {
         let _ = self.shared.guard.set(Box::new(guard));
     }
@@ -320,8 +321,8 @@ impl Writer {
         self.shared.counters.synced_lsn.load(Ordering::Relaxed)
     }
 
-    /// Makes the log thread look at each turn of the stream, and sync under [`Fsync::No`] too, as a client waits for
-    /// [`synced`](Writer::synced). One that goes on waiting calls it again.
+    /// Makes the log thread look at each turn of the stream, and sync under [`Fsync::No`] too, as a client
+    /// waits for [`synced`](Writer::synced). One that goes on waiting calls it again.
     pub fn want_turns(&self, wanted: bool) {
         let wanted = wanted || self.settings().fsync == Fsync::Always;
         let before = std::mem::replace(&mut locked(&self.shared.queue).wants_turns, wanted);
@@ -347,8 +348,8 @@ impl Writer {
 
     /// Writes everything taken, makes it durable, and cuts the filler off.
     ///
-    /// Errors: something could not be written, and is not tried again, or was lost (K5). The files on the disk are
-    /// sound.
+    /// Errors: something could not be written, and is not tried again, or was lost (K5). The files on the disk
+    /// are sound.
     pub fn close(mut self) -> Result<(), String> {
         self.end(Closing::Clean);
         let failed = {

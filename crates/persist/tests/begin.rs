@@ -1,5 +1,5 @@
-//! A log that begins where another one was, while the power goes at every call of the disk: the old log is there under one of
-//! its names, or the new one with its base. And logs whose files somebody takes away.
+//! A log that begins where another one was, while the power goes at every call of the disk: the old log is
+//! there under one of its names, or the new one with its base. And logs whose files somebody takes away.
 
 mod stream;
 
@@ -44,7 +44,8 @@ fn rewrite(
     }
 }
 
-/// Puts the old log aside and begins another, as `CONFIG SET appendonly yes` does. Returns the commands in its base.
+/// Puts the old log aside and begins another, as `CONFIG SET appendonly yes` does. Returns the commands in its
+/// base.
 fn begin(disk: &Power, place: &Place, source: &mut Source) -> io::Result<usize> {
     persist::put_unfinished_aside(disk, place)?;
     persist::put_aside(disk, &place.dir, "before")?;

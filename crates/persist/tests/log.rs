@@ -271,8 +271,8 @@ fn more_unsynced_than_is_kept_asks_for_a_rewrite() {
     all_there(&place, &source);
 }
 
-/// Effects that a bug lost before they came to the log: it says so, acknowledges nothing of the gap, and goes on by
-/// itself when a base has them.
+/// Effects that a bug lost before they came to the log: it says so, acknowledges nothing of the gap, and goes
+/// on by itself when a base has them.
 #[test]
 fn effects_that_were_lost_stop_the_log_until_a_base_has_them() {
     for fsync in [Fsync::Always, Fsync::EverySecond] {
@@ -355,7 +355,8 @@ fn a_log_that_lacks_effects_says_so_at_its_end() {
     assert_eq!(recover(&place).expect("sound").assert_prefix(&source, "torn"), kept);
 }
 
-/// A panic of a thread of the log is an error like that of a disk: the file is given up, and all is tried again.
+/// A panic of a thread of the log is an error like that of a disk: the file is given up, and all is tried
+/// again.
 #[test]
 fn a_panic_while_it_writes_or_syncs_loses_nothing() {
     for fsync in [Fsync::Always, Fsync::EverySecond, Fsync::No] {

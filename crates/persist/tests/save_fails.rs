@@ -103,7 +103,8 @@ fn a_directory_that_cannot_be_synced_is_told_though_the_file_is_there() {
     sound(&target);
 }
 
-/// A file that is read once and removed is not synced: nothing fails once it has its name, and would leave it behind.
+/// A file that is read once and removed is not synced: nothing fails once it has its name, and would leave it
+/// behind.
 #[test]
 fn a_passing_file_is_whole_on_a_disk_that_syncs_nothing() {
     let dir = tempfile::tempdir().expect("a folder");

@@ -9,7 +9,7 @@
 //!   3 members, scores as text          5 members, scores as doubles     12 ziplist  17 listpack  sorted set
 //!   4 fields, values      9 zipmap     13 ziplist     16 listpack                                hash
 //!  22 23 24 25            fields that expire: see `Decoder::fields`                              hash
-//!  15 19 21               see `stream.rs`                                                    stream
+//!  15 19 21 26            see `stream.rs`                                                    stream
 //!   7 value of a module: one string, if the sink knows the module ([`crate::module_body`])
 //! ```
 //!
@@ -129,7 +129,7 @@ const CONTAINER_ZIPLIST: u64 = u64::MAX;
 const LAST_EXPIRY_MS: u64 = (1 << 48) - 1;
 
 /// Decodes the object in a body. The footer's version decides between two meanings of a type. O(bytes),
-/// unpacked. What modules know of the key, and the producers of a stream, are passed over.
+/// unpacked. What modules know of the key is passed over.
 pub fn decode<S: Sink>(body: &[u8], version: u16, sink: &mut S) -> Result<(), Failure<S::Stop>> {
     let mut reader = Reader::new(module::pass_metadata(body, version)?);
     let kind = reader.byte()?;
@@ -258,8 +258,7 @@ impl<'a, S: Sink> Decoder<'a, '_, S> {
                 this.sink.expect(items.announced() / 2, blob.len());
                 this.pairs(items)
             }),
-            types::STREAM | types::STREAM_2 | types::STREAM_3 => self.stream(kind),
-            types::STREAM_4 if module::has_metadata(version) => self.stream(kind),
+            types::STREAM | types::STREAM_2 | types::STREAM_3 | types::STREAM_4 => self.stream(kind),
             types::MODULE_2 => self.module(true),
             types::MODULE => self.module(false),
             _ => self.fields(kind, version),

@@ -19,6 +19,9 @@
 //!
 //! Cost: O(bytes). Memory: one window of 64 KB, the longest name, and what the caller asks to keep.
 //!
+//! Type 26 (streams with idempotent producers) is read in files of any version, and written into those that need
+//! no higher one otherwise: then only files with such streams need a new server.
+//!
 //! Source: observed on Redis 7.0, Redis 8.0 and Valkey 9.1, and the published descriptions of the format, for
 //! version 13 these alone.
 

@@ -6,7 +6,7 @@
 //! groups │ group …
 //! group:    name │ last ID │ from 19 on: entries read │ pending │ (ID, time, deliveries) … │ consumers │ consumer …
 //! consumer: name │ seen │ from 21 on: active │ pending │ ID …
-//! from 26 on, behind the groups, and passed over:
+//! from 26 on, behind the groups:
 //!           seconds │ most IDs │ producers │ (name │ IDs │ (ID of a message, ID) …) … │ added │ repeated
 //! ```
 //!
@@ -49,6 +49,14 @@ pub enum StreamPart<'a> {
     Owned { id: (u64, u64) },
     /// The group ends.
     GroupEnd,
+    /// The time for which IDs of idempotent producers are remembered, in seconds, and their number for each.
+    Remembers { duration_s: u64, most: u64 },
+    /// A producer begins.
+    Producer { name: &'a [u8] },
+    /// An ID of the producer, and the entry that it belongs to.
+    Sent { iid: &'a [u8], id: (u64, u64) },
+    /// The producers end: messages of theirs that were ever added, and that were repeated.
+    Sendings { added: u64, repeated: u64 },
 }
 
 /// Appends an ID as it stands in lists.
@@ -91,25 +99,23 @@ impl<S: Sink> Decoder<'_, '_, S> {
         for _ in 0..self.reader.len()? {
             self.group(numbered, active)?;
         }
-        if has_producers { self.pass_producers() } else { Ok(()) }
+        if has_producers { self.producers() } else { Ok(()) }
     }
 
-    /// Passes what a stream knows of idempotent producers.
-    fn pass_producers(&mut self) -> Outcome<S> {
-        self.reader.len()?;
-        self.reader.len()?;
+    fn producers(&mut self) -> Outcome<S> {
+        let (duration_s, most) = (self.reader.len()?, self.reader.len()?);
+        self.part(StreamPart::Remembers { duration_s, most })?;
         for _ in 0..self.reader.len()? {
             self.tick()?;
-            self.reader.skip_string()?;
+            self.text()?.item().with(|name| self.part(StreamPart::Producer { name }))?;
             for _ in 0..self.reader.len()? {
                 self.tick()?;
-                self.reader.skip_string()?;
-                self.id_of_lens()?;
+                let (iid, id) = (self.text()?, self.id_of_lens()?);
+                iid.item().with(|iid| self.part(StreamPart::Sent { iid, id }))?;
             }
         }
-        self.reader.len()?;
-        self.reader.len()?;
-        Ok(())
+        let (added, repeated) = (self.reader.len()?, self.reader.len()?);
+        self.part(StreamPart::Sendings { added, repeated })
     }
 
     fn node(&mut self) -> Outcome<S> {

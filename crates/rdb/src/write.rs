@@ -12,8 +12,8 @@
 use crate::compressed::Shortener;
 use crate::string::put_text;
 use crate::{
-    Dialect, Item, VERSION_ACTIVE_CONSUMERS, VERSION_STREAMS, VERSION_VALUES, put_int, put_len, put_string,
-    types,
+    Dialect, Item, VERSION_ACTIVE_CONSUMERS, VERSION_METADATA, VERSION_STREAMS, VERSION_VALUES, put_int,
+    put_len, put_string, types,
 };
 
 /// The form of an object.
@@ -33,6 +33,8 @@ pub enum Form {
     Stream {
         active: bool,
     },
+    /// A stream with idempotent producers. Its consumers tell when they were active.
+    Produced,
     /// A value of a module.
     Module,
 }
@@ -48,6 +50,7 @@ impl Form {
             Form::Expiring { dialect, .. } => dialect.hash_type(),
             Form::Stream { active: false } => types::STREAM_2,
             Form::Stream { active: true } => types::STREAM_3,
+            Form::Produced => types::STREAM_4,
             Form::Module => types::MODULE_2,
         }
     }
@@ -58,6 +61,7 @@ impl Form {
             Form::Expiring { dialect, .. } => dialect.version(),
             Form::Stream { active: false } => VERSION_STREAMS,
             Form::Stream { active: true } => VERSION_ACTIVE_CONSUMERS,
+            Form::Produced => VERSION_METADATA,
             _ => VERSION_VALUES,
         }
     }

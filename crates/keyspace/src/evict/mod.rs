@@ -246,6 +246,19 @@ impl Evict {
         budget.policy().is_adaptive() && budget.entries.load(Relaxed) > 0
     }
 
+    /// Forgets how keys of the visible databases were used: others take their place. All shards are locked.
+    /// O(1)
+    pub(crate) fn forget_uses(&self) {
+        let budget = &self.budgets[0];
+        for figure in [&budget.below, &budget.progress] {
+            figure.store(0, Relaxed);
+        }
+        budget.entries.store(0, Relaxed);
+        budget.candidate.store(FIRST, Relaxed);
+        let ghosts = std::mem::take(&mut *budget.ghosts.lock());
+        stdx::reclaim::discard((ghosts, budget.minis.lock().take()));
+    }
+
     /// Notes a read or overwrite of an entry. `last` is the access tick of its previous use, `now` that of
     /// this one.
     #[inline]

@@ -118,7 +118,7 @@ fn each_policy_takes_only_what_it_may_until_there_is_nothing() {
         loop {
             let mut events = Vec::new();
             keyspace.set_notify(Class::Evicted.bit());
-            match keyspace.evict(0, NOW, &mut |changes| events.extend(changes.events)) {
+            match keyspace.evict(0, NOW, &mut |changes| events.extend(changes.into_told().events)) {
                 Evicted::Freed(bytes) => {
                     assert!(bytes >= 400, "the value stands outside of its entry");
                     removed += 1;
@@ -149,7 +149,7 @@ fn who_expires_first_goes_among_the_first() {
     let mut sum = 0;
     for _ in 0..200 {
         let _ = keyspace.evict(0, NOW, &mut |changes| {
-            let keys = changes.events.iter().map(|e| std::str::from_utf8(&e.key[1..]).unwrap());
+            let keys = changes.told().events.iter().map(|e| std::str::from_utf8(&e.key[1..]).unwrap());
             sum += keys.map(|n| n.parse::<u64>().unwrap()).sum::<u64>();
         });
     }

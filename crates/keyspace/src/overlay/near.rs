@@ -184,7 +184,7 @@ impl KeyBatch {
     /// Bytes of the batch, with the places of its keys in the index.
     fn mem_bytes(&self) -> usize {
         self.bytes.capacity()
-            + self.keys.capacity() * (size_of::<Key>() + 2 * size_of::<Place>())
+            + self.keys.capacity() * (size_of::<Key>() + 2 * size_of::<NearPlace>())
             + self.values.capacity() * VALUE_BYTES
     }
 
@@ -284,7 +284,7 @@ impl KeyBatch {
 /// A place in the index. It has the addresses of a key and of its longer name. So both can be fetched at once
 /// from memory that another core may just have written.
 #[derive(Clone, Copy)]
-struct Place {
+struct NearPlace {
     /// Half of the key's hash.
     half: u32,
     /// The number of the batch and of the key in it.
@@ -298,8 +298,8 @@ const LONG: u16 = u16::MAX;
 // A key enters a batch only if its name begins before this.
 const _: () = assert!(BATCH_BYTES <= 1 << 16);
 
-impl Entry for Place {
-    const NONE: Place = Place { half: 0, place: u32::MAX, at: 0, len: 0 };
+impl Entry for NearPlace {
+    const NONE: NearPlace = NearPlace { half: 0, place: u32::MAX, at: 0, len: 0 };
 
     #[inline]
     fn is_none(&self) -> bool {
@@ -328,7 +328,7 @@ pub(super) struct Near {
     /// Keys in all batches.
     keys: usize,
     /// Index of the first `indexed` batches (N3).
-    index: RefCell<Wide<Place>>,
+    index: RefCell<Wide<NearPlace>>,
     indexed: Cell<usize>,
     /// The last key found, and the one behind it (N3).
     last: Cell<(u32, u32)>,
@@ -387,7 +387,7 @@ impl Near {
                     continue;
                 }
                 let len = u16::try_from(key.len).ok().filter(|_| !key.has_name()).unwrap_or(LONG);
-                index.insert(Place { half: key.hash as u32, place: place(i, j), at: key.at as u16, len });
+                index.insert(NearPlace { half: key.hash as u32, place: place(i, j), at: key.at as u16, len });
             }
         }
         self.indexed.set(self.batches.len());
@@ -421,7 +421,7 @@ impl Near {
 
     /// Whether this key stands at a place of the index.
     #[inline]
-    fn is_there(&self, place: &Place, db: usize, name: &[u8]) -> bool {
+    fn is_there(&self, place: &NearPlace, db: usize, name: &[u8]) -> bool {
         if place.len == LONG {
             return self.is_at(place.place, db, name);
         }

@@ -180,10 +180,10 @@ impl Slot {
 
 /// Half of a slot's hash, and the slot's place.
 #[derive(Clone, Copy)]
-struct Place(u32, u32);
+struct SlotPlace(u32, u32);
 
-impl Entry for Place {
-    const NONE: Place = Place(0, u32::MAX);
+impl Entry for SlotPlace {
+    const NONE: SlotPlace = SlotPlace(0, u32::MAX);
 
     #[inline]
     fn is_none(&self) -> bool {
@@ -203,7 +203,7 @@ const CHUNK: usize = 1024;
 #[derive(Default)]
 pub(super) struct Slots {
     chunks: Vec<Vec<Slot>>,
-    index: Wide<Place>,
+    index: Wide<SlotPlace>,
 }
 
 impl Slots {
@@ -227,7 +227,7 @@ impl Slots {
 
     #[inline]
     pub(super) fn find(&self, db: usize, hash: u64, key: &[u8]) -> Option<u32> {
-        let same = |place: &Place| {
+        let same = |place: &SlotPlace| {
             let slot = &self[place.1];
             slot.hash == hash && slot.db == db && *slot.key == *key
         };
@@ -242,7 +242,7 @@ impl Slots {
         }
         let slot = Slot { hash, db, key: key.into(), cell: Cell::default() };
         self.chunks[place / CHUNK].push(slot);
-        self.index.insert(Place(hash as u32, place as u32));
+        self.index.insert(SlotPlace(hash as u32, place as u32));
         place as u32
     }
 

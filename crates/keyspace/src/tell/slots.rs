@@ -25,18 +25,18 @@ const IDLE: Lsn = Lsn::MAX;
 
 /// One thread's slot, with cache lines of its own.
 #[repr(align(128))]
-struct Slot {
+struct TellSlot {
     bound: AtomicU64,
 }
 
 /// The slots of all threads. See the module.
 pub(crate) struct Slots {
-    list: Mutex<Vec<Arc<Slot>>>,
+    list: Mutex<Vec<Arc<TellSlot>>>,
 }
 
 /// A thread's side of its slot.
 pub(crate) struct Seat {
-    slot: Arc<Slot>,
+    slot: Arc<TellSlot>,
     depth: Cell<u32>,
 }
 
@@ -49,7 +49,7 @@ impl Default for Slots {
 impl Slots {
     /// A slot for a thread that has none. O(slots), once a thread.
     pub(crate) fn seat(&self) -> Seat {
-        let slot = Arc::new(Slot { bound: AtomicU64::new(IDLE) });
+        let slot = Arc::new(TellSlot { bound: AtomicU64::new(IDLE) });
         let mut list = self.list.lock();
         // Slots of threads that have ended.
         list.retain(|slot| Arc::strong_count(slot) > 1);

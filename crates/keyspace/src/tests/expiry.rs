@@ -142,7 +142,7 @@ fn the_sweep_removes_expired_fields_and_the_hashes_left_empty() {
     while rounds < 3 {
         let swept = sweep.step(&keyspace, 1000, |changes| {
             assert!(changes.dirty as usize <= 2 * 128, "a quantum is bounded");
-            changes.events.iter().for_each(|event| *events.entry(event.name).or_insert(0) += 1);
+            changes.told().events.iter().for_each(|event| *events.entry(event.name).or_insert(0) += 1);
         });
         rounds += usize::from(swept == Swept::Round);
     }
@@ -219,7 +219,8 @@ fn the_sweep_knows_about_how_long_keys_live() {
     assert!((99_000..101_000).contains(&keyspace.avg_ttl_ms(0)), "{}", keyspace.avg_ttl_ms(0));
     (0..5000).for_each(|i| assert!(del(&keyspace, &format!("k{i}"), 1)));
     assert_eq!(keyspace.avg_ttl_ms(0), 0);
-    // The mean of keys that are gone is not that of new ones: neither after a round of the sweep nor after a flush.
+    // The mean of keys that are gone is not that of new ones: neither after a round of the sweep nor after a
+    // flush.
     while sweep.step(&keyspace, 1, |_| {}) != Swept::Round {}
     let sampled = |sweep: &mut Sweep, ttl_ms: u64| {
         set(&keyspace, "k", "v", Some(ttl_ms + 1), 1);

@@ -165,7 +165,8 @@ fn a_script_that_runs_again_has_read_nothing() {
     assert!(words(&told).is_empty());
 }
 
-/// A command may meet the absence of a key that the run wrote with a time that has passed, and write it so again.
+/// A command may meet the absence of a key that the run wrote with a time that has passed, and write it so
+/// again.
 #[test]
 fn what_a_run_wrote_with_a_past_time_is_gone_once_for_each_time_it_was_written() {
     let (keyspace, _told) = world();

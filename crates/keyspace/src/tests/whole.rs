@@ -11,14 +11,14 @@ fn watchers_and_waiters_hear_of_touches_of_their_key_only() {
     view.watch(b"watched", &dirty);
     view.finish();
     keyspace.block(0, b"queue");
-    assert!(set(&keyspace, "other", "1", None, 1).ready.is_empty());
+    assert!(set(&keyspace, "other", "1", None, 1).told().ready.is_empty());
     assert!(!dirty.load(std::sync::atomic::Ordering::Relaxed));
     set(&keyspace, "watched", "1", None, 1);
     assert!(dirty.load(std::sync::atomic::Ordering::Relaxed));
-    assert_eq!(set(&keyspace, "queue", "1", None, 1).ready, [Ready::Key(0, Box::from(&b"queue"[..]))]);
+    assert_eq!(set(&keyspace, "queue", "1", None, 1).told().ready, [Ready::Key(0, Box::from(&b"queue"[..]))]);
     keyspace.unwatch(0, b"watched", &dirty);
     keyspace.unblock(0, b"queue");
-    assert!(set(&keyspace, "queue", "1", None, 1).ready.is_empty());
+    assert!(set(&keyspace, "queue", "1", None, 1).told().ready.is_empty());
 }
 
 /// Each of thousands of watchers is told once, and stopping a watch looks through none of the others.
@@ -105,7 +105,7 @@ fn is_touched(
 fn swap(keyspace: &Arc<Keyspace>) -> Vec<Ready> {
     let mut view = View::open(keyspace, 0, 1);
     view.swap(0, 1);
-    view.finish().ready
+    view.finish().into_told().ready
 }
 
 fn put_in(keyspace: &Arc<Keyspace>, db: usize, key: &str, expire_ms: Option<u64>) {

@@ -97,7 +97,7 @@ impl View<'_> {
         let db = self.db;
         if self.shard_mut(shard_of(hash)).is_some_and(|shard| shard.interest.touch(db, key)) {
             // A client that waits with a group of consumers learns that it is gone. Others go on waiting.
-            self.changes.ready.push(Ready::Key(db, key.into()));
+            self.changes.tell().ready.push(Ready::Key(db, key.into()));
         }
         self.push_event(self.db, key, Class::Evicted, "evicted");
         Some(bytes as u64)

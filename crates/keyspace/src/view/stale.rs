@@ -121,7 +121,7 @@ impl View<'_> {
     fn tell_waiters(&mut self, hash: u64, key: &[u8]) {
         let db = self.db;
         if self.shard(shard_of(hash)).is_some_and(|shard| shard.interest.is_awaited(db, key)) {
-            self.changes.ready.push(Ready::Key(db, key.into()));
+            self.changes.tell().ready.push(Ready::Key(db, key.into()));
         }
     }
 

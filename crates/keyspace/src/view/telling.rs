@@ -25,12 +25,24 @@ pub struct Changes {
     pub dirty: u64,
     /// The part of them that are keys which had expired.
     pub expired: u64,
+    /// The part of them that others made, and that this view has put in its place (`View::write_at`).
+    pub(crate) others: u64,
+    /// Apart, because most commands have nothing to tell.
+    told: Option<Box<Told>>,
+}
+
+/// The part of a command's effects that is told after it (W2).
+#[derive(Default, Debug)]
+pub struct Told {
     pub events: Vec<Event>,
     /// Keys with more than [`RUN`] events.
     pub runs: Vec<Run>,
     /// Keys and databases where blocked clients may find something now.
     pub ready: Vec<Ready>,
 }
+
+/// Nothing to tell.
+static NOTHING: Told = Told { events: Vec::new(), runs: Vec::new(), ready: Vec::new() };
 
 /// A place where a blocked client may find something now.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,16 +54,39 @@ pub enum Ready {
 }
 
 impl Changes {
-    /// Modifications without the removals of expired keys.
+    /// Own modifications, without the removals of expired keys.
     pub fn made(&self) -> u64 {
-        self.dirty - self.expired
+        self.dirty - self.expired - self.others
+    }
+
+    /// Whether nobody has to be told anything.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.told.is_none()
+    }
+
+    /// The part that has to be told.
+    pub fn told(&self) -> &Told {
+        self.told.as_deref().unwrap_or(&NOTHING)
+    }
+
+    /// Takes what has to be told.
+    pub fn into_told(self) -> Told {
+        self.told.map(|told| *told).unwrap_or_default()
+    }
+
+    #[cold]
+    pub(crate) fn tell(&mut self) -> &mut Told {
+        self.told.get_or_insert_default()
     }
 
     /// Adds events and ready keys of another view.
     pub fn join(&mut self, other: Changes) {
-        self.events.extend(other.events);
-        self.runs.extend(other.runs);
-        self.ready.extend(other.ready);
+        let Some(other) = other.told else { return };
+        let mine = self.tell();
+        mine.events.extend(other.events);
+        mine.runs.extend(other.runs);
+        mine.ready.extend(other.ready);
     }
 }
 
@@ -84,7 +119,7 @@ impl View<'_> {
         if let Store::Locked(guard) = &mut self.store {
             let interest = &mut guard.get_mut(shard).interest;
             if !interest.is_empty() && interest.touch(db, key) {
-                self.changes.ready.push(Ready::Key(db, key.into()));
+                self.changes.tell().ready.push(Ready::Key(db, key.into()));
             }
         }
     }
@@ -93,6 +128,26 @@ impl View<'_> {
     #[inline]
     pub fn count_change(&mut self) {
         self.changes.dirty += 1;
+    }
+
+    /// Reports a change to clients that are blocked on the key, and notifies of it. Its watchers are not
+    /// marked.
+    pub fn woken(&mut self, key: &[u8], class: Class, event: &'static str) {
+        if let Store::Overlay(overlay) = &mut self.store {
+            overlay.wake(self.db, key);
+        }
+        self.wake(key);
+        self.notify(key, class, event);
+    }
+
+    /// As [`View::woken`], without a notification and not in an overlay.
+    pub(crate) fn wake(&mut self, key: &[u8]) {
+        let (db, shard) = (self.db, shard_of(self.hash_of(key)));
+        if let Store::Locked(guard) = &self.store
+            && guard.get(shard).interest.is_awaited(db, key)
+        {
+            self.changes.tell().ready.push(Ready::Key(db, key.into()));
+        }
     }
 
     /// Publishes a notification without a modification.
@@ -116,7 +171,7 @@ impl View<'_> {
     /// Publishes the events of a key from a script or transaction. O([`RUN`]).
     pub(crate) fn notify_all(&mut self, key: &[u8], happened: Box<Happened>) {
         if happened.len() > RUN {
-            return self.changes.runs.push(Run { key: key.into(), happened });
+            return self.changes.tell().runs.push(Run { key: key.into(), happened });
         }
         for Happening { class, name, db } in (0..happened.len()).filter_map(|i| happened.get(i)) {
             self.notify_in(db, key, class, name);
@@ -126,7 +181,7 @@ impl View<'_> {
     #[inline]
     pub(super) fn push_event(&mut self, db: usize, key: &[u8], class: Class, name: &'static str) {
         if self.keyspace.notifies(class) && db < self.keyspace.databases() {
-            self.changes.events.push(Event { db, class, name, key: key.into() });
+            self.changes.tell().events.push(Event { db, class, name, key: key.into() });
         }
     }
 

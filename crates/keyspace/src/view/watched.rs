@@ -13,8 +13,8 @@
 //! - A4: an exchange while at most [`LOOKED_AT`] keys are watched, and no long commit is under way, marks the
 //!   watchers of each key that one of the two databases has. To the others it is no exchange.
 //!
-//! Redis looks up all watched keys when it exchanges databases. This differs beyond A4, where A3 is more careful:
-//! an absent key, after two exchanges or FLUSHDBs that did not bring it.
+//! Redis looks up all watched keys when it exchanges databases. This differs beyond A4, where A3 is more
+//! careful: an absent key, after two exchanges or FLUSHDBs that did not bring it.
 
 use super::*;
 use std::sync::atomic::AtomicBool;

@@ -1,6 +1,7 @@
 //! The view's commands for the whole keyspace: SCAN, RANDOMKEY, FLUSH, SWAPDB.
 
 use super::*;
+use crate::Counts;
 use crate::intent::TakenAway;
 use crate::record::Record;
 use crate::segment::Directory;
@@ -10,7 +11,7 @@ use std::collections::HashMap;
 use stdx::sync::Mutex;
 
 /// Keys removed by bulks, by database and shard.
-type Removed = HashMap<(usize, usize), TakenAway>;
+pub(super) type Removed = HashMap<(usize, usize), TakenAway>;
 
 /// Shards whose tables one errand to the reclaimer frees.
 const FREED_TOGETHER: usize = 16;
@@ -211,7 +212,7 @@ impl View<'_> {
             let gone = self.keyspace.flush_db(guard, db, &mut removed, walk.as_ref());
             if gone > 0 {
                 // A client that waits with a group of consumers learns that it is gone.
-                self.changes.ready.push(Ready::Database(db));
+                self.changes.tell().ready.push(Ready::Database(db));
             }
             count += gone;
         }
@@ -222,7 +223,7 @@ impl View<'_> {
 
     /// Takes keys that bulks removed from databases about to be emptied, to be counted there (I10).
     /// O(databases + records · shards).
-    fn removed_in(&mut self, dbs: &[usize]) -> Removed {
+    pub(super) fn removed_in(&mut self, dbs: &[usize]) -> Removed {
         let keyspace = self.keyspace;
         let mut removed = Removed::default();
         let Store::Locked(guard) = &mut self.store else { return removed };
@@ -273,7 +274,7 @@ impl View<'_> {
         self.keyspace.underway.swap(&self.keyspace.sequence, a, b);
         self.keyspace.walk_swapped(lsn).into_iter().for_each(|walk| walk.swap(a, b));
         self.keyspace.swap_dbs(guard, a, b, self.now_ms);
-        self.changes.ready.extend([a, b].map(Ready::Database));
+        self.changes.tell().ready.extend([a, b].map(Ready::Database));
         self.changes.dirty += 1;
     }
 }
@@ -396,12 +397,26 @@ impl Keyspace {
             // Its tables are empty (W3) and may stay.
             return 0;
         }
+        self.replace_tables(guard, db, removed, walk, |_| Directory::default());
+        self.counts[db].become_those_of(&Counts::default());
+        keys
+    }
+
+    /// Puts tables in place of a database's. For the old ones see [`Keyspace::flush_db`].
+    pub(super) fn replace_tables(
+        &self,
+        guard: &mut Guard<'_, Shard>,
+        db: usize,
+        removed: &mut Removed,
+        walk: Option<&Replaced>,
+        mut fresh: impl FnMut(usize) -> Directory,
+    ) {
         let known = walk.and_then(|walk| walk.wants(db));
         let mut emptied = Vec::with_capacity(SHARDS);
         for i in 0..SHARDS {
             stdx::cache::prefetch(&guard.get((i + AHEAD).min(SHARDS - 1)).dbs[db]);
             let Shard { dbs, walk, .. } = guard.get_mut(i);
-            let directory = std::mem::take(&mut dbs[db]);
+            let directory = std::mem::replace(&mut dbs[db], fresh(i));
             let walk = walk.as_mut().filter(|walk| known.is_some_and(|known| walk.wants(known)));
             let removed = removed.remove(&(db, i));
             if removed.is_none() && (walk.is_none() || directory.len() == 0) {
@@ -415,11 +430,6 @@ impl Keyspace {
             removed.into_iter().for_each(|removed| removed.count_in(&table));
         }
         self.free_later(emptied);
-        self.counts[db].keys.store(0, Ordering::Relaxed);
-        self.counts[db].expires.store(0, Ordering::Relaxed);
-        self.counts[db].rooms.store(0, Ordering::Relaxed);
-        self.counts[db].outside.store(0, Ordering::Relaxed);
-        keys
     }
 
     /// Leaves tables to the reclaimer, some at a time, so that the rest stays known as unfreed.

@@ -81,7 +81,7 @@ impl Done {
 }
 
 /// An entry that a write replaced.
-struct Kept {
+struct KeptEntry {
     db: usize,
     key: Box<[u8]>,
     owned: Owned,
@@ -92,7 +92,7 @@ struct Kept {
 /// Entries that writes replaced in a shard.
 #[derive(Default)]
 pub(super) struct Queued {
-    entries: Queue<Kept>,
+    entries: Queue<KeptEntry>,
     /// Bytes that they keep alive since they were changed once more.
     more: usize,
 }
@@ -108,7 +108,7 @@ impl Queued {
     ) -> (usize, bool) {
         let (mut spent, mut keys, mut bytes) = (0, 0, 0);
         while spent < most
-            && let Some(Kept { db, key, owned, access, bytes: kept }) = self.entries.pop_front()
+            && let Some(KeptEntry { db, key, owned, access, bytes: kept }) = self.entries.pop_front()
         {
             let Owned { value, expire_ms } = owned;
             spent += give(sink, db, &key, as_text(&value).ok_or(&value), expire_ms, access);
@@ -251,7 +251,7 @@ impl ShardWalk {
             self.large.insert((known, hash), (alone, all));
         }
         let bytes = KEPT + entry.key().len() + alone;
-        self.queue.entries.push_back(Kept { db: known, key: entry.key().into(), owned, access, bytes });
+        self.queue.entries.push_back(KeptEntry { db: known, key: entry.key().into(), owned, access, bytes });
         self.round.queue(self.shard);
         bytes
     }

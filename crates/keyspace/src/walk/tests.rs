@@ -916,3 +916,28 @@ fn a_walk_shows_a_table_that_grows_and_shrinks_as_it_was() {
         keyspace.check_invariants();
     }
 }
+
+/// A walk under way gives the data of its moment, though others take their place in the middle of it.
+#[test]
+fn a_walk_goes_on_over_the_old_data_when_others_take_their_place() {
+    for steps in [0, 1, 3, 10] {
+        let (keyspace, other) = (filled(3, 2000), filled(3, 50));
+        put(&keyspace, 3, "hidden", "v", None);
+        let then = copy(&keyspace);
+        let (mut walk, mut heard) = (begin(&keyspace), Heard::default());
+        for _ in 0..steps {
+            walk.advance(1, 300, &mut heard).unwrap();
+        }
+        put(&keyspace, 0, "k1", "written meanwhile", None);
+        let now = copy(&other);
+        drop(keyspace.take_over(other, None, 1));
+        put(&keyspace, 1, "k1", "written behind it", None);
+        put(&keyspace, 1, "more", "written behind it", None);
+        finish(&mut walk, &mut heard);
+        assert!(heard.copied == then, "behind {steps} steps");
+        let (mut walk, mut heard) = (begin(&keyspace), Heard::default());
+        finish(&mut walk, &mut heard);
+        assert_eq!(heard.copied.len(), now.len() + 1);
+        keyspace.check_invariants();
+    }
+}

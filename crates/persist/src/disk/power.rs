@@ -2,8 +2,9 @@
 //!
 //! - B1: after an outage a file has all synced bytes. Each sector of 512 bytes that was not synced is there
 //!   or not, in no order.
-//! - B2: names that were not synced are kept up to some moment, in their order. A sync of a directory makes the names in
-//!   it durable, and not that of itself. What is in a directory whose own name is lost is lost with it.
+//! - B2: names that were not synced are kept up to some moment, in their order. A sync of a directory makes the
+//!   names in it durable, and not that of itself. What is in a directory whose own name is lost is lost with
+//!   it.
 //! - B3: a sync that fails loses the sectors. Later syncs succeed, and do not bring them back.
 
 use super::{About, Disk, DiskFile};

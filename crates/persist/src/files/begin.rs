@@ -4,10 +4,10 @@
 //! put_aside ─► mark_unfinished ─► Writer::open ─► a base ─► mark_finished
 //! ```
 //!
-//! - A1: a log whose base is not written yet has a file [`UNFINISHED`] beside it. A start puts such a log aside: it
-//!   lacks what was there before it began.
-//! - A2: the name of a new directory, and of one that was put aside, is durable before anything else is done. So a
-//!   power failure leaves the old log under one of its names, or the new one with its base.
+//! - A1: a log whose base is not written yet has a file [`UNFINISHED`] beside it. A start puts such a log
+//!   aside: it lacks what was there before it began.
+//! - A2: the name of a new directory, and of one that was put aside, is durable before anything else is done.
+//!   So a power failure leaves the old log under one of its names, or the new one with its base.
 
 use super::Place;
 use crate::disk::Disk;

@@ -22,11 +22,14 @@
 //! - E4: a batch of ours never begins with SELECT without a line [`OURS`] before it. So commands behind the
 //!   last line that do begin so are of a server that appended to the file.
 //! - E5: where filler is, batches end at multiples of [`FILLER`], and filler lines begin there.
+//! - E8: a line `#ER <lsn> <id> <offset> <db>` at the end of a batch names the place in the replicas' history
+//!   that the batch ends at. It holds while its LSN is the last of the log.
 //! - E6: the filler and the log never write the same bytes: the filler takes pieces behind what the log has
 //!   claimed.
 
 use crate::disk::{DiskFile, write_all_at};
 use crate::log::Batch;
+use crate::stream::HistoryPlace;
 use keyspace::Lsn;
 use rdb::crc64;
 use std::io;
@@ -108,6 +111,27 @@ impl Line {
         let fits = words.next().is_none() && u64::from(crc64(seed, before) as u32) == check;
         (fits && line.first <= line.last).then_some(line)
     }
+}
+
+/// The beginning of a line about a place (E8).
+const PLACE: &[u8] = b"#ER ";
+
+/// Appends a line about a place (E8).
+pub(crate) fn put_place(out: &mut Vec<u8>, lsn: Lsn, place: &HistoryPlace) {
+    let HistoryPlace { id, offset, db } = place;
+    out.extend_from_slice(format!("#ER {lsn} {id} {offset} {db}\r\n").as_bytes());
+}
+
+/// Reads a line about a place, its end included. `None`: it is no such line.
+pub(crate) fn parse_place(text: &[u8]) -> Option<(Lsn, HistoryPlace)> {
+    let text = text.strip_prefix(PLACE)?.strip_suffix(b"\r\n")?;
+    let mut words = text.split(|byte| *byte == b' ');
+    let lsn = decimal(words.next()?)?;
+    let id = words.next().filter(|id| id.len() == 40 && id.iter().all(u8::is_ascii_alphanumeric))?;
+    let offset = decimal(words.next()?)?;
+    let db = u32::try_from(decimal(words.next()?)?).ok()?;
+    let id = std::str::from_utf8(id).ok()?.to_owned();
+    words.next().is_none().then_some((lsn, HistoryPlace { id, offset, db }))
 }
 
 fn decimal(word: &[u8]) -> Option<u64> {

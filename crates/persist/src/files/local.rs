@@ -225,7 +225,8 @@ impl LocalLog {
         self.place.path(&self.place.incr_name(self.incr.seq))
     }
 
-    /// Whether the log on the disk is still this one (files F4). `waits`: also while another thread writes there.
+    /// Whether the log on the disk is still this one (files F4). `waits`: also while another thread writes
+    /// there.
     pub(crate) fn check(&self, waits: bool) -> Result<(), Lost> {
         let directory = match self.directory.try_lock() {
             Ok(directory) => directory,

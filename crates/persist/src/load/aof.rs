@@ -19,7 +19,9 @@ use super::{Damaged, Install, Loaded, NotTaken, Options, Progress, Report, load,
 use crate::disk::Disk;
 use crate::files::Place;
 use crate::files::base::{self, Begins};
+use crate::files::incr::parse_place;
 use crate::files::manifest::{Entry, FileKind, Manifest, ManifestError};
+use crate::stream::HistoryPlace;
 use keyspace::Lsn;
 use rdb::file::Damage;
 use scan::{CommandKind, Scan, Token, Unit};
@@ -143,6 +145,8 @@ pub struct LoadedLog {
     pub is_foreign: bool,
     /// The report of a base that is an RDB file.
     pub base: Option<Report>,
+    /// The place in the replicas' history that all of it is (incr E8).
+    pub place: Option<HistoryPlace>,
     /// Numbers of files of commands that have none.
     pub(crate) empty: Vec<u64>,
 }
@@ -175,6 +179,7 @@ pub fn load_log(
         found: LoadedLog { manifest, ..LoadedLog::default() },
         last: (0, 0),
         passed: 0,
+        place: None,
     };
     for index in 0..files.len() {
         if loading.is_behind_gap(&files[index])? {
@@ -199,8 +204,10 @@ pub fn load_log(
         let cut = cut_off(disk, &file.path, file.ends_at.get());
         cut.map_err(|error| file.error(file.ends_at.get(), LogProblem::Io(error)))?;
     }
-    let mut found = loading.found;
+    let (mut found, place) = (loading.found, loading.place);
     (found.epoch, found.lsn) = loading.last;
+    let is_all = !found.is_foreign && found.left_out.is_empty();
+    found.place = place.filter(|(lsn, _)| *lsn == found.lsn && is_all).map(|(_, place)| place);
     Ok(Some(found))
 }
 
@@ -289,6 +296,8 @@ struct Loading<'l> {
     last: (u64, Lsn),
     /// Bytes of the files before.
     passed: u64,
+    /// The last place that a batch named, and its LSN.
+    place: Option<(Lsn, HistoryPlace)>,
 }
 
 impl Loading<'_> {
@@ -331,7 +340,7 @@ impl Loading<'_> {
                     let repeats =
                         line.is_some_and(|line| (line.epoch, line.last) <= self.last && line.bytes > 0);
                     self.found.repeated += u64::from(repeats);
-                    self.unit(file, &mut scan, (from, to), repeats)?;
+                    self.unit(file, &mut scan, (from, to), (repeats, line.is_some()))?;
                     if let Some(line) = line.filter(|_| !repeats) {
                         self.last = self.last.max((line.epoch, line.last));
                     }
@@ -394,13 +403,15 @@ impl Loading<'_> {
         file: &LogFile,
         scan: &mut Scan<'_>,
         (from, to): (u64, u64),
-        repeats: bool,
+        (repeats, is_batch): (bool, bool),
     ) -> Result<(), LogError> {
         let mut at = from;
         while at < to {
             let token = file.io(at, scan.window.token(at))?;
             let taken = match token {
                 Token::Note { end } => {
+                    let text = file.io(at, scan.window.range(at, end))?;
+                    self.place = parse_place(text).filter(|_| is_batch).or(self.place.take());
                     at = end;
                     continue;
                 }

@@ -1,6 +1,6 @@
 //! The rest of a damaged file, kept to be looked at.
 
-use crate::PIECE;
+use crate::disk::PIECE;
 use crate::disk::{Disk, DiskFile};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};

@@ -93,15 +93,23 @@ impl Queue {
 /// Takes the stream for the log. It never waits.
 pub struct LogOutlet {
     shared: Arc<Shared>,
+    /// The LSN that its files begin behind.
+    since: Lsn,
 }
 
 impl LogOutlet {
     pub(super) fn new(shared: Arc<Shared>) -> LogOutlet {
-        LogOutlet { shared }
+        let since = locked(&shared.queue).upto;
+        LogOutlet { shared, since }
     }
 }
 
 impl Outlet for LogOutlet {
+    /// The base has all that was told before. A batch of that would go back behind the file's begin.
+    fn since(&self) -> Lsn {
+        self.since
+    }
+
     fn take(&mut self, item: Item) {
         match &item {
             Item::Block(block) if block.bytes.is_empty() => return,

@@ -1,6 +1,6 @@
 //! The parts of a file, one after the other.
 
-use super::skip::{self, Skipped};
+use super::skip;
 use super::window::{Input, Window};
 use super::{
     AUX, Damage, EOF, EXPIRETIME, EXPIRETIME_MS, FREQ, Format, IDLE, KEY_METADATA, MODULE_AUX, Problem,
@@ -60,8 +60,6 @@ impl EntryHead<'_> {
 pub struct LeftOut {
     /// Keys of which modules knew more.
     pub keys_with_metadata: u64,
-    /// Streams with idempotent producers.
-    pub streams_with_producers: u64,
 }
 
 impl LeftOut {
@@ -256,8 +254,7 @@ impl<I: Input> FileReader<I> {
     }
 
     fn read_entry(&mut self, kind: u8, said: Said) -> Result<Found, Problem<I::Error>> {
-        let is_newer = kind == types::STREAM_4 && self.has_metadata();
-        if !is_newer && !skip::is_known(kind, self.format.dialect) {
+        if !skip::is_known(kind, self.format.dialect) {
             return Err(Problem::Opcode(kind));
         }
         self.window.string(&mut self.name)?;
@@ -268,7 +265,7 @@ impl<I: Input> FileReader<I> {
         }
         let skipped = skip::object(&mut self.window, kind, self.format.dialect);
         self.window.keep(false);
-        self.left_out.streams_with_producers += u64::from(skipped? == Skipped::Producers);
+        skipped?;
         Ok(Found::Entry { said, kind })
     }
 

@@ -6,14 +6,6 @@ use crate::{Dialect, module, types};
 
 type Skip<E> = Result<(), Problem<E>>;
 
-/// A part of an object that nothing here could keep.
-#[derive(PartialEq, Eq)]
-pub(super) enum Skipped {
-    Nothing,
-    /// The idempotent producers of a stream.
-    Producers,
-}
-
 /// Bytes of an entry's id in a stream.
 const ID: u64 = 16;
 /// Bytes of a time.
@@ -22,7 +14,7 @@ const TIME: u64 = 8;
 /// Whether a byte is the type of an object that can be passed over in files of a dialect.
 pub(super) fn is_known(kind: u8, dialect: Dialect) -> bool {
     match kind {
-        0..=7 | 9..=21 => true,
+        0..=7 | 9..=21 | types::STREAM_4 => true,
         types::VALKEY_HASH_2 => true,
         23..=25 => dialect == Dialect::Redis,
         _ => false,
@@ -30,19 +22,7 @@ pub(super) fn is_known(kind: u8, dialect: Dialect) -> bool {
 }
 
 /// Passes an object, its type read. Memory: the window.
-pub(super) fn object<I: Input>(
-    window: &mut Window<I>,
-    kind: u8,
-    dialect: Dialect,
-) -> Result<Skipped, Problem<I::Error>> {
-    if kind == types::STREAM_4 {
-        stream(window, 3)?;
-        return producers(window);
-    }
-    known(window, kind, dialect).map(|()| Skipped::Nothing)
-}
-
-fn known<I: Input>(window: &mut Window<I>, kind: u8, dialect: Dialect) -> Skip<I::Error> {
+pub(super) fn object<I: Input>(window: &mut Window<I>, kind: u8, dialect: Dialect) -> Skip<I::Error> {
     match kind {
         types::STRING
         | types::HASH_ZIPMAP
@@ -92,6 +72,10 @@ fn known<I: Input>(window: &mut Window<I>, kind: u8, dialect: Dialect) -> Skip<I
         15 => stream(window, 1),
         19 => stream(window, 2),
         21 => stream(window, 3),
+        types::STREAM_4 => {
+            stream(window, 3)?;
+            producers(window)
+        }
         _ => Err(Problem::Opcode(kind)),
     }
 }
@@ -169,19 +153,16 @@ fn stream<I: Input>(window: &mut Window<I>, form: u8) -> Skip<I::Error> {
 /// ```text
 /// seconds, most IDs │ producers: (name, (ID of a message, ID) …) … │ added, repeated
 /// ```
-fn producers<I: Input>(window: &mut Window<I>) -> Result<Skipped, Problem<I::Error>> {
+fn producers<I: Input>(window: &mut Window<I>) -> Skip<I::Error> {
     lengths(window, 2)?;
-    let mut skipped = Skipped::Nothing;
     each(window, |window| {
-        skipped = Skipped::Producers;
         window.skip_string()?;
         each(window, |window| {
             window.skip_string()?;
             lengths(window, 2)
         })
     })?;
-    lengths(window, 2)?;
-    Ok(skipped)
+    lengths(window, 2)
 }
 
 fn lengths<I: Input>(window: &mut Window<I>, count: usize) -> Skip<I::Error> {

@@ -76,8 +76,8 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Reads the next entry that was not removed, and gives its ID and its fields and values to `f`. False at the
-    /// end.
+    /// Reads the next entry that was not removed, and gives its ID and its fields and values to `f`. False at
+    /// the end.
     pub(crate) fn next(
         &mut self,
         f: impl for<'f> FnOnce((u64, u64), &mut dyn Iterator<Item = (&'f [u8], &'f [u8])>),

@@ -1,7 +1,8 @@
-//! A snapshot's file on its way to a client.
+//! A snapshot's file on its way to clients.
 //!
 //! ```text
 //! dir/temp-<pid>-<n>.rdb ─opened, removed─► FileCopy ─a piece a turn─► the client's loop
+//!                              └─ still written, for replicas: Spool says how far it is
 //! ```
 //!
 //! - C1: a loop never waits for the disk. A piece that is not in memory is asked for, and looked for in the
@@ -11,13 +12,14 @@
 //!
 //! Cost: a system call for each piece of [`PIECE`] bytes.
 
-use persist::disk::Disk;
+use crate::disk::Disk;
 use rustix::fs::{Advice, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2};
 use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::num::NonZeroU64;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Bytes read in one go, and bytes that are asked for ahead.
 const PIECE: usize = 64 * 1024;
@@ -25,7 +27,7 @@ const AHEAD: u64 = 1 << 20;
 
 /// See the module.
 pub struct FileCopy {
-    file: File,
+    file: Arc<File>,
     at: u64,
     size_bytes: u64,
     buffer: Vec<u8>,
@@ -46,12 +48,27 @@ pub enum Read<'a> {
 
 impl FileCopy {
     /// Opens a finished file, and takes its name away. For a thread that may wait.
-    pub(crate) fn take(disk: &dyn Disk, path: &Path) -> io::Result<FileCopy> {
+    pub fn take(disk: &dyn Disk, path: &Path) -> io::Result<FileCopy> {
         let file = File::open(path);
         disk.remove(path)?;
         let file = file?;
         let size_bytes = file.metadata()?.len();
-        Ok(FileCopy { file, at: 0, size_bytes, buffer: vec![0; PIECE] })
+        Ok(FileCopy { file: Arc::new(file), at: 0, size_bytes, buffer: vec![0; PIECE] })
+    }
+
+    /// Reads a file from its begin on while it is written ([`FileCopy::grow`]). O(1)
+    pub fn follow(file: Arc<File>) -> FileCopy {
+        FileCopy { file, at: 0, size_bytes: 0, buffer: vec![0; PIECE] }
+    }
+
+    /// Says that the file has so many bytes by now. O(1)
+    pub fn grow(&mut self, size_bytes: u64) {
+        self.size_bytes = self.size_bytes.max(size_bytes);
+    }
+
+    /// Bytes read so far. O(1)
+    pub fn at(&self) -> u64 {
+        self.at
     }
 
     /// Bytes of the whole file. O(1).
@@ -85,25 +102,28 @@ impl FileCopy {
     /// Reads some bytes if they are in memory (C1). None: they are not.
     fn fill(&mut self, room: usize) -> io::Result<Option<usize>> {
         let room = room.clamp(1, PIECE).min((self.size_bytes - self.at) as usize);
-        let into = &mut self.buffer[..room];
-        match preadv2(&self.file, &mut [IoSliceMut::new(into)], self.at, ReadWriteFlags::NOWAIT) {
-            Err(Errno::AGAIN) => {
-                fadvise(&self.file, self.at, NonZeroU64::new(AHEAD), Advice::WillNeed)?;
-                Ok(None)
-            }
-            // A file system in memory knows no such read, and has no disk to wait for.
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
-                Ok(Some(pread(&self.file, into, self.at)?))
-            }
-            read => Ok(Some(read?)),
+        read_if_cached(&self.file, self.at, &mut self.buffer[..room])
+    }
+}
+
+/// Reads bytes of a file from a place on, if they are in memory (C1). None: they are not, and were asked for.
+/// O(bytes), in a system call.
+pub fn read_if_cached(file: &File, at: u64, into: &mut [u8]) -> io::Result<Option<usize>> {
+    match preadv2(file, &mut [IoSliceMut::new(into)], at, ReadWriteFlags::NOWAIT) {
+        Err(Errno::AGAIN) => {
+            fadvise(file, at, NonZeroU64::new(AHEAD), Advice::WillNeed)?;
+            Ok(None)
         }
+        // A file system in memory knows no such read, and has no disk to wait for.
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(Some(pread(file, into, at)?)),
+        read => Ok(Some(read?)),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use persist::disk::RealDisk;
+    use crate::disk::RealDisk;
 
     /// All bytes of a file, and whether they are all.
     fn read_all(copy: &mut FileCopy) -> (Vec<u8>, bool) {
