@@ -9,7 +9,7 @@
 //! - A call whose keys cannot be told from its words is malformed: its command refuses it.
 
 use crate::log::Reason;
-use crate::selector::{Search, Selector};
+use crate::selector::{Search, Selector, by_full_name};
 use crate::user::User;
 use command::table::{Begin, NO_AUTH, PUBSUB, READONLY, Use};
 use command::{Command, Error, acl, keys, options, registry};
@@ -146,6 +146,15 @@ impl User {
         let words = OwnedArgs::from_slices(&[name.as_bytes()]);
         let call = |command| Call { command, args: words.args(), db: 0, databases: 1 };
         registry::row(name).is_some_and(|row| self.may(call(row)).is_ok())
+    }
+
+    /// Whether it may see the words of others' commands, in which keys and values stand: it may read every key,
+    /// and the slow log. O(commands + patterns)
+    pub fn may_see_words(&self) -> bool {
+        let words = OwnedArgs::from_slices(&[b"slowlog", b"get"]);
+        let call = |command| Call { command, args: words.args(), db: 0, databases: 1 };
+        let row = || by_full_name(b"slowlog|get");
+        self.is_powerful() || self.reads_all_keys() && row().is_some_and(|row| self.may(call(row)).is_ok())
     }
 
     /// Whether it may make a call. O(words · patterns).
@@ -323,6 +332,22 @@ mod tests {
             assert_eq!(ask(&user, call, slice), whole, "{call} in slices of {slice}");
         }
         whole
+    }
+
+    #[test]
+    fn words_of_others_are_for_those_who_read_all_keys_and_the_slow_log() {
+        for (rules, sees) in [
+            ("~* +@all", true),
+            ("~* +slowlog", true),
+            ("%R~* +slowlog|get", true),
+            ("~app:* +slowlog (~* +get)", true),
+            ("~* +@all -slowlog", false),
+            ("%W~* +slowlog", false),
+            ("~app:* +@all", false),
+            ("+slowlog", false),
+        ] {
+            assert_eq!(user(rules).may_see_words(), sees, "{rules}");
+        }
     }
 
     #[test]

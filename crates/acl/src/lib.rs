@@ -33,7 +33,7 @@ mod state;
 mod user;
 
 pub use answer::{HELP, NO_FILE, show_log};
-pub use asking::Asking;
+pub use asking::{Asking, AskingAgain};
 pub use check::{Call, Check, Denied};
 pub use file::{parse, written};
 pub use log::{Context, Entry, Log, Reason};

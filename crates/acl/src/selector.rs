@@ -180,6 +180,17 @@ impl Selector {
         self.all_keys || self.keys.iter().any(|(pattern, rights)| rights.read && pattern == b"*")
     }
 
+    /// Whether every key that this pattern fits may be read, where the plain begin of the pattern tells.
+    /// O(patterns).
+    pub fn reads_all_of(&self, pattern: &[u8]) -> bool {
+        let special = |byte: &u8| matches!(byte, b'*' | b'?' | b'[' | b'\\');
+        let plain = &pattern[..pattern.iter().position(special).unwrap_or(pattern.len())];
+        let covers = |own: &[u8]| {
+            own.strip_suffix(b"*").is_some_and(|own| !own.iter().any(special) && plain.starts_with(own))
+        };
+        self.reads_all_keys() || self.keys.iter().any(|(own, rights)| rights.read && covers(own))
+    }
+
     /// Whether a channel may be used; a pattern must be allowed literally. None: as in
     /// [`Selector::allows_key`].
     pub fn allows_channel(
@@ -208,7 +219,8 @@ impl Selector {
         self.databases.is_none() || (0..count).all(|number| self.allows_database(number))
     }
 
-    /// Applies a rule about commands, keys, channels or databases. Errors: it is no such rule; nothing is changed then.
+    /// Applies a rule about commands, keys, channels or databases. Errors: it is no such rule; nothing is
+    /// changed then.
     pub fn apply(&mut self, rule: &[u8]) -> Result<(), RuleError> {
         let is = |words: &[&str]| words.iter().any(|word| word.as_bytes().eq_ignore_ascii_case(rule));
         match rule {

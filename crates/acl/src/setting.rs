@@ -41,8 +41,8 @@ impl Setting {
         &self.name
     }
 
-    /// Copies the user, or applies rules of about so many bytes. False: nothing is left. Takes no lock. Errors: a
-    /// rule is wrong, in Redis's words.
+    /// Copies the user, or applies rules of about so many bytes. False: nothing is left. Takes no lock.
+    /// Errors: a rule is wrong, in Redis's words.
     pub fn step(&mut self, looks: &mut usize) -> Result<bool, Error> {
         let copy = || match &self.old {
             Some(old) => User::clone(old),

@@ -46,8 +46,8 @@ impl Drop for User {
     }
 }
 
-/// Passwords that are all compared for each login, so that its duration does not tell which is right. Of more, a
-/// hash is looked up.
+/// Passwords that are all compared for each login, so that its duration does not tell which is right. Of
+/// more, a hash is looked up.
 const COMPARED_MAX: usize = 256;
 
 /// Whether a user may be called so: the name has no spaces and no zero bytes.
@@ -103,6 +103,11 @@ impl User {
     /// Whether every call is allowed.
     pub fn is_powerful(&self) -> bool {
         self.free.0 || self.free.1 > 0
+    }
+
+    /// Whether every key may be read. O(selectors + patterns)
+    pub(crate) fn reads_all_keys(&self) -> bool {
+        self.root.reads_all_keys() || self.more.iter().any(Selector::reads_all_keys)
     }
 
     /// Bytes of its rules, about. O(1)
@@ -191,7 +196,8 @@ impl User {
         self.passwords.iter().map(|(hash, ())| password::shown(hash)).collect()
     }
 
-    /// Commands, keys, channels and databases of its root, and of each further selector, as ACL GETUSER shows them.
+    /// Commands, keys, channels and databases of its root, and of each further selector, as ACL GETUSER shows
+    /// them.
     pub(crate) fn parts(&self) -> ([Vec<u8>; 4], Vec<[Vec<u8>; 4]>) {
         let parts = |selector: &Selector| {
             let (keys, channels) = (selector.shown_keys(), selector.shown_channels());
@@ -212,6 +218,15 @@ impl User {
     /// The user's line of ACL LIST, of an aclfile and of a configuration file: `user name rule ...`. O(rules).
     pub fn line(&self) -> Vec<u8> {
         [&b"user "[..], &self.name, b" ", &self.rules().join(&b' ')].concat()
+    }
+
+    /// Whether the names of all keys, or of all that a pattern fits, are those of keys that it may read.
+    /// O(patterns).
+    pub fn may_list(&self, pattern: Option<&[u8]>) -> bool {
+        self.selectors().any(|selector| match pattern {
+            Some(pattern) => selector.reads_all_of(pattern),
+            None => selector.reads_all_keys(),
+        })
     }
 
     /// Whether a channel may be heard; a pattern must be allowed literally. Without `looks` left it may not.

@@ -4,8 +4,8 @@
 //! holds: large ones run elsewhere. A key is hashed and compared on the loop. An action goes through its
 //! words on the loop.
 //!
-//! Cost: nothing for commands below 128 KB, which have no words to share; above, O(words) up to [`WORDS_MAX`], else
-//! O(1).
+//! Cost: nothing for commands below 128 KB, which have no words to share; above, O(words) up to
+//! [`WORDS_MAX`], else O(1).
 
 use crate::facts::{KEY_WORDS, LONG_WORDS, MANY_WORDS, SCRIPT};
 use crate::table::BLOCKING;
@@ -18,9 +18,12 @@ const KEY_MAX: usize = 256 * 1024;
 const WORD_MAX: usize = 64 * 1024;
 /// Most words of an action.
 const WORDS_MAX: usize = 10_000;
+/// Most bytes of an action's words together: some are copied on the loop.
+const BYTES_MAX: usize = 4 << 20;
 
 const TOO_MANY: Error = Error::new("ERR this command may have at most 10000 words");
 const TOO_LONG: Error = Error::new("ERR a word of this command may have at most 65536 bytes");
+const TOO_MUCH: Error = Error::new("ERR the words of this command may have at most 4194304 bytes together");
 const KEY_TOO_LONG: Error = Error::new("ERR a key may have at most 262144 bytes");
 
 /// Why a large command is refused. None: it may run.
@@ -40,8 +43,14 @@ pub fn refusal(command: &'static Command, words: &OwnedArgs) -> Option<Error> {
     if args.len() > WORDS_MAX {
         return (!command.is(MANY_WORDS)).then_some(TOO_MANY);
     }
-    let is_long = !command.is(LONG_WORDS) && args.iter().any(|word| word.len() > WORD_MAX);
-    is_long.then_some(TOO_LONG)
+    if command.is(LONG_WORDS) {
+        return None;
+    }
+    if args.iter().any(|word| word.len() > WORD_MAX) {
+        return Some(TOO_LONG);
+    }
+    let bytes: usize = args.iter().map(<[u8]>::len).sum();
+    (bytes > BYTES_MAX && !command.is(MANY_WORDS)).then_some(TOO_MUCH)
 }
 
 #[cfg(test)]
@@ -88,6 +97,14 @@ mod tests {
             words.resize(WORDS_MAX + 5, b"w");
             refused(&words)
         };
+        let long = vec![b'w'; WORD_MAX];
+        let mut much: Vec<&[u8]> = vec![b"LATENCY".as_slice(), b"HISTOGRAM"];
+        much.resize(BYTES_MAX / WORD_MAX + 1, &long);
+        assert_eq!(refused(&much), None);
+        much.extend([&long[..], &long]);
+        assert_eq!(refused(&much), Some(TOO_MUCH));
+        much[..2].copy_from_slice(&[b"SUBSCRIBE".as_slice(), b"b"]);
+        assert_eq!(refused(&much), None);
         assert_eq!(words(&[b"CONFIG", b"GET"]), Some(TOO_MANY));
         assert_eq!(words(&[b"PUBSUB", b"NUMSUB"]), Some(TOO_MANY));
         assert_eq!(words(&[b"SUBSCRIBE"]), None);

@@ -260,8 +260,8 @@ impl<'a, 'k> Cx<'a, 'k> {
         Cx { view, out, caller, budget, outcome: Outcome::Done, effects: Vec::new(), random }
     }
 
-    /// Whether a key or field that shall expire at `at_ms` is to be removed at once. A replay stores a time in the
-    /// past, as the log has later commands from before that time; so does import mode.
+    /// Whether a key or field that shall expire at `at_ms` is to be removed at once. A replay stores a time
+    /// in the past, as the log has later commands from before that time; so does import mode.
     pub fn is_past(&self, at_ms: u64) -> bool {
         at_ms <= self.view.now_ms() && !self.caller.in_replay && !self.view.stores_past()
     }

@@ -71,7 +71,8 @@ pub fn of_value(value: &Value) -> Digest {
     }
 }
 
-/// The digest of a stream: its entries in order, its numbers, and the pending entries of its consumers.
+/// The digest of a stream: its entries in order, its numbers, the pending entries of its consumers, and what it
+/// remembers of producers.
 fn of_stream(stream: &value::Stream) -> Digest {
     let id = |id: StreamId| [id.ms.to_le_bytes(), id.seq.to_le_bytes()].concat();
     let facts = [stream.last_id(), stream.max_deleted_id()].map(id).concat();
@@ -89,6 +90,16 @@ fn of_stream(stream: &value::Stream) -> Digest {
         }
         for (name, _) in group.iter_consumers() {
             all = part(&[&all, name]);
+        }
+    }
+    let Some(producers) = stream.producers() else { return all };
+    let (remembers, (added, _)) = (producers.remembers(), producers.counts());
+    let numbers = [remembers.duration_s(), remembers.most(), added].map(u64::to_le_bytes).concat();
+    all = part(&[&all, b"producers", &numbers]);
+    for (pid, producer) in producers.iter() {
+        all = part(&[&all, pid]);
+        for (iid, entry) in producer.iter() {
+            all = part(&[&all, iid, &id(entry)]);
         }
     }
     all

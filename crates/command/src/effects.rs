@@ -52,8 +52,8 @@ pub fn is_itself(command: &Command, noted: usize, hidden: bool) -> bool {
     noted == 0 && command.effect == Effect::Itself
 }
 
-/// The words that are told before the effects of a command over an overlay: keys that the run wrote with a time that
-/// has passed, and that it found absent since, are gone. O(those keys), mostly none.
+/// The words that are told before the effects of a command over an overlay: keys that the run wrote with a
+/// time that has passed, and that it found absent since, are gone. O(those keys), mostly none.
 pub fn passed(overlay: &mut Overlay, databases: usize) -> impl Iterator<Item = (u32, OwnedArgs)> {
     let visible = overlay.take_passed().into_iter().filter(move |(db, _)| *db < databases);
     visible.map(|(db, key)| (db as u32, OwnedArgs::from_slices(&[b"DEL", &key])))

@@ -57,6 +57,7 @@ pub use generic::items::write_item;
 pub use generic::sort::sort_destination;
 pub use hyperloglog::set_sparse_max_bytes;
 pub use resolve::resolve;
+pub use stream::read::Claims;
 pub use string::{getex_asks, write_string};
 pub use table::{Command, Effect, Handler, Run, acl};
 pub use value::Held;

@@ -77,7 +77,7 @@ static NAMES: OnceLock<Names> = OnceLock::new();
 const SHORT_MAX: usize = 16;
 
 /// Commands of Redis that do not exist here yet. A `rename-command` of one does nothing.
-const NOT_YET: &[&str] = &["clusterscan", "failover", "psync", "restore-asking"];
+const NOT_YET: &[&str] = &["clusterscan", "restore-asking"];
 
 /// Names, in lower case, and their commands. A removed command has no name.
 pub struct Names {
@@ -258,7 +258,8 @@ pub fn find_sub(container: &'static Command, name: &[u8]) -> Option<&'static Com
     container.subs.iter().find(|sub| sub.sub_name().as_bytes().eq_ignore_ascii_case(name))
 }
 
-/// Finds a command by its full name, `config|get` for subcommands, in any case. Cost: as [`find`] and [`find_sub`].
+/// Finds a command by its full name, `config|get` for subcommands, in any case. Cost: as [`find`] and
+/// [`find_sub`].
 pub fn find_full(name: &[u8]) -> Option<&'static Command> {
     match name.iter().position(|b| *b == b'|') {
         None => find(name),

@@ -119,7 +119,7 @@ pub fn of(command: &str) -> Syntax {
 
 /// Parses a line. None if it does not follow the module header.
 fn parse(line: &'static str) -> Option<Syntax> {
-    let mut text = Text(line);
+    let mut text = SyntaxText(line);
     let deprecated = text.take("!").then(|| text.version());
     let replaced_by = if text.take("\"") { Some(text.quoted()?) } else { None };
     text.take(" ");
@@ -128,9 +128,9 @@ fn parse(line: &'static str) -> Option<Syntax> {
 }
 
 /// The unread rest of a line.
-struct Text(&'static str);
+struct SyntaxText(&'static str);
 
-impl Text {
+impl SyntaxText {
     fn take(&mut self, what: &str) -> bool {
         match self.0.strip_prefix(what) {
             Some(rest) => {
@@ -314,8 +314,8 @@ mod tests {
         };
         let unlike = places::all().iter().filter(|command| command.subs.is_empty() && !fits(command));
         let unlike: Vec<_> = unlike.map(|command| command.name).collect();
-        // CLIENT KILL needs at least one of its options, and a search a centre or a polygon. DEBUG documents none of its
-        // many subcommands.
+        // CLIENT KILL needs at least one of its options, and a search a centre or a polygon. DEBUG documents
+        // none of its many subcommands.
         assert_eq!(unlike, ["client|kill", "geosearch", "geosearchstore", "debug"]);
     }
 

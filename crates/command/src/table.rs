@@ -112,8 +112,8 @@ pub enum Begin {
         word: &'static str,
         options: OptionWords,
     },
-    /// The keys follow the last option of all that `options` names, if it is this one. COMMAND INFO tells clients to
-    /// search for the word from argument `shown` on.
+    /// The keys follow the last option of all that `options` names, if it is this one. COMMAND INFO tells
+    /// clients to search for the word from argument `shown` on.
     LastOf {
         word: &'static str,
         shown: i32,

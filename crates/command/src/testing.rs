@@ -69,7 +69,7 @@ impl CommitSink for Deaf {
 }
 
 /// The results of a run.
-struct Ran {
+struct TestRan {
     outcome: Outcome,
     result: Result<(), Error>,
     changes: Changes,
@@ -238,25 +238,25 @@ impl Db {
         Ok(())
     }
 
-    fn note(&mut self, ran: &Ran) {
+    fn note(&mut self, ran: &TestRan) {
         let name = |key: &[u8]| key.escape_ascii().to_string();
         self.dirty = ran.changes.dirty;
         self.effects = ran.effects.clone();
         (self.looks, self.most) = ran.looks;
-        self.events.extend(ran.changes.events.iter().map(|e| format!("{}:{}", e.name, name(&e.key))));
-        self.ready.extend(ran.changes.ready.iter().map(|ready| match ready {
+        self.events.extend(ran.changes.told().events.iter().map(|e| format!("{}:{}", e.name, name(&e.key))));
+        self.ready.extend(ran.changes.told().ready.iter().map(|ready| match ready {
             Ready::Key(_, key) => name(key),
             Ready::Database(db) => format!("all in {db}"),
         }));
     }
 
-    fn run_locked(&mut self, command: &'static Command, args: Args<'_>, out: &mut Reply) -> Ran {
+    fn run_locked(&mut self, command: &'static Command, args: Args<'_>, out: &mut Reply) -> TestRan {
         let mut view = match command.run {
             Run::Whole(_) => View::open(&self.keyspace, self.db, self.now_ms),
             _ => View::locked(&self.keyspace, shards(command, args), self.db, self.now_ms),
         };
         let (result, outcome, effects, looks) = self.handle(&mut view, command, args, out);
-        let ran = Ran { result, outcome, effects, looks, changes: view.finish() };
+        let ran = TestRan { result, outcome, effects, looks, changes: view.finish() };
         assert!(
             ran.result.is_ok() || ran.changes.dirty <= swept(&ran.changes),
             "{args:?}: an error after a change"
@@ -264,7 +264,7 @@ impl Db {
         ran
     }
 
-    fn run_overlay(&mut self, command: &'static Command, args: Args<'_>, out: &mut Reply) -> Ran {
+    fn run_overlay(&mut self, command: &'static Command, args: Args<'_>, out: &mut Reply) -> TestRan {
         let snapshot = Snapshot::open(&self.keyspace).expect("few snapshots are open");
         let mut overlay = Overlay::new(snapshot, None);
         let mut keys = Vec::new();
@@ -281,7 +281,7 @@ impl Db {
         };
         let changes = overlay.commit(self.now_ms, None).expect("there is no other client");
         assert!(result.is_ok() || changes.dirty <= swept(&changes), "{args:?}: an error after a change");
-        Ran { result, outcome, effects, looks, changes }
+        TestRan { result, outcome, effects, looks, changes }
     }
 
     fn handle(
@@ -313,7 +313,7 @@ impl Drop for Db {
 
 /// The number of expired keys swept during the run. Each counts as a change.
 fn swept(changes: &Changes) -> u64 {
-    changes.events.iter().filter(|event| event.name == "expired").count() as u64
+    changes.told().events.iter().filter(|event| event.name == "expired").count() as u64
 }
 
 fn shards(command: &Command, args: Args<'_>) -> Bits {

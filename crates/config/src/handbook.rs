@@ -142,7 +142,8 @@ mod tests {
         }
     }
 
-    /// Every directive of the peers is known. The lists are CONFIG GET * of Redis 7.0.15, Redis 8.0.6 and Valkey 9.0.
+    /// Every directive of the peers is known. The lists are CONFIG GET * of Redis 7.0.15, Redis 8.0.6 and
+    /// Valkey 9.0.
     #[test]
     fn every_directive_of_redis_and_valkey_has_a_row() {
         let missing: Vec<&str> = include_str!("peers.txt")

@@ -37,6 +37,7 @@ pub use handbook::{handbook, sample};
 pub use kind::{Kind, Parsed, notify};
 pub use live::{Access, Live, Number, OutputLimit, Switch, Text};
 pub use load::{Idle, LoadError, Mistake, Place};
+pub use machine::{free_bytes as free_memory_bytes, memory_bytes};
 pub use rewrite::replace_file;
 pub use rows::RDB_VERSIONS;
 pub use table::{Change, Directive, Effect, find, may_be_secret, table};
@@ -229,13 +230,21 @@ impl Config {
         String::from_utf8_lossy(&value).into_owned()
     }
 
+    /// Sets the value of a directive that another command changes, as CONFIG GET and CONFIG REWRITE show it. No
+    /// observer is told. O(1).
+    pub fn note(&self, name: &str, shown: &[u8]) {
+        if let Some(at) = find(name.as_bytes()) {
+            self.values.write()[at] = shown.to_vec();
+        }
+    }
+
     /// A directive's value as CONFIG GET shows it. `None`: no such directive. O(1).
     pub fn value(&self, name: &str) -> Option<Vec<u8>> {
         find(name.as_bytes()).map(|at| self.values.read()[at].clone())
     }
 
-    /// Reads settings that belong together, none of them from before and none from after the same CONFIG SET. O(what
-    /// is read), under the lock (C3).
+    /// Reads settings that belong together, none of them from before and none from after the same CONFIG SET.
+    /// O(what is read), under the lock (C3).
     pub fn together<T>(&self, read: impl FnOnce(&Live) -> T) -> T {
         let _unchanged = self.values.read();
         read(&self.live)
@@ -326,8 +335,8 @@ impl Config {
         })
     }
 
-    /// Reads the files again that directives name; their values stay. It blocks. Errors: a sentence; what was read
-    /// before stays in force.
+    /// Reads the files again that directives name; their values stay. It blocks. Errors: a sentence; what was
+    /// read before stays in force.
     pub fn read_files_again(&self) -> Result<(), String> {
         let observers = self.observers.read();
         let _alone = self.preparing.lock();
@@ -382,8 +391,8 @@ impl Config {
         replace_file(path, &text, 0o644).map_err(failed)
     }
 
-    /// The users that belong into the file: not those of an included file or the command line, and `default` only
-    /// if it is another one than a new server has.
+    /// The users that belong into the file: not those of an included file or the command line, and `default`
+    /// only if it is another one than a new server has.
     fn own_users(&self, users: Vec<Vec<Vec<u8>>>) -> Vec<Vec<Vec<u8>>> {
         let password = self.live.requirepass.get();
         let usual = acl::Acl::default();

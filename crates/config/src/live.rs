@@ -109,6 +109,17 @@ pub struct Live {
     pub pidfile: Text,
     pub logfile: Text,
 
+    // Replicas.
+    pub repl_backlog_bytes: Number,
+    pub repl_backlog_ttl_s: Number,
+    pub repl_ping_period_s: Number,
+    pub min_replicas_to_write: Number,
+    pub min_replicas_max_lag_s: Number,
+    pub repl_spool_max_bytes: Number,
+    /// 0 auto, 1 swapdb, 2 flush-before-load, 3 disabled, 4 on-empty-db.
+    pub repl_diskless_load: Number,
+    pub foreign_replicas: Switch,
+
     // Connections.
     pub maxclients: Number,
     pub maxclients_per_address: Number,
@@ -117,6 +128,7 @@ pub struct Live {
     pub auth_timeout_s: Number,
     pub http_timeout_s: Number,
     pub http_access_log: Switch,
+    pub console_writes: Switch,
     pub tcp_keepalive_s: Number,
     pub tls_handshake_s: Number,
     pub tls_handshakes_max: Number,
@@ -219,11 +231,25 @@ pub struct Live {
     pub large_replies_max: Number,
     pub latency_threshold_ms: Number,
     pub latency_tracking: Switch,
+    /// Bytes of the history; 0: none is kept.
+    pub history_max_bytes: Number,
     /// 0 auto, 1 always, 2 no.
     pub watch_neighbours: Number,
     pub latency_percentiles: Text,
     pub availability_zone: Text,
     pub import_mode: Switch,
+    /// The server to copy at the start: address and port, or nothing.
+    pub replicaof: Text,
+    pub masterauth: Text,
+    pub masteruser: Text,
+    pub serves_stale: Switch,
+    pub replica_read_only: Switch,
+    pub replica_priority: Number,
+    pub replica_announced: Switch,
+    pub replica_announce_ip: Text,
+    pub replica_announce_port: Number,
+    pub shutdown_timeout_s: Number,
+    pub repl_timeout_s: Number,
 }
 
 impl Live {

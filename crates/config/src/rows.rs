@@ -31,7 +31,11 @@ const SHUTDOWN: &[&str] = &["default", "save", "nosave", "now", "force"];
 pub const RDB_VERSIONS: &[&str] = &["auto", "9", "10", "11", "12", "80"];
 const APPENDFSYNC: &[&str] = &["everysec", "always", "no"];
 
-const NO_REPLICAS: &str = "there are no replicas yet";
+/// The words of `repl-diskless-load`. The first is ours.
+const DISKLESS_LOAD: &[&str] = &["auto", "swapdb", "flush-before-load", "disabled", "on-empty-db"];
+const NAMELESS: &str = "a full copy is read from a file without a name, while it grows";
+const JOINS: &str = "a replica that comes later joins the copy under way";
+const ONE_CHANNEL: &str = "a full copy and the stream share a connection";
 const NO_CLUSTER: &str = "there is no cluster yet";
 const NO_RDMA: &str = "there are no RDMA connections";
 const NO_DH: &str = "keys are agreed upon by elliptic curves alone";
@@ -81,6 +85,9 @@ const NETWORK: &[Directive] = &[
         .unit("seconds")
         .live(|l, v| l.http_timeout_s.set(v.int()))
         .doc("Time without a whole request or any reading, to disconnect an HTTP client; 0 is no limit."),
+    flag("console-writes", "no")
+        .live(|l, v| l.console_writes.set(v.is_yes()))
+        .doc("Whether a session of the console may change anything, once its user has allowed that for 15 minutes."),
     flag("http-access-log", "no")
         .live(|l, v| l.http_access_log.set(v.is_yes()))
         .doc("Write a line to the log for each HTTP request."),
@@ -255,8 +262,8 @@ const GENERAL: &[Directive] = &[
         .doc("What to do on SIGTERM, as shutdown-on-sigint."),
     int("shutdown-timeout", 0, INT, "10")
         .unit("seconds")
-        .accepted(NO_REPLICAS)
-        .doc("How long a shutdown waits for replicas."),
+        .live(|l, v| l.shutdown_timeout_s.set(v.int()))
+        .doc("How long a shutdown waits for replicas that lag; writes wait meanwhile. 0: not at all."),
     text("ignore-warnings", "")
         .accepted("start-up warnings never stop the server")
         .doc("Start-up warnings to ignore."),
@@ -475,6 +482,13 @@ const ENCODINGS: &[Directive] = &[
     int("stream-node-max-entries", 0, LONG, "100")
         .live(|_, v| limits::STREAM_NODE_MAX_ENTRIES.set(v.int() as usize))
         .doc("Entries in one piece of a stream. Trims with ~ take whole pieces."),
+    int("stream-idmp-duration", 1, 86_400, "100")
+        .unit("s")
+        .live(|_, v| limits::STREAM_IDMP_DURATION.set(v.int() as usize))
+        .doc("How long a stream remembers messages of idempotent producers, unless XCFGSET said otherwise."),
+    int("stream-idmp-maxsize", 1, 10_000, "100")
+        .live(|_, v| limits::STREAM_IDMP_MAXSIZE.set(v.int() as usize))
+        .doc("Messages that it remembers of each producer."),
 ];
 
 const EVENTS: &[Directive] = &[
@@ -542,6 +556,9 @@ const MEASURING: &[Directive] = &[
     flag("latency-tracking", "yes")
         .live(|l, v| l.latency_tracking.set(v.is_yes()))
         .doc("Keep a histogram of run times per command."),
+    memory("history-max-memory", 0, "16777216")
+        .live(|l, v| l.history_max_bytes.set(v.int()))
+        .doc("Memory for what the server did: seconds of a day, minutes of a week, who made whom wait. Kept in dir as well, if data are; 0 keeps nothing."),
     choice("watch-neighbours", WATCHES, "auto")
         .live(|l, v| l.watch_neighbours.set(v.int()))
         .doc(
@@ -634,7 +651,7 @@ const SNAPSHOTS: &[Directive] = &[
         .protected()
         .live(|l, v| l.dbfilename.set(&Kind::Text.shown(v)))
         .doc("Name of the snapshot file."),
-    flag("rdb-del-sync-files", "no").accepted(NO_REPLICAS).doc("Remove snapshots made for replicas."),
+    flag("rdb-del-sync-files", "no").accepted(NAMELESS).doc("Remove snapshots made for replicas."),
     flag("rdb-save-incremental-fsync", "yes")
         .accepted("a snapshot is always flushed piece by piece")
         .doc("Flush a snapshot piece by piece."),
@@ -707,91 +724,105 @@ const REPLICATION: &[Directive] = &[
     special("replicaof", Kind::ReplicaOf, "")
         .aka(&["slaveof"])
         .startup()
-        .only(&[""], "replication does not exist yet; only 'replicaof no one' is accepted")
-        .doc("The server to copy."),
+        .live(|l, v| l.replicaof.set(&Kind::ReplicaOf.shown(v)))
+        .doc("The server to copy: its address and port."),
     text("masterauth", "")
         .aka(&["primaryauth"])
         .secret()
-        .accepted(NO_REPLICAS)
+        .live(|l, v| l.masterauth.set(&Kind::Text.shown(v)))
         .doc("Password of the server to copy."),
-    text("masteruser", "").aka(&["primaryuser"]).accepted(NO_REPLICAS).doc("User at the server to copy."),
+    text("masteruser", "")
+        .aka(&["primaryuser"])
+        .live(|l, v| l.masteruser.set(&Kind::Text.shown(v)))
+        .doc("User at the server to copy; empty is its default user."),
     flag("replica-serve-stale-data", "yes")
         .aka(&["slave-serve-stale-data"])
-        .accepted(NO_REPLICAS)
-        .doc("Answer while the connection is down."),
+        .live(|l, v| l.serves_stale.set(v.is_yes()))
+        .doc("Answer while the connection to the primary is down."),
     flag("replica-read-only", "yes")
         .aka(&["slave-read-only"])
-        .accepted(NO_REPLICAS)
+        .live(|l, v| l.replica_read_only.set(v.is_yes()))
         .doc("Refuse writes on a replica."),
     int("replica-priority", 0, INT, "100")
         .aka(&["slave-priority"])
-        .accepted(NO_REPLICAS)
-        .doc("Preference as a new primary."),
-    flag("replica-announced", "yes").accepted(NO_REPLICAS).doc("Tell sentinels about this replica."),
+        .live(|l, v| l.replica_priority.set(v.int()))
+        .doc("Preference as a new primary: sentinels take the lowest; 0 never."),
+    flag("replica-announced", "yes")
+        .live(|l, v| l.replica_announced.set(v.is_yes()))
+        .doc("Tell sentinels about this replica."),
     text("replica-announce-ip", "")
         .aka(&["slave-announce-ip"])
-        .accepted(NO_REPLICAS)
-        .doc("Address to tell others."),
+        .live(|l, v| l.replica_announce_ip.set(&Kind::Text.shown(v)))
+        .doc("Address of this replica to tell others."),
     int("replica-announce-port", 0, 65535, "0")
         .aka(&["slave-announce-port"])
-        .accepted(NO_REPLICAS)
-        .doc("Port to tell others."),
+        .live(|l, v| l.replica_announce_port.set(v.int()))
+        .doc("Port of this replica to tell others; 0 is its own."),
     flag("replica-ignore-maxmemory", "yes")
         .aka(&["slave-ignore-maxmemory"])
-        .accepted(NO_REPLICAS)
+        .accepted("a replica never evicts by itself")
         .doc("Leave eviction to the primary."),
-    flag("replica-ignore-disk-write-errors", "no").accepted(NO_REPLICAS).doc("Go on when the disk fails."),
+    flag("replica-ignore-disk-write-errors", "no")
+        .accepted("a replica whose log fails takes nothing further of its primary until it writes again").doc("Go on when the disk fails."),
     flag("replica-lazy-flush", "no")
         .aka(&["slave-lazy-flush"])
         .accepted(NEVER_INLINE)
         .doc("Free the old data in the background."),
     memory("replica-full-sync-buffer-limit", 0, "0")
-        .accepted(NO_REPLICAS)
+        .accepted("writes that arrive meanwhile wait in the primary")
         .doc("Memory for writes that arrive during a full copy."),
     flag("dual-channel-replication-enabled", "no")
-        .accepted(NO_REPLICAS)
+        .accepted(ONE_CHANNEL)
         .doc("Copy over a second connection."),
-    flag("repl-rdb-channel", "no").accepted(NO_REPLICAS).doc("Copy over a second connection."),
-    flag("repl-mptcp", "no").startup().accepted(NO_REPLICAS).doc("Copy over multipath TCP."),
-    flag("repl-diskless-sync", "yes").accepted(NO_REPLICAS).doc("Send the snapshot without a file."),
+    flag("repl-rdb-channel", "no").accepted(ONE_CHANNEL).doc("Copy over a second connection."),
+    flag("repl-mptcp", "no").startup().accepted("links are plain TCP connections").doc("Copy over multipath TCP."),
+    flag("repl-diskless-sync", "yes").accepted(NAMELESS).doc("Send the snapshot without a file."),
     int("repl-diskless-sync-delay", 0, INT, "5")
         .unit("seconds")
-        .accepted(NO_REPLICAS)
+        .accepted(JOINS)
         .doc("Wait for more replicas before sending."),
     int("repl-diskless-sync-max-replicas", 0, INT, "0")
-        .accepted(NO_REPLICAS)
+        .accepted(JOINS)
         .doc("Number of replicas that ends the wait of repl-diskless-sync-delay."),
-    choice("repl-diskless-load", &["disabled", "on-empty-db", "swapdb", "flush-before-load"], "disabled")
-        .accepted(NO_REPLICAS)
-        .doc("Load the snapshot without a file."),
+    choice("repl-diskless-load", DISKLESS_LOAD, "auto")
+        .live(|l, v| l.repl_diskless_load.set(v.int()))
+        .doc("Load a full copy from the connection: beside the old data if memory allows, always so (swapdb), in \
+              their place (flush-before-load), or by way of a file (disabled, on-empty-db if there are data)."),
     int("repl-ping-replica-period", 1, INT, "10")
         .aka(&["repl-ping-slave-period"])
         .unit("seconds")
-        .accepted(NO_REPLICAS)
+        .live(|l, v| l.repl_ping_period_s.set(v.int()))
         .doc("How often replicas are pinged."),
     int("repl-timeout", 1, INT, "60")
         .unit("seconds")
-        .accepted(NO_REPLICAS)
+        .live(|l, v| l.repl_timeout_s.set(v.int()))
         .doc("Silence after which the connection counts as lost."),
-    flag("repl-disable-tcp-nodelay", "no").accepted(NO_REPLICAS).doc("Collect small packets."),
-    memory("repl-backlog-size", 1, "1048576")
-        .accepted(NO_REPLICAS)
+    flag("repl-disable-tcp-nodelay", "no")
+        .accepted("what is told in one turn leaves in one piece").doc("Collect small packets."),
+    memory("repl-backlog-size", 1, "16777216")
+        .live(|l, v| l.repl_backlog_bytes.set(v.int()))
         .doc("Recent writes kept for replicas that return."),
     int("repl-backlog-ttl", 0, LONG, "3600")
         .unit("seconds")
-        .accepted(NO_REPLICAS)
+        .live(|l, v| l.repl_backlog_ttl_s.set(v.int()))
         .doc("How long the backlog is kept without replicas."),
     int("min-replicas-to-write", 0, INT, "0")
         .aka(&["min-slaves-to-write"])
-        .only(&["0"], "there are no replicas yet, so no write could ever succeed")
+        .live(|l, v| l.min_replicas_to_write.set(v.int()))
         .doc("Number of replicas below which writes are refused."),
     int("min-replicas-max-lag", 0, INT, "10")
         .aka(&["min-slaves-max-lag"])
         .unit("seconds")
-        .accepted(NO_REPLICAS)
+        .live(|l, v| l.min_replicas_max_lag_s.set(v.int()))
         .doc("Lag up to which a replica counts for min-replicas-to-write."),
+    memory("repl-spool-max", 0, "4294967296")
+        .live(|l, v| l.repl_spool_max_bytes.set(v.int()))
+        .doc("Bytes on disk of writes that wait for replicas which still load; above it these start again."),
+    flag("foreign-replicas", "no")
+        .live(|l, v| l.foreign_replicas.set(v.is_yes()))
+        .doc("Let servers follow that do not know Evenkeel's own types: such keys are left out for them."),
     choice("propagation-error-behavior", &["ignore", "panic", "panic-on-replicas"], "ignore")
-        .accepted(NO_REPLICAS)
+        .accepted("errors of the stream are logged, and an unknown command ends the link")
         .doc("What to do when a propagated write fails."),
 ];
 
@@ -936,7 +967,7 @@ const TLS: &[Directive] = &[
         .doc("Threads for handshakes; 0 means one for two cores, at most four."),
     text("tls-dh-params-file", "").accepted(NO_DH).doc("Parameters of the key exchange."),
     flag("tls-cluster", "no").prepared().doc("TLS for connections that MIGRATE opens to other servers."),
-    flag("tls-replication", "no").only(&["no"], NO_REPLICAS).doc("TLS to the server to copy."),
+    flag("tls-replication", "no").prepared().doc("TLS to the server to copy."),
     text("tls-client-cert-file", "")
         .prepared()
         .doc("Certificate to show to other servers; empty means that of tls-cert-file."),

@@ -136,8 +136,8 @@ impl Directive {
         }
     }
 
-    /// As `accept`, for a further line of the files and options that are read at the start: save points add to those of
-    /// the lines before, and `""` takes them back.
+    /// As `accept`, for a further line of the files and options that are read at the start: save points add
+    /// to those of the lines before, and `""` takes them back.
     pub fn accept_further(&self, args: &[Vec<u8>], now: &[u8]) -> Result<(Parsed, Vec<u8>), String> {
         let adds = matches!(self.kind, Kind::SavePoints) && !now.is_empty();
         if !adds || args.iter().all(Vec::is_empty) {

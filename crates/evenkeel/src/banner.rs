@@ -24,6 +24,9 @@ pub fn banner(config: &Config, is_open: bool, sockets: &Sockets, backend: net::B
     let _ = writeln!(out, "  data         {}\n", keeping(config));
     let redis_cli = client_command(is_open, sockets);
     let _ = writeln!(out, "  try          {redis_cli} set greeting hello");
+    if let Some(address) = sockets.http.iter().find_map(|s| s.local_addr().ok()) {
+        let _ = writeln!(out, "               http://{address}/              (the console, in a browser)");
+    }
     if config.live.demo.get() {
         let _ = writeln!(
             out,

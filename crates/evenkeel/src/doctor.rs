@@ -19,11 +19,13 @@ use std::time::Duration;
 
 pub const HELP: &str = "\
 usage: evenkeel doctor FILE|DIR [--fix]
+       evenkeel doctor lost-N.aof [--replay HOST:PORT]
 
 Checks an RDB file, the directory of an append-only log, or a directory that holds both, and describes what is there: keys by
 type, the largest values, bytes by prefix, expiries, and damage with its offset. The server that uses them should not be running.
 
-  --fix    cut off the torn end of an append-only log
+  --fix       cut off the torn end of an append-only log
+  --replay    run the writes that were lost to another primary at that server, which may have newer ones by now
 ";
 
 /// The result of a call: the text, and whether all is sound.
@@ -36,20 +38,68 @@ pub struct Finding {
 ///
 /// Errors: a wrong call, or nothing to look at.
 pub fn run(words: &[OsString]) -> Result<Finding, String> {
-    let (mut path, mut fixes) = (None, false);
-    for word in words {
+    let (mut path, mut fixes, mut replays) = (None, false, None);
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
         match word.to_str() {
             Some("--help" | "-h") => return Ok(Finding { text: HELP.to_owned(), is_sound: true }),
             Some("--fix") => fixes = true,
+            Some("--replay") => {
+                let to = words.next().and_then(|to| to.to_str()).ok_or("--replay needs HOST:PORT")?;
+                replays = Some(to.to_owned());
+            }
             Some(option) if option.starts_with("--") => {
-                return Err(format!("There is no option {option}; there is --fix.\n\n{HELP}"));
+                return Err(format!("There is no option {option}; there are --fix and --replay.\n\n{HELP}"));
             }
             _ if path.is_none() => path = Some(PathBuf::from(word)),
             _ => return Err(format!("One file or directory at a time.\n\n{HELP}")),
         }
     }
     let path = path.ok_or_else(|| HELP.to_owned())?;
+    if is_lost(&path) {
+        return lost(&path, replays.as_deref());
+    }
     if path.is_dir() { directory(&path, fixes) } else { file(&path) }
+}
+
+/// A file of writes that were lost to another primary.
+fn is_lost(path: &Path) -> bool {
+    let name = path.file_name().map(OsStrExt::as_bytes).unwrap_or_default();
+    name.starts_with(b"lost-") && name.ends_with(b".aof") && path.is_file()
+}
+
+/// Lost writes that are shown.
+const LOST_SHOWN: usize = 20;
+
+fn lost(path: &Path, replays: Option<&str>) -> Result<Finding, String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+    let about = crate::replicas::lost::describe(path).map_err(failed)?;
+    let certain =
+        if about.is_certain { "the new primary lacks them" } else { "the new primary may have some of them" };
+    let whole = if about.is_whole { "" } else { "; earlier ones are not in the file" };
+    let mut text = format!(
+        "{}\n{} writes of history {}, offsets {} to {}: {certain}{whole}\n",
+        path.display(),
+        about.commands,
+        about.id,
+        about.first,
+        about.end
+    );
+    let (dir, name) = (path.parent().unwrap_or(Path::new(".")), about.name.as_str());
+    let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+    for write in crate::replicas::lost::writes(dir, name, LOST_SHOWN)? {
+        let words: Vec<String> = write.words.iter().map(|word| word.escape_ascii().to_string()).collect();
+        let _ = writeln!(text, "  {} ms, database {}: {}", write.wall_ms, write.db, words.join(" "));
+    }
+    if about.commands > LOST_SHOWN as u64 {
+        let _ = writeln!(text, "  .. and {} more", about.commands - LOST_SHOWN as u64);
+    }
+    if let Some(to) = replays {
+        let (done, refused) = crate::replicas::lost::replay(path, to)?;
+        let _ = writeln!(text, "{done} writes were run at {to}, {refused} of them were refused");
+        return Ok(Finding { text, is_sound: refused == 0 });
+    }
+    Ok(Finding { text, is_sound: true })
 }
 
 /// A log's directory, or one that holds such a directory and snapshots.
@@ -131,7 +181,8 @@ fn log_in(dir: &Path, fixes: bool) -> Result<Option<Finding>, String> {
     Ok(Some(Finding { text, is_sound }))
 }
 
-/// Keeps servers out of the directory that a log's is in. `None`: the disk cannot lock, and a copy needs no lock.
+/// Keeps servers out of the directory that a log's is in. `None`: the disk cannot lock, and a copy needs no
+/// lock.
 ///
 /// Errors: a server uses it.
 fn lock(dir: &Path) -> Result<Option<Arc<DirLock>>, String> {

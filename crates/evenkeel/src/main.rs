@@ -17,6 +17,8 @@ mod memory;
 mod owner;
 mod process;
 mod relisten;
+mod replicas;
+mod replication;
 mod secure;
 #[cfg(debug_assertions)]
 mod shadow;
@@ -24,7 +26,7 @@ mod signals;
 mod sockets;
 
 use config::{Config, Invocation, Sources};
-use durable::{Files, Wish};
+use durable::{Ending, Files, Wish};
 use signals::{Signals, Stop};
 use sockets::{Closer, Sockets};
 use std::ffi::OsString;
@@ -146,6 +148,7 @@ fn serve(
     let stopper = signals.stopper().map_err(|e| format!("Cannot handle signals: {e}"))?;
     server.run_in(Box::new(Program { stopper }));
     server.durability.store_in(files);
+    replicas::start(&server).map_err(|e| format!("Cannot start the server: {e}"))?;
     for spec in config.sources() {
         let name = &spec.name;
         server.rows.add(spec.clone()).map_err(|e| format!("Cannot serve source '{name}': {e}"))?;
@@ -157,6 +160,7 @@ fn serve(
     let demo = demo.transpose();
     let _demo = demo.map_err(|e| format!("Cannot make the demonstration database: {e}"))?;
     server.durability.expect_load()?;
+    replication::start(&server).map_err(|e| format!("Cannot follow another server: {e}"))?;
     #[cfg(debug_assertions)]
     let followed = shadow::follow(&server);
     let (closer, listeners) = listen(config, &server, sockets, secure, signals)?;
@@ -185,6 +189,7 @@ fn serve(
     }
     #[cfg(debug_assertions)]
     followed.into_iter().for_each(shadow::Following::end);
+    server.past.end();
     // All values go with the process; freeing them one by one would take long.
     std::mem::forget(server);
     Ok(stop)
@@ -234,7 +239,7 @@ fn load_data(server: &Arc<exec::Server>, signals: &Signals) -> Result<Loaded, St
 }
 
 /// The wish of a signal (`shutdown-on-sigint`, `shutdown-on-sigterm`). None: SHUTDOWN has its own.
-fn wish(config: &Config, stop: Stop) -> Option<(Wish, bool)> {
+fn wish(config: &Config, stop: Stop) -> Option<Ending> {
     // The choices are default, save, nosave, now, force.
     let flags = match stop {
         Stop::Interrupt => config.live.shutdown_on_sigint.get(),
@@ -246,7 +251,7 @@ fn wish(config: &Config, stop: Stop) -> Option<(Wish, bool)> {
         flags if flags & 2 != 0 => Wish::Save,
         _ => Wish::Usual,
     };
-    Some((wish, flags & 16 != 0))
+    Some(Ending { wish, force: flags & 16 != 0, now: flags & 8 != 0 })
 }
 
 /// Chooses the event loops' interface to the kernel. Logs it if it is not the configured one.

@@ -13,7 +13,7 @@
 
 use crate::signals::Renewals;
 use config::{Config, Directive};
-use exec::outgoing::{self, Outgoing, Wire};
+use exec::outgoing::{self, Outgoing, Stream};
 use parking_lot::Mutex;
 use std::io::ErrorKind;
 use std::net::TcpStream;
@@ -25,8 +25,9 @@ use tls::{Client, Keeper, Loaded, PeerName, Settings};
 pub struct Secure {
     /// For clients; None: nothing listens for TLS.
     served: Option<Loaded>,
-    /// For connections to other servers; None: they are not encrypted.
+    /// For connections of MIGRATE, and to a primary; None: they are not encrypted.
     client: Option<Client>,
+    to_primary: Option<Client>,
 }
 
 impl Secure {
@@ -46,8 +47,8 @@ fn read(config: &Config, changes: &[(&Directive, Vec<u8>)]) -> Result<Secure, St
     let value = |name: &str| config.value_after(changes, name);
     let serves = ["tls-port", "http-tls-port"].iter().any(|name| value(name) != "0");
     let served = if serves { Some(Loaded::read(&Settings::of(value)?)?) } else { None };
-    let client = if value("tls-cluster") == "yes" { Some(Client::of(value)?) } else { None };
-    Ok(Secure { served, client })
+    let client = |name: &str| if value(name) == "yes" { Client::of(value).map(Some) } else { Ok(None) };
+    Ok(Secure { served, client: client("tls-cluster")?, to_primary: client("tls-replication")? })
 }
 
 /// The certificates for clients, from when TLS is first served.
@@ -58,7 +59,8 @@ pub type Served = Arc<OnceLock<Arc<Keeper>>>;
 /// thread could be started.
 pub fn keep(config: &Arc<Config>, secure: Secure, renewals: Renewals) -> std::io::Result<Served> {
     warn(&secure);
-    let used = secure.served.is_some() || secure.client.is_some();
+    let used = secure.served.is_some() || secure.client.is_some() || secure.to_primary.is_some();
+    *TO_PRIMARY.lock() = secure.to_primary;
     let keeper = Served::default();
     if let Some(loaded) = secure.served {
         keeper.get_or_init(|| Arc::new(Keeper::new(loaded)));
@@ -124,7 +126,7 @@ impl config::Observer for Follower {
             return Ok(());
         }
         let mut secure = read(config, changes)?;
-        if secure.client.is_some() || secure.served.is_some() {
+        if secure.client.is_some() || secure.to_primary.is_some() || secure.served.is_some() {
             self.renewer.start().map_err(|e| format!("no thread could be started: {e}"))?;
         }
         // The first socket for TLS needs them; until it opens nobody uses them.
@@ -139,6 +141,7 @@ impl config::Observer for Follower {
         let Some(secure) = self.ready.lock().take() else { return };
         warn(&secure);
         *self.client.lock() = secure.client;
+        *TO_PRIMARY.lock() = secure.to_primary;
         if let (Some(keeper), Some(loaded)) = (self.keeper.get(), secure.served)
             && keeper.put(loaded)
         {
@@ -147,17 +150,36 @@ impl config::Observer for Follower {
     }
 }
 
+/// Encrypts the connection to a primary; None: nothing does.
+static TO_PRIMARY: Mutex<Option<Client>> = Mutex::new(None);
+
+/// Encrypts a fresh connection to a primary within `limit`, as configured now (`tls-replication`). None: it is
+/// not encrypted. Blocks. Errors: a sentence.
+pub fn to_primary(
+    socket: &TcpStream,
+    host: &str,
+    limit: Duration,
+) -> Result<Option<Box<dyn Stream>>, String> {
+    let Some(client) = TO_PRIMARY.lock().clone() else { return Ok(None) };
+    let socket = socket.try_clone().map_err(|e| e.to_string())?;
+    wrap(&client, socket, host, limit).map(Some)
+}
+
+fn wrap(client: &Client, socket: TcpStream, host: &str, limit: Duration) -> Result<Box<dyn Stream>, String> {
+    let wrapped = client.wrap(&PeerName::of(host)?, socket, limit);
+    wrapped.map(|stream| Box::new(stream) as Box<dyn Stream>).map_err(|e| match e.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => "TLS: it does not answer in time".to_owned(),
+        _ => format!("TLS: {e}"),
+    })
+}
+
 /// Encrypts connections to other servers, if there is a client for that.
 struct Calls(Arc<Mutex<Option<Client>>>);
 
 impl Outgoing for Calls {
-    fn wrap(&self, socket: TcpStream, host: &str, limit: Duration) -> Result<Box<dyn Wire>, String> {
+    fn wrap(&self, socket: TcpStream, host: &str, limit: Duration) -> Result<Box<dyn Stream>, String> {
         let client = self.0.lock().clone();
         let Some(client) = client else { return Ok(Box::new(socket)) };
-        let wrapped = client.wrap(&PeerName::of(host)?, socket, limit);
-        wrapped.map(|stream| Box::new(stream) as Box<dyn Wire>).map_err(|e| match e.kind() {
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => "TLS: it does not answer in time".to_owned(),
-            _ => format!("TLS: {e}"),
-        })
+        wrap(&client, socket, host, limit)
     }
 }

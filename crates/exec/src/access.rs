@@ -10,7 +10,7 @@
 //! - A2: a transaction whose user changed since it was queued is asked for again as a whole.
 //! - A3: a change of users is answered once all its clients were told to look at themselves. Messages that are
 //!   published after the answer come behind that.
-//! - A4: a call of many words is asked for in slices, between which its client is held.
+//! - A4: a call of many words, or a transaction, is asked for in slices, between which its client is held.
 //!
 //! Cost: one load and one comparison for a user who may do everything; O(keys · patterns) for others.
 
@@ -22,7 +22,7 @@ use crate::session::ClientInfo;
 use crate::{Server, Session};
 use acl::{Asking, Call, Context, Denied, Entry, Reason, User};
 use command::table::NO_AUTH;
-use command::{Command, Error, Stream, facts, keys};
+use command::{Command, Error, Stream};
 use resp::{Args, Reply};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -127,33 +127,31 @@ pub fn log_in_by_certificate(server: &Server, session: &mut Session, names: &[Ve
     }
 }
 
-/// Asks for a queued transaction again if the user is another one than when it was queued (A2). Errors: it may
-/// not be run.
-pub(crate) fn check_queued(server: &Server, session: &Session, multi: &Multi) -> Result<(), Error> {
+/// Asks for a queued transaction again if the user is another one than when it was queued (A2). False: the check
+/// goes on in the next turn (A4). Errors: it may not be run.
+pub(crate) fn check_queued(server: &Server, session: &Session, multi: &mut Multi) -> Result<bool, Error> {
     let user = session.login.user.user();
     if user.is_powerful() || multi.is_of(user) {
-        return Ok(());
+        return Ok(true);
     }
     if multi.queue.words() > WORDS_AGAIN {
         return Err(Error::new(
             "EXECABORT Transaction discarded because of: NOPERM ACLs rules changed, and it is too long to be checked again",
         ));
     }
-    let (mut db, databases) = (session.db, server.keyspace.databases());
-    for (command, args) in multi.queue.iter() {
-        let call = Call { command, args, db, databases };
-        if command.is(facts::SELECTS) {
-            db = args.get(1).and_then(|word| keys::database(databases, word).ok()).unwrap_or(db);
+    let again = acl::AskingAgain::of(&mut multi.again, user, session.db);
+    match again.advance(multi.queue.iter(), server.keyspace.databases()) {
+        None => Ok(false),
+        Some(Ok(())) => Ok(true),
+        Some(Err((command, args, denied))) => {
+            note(server, &session.info, user, Context::Multi, (command, args), denied);
+            Err(Error::from(format!(
+                "EXECABORT Transaction discarded because of: NOPERM ACLs rules changed between the moment the \
+                 transaction was accumulated and the EXEC call: {}",
+                denied.reason()
+            )))
         }
-        let Err(denied) = user.may(call) else { continue };
-        note(server, &session.info, user, Context::Multi, (command, args), denied);
-        return Err(Error::from(format!(
-            "EXECABORT Transaction discarded because of: NOPERM ACLs rules changed between the moment the \
-             transaction was accumulated and the EXEC call: {}",
-            denied.reason()
-        )));
     }
-    Ok(())
 }
 
 /// Whether a client has to be closed after users changed: its user is no more, or it hears what it may not

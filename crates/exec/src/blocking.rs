@@ -19,7 +19,7 @@ use crate::mail::Mail;
 use crate::session::flag;
 use crate::{Local, Server, Session, hand_on};
 use acl::Context;
-use command::{Block, Command, Flow, Run};
+use command::{Block, Command, Flow, Run, registry};
 use keyspace::{Changes, Lsn, Ready};
 use park::{Means, Newcomer, Parked, Refused, Registering, Served, Serving, Waiter};
 use resp::{Args, OwnedArgs, Reply};
@@ -83,6 +83,7 @@ pub(crate) fn park(act: &mut Act<'_, '_>, command: &'static Command, args: Args<
     match parked {
         Parked::Waiting => {
             act.session.set_flag(flag::BLOCKED, true);
+            act.session.look = server.park.first_look(client, act.local.log.now_ms);
             Flow::Parked(timeout_ms)
         }
         Parked::Served(changes, stream) => {
@@ -91,7 +92,12 @@ pub(crate) fn park(act: &mut Act<'_, '_>, command: &'static Command, args: Args<
             server.gate_of_words(act.session, command, args);
             stream.map_or(Flow::Done, Flow::Stream)
         }
-        Parked::Long => match command.run {
+        Parked::Long(waiter) if !waiter.is_judged() => {
+            act.session.set_flag(flag::BLOCKED, true);
+            server.send(loop_id, Mail::Serve(waiter));
+            Flow::Parked(timeout_ms)
+        }
+        Parked::Long(_) => match command.run {
             Run::Write(handler) | Run::Read(handler) => hand_on::start(act, command, handler, args),
             _ => Flow::Done,
         },
@@ -101,7 +107,12 @@ pub(crate) fn park(act: &mut Act<'_, '_>, command: &'static Command, args: Args<
 /// Serves the clients that wait for keys that were just touched, and those that wait for keys touched by that
 /// (park P4).
 pub fn serve(server: &Server, local: &mut Local, ready: Vec<Ready>) {
-    let (mut means, mut serving) = (means(server, local), Serving::new(ready));
+    serve_on(server, local, Serving::new(ready));
+}
+
+/// Serves the next of them.
+pub(crate) fn serve_on(server: &Server, local: &mut Local, mut serving: Serving) {
+    let mut means = means(server, local);
     let since = server.keyspace.last_lsn();
     while let Some(served) = server.park.serve(&mut means, &mut serving) {
         put_off(server, local, std::mem::take(&mut means.late));
@@ -109,9 +120,8 @@ pub fn serve(server: &Server, local: &mut Local, ready: Vec<Ready>) {
         serving.add(deliver(server, served, since));
     }
     leave_behind(server, local, means);
-    let rest = serving.rest();
-    if !rest.is_empty() {
-        server.send(local.log.id, Mail::Ready(rest));
+    if let Some(rest) = serving.rest() {
+        server.send(local.log.id, Mail::Serving(Box::new(rest)));
     }
 }
 
@@ -131,6 +141,21 @@ fn deliver(server: &Server, served: Served, since: Lsn) -> Vec<Ready> {
             server.send(waiter.loop_id, Mail::Serve(waiter));
             Vec::new()
         }
+    }
+}
+
+/// Lets a client that waits for keys to be due look at some of them (park P12). Its next look is in
+/// `session.look`.
+pub fn look_again(server: &Server, local: &mut Local, session: &mut Session) {
+    let Some(look) = session.look.take() else { return };
+    let mut means = means(server, local);
+    let since = server.keyspace.last_lsn();
+    let (served, next) = server.park.look_when_due(&mut means, session.id, look);
+    session.look = next;
+    leave_behind(server, local, means);
+    let ready = served.map_or_else(Vec::new, |served| deliver(server, served, since));
+    if !ready.is_empty() {
+        serve(server, local, ready);
     }
 }
 
@@ -166,6 +191,34 @@ impl Piece for Registers {
     }
 }
 
+/// Parks a client for so long, or for ever. Then it gets `answer`. `name`: the command that it waits in. O(1)
+pub(crate) fn sleep(
+    server: &Server,
+    local: &Local,
+    session: &Session,
+    name: &'static str,
+    timeout_ms: Option<u64>,
+    answer: Reply,
+) -> Flow {
+    stdx::panics::changes();
+    if let Some(command) = registry::row(name) {
+        server.park.sleep(local.log.id, session.id, command, timeout_ms, answer);
+        session.set_flag(flag::BLOCKED, true);
+    }
+    Flow::Parked(timeout_ms)
+}
+
+/// Ends the wait of a client whose time is up. None: it was served, or is being served. Else what it gets; a
+/// transaction's deeds that only slept answer by mail.
+pub fn time_out(server: &Arc<Server>, local: &mut Local, client: u64) -> Option<Option<Vec<u8>>> {
+    let waiter = leave(server, local, client)?;
+    if crate::deeds::sleeps_ms(local, client).is_none() {
+        return Some(Some(waiter.null()));
+    }
+    server.send(local.log.id, Mail::Reply { client, bytes: Vec::new(), stream: None });
+    Some(None)
+}
+
 /// Takes a waiting client out of the park for another reason than data. None: it was served, or is being
 /// served.
 pub fn leave(server: &Server, local: &mut Local, client: u64) -> Option<Arc<Waiter>> {
@@ -175,8 +228,17 @@ pub fn leave(server: &Server, local: &mut Local, client: u64) -> Option<Arc<Wait
     waiter
 }
 
-/// Hands a client that was taken out of the park to a job, because it has much to do. Cost: O(words).
-pub fn give_to_job(server: &Arc<Server>, local: &mut Local, session: &mut Session, waiter: &Waiter) {
+/// Hands a client that was taken out of the park to a job, because it has much to do. Its rights may have to be
+/// looked at first, a slice in each turn (park P11). Cost: O(words).
+pub fn give_to_job(server: &Arc<Server>, local: &mut Local, session: &mut Session, waiter: &Arc<Waiter>) {
+    match waiter.judge(&server.acl, server.keyspace.databases()) {
+        Some(Ok(())) => {}
+        Some(Err((bytes, refused))) => {
+            log_refused(server, vec![refused]);
+            return server.send(local.log.id, Mail::Reply { client: waiter.client, bytes, stream: None });
+        }
+        None => return server.send(local.log.id, Mail::Serve(waiter.clone())),
+    }
     session.set_flag(flag::BLOCKED, false);
     if let Some(away) = &mut session.away {
         away.goes_to_job(local.log.clock_ns);

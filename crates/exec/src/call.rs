@@ -47,6 +47,9 @@ pub fn execute(
     out: &mut Reply,
 ) -> Flow {
     stdx::panics::begin();
+    if session.link.is_some() {
+        return crate::obey::execute(server, local, session, words, out);
+    }
     let Words { args, kept, key_hash } = words;
     let mark = out.len();
     if session.speech.reply_mode == ReplyMode::SkipNext {
@@ -89,7 +92,7 @@ pub fn execute(
 }
 
 /// Runs one command whose row is known, for a client that always gets a reply (no CLIENT REPLY).
-pub(crate) fn execute_row(
+pub fn execute_row(
     server: &Arc<Server>,
     local: &mut Local,
     session: &mut Session,
@@ -163,7 +166,7 @@ fn is_http(args: Args<'_>) -> bool {
     args.at(0).eq_ignore_ascii_case(b"post") || args.at(0).eq_ignore_ascii_case(b"host:")
 }
 
-fn muted(flow: Flow, mark: usize, session: &mut Session, out: &mut Reply) -> Flow {
+pub(crate) fn muted(flow: Flow, mark: usize, session: &mut Session, out: &mut Reply) -> Flow {
     out.truncate(mark);
     session.speech.take_told(out);
     match flow {
@@ -224,7 +227,7 @@ fn stop(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>, stop: 
 const LITTER: u64 = 16 * 1024;
 
 /// Asks the gates, runs the command, and accounts for it.
-fn serve(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Flow {
+pub(crate) fn serve(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Flow {
     let Admitted { plan, is_full, flooded } = match gates::admit(act, command, args) {
         Ok(admitted) => admitted,
         Err(reason) => return stop(act, command, args, reason),
@@ -254,6 +257,7 @@ fn serve(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Fl
     drop(author);
     if act.local.newest != newest {
         act.session.gate.lsn = act.session.gate.lsn.max(act.local.newest);
+        act.session.wrote = act.local.newest;
     }
     if is_full && stdx::reclaim::deferred() - littered >= LITTER {
         act.session.holds.littered = stdx::reclaim::fullness();
@@ -369,10 +373,10 @@ fn took_long(
 fn away(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>, began_ns: u64) {
     let (server, is_job) = (act.server, act.is_job);
     let words = observe::calls::words(command, args);
-    let inline_ns = act.local.log.clock_ns - began_ns;
+    let (came_ns, inline_ns) = (act.local.log.came_ns, act.local.log.clock_ns - began_ns);
     server.observe.stats.requested(&server.config.live, &act.session.info, command, args);
     let is_hot = server.observe.stats.hotkeys.is_on();
     let hot = is_hot.then(|| (Hotkeys::keys(command, args), args.wire_bytes()));
     act.session.away =
-        Some(Box::new(Away { command, words, began_ns, inline_ns, parked_ns: 0, hot, is_job }));
+        Some(Box::new(Away { command, words, began_ns, came_ns, inline_ns, parked_ns: 0, hot, is_job }));
 }

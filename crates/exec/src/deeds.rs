@@ -14,6 +14,8 @@
 //! - D3: a stand-in does the deeds of a client that has disconnected; subscriptions of the stand-in end with
 //!   it.
 //! - D4: a deed's answer (INFO, CLIENT LIST …) is true after the commit, not at its place between the writes.
+//! - D5: DEBUG SLEEP holds back no deed. The reply is held back once all are done (transaction T5), and is
+//!   dropped if the client disconnects meanwhile.
 //!
 //! Cost: O(1) for each deed, plus the deed's own. A slice takes [`SLICE_NS`], or one deed if that takes
 //! longer. The data are `scripts::Deeds`.
@@ -60,7 +62,9 @@ fn step(deeds: &mut Deeds, server: &Arc<Server>, local: &mut Local, session: Opt
         true => Flow::Done,
         false => {
             let kept = transaction.kept(doing.index);
-            perform_one((server, local, session), (command, args), kept.as_ref(), &mut doing)
+            let flow = perform_one((server, local, session), (command, args), kept.as_ref(), &mut doing);
+            deeds.sleep_ms = deeds.sleep_ms.saturating_add(std::mem::take(&mut session.half.sleep_ms));
+            flow
         }
     };
     match flow {
@@ -123,6 +127,7 @@ pub fn advance_deeds(
     mut deeds: Box<Deeds>,
 ) -> Option<Delivery> {
     let mut stand_in = local.stand_ins.remove(&deeds.client());
+    let is_connected = session.is_some();
     let mut session = match (session, &deeds.run.body) {
         (None, Body::Exec(transaction)) => {
             let new = || Box::new(Session::new(transaction.info().clone(), &server.acl, true));
@@ -150,6 +155,16 @@ pub fn advance_deeds(
             }
         }
     }
+    if deeds.sleep_ms > 0
+        && let Some(session) = session.as_deref().filter(|_| is_connected && !deeds.closes)
+    {
+        let timeout_ms = Some(std::mem::take(&mut deeds.sleep_ms));
+        let answer = Reply::new(session.speech.resp3);
+        crate::blocking::sleep(server, local, session, "exec", timeout_ms, answer);
+        deeds.sleeps = timeout_ms;
+        local.acting.insert(deeds.client(), deeds);
+        return None;
+    }
     let resp3 = session.as_ref().map_or(deeds.run.resp3, |session| session.speech.resp3);
     if let Some(session) = session {
         deeds.selected.into_iter().for_each(|db| session.select(db));
@@ -159,6 +174,18 @@ pub fn advance_deeds(
         crate::actions::pubsub::leave_all(server, local, &mut session);
     }
     Some(deeds.deliver(resp3))
+}
+
+/// The milliseconds for which a client's reply is held back, its deeds being done (D5). O(1)
+pub(crate) fn sleeps_ms(local: &Local, client: u64) -> Option<u64> {
+    local.acting.get(&client).and_then(|deeds| deeds.sleeps)
+}
+
+/// Drops the reply of a client that disconnected while it was held back (D5).
+pub(crate) fn forget_sleeper(local: &mut Local, client: u64) {
+    if sleeps_ms(local, client).is_some() {
+        local.acting.remove(&client);
+    }
 }
 
 /// Keeps a stand-in until the next slice of its client's deeds (D3).

@@ -29,8 +29,14 @@ impl House for Around {
         self.loops[loop_id].send(letter.into());
     }
 
-    fn may_write(&self) -> Result<(), Error> {
+    fn may_write(&self, client: u64) -> Result<(), Error> {
         let Some(server) = self.server.upgrade() else { return Ok(()) };
+        if server.work.follows.refuses(client) {
+            return Err(Error::new(work::follows::READONLY));
+        }
+        if server.role.is_link(client) {
+            return Ok(());
+        }
         if !server.durability.is_in_trouble() {
             return Ok(());
         }
@@ -130,6 +136,7 @@ pub(crate) fn start_exec(
         loop_id: act.local.log.id,
         gone: Some(act.session.cancel.clone()),
         reads: crate::tracking::remembers(act.session),
+        budget: crate::hand_on::budget(act.server, act.session),
     };
     if long { send_away(act, run) } else { run_with_engine(act, run) }
 }

@@ -6,12 +6,15 @@
 use crate::act::Act;
 use crate::fetching;
 use crate::held::{self, Stop, held};
+use crate::parts::Moving;
+use crate::session::flag;
 use crate::shortage;
-use command::table;
+use command::table::{self, NO_ASYNC_LOADING};
 use command::{Command, Error, facts};
 use memory::Verdict;
 use observe::waits::What;
 use resp::Args;
+use role::{Address, Failing};
 use rows::{self, Plan};
 use std::sync::atomic::Ordering;
 
@@ -31,9 +34,13 @@ pub(crate) fn admit(
     command: &'static Command,
     args: Args<'_>,
 ) -> Result<Admitted, Stop> {
+    if act.session.link.is_some() {
+        return of_link(act, command, args);
+    }
     access(act, command, args)?;
     mode(act, command)?;
-    durable(act, command)?;
+    role(act, command, args)?;
+    durable(act, command, args)?;
     let plan = route(act, command, args)?;
     memory(act, command)?;
     queued(act, command, args, &plan)?;
@@ -66,25 +73,103 @@ fn mode(act: &Act<'_, '_>, command: &Command) -> Result<(), Stop> {
     ))))
 }
 
-/// Readiness: data is being loaded, or writes cannot be made durable.
-#[inline]
-fn durable(act: &Act<'_, '_>, command: &Command) -> Result<(), Stop> {
-    if !act.server.durability.is_in_trouble() {
-        return Ok(());
+/// The primary that this server follows: nothing refuses what it says. It waits for the log and for the
+/// reclaimer.
+#[cold]
+fn of_link(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Result<Admitted, Stop> {
+    if act.server.durability.is_log_full() && act.session.multi.is_none() {
+        return Err(held(act, act.local.log.now_ms + 1));
     }
-    trouble(act, command)
+    queued(act, command, args, &Plan::Own)?;
+    let is_full = litter(act, command)?;
+    Ok(Admitted { plan: Plan::Own, is_full, flooded: 0 })
+}
+
+/// Role: this server follows another one, or is about to lead.
+#[inline]
+fn role(act: &Act<'_, '_>, command: &Command, args: Args<'_>) -> Result<(), Stop> {
+    if act.server.role.is_plain() { Ok(()) } else { as_replica(act, command, args) }
 }
 
 #[cold]
-fn trouble(act: &Act<'_, '_>, command: &Command) -> Result<(), Stop> {
+fn as_replica(act: &Act<'_, '_>, command: &Command, args: Args<'_>) -> Result<(), Stop> {
+    let (role, live) = (&act.server.role, &act.server.config.live);
+    let queue =
+        act.session.multi.as_ref().filter(|_| command.is(facts::RUNS_QUEUE)).map(|multi| &multi.queue);
+    if role.is_about_to_lead() || role.failing() != Failing::No {
+        // It is done in a moment, or was given up.
+        return if may_change(act, command, args) {
+            Err(held(act, act.local.log.now_ms + 1))
+        } else {
+            Ok(())
+        };
+    }
+    let refuse = |text: &str, in_queue: bool| {
+        let aborted = format!("EXECABORT Transaction discarded because of: {text}");
+        Err(if in_queue { Stop::Aborted(aborted.into()) } else { Stop::Refused(text.to_owned().into()) })
+    };
+    let queued_writes = queue.is_some_and(|queue| queue.has_writes());
+    if act.session.info.flags.load(Ordering::Relaxed) & flag::CAPA_REDIRECT != 0
+        && (command.is_write()
+            || queued_writes
+            || command.has(table::READONLY) && !act.session.settings.reads_here)
+        && let Some(primary) = role.primary()
+    {
+        // As in Valkey: the client asks there.
+        let Address { host, port } = &*primary;
+        let text = Error::from(format!("REDIRECT {host}:{port}"));
+        return Err(if queued_writes { Stop::Aborted(text) } else { Stop::Refused(text) });
+    }
+    let flags = script_flags(act, command, args);
+    // As in Redis, a script that may write by its header is refused before it runs.
+    let declares_writes = flags.is_some_and(|flags| !flags.no_writes);
+    if live.replica_read_only.get() && (command.is_write() || queued_writes || declares_writes) {
+        if act.session.settings.moving == Moving::Told {
+            return Err(Stop::Closed);
+        }
+        return refuse(work::follows::READONLY, queued_writes);
+    }
+    let queued = queue.is_some_and(|queue| !queue.is_empty());
+    let is_for_stale = match command.is(facts::SCRIPT) {
+        true => flags.is_some_and(|flags| flags.allow_stale),
+        false => command.has(table::STALE),
+    };
+    if !live.serves_stale.get() && (queued || !is_for_stale) && !role.is_linked() {
+        return refuse(MASTERDOWN, queued);
+    }
+    Ok(())
+}
+
+/// The flags that a call of a script declares. None: it is no script, or has no header.
+fn script_flags(act: &Act<'_, '_>, command: &Command, args: Args<'_>) -> Option<scripts::ScriptFlags> {
+    let code = &act.server.scripts.code;
+    command.is(facts::SCRIPT).then(|| scripts::declared_flags(code, command, args)).flatten()
+}
+
+/// The error of a replica that may not answer without its primary.
+const MASTERDOWN: &str = "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.";
+
+/// Readiness: data is being loaded, or writes cannot be made durable.
+#[inline]
+fn durable(act: &Act<'_, '_>, command: &Command, args: Args<'_>) -> Result<(), Stop> {
+    if !act.server.durability.is_in_trouble() {
+        return Ok(());
+    }
+    trouble(act, command, args)
+}
+
+#[cold]
+fn trouble(act: &Act<'_, '_>, command: &Command, args: Args<'_>) -> Result<(), Stop> {
     let durability = &act.server.durability;
     let queue =
         act.session.multi.as_ref().filter(|_| command.is(facts::RUNS_QUEUE)).map(|multi| &multi.queue);
-    if durability.is_loading() {
-        if !command.has(table::LOADING) {
+    let loads = durability.is_loading();
+    if loads || durability.is_loading_beside() {
+        let is_refused = if loads { !command.has(table::LOADING) } else { command.has(NO_ASYNC_LOADING) };
+        if is_refused {
             return Err(Stop::Refused(Error::from(durability.loading_refusal())));
         }
-        if queue.is_some_and(|queue| !queue.is_empty()) {
+        if queue.is_some_and(|queue| if loads { !queue.is_empty() } else { queue.is_denied_beside() }) {
             let refusal = durability.loading_refusal();
             let error = format!("EXECABORT Transaction discarded because of: {refusal}");
             return Err(Stop::Aborted(Error::from(error)));
@@ -96,7 +181,9 @@ fn trouble(act: &Act<'_, '_>, command: &Command) -> Result<(), Stop> {
             let error = format!("EXECABORT Transaction discarded because of: {refusal}");
             return Err(Stop::Aborted(Error::from(error)));
         }
-        return if command.is_write() { Err(Stop::Refused(Error::from(refusal))) } else { Ok(()) };
+        let declares_writes = script_flags(act, command, args).is_some_and(|flags| !flags.no_writes);
+        let writes = command.is_write() || declares_writes;
+        return if writes { Err(Stop::Refused(Error::from(refusal))) } else { Ok(()) };
     }
     // Scripts may write, so they wait too.
     let queues = act.session.multi.is_some() && !command.is(facts::INSIDE_MULTI);

@@ -184,9 +184,9 @@ mod tests {
     fn the_next_call_begins_anew() {
         let mut world = World::new();
         let mut session = world.client();
-        session.half.aof_wait = Some((1, 1));
+        session.half.waits = Some(Box::new(role::replicas::Waits::new(1, 1, None, &session.info)));
         session.half.is_shown = true;
         assert!(world.call(&mut session, "NOSUCH").starts_with("-ERR unknown command"));
-        assert!(session.half.aof_wait.is_none() && !session.half.is_shown);
+        assert!(session.half.waits.is_none() && !session.half.is_shown);
     }
 }

@@ -10,6 +10,7 @@ use observe::tally::Thresholds;
 use park::Waiter;
 use resp::{Args, OwnedArgs};
 use std::sync::Arc;
+use stdx::budget::Budget;
 use work::attempt::Attempt;
 use work::bulk::{self, BulkJob};
 use work::gather::{Gather, Reader};
@@ -31,6 +32,11 @@ fn client(server: &Server, local: &mut Local, session: &Session, resp3: bool) ->
         look: session.look(&server.keyspace, local.log.now_ms),
         random: local.random(),
     }
+}
+
+/// The memory that a client's long work is taken from.
+pub(crate) fn budget(server: &Server, session: &Session) -> Arc<Budget> {
+    if session.link.is_some() { server.role.work.clone() } else { server.memory.work.clone() }
 }
 
 /// Begins a piece of long work; its client is parked until the reply comes.
@@ -57,7 +63,7 @@ pub(crate) fn start(
     let look = act.session.look_of(command, &act.server.keyspace, act.local.log.now_ms);
     let client = Client { look, ..client_of(act) };
     let body = Body::One(Call { command, handler, args });
-    let job = Job::new(client, body, act.server.memory.work.clone(), few);
+    let job = Job::new(client, body, budget(act.server, act.session), few);
     away(act, job)
 }
 
@@ -78,7 +84,7 @@ pub(crate) fn start_exec(act: &mut Act<'_, '_>, queue: Queue) -> Flow {
     let watch = act.session.watched.take();
     let thresholds = Thresholds::of(&act.server.config.live, &act.server.observe.stats.hotkeys);
     let client = client_of(act);
-    away(act, Job::of_exec(client, queue, watch, act.server.memory.work.clone(), thresholds))
+    away(act, Job::of_exec(client, queue, watch, budget(act.server, act.session), thresholds))
 }
 
 /// Runs a command of many words as a bulk. None: it is no such command.
@@ -96,7 +102,7 @@ fn begin_bulk(act: &mut Act<'_, '_>, what: (bulk::BulkWords, bulk::Answer)) -> F
     let session = &*act.session;
     let who = Who { client: session.id, command: what.0.command(), loop_id: act.local.log.id };
     let (info, gone) = (session.info.clone(), session.cancel.clone());
-    let attempt = Attempt::new(who, info, Some(gone), act.server.memory.work.clone());
+    let attempt = Attempt::new(who, info, Some(gone), budget(act.server, session));
     match BulkJob::new(attempt, session.db, what, act.out.resp3()) {
         Ok(job) => away(act, job),
         Err(_) => {

@@ -5,7 +5,7 @@ use crate::session::flag;
 use crate::{Local, Server, Session};
 use command::Flow;
 use command::{Command, Error};
-use observe::waits::What;
+use observe::waits::{Lacking, What};
 use resp::Args;
 use work::pause::Pause;
 
@@ -51,7 +51,17 @@ pub(crate) fn wait_for_guard(session: &Session, local: &Local) -> Flow {
 pub(crate) fn for_pause(pause: &Pause, session: &mut Session, now_ns: u64) {
     session.set_flag(flag::BLOCKED, true);
     session.holds.postponed.get_or_insert_with(|| pause.postpone());
-    session.waits_for_itself(What::Pause, now_ns);
+    if pause.is_of_role() {
+        waits_for_replica(session, Lacking::Successor, now_ns);
+    } else {
+        session.waits_for_itself(What::Pause, now_ns);
+    }
+}
+
+/// Notes the replica that a client waits for by now.
+pub(crate) fn waits_for_replica(session: &Session, lacking: Lacking, now_ns: u64) {
+    let since_ns = session.holds.lacking.get().map_or(now_ns, |(_, since_ns)| since_ns);
+    session.holds.lacking.set(Some((lacking, since_ns)));
 }
 
 /// Holds a client because another loop is doing what its command depends on: it is run again in a moment.

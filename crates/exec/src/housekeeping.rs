@@ -1,6 +1,8 @@
 //! Each loop's chores, ten times a second.
 
+use crate::actions::observe::collect;
 use crate::{Local, Server};
+use observe::info::Sections;
 use observe::stats::Counter;
 use std::sync::Arc;
 
@@ -31,6 +33,9 @@ pub fn cron(server: &Arc<Server>, local: &mut Local) {
             let speeds = errand.observe.stats.sample(now_ms, crate::shortage::look(&errand, now_ms));
             errand.observe.measured.note_speeds(speeds);
             errand.observe.measured.sample(now_ms, &errand.observe.crowd);
+            errand.past.tick(now_ms, || {
+                (collect(&errand, Sections::wanted([&b"cpu"[..]])), crate::http::readiness(&errand).trouble)
+            });
         });
     }
 }

@@ -3,17 +3,20 @@
 //! Which paths show which keys, and the pages' texts, are crate `pages`'s.
 
 use crate::actions::observe::collect;
-use crate::call::{Flow, execute_row};
+use crate::call::Flow;
 use crate::fetching;
 use crate::{Local, Server, Session};
 use ::observe::metrics;
-use acl::{DEFAULT, User};
+use acl::User;
 use command::{Command, places};
 use observe::info::Sections;
+use pages::logins::token_of;
 use resp::{Args, Reply};
 use std::sync::{Arc, LazyLock};
 use stdx::points::{self, Point};
 
+pub use crate::call::execute_row;
+pub use pages::logins::user_of;
 pub use pages::{Found, Readiness, Shown};
 
 /// Asks all sources for their state, for health checks. Cost: a short lock per source.
@@ -21,29 +24,37 @@ pub fn readiness(server: &Server) -> Readiness {
     pages::readiness(&server.rows)
 }
 
-static ITEMS: LazyLock<&'static Command> = LazyLock::new(|| {
+/// The state of the process, for health checks: its role, and on a replica the link and how far it lags. Cost: some
+/// locks for less than a microsecond.
+pub fn health(server: &Server) -> Vec<(&'static str, String)> {
+    let mut facts = vec![("status", "ok".to_owned())];
+    match server.role.figures() {
+        None => facts.push(("role", "primary".to_owned())),
+        Some(following) => {
+            let link = if following.is_up { "up" } else { "down" };
+            facts.extend([("role", "replica".to_owned()), ("link", link.to_owned())]);
+            let silent = following.down_s.filter(|_| !following.is_up).or(following.silent_s);
+            facts.extend(silent.map(|seconds| ("lag_seconds", seconds.to_string())));
+        }
+    }
+    facts
+}
+
+/// The row of EVENKEEL ITEMS, which runs even if it was renamed. Its reply is RESP3.
+pub static ITEMS: LazyLock<&'static Command> = LazyLock::new(|| {
     places::all().iter().find(|row| row.name == "evenkeel|items").expect("the table has the row")
 });
 
-/// The words before the keys of [`items`].
+/// The words before the keys of [`ITEMS`].
 pub const ITEMS_WORDS: [&[u8]; 2] = [b"EVENKEEL", b"ITEMS"];
 
-/// Runs EVENKEEL ITEMS, even if it was renamed. The reply is RESP3.
-#[inline]
-pub fn items(
-    server: &Arc<Server>,
-    local: &mut Local,
-    session: &mut Session,
-    args: Args<'_>,
-    out: &mut Reply,
-) -> Flow {
-    execute_row(server, local, session, &ITEMS, args, out)
-}
-
-/// Requests the rows of an EVENKEEL ITEMS that stands behind a waiting one, if its user may read them.
+/// Requests the rows of an EVENKEEL ITEMS that stands behind a waiting one, if its user may read them and
+/// that is known at once.
 pub fn ask_ahead(server: &Server, local: &Local, session: &Session, user: &User, args: Args<'_>) {
     let databases = server.keyspace.databases();
-    if user.may(acl::Call { command: &ITEMS, args, db: session.db, databases }).is_err() {
+    if !acl::Asking::is_short(user, args)
+        || user.may(acl::Call { command: &ITEMS, args, db: session.db, databases }).is_err()
+    {
         return;
     }
     fetching::ask_ahead_for(server, local, session, &ITEMS, args);
@@ -61,12 +72,8 @@ pub fn admits(server: &Server, local: &Local, session: &mut Session, authorizati
     {
         return true;
     }
-    let Some(user) = user_of(server, authorization) else {
-        session.login.token = None;
-        local.log.recorder.add(observe::stats::Counter::AuthDenied, 1);
-        if let Some(token) = token_of(authorization) {
-            crate::access::note_failed_token(server, &session.info, token);
-        }
+    let Some(user) = user_of(&server.acl, authorization) else {
+        refuse_login(server, local, session, token_of(authorization));
         return false;
     };
     session.become_user(user);
@@ -74,20 +81,17 @@ pub fn admits(server: &Server, local: &Local, session: &mut Session, authorizati
     true
 }
 
-/// The user of a request: of a token `name:password`, or `default` by its password, or by none if it needs
-/// none. Cost: two hashes at most.
-pub fn user_of(server: &Server, authorization: Option<&[u8]>) -> Option<Arc<User>> {
-    let acl = &server.acl;
-    let Some(token) = token_of(authorization) else { return acl.is_open().then(|| acl.everybody()) };
-    let colon = token.iter().position(|byte| *byte == b':');
-    let named = colon.and_then(|at| acl.admits(&token[..at], &token[at + 1..]));
-    named.or_else(|| acl.admits(DEFAULT, token))
+/// Counts and logs that a request let nobody in. `token`: the password, or name and password with a colon.
+pub fn refuse_login(server: &Server, local: &Local, session: &mut Session, token: Option<&[u8]>) {
+    session.login.token = None;
+    local.log.recorder.add(observe::stats::Counter::AuthDenied, 1);
+    token.into_iter().for_each(|token| crate::access::note_failed_token(server, &session.info, token));
 }
 
-/// The token of an Authorization header.
-fn token_of(authorization: Option<&[u8]>) -> Option<&[u8]> {
-    let (scheme, token) = authorization?.split_at_checked(7)?;
-    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+/// Has a session act as this user, whom it logged in as.
+pub fn act_as(session: &mut Session, user: Arc<User>) {
+    session.become_user(user);
+    session.login.token = None;
 }
 
 /// Whether the session's user may see the page of figures: it may run INFO.
@@ -121,7 +125,7 @@ pub fn metrics(server: &Arc<Server>, local: &Local, session: &Session, out: &mut
 /// databases + commands).
 fn metrics_page(server: &Server) -> String {
     let snapshot = collect(server, Sections::wanted([&b"all"[..]]));
-    let mut page = metrics::page(&snapshot, &server.observe.stats.registry);
+    let mut page = metrics::page(&snapshot, &server.observe);
     pages::add_sources(&server.keyspace, &server.rows.list(), &mut page);
     page.into_text()
 }

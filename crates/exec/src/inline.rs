@@ -3,7 +3,7 @@
 
 use crate::act::Act;
 use crate::held::{is_guarded, wait_for_guard};
-use crate::{fetching, hand_on, tracking};
+use crate::{Session, fetching, hand_on, tracking};
 use command::Flow;
 use command::effects::Ran;
 use command::facts::{self, has_unknown_keys};
@@ -177,7 +177,7 @@ fn keyed(act: &mut Act<'_, '_>, command: &'static Command, handler: Handler, arg
         return hand_on::start(act, command, handler, args);
     }
     let budget = if ends_here { Budget::unlimited(None) } else { Budget::steps(4 * INLINE_STEPS) };
-    let caller = Caller { may_block: true, may_stream: true, client_id: act.session.id, ..Caller::default() };
+    let caller = Caller { may_block: true, ..caller(act.session) };
     let mut cx = Cx::new(&mut view, act.out, caller, budget, act.local.random());
     let result = handler(&mut cx, args);
     let Cx { outcome, effects, .. } = cx;
@@ -211,6 +211,12 @@ fn keyed(act: &mut Act<'_, '_>, command: &'static Command, handler: Handler, arg
             crate::blocking::park(act, command, args, block)
         }
     }
+}
+
+/// A client whose reply may come piece by piece. The primary's commands have run before.
+fn caller(session: &Session) -> Caller {
+    let in_replay = session.link.is_some();
+    Caller { may_stream: true, client_id: session.id, in_replay, ..Caller::default() }
 }
 
 /// Checks that the rows of a source's keys are present, and tells the source of a write. `Some`: the command
@@ -258,7 +264,7 @@ fn whole(act: &mut Act<'_, '_>, command: &'static Command, handler: Handler, arg
     if act.session.sees_expired(&server.keyspace) {
         view.set_expired_live();
     }
-    let caller = Caller { may_stream: true, client_id: act.session.id, ..Caller::default() };
+    let caller = caller(act.session);
     let mut cx = Cx::new(&mut view, act.out, caller, Budget::unlimited(None), act.local.random());
     let result = handler(&mut cx, args);
     let Cx { outcome, effects, .. } = cx;

@@ -14,6 +14,19 @@ pub(crate) struct Around {
     pub(crate) scripts: Arc<Scripts>,
 }
 
+/// Libraries of functions of a file beside the data.
+struct Arriving(scripts::Incoming);
+
+impl durable::Incoming for Arriving {
+    fn load(&self, code: &[u8]) -> Result<(), String> {
+        self.0.load(code)
+    }
+
+    fn into_change(self: Box<Self>) -> Box<dyn keyspace::Beside> {
+        self.0.into_change()
+    }
+}
+
 /// Libraries of functions of one moment.
 struct Codes(Arc<scripts::Libraries>);
 
@@ -49,6 +62,12 @@ impl Host for Around {
     fn flush_libraries(&self) -> Result<(), String> {
         let server = self.server()?;
         scripts::Change::FlushLibraries.make_for_all(&server.scripts.code, &server.keyspace, None).map(drop)
+    }
+
+    fn incoming_libraries(&self) -> Result<Box<dyn durable::Incoming>, String> {
+        let server = self.server()?;
+        let limits = server.scripts.limits(&server.config.live);
+        Ok(Box::new(Arriving(scripts::Incoming::new(&server.scripts.code, limits))))
     }
 
     fn replay(&self) -> Result<durable::Replay, String> {

@@ -2,6 +2,7 @@
 //! (`stdx::letterbox`).
 
 use command::Stream;
+use resp::Reply;
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -12,6 +13,8 @@ use work::piece::Letter;
 pub enum Mail {
     /// More effects are durable: replies that waited for them may leave.
     Durable,
+    /// There is more for replicas: their connections are looked at.
+    Fed,
     /// The reply that a parked client waits for: encoded bytes, and a stream that follows them.
     Reply {
         client: u64,
@@ -26,6 +29,8 @@ pub enum Mail {
     Deeds(Box<scripts::Deeds>),
     /// Keys were filled that clients wait for.
     Ready(Vec<keyspace::Ready>),
+    /// Clients that wait for filled keys are served on.
+    Serving(Box<park::Serving>),
     /// A blocked client can be served, with much: see [`crate::blocking::give_to_job`].
     Serve(Arc<park::Waiter>),
     /// A job found nothing for a blocked command: see [`crate::blocking::wait`].
@@ -33,6 +38,15 @@ pub enum Mail {
     /// A message without a waiting publisher that has many patterns to pass.
     Announce(pubsub::Announced),
     Publish(pubsub::Published),
+    /// A blocked client's wait ends with an error, because this server follows another one now.
+    Unblock {
+        client: u64,
+    },
+    /// A client hears that another server leads from now on.
+    Moving {
+        client: u64,
+        to: Arc<Moved>,
+    },
     /// Close this client; its unsent replies are dropped.
     Kill {
         client: u64,
@@ -52,6 +66,32 @@ pub enum Mail {
     /// A connection for this loop. Its type is `net`'s.
     Adopt(Box<dyn std::any::Any + Send>),
     Shutdown,
+}
+
+/// Another server leads.
+pub struct Moved {
+    /// Counts such messages, for clients that hear one twice.
+    pub number: u64,
+    pub to: role::Address,
+}
+
+/// How long a client should take the new address for the old one. After that its name leads there.
+const MOVED_S: i64 = 60;
+
+impl Moved {
+    /// The push message, with the place or without.
+    pub fn message(&self, named: bool) -> Vec<u8> {
+        let mut out = Reply::new(true);
+        out.push(4);
+        out.bulk(b"MOVING");
+        out.int(self.number as i64);
+        out.int(MOVED_S);
+        match named {
+            true => out.bulk(format!("{}:{}", self.to.host, self.to.port).as_bytes()),
+            false => out.null(),
+        }
+        out.into_bytes()
+    }
 }
 
 impl From<pubsub::Letter> for Mail {

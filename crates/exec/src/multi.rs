@@ -22,7 +22,9 @@ const FEW: usize = 16;
 pub(crate) fn queue(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Flow {
     let changes = crate::gates::may_change(act, command, args);
     let (server, session, out) = (act.server, &mut *act.session, &mut *act.out);
-    let limit = server.config.live.query_buffer_bytes.size();
+    // A primary's transaction is run as it is, however long.
+    let is_link = session.link.is_some();
+    let limit = if is_link { usize::MAX } else { server.config.live.query_buffer_bytes.size() };
     let Some(multi) = &mut session.multi else { return Flow::Done };
     if command.is(facts::SELECTS) {
         multi.selected =
@@ -41,7 +43,7 @@ pub(crate) fn queue(act: &mut Act<'_, '_>, command: &'static Command, args: Args
         out.error("ERR the transaction is larger than client-query-buffer-limit");
         return Flow::Done;
     }
-    if multi.queue.hold(&server.memory.work).is_err() {
+    if !is_link && multi.queue.hold(&server.memory.work).is_err() {
         multi.broken = true;
         multi.queue.clear();
         session.info.multi_bytes.store(0, Ordering::Relaxed);

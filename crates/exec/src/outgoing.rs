@@ -3,21 +3,16 @@
 //!
 //! A program has one server, so what encrypts is the process's own: a handler, which needs it, knows no server.
 
-use std::io::{Read, Write};
+pub use dial::Stream;
 use std::net::TcpStream;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// A connection, encrypted or not.
-pub trait Wire: Read + Write + Send {}
-
-impl<T: Read + Write + Send> Wire for T {}
-
 /// The encryption of connections.
 pub trait Outgoing: Send + Sync {
-    /// Begins TLS on a fresh connection to `host` within `limit`, or gives it back as it is, as configured now. Blocks.
-    /// Errors: a sentence.
-    fn wrap(&self, socket: TcpStream, host: &str, limit: Duration) -> Result<Box<dyn Wire>, String>;
+    /// Begins TLS on a fresh connection to `host` within `limit`, or gives it back as it is, as configured
+    /// now. Blocks. Errors: a sentence.
+    fn wrap(&self, socket: TcpStream, host: &str, limit: Duration) -> Result<Box<dyn Stream>, String>;
 }
 
 static OUTGOING: OnceLock<Box<dyn Outgoing>> = OnceLock::new();
@@ -29,7 +24,7 @@ pub fn encrypt_by(outgoing: Box<dyn Outgoing>) {
 }
 
 /// See [`Outgoing::wrap`].
-pub(crate) fn wrap(socket: TcpStream, host: &str, limit: Duration) -> Result<Box<dyn Wire>, String> {
+pub(crate) fn wrap(socket: TcpStream, host: &str, limit: Duration) -> Result<Box<dyn Stream>, String> {
     match OUTGOING.get() {
         Some(outgoing) => outgoing.wrap(socket, host, limit),
         None => Ok(Box::new(socket)),

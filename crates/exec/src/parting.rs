@@ -19,9 +19,13 @@ pub fn goodbye(server: &Server, local: &mut Local, session: &mut Session) {
         // A writer may be serving it at this moment, and find nothing to give: look again later.
         local.leaving.push(session.id);
     }
+    crate::deeds::forget_sleeper(local, session.id);
     crate::multi::leave(server, local, session);
     crate::actions::monitor::end(server, local, session);
     crate::actions::pubsub::leave_all(server, local, session);
     crate::tracking::leave(server, local, session);
     server.observe.clients.remove(session.id);
+    if let Some(link) = session.link.take() {
+        link.end(&server.keyspace, &server.role, &server.work.follows);
+    }
 }

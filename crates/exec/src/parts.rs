@@ -2,10 +2,12 @@
 //! crate.
 
 use command::reads::Reads;
+use keyspace::Lsn;
 use memory::Waited;
-use observe::waits::What;
+use observe::waits::{Lacking, What};
 use pubsub::flood::Added;
 use resp::Reply;
+use role::replicas::Waits;
 use std::cell::Cell;
 use std::sync::Arc;
 use work::pause::Postponed;
@@ -93,9 +95,25 @@ impl Login {
 #[derive(Default)]
 pub struct Settings {
     pub no_touch: bool,
+    /// READONLY: it reads at a replica, though it could be sent to the primary.
+    pub reads_here: bool,
     /// CLIENT IMPORT-SOURCE is on. It counts in import mode.
     pub imports: bool,
     pub no_evict: bool,
+    /// CLIENT MAINT_NOTIFICATIONS: how it hears that another server leads.
+    pub moving: Moving,
+}
+
+/// The words of a client about messages `MOVING`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Moving {
+    #[default]
+    Off,
+    /// It is told the other server's place, or that it has moved alone (`none`).
+    On { named: bool },
+    /// It was told. Its writes are not refused from then on: the connection closes, so that it repeats them
+    /// there.
+    Told,
 }
 
 /// Commands queued by MULTI.
@@ -115,6 +133,8 @@ pub struct Multi {
     pub changes: bool,
     /// Some command could not be queued: EXEC refuses the whole transaction.
     pub broken: bool,
+    /// EXEC's second look at the rights, which goes on.
+    pub again: Option<acl::AskingAgain>,
 }
 
 impl Multi {
@@ -188,6 +208,9 @@ pub struct Holds {
     /// The client is held back until less of its own work is under way: which work, and since when (monotonic
     /// clock, ns).
     pub held_back: Cell<Option<(What, u64)>>,
+    /// The replica that WAIT waits for, or the end of FAILOVER, and the start of that wait (monotonic clock,
+    /// ns).
+    pub(crate) lacking: Cell<Option<(Lacking, u64)>>,
     /// The command waits for the end of CLIENT PAUSE.
     pub(crate) postponed: Option<Postponed>,
     /// The reclaimer's fullness when this client last gave it garbage while it was full
@@ -210,8 +233,14 @@ pub(crate) struct Half {
     pub(crate) asking: Option<Box<acl::Asking>>,
     /// MONITOR has shown the command.
     pub(crate) is_shown: bool,
-    /// WAITAOF: the LSN it waits for, and when it began.
-    pub(crate) aof_wait: Option<(keyspace::Lsn, u64)>,
+    /// WAIT, WAITAOF: what it waits for.
+    pub(crate) waits: Option<Box<Waits>>,
+    /// PSYNC .. FAILOVER: this server is about to lead.
+    pub(crate) takes_over: bool,
+    /// INFO, ROLE: the LSN that the replicas' stream is to have, and until when it is waited for.
+    pub(crate) counted: Option<(Lsn, u64)>,
+    /// The milliseconds that a transaction's DEBUG SLEEPs hold back the reply of EXEC.
+    pub(crate) sleep_ms: u64,
     /// The command waits for evictions: since when (milliseconds since 1970), and how many keys had been
     /// evicted by then.
     pub(crate) short_since: Cell<Option<Waited>>,

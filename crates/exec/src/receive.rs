@@ -22,8 +22,8 @@ pub trait Sessions {
 /// The rest of the work, which only the loop can do.
 pub enum After {
     Nothing,
-    /// This client waits for keys until that time, or for so many milliseconds, or for ever if neither is
-    /// given.
+    /// This client waits for keys, or for the time alone, until then, or for so many milliseconds, or for ever
+    /// if neither is given.
     Parked {
         client: u64,
         until_ms: Option<u64>,
@@ -51,17 +51,18 @@ pub fn receive(
         Mail::Reply { client, bytes, stream } => match deeds::waiting_deeds(local, client) {
             Some(mut waiting) => {
                 waiting.answered(&bytes, stream);
-                do_deeds(server, local, sessions, waiting, done);
+                return do_deeds(server, local, sessions, waiting, done);
             }
             None => done.push(Delivery { client, bytes, stream, spent: None, selected: None }),
         },
-        Mail::Deeds(deeds) => do_deeds(server, local, sessions, deeds, done),
+        Mail::Deeds(deeds) => return do_deeds(server, local, sessions, deeds, done),
         Mail::Work(letter) => drive::receive(server, local, letter, done),
         Mail::Errand(errand) => {
             let session = sessions.session(errand.client);
             eval::perform(server, local, session, *errand);
         }
         Mail::Ready(keys) => blocking::serve(server, local, keys),
+        Mail::Serving(rest) => blocking::serve_on(server, local, *rest),
         Mail::Serve(waiter) => {
             if let Some(session) = sessions.session(waiter.client) {
                 blocking::give_to_job(server, local, session, &waiter);
@@ -83,10 +84,31 @@ pub fn receive(
             drive::resume(server, local);
             return After::LookAgain;
         }
+        Mail::Unblock { client } => unblock(server, local, sessions, client, done),
         Mail::Durable => return After::OpenGates,
         letter => return After::Unopened(letter),
     }
     After::Nothing
+}
+
+/// Ends the wait of a blocked client, which is closed then.
+fn unblock(
+    server: &Arc<Server>,
+    local: &mut Local,
+    sessions: &mut dyn Sessions,
+    client: u64,
+    done: &mut Vec<Delivery>,
+) {
+    if let Some(waiter) = blocking::leave(server, local, client) {
+        let bytes = crate::changing_role::unblocked(waiter.resp3);
+        sessions.session(client).into_iter().for_each(|session| session.speech.closing = true);
+        done.push(Delivery { client, bytes, stream: None, spent: None, selected: None });
+        return;
+    }
+    if server.park.holds(client) {
+        // A writer is serving it at this moment.
+        server.send(local.log.id, Mail::Unblock { client });
+    }
 }
 
 /// Does a slice of the deeds of a committed script or transaction.
@@ -96,11 +118,15 @@ fn do_deeds(
     sessions: &mut dyn Sessions,
     deeds: Box<scripts::Deeds>,
     done: &mut Vec<Delivery>,
-) {
+) -> After {
     let client = deeds.client();
     let mark = local.log.enter(Part::Commit, client);
     done.extend(deeds::advance_deeds(server, local, sessions.session(client), deeds));
     local.log.leave(&server.observe, Part::Commit, client, mark);
+    match deeds::sleeps_ms(local, client) {
+        None => After::Nothing,
+        timeout_ms => After::Parked { client, until_ms: None, timeout_ms },
+    }
 }
 
 /// Parks a client whose job found nothing, for the rest of its time-out.

@@ -19,7 +19,7 @@ impl Host for Server {
     }
 
     fn tell(&self, changes: Changes) {
-        if changes.events.is_empty() && changes.runs.is_empty() && changes.ready.is_empty() {
+        if changes.is_quiet() {
             return;
         }
         let ready = Server::tell(self, changes);

@@ -6,6 +6,7 @@ use config::Config;
 use keyspace::Keyspace;
 use observe::Observe;
 use observe::info;
+use role::replicas::Replicas;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use work::works;
@@ -18,6 +19,8 @@ pub struct Server {
     pub acl: Arc<acl::Acl>,
     /// Counters, logs, clients, and the waits of clients for each other.
     pub observe: Arc<Observe>,
+    /// The history of all that.
+    pub past: past::Past,
     pub pubsub: Arc<pubsub::PubSub>,
     /// Clients that keep copies of keys.
     pub tracking: Arc<pubsub::tracking::Tracking>,
@@ -39,10 +42,14 @@ pub struct Server {
     pub rows: Arc<rows::Rows>,
     pub started_ms: u64,
     pub run_id: String,
+    /// Whether this server follows another one.
+    pub role: role::Role,
     pub(crate) loops: Arc<[Mailbox]>,
     pub(crate) shutdown: AtomicBool,
     /// The paths that HTTP shows, and their keys.
     pub http: Arc<pages::Pages>,
+    /// The servers that follow this one. Set once, before the first client.
+    pub replicas: OnceLock<Box<dyn Replicas>>,
     /// The program around the server, for what only the program can do. Set once, before the first client.
     pub(crate) program: OnceLock<Box<dyn Program>>,
     /// The transport of the loops, for INFO; set once by the code that starts them.

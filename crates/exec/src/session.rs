@@ -1,9 +1,10 @@
 //! A client's state between its commands. It belongs to the loop that serves the connection.
 
 use crate::parts::{CopyWish, Gate, Half, Holds, Login, Multi, Settings, Speech, Watched};
-use observe::waits::{Away, What};
+use observe::waits::{Away, Lacking, What};
 pub use observe::{ClientInfo, ClientText, flag};
 pub use pubsub::Subscriptions;
+use role::replicas::{Feed, Said};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,16 +24,26 @@ pub struct Session {
     /// CLIENT TRACKING is on.
     pub tracking: Option<Box<pubsub::tracking::Mine>>,
     pub(crate) copy_wish: CopyWish,
+    /// Its words about itself, before PSYNC.
+    pub(crate) said: Option<Box<Said>>,
+    /// It follows this server: what it is sent.
+    pub feed: Option<Box<dyn Feed>>,
+    /// The newest effect of its own commands, or one behind it.
+    pub(crate) wrote: keyspace::Lsn,
     /// The time at which the client's replies may leave.
     pub gate: Gate,
     /// The request whose reply will come by mail.
     pub away: Option<Box<Away>>,
     /// The progress of the command under way.
     pub(crate) half: Half,
+    /// The next look of a client that waits for keys to be due.
+    pub look: Option<park::Look>,
     /// Reasons to hold the client back.
     pub holds: Holds,
     /// Rows of sources that the command waits for, or was given.
     pub rows: rows::Pending,
+    /// It is the connection to the primary that this server follows.
+    pub link: Option<Box<role::link::Linked>>,
 }
 
 impl Session {
@@ -52,12 +63,31 @@ impl Session {
             subs: Subscriptions::default(),
             tracking: None,
             copy_wish: CopyWish::default(),
+            said: None,
+            feed: None,
+            wrote: 0,
             gate: Gate::default(),
             away: None,
             half: Half::default(),
+            look: None,
             holds: Holds::default(),
             rows: rows::Pending::default(),
+            link: None,
         }
+    }
+
+    /// Makes it the connection to the primary: it may do everything, and nobody answers it.
+    pub fn become_link(&mut self, linked: role::link::Linked) {
+        self.login.user = acl::Identity::internal();
+        self.set_flag(flag::PRIMARY | flag::NO_EVICT, true);
+        self.settings.no_evict = true;
+        self.speech.reply_mode = crate::parts::ReplyMode::Off;
+        self.link = Some(Box::new(linked));
+    }
+
+    /// Whether a command has not run yet, since a replica is about to lead.
+    pub fn waits_for_successor(&self) -> bool {
+        matches!(self.holds.lacking.get(), Some((Lacking::Successor, _)))
     }
 
     /// Whether the command had to wait before it ran: `Local::end_waits` is to be told.
@@ -65,6 +95,7 @@ impl Session {
     pub fn was_held(&self) -> bool {
         self.holds.guarded.get().is_some()
             || self.holds.held_back.get().is_some()
+            || self.holds.lacking.get().is_some()
             || self.rows.loaded_since_ns.is_some()
     }
 
@@ -90,10 +121,11 @@ impl Session {
         }
     }
 
-    /// Whether expired keys are there for the client (CLIENT IMPORT-SOURCE).
+    /// Whether expired keys are there for the client: CLIENT IMPORT-SOURCE, or the primary, which says itself
+    /// what is removed.
     #[inline]
     pub(crate) fn sees_expired(&self, keyspace: &keyspace::Keyspace) -> bool {
-        self.settings.imports && keyspace.imports()
+        self.link.is_some() || self.settings.imports && keyspace.imports() && !keyspace.follows()
     }
 
     pub fn is_local(&self) -> bool {

@@ -132,6 +132,7 @@ impl Server {
                 keyspace,
                 config,
                 acl,
+                past: past::Past::new(observe.clone()),
                 observe,
                 park: Arc::default(),
                 memory,
@@ -146,15 +147,18 @@ impl Server {
                 rows,
                 started_ms,
                 run_id: run_id(),
+                role: role::Role::default(),
                 loops: mailboxes,
                 shutdown: AtomicBool::new(false),
                 http,
+                replicas: OnceLock::new(),
                 program: OnceLock::new(),
                 multiplexing: OnceLock::new(),
             }
         });
         server.observe.set_holders(Box::new(PlaceHolders(Arc::downgrade(&server))));
         actions::config::follow(&server);
+        crate::changing_role::follow_config(&server);
         waits::watchdog::start(&server.observe)?;
         Ok(server)
     }

@@ -25,10 +25,13 @@ pub(crate) fn step(
             view.set_quiet(act.session.settings.no_touch && !command.is(facts::TOUCHES));
             crate::tracking::remember(act.session, view, command, args);
             let before = view.changes().made();
-            let caller = Caller { in_script: act.in_script, client_id: act.session.id, ..Caller::default() };
+            let in_replay = act.session.link.is_some();
+            let (in_script, client_id) = (act.in_script, act.session.id);
+            let caller = Caller { in_script, client_id, in_replay, ..Caller::default() };
             // No command runs here that is estimated to be long. This bounds one whose estimate is wrong.
             let mut holding = Holding::default();
-            let room = Room::new(&act.server.memory.work, &mut holding, 0);
+            let memory = crate::hand_on::budget(act.server, act.session);
+            let room = Room::new(&memory, &mut holding, 0);
             let budget = Budget::unlimited(None).within(room, mark);
             let mut cx = Cx::new(view, act.out, caller, budget, act.local.random());
             let result = handler(&mut cx, args);

@@ -13,7 +13,7 @@ use crate::mail::Mail;
 use crate::{Local, Server, Session, blocking};
 use command::effects::Ran;
 use command::{Command, Run, facts, table};
-use keyspace::{Changes, Lsn, Ready, View};
+use keyspace::{Changes, Lsn, Ready, Told, View};
 use resp::Args;
 use work::Watch;
 
@@ -24,22 +24,21 @@ impl Server {
     }
 
     /// Tells the outside of a command's changes (X3). Returns the keys whose waiters have to be served.
-    pub(crate) fn tell(&self, mut changes: Changes) -> Vec<Ready> {
-        if !changes.events.is_empty() {
-            self.pubsub.notify(&changes.events);
+    pub(crate) fn tell(&self, changes: Changes) -> Vec<Ready> {
+        let Told { events, runs, mut ready } = changes.into_told();
+        if !events.is_empty() {
+            self.pubsub.notify(&events);
         }
-        changes.runs.drain(..).for_each(|run| self.pubsub.announce_run(run));
-        if !changes.ready.is_empty() {
-            self.park.begin_rounds(&mut changes.ready);
-        }
-        changes.ready
+        runs.into_iter().for_each(|run| self.pubsub.announce_run(run));
+        self.park.begin_rounds(&mut ready);
+        ready
     }
 
     /// As `tell`, and serves the waiters.
     #[inline]
     pub fn after(&self, local: &mut Local, changes: Changes) {
         local.newest = local.newest.max(changes.lsn);
-        if !changes.events.is_empty() || !changes.runs.is_empty() || !changes.ready.is_empty() {
+        if !changes.is_quiet() {
             self.tell_and_serve(local, changes);
         }
     }
@@ -83,8 +82,8 @@ impl Server {
         session.gate.lsn = gate;
     }
 
-    /// Raises the client's gate for a reply that tells of these keys. No locks are held, and the reply is known:
-    /// a write that it saw has drawn its LSN. O(keys), each under its shard's lock.
+    /// Raises the client's gate for a reply that tells of these keys. No locks are held, and the reply is
+    /// known: a write that it saw has drawn its LSN. O(keys), each under its shard's lock.
     pub(crate) fn gate_of_keys(&self, session: &mut Session, keys: impl Iterator<Item = u64>) {
         if self.keyspace.gates() {
             session.gate.lsn = session.gate.lsn.max(self.keyspace.recent(keys));
@@ -104,8 +103,8 @@ impl Server {
         self.gate_of_keys(session, keys.into_iter());
     }
 
-    /// Raises the client's gate for the reply of an action, by what its row says. No locks are held. Scripts and
-    /// EXEC know their keys better, and WATCH tells nothing.
+    /// Raises the client's gate for the reply of an action, by what its row says. No locks are held. Scripts
+    /// and EXEC know their keys better, and WATCH tells nothing.
     #[inline]
     pub(crate) fn gate_of_action(&self, session: &mut Session, command: &Command, args: Args<'_>) {
         if !self.keyspace.gates() {
@@ -152,6 +151,7 @@ impl Server {
     #[inline]
     pub fn gate_of_mail(&self, session: &mut Session) -> Lsn {
         let saw = session.gate.saw.take();
+        session.wrote = self.keyspace.last_lsn();
         if !self.keyspace.gates() {
             return 0;
         }

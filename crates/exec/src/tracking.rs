@@ -10,10 +10,10 @@
 //! ```
 //!
 //! - TE1: a client without tracking pays for one branch on its session.
-//! - TE2: the inbox is opened behind each reply, and by letter. While the client's command runs elsewhere it stays
-//!   closed, and the reply's delivery opens it (tracking TK3). A client that is blocked on keys has no reply under
-//!   way; messages about its own write, once it is served, stay until the reply. What is evicted for a command is
-//!   told before its reply.
+//! - TE2: the inbox is opened behind each reply, and by letter. While the client's command runs elsewhere it
+//!   stays closed, and the reply's delivery opens it (tracking TK3). A client that is blocked on keys has no
+//!   reply under way; messages about its own write, once it is served, stay until the reply. What is evicted
+//!   for a command is told before its reply.
 //! - TE3: CLIENT CACHING holds for the next command or transaction, and over any CLIENT command.
 
 use crate::act::Act;

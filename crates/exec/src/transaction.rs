@@ -10,6 +10,7 @@
 //! - T4: a queue with scripts or KEYS runs like a script, over an overlay, on a thread if it is long
 //!   (`scripts/src/transaction.rs`). So does a long queue that also publishes, subscribes or the like, and one
 //!   that changes libraries of functions.
+//! - T5: DEBUG SLEEP holds up neither the commit nor a lock. The reply is held back for the sum of the sleeps.
 
 use crate::act::Act;
 use crate::eval::{self, Started};
@@ -23,21 +24,52 @@ use command::keys::{database, shards_of};
 use command::{Command, Error, Run, facts};
 use keyspace::{Keyspace, View};
 use pubsub::{FEW_PATTERNS, Kind};
-use resp::Args;
+use resp::{Args, Reply};
 use std::sync::atomic::Ordering;
 use stdx::locks::Bits;
 use work::job;
 use work::queue::Queue;
 
+/// `EXEC`. Cost: that of the queue, here or elsewhere. Errors: no MULTI, EXECABORT, rights that were lost, a
+/// queue that is too long for rows.
 pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    let Some(multi) = act.session.multi.take() else { return Err(Error::new("ERR EXEC without MULTI")) };
+    let mark = act.out.len();
+    let flow = start(act)?;
+    Ok(hold_back(act, mark, flow))
+}
+
+/// Holds the reply, which begins at `mark`, back for the sum of the transaction's sleeps (T5). O(bytes of the
+/// reply), if there are any.
+fn hold_back(act: &mut Act<'_, '_>, mark: usize, flow: Flow) -> Flow {
+    match flow {
+        Flow::Done if act.session.half.sleep_ms > 0 => {
+            let mut answer = Reply::new(act.out.resp3());
+            answer.encoded(&act.out.as_bytes()[mark..]);
+            act.out.truncate(mark);
+            let timeout_ms = Some(act.session.half.sleep_ms);
+            crate::blocking::sleep(act.server, act.local, act.session, "exec", timeout_ms, answer)
+        }
+        Flow::Parked(None) => Flow::Parked(crate::deeds::sleeps_ms(act.local, act.session.id)),
+        flow => flow,
+    }
+}
+
+fn start(act: &mut Act<'_, '_>) -> Result<Flow, Error> {
+    let Some(mut multi) = act.session.multi.take() else { return Err(Error::new("ERR EXEC without MULTI")) };
     if multi.broken {
         leave(act.server, act.local, act.session);
         return Err(Error::new("EXECABORT Transaction discarded because of previous errors."));
     }
-    if let Err(error) = crate::access::check_queued(act.server, act.session, &multi) {
-        leave(act.server, act.local, act.session);
-        return Err(error);
+    match crate::access::check_queued(act.server, act.session, &mut multi) {
+        Ok(true) => {}
+        Ok(false) => {
+            act.session.multi = Some(multi);
+            return Ok(crate::held::go_on(act.session, act.local));
+        }
+        Err(error) => {
+            leave(act.server, act.local, act.session);
+            return Err(error);
+        }
     }
     if multi.sources && is_long_for_rows(&multi.queue) {
         leave(act.server, act.local, act.session);

@@ -13,6 +13,7 @@ pub fn end_waits(server: &Server, local: &mut Local, session: &mut Session, requ
     let held = HeldUp {
         by_itself: session.holds.held_back.take(),
         by_commit: session.holds.guarded.take(),
+        by_replica: session.holds.lacking.take(),
         loading_since_ns: session.rows.loaded_since_ns.take(),
     };
     local.log.end_waits(&server.observe, &session.info, held, request);

@@ -8,13 +8,13 @@
 //!
 //! - S1: switches are noted while a thread is watched, or always. The first one of a processor shows which
 //!   thread had it before.
-//! - S2: a ring is read only on a question, and stopped while it is copied. The kernel overwrites the oldest
-//!   records; a result that misses switches says so ([`Absence::seen_ns`]).
+//! - S2: a ring is read only on a question, back to the time asked for, and stopped while it is copied. The
+//!   kernel overwrites the oldest records; a result that misses switches says so ([`Absence::seen_ns`]).
 //! - S3: a record is checked like foreign input.
 //!
 //! Needs `CAP_PERFMON`, or `kernel.perf_event_paranoid` of 0 or less. Cost: less than 1 µs per switch of the
 //! whole machine while it watches. A ring takes 64 KB per processor that this process may run on; a question
-//! copies them, some 20 µs each.
+//! copies the newest 4 KB of each, or all of it (some 20 µs) if those do not reach back far enough.
 //!
 //! Source: the manual page perf_event_open(2).
 
@@ -148,8 +148,9 @@ impl Lane {
     }
 }
 
-/// Reads the contents of a ring. `data` begins with the newest record. No byte is trusted.
-fn parse(data: &[u8], behind_ns: u64) -> Lane {
+/// Reads the contents of a ring back to `from_ns`, or all it has. `data` begins with the newest record. No byte
+/// is trusted. O(records read).
+fn parse(data: &[u8], behind_ns: u64, from_ns: u64) -> Lane {
     let word = |at: usize| {
         data.get(at..at + 4).map(|bytes| u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
     };
@@ -166,7 +167,7 @@ fn parse(data: &[u8], behind_ns: u64) -> Lane {
             lane.since_ns = lane.switches.last().map_or(u64::MAX, |oldest: &Switch| oldest.at_ns);
             break;
         }
-        if kind == RECORD_LOST {
+        if kind == RECORD_LOST && lane.since_ns == 0 {
             lane.since_ns = lane.switches.last().map_or(u64::MAX, |oldest| oldest.at_ns);
         }
         if kind == RECORD_SWITCH_CPU_WIDE
@@ -178,9 +179,13 @@ fn parse(data: &[u8], behind_ns: u64) -> Lane {
                 (true, false) => Kind::Blocked,
                 (true, true) => Kind::Preempted,
             };
-            let at_ns = u64::from(low) | u64::from(high) << 32;
-            let task = Task { pid, tid };
-            lane.switches.push(Switch { at_ns: at_ns.saturating_sub(behind_ns), task, kind });
+            let at_ns = (u64::from(low) | u64::from(high) << 32).saturating_sub(behind_ns);
+            if at_ns < from_ns {
+                // Records that were lost since are known by now.
+                lane.since_ns = lane.since_ns.max(from_ns);
+                break;
+            }
+            lane.switches.push(Switch { at_ns, task: Task { pid, tid }, kind });
         }
         at += len;
     }
@@ -211,6 +216,8 @@ mod kernel {
 
     /// Bytes of a ring. A power of two, in pages.
     const RING: usize = 64 * 1024;
+    /// Bytes of a ring that are read first. They hold the switches of some milliseconds.
+    const NEWEST: usize = 4 * 1024;
     /// Bytes of a record: head, thread, process, and time.
     const RECORD: u64 = 32;
     /// With more processors than this, only the thread's own is watched.
@@ -274,15 +281,18 @@ mod kernel {
             self.watched.push(Watched { tid, since_ns, stood });
         }
 
-        /// Tells what kept a watched thread from running between two readings of [`stdx::clock::mono_ns`].
-        /// `None`: it was not watched.
+        /// Tells what kept a watched thread from running between two readings of [`stdx::clock::mono_ns`], the
+        /// first of which it took itself. `None`: it was not watched. O(switches since then).
         pub fn absence(&self, tid: u32, from_ns: u64, to_ns: u64) -> Option<Absence> {
             let all = self.all_since_ns.map(|since_ns| Watched { tid, since_ns, stood: None });
-            let watched = &self.watched.iter().find(|watched| watched.tid == tid).copied().or(all)?;
-            let lanes =
-                self.rings.iter().map(|ring| parse(&ring.copy(), self.behind_ns).begin_at(watched.since_ns));
+            let watched = self.watched.iter().find(|watched| watched.tid == tid).copied().or(all)?;
+            // Whatever it did before, it ran when it read the clock.
+            let ran = Watched { tid, since_ns: from_ns, stood: None };
+            let watched = if watched.since_ns <= from_ns { ran } else { watched };
+            let since_ns = watched.since_ns;
+            let lanes = self.rings.iter().map(|ring| ring.lane(self.behind_ns, since_ns).begin_at(since_ns));
             let lanes: Vec<Lane> = lanes.collect();
-            Some(absence(&lanes, watched, from_ns, to_ns))
+            Some(absence(&lanes, &watched, from_ns, to_ns))
         }
 
         /// Stops watching a thread.
@@ -385,19 +395,27 @@ mod kernel {
             self.head().wrapping_neg()
         }
 
-        /// The contents of the ring, newest record first.
-        fn copy(&self) -> Vec<u8> {
+        /// The switches since `from_ns`, as far as they are known.
+        fn lane(&self, behind_ns: u64, from_ns: u64) -> Lane {
+            let newest = parse(&self.copy(NEWEST), behind_ns, from_ns);
+            if newest.since_ns <= from_ns { newest } else { parse(&self.copy(RING), behind_ns, from_ns) }
+        }
+
+        /// The newest `len` bytes of the ring, newest record first.
+        fn copy(&self, len: usize) -> Vec<u8> {
+            let len = len.min(RING);
+            let mut data = Vec::with_capacity(len);
             self.pause(1);
             let from = self.head() as usize & (RING - 1);
-            let mut data = Vec::with_capacity(RING);
-            // SAFETY: the ring lies behind the first page and has this many bytes; `from` is below that. It
-            // is stopped (S2). If the kernel still completes a record, its bytes may be torn; they are not
-            // trusted (S3).
+            let first = len.min(RING - from);
+            // SAFETY: the ring lies behind the first page and has `RING` bytes; `from` is below that, and `len`
+            // not above. It is stopped (S2). If the kernel still completes a record, its bytes may be torn;
+            // they are not trusted (S3).
             unsafe {
                 let ring = self.map.as_ptr().add(self.page);
-                std::ptr::copy_nonoverlapping(ring.add(from), data.as_mut_ptr(), RING - from);
-                std::ptr::copy_nonoverlapping(ring, data.as_mut_ptr().add(RING - from), from);
-                data.set_len(RING);
+                std::ptr::copy_nonoverlapping(ring.add(from), data.as_mut_ptr(), first);
+                std::ptr::copy_nonoverlapping(ring, data.as_mut_ptr().add(first), len - first);
+                data.set_len(len);
             }
             self.pause(0);
             data
@@ -554,21 +572,41 @@ mod tests {
         let blocked = record(RECORD_SWITCH_CPU_WIDE, MISC_SWITCH_OUT, A, 1100);
         let whole = [newest, older, blocked].concat();
         // Bytes that were never written are zero.
-        let read = parse(&[&whole[..], &[0; 64]].concat(), 1000);
+        let read = parse(&[&whole[..], &[0; 64]].concat(), 1000, 0);
         assert_eq!(read.since_ns, 0);
         let told: Vec<_> =
             read.switches.iter().map(|switch| (switch.at_ns, switch.task, switch.kind)).collect();
         assert_eq!(told, [(100, A, Kind::Blocked), (200, A, Kind::Preempted), (300, B, Kind::In)]);
         // A full ring, and one whose oldest record is half overwritten.
-        assert_eq!(parse(&whole, 1000).since_ns, 100);
-        let cut = parse(&whole[..80], 1000);
+        assert_eq!(parse(&whole, 1000, 0).since_ns, 100);
+        let cut = parse(&whole[..80], 1000, 0);
         assert_eq!((cut.since_ns, cut.switches.len()), (200, 2));
         let watched = Watched { tid: 10, since_ns: 0, stood: Some((0, false)) };
         assert_eq!(absence(&[cut], &watched, 150, 400).seen_ns, 200);
         // Where records were lost, older ones are not reliable.
         let lost =
             [record(RECORD_SWITCH_CPU_WIDE, 0, B, 1300), record(RECORD_LOST, 0, A, 0), vec![0; 64]].concat();
-        assert_eq!(parse(&lost, 1000).since_ns, 300);
+        assert_eq!(parse(&lost, 1000, 0).since_ns, 300);
+        let twice = [&lost[..64], &whole[32..], &lost[32..64], &[0; 64]].concat();
+        assert_eq!(parse(&twice, 1000, 0).since_ns, 300);
+    }
+
+    #[test]
+    fn a_ring_is_read_back_to_the_time_asked_for() {
+        let switch = |at_ns: u64| record(RECORD_SWITCH_CPU_WIDE, MISC_SWITCH_OUT, A, at_ns);
+        let whole = [switch(1300), switch(1200), switch(1100)].concat();
+        let since = |data: &[u8], from_ns| {
+            let lane = parse(data, 1000, from_ns);
+            (lane.since_ns, lane.switches.iter().map(|switch| switch.at_ns).collect::<Vec<_>>())
+        };
+        // An older record shows that none is missing since.
+        assert_eq!(since(&whole, 150), (150, vec![200, 300]));
+        assert_eq!(since(&whole, 200), (200, vec![200, 300]));
+        assert_eq!(since(&whole, 400), (400, vec![]));
+        // Too little was read.
+        assert_eq!(since(&whole[..64], 150), (200, vec![200, 300]));
+        let lost = [switch(1300), record(RECORD_LOST, 0, A, 0), switch(1100)].concat();
+        assert_eq!(since(&lost, 150), (300, vec![300]));
     }
 
     #[test]
@@ -581,7 +619,7 @@ mod tests {
                     (seed >> 60) as u8
                 })
                 .collect();
-            let lane = parse(&bytes, 5);
+            let lane = parse(&bytes, 5, seed & 7);
             let watched = Watched { tid: 1, since_ns: 7, stood: Some((0, false)) };
             absence(&[lane.begin_at(7)], &watched, 0, u64::MAX);
         }

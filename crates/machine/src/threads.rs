@@ -102,8 +102,8 @@ const DEMOTED_SLICE_NS: u64 = 200_000;
 /// Makes the calling thread background work: SCHED_BATCH, a nice value, and the arena of all demoted threads.
 /// So event loops keep their latency when such threads use all cores. Ignores what the system refuses.
 ///
-/// Its share comes in short slices if it breathes (`stdx::threads::Breath`) now and then. Otherwise a loop that has just used
-/// up its share could not preempt it until the next tick of the clock, 4 ms.
+/// Its share comes in short slices if it breathes (`stdx::threads::Breath`) now and then. Otherwise a loop
+/// that has just used up its share could not preempt it until the next tick of the clock, 4 ms.
 ///
 /// The nice value is never lowered: Linux would refuse that.
 pub fn demote(nice: i32) {

@@ -136,7 +136,7 @@ impl<'a> Payer<'a> {
 
     fn evict(&mut self, budget: usize) -> Evicted {
         self.data.keyspace.evict(budget, self.data.now_ms, &mut |changes| {
-            if !changes.events.is_empty() || !changes.ready.is_empty() {
+            if !changes.is_quiet() {
                 self.told.push(changes);
             }
         })

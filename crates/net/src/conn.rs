@@ -15,9 +15,15 @@
 //! - C3: an idle connection holds no buffers: `input` is freed or small, and `out`'s buffer is back in the
 //!   pool.
 
+mod api;
+mod calls;
+mod came;
+mod ends;
+mod follow;
 mod haul;
 mod hosts;
 mod http;
+pub(crate) mod link;
 mod output;
 mod secure;
 
@@ -30,6 +36,7 @@ use crate::prefetch::prefetch;
 use crate::socket::Socket;
 use crate::transport::{Event, Pool, Received, Sent, Transport};
 use crate::{OUT_HIGH, QUANTUM_NS};
+use came::Came;
 use exec::clients::Buffered;
 use exec::memory::Incoming;
 use exec::parts::ReplyMode;
@@ -156,6 +163,7 @@ pub(crate) struct Conn {
     speech: Speech,
     input: Input,
     start: usize,
+    came: Came,
     out: Reply,
     /// Marks in `out`: bytes up to one wait until their effects are durable.
     gates: Gates,
@@ -170,6 +178,8 @@ pub(crate) struct Conn {
     /// The stream goes on reading the keyspace ([`exec::Stream::reads_on`]), or did so in this slice.
     reads_on: bool,
     doing: Doing,
+    /// The replica's feed has nothing to write, until there is more ([`Conn::feed`]).
+    feed_waits: bool,
     /// A command of many bytes that was found in the input and is to be taken out of it.
     large: Option<Large>,
     /// A command of many bytes that is to be run, perhaps again.
@@ -242,7 +252,7 @@ impl Marked for Conn {
 
 impl Conn {
     pub(crate) fn new(socket: Socket, session: Session, server: &Server) -> Conn {
-        let mut parser = Parser::new(limits(server));
+        let mut parser = Parser::new(limits(server, session.link.is_some()));
         parser.set_authenticated(session.login.is_let_in(&server.acl));
         Conn {
             socket,
@@ -252,6 +262,7 @@ impl Conn {
             speech: Speech::Resp(parser),
             input: Input::default(),
             start: 0,
+            came: Came::default(),
             out: Reply::new(false),
             gates: Gates::default(),
             gated_since_ns: None,
@@ -261,6 +272,7 @@ impl Conn {
             stream: None,
             reads_on: false,
             doing: Doing::Other,
+            feed_waits: false,
             large: None,
             held: None,
             behind: Queue::default(),
@@ -330,6 +342,7 @@ impl Conn {
         let session = &self.session;
         let alone = session.subs.is_empty() && !session.speech.hushed && session.rows.loading.is_none();
         let idle = self.state == State::Running && session.away.is_none() && !self.has_work();
+        let alone = alone && session.feed.is_none() && !self.is_link();
         !(listed || ends || speaks) && alone && idle && self.large.is_none() && self.held.is_none()
     }
 
@@ -381,6 +394,11 @@ impl Conn {
         !((blocked || busy) && self.unread() >= PARKED_INPUT)
     }
 
+    /// The end of the last wait that its client asked for, which is no latency of what it sent behind.
+    fn resumed_ns(&self) -> u64 {
+        self.session.info.resumed_ns.load(Ordering::Relaxed)
+    }
+
     /// Counts `n` received bytes. Closes the connection if they exceed `client-query-buffer-limit`.
     pub(crate) fn came(&mut self, n: usize, server: &Server, local: &Local) -> Next {
         if self.session.speech.closing {
@@ -389,11 +407,17 @@ impl Conn {
         add(&self.session.info.net_in, n as u64);
         local.log.recorder.add(Counter::NetInputBytes, n as u64);
         local.log.recorder.add(Counter::ReadsProcessed, 1);
+        if let Some(link) = &mut self.session.link {
+            link.note_came(n, local.log.now_ms);
+            return Next::Continue;
+        }
         if self.unread() + n > server.config.live.query_buffer_bytes.size() {
             local.log.recorder.add(Counter::QueryBufferDisconnections, 1);
             log::warn!("client {} exceeded client-query-buffer-limit", self.session.id);
             return Next::Close;
         }
+        let waits = self.state != State::Running || self.has_work();
+        self.came.came(n, local.log.receives_since_ns(), waits);
         Next::Continue
     }
 
@@ -431,71 +455,6 @@ impl Conn {
     /// clients' requests need not wait for such bytes.
     pub(crate) fn has_bulk_to_come(&self) -> bool {
         self.expects_much() || self.holds_much() || self.is_queued()
-    }
-
-    /// Notes that the peer sends no more.
-    pub(crate) fn end(&mut self) -> Next {
-        self.eof = true;
-        let idle = self.unread() == 0 && !self.is_replying() && self.held.is_none();
-        if self.state == State::Running && (self.session.speech.closing || idle) {
-            // Replies may still be on their way, or come back from the transport. The connection closes when
-            // all are out.
-            self.ended = true;
-            return Next::Wait;
-        }
-        if self.is_http() {
-            // An HTTP client may have sent all it wanted and wait for the answers.
-            return if self.state == State::Running { Next::Continue } else { Next::Wait };
-        }
-        // Commands that were fully received run; reads for a client that is gone are cancelled.
-        self.session.cancel.store(true, Ordering::Relaxed);
-        if self.state == State::Running {
-            return Next::Continue;
-        }
-        if self.orphan() { Next::Wait } else { Next::Close }
-    }
-
-    /// Notes that the peer is gone for good. True if the connection stays, because commands the peer sent are
-    /// still to be run.
-    pub(crate) fn orphan(&mut self) -> bool {
-        if self.orphaned {
-            return true;
-        }
-        if self.is_http() {
-            return false;
-        }
-        let acts = self.stream.as_ref().is_some_and(|stream| stream.reply.has_effects());
-        let rest = self.unread() > 0 || self.has_sealed() || self.held.is_some() || acts;
-        if !rest || self.is_blocked() || self.session.speech.closing {
-            return false;
-        }
-        (self.eof, self.orphaned) = (true, true);
-        self.session.speech.reply_mode = ReplyMode::Off;
-        self.session.cancel.store(true, Ordering::Relaxed);
-        if !acts {
-            self.stream = None;
-        }
-        let unsealed = self.tls.as_mut().map(|secure| secure.take_rest());
-        exec::job::discard((self.out.take(), self.unsent.take(), unsealed, std::mem::take(&mut self.behind)));
-        self.gates.forget();
-        (self.behind_bytes, self.behind_from, self.blocked) = (0, 0, false);
-        true
-    }
-
-    /// Whether its peer is gone while its commands still run.
-    pub(crate) fn is_orphaned(&self) -> bool {
-        self.orphaned
-    }
-
-    /// Whether it waits for other clients or for a time. A job on a worker does not count: it ends by itself.
-    pub(crate) fn is_blocked(&self) -> bool {
-        let flags = self.session.info.flags.load(Ordering::Relaxed);
-        matches!(self.state, State::Parked(_)) && flags & flag::BLOCKED != 0
-    }
-
-    /// Whether it is blocked although its peer sends no more.
-    pub(crate) fn waits_in_vain(&self) -> bool {
-        (self.half || self.eof) && self.is_blocked()
     }
 
     /// Keeps bytes that cannot run now.
@@ -539,6 +498,7 @@ impl Conn {
             self.out.swap(&mut pool.get());
         }
         let (started, mark) = (local.log.clock_ns, self.out.len());
+        local.log.came_ns = self.came.first_of(self.unread() + fresh.len()).max(self.resumed_ns());
         let next = if self.unread() == 0 && !fresh.is_empty() {
             self.start = 0;
             let next = self.slice(server, local, tools, fresh);
@@ -561,18 +521,14 @@ impl Conn {
             self.input = input;
             next
         };
+        local.log.came_ns = 0;
         self.heavy = local.log.clock_ns.saturating_sub(started) >= HEAVY_NS;
         self.after(local);
+        let closes = self.is_link() && self.note_applied(server, local.log.now_ms);
         if self.hauls() {
             self.haul(server, local);
         }
-        if self.reads_on {
-            server.gate_of_all(&mut self.session);
-            self.reads_on = self.stream.is_some();
-        }
-        if self.session.gate.lsn > server.durable() {
-            self.gates.close(mark, self.session.gate.lsn);
-        }
+        self.raise_gate(server, mark);
         if self.orphaned {
             self.out.clear();
             self.gates.forget();
@@ -581,7 +537,19 @@ impl Conn {
             pool.put(self.out.take());
         }
         // A client that is gone does not wait for anything.
-        if self.orphaned && self.is_blocked() { Next::Close } else { next }
+        if closes || self.orphaned && self.is_blocked() { Next::Close } else { next }
+    }
+
+    /// Has the bytes behind a place wait for what they tell of.
+    #[inline]
+    fn raise_gate(&mut self, server: &Server, mark: usize) {
+        if self.reads_on {
+            server.gate_of_all(&mut self.session);
+            self.reads_on = self.stream.is_some();
+        }
+        if self.session.gate.lsn > server.durable() {
+            self.gates.close(mark, self.session.gate.lsn);
+        }
     }
 
     /// Runs a slice. A panic that has changed nothing ends only its command, or its connection.
@@ -674,11 +642,10 @@ impl Conn {
             if self.written() >= OUT_HIGH {
                 return Next::Wait;
             }
-            if self.is_replying() {
-                if self.stream.is_some() && points::stays(Point::Stream, self.session.id) {
-                    return Next::Continue;
+            if self.is_hungry() || self.is_replying() {
+                if let Some(next) = self.write_on(server, local, tools) {
+                    return next;
                 }
-                self.reply_on(server, local, tools);
                 local.log.lap();
                 continue;
             }
@@ -702,7 +669,24 @@ impl Conn {
 
     /// Whether a reply is being written piece by piece.
     fn is_replying(&self) -> bool {
-        self.stream.is_some() || self.is_translating()
+        self.stream.is_some() || self.is_translating() || self.is_calling()
+    }
+
+    /// Writes the next piece for a replica, or of a reply. `Some`: the slice ends.
+    fn write_on(&mut self, server: &Arc<Server>, local: &mut Local, tools: &mut Tools) -> Option<Next> {
+        if self.is_hungry() {
+            return self.write_feed(server, local);
+        }
+        if self.stream.is_some() && points::stays(Point::Stream, self.session.id) {
+            return Some(Next::Continue);
+        }
+        if self.is_calling() {
+            self.doing = Doing::Other;
+            self.step_calls(server, local, tools);
+        } else {
+            self.reply_on(server, local, tools);
+        }
+        None
     }
 
     /// Writes the next piece of a reply.
@@ -735,7 +719,14 @@ impl Conn {
             .then(|| prefetch(&server.keyspace, self.session.db, batch, &input[from..]));
         for i in 0..batch.len() {
             let authenticated = self.session.login.authenticated;
+            if self.is_link() {
+                let before = if i == 0 { 0 } else { batch.end(i - 1) };
+                self.note_before(input.len() - from - before);
+            }
             if let Some((base, words)) = batch.take_large(i) {
+                if self.is_link() {
+                    self.carry(&server.keyspace, &input[self.start..from + batch.end(i)]);
+                }
                 self.large = Some(Large { base: from + base, end: from + batch.end(i), words });
                 self.restart_parser(server);
                 return true;
@@ -745,9 +736,19 @@ impl Conn {
             }
             let key_hash = hashes.as_ref().and_then(|hashes| hashes.of(i));
             let words = Words { args: batch.args(i, &input[from..]), kept: None, key_hash };
-            self.doing = Doing::Command(self.out.len());
+            let (mark, follows) = (self.out.len(), self.session.feed.is_some());
+            if self.is_link() {
+                self.carry(&server.keyspace, &input[self.start..from + batch.end(i)]);
+            }
+            self.doing = Doing::Command(mark);
             let flow = exec::execute(server, local, &mut self.session, words, &mut self.out);
+            if follows && (self.out.len() > mark || !matches!(flow, Flow::Done)) {
+                self.answered_replica(batch.args(i, &input[from..]), mark);
+            }
             self.after_command(server, &flow);
+            if self.is_link() {
+                self.carried(&server.keyspace, &flow, true);
+            }
             if self.session.login.authenticated != authenticated
                 && let Speech::Resp(parser) = &mut self.speech
             {
@@ -784,6 +785,10 @@ impl Conn {
         }
         if from + filled.used > self.start {
             self.session.speech.got_nothing();
+            if self.is_link() {
+                self.carry_rest(&server.keyspace, &input[self.start..from + filled.used]);
+                self.carried(&server.keyspace, &Flow::Done, true);
+            }
         }
         self.start = from + filled.used;
         if batch.len() > 1 {
@@ -796,9 +801,10 @@ impl Conn {
     /// Parses the next commands. None: the connection does not speak RESP.
     #[inline(always)]
     fn parse_batch(&mut self, server: &Server, batch: &mut Batch, input: &[u8]) -> Option<Filled> {
+        let is_link = self.is_link();
         let Speech::Resp(parser) = &mut self.speech else { return None };
         // The limits may have changed since the last batch.
-        parser.set_limits(limits(server));
+        parser.set_limits(limits(server, is_link));
         panics::begin();
         self.doing = Doing::Parsing(self.out.len());
         // Limits after AUTH are unknown until AUTH has run, so it is parsed alone.
@@ -820,6 +826,7 @@ impl Conn {
             || self.session.speech.closing
             || local.log.clock_ns >= until_ns
             || self.written() >= OUT_HIGH
+            || self.is_hungry()
     }
 
     /// Requests the rows of commands behind one that waits for its own, so that they are loaded together.
@@ -886,6 +893,9 @@ impl Conn {
         let words = Words { args: kept.args(), kept: Some(&kept), key_hash: None };
         let flow = exec::execute(server, local, &mut self.session, words, &mut self.out);
         self.after_command(server, &flow);
+        if self.is_link() {
+            self.carried(&server.keyspace, &flow, false);
+        }
         match flow {
             Flow::Done => {}
             Flow::Stream(stream) => self.stream = Some(Streaming::new(stream)),
@@ -903,7 +913,7 @@ impl Conn {
 
     /// Resets the parser to begin again at `start`, where the commands that did not run are.
     fn restart_parser(&mut self, server: &Server) {
-        let mut parser = Parser::new(limits(server));
+        let mut parser = Parser::new(limits(server, self.is_link()));
         parser.set_authenticated(self.session.login.is_let_in(&server.acl));
         self.speech = Speech::Resp(parser);
         self.need = 1;
@@ -931,17 +941,22 @@ impl Conn {
         if let State::Parked(until) = self.state { until } else { None }
     }
 
-    /// The deadline of the current wait, if the timers do not know it yet. `Some(None)`: there is none any
-    /// more.
+    /// The time of the current wait's end or of its next look, if the timers do not know it yet. `Some(None)`:
+    /// there is none any more.
     pub(crate) fn new_deadline(&mut self) -> Option<Option<u64>> {
         let deadline = match self.state {
-            State::Parked(at) => at,
+            State::Parked(at) => at.into_iter().chain(self.session.look.map(|look| look.at_ms)).min(),
             State::Held(at) => Some(at),
             State::Running => None,
         };
         let changed = self.timer_ms != deadline;
         self.timer_ms = deadline;
         changed.then_some(deadline)
+    }
+
+    /// The timers do not know the client any more.
+    pub(crate) fn forget_timer(&mut self) {
+        self.timer_ms = None;
     }
 
     /// Ends the wait without a reply; a held command is run again.
@@ -953,7 +968,10 @@ impl Conn {
     }
 }
 
-fn limits(server: &Server) -> Limits {
+fn limits(server: &Server, is_link: bool) -> Limits {
+    if is_link {
+        return Limits { words_max: i32::MAX as usize, bulk_bytes_max: usize::MAX >> 1 };
+    }
     Limits { bulk_bytes_max: server.config.live.proto_max_bulk_bytes.size(), ..Limits::default() }
 }
 

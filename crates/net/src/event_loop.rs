@@ -119,6 +119,8 @@ pub(crate) struct EventLoop {
     streams: Vec<Streamed>,
     /// Connections whose last bytes are on the way; they are checked again when those are out.
     leaving: Vec<usize>,
+    /// Connections to the primary: one, and perhaps one that is ending.
+    links: Vec<u64>,
     closing: VecDeque<usize>,
     mail: Queue<Mail>,
     letters: Vec<Mail>,
@@ -140,8 +142,8 @@ pub(crate) struct EventLoop {
     stopping: bool,
 }
 
-/// A measurement of all connections' buffers: the slot to visit next, the sum and the heaviest clients so far, and
-/// when the next such round is due.
+/// A measurement of all connections' buffers: the slot to visit next, the sum and the heaviest clients so far,
+/// and when the next such round is due.
 #[derive(Default)]
 struct Weighing {
     at: Option<usize>,
@@ -195,6 +197,7 @@ impl EventLoop {
             streams_left: None,
             streams: Vec::new(),
             leaving: Vec::new(),
+            links: Vec::new(),
             closing: VecDeque::new(),
             mail: Queue::default(),
             letters: Vec::new(),
@@ -236,6 +239,9 @@ impl EventLoop {
             self.look_at_leaving();
             self.serve_fresh(io);
             self.write_all(io);
+            if !self.links.is_empty() {
+                self.serve_link();
+            }
             if self.has_chores() {
                 self.do_chores(io);
                 self.write_all(io);
@@ -550,6 +556,9 @@ impl EventLoop {
         }
         if conn.hauls() {
             self.lists.add(List::Hauling, slot, &mut **conn);
+        }
+        if conn.session.feed.is_some() {
+            self.lists.add(List::Fed, slot, &mut **conn);
         }
         if conn.session.was_held() && !matches!(conn.state, State::Held(_)) {
             // The held command was refused, or goes elsewhere.

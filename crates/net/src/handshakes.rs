@@ -8,16 +8,17 @@
 //!              the rest waits in the kernel
 //! ```
 //!
-//! - HS1: at most `tls-handshakes-max` handshakes are under way. A loop accepts no further client until one ends.
+//! - HS1: at most `tls-handshakes-max` handshakes are under way. A loop accepts no further client until one
+//!   ends.
 //! - HS2: a thread waits for no client: sockets are not blocking, and each step reads at most [`READ`] bytes.
-//! - HS3: a handshake ends within `tls-handshake-timeout`, and within [`HURRY_MS`] while all places are taken. So
-//!   clients that take their time keep others out for a second at most.
+//! - HS3: a handshake ends within `tls-handshake-timeout`, and within [`HURRY_MS`] while all places are taken.
+//!   So clients that take their time keep others out for a second at most.
 //! - HS4: what the peer said behind its handshake goes along with its connection, and no byte is read twice.
 //! - HS5: a panic ends one handshake.
 //! - HS6: handshakes under way count to `maxclients` and `maxclients-per-address` like clients.
 //! - HS7: a client that was sent an alert can read it. Its socket stays for up to [`PARTING_MS`], of at most
-//!   [`PARTING_MAX`] clients, and what it sends is dropped. Closed at once, the system would reset the connection
-//!   before the alert is read.
+//!   [`PARTING_MAX`] clients, and what it sends is dropped. Closed at once, the system would reset the
+//!   connection before the alert is read.
 //!
 //! Threads are nice: a loop and a thread that want the same core share it 3 : 1.
 
@@ -367,8 +368,8 @@ impl Hall {
         socket
     }
 
-    /// Closes sockets of refused clients that have gone or had their time, every [`LOOK_MS`]. O([`PARTING_MAX`]) system
-    /// calls.
+    /// Closes sockets of refused clients that have gone or had their time, every [`LOOK_MS`].
+    /// O([`PARTING_MAX`]) system calls.
     fn see_off(&mut self, now_ms: u64) {
         if self.parting.is_empty() || now_ms.saturating_sub(self.looked_ms) < LOOK_MS as u64 {
             return;

@@ -33,6 +33,7 @@ mod timers;
 mod transport;
 mod uring;
 
+pub use conn::link::{Stream, adopt};
 pub use doors::{Change, Listeners};
 pub use handshakes::Handshakes;
 pub use socket::prepare;

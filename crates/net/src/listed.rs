@@ -31,6 +31,8 @@ pub(crate) enum List {
     Streaming,
     /// Connections with long requests that hold work memory or wait for it.
     Hauling,
+    /// Connections of replicas. They stay in it.
+    Fed,
     /// Connections over their soft limit. They are cut off when their time is up, even if nothing else
     /// happens.
     Limited,
@@ -41,7 +43,7 @@ const LISTS: usize = List::Limited as usize + 1;
 
 /// The lists that a connection is in.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(crate) struct Marks(u8);
+pub(crate) struct Marks(u16);
 
 impl Marks {
     #[inline]

@@ -82,9 +82,9 @@ impl Calls {
         }
     }
 
-    /// Creates the counters of one more loop.
-    pub fn recorder(&self) -> Recorder {
-        self.registry.recorder()
+    /// Creates the counters of a loop.
+    pub fn recorder(&self, event_loop: usize) -> Recorder {
+        self.registry.recorder_of(Some(event_loop))
     }
 
     /// Records a command that ran on its loop.
@@ -92,6 +92,7 @@ impl Calls {
     pub fn called(&self, log: &TurnLog, live: &Live, info: &ClientInfo, ran: Ran<'_>) {
         let failed = ran.reply.first() == Some(&b'-');
         log.recorder.command(ran.number, ran.ns, failed, live.latency_tracking.get());
+        log.replied(log.came_ns);
         if failed {
             log.recorder.error(&ran.reply[1..]);
         }
@@ -157,7 +158,9 @@ impl Calls {
             args,
             client_address: info.address.clone(),
             client_name: info.text.lock().name.clone(),
+            client: info.id,
             cause: String::new(),
+            phases: Vec::new(),
             culprit: None,
         };
         self.logs.of(kind).add(entry, max_len);
@@ -217,8 +220,8 @@ impl Calls {
         self.add_slow(log, live, info, ran.ns + waited_ns, words, request);
     }
 
-    /// Logs a transaction's command that ran on its loop, if it was slow or its reply of so many bytes is large.
-    /// The logs show such commands, not EXEC.
+    /// Logs a transaction's command that ran on its loop, if it was slow or its reply of so many bytes is
+    /// large. The logs show such commands, not EXEC.
     #[inline]
     pub fn queued(
         &self,
@@ -281,7 +284,9 @@ impl Calls {
             args,
             client_address: info.address.clone(),
             client_name,
+            client: info.id,
             cause: request.sentence(),
+            phases: request.phases(),
             culprit: request.behind.clone(),
         };
         self.logs.slow.add(entry, live.slowlog_max_len.size());
@@ -293,6 +298,7 @@ impl Calls {
             log.recorder.rejected(places::of(command));
         }
         log.recorder.error(error.as_bytes());
+        log.replied(log.came_ns);
     }
 
     /// Samples the counters and the memory in use; returns the rates. The clerk's thread calls it ten times a

@@ -50,9 +50,13 @@ pub struct ClientInfo {
     pub net_out: AtomicU64,
     /// Set by CLIENT KILL and by the output limits; the loop then closes the connection.
     pub killed: AtomicBool,
+    /// A wait for replicas (WAIT, WAITAOF): [`waits`].
+    pub waits: AtomicU32,
     pub text: Mutex<ClientText>,
     /// How long the last command ran, in nanoseconds.
     pub last_ns: AtomicU64,
+    /// The end of its last wait for a key, by the monotonic clock.
+    pub resumed_ns: AtomicU64,
     /// The latest slow requests, at most [`HISTORY`](crate::waits::HISTORY).
     pub history: Mutex<VecDeque<Request>>,
 }
@@ -97,8 +101,10 @@ impl ClientInfo {
             net_in: AtomicU64::new(0),
             net_out: AtomicU64::new(0),
             killed: AtomicBool::new(false),
+            waits: AtomicU32::new(waits::NOT),
             text: Mutex::new(ClientText { user: b"default".to_vec(), ..ClientText::default() }),
             last_ns: AtomicU64::new(0),
+            resumed_ns: AtomicU64::new(0),
             history: Mutex::default(),
         }
     }
@@ -111,8 +117,8 @@ impl ClientInfo {
         number.checked_sub(1).and_then(|at| command::places::all().get(at)).map_or("NULL", |c| c.name)
     }
 
-    /// Memory of the connection besides its buffers, in bytes: what MULTI, WATCH and long work hold for it, and its
-    /// own state, roughly.
+    /// Memory of the connection besides its buffers, in bytes: what MULTI, WATCH and long work hold for it,
+    /// and its own state, roughly.
     pub fn other_bytes(&self) -> u64 {
         let load = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
         STATE_BYTES + load(&self.multi_bytes) + load(&self.watch_bytes) + load(&self.work_bytes)
@@ -136,6 +142,15 @@ pub struct ClientText {
     pub user: Vec<u8>,
 }
 
+/// The values of [`ClientInfo::waits`].
+pub mod waits {
+    pub const NOT: u32 = 0;
+    pub const WAITS: u32 = 1;
+    /// CLIENT UNBLOCK ended the wait, as by its time or with an error.
+    pub const TIMED_OUT: u32 = 2;
+    pub const FAILED: u32 = 3;
+}
+
 /// Bits of [`ClientInfo::flags`].
 pub mod flag {
     pub const MULTI: u32 = 1;
@@ -155,4 +170,10 @@ pub mod flag {
     pub const CAPA_REDIRECT: u32 = 4096;
     /// It fills the server (CLIENT IMPORT-SOURCE).
     pub const IMPORTS: u32 = 8192;
+    /// It hears that another server leads (CLIENT MAINT_NOTIFICATIONS).
+    pub const MOVES: u32 = 1 << 21;
+    /// It follows this server.
+    pub const REPLICA: u32 = 16384;
+    /// It is the primary that this server follows.
+    pub const PRIMARY: u32 = 1 << 20;
 }

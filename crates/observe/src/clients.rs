@@ -70,8 +70,8 @@ pub struct Buffered {
 }
 
 impl Buffered {
-    /// Adds one client: bytes received and not yet run, bytes not yet sent, and its other memory. Returns the sum of
-    /// the three.
+    /// Adds one client: bytes received and not yet run, bytes not yet sent, and its other memory. Returns the
+    /// sum of the three.
     pub fn add(&mut self, input: u64, output: u64, other: u64) -> u64 {
         let its = input + output + other;
         self.all += its;
@@ -175,7 +175,8 @@ impl Clients {
         self.watched_keys.fetch_add(keys.wrapping_sub(before), Ordering::Relaxed);
     }
 
-    /// Stores what a loop found in the buffers of all its clients, and the memory of the heaviest that may be closed.
+    /// Stores what a loop found in the buffers of all its clients, and the memory of the heaviest that may be
+    /// closed.
     pub fn note_buffers(&self, loop_id: usize, found: Buffered, heaviest: u64) {
         let buffers = &self.buffers[loop_id];
         buffers.all.store(found.all, Ordering::Relaxed);
@@ -184,9 +185,9 @@ impl Clients {
         buffers.heaviest.store(heaviest, Ordering::Relaxed);
     }
 
-    /// Whether a loop is to close its heaviest client, of so many bytes: all clients take `limit` bytes or more, and no
-    /// other loop has told of a heavier one. The sum then counts it no more, and the loop's next heaviest has `next`
-    /// bytes. O(loops)
+    /// Whether a loop is to close its heaviest client, of so many bytes: all clients take `limit` bytes or
+    /// more, and no other loop has told of a heavier one. The sum then counts it no more, and the loop's next
+    /// heaviest has `next` bytes. O(loops)
     pub fn gives_up(&self, loop_id: usize, bytes: u64, next: u64, limit: u64) -> bool {
         let _one_at_a_time = self.deciding.lock();
         let heavier =

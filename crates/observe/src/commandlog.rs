@@ -1,4 +1,5 @@
-//! COMMANDLOG and SLOWLOG: the latest commands that took long, and why, and those with large requests or replies.
+//! COMMANDLOG and SLOWLOG: the latest commands that took long, and why, and those with large requests or
+//! replies.
 //!
 //! ```text
 //! slow           microseconds ≥ commandlog-execution-slower-than   SLOWLOG is a view of this log
@@ -7,8 +8,8 @@
 //! ```
 //!
 //! An entry has the form of Redis: at most [`ARGS_MAX`] words of at most [`ARG_BYTES_MAX`] bytes, with a note
-//! of how much was left out. A slow one also has the cause, which `SLOWLOG WHY` shows. GET keeps its six fields,
-//! since some client libraries read exactly those.
+//! of how much was left out. A slow one also has the cause, which `SLOWLOG WHY` shows. GET keeps its six
+//! fields, since some client libraries read exactly those.
 //!
 //! - Q1: the lock is held for a bounded number of entries at a time, however long the log is.
 //! - Q2: entries are numbered from 0 without gaps, newest first; numbers are never used twice.
@@ -41,8 +42,12 @@ pub struct Entry {
     pub args: Vec<Vec<u8>>,
     pub client_address: String,
     pub client_name: Vec<u8>,
+    /// The client's number.
+    pub client: u64,
     /// Where the time went, in words; may be empty.
     pub cause: String,
+    /// The same as names and microseconds.
+    pub phases: Vec<(&'static str, u64)>,
     /// The work the command waited for, if it did.
     pub culprit: Option<Arc<Culprit>>,
 }
@@ -176,9 +181,9 @@ pub fn count(word: &[u8]) -> Result<usize, Error> {
     }
 }
 
-/// Writes entries as GET does: number, time, amount, words, client and its name. With the cause (WHY) also that,
-/// then command, address and name of the client it waited for. The last three are empty if it waited for no
-/// client. O(count).
+/// Writes entries as GET does: number, time, amount, words, client and its name. With the cause (WHY) also
+/// that, then command, address and name of the client it waited for. The last three are empty if it waited
+/// for no client. O(count).
 pub fn write(log: &CommandLog, count: usize, with_cause: bool, out: &mut Reply) {
     let entries = log.newest(count);
     out.array(entries.len());
@@ -221,7 +226,9 @@ mod tests {
             args: vec![b"get".to_vec(), b"k".to_vec()],
             client_address: "127.0.0.1:5".into(),
             client_name: b"app".to_vec(),
+            client: 5,
             cause: "ran 5 us".into(),
+            phases: Vec::new(),
             culprit: None,
         }
     }

@@ -5,18 +5,20 @@
 //!                    └► all commands: the sums
 //! ```
 //!
-//! The lists are those of the space-saving algorithm: [`KEPT`] keys have a counter each; a key that has none takes over
-//! the smallest counter. So a key that really is among the hottest is never missed, and its figure may be too large by
-//! that smallest counter.
+//! The lists are those of the space-saving algorithm: [`KEPT`] keys have a counter each; a key that has none
+//! takes over the smallest counter. So a key that really is among the hottest is never missed, and its figure
+//! may be too large by that smallest counter.
 //!
 //! - H1: while nothing is tracked, a command costs one relaxed load.
-//! - H2: memory is bounded: [`KEPT`] keys of at most [`KEY_MAX`] bytes for each metric. Longer keys are not listed.
+//! - H2: memory is bounded: [`KEPT`] keys of at most [`KEY_MAX`] bytes for each metric. Longer keys are not
+//!   listed.
 //! - H3: the keys of a command are those among its first [`WORDS`] words.
-//! - H4: a transaction that runs away from its loop adds up its own keys, at most [`KEPT_APART`], and hands them over at
-//!   its end. Of more keys it keeps the hottest so far. A run that is dropped and repeated counts once.
+//! - H4: a transaction that runs away from its loop adds up its own keys, at most [`KEPT_APART`], and hands
+//!   them over at its end. Of more keys it keeps the hottest so far. A run that is dropped and repeated
+//!   counts once.
 //!
-//! Cost: while tracking, a short lock and O(log KEPT) for each key; for some keys together at the end of a run (H4). A
-//! list is made in O(KEPT).
+//! Cost: while tracking, a short lock and O(log KEPT) for each key; for some keys together at the end of a
+//! run (H4). A list is made in O(KEPT).
 
 use command::Error;
 use command::options::{int, is};
@@ -52,8 +54,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// Reads `METRICS count [CPU] [NET] [COUNT k] [DURATION seconds] [SAMPLE ratio] [SLOTS count slot ...]`. Metrics of
-    /// other names are passed over, so that there may be more one day. O(words)
+    /// Reads `METRICS count [CPU] [NET] [COUNT k] [DURATION seconds] [SAMPLE ratio] [SLOTS count slot ...]`.
+    /// Metrics of other names are passed over, so that there may be more one day. O(words)
     pub fn parse(args: Args<'_>) -> Result<Options, Error> {
         if !args.first().is_some_and(|word| is(word, "metrics")) {
             return Err(Error::new("ERR METRICS parameter is required"));

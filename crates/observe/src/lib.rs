@@ -21,6 +21,7 @@ pub mod info;
 pub mod lasting;
 pub mod latency;
 pub mod measured;
+pub mod memory_report;
 pub mod metrics;
 pub mod roll;
 pub mod stats;
@@ -33,6 +34,8 @@ pub use clients::{Buffered, Clients};
 pub use turn_log::TurnLog;
 
 use config::Config;
+use history::heavy::{Counters, Piece};
+use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 
 /// All records of one server, shared by its threads.
@@ -47,6 +50,8 @@ pub struct Observe {
     pub crowd: Arc<crowd::Crowd>,
     /// The thread of vital work: what snapshots, memory and figures need. No client's answer is made there.
     pub clerk: clerk::Clerk,
+    /// The clients that used the processor most, in this second.
+    pub heavy: Mutex<Counters<ClientInfo>>,
     /// The thread of clients' reports.
     pub reporter: clerk::Clerk,
     holders: OnceLock<Box<dyn Holders>>,
@@ -77,8 +82,18 @@ impl Observe {
             measured: measured::Measured::default(),
             crowd: Arc::default(),
             clerk: clerk::Clerk::named("clerk"),
+            heavy: Mutex::default(),
             reporter: clerk::Clerk::named("reporter"),
             holders: OnceLock::new(),
+        }
+    }
+
+    /// Counts processor time that was used for a client. Called for pieces of [`waits::BIG_NS`] or more, and
+    /// for work on threads. O(counters), under a lock that is held for that long.
+    #[cold]
+    pub fn worked(&self, client: &Arc<ClientInfo>, command: &'static str, words: &[Vec<u8>], ns: u64) {
+        if ns > 0 {
+            self.heavy.lock().add(&Piece { key: client.id, what: client, command, words, ns });
         }
     }
 

@@ -19,6 +19,7 @@
 //! Costs: recording a command is about three plain additions. Reading is O(threads) for a figure, O(threads ·
 //! commands used) for a sum over commands, and O(threads · 3072) for a histogram.
 
+use history::OCTAVES;
 use parking_lot::{Mutex, RwLock};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -99,13 +100,14 @@ pub enum Phase {
     Reclaim,
     Messages,
     Pause,
+    Replica,
     Log,
     /// Time in which a thread with long work did not run, since the system ran something else.
     Os,
 }
 
 /// The phases and their names.
-pub const PHASES: [(Phase, &str); 15] = [
+pub const PHASES: [(Phase, &str); 16] = [
     (Phase::Loop, "waited-for-loop"),
     (Phase::Lock, "waited-for-lock"),
     (Phase::Guard, "waited-for-commit"),
@@ -119,6 +121,7 @@ pub const PHASES: [(Phase, &str); 15] = [
     (Phase::Reclaim, "waited-for-reclaim"),
     (Phase::Messages, "waited-for-messages"),
     (Phase::Pause, "waited-for-pause"),
+    (Phase::Replica, "waited-for-replica"),
     (Phase::Log, "waited-for-log"),
     (Phase::Os, "descheduled"),
 ];
@@ -140,6 +143,10 @@ struct Cells {
     /// A bit per command that counted anything (N4).
     used: Box<[AtomicU64]>,
     phases: [Cellgram; PHASES.len()],
+    /// Requests by the octave of their latency ([`octave`]).
+    octaves: [AtomicU64; OCTAVES],
+    /// The number of the event loop; None: another thread.
+    event_loop: Option<usize>,
     /// Errors by name. They are rare enough for a lock, which only a reader contends.
     errors: Mutex<BTreeMap<Box<str>, u64>>,
 }
@@ -182,12 +189,19 @@ impl Registry {
 
     /// Creates the counters of one more thread. They stay in the sums when the recorder is dropped.
     pub fn recorder(self: &Arc<Registry>) -> Recorder {
+        self.recorder_of(None)
+    }
+
+    /// As [`Registry::recorder`], of the thread of an event loop.
+    pub fn recorder_of(self: &Arc<Registry>, event_loop: Option<usize>) -> Recorder {
         let cells = Arc::new(Cells {
             generation: AtomicU64::new(self.generation.load(Acquire)),
             counters: std::array::from_fn(|_| AtomicU64::new(0)),
             commands: (0..self.commands).map(|_| CommandCells::default()).collect(),
             used: (0..self.commands.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             phases: std::array::from_fn(|_| Cellgram::default()),
+            octaves: std::array::from_fn(|_| AtomicU64::new(0)),
+            event_loop,
             errors: Mutex::default(),
         });
         self.cells.write().push(cells.clone());
@@ -264,6 +278,27 @@ impl Registry {
         let mut merged = Histogram::default();
         self.read(|cells| cells.used().for_each(|at| cells.commands[at].histogram.add_to(&mut merged)));
         merged
+    }
+
+    /// Requests by the octave of their latency. O(threads · octaves)
+    pub fn octaves(&self) -> [u64; OCTAVES] {
+        let mut sums = [0; OCTAVES];
+        self.read(|cells| {
+            sums.iter_mut().zip(&cells.octaves).for_each(|(sum, cell)| *sum += cell.load(Relaxed));
+        });
+        sums
+    }
+
+    /// For how long each event loop was in its turns, in nanoseconds. O(threads)
+    pub fn busy_ns(&self) -> Vec<u64> {
+        let mut busy = Vec::new();
+        self.read(|cells| {
+            if let Some(at) = cells.event_loop {
+                busy.resize(busy.len().max(at + 1), 0);
+                busy[at] += cells.counters[Counter::LoopDurationNs as usize].load(Relaxed);
+            }
+        });
+        busy
     }
 
     pub fn phase(&self, phase: Phase) -> Histogram {
@@ -356,6 +391,12 @@ impl Recorder {
         self.current().phases[phase as usize].record(ns);
     }
 
+    /// Counts a request that came that long before its reply. Cost: one addition.
+    #[inline]
+    pub fn latency(&self, ns: u64) {
+        add(&self.current().octaves[octave(ns)], 1);
+    }
+
     /// Counts a command that was refused before it ran.
     pub fn rejected(&self, command: usize) {
         if let Some(cell) = self.current().command(command) {
@@ -446,6 +487,7 @@ impl Cells {
             cell.histogram.clear();
         }
         self.phases.iter().for_each(Cellgram::clear);
+        self.octaves.iter().for_each(|cell| cell.store(0, Relaxed));
         self.errors.lock().clear();
     }
 }
@@ -461,6 +503,13 @@ pub fn error_name(text: &[u8]) -> &str {
     let plain = |b: &u8| b.is_ascii_alphanumeric() || b"_-".contains(b);
     let name = name.filter(|n| !n.is_empty() && n.len() <= ERROR_NAME_BYTES_MAX && n.iter().all(plain));
     name.and_then(|n| std::str::from_utf8(n).ok()).unwrap_or("ERR")
+}
+
+/// The octave of a latency: 0 below 1 us, then one for each doubling, the last from 4.2 s on.
+#[inline]
+fn octave(ns: u64) -> usize {
+    let us = ns / 1000;
+    ((u64::BITS - us.leading_zeros()) as usize).min(OCTAVES - 1)
 }
 
 // A histogram of run times in ns: 128 buckets for each power of two, so a value is known to better than 1 %.
@@ -557,6 +606,17 @@ impl Histogram {
             counts.iter().enumerate().map(move |(bucket, &count)| ((level, bucket), count))
         });
         all.filter(|&(_, count)| count > 0)
+    }
+
+    /// The counts by octave, as [`Registry::octaves`] has them, and the sum of all times in nanoseconds,
+    /// each counted as its bucket's top.
+    pub fn by_octave(&self) -> ([u64; OCTAVES], u64) {
+        let (mut sums, mut ns) = ([0; OCTAVES], 0u64);
+        for (place, count) in self.counts() {
+            sums[octave(top(place))] += count;
+            ns = ns.saturating_add(top(place).saturating_mul(count));
+        }
+        (sums, ns)
     }
 
     pub fn total(&self) -> u64 {
@@ -826,5 +886,26 @@ mod tests {
             prop_assert_eq!(registry.histogram(0).percentile(percent), top(place(values[rank - 1])));
             prop_assert_eq!(registry.histogram(0).doubling().last().unwrap().1, values.len() as u64);
         }
+    }
+
+    #[test]
+    fn requests_are_counted_by_the_octave_of_their_latency() {
+        let registry = Registry::new(1);
+        let (first, other) = (registry.recorder_of(Some(1)), registry.recorder_of(Some(0)));
+        for (ns, place) in [(0, 0), (999, 0), (1000, 1), (1999, 1), (2000, 2), (1 << 40, 23), (u64::MAX, 23)]
+        {
+            assert_eq!(octave(ns), place, "{ns}");
+            first.latency(ns);
+        }
+        // The floor of each octave is the first that counts in it.
+        (1..OCTAVES).for_each(|at| assert_eq!(octave((1 << (at - 1)) * 1000), at));
+        other.latency(5000);
+        other.turn(70);
+        first.turn(30);
+        let octaves = registry.octaves();
+        assert_eq!((octaves[0], octaves[1], octaves[3], octaves[23]), (2, 2, 1, 2));
+        assert_eq!(registry.busy_ns(), [70, 30]);
+        registry.reset();
+        assert_eq!((registry.octaves().iter().sum::<u64>(), registry.busy_ns().len()), (0, 0));
     }
 }

@@ -35,8 +35,8 @@ pub struct Tally {
     hot: Option<Box<HotRun>>,
 }
 
-/// The amounts from which a transaction's command is noted. None: no command is. And the session of HOTKEYS that adds up
-/// its keys.
+/// The amounts from which a transaction's command is noted. None: no command is. And the session of HOTKEYS
+/// that adds up its keys.
 #[derive(Clone, Copy, Default)]
 pub struct Thresholds {
     slower_us: Option<u64>,

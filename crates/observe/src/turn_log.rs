@@ -16,6 +16,8 @@ pub struct TurnLog {
     pub clock_ns: u64,
     /// The monotonic clock at the begin of this turn.
     turn_ns: u64,
+    /// The begin of the turn in which the request under way came; 0: none is measured.
+    pub came_ns: u64,
     ticker: stdx::clock::Ticker,
     /// The long pieces of work of this turn.
     pub turn: Turn,
@@ -34,10 +36,11 @@ impl TurnLog {
             now_ms: stdx::clock::wall_ms(),
             clock_ns: stdx::clock::mono_ns(),
             turn_ns: 0,
+            came_ns: 0,
             ticker,
             turn: Turn::default(),
             waits: observe.waits.clone(),
-            recorder: observe.stats.recorder(),
+            recorder: observe.stats.recorder(id),
         }
     }
 
@@ -59,6 +62,27 @@ impl TurnLog {
     pub fn lap(&mut self) -> u64 {
         self.clock_ns = self.ticker.now_ns();
         self.clock_ns
+    }
+
+    /// Counts the latency of a request that has its reply. `came_ns`: see the field.
+    #[inline]
+    pub fn replied(&self, came_ns: u64) {
+        self.replied_after(came_ns, 0);
+    }
+
+    /// As [`TurnLog::replied`], without `parked_ns` of it.
+    #[inline]
+    pub fn replied_after(&self, came_ns: u64, parked_ns: u64) {
+        if came_ns != 0 {
+            self.recorder.latency(self.clock_ns.saturating_sub(came_ns + parked_ns));
+        }
+    }
+
+    /// The begin of the turn in which bytes came that are received now: that of the turn before, if it was
+    /// slow, as they may have come then.
+    #[inline]
+    pub fn receives_since_ns(&self) -> u64 {
+        self.turn.since_ns()
     }
 
     /// Counts the commands that ran within a script or transaction of `client`, logs the noted ones, and tells

@@ -26,7 +26,10 @@
 //!   (`registering.rs`).
 //! - P10: nothing here tells others of what was done. The caller tells the changes it is given, and delivers
 //!   the replies then.
-//! - P11: a waiter whose user may not run its command any more is answered so, and touches no key.
+//! - P11: a waiter whose user may not run its command any more is answered so, and touches no key. If that takes
+//!   long to find out, its own loop does so in slices, and a job serves it then.
+//! - P12: a client of XREADGROUP with CLAIM also waits for the time: at times it looks at its keys again
+//!   (`looking.rs`).
 //!
 //! Cost: parking and leaving O(keys · log waiters), of at most [`KEYS_MAX`] keys; serving O(log waiters) for
 //! each served.
@@ -34,10 +37,12 @@
 #![forbid(unsafe_code)]
 
 mod claim;
+mod looking;
 mod registering;
 mod rounds;
 mod serving;
 
+pub use looking::Look;
 pub use registering::Registering;
 pub use serving::{Served, Serving};
 
@@ -50,7 +55,7 @@ use resp::{OwnedArgs, Reply};
 use rounds::Round;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use value::Kind;
 
 type KeyId = (usize, Box<[u8]>);
@@ -84,6 +89,9 @@ pub struct Waiter {
     gone: Arc<AtomicBool>,
     /// It is not registered for all its keys yet. Changes under the lock of the tables.
     registering: AtomicBool,
+    /// Its user was allowed the command when it was served, and how far a check is that takes slices.
+    judged: AtomicBool,
+    asking: Mutex<Option<Box<acl::Asking>>>,
 }
 
 impl Waiter {
@@ -102,31 +110,70 @@ impl Waiter {
     }
 }
 
+/// Rights of a waiter.
+enum Right {
+    Allowed,
+    Refused(Error),
+    /// Its loop has to compare the words with the patterns of the user, in slices.
+    Unknown,
+}
+
+/// The rights of a waiter's user, which may have changed since it began to wait (P11).
 impl Waiter {
-    /// Why the client may not be served: its user may not run the command any more (P11). O(words · patterns),
-    /// if it is no user of all rights.
-    fn refusal(&self, means: &mut Means<'_>) -> Option<Error> {
-        let user = self.user.as_ref()?;
-        if user.is_free(means.acl) {
-            return None;
-        }
-        let mut user = user.clone();
-        let (args, databases) = (self.args.args(), means.keyspace.databases());
-        let denied = match user.refresh(means.acl, true) {
-            true => {
-                user.user().may(acl::Call { command: self.command, args, db: self.db, databases }).err()?
+    /// Whether its user was allowed the command when it was served.
+    pub fn is_judged(&self) -> bool {
+        self.judged.load(Ordering::Relaxed)
+    }
+
+    /// Whether the client may be served, if that is known at once.
+    fn right(&self, means: &mut Means<'_>) -> Right {
+        let result = match &self.user {
+            Some(user) if !user.is_free(means.acl) => {
+                let mut user = user.clone();
+                let (args, databases) = (self.args.args(), means.keyspace.databases());
+                let call = acl::Call { command: self.command, args, db: self.db, databases };
+                match user.refresh(means.acl, true) {
+                    true if !acl::Asking::is_short(user.user(), args) => return Right::Unknown,
+                    true => user.user().may(call).map_err(|denied| self.refused(&user, denied)),
+                    false => Err(self.refused(&user, acl::Denied::Command)),
+                }
             }
-            false => acl::Denied::Command,
+            _ => Ok(()),
         };
-        let error = denied.error(user.user(), self.command);
-        means.refused.push(Refused {
-            client: self.client,
-            user: user.user().clone(),
-            command: self.command,
-            args: self.args.clone(),
-            denied,
-        });
-        Some(error)
+        self.judged.store(result.is_ok(), Ordering::Relaxed);
+        match result {
+            Ok(()) => Right::Allowed,
+            Err((error, refused)) => {
+                means.refused.push(refused);
+                Right::Refused(error)
+            }
+        }
+    }
+
+    fn refused(&self, user: &acl::Identity, denied: acl::Denied) -> (Error, Refused) {
+        let (user, command) = (user.user().clone(), self.command);
+        let error = denied.error(&user, command);
+        (error, Refused { client: self.client, user, command, args: self.args.clone(), denied })
+    }
+
+    /// Whether the client may be served; an error has the reply. None: there is more to ask, and the same call
+    /// goes on with it. O(words), and at most a slice of patterns.
+    pub fn judge(&self, acl: &acl::Acl, databases: usize) -> Option<Result<(), (Vec<u8>, Refused)>> {
+        let Some(user) = self.user.as_ref().filter(|_| !self.is_judged()) else { return Some(Ok(())) };
+        let mut user = user.clone();
+        let denied = match user.refresh(acl, true) {
+            true => {
+                let call =
+                    acl::Call { command: self.command, args: self.args.args(), db: self.db, databases };
+                acl::Asking::advance(&mut self.asking.lock(), user.user(), call, false)?.err()
+            }
+            false => Some(acl::Denied::Command),
+        };
+        let Some(denied) = denied else { return Some(Ok(())) };
+        let (error, refused) = self.refused(&user, denied);
+        let mut out = Reply::new(self.resp3);
+        out.error(&error.text());
+        Some(Err((out.into_bytes(), refused)))
     }
 }
 
@@ -268,7 +315,7 @@ impl Means<'_> {
     }
 
     fn put_off(&mut self, changes: Changes) {
-        if !changes.events.is_empty() || !changes.runs.is_empty() || !changes.ready.is_empty() {
+        if !changes.is_quiet() {
             self.late.push(changes);
         }
     }
@@ -280,7 +327,7 @@ pub enum Parked {
     /// There was something after all: the reply is written, but for what streams.
     Served(Changes, Option<Box<dyn Stream>>),
     /// There is something, and it is a job's work.
-    Long,
+    Long(Arc<Waiter>),
 }
 
 /// The outcome of a waiter's command.
@@ -343,13 +390,15 @@ impl Park {
                 claim: Claim::new(),
                 gone,
                 registering: true.into(),
+                judged: false.into(),
+                asking: Mutex::default(),
             });
             tables.insert(waiter.clone());
             waiter
         };
         match self.register(means, &waiter, out) {
             Some(Found::Served(changes, stream)) => Parked::Served(changes, stream),
-            Some(Found::Long) => Parked::Long,
+            Some(Found::Long) => Parked::Long(waiter),
             None => Parked::Waiting,
         }
     }
@@ -380,6 +429,8 @@ impl Park {
             claim: Claim::new(),
             gone: Arc::default(),
             registering: false.into(),
+            judged: false.into(),
+            asking: Mutex::default(),
         };
         self.tables.lock().insert(Arc::new(waiter));
     }

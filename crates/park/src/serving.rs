@@ -1,6 +1,6 @@
 //! Serving the clients that wait for keys that were filled.
 
-use super::{Found, KeyId, Means, Park, Waiter};
+use super::{Found, KeyId, Means, Park, Right, Waiter};
 use command::effects::Ran;
 use command::keys::{settle, shards_of};
 use command::{Budget, Caller, Cx, INLINE_STEPS, Outcome, Run, Stream};
@@ -15,7 +15,7 @@ use value::Kind;
 /// Waiters served in one go.
 const AT_A_STRETCH: usize = 16;
 /// A client that waits for more keys looks only at the one that was filled.
-const FEW_KEYS: usize = 16;
+pub(super) const FEW_KEYS: usize = 16;
 
 /// Keys that were filled, whose waiters are being served in one go (P4).
 pub struct Serving {
@@ -36,9 +36,11 @@ impl Serving {
         self.ready.extend(more);
     }
 
-    /// The keys that are left for the loop's next mail.
-    pub fn rest(self) -> Vec<Ready> {
-        self.ready.into()
+    /// The rest, for the loop's next mail. It goes on behind the waiter that was tried last (P6). None: that
+    /// was all.
+    pub fn rest(self) -> Option<Serving> {
+        let is_left = self.at.is_some() || !self.ready.is_empty();
+        is_left.then_some(Serving { left: AT_A_STRETCH, ..self })
     }
 }
 
@@ -74,7 +76,7 @@ impl Park {
             };
             let Some(waiter) = self.next(means, &id, after) else { continue };
             if serving.left == 0 {
-                serving.ready.push_front(Ready::Key(id.0, id.1));
+                serving.at = Some((id, after));
                 return None;
             }
             serving.left -= 1;
@@ -202,7 +204,8 @@ pub(super) fn hold(means: &mut Means<'_>, waiter: &Waiter, filled: &KeyId, out: 
 /// the right type does, even if the command then finds another of its keys to be wrong.
 fn attempt(means: &mut Means<'_>, waiter: &Waiter, (db, key): &KeyId, out: &mut Reply) -> Option<Found> {
     let (Run::Write(handler) | Run::Read(handler)) = waiter.command.run else { return None };
-    if let Some(error) = waiter.refusal(means) {
+    let right = waiter.right(means);
+    if let Right::Refused(error) = right {
         // P11: it is told so without a look at its keys.
         out.error(&error.text());
         return Some(Found::Served(Changes::default(), None));
@@ -226,7 +229,7 @@ fn attempt(means: &mut Means<'_>, waiter: &Waiter, (db, key): &KeyId, out: &mut 
         return None;
     }
     view.select(waiter.db);
-    if waiter.command.steps(&view, args) > INLINE_STEPS {
+    if matches!(right, Right::Unknown) || waiter.command.steps(&view, args) > INLINE_STEPS {
         means.put_off(view.finish());
         return Some(Found::Long);
     }
@@ -285,7 +288,7 @@ mod tests {
         let mut out = Reply::new(false);
         let mut cx = Cx::new(&mut view, &mut out, Caller::default(), Budget::unlimited(None), 0);
         handler(&mut cx, args.args()).unwrap();
-        view.finish().ready
+        view.finish().into_told().ready
     }
 
     fn park(park: &Arc<Park>, keyspace: &Keyspace, client: u64) -> Arc<AtomicBool> {
@@ -310,11 +313,46 @@ mod tests {
         let Some(Served::Reply { waiter, bytes, .. }) = served else { panic!("it is not served") };
         assert_eq!((waiter.client, &bytes[..]), (7, &b"*2\r\n$1\r\nk\r\n$1\r\na\r\n"[..]));
         assert!(waiters.serve(&mut means(&keyspace), &mut serving).is_none());
-        assert!(serving.rest().is_empty() && waiters.holds(3) && !waiters.holds(7));
+        assert!(serving.rest().is_none() && waiters.holds(3) && !waiters.holds(7));
         // A client that left is never served.
         gone.store(true, Ordering::Relaxed);
         let mut serving = Serving::new(push(&keyspace, "b"));
         assert!(waiters.serve(&mut means(&keyspace), &mut serving).is_none());
-        assert!(serving.rest().is_empty() && waiters.is_empty());
+        assert!(serving.rest().is_none() && waiters.is_empty());
+    }
+
+    /// One entry for very many consumers of a group: each is tried once, however many goes that takes.
+    #[test]
+    fn those_for_whom_nothing_is_there_are_tried_once() {
+        let (waiters, keyspace) = (Arc::<Park>::default(), Keyspace::new(1));
+        let run = |line: &str| {
+            let (command, args) = words(&line.split(' ').collect::<Vec<_>>());
+            let Run::Write(handler) = command.run else { panic!() };
+            let mut view = View::locked_one(&keyspace, b"s", 0, 1000);
+            let mut out = Reply::new(false);
+            let mut cx = Cx::new(&mut view, &mut out, Caller::default(), Budget::unlimited(None), 0);
+            handler(&mut cx, args.args()).unwrap();
+            view.finish().into_told().ready
+        };
+        run("XGROUP CREATE s g $ MKSTREAM");
+        for client in 1..=40 {
+            let user = acl::Identity::guest(&ACL);
+            let newcomer =
+                Newcomer { client, loop_id: 0, db: 0, shows_expired: false, user, gone: Arc::default() };
+            let asked = words(&["XREADGROUP", "GROUP", "g", "c", "BLOCK", "0", "STREAMS", "s", ">"]);
+            let block = Block { timeout_ms: None, null_array: true, words: None };
+            waiters.park(&mut means(&keyspace), newcomer, asked, block, &mut Reply::new(false));
+        }
+        let (mut next, mut goes, mut served) = (Some(Serving::new(run("XADD s 1-1 a b"))), 0, Vec::new());
+        while let Some(mut serving) = next.take() {
+            while let Some(Served::Reply { waiter, .. }) = waiters.serve(&mut means(&keyspace), &mut serving)
+            {
+                served.push(waiter.client);
+            }
+            goes += 1;
+            assert!(goes < 10, "it never ends");
+            next = serving.rest();
+        }
+        assert_eq!((served, waiters.len()), (vec![1], 39));
     }
 }

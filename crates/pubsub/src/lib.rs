@@ -13,9 +13,9 @@
 //! - B4: a fan-out encodes its message once per protocol version; the subscribers share the bytes.
 //! - B5: a message passes patterns for some 10 µs at a time: there may be very many, and each may take long.
 //!   A client that subscribes meanwhile may get the message or not.
-//! - B6: a message may tell of a write, as a reply does. Under `appendfsync always` it waits in its subscriber's
-//!   connection for its publisher's gate. Keyspace events, and messages of scripts, wait for everything before
-//!   them.
+//! - B6: a message may tell of a write, as a reply does. Under `appendfsync always` it waits in its
+//!   subscriber's connection for its publisher's gate. Keyspace events, and messages of scripts, wait for
+//!   everything before them.
 
 #![forbid(unsafe_code)]
 

@@ -13,7 +13,7 @@ pub const MAX_DEPTH: usize = 128;
 const RESERVE_MAX: usize = 1024;
 
 /// One reply.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub enum Frame {
     Simple(Vec<u8>),
     /// Text without the `-`.
@@ -35,6 +35,18 @@ pub enum Frame {
         text: Vec<u8>,
     },
     Push(Vec<Frame>),
+}
+
+/// As the bytes on the wire, with those escaped that are no printable ASCII. O(bytes).
+impl std::fmt::Debug for Frame {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut wire = Reply::new(true);
+        match self {
+            Frame::NullArray => return f.write_str("*-1\\r\\n"),
+            frame => frame.write(&mut wire),
+        }
+        write!(f, "{}", wire.as_bytes().escape_ascii())
+    }
 }
 
 /// Why bytes are no reply.
@@ -281,8 +293,32 @@ impl Frame {
         }
     }
 
+    /// The text of [`Frame::text`] as far as it is UTF-8; empty for frames without a text. O(its bytes).
+    pub fn lossy(&self) -> String {
+        String::from_utf8_lossy(self.text().unwrap_or_default()).into_owned()
+    }
+
+    pub fn is_ok(&self) -> bool {
+        matches!(self, Frame::Simple(text) if text == b"OK")
+    }
+
+    /// Whether it is an error whose text contains `words`. O(its bytes times theirs).
+    pub fn is_error_with(&self, words: &str) -> bool {
+        matches!(self, Frame::Error(text) if String::from_utf8_lossy(text).contains(words))
+    }
+
+    /// An integer, or a text that is one in decimal.
+    pub fn number(&self) -> Option<i64> {
+        self.as_int().or_else(|| parse_i64(self.text()?))
+    }
+
     pub fn as_int(&self) -> Option<i64> {
         if let Frame::Int(value) = self { Some(*value) } else { None }
+    }
+
+    /// The elements of an array; `None` for everything else.
+    pub fn into_array(self) -> Option<Vec<Frame>> {
+        if let Frame::Array(frames) = self { Some(frames) } else { None }
     }
 
     /// The elements of an array, set or push.
@@ -389,6 +425,20 @@ mod tests {
         assert_eq!(one(">1\r\n:1\r\n"), Frame::Push(vec![Frame::Int(1)]));
         assert_eq!(one("%1\r\n:1\r\n*0\r\n"), Frame::Map(vec![(Frame::Int(1), Frame::Array(vec![]))]));
         assert_eq!(one("|1\r\n+a\r\n+b\r\n|0\r\n:3\r\n"), Frame::Int(3));
+    }
+
+    #[test]
+    fn texts_and_numbers_are_found() {
+        assert_eq!(
+            [":5\r\n", "$1\r\n5\r\n", "+x\r\n", "_\r\n"].map(|text| one(text).number()),
+            [Some(5), Some(5), None, None]
+        );
+        assert!(one("+OK\r\n").is_ok() && !one("$2\r\nOK\r\n").is_ok());
+        assert!(
+            one("-ERR no key\r\n").is_error_with("no key") && !one("+no key\r\n").is_error_with("no key")
+        );
+        assert_eq!([one("+x\r\n").lossy(), one(":1\r\n").lossy()], ["x", ""]);
+        assert_eq!(one("*1\r\n:1\r\n").into_array(), Some(vec![Frame::Int(1)]));
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! ```text
 //!  read buffer ──> Parser ──> Args<'_>  (spans into the read buffer, nothing copied)
 //!  write buffer <── Reply <── handlers  (the only writer of wire bytes)
-//!  reply bytes ──> read_frame ──> Frame (scripts and test clients)
+//!  reply bytes ──> read_frame ──> Frame (scripts and clients)
+//!  requests    <── put_request <── clients
 //! ```
 //!
 //! Nothing here owns a socket, a clock or a thread, and no input causes a panic. A `Parser` returns a
@@ -23,16 +24,20 @@
 
 mod args;
 mod batch;
+mod count;
 mod error;
 mod frame;
 mod inline;
 mod parser;
 mod reply;
+mod request;
 
 pub use args::{ArgIter, Args, OwnedArgs, Span};
 pub use batch::{Batch, Filled, Stop};
+pub use count::FrameCount;
 pub use error::ProtocolError;
 pub use frame::{Frame, FrameEnd, FrameError, MAX_DEPTH, read_frame};
 pub use inline::split_line;
 pub use parser::{INLINE_BYTES_MAX, Limits, Parsed, Parser};
 pub use reply::{Mark, Reply};
+pub use request::{put_count, put_request, put_word};

@@ -16,8 +16,8 @@
 //!
 //! It is as lenient as Redis: the byte after a header's CR is skipped unseen. It is stricter in two points:
 //!
-//! - A bulk that does not end with CR LF is refused, as in Valkey 9: its length was wrong, and what follows could
-//!   be taken for a command.
+//! - A bulk that does not end with CR LF is refused, as in Valkey 9: its length was wrong, and what follows
+//!   could be taken for a command.
 //! - A header or inline line over 64 KB is refused even if it arrived whole (R2). Redis's answer depends on how
 //!   the bytes were cut.
 

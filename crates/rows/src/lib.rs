@@ -270,7 +270,7 @@ fn goes_with(list: &[Arc<Entry>], spec: &Spec) -> Result<(), String> {
 /// Keeps changes that others must hear of. Most have nothing to tell.
 #[inline]
 fn note(told: &mut Vec<Changes>, changes: Changes) {
-    if !changes.events.is_empty() || !changes.runs.is_empty() || !changes.ready.is_empty() {
+    if !changes.is_quiet() {
         told.push(changes);
     }
 }

@@ -4,7 +4,8 @@ use super::{Body, Change, Code, Found, LuaState};
 use command::options::{int, is};
 use command::{Command, Error, facts};
 use resp::{Args, Reply};
-use script::{Host, ScriptFlags, Sha};
+pub use script::ScriptFlags;
+use script::{Host, Sha};
 
 const NO_SCRIPT: Error = Error::new("NOSCRIPT No matching script. Please use EVAL.");
 
@@ -136,6 +137,12 @@ const DECLARED_WITHIN: usize = 4096;
 /// them. A script that is unknown, or has no flags, may what its command may. O(1): a header longer than 4 KB
 /// counts as none.
 pub fn may_change(code: &Code, command: &Command, args: Args<'_>) -> bool {
+    declared_flags(code, command, args).map_or(command.may_replicate(), |flags| !flags.no_writes)
+}
+
+/// The flags that the script of a call declares. None: it has no header, or is not known. O(1), as
+/// [`may_change`].
+pub fn declared_flags(code: &Code, command: &Command, args: Args<'_>) -> Option<ScriptFlags> {
     let word = args.get(1).unwrap_or_default();
     let head = &word[..word.len().min(DECLARED_WITHIN)];
     let flags = match command.name {
@@ -147,10 +154,7 @@ pub fn may_change(code: &Code, command: &Command, args: Args<'_>) -> bool {
         }
         _ => ScriptFlags::of(head),
     };
-    match flags.filter(|flags| !flags.compat) {
-        Some(flags) => !flags.no_writes,
-        None => command.may_replicate(),
-    }
+    flags.filter(|flags| !flags.compat)
 }
 
 /// SCRIPT EXISTS and SCRIPT SHOW.

@@ -25,7 +25,7 @@
 //! O(all functions).
 
 use super::*;
-use crate::libraries::Addition;
+use crate::libraries::{Addition, AskedChange, Policy};
 use script::Compiled;
 use std::ops::Bound;
 use std::sync::OnceLock;
@@ -296,7 +296,7 @@ impl Code {
             let before = self.version();
             let mut libraries = Libraries::clone(&self.libraries());
             change(&mut libraries)?;
-            let new = NewLibraries::new(libraries, before);
+            let new = NewLibraries::new(libraries, Some(before));
             // A transaction may have replaced them since.
             if within(&|| self.replace(&new)) {
                 return Ok(());
@@ -308,7 +308,7 @@ impl Code {
     fn replace(&self, new: &NewLibraries) -> bool {
         let before = {
             let mut known = self.libraries.lock();
-            if self.version() != new.made_of {
+            if new.made_of.is_some_and(|version| version != self.version()) {
                 return false;
             }
             self.version.fetch_add(1, Ordering::AcqRel);
@@ -328,7 +328,7 @@ impl Code {
         if self.version() == DRAFTED {
             return None;
         }
-        let new = NewLibraries::new(Libraries::clone(&self.libraries()), made_of);
+        let new = NewLibraries::new(Libraries::clone(&self.libraries()), Some(made_of));
         Some(Box::new(Drafted { code: below.clone(), new }))
     }
 
@@ -350,11 +350,12 @@ struct NewLibraries {
     libraries: Arc<Libraries>,
     /// Bytes of their code.
     bytes: usize,
-    made_of: u64,
+    /// None: they take the place of any.
+    made_of: Option<u64>,
 }
 
 impl NewLibraries {
-    fn new(libraries: Libraries, made_of: u64) -> NewLibraries {
+    fn new(libraries: Libraries, made_of: Option<u64>) -> NewLibraries {
         let bytes = libraries.code.values().map(|code| code.text.len()).sum();
         NewLibraries { libraries: Arc::new(libraries), bytes, made_of }
     }
@@ -368,12 +369,40 @@ struct Drafted {
 
 impl Beside for Drafted {
     fn holds(&self) -> bool {
-        self.code.version() == self.new.made_of
+        self.new.made_of.is_none_or(|version| version == self.code.version())
     }
 
     fn make(&self) {
         let replaced = self.code.replace(&self.new);
         debug_assert!(replaced, "libraries were changed without the lock (keyspace beside B1)");
+    }
+}
+
+/// Libraries of a file that is loaded beside the data: nobody sees them before they are put in place of all.
+pub struct Incoming {
+    code: Arc<Code>,
+    limits: Limits,
+    libraries: Mutex<Libraries>,
+}
+
+impl Incoming {
+    pub fn new(code: &Arc<Code>, limits: Limits) -> Incoming {
+        Incoming { code: code.clone(), limits, libraries: Mutex::default() }
+    }
+
+    /// Adds a library. Cost: its code runs once, on this thread. Errors: its fault, or a name that comes twice.
+    pub fn load(&self, text: &[u8]) -> Result<(), String> {
+        let asked = AskedChange::Load(text.into(), Policy::Append);
+        match asked.prepare_from_file(&self.limits)? {
+            Change::AddLibraries(addition) => addition.make(&mut self.libraries.lock()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The change that puts them in place of all. O(libraries).
+    pub fn into_change(self) -> Box<dyn Beside> {
+        let new = NewLibraries::new(self.libraries.into_inner(), None);
+        Box::new(Drafted { code: self.code, new })
     }
 }
 

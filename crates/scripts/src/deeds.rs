@@ -90,6 +90,10 @@ pub struct Deeds {
     share: Option<Share>,
     /// The connection closes after the reply.
     pub closes: bool,
+    /// The milliseconds for which the reply is held back once all is done.
+    pub sleep_ms: u64,
+    /// The reply is being held back, for so many milliseconds.
+    pub sleeps: Option<u64>,
 }
 
 /// A deed under way, and its answer so far.
@@ -124,7 +128,19 @@ impl Deeds {
         }
         let answers = Answers::with_capacity(deeds.len());
         let (left, selected) = (deeds.into_iter(), told.selected);
-        Box::new(Deeds { run, left, doing: None, reply, answers, selected, spent, share, closes: false })
+        Box::new(Deeds {
+            run,
+            left,
+            doing: None,
+            reply,
+            answers,
+            selected,
+            spent,
+            share,
+            closes: false,
+            sleep_ms: 0,
+            sleeps: None,
+        })
     }
 
     pub fn client(&self) -> u64 {

@@ -35,7 +35,7 @@ impl ScriptJob {
     pub fn new(scripts: &Arc<Scripts>, run: ScriptRun, info: Arc<ClientInfo>) -> Box<ScriptJob> {
         let who = Who { client: run.client, command: run.body.command(), loop_id: run.loop_id };
         Box::new(ScriptJob {
-            attempt: Attempt::new(who, info, run.gone.clone(), scripts.work.budget.clone()),
+            attempt: Attempt::new(who, info, run.gone.clone(), run.budget.clone()),
             scripts: Arc::downgrade(scripts),
             listed: Some(Listed::new(scripts, &run)),
             run,

@@ -8,8 +8,9 @@
 //!
 //! - C1: a script over an overlay has applied nothing before its commit. So it can be dropped and run again
 //!   at any time: at the end of the quantum, at SCRIPT KILL, after a lost race. No client is ever told BUSY.
-//! - C2: messages, and lines for the server's log, are kept until after the commit and happen once (`deeds.rs`). Writes
-//!   are told to the append-only log, and libraries changed, with the commit (`code.rs` K6).
+//! - C2: messages, and lines for the server's log, are kept until after the commit and happen once
+//!   (`deeds.rs`). Writes are told to the append-only log, and libraries changed, with the commit (`code.rs`
+//!   K6).
 //! - C3: all reads of a script are at one snapshot. If it wrote, the commit checks that none of the keys it
 //!   read has changed since.
 //! - C4: a script that once needed a thread is remembered, and goes there at once until it proves short
@@ -44,7 +45,7 @@ mod transaction;
 
 pub use answers::{Answers, Spliced};
 pub use asked::*;
-pub use code::{Change, Code, Found, Kept, LuaState, compile_apart};
+pub use code::{Change, Code, Found, Incoming, Kept, LuaState, compile_apart};
 pub use deeds::{Committed, Deed, Deeds, Doing, Letter, do_few, say};
 pub use job::ScriptJob;
 pub use outside::{House, Outside, Rows};
@@ -178,6 +179,8 @@ pub struct ScriptRun {
     pub gone: Option<Arc<AtomicBool>>,
     /// Its client keeps copies of what it reads.
     pub reads: bool,
+    /// The memory that it takes. That of the primary's transactions is not limited: they cannot be refused.
+    pub budget: Arc<stdx::budget::Budget>,
 }
 
 /// Words of a command before the keys it declares.

@@ -31,8 +31,9 @@ pub trait House: Send + Sync {
     /// not run.
     fn rows_of(&self, db: usize, command: &Command, args: Args<'_>) -> Result<Option<Box<dyn Rows>>, Error>;
 
-    /// Whether a command that writes may run now. Errors: its changes could not be kept.
-    fn may_write(&self) -> Result<(), Error>;
+    /// Whether a command of this client that writes may run now. Errors: its changes could not be kept, or come
+    /// from a primary alone.
+    fn may_write(&self, client: u64) -> Result<(), Error>;
 
     /// Notes that a script's call was denied.
     fn denied(&self, client: u64, user: &acl::User, call: (&Command, Args<'_>), denied: acl::Denied);

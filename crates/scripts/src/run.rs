@@ -302,15 +302,24 @@ impl<'a, 'o> Runner<'a, 'o> {
             return Err(Error::new(command::OOM));
         }
         if command.is_write() && !self.wrote {
-            self.scripts.house.may_write()?;
+            self.scripts.house.may_write(self.run.client)?;
             self.wrote = true;
         }
         self.counted(command, args, resp3)
     }
 
-    /// Whether the user may make a call (a user's change takes effect at the next call). Errors: it may not.
+    /// Whether a loop has no time to compare the words of a call with all patterns of the user. O(1)
+    fn is_long_to_judge(&self, args: resp::Args<'_>) -> bool {
+        self.limit.until_ns.is_some() && !acl::Asking::is_short(self.user.user(), args)
+    }
+
+    /// Whether the user may make a call (a user's change takes effect at the next call). Errors: it may not;
+    /// the script runs again on a thread, because a loop has no time to judge.
     #[cold]
     fn allowed(&mut self, command: &'static Command, args: resp::Args<'_>) -> Result<(), Error> {
+        if self.is_long_to_judge(args) {
+            return Err(self.elsewhere());
+        }
         let Err(denied) = self.judged(command, args) else { return Ok(()) };
         let user = self.user.user();
         self.scripts.house.denied(self.run.client, user, (command, args), denied);
@@ -535,9 +544,11 @@ impl<'a, 'o> Runner<'a, 'o> {
             Some(ns) => Budget::steps(4 * INLINE_STEPS).until(ns),
             None => budget(self.limit.kill).in_turns(turn),
         };
-        let room = Room::new(&self.scripts.work.budget, self.ground.holding, base);
+        let room = Room::new(&self.run.budget, self.ground.holding, base);
         let budget = budget.within(room, 0);
-        let caller = Caller { in_script: self.in_script, client_id: self.run.client, ..Caller::default() };
+        let in_replay = self.run.look.shows_expired && self.scripts.keyspace.follows();
+        let caller =
+            Caller { in_script: self.in_script, client_id: self.run.client, in_replay, ..Caller::default() };
         let mut cx = Cx::new(&mut view, &mut self.reply, caller, budget, self.random);
         let result = handler(&mut cx, args);
         let random = cx.random();
@@ -587,7 +598,7 @@ impl<'a, 'o> Runner<'a, 'o> {
     /// over, whatever the script does with the error.
     fn hold(&mut self, more: usize) -> Result<(), Error> {
         let bytes = self.held() + self.reply.capacity() + more;
-        self.ground.holding.set(&self.scripts.work.budget, bytes as u64).map_err(|_| {
+        self.ground.holding.set(&self.run.budget, bytes as u64).map_err(|_| {
             self.halt = Some(Halt::Full);
             Error::work_memory()
         })
@@ -727,6 +738,9 @@ impl Host for Runner<'_, '_> {
         let words = OwnedArgs::from_slices(args);
         let command = resolve(words.args())
             .map_err(|_| "ERR Invalid command passed to redis.acl_check_cmd()".to_owned())?;
+        if self.is_long_to_judge(words.args()) {
+            return Err(self.elsewhere().text().to_string());
+        }
         Ok(self.judged(command, words.args()).is_ok())
     }
 

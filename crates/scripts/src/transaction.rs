@@ -237,6 +237,7 @@ impl Transaction {
         let words = self.queue.kept(at).unwrap_or_else(|| Arc::new(args.to_owned()));
         let random = run.random.wrapping_add(at as u64);
         let ScriptRun { client, now_ms, look, loop_id, reads, .. } = *run;
+        let budget = run.budget.clone();
         Ok(Order::Run(ScriptRun {
             body,
             words,
@@ -253,6 +254,7 @@ impl Transaction {
             loop_id,
             gone: None,
             reads,
+            budget,
         }))
     }
 

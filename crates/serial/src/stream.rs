@@ -1,6 +1,7 @@
 //! Streams to their serialized form and back.
 //!
-//! - S1: the form of Redis 7.2 is chosen only if a consumer's times differ, else that of Redis 7.0.
+//! - S1: the form of Redis 8.6 is chosen only for a stream with idempotent producers, that of Redis 7.2 if a
+//!   consumer's times differ, else that of Redis 7.0.
 //! - S2: what is read is refused unless IDs ascend, the number of entries is right, and each pending entry is
 //!   in the list of exactly one consumer.
 //!
@@ -9,7 +10,7 @@
 use crate::{BYTES_PER_STEP, Failure, LONG_ELEMENT, Out, PIECE, WRITE_STEPS};
 use rdb::{Form, NodeWriter, StreamFacts, StreamPart, Writer};
 use std::collections::BTreeMap;
-use value::stream::{Group, Name};
+use value::stream::{Group, Name, Producers, Remembers};
 use value::{Stream, StreamId};
 
 fn pair(id: StreamId) -> (u64, u64) {
@@ -23,7 +24,8 @@ fn id((ms, seq): (u64, u64)) -> StreamId {
 /// Steps it takes to write a stream. O(groups).
 pub(crate) fn write_cost(stream: &Stream) -> usize {
     let pending: usize = stream.iter_groups().map(|(_, group)| group.pending_len() + group.consumers()).sum();
-    (stream.len() + pending) * 2 * WRITE_STEPS + stream.mem_bytes() / (BYTES_PER_STEP / 2)
+    let producers = stream.producers().map_or(0, Producers::len);
+    (stream.len() + pending + producers) * 2 * WRITE_STEPS + stream.mem_bytes() / (BYTES_PER_STEP / 2)
 }
 
 /// Whether a consumer was active at another time than when it was last seen.
@@ -47,8 +49,9 @@ pub(crate) fn put<O: Out + ?Sized>(
     stream: &Stream,
     key: Option<&[u8]>,
 ) -> Result<Form, Failure<O::Stop>> {
-    let active = is_active_apart(stream, out)?; // S1
-    let form = Form::Stream { active };
+    let producers = stream.producers();
+    let active = producers.is_some() || is_active_apart(stream, out)?; // S1
+    let form = if producers.is_some() { Form::Produced } else { Form::Stream { active } };
     Writer::begin(out.buffer(), form, key);
     put_nodes(out, stream)?;
     let buffer = out.buffer();
@@ -61,7 +64,26 @@ pub(crate) fn put<O: Out + ?Sized>(
     for (name, group) in stream.iter_groups() {
         put_group(out, name, group, active)?;
     }
+    producers.map_or(Ok(()), |producers| put_producers(out, producers))?;
     Ok(form)
+}
+
+fn put_producers<O: Out + ?Sized>(out: &mut O, producers: &Producers) -> Result<(), Failure<O::Stop>> {
+    let (remembers, counts) = (producers.remembers(), producers.counts());
+    rdb::put_len(out.buffer(), remembers.duration_s());
+    rdb::put_len(out.buffer(), remembers.most());
+    rdb::put_len(out.buffer(), producers.len() as u64);
+    for (name, producer) in producers.iter() {
+        put_name(out, name)?;
+        rdb::put_len(out.buffer(), producer.len() as u64);
+        for (iid, id) in producer.iter() {
+            put_name(out, iid)?;
+            rdb::put_stream_id_as_lens(out.buffer(), pair(id));
+        }
+    }
+    rdb::put_len(out.buffer(), counts.0);
+    rdb::put_len(out.buffer(), counts.1);
+    Ok(())
 }
 
 fn put_nodes<O: Out + ?Sized>(out: &mut O, stream: &Stream) -> Result<(), Failure<O::Stop>> {
@@ -147,6 +169,9 @@ pub(crate) struct Growing {
     /// Pending entries of the group that no consumer has claimed: time and deliveries.
     unclaimed: BTreeMap<StreamId, (u64, u64)>,
     has_facts: bool,
+    producer: Vec<u8>,
+    /// Settings of what is remembered, if the file tells them.
+    remembers: Option<Remembers>,
 }
 
 impl Growing {
@@ -182,7 +207,31 @@ impl Growing {
                 group.is_some_and(|mut group| group.claim(&self.consumer, id(at), time_ms, count))
             }
             StreamPart::GroupEnd => self.unclaimed.is_empty(),
+            StreamPart::Remembers { duration_s, most } => {
+                self.remembers = Some(Remembers::new(duration_s, most));
+                true
+            }
+            StreamPart::Producer { name } => {
+                self.producer = name.to_vec();
+                true
+            }
+            StreamPart::Sent { iid, id: at } => {
+                let Some(remembers) = self.remembers else { return false };
+                self.stream.producers_mut(remembers).load(&self.producer, iid, id(at))
+            }
+            StreamPart::Sendings { added, repeated } => self.sendings(added, repeated),
         }
+    }
+
+    /// All producers have come. Redis says how long it would remember them in every stream: one that had none
+    /// becomes a plain one here, unless that differs from what is usual.
+    fn sendings(&mut self, added: u64, repeated: u64) -> bool {
+        let Some(remembers) = self.remembers else { return false };
+        let is_plain = self.stream.producers().is_none() && (added, repeated) == (0, 0);
+        if !is_plain || remembers != Remembers::usual() {
+            self.stream.producers_mut(remembers).set_counts(added, repeated);
+        }
+        true
     }
 
     fn facts(&mut self, facts: StreamFacts) -> bool {

@@ -2,6 +2,7 @@
 
 use super::*;
 use value::StreamId;
+use value::stream::Remembers;
 
 /// Empties its buffer at each call, as a file does when it is full.
 #[derive(Default)]
@@ -90,9 +91,50 @@ fn stream() -> value::Stream {
     stream
 }
 
+/// The same with idempotent producers.
+fn produced() -> value::Stream {
+    let mut stream = stream();
+    let producers = stream.producers_mut(Remembers::new(60, 500));
+    for i in 0..600 {
+        producers.add(b"p", i.to_string().as_bytes(), StreamId::new(1 + i, 0), 1 + i);
+        producers.add(
+            &i.to_le_bytes(),
+            &vec![b'x'; 70_000 * usize::from(i == 3)],
+            StreamId::new(1 + i, 0),
+            1 + i,
+        );
+    }
+    producers.set_counts(1_200, 7);
+    stream
+}
+
+#[test]
+fn producers_are_written_as_redis_8_6_does_and_only_where_there_are_some() {
+    let first = |stream: &value::Stream| {
+        let payload = encode(&Value::Stream(stream.clone()), 0, &mut free).expect("not stopped");
+        payload.map(|payload| (payload[0], payload[payload.len() - 10]))
+    };
+    assert_eq!(first(&produced()), Some((26, 13)));
+    assert_eq!(first(&produced().without_producers()), Some((21, 11)));
+    // Redis 8.6 writes every stream so: one without producers is a plain one here, in a file of any version.
+    let body = b"\x1a\0\0\0\0\0\0\0\0\x07\0\x40\x64\x40\x64\0\0\0";
+    for version in [9, 13, 80] {
+        let read = decode_body(body, version, 0, &mut free);
+        let Ok(Decoded::Value(Value::Stream(plain))) = read else { panic!("{version}: {read:?}") };
+        assert!(plain.producers().is_none());
+    }
+    let body = b"\x1a\0\0\0\0\0\0\0\0\x07\0\x05\x40\x64\x02\x01p\x01\x01i\x05\x01\x01q\0\x09\x02";
+    let Ok(Decoded::Value(Value::Stream(read))) = decode_body(body, 13, 0, &mut free) else {
+        panic!("no stream")
+    };
+    let producers = read.producers().expect("some");
+    assert_eq!((producers.remembers(), producers.counts()), (Remembers::new(5, 100), (9, 2)));
+    assert_eq!((producers.len(), producers.find(b"p", b"i", 1_000)), (1, Some(StreamId::new(5, 1))));
+}
+
 #[test]
 fn streams_are_read_as_they_were_written() {
-    for original in [stream(), value::Stream::new()] {
+    for original in [stream(), produced(), value::Stream::new()] {
         let value = Value::Stream(original.clone());
         let payload = encode(&value, 0, &mut free).expect("not stopped").expect("a payload");
         let Ok(Decoded::Value(Value::Stream(read))) = decode(&payload, 0, &mut free) else {
@@ -115,6 +157,7 @@ fn a_broken_stream_is_refused_and_never_a_panic() {
     let mut group = small.group_mut(b"g").expect("just created");
     assert!(group.create_consumer(b"c", 5) && group.claim(b"c", StreamId::new(1, 0), 5, 1));
     drop(group);
+    small.producers_mut(Remembers::usual()).add(b"p", b"i", StreamId::new(3, 0), 3);
     let payload = encode(&Value::Stream(small), 0, &mut free).expect("not stopped").expect("a payload");
     let (body, version) = rdb::open(&payload).expect("sound");
     for at in 1..body.len() {

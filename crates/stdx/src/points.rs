@@ -85,6 +85,10 @@ pub enum Point {
     SaveEnd,
     /// The snapshot file is about to be loaded.
     FileLoad,
+    /// A copy was loaded beside the data, the log has ended, and it is about to take their place.
+    TakeOver,
+    /// A copy has taken the place of the data, and the log has not begun anew.
+    TakenOver,
     /// The order thread is about to write out a group for the log.
     LogOrder,
     /// The log has a batch and has not written it.
@@ -105,7 +109,7 @@ pub enum Point {
     LogAfresh,
 }
 
-const POINTS: [(&str, Point); 42] = [
+const POINTS: [(&str, Point); 44] = [
     ("job-start", Point::JobStart),
     ("job-end", Point::JobEnd),
     ("script-start", Point::ScriptStart),
@@ -139,6 +143,8 @@ const POINTS: [(&str, Point); 42] = [
     ("save-write", Point::SaveWrite),
     ("save-end", Point::SaveEnd),
     ("file-load", Point::FileLoad),
+    ("take-over", Point::TakeOver),
+    ("taken-over", Point::TakenOver),
     ("log-order", Point::LogOrder),
     ("log-write", Point::LogWrite),
     ("log-sync", Point::LogSync),

@@ -5,16 +5,16 @@
 //! 1 1 0 0 0 0 0 0  2 2 2 2 1 1 1 1  3 3 3 3 3 3 2 2      the number to which each bit belongs, the highest bit first
 //! ```
 //!
-//! On x86-64 with AVX2, a few vector instructions do 32 numbers. They are asked for by name: a compiler makes good ones of loops only if
-//! it inlines all that is in them, which no build profile promises.
+//! On x86-64 with AVX2, a few vector instructions do 32 numbers. They are asked for by name: a compiler makes
+//! good ones of loops only if it inlines all that is in them, which no build profile promises.
 //!
 //! Cost: some 0.6 µs for 16,384 numbers with AVX2, two to three times that without.
 
 /// Numbers in three packed bytes.
 const FOUR: usize = 4;
 
-/// Raises each number to the packed one of the same place. Numbers or packed bytes without a counterpart are left alone.
-/// O(numbers).
+/// Raises each number to the packed one of the same place. Numbers or packed bytes without a counterpart are
+/// left alone. O(numbers).
 pub fn raise(numbers: &mut [u8], packed: &[u8]) {
     let done = wide::raise(numbers, packed);
     raise_each(&mut numbers[done..], &packed[done / FOUR * 3..]);
@@ -30,8 +30,8 @@ fn raise_each(numbers: &mut [u8], packed: &[u8]) {
     }
 }
 
-/// Packs numbers, of which the lowest six bits count. A number without room, and one that is in no group of four, is left
-/// out. O(numbers).
+/// Packs numbers, of which the lowest six bits count. A number without room, and one that is in no group of
+/// four, is left out. O(numbers).
 pub fn pack(numbers: &[u8], packed: &mut [u8]) {
     let done = wide::pack(numbers, packed);
     pack_each(&numbers[done..], &mut packed[done / FOUR * 3..]);

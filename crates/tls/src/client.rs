@@ -77,8 +77,8 @@ impl Client {
     }
 
     /// Makes the client of a server's directives, by name: its roots, `tls-client-cert-file` or else
-    /// `tls-cert-file`, versions and ciphers. Certificates may be for whatever name, as in Redis. Blocks. Errors: a
-    /// sentence that names the directive.
+    /// `tls-cert-file`, versions and ciphers. Certificates may be for whatever name, as in Redis. Blocks.
+    /// Errors: a sentence that names the directive.
     pub fn of(value: impl Fn(&str) -> String) -> Result<Client, String> {
         let path = |name: &str| Some(value(name)).filter(|path| !path.is_empty()).map(PathBuf::from);
         let (ca_file, ca_dir) = (path("tls-ca-cert-file"), path("tls-ca-cert-dir"));
@@ -135,9 +135,9 @@ impl Client {
         self.0.clone()
     }
 
-    /// Begins TLS on a fresh connection. `limit`: for the whole handshake; each read of the stream should have a
-    /// limit, too. Errors: the server's certificate is refused, or ours, or it has no TLS ([`ErrorKind::InvalidData`]); the
-    /// stream's own.
+    /// Begins TLS on a fresh connection. `limit`: for the whole handshake; each read of the stream should
+    /// have a limit, too. Errors: the server's certificate is refused, or ours, or it has no TLS
+    /// ([`ErrorKind::InvalidData`]); the stream's own.
     pub fn wrap<S: Read + Write>(
         &self,
         name: &PeerName,
@@ -189,7 +189,8 @@ impl<S: Read + Write> Wrapped<S> {
 }
 
 impl<S: Read + Write> Wrapped<S> {
-    /// The reason for an error. A server that refuses our certificate says so and goes, perhaps before we have written.
+    /// The reason for an error. A server that refuses our certificate says so and goes, perhaps before we
+    /// have written.
     fn reason(&mut self, e: io::Error) -> io::Error {
         if !matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) {
             return e;

@@ -150,8 +150,8 @@ pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, 
     }
 }
 
-/// The key of a file in the PEM form; `password` is its own, and empty if it has none. Errors: it cannot be read,
-/// the password is missing or wrong, or there is none in it.
+/// The key of a file in the PEM form; `password` is its own, and empty if it has none. Errors: it cannot be
+/// read, the password is missing or wrong, or there is none in it.
 pub(crate) fn key(file: &Path, password: &Secret) -> Result<PrivateKeyDer<'static>, String> {
     let bytes = read(file)?;
     if let Some(opened) = locked::open(&String::from_utf8_lossy(&bytes), password) {

@@ -13,8 +13,8 @@ const END: &str = "-----END ENCRYPTED PRIVATE KEY-----";
 /// The header of the older form.
 const OLD: &str = "Proc-Type: 4,ENCRYPTED";
 
-/// Opens the first locked key of a file. None: there is none in it. Errors: the password is missing or wrong, or the
-/// form is not supported.
+/// Opens the first locked key of a file. None: there is none in it. Errors: the password is missing or wrong,
+/// or the form is not supported.
 pub(crate) fn open(text: &str, password: &Secret) -> Option<Result<PrivateKeyDer<'static>, String>> {
     if let Some(from) = text.find(BEGIN) {
         let len = text[from..].find(END).map_or(text.len() - from, |at| at + END.len());

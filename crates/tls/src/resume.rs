@@ -1,8 +1,8 @@
 //! Sessions that clients resume: tickets, and a cache for clients without tickets.
 //!
 //! - RE1: the cache holds at most `tls-session-cache-size` sessions; the oldest goes first.
-//! - RE2: a session is resumed for `tls-session-cache-timeout` seconds, a ticket for up to twice that. Then its key
-//!   is gone.
+//! - RE2: a session is resumed for `tls-session-cache-timeout` seconds, a ticket for up to twice that. Then
+//!   its key is gone.
 //! - RE3: a session begun over HTTP is not resumed for RESP, nor the other way: other certificates may be
 //!   asked for.
 

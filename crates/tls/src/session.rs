@@ -2,8 +2,8 @@
 //!
 //! - SE1: of what was taken nothing is lost: what is no whole record yet is kept inside, at most one record.
 //! - SE2: after the peer's farewell nothing more is read. After ours nothing more is sealed.
-//! - SE3: [`Session::open`] opens at most [`RECORDS`] records. A record may be empty or change the keys, so many small
-//!   ones in a few KB would take milliseconds.
+//! - SE3: [`Session::open`] opens at most [`RECORDS`] records. A record may be empty or change the keys, so
+//!   many small ones in a few KB would take milliseconds.
 
 use crate::NameFrom;
 use crate::names::names;
@@ -101,9 +101,10 @@ pub struct Session {
 }
 
 impl Session {
-    /// Takes received bytes, all or those of some records (SE3), and appends what they say to `plain`, at most as many
-    /// bytes. Returns how many were taken; the others are to be given again. Cost: O(bytes taken), below a quantum for
-    /// 32 KB. Errors: they are no records of this connection; `plain` has what came before.
+    /// Takes received bytes, all or those of some records (SE3), and appends what they say to `plain`, at
+    /// most as many bytes. Returns how many were taken; the others are to be given again. Cost: O(bytes
+    /// taken), below a quantum for 32 KB. Errors: they are no records of this connection; `plain` has what
+    /// came before.
     pub fn open(&mut self, sealed: &[u8], plain: &mut Vec<u8>) -> Result<usize, Failure> {
         self.records.open(sealed, plain, RECORDS)
     }

@@ -263,8 +263,8 @@ fn what_is_no_record_fails_behind_what_came_before() {
     assert!(keeper.greet(Inner::Resp).unwrap().take(b"PING\r\n").is_err());
 }
 
-/// Streams of records that are cut anywhere, damaged, repeated or shortened: what is heard is a prefix of what was
-/// said, and all of it if nothing was changed.
+/// Streams of records that are cut anywhere, damaged, repeated or shortened: what is heard is a prefix of
+/// what was said, and all of it if nothing was changed.
 #[test]
 fn whatever_becomes_of_records_no_wrong_byte_is_heard() {
     let folder = Folder::new();

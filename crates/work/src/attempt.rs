@@ -409,6 +409,9 @@ fn read<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
 /// Takes it back from its thread: reads the keys it asks for, commits its changes, or lets it begin again.
 fn finish<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
     let end = work.end(desk);
+    if end == End::Done && work.changes() && desk.work.follows.refuses(work.attempt().who.client) {
+        return refuse(work, desk);
+    }
     if end == End::Done {
         if work.changes() && !work.is_killed() && desk.stops_writes() {
             return if work.gives_way() { give_way(work, desk) } else { Step::Held(work) };
@@ -437,6 +440,15 @@ fn finish<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
         End::Done if was_touched(&mut *work) => untrue(work, desk),
         End::Done => decide(work, desk),
     }
+}
+
+/// Answers a write whose server became a replica before its commit began.
+#[cold]
+fn refuse<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
+    work.attempt_mut().drop_work();
+    work.forget();
+    work.answers(|out| out.error(crate::follows::READONLY));
+    deliver(work, desk)
 }
 
 /// Commits its changes at one snapshot, if they are not many.
@@ -481,6 +493,9 @@ fn decide<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
 
 /// Goes on with its commit.
 fn commit<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
+    if work.attempt().commit.is_none() && desk.work.follows.refuses(work.attempt().who.client) {
+        return refuse(work, desk);
+    }
     let commit = work.attempt_mut().commit.take().or_else(|| work.commit(desk));
     let Some(mut commit) = commit else { return deliver(work, desk) };
     if work.is_useless() {

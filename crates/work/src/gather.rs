@@ -43,7 +43,7 @@ pub struct Gather {
     /// EXISTS, TOUCH: the number of keys that were there. MGET: the values.
     counts: bool,
     found: i64,
-    pieces: VecDeque<Piece>,
+    pieces: VecDeque<GatherPiece>,
     /// Bytes of all pieces, without those shared with the keyspace.
     piece_bytes: usize,
     /// Memory of the collected values (G3).
@@ -58,7 +58,7 @@ pub struct Gather {
 /// Pieces whose long values are told at a time. Pieces behind them are told in their turn.
 const TOLD: usize = 64;
 
-enum Piece {
+enum GatherPiece {
     Encoded(Vec<u8>),
     Long(Str),
 }
@@ -145,9 +145,9 @@ impl Gather {
                 Some(ValueRef::Str(StrRef::Flat(bytes))) => encoded.bulk(bytes),
                 Some(ValueRef::Str(StrRef::Pair(pair))) => encoded.bulk_joined(pair.parts()),
                 Some(ValueRef::Str(long)) => {
-                    *piece_bytes += encoded.len() + size_of::<Piece>();
-                    pieces.push_back(Piece::Encoded(encoded.take()));
-                    pieces.push_back(Piece::Long(long.to_str()));
+                    *piece_bytes += encoded.len() + size_of::<GatherPiece>();
+                    pieces.push_back(GatherPiece::Encoded(encoded.take()));
+                    pieces.push_back(GatherPiece::Long(long.to_str()));
                 }
                 _ => encoded.null(),
             }
@@ -158,7 +158,7 @@ impl Gather {
         self.next += read;
         if self.encoded.len() >= PIECE {
             self.piece_bytes += self.encoded.len();
-            self.pieces.push_back(Piece::Encoded(self.encoded.take()));
+            self.pieces.push_back(GatherPiece::Encoded(self.encoded.take()));
         }
         let bytes = (self.piece_bytes + self.encoded.capacity()) as u64;
         self.full = self.holding.set(&self.work.budget, bytes).is_err();
@@ -167,11 +167,11 @@ impl Gather {
     fn send(&mut self, out: &mut Reply, room: usize) -> bool {
         let pieces = &mut self.pieces;
         self.open.fill(out, room, |out| match pieces.pop_front()? {
-            Piece::Encoded(bytes) => {
+            GatherPiece::Encoded(bytes) => {
                 out.encoded(&bytes);
                 Some(None)
             }
-            Piece::Long(value) => Some(write_string(out, value.as_ref())),
+            GatherPiece::Long(value) => Some(write_string(out, value.as_ref())),
         })
     }
 }
@@ -202,7 +202,7 @@ impl Stream for Gather {
             return false;
         }
         self.piece_bytes += self.encoded.len();
-        self.pieces.push_back(Piece::Encoded(self.encoded.take()));
+        self.pieces.push_back(GatherPiece::Encoded(self.encoded.take()));
         out.array(self.words.len() - 1);
         drop(self.holding.take());
         self.sending = true;
@@ -213,7 +213,7 @@ impl Stream for Gather {
         // While it collects, its bytes are counted elsewhere (G3).
         held(Held::own(self, if self.sending { self.piece_bytes } else { 1 }));
         for piece in self.pieces.iter().take(TOLD) {
-            if let Piece::Long(value) = piece {
+            if let GatherPiece::Long(value) = piece {
                 value.held().into_iter().for_each(&mut *held);
             }
         }

@@ -278,9 +278,12 @@ impl Long for Job {
         Some(lines::kind(command.name.as_bytes(), self.db, key))
     }
 
-    /// Its client was killed, or has gone and it only reads (J2, J7).
+    /// Its client was killed, or has gone and it only reads (J2, J7). A command of the primary is done all the
+    /// same: the stream goes on behind it.
     fn is_killed(&self) -> bool {
-        self.attempt.info.killed.load(Ordering::Relaxed) || !self.body.is_write() && self.attempt.is_orphan()
+        let info = &self.attempt.info;
+        let is_link = info.flags.load(Ordering::Relaxed) & observe::client::flag::PRIMARY != 0;
+        !is_link && info.killed.load(Ordering::Relaxed) || !self.body.is_write() && self.attempt.is_orphan()
     }
 
     fn asks(&self) -> Asker {

@@ -18,6 +18,7 @@ pub mod assembled;
 pub mod attempt;
 pub mod bulk;
 pub mod drive;
+pub mod follows;
 pub mod gather;
 pub mod job;
 pub mod keys;

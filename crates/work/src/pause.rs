@@ -1,4 +1,4 @@
-//! CLIENT PAUSE, and the end of the server: the commands and long writes that wait until things may change
+//! CLIENT PAUSE, FAILOVER, and the end of the server: the commands and long writes that wait until things may change
 //! again.
 
 use command::{Command, facts};
@@ -35,7 +35,17 @@ impl Pause {
     /// Whether commands may be held: there is a CLIENT PAUSE, or the server is about to end.
     #[inline]
     pub fn is_on(&self) -> bool {
-        self.keyspace.still.paused().writes_ms != 0 || self.keyspace.still.has(Why::End)
+        self.keyspace.still.paused().writes_ms != 0 || self.has_no_end()
+    }
+
+    /// Whether something else than CLIENT PAUSE holds writes: the server ends, or a replica is about to lead.
+    fn has_no_end(&self) -> bool {
+        self.keyspace.still.has(Why::End) || self.keyspace.still.has(Why::Role)
+    }
+
+    /// Whether writes wait since a replica is about to lead.
+    pub fn is_of_role(&self) -> bool {
+        self.keyspace.still.has(Why::Role)
     }
 
     /// Whether nothing may change now, for any reason.
@@ -44,13 +54,16 @@ impl Pause {
         self.keyspace.still.is_on(now_ms)
     }
 
-    /// The reason why clients are paused, as INFO names it; the end (milliseconds since 1970), and whether all their
-    /// commands are. None: they are not.
+    /// The reason why clients are paused, as INFO names it; the end (milliseconds since 1970), and whether
+    /// all their commands are. None: they are not.
     pub fn state(&self, now_ms: u64) -> Option<(&'static str, u64, bool)> {
         let paused = self.keyspace.still.paused();
         let all = paused.all_ms > now_ms;
         if self.keyspace.still.has(Why::End) {
             return Some(("shutdown_in_progress", NEVER_MS, all));
+        }
+        if self.keyspace.still.has(Why::Role) {
+            return Some(("failover_in_progress", NEVER_MS, all));
         }
         (paused.writes_ms > now_ms).then_some(("client_pause", paused.writes_ms, all))
     }
@@ -73,7 +86,7 @@ impl Pause {
     pub fn holds(&self, command: &Command, changes: impl FnOnce() -> bool, now_ms: u64) -> Option<u64> {
         let still = &self.keyspace.still;
         still.end_pause(now_ms);
-        let (paused, ends) = (still.paused(), still.has(Why::End));
+        let (paused, ends) = (still.paused(), self.has_no_end());
         if paused.writes_ms == 0 && !ends || command.is(facts::PAUSES) {
             return None;
         }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, Thread};
 
-struct Queue<J> {
+struct RankQueue<J> {
     jobs: VecDeque<J>,
     /// Threads without a job, including those that were woken for one.
     idle: usize,
@@ -30,7 +30,7 @@ struct Queue<J> {
 
 /// The threads of one rank and what waits for them.
 struct Ranked<J> {
-    queue: Mutex<Queue<J>>,
+    queue: Mutex<RankQueue<J>>,
     /// Jobs in the queue, for readers that must not wait for its lock: a demoted thread may hold it.
     waiting: AtomicUsize,
 }
@@ -54,7 +54,7 @@ impl<J: Send + 'static> Pool<J> {
     /// A pool without threads.
     pub fn new(name: &'static str, most: usize) -> Arc<Pool<J>> {
         let queue =
-            || Queue { jobs: VecDeque::new(), idle: 0, sleeping: Vec::new(), threads: 0, ended: false };
+            || RankQueue { jobs: VecDeque::new(), idle: 0, sleeping: Vec::new(), threads: 0, ended: false };
         let ranked = |_| Ranked { queue: Mutex::new(queue()), waiting: AtomicUsize::new(0) };
         Arc::new(Pool { name, most, ranks: Rank::ALL.map(ranked) })
     }
@@ -123,7 +123,7 @@ impl<J: Send + 'static> Pool<J> {
 }
 
 impl<J> Ranked<J> {
-    fn count(&self, queue: &Queue<J>) {
+    fn count(&self, queue: &RankQueue<J>) {
         self.waiting.store(queue.jobs.len(), Ordering::Relaxed);
     }
 

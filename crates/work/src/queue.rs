@@ -50,6 +50,7 @@ pub struct Queue {
     functions: usize,
     /// Commands that may need more memory.
     hungry: usize,
+    denied_beside: usize,
     /// Commands whose time grows with the keyspace.
     tours: usize,
     /// Commands that exchange or empty databases: some microseconds each.
@@ -151,6 +152,12 @@ impl Queue {
         self.hungry > 0
     }
 
+    /// Whether it has a command that is refused while a copy is loaded beside the data.
+    #[inline]
+    pub fn is_denied_beside(&self) -> bool {
+        self.denied_beside > 0
+    }
+
     /// Whether every command is a function of keys.
     #[inline]
     pub fn is_keyed(&self) -> bool {
@@ -220,6 +227,7 @@ impl Queue {
             if needs_engine(command) {
                 self.looked_until = self.len;
             }
+            self.denied_beside += usize::from(command.has(command::table::NO_ASYNC_LOADING));
             self.slow += is(facts::SLOW_ACTION);
             self.libraries += usize::from(facts::changes_libraries(command));
             self.scripts += is(facts::SCRIPT);

@@ -8,8 +8,8 @@
 //!
 //! - RP1: a report runs on demoted threads, in turns with all other long work, a slice of a millisecond at a
 //!   time. So each client has its fair share, and a short report is not behind a long one.
-//! - RP2: a report on those threads takes no lock that a loop takes. The work that needs one is done before or after,
-//!   on the reporter's thread.
+//! - RP2: a report on those threads takes no lock that a loop takes. The work that needs one is done before
+//!   or after, on the reporter's thread.
 //! - RP3: the report of a client that has gone is dropped at its next step, unless it changes something.
 //! - RP4: nothing but reports waits for these threads or for the reporter.
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use stdx::budget::Holding;
 
 /// Watched keys that are settled, or forgotten, in one slice.
-pub const AT_A_STRETCH: usize = 200;
+pub const AT_A_STRETCH: usize = 50;
 
 /// Keys of WATCH, and the mark that any touch of them sets.
 #[derive(Default)]

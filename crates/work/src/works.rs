@@ -38,6 +38,8 @@ pub struct Work {
     /// Long writes that lost to each other.
     pub lines: Arc<Lines>,
     pub pause: Pause,
+    /// Writers that are refused because another server is followed.
+    pub follows: crate::follows::Follows,
     /// Memory that work may hold beside the data.
     pub budget: Arc<Budget>,
     pub post: Post,
@@ -57,6 +59,7 @@ impl Work {
             snapshots: Snapshots::new(keyspace.clone(), post.clone()),
             lines: Lines::new(post.clone()),
             pause: Pause::new(keyspace.clone()),
+            follows: crate::follows::Follows::default(),
             keyspace,
             turns,
             observe,

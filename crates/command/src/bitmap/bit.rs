@@ -80,16 +80,16 @@ fn byte_at(s: StrRef<'_>, at: usize) -> Option<u8> {
 }
 
 /// A part of a string, in bytes or bits.
-struct Part {
+struct BitPart {
     start: i64,
     end: Option<i64>,
     in_bits: bool,
 }
 
-impl Part {
+impl BitPart {
     /// Reads `start [end [BYTE | BIT]]`. `unit_first`: the unit is checked before the end. Errors: syntax,
     /// not an integer.
-    fn parse(words: Args<'_>, unit_first: bool) -> Result<Part, Error> {
+    fn parse(words: Args<'_>, unit_first: bool) -> Result<BitPart, Error> {
         if words.len() > 3 {
             return Err(Error::Syntax);
         }
@@ -105,7 +105,7 @@ impl Part {
             (Err(_), Err(unit)) if unit_first => return Err(unit),
             (end, in_bits) => (end?, in_bits?),
         };
-        Ok(Part { start, end, in_bits })
+        Ok(BitPart { start, end, in_bits })
     }
 
     /// The part of a string of `len` bytes, in bits. None if it is empty.
@@ -121,11 +121,11 @@ impl Part {
 /// Cost: O(n), n = bytes stored in the part. Errors: syntax, not an integer, WRONGTYPE. Source: Redis 8.0; an
 /// omitted `end`: Valkey 8.
 fn bitcount(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    let part = if args.len() > 2 { Some(Part::parse(args.from(2), false)?) } else { None };
+    let part = if args.len() > 2 { Some(BitPart::parse(args.from(2), false)?) } else { None };
     read(cx, args.at(1), |s, out, budget| {
         let bits = s.and_then(|s| match &part {
             None => Some(0..s.len() * 8),
-            Some(Part { start, end: Some(end), .. }) if *start < 0 && *end < 0 && start > end => None,
+            Some(BitPart { start, end: Some(end), .. }) if *start < 0 && *end < 0 && start > end => None,
             Some(part) => part.bits(s.len()),
         });
         let count = match (s, bits) {
@@ -167,8 +167,8 @@ fn bitpos(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         _ => return Err(Error::new("ERR The bit argument must be 1 or 0.")),
     };
     let part = match args.len() {
-        3 => Part { start: 0, end: None, in_bits: false },
-        _ => Part::parse(args.from(3), true)?,
+        3 => BitPart { start: 0, end: None, in_bits: false },
+        _ => BitPart::parse(args.from(3), true)?,
     };
     read(cx, args.at(1), |s, out, budget| {
         let Some(s) = s else {

@@ -35,7 +35,7 @@ const WINDOW: usize = 4096;
 const NOTED: usize = 64 * 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Op {
+enum BitOp {
     And,
     Or,
     Xor,
@@ -46,15 +46,15 @@ enum Op {
     One,
 }
 
-const OPS: [(&str, Op); 8] = [
-    ("AND", Op::And),
-    ("OR", Op::Or),
-    ("XOR", Op::Xor),
-    ("NOT", Op::Not),
-    ("DIFF", Op::Diff),
-    ("DIFF1", Op::Diff1),
-    ("ANDOR", Op::AndOr),
-    ("ONE", Op::One),
+const OPS: [(&str, BitOp); 8] = [
+    ("AND", BitOp::And),
+    ("OR", BitOp::Or),
+    ("XOR", BitOp::Xor),
+    ("NOT", BitOp::Not),
+    ("DIFF", BitOp::Diff),
+    ("DIFF1", BitOp::Diff1),
+    ("ANDOR", BitOp::AndOr),
+    ("ONE", BitOp::One),
 ];
 
 /// Steps to read the stored bytes of the sources. A NOT writes everything.
@@ -76,10 +76,10 @@ fn cost(view: &View<'_>, args: Args<'_>) -> usize {
 fn bitop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (name, dest, keys) = (args.at(1), args.at(2), args.from(3));
     let Some(&(name, op)) = OPS.iter().find(|(word, _)| is(name, word)) else { return Err(Error::Syntax) };
-    if op == Op::Not && keys.len() != 1 {
+    if op == BitOp::Not && keys.len() != 1 {
         return Err(Error::new("ERR BITOP NOT must be called with a single source key."));
     }
-    if matches!(op, Op::Diff | Op::Diff1 | Op::AndOr) && keys.len() < 2 {
+    if matches!(op, BitOp::Diff | BitOp::Diff1 | BitOp::AndOr) && keys.len() < 2 {
         return Err(format!("ERR BITOP {name} must be called with at least two source keys.").into());
     }
     for key in keys {
@@ -87,15 +87,15 @@ fn bitop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         cx.view.count_lookup(key, found.is_some());
         cx.view.string(key)?;
     }
-    let mut sources = SmallVec::<[Source<'_>; 8]>::new();
+    let mut sources = SmallVec::<[BitSource<'_>; 8]>::new();
     for key in keys {
         let s = cx.view.string(key)?.unwrap_or(StrRef::Flat(&[]));
-        sources.push(Source::new(s));
+        sources.push(BitSource::new(s));
     }
     let len = sources.iter().map(|source| source.of.len()).max().unwrap_or(0);
     let result = result(op, &mut sources, len, &mut cx.budget)?;
     drop(sources);
-    if matches!(op, Op::Diff | Op::Diff1 | Op::AndOr | Op::One) && cx.view.listens() {
+    if matches!(op, BitOp::Diff | BitOp::Diff1 | BitOp::AndOr | BitOp::One) && cx.view.listens() {
         note(cx, dest, &result)?;
     }
     if len > 0 {
@@ -141,7 +141,12 @@ fn note(cx: &mut Cx<'_, '_>, dest: &[u8], result: &Str) -> Result<(), Error> {
 }
 
 /// Combines strings, taken as zeros behind their ends, into one of `len` bytes.
-fn result(op: Op, sources: &mut [Source<'_>], len: usize, budget: &mut Budget<'_>) -> Result<Str, Error> {
+fn result(
+    op: BitOp,
+    sources: &mut [BitSource<'_>],
+    len: usize,
+    budget: &mut Budget<'_>,
+) -> Result<Str, Error> {
     let mut result = Str::new();
     if len == 0 {
         return Ok(result);
@@ -156,7 +161,7 @@ fn result(op: Op, sources: &mut [Source<'_>], len: usize, budget: &mut Budget<'_
         if let Some(zeros) = zeros(op, sources) {
             step = step.min(zeros);
         } else {
-            step = sources.iter().map(Source::left).min().unwrap_or(step).min(step).min(WINDOW);
+            step = sources.iter().map(BitSource::left).min().unwrap_or(step).min(step).min(WINDOW);
             let [to, other] = &mut windows;
             combine_window(op, sources, &mut to[..step], &mut other[..step]);
             if first_other(&to[..step], 0).is_some() {
@@ -171,40 +176,40 @@ fn result(op: Op, sources: &mut [Source<'_>], len: usize, budget: &mut Budget<'_
 }
 
 /// Bytes up to which the result is zeros because of unstored sources. None if that is unknown.
-fn zeros(op: Op, sources: &[Source<'_>]) -> Option<usize> {
-    let of_all = |sources: &[Source<'_>]| {
-        sources.iter().map(Source::zeros).try_fold(usize::MAX, |least, zeros| Some(least.min(zeros?)))
+fn zeros(op: BitOp, sources: &[BitSource<'_>]) -> Option<usize> {
+    let of_all = |sources: &[BitSource<'_>]| {
+        sources.iter().map(BitSource::zeros).try_fold(usize::MAX, |least, zeros| Some(least.min(zeros?)))
     };
     let (first, others) = sources.split_first()?;
     match op {
-        Op::Not => None,
-        Op::And => sources.iter().filter_map(Source::zeros).max(),
-        Op::Or | Op::Xor | Op::One => of_all(sources),
-        Op::Diff => first.zeros(),
-        Op::Diff1 => of_all(others),
-        Op::AndOr => first.zeros().or_else(|| of_all(others)),
+        BitOp::Not => None,
+        BitOp::And => sources.iter().filter_map(BitSource::zeros).max(),
+        BitOp::Or | BitOp::Xor | BitOp::One => of_all(sources),
+        BitOp::Diff => first.zeros(),
+        BitOp::Diff1 => of_all(others),
+        BitOp::AndOr => first.zeros().or_else(|| of_all(others)),
     }
 }
 
 /// Combines the next bytes of all sources. No source changes its kind of run within them.
-fn combine_window(op: Op, sources: &[Source<'_>], to: &mut [u8], other: &mut [u8]) {
+fn combine_window(op: BitOp, sources: &[BitSource<'_>], to: &mut [u8], other: &mut [u8]) {
     let Some((first, others)) = sources.split_first() else { return };
     let len = to.len();
-    let stored = |source| Source::bytes(source, len);
+    let stored = |source| BitSource::bytes(source, len);
     let others = others.iter();
     match op {
-        Op::And | Op::Or | Op::Xor | Op::Not => first.copy(to),
-        Op::Diff | Op::Diff1 | Op::AndOr | Op::One => to.fill(0),
+        BitOp::And | BitOp::Or | BitOp::Xor | BitOp::Not => first.copy(to),
+        BitOp::Diff | BitOp::Diff1 | BitOp::AndOr | BitOp::One => to.fill(0),
     }
     match op {
-        Op::Not => to.iter_mut().for_each(|byte| *byte = !*byte),
+        BitOp::Not => to.iter_mut().for_each(|byte| *byte = !*byte),
         // Unstored sources give zeros and were skipped, so all sources are stored here.
-        Op::And => others.filter_map(stored).for_each(|with| combine(to, with, |a, b| a & b)),
-        Op::Xor => others.filter_map(stored).for_each(|with| combine(to, with, |a, b| a ^ b)),
-        Op::Or | Op::Diff | Op::Diff1 | Op::AndOr => {
+        BitOp::And => others.filter_map(stored).for_each(|with| combine(to, with, |a, b| a & b)),
+        BitOp::Xor => others.filter_map(stored).for_each(|with| combine(to, with, |a, b| a ^ b)),
+        BitOp::Or | BitOp::Diff | BitOp::Diff1 | BitOp::AndOr => {
             others.filter_map(stored).for_each(|with| combine(to, with, |a, b| a | b));
         }
-        Op::One => {
+        BitOp::One => {
             // `other`: bits in more than one source.
             other.fill(0);
             for with in sources.iter().filter_map(stored) {
@@ -219,26 +224,26 @@ fn combine_window(op: Op, sources: &[Source<'_>], to: &mut [u8], other: &mut [u8
     // `to`: bits in any of the others.
     first.copy(other);
     match op {
-        Op::Diff => combine(to, other, |any, first| first & !any),
-        Op::Diff1 => combine(to, other, |any, first| any & !first),
-        Op::AndOr => combine(to, other, |any, first| any & first),
+        BitOp::Diff => combine(to, other, |any, first| first & !any),
+        BitOp::Diff1 => combine(to, other, |any, first| any & !first),
+        BitOp::AndOr => combine(to, other, |any, first| any & first),
         _ => {}
     }
 }
 
 /// A source and its run ahead. Behind its end there are zeros for ever.
-struct Source<'a> {
+struct BitSource<'a> {
     of: StrRef<'a>,
     at: usize,
     runs: Runs<'a>,
     run: Option<Piece<'a>>,
 }
 
-impl<'a> Source<'a> {
-    fn new(of: StrRef<'a>) -> Source<'a> {
+impl<'a> BitSource<'a> {
+    fn new(of: StrRef<'a>) -> BitSource<'a> {
         let mut runs = of.runs(0..of.len());
         let run = runs.next();
-        Source { of, at: 0, runs, run }
+        BitSource { of, at: 0, runs, run }
     }
 
     /// Bytes of the run ahead.
@@ -413,21 +418,21 @@ mod tests {
         assert!(db.cost(&["BITCOUNT", "d"]) < 100);
     }
 
-    fn plain(op: Op, sources: &[Vec<u8>], len: usize) -> Vec<u8> {
+    fn plain(op: BitOp, sources: &[Vec<u8>], len: usize) -> Vec<u8> {
         let byte = |source: &Vec<u8>, i: usize| source.get(i).copied().unwrap_or(0);
         (0..len)
             .map(|i| {
                 let first = byte(&sources[0], i);
                 let any = sources[1..].iter().fold(0, |any, source| any | byte(source, i));
                 match op {
-                    Op::And => sources.iter().fold(255, |all, source| all & byte(source, i)),
-                    Op::Or => first | any,
-                    Op::Xor => sources.iter().fold(0, |odd, source| odd ^ byte(source, i)),
-                    Op::Not => !first,
-                    Op::Diff => first & !any,
-                    Op::Diff1 => any & !first,
-                    Op::AndOr => first & any,
-                    Op::One => (0..8)
+                    BitOp::And => sources.iter().fold(255, |all, source| all & byte(source, i)),
+                    BitOp::Or => first | any,
+                    BitOp::Xor => sources.iter().fold(0, |odd, source| odd ^ byte(source, i)),
+                    BitOp::Not => !first,
+                    BitOp::Diff => first & !any,
+                    BitOp::Diff1 => any & !first,
+                    BitOp::AndOr => first & any,
+                    BitOp::One => (0..8)
                         .filter(|bit| {
                             sources.iter().filter(|source| byte(source, i) >> bit & 1 == 1).count() == 1
                         })
@@ -452,10 +457,10 @@ mod tests {
         #[test]
         fn combining_runs_agrees_with_combining_bytes(sources in prop::collection::vec(source(), 1..5), which in 0..8usize) {
             let (_, op) = OPS[which];
-            let sources = if op == Op::Not { sources[..1].to_vec() } else { sources };
+            let sources = if op == BitOp::Not { sources[..1].to_vec() } else { sources };
             let strings: Vec<Str> = sources.iter().map(|bytes| Str::from_slice(bytes)).collect();
             let len = sources.iter().map(Vec::len).max().unwrap_or(0);
-            let mut walks: Vec<_> = strings.iter().map(|s| Source::new(s.as_ref())).collect();
+            let mut walks: Vec<_> = strings.iter().map(|s| BitSource::new(s.as_ref())).collect();
             let combined = result(op, &mut walks, len, &mut Budget::unlimited(None)).unwrap();
             combined.check_invariants();
             prop_assert!(combined.as_ref() == plain(op, &sources, len)[..], "{:?}", op);

@@ -45,21 +45,21 @@ pub(crate) static COMMANDS: &[Command] = &[
 
 /// An integer type: `i1` to `i64`, `u1` to `u63`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Width {
+struct FieldWidth {
     signed: bool,
     bits: u32,
 }
 
-impl Width {
-    fn parse(word: &[u8]) -> Result<Width, Error> {
+impl FieldWidth {
+    fn parse(word: &[u8]) -> Result<FieldWidth, Error> {
         let (signed, digits) = match word {
             [b'i', digits @ ..] => (true, digits),
             [b'u', digits @ ..] => (false, digits),
             _ => (false, &[][..]),
         };
         match stdx::num::parse_i64(digits) {
-            Some(bits @ 1..=63) => Ok(Width { signed, bits: bits as u32 }),
-            Some(64) if signed => Ok(Width { signed, bits: 64 }),
+            Some(bits @ 1..=63) => Ok(FieldWidth { signed, bits: bits as u32 }),
+            Some(64) if signed => Ok(FieldWidth { signed, bits: 64 }),
             _ => Err(Error::new(
                 "ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.",
             )),
@@ -109,14 +109,14 @@ enum Action {
 
 /// One operation on one field.
 #[derive(Clone, Copy, Debug)]
-struct Op {
+struct FieldOp {
     at: u64,
-    width: Width,
+    width: FieldWidth,
     action: Action,
     overflow: Overflow,
 }
 
-type Ops = SmallVec<[Op; 8]>;
+type Ops = SmallVec<[FieldOp; 8]>;
 
 fn parse(cx: &Cx<'_, '_>, words: Args<'_>) -> Result<Ops, Error> {
     let mut ops = Ops::new();
@@ -140,7 +140,7 @@ fn parse(cx: &Cx<'_, '_>, words: Args<'_>) -> Result<Ops, Error> {
             word if is(word, "INCRBY") && left >= 3 => Action::Add,
             _ => return Err(Error::Syntax),
         };
-        let width = Width::parse(words.at(i + 1))?;
+        let width = FieldWidth::parse(words.at(i + 1))?;
         let at = offset(cx, words.at(i + 2), Some(width.bits))?;
         i += 3;
         let mut action = action(0);
@@ -149,7 +149,7 @@ fn parse(cx: &Cx<'_, '_>, words: Args<'_>) -> Result<Ops, Error> {
             action = if matches!(action, Action::Set(_)) { Action::Set(number) } else { Action::Add(number) };
             i += 1;
         }
-        ops.push(Op { at, width, action, overflow });
+        ops.push(FieldOp { at, width, action, overflow });
     }
     Ok(ops)
 }
@@ -208,7 +208,7 @@ fn bitfield_ro(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     read_fields(cx, args.at(1), &ops)
 }
 
-fn read_fields(cx: &mut Cx<'_, '_>, key: &[u8], ops: &[Op]) -> Result<(), Error> {
+fn read_fields(cx: &mut Cx<'_, '_>, key: &[u8], ops: &[FieldOp]) -> Result<(), Error> {
     read(cx, key, |s, out: &mut Reply, budget| {
         budget.charge(ops.len())?;
         let s = s.unwrap_or(StrRef::Flat(&[]));
@@ -219,7 +219,7 @@ fn read_fields(cx: &mut Cx<'_, '_>, key: &[u8], ops: &[Op]) -> Result<(), Error>
 }
 
 /// The number to store and the one to answer. None if the operation fails.
-fn apply(op: &Op, old: i128) -> Option<(i128, i128)> {
+fn apply(op: &FieldOp, old: i128) -> Option<(i128, i128)> {
     match op.action {
         Action::Get => Some((old, old)),
         Action::Set(value) => {
@@ -239,7 +239,7 @@ fn apply(op: &Op, old: i128) -> Option<(i128, i128)> {
 }
 
 /// The bytes of a field: the first, their number, and the number of bits behind the field.
-fn span(op: &Op) -> (usize, usize, u32) {
+fn span(op: &FieldOp) -> (usize, usize, u32) {
     let first = (op.at / 8) as usize;
     let end = op.at + u64::from(op.width.bits);
     let count = end.div_ceil(8) as usize - first;
@@ -259,13 +259,13 @@ fn window(s: StrRef<'_>, first: usize, count: usize) -> i128 {
     bytes.iter().fold(0, |number, byte| number << 8 | i128::from(*byte))
 }
 
-fn load(s: StrRef<'_>, op: &Op) -> i128 {
+fn load(s: StrRef<'_>, op: &FieldOp) -> i128 {
     let (first, count, shift) = span(op);
     op.width.wrap(window(s, first, count) >> shift)
 }
 
 /// The bytes around a field with a new number in it, and the index of the first.
-fn store(s: StrRef<'_>, op: &Op, new: i128) -> (usize, SmallVec<[u8; 16]>) {
+fn store(s: StrRef<'_>, op: &FieldOp, new: i128) -> (usize, SmallVec<[u8; 16]>) {
     let (first, count, shift) = span(op);
     let mask = (1 << op.width.bits) - 1;
     let number = window(s, first, count) & !(mask << shift) | (new & mask) << shift;

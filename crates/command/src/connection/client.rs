@@ -44,6 +44,19 @@ pub(crate) static COMMANDS: &[Command] = &[Command::new("client", -2, Run::Conta
             "O(1)",
             "Marks this connection as one that fills a server in import mode.",
         ),
+        Command::new(
+            "client|maint_notifications",
+            -3,
+            Run::Exec,
+            NOSCRIPT | LOADING | STALE,
+            acl::CONNECTION,
+        )
+        .doc(
+            "connection",
+            "8.2.0",
+            "O(1)",
+            "Tells this connection by a push message when another server leads in place of this one.",
+        ),
         Command::new("client|kill", -3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, acl::CONNECTION)
             .facts(facts::SLOW_ACTION | facts::CHANGES)
             .doc("connection", "2.4.0", "O(N) for N connections.", "Closes connections that match."),

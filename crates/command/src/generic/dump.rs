@@ -9,12 +9,14 @@ use crate::facts;
 use crate::hash::expiry::note_times;
 use crate::options::{int, is};
 use crate::serial::{self, Decoded};
+use crate::stream::idmp;
 use crate::table::*;
 use crate::{Cx, Error, Held, Stream};
 use ::serial::Failure;
 use keyspace::{Class, View};
 use resp::{Args, Reply};
 use stdx::points::{self, Point};
+use value::stream::Producers;
 use value::trie::NEVER;
 use value::{Hash, Value};
 
@@ -137,16 +139,16 @@ fn restore_cost(view: &View<'_>, args: Args<'_>) -> usize {
 }
 
 #[derive(Default)]
-struct Options {
+struct RestoreOptions {
     replace: bool,
     absttl: bool,
     idle_s: Option<u64>,
     freq: Option<i64>,
 }
 
-impl Options {
-    fn parse(args: Args<'_>) -> Result<Options, Error> {
-        let (mut options, mut i) = (Options::default(), 0);
+impl RestoreOptions {
+    fn parse(args: Args<'_>) -> Result<RestoreOptions, Error> {
+        let (mut options, mut i) = (RestoreOptions::default(), 0);
         while i < args.len() {
             let more = i + 1 < args.len();
             if is(args.at(i), "replace") {
@@ -174,8 +176,8 @@ impl Options {
     }
 
     /// Reads the options of MRESTORE. Errors: syntax, for IDLETIME and FREQ too.
-    fn parse_some(args: Args<'_>) -> Result<Options, Error> {
-        let options = Options::parse(args)?;
+    fn parse_some(args: Args<'_>) -> Result<RestoreOptions, Error> {
+        let options = RestoreOptions::parse(args)?;
         if options.idle_s.is_some() || options.freq.is_some() { Err(Error::Syntax) } else { Ok(options) }
     }
 
@@ -195,7 +197,7 @@ impl Options {
 /// unsupported form, a broken payload.
 fn restore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
-    let options = Options::parse(args.from(4))?;
+    let options = RestoreOptions::parse(args.from(4))?;
     options.admit(cx, key)?;
     let ttl = time_to_live(args.at(2))?;
     let decoded = decode(cx, args.at(3))?;
@@ -228,7 +230,7 @@ fn mrestore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         return Err(Error::Syntax);
     }
     let end = 2 + RESTORED_STEP * keys;
-    let options = Options::parse_some(args.from(end))?;
+    let options = RestoreOptions::parse_some(args.from(end))?;
     // Decoding comes before any change, as the run may be dropped here.
     let mut decoded = Vec::with_capacity(keys);
     for at in (4..end).step_by(RESTORED_STEP) {
@@ -283,7 +285,7 @@ enum Put {
     Nothing,
 }
 
-fn put(cx: &mut Cx<'_, '_>, key: &[u8], ttl: i64, decoded: Decoded, options: &Options) -> Put {
+fn put(cx: &mut Cx<'_, '_>, key: &[u8], ttl: i64, decoded: Decoded, options: &RestoreOptions) -> Put {
     let expire_ms = deadline(cx, ttl, options.absttl);
     let replaced = options.replace && cx.view.remove(key);
     match decoded {
@@ -312,6 +314,8 @@ enum Told {
     /// Nobody listens, or there is no value.
     Nothing,
     Payload(Vec<u8>),
+    /// A stream without its producers, and these.
+    Produced(Vec<u8>, ::value::Stream),
     /// It has fields that expire, so commands make it.
     Hash(Hash),
 }
@@ -330,14 +334,25 @@ impl Told {
             }
             // Only servers with the module read a compressed bitmap, and these read what came.
             Value::Roaring(_) | Value::Roaring64(_) => Ok(Told::Payload(payload.to_vec())),
-            value => {
-                let due_ms = cx.view.due_ms();
-                match ::serial::encode(value, due_ms, &mut |steps| cx.budget.charge(steps)) {
-                    Ok(Some(written)) => Ok(Told::Payload(written)),
-                    Err(Failure::Stopped(error)) => Err(error),
-                    Ok(None) | Err(_) => Ok(Told::Payload(payload.to_vec())),
+            Value::Stream(stream) if stream.producers().is_some() => {
+                let producers = stream.producers().into_iter().flat_map(Producers::iter);
+                cx.charge(producers.map(|(_, producer)| 1 + producer.len() * NOTE_STEPS).sum())?;
+                match Told::of_plain(cx, &value.without_producers(), payload)? {
+                    Told::Payload(plain) => Ok(Told::Produced(plain, stream.clone())),
+                    other => Ok(other),
                 }
             }
+            value => Told::of_plain(cx, value, payload),
+        }
+    }
+
+    /// The form of a value that all servers write alike.
+    fn of_plain(cx: &mut Cx<'_, '_>, value: &Value, payload: &[u8]) -> Result<Told, Error> {
+        let due_ms = cx.view.due_ms();
+        match ::serial::encode(value, due_ms, &mut |steps| cx.budget.charge(steps)) {
+            Ok(Some(written)) => Ok(Told::Payload(written)),
+            Err(Failure::Stopped(error)) => Err(error),
+            Ok(None) | Err(_) => Ok(Told::Payload(payload.to_vec())),
         }
     }
 
@@ -346,11 +361,10 @@ impl Told {
         let mut time = itoa::Buffer::new();
         match self {
             Told::Nothing => {}
-            Told::Payload(payload) => {
-                let time = time.format(at.unwrap_or(0)).as_bytes();
-                let mut words: Vec<&[u8]> = vec![b"RESTORE", key, time, &payload, b"REPLACE", b"ABSTTL"];
-                words.extend(options.iter().filter(|word| !is(word, "replace") && !is(word, "absttl")));
-                cx.effect(&words);
+            Told::Payload(payload) => note_payload(cx, key, at, (&payload, options)),
+            Told::Produced(payload, stream) => {
+                note_payload(cx, key, at, (&payload, options));
+                stream.producers().into_iter().for_each(|producers| idmp::tell_all(cx, key, producers));
             }
             Told::Hash(hash) => {
                 note_hash(cx, key, &hash);
@@ -360,6 +374,15 @@ impl Told {
             }
         }
     }
+}
+
+/// Notes a RESTORE of a payload, with the options that tell of the key's use.
+fn note_payload(cx: &mut Cx<'_, '_>, key: &[u8], at: Option<u64>, (payload, options): (&[u8], Args<'_>)) {
+    let mut time = itoa::Buffer::new();
+    let time = time.format(at.unwrap_or(0)).as_bytes();
+    let mut words: Vec<&[u8]> = vec![b"RESTORE", key, time, payload, b"REPLACE", b"ABSTTL"];
+    words.extend(options.iter().filter(|word| !is(word, "replace") && !is(word, "absttl")));
+    cx.effect(&words);
 }
 
 /// Notes the commands that make a hash with fields that expire. O(fields · log fields).

@@ -83,7 +83,7 @@ fn len(value: &ValueRef<'_>) -> usize {
     }
 }
 
-struct Options<'a> {
+struct SortOptions<'a> {
     descending: bool,
     alpha: bool,
     limit: Option<(i64, i64)>,
@@ -92,10 +92,16 @@ struct Options<'a> {
     store: Option<&'a [u8]>,
 }
 
-impl<'a> Options<'a> {
-    fn parse(args: Args<'a>, may_store: bool) -> Result<Options<'a>, Error> {
-        let mut o =
-            Options { descending: false, alpha: false, limit: None, by: None, get: Vec::new(), store: None };
+impl<'a> SortOptions<'a> {
+    fn parse(args: Args<'a>, may_store: bool) -> Result<SortOptions<'a>, Error> {
+        let mut o = SortOptions {
+            descending: false,
+            alpha: false,
+            limit: None,
+            by: None,
+            get: Vec::new(),
+            store: None,
+        };
         let mut i = 2;
         while i < args.len() {
             let (word, left) = (args.at(i), args.len() - i - 1);
@@ -177,7 +183,7 @@ enum Weights<'v> {
 /// Cost: O(n + m·log m), n = elements, m = elements sorted. Errors: syntax, LIMIT not an integer, WRONGTYPE,
 /// weights that are not numbers, out of work memory.
 fn sort(cx: &mut Cx<'_, '_>, args: Args<'_>, may_store: bool) -> Result<(), Error> {
-    let options = Options::parse(args, may_store)?;
+    let options = SortOptions::parse(args, may_store)?;
     let mut elements = elements(cx, args.at(1), &options)?;
     look_out(cx.view, &mut cx.budget, &elements, &options)?;
     let must_sort = must_sort(cx, args.at(1), &options);
@@ -252,7 +258,7 @@ fn look_out(
     view: &View<'_>,
     budget: &mut Budget<'_>,
     elements: &[Vec<u8>],
-    options: &Options<'_>,
+    options: &SortOptions<'_>,
 ) -> Result<(), Error> {
     let Some(elsewhere) = view.elsewhere() else { return Ok(()) };
     let by = options.by.filter(|_| options.sorts());
@@ -273,12 +279,12 @@ fn look_out(
 
 /// Whether to sort. A set has no order of its own, so it is also sorted where the result must not depend on
 /// chance.
-fn must_sort(cx: &Cx<'_, '_>, key: &[u8], options: &Options<'_>) -> bool {
+fn must_sort(cx: &Cx<'_, '_>, key: &[u8], options: &SortOptions<'_>) -> bool {
     let is_set = matches!(cx.view.value(key), Some(ValueRef::Set(_)));
     options.sorts() || is_set && (options.store.is_some() || cx.caller.in_script)
 }
 
-fn elements(cx: &mut Cx<'_, '_>, key: &[u8], options: &Options<'_>) -> Result<Vec<Vec<u8>>, Error> {
+fn elements(cx: &mut Cx<'_, '_>, key: &[u8], options: &SortOptions<'_>) -> Result<Vec<Vec<u8>>, Error> {
     let n = cx.view.value(key).map_or(0, |value| len(&value));
     cx.charge(n)?;
     let bytes = match cx.view.value(key) {
@@ -313,7 +319,7 @@ fn weigh<'v>(
     view: &'v View<'_>,
     budget: &mut Budget<'_>,
     elements: &'v [Vec<u8>],
-    options: &Options<'v>,
+    options: &SortOptions<'v>,
 ) -> Result<Weights<'v>, Error> {
     let alpha = options.alpha || !options.sorts();
     let by = options.by.filter(|_| options.sorts()).map(Pattern::parse);
@@ -342,7 +348,7 @@ fn weigh<'v>(
 
 /// The elements' numbers in sorted order. Equal weights are ordered by the elements, so that the result is
 /// always the same. O(n·log n).
-fn order(weights: Weights<'_>, elements: &[Vec<u8>], options: &Options<'_>) -> Vec<u32> {
+fn order(weights: Weights<'_>, elements: &[Vec<u8>], options: &SortOptions<'_>) -> Vec<u32> {
     let element = |i: &u32| &elements[*i as usize];
     let directed = |order: Ordering| if options.descending { order.reverse() } else { order };
     match weights {
@@ -443,7 +449,7 @@ impl<'v> Gotten<'v> {
         view: &'v View<'_>,
         budget: &mut Budget<'_>,
         elements: impl ExactSizeIterator<Item = &'v Vec<u8>> + Clone,
-        options: &Options<'v>,
+        options: &SortOptions<'v>,
     ) -> Result<Gotten<'v>, Error> {
         let (patterns, mut name) = (options.get.len(), Vec::new());
         budget.take((elements.len() * patterns).saturating_mul(size_of::<Option<Cow<'_, [u8]>>>()))?;
@@ -562,7 +568,12 @@ fn note(cx: &mut Cx<'_, '_>, destination: &[u8], list: &List) {
     }
 }
 
-fn store(cx: &mut Cx<'_, '_>, destination: &[u8], list: List, options: &Options<'_>) -> Result<(), Error> {
+fn store(
+    cx: &mut Cx<'_, '_>,
+    destination: &[u8],
+    list: List,
+    options: &SortOptions<'_>,
+) -> Result<(), Error> {
     cx.out.int(list.len() as i64);
     if (options.reads_fields() || options.leaves_ties()) && cx.view.listens() {
         note(cx, destination, &list);

@@ -133,8 +133,8 @@ impl Area {
         })
     }
 
-    /// The members in the area, at most `limit`, in the order of the cells. O(members in the cells). Errors: those
-    /// of a charge, out of work memory.
+    /// The members in the area, at most `limit`, in the order of the cells. O(members in the cells). Errors:
+    /// those of a charge, out of work memory.
     pub fn members(&self, set: &ZSet, limit: usize, meter: &mut Meter<'_, '_>) -> Result<Vec<Inside>, Error> {
         let (mut found, steps) = (Vec::new(), self.point_steps());
         for ranks in self.ranks(set) {
@@ -161,8 +161,8 @@ const ORDER: [(i32, i32); 9] = [(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1), (1, 1)
 /// Half of the earth's length at the equator on the map, in metres.
 const HALF_EARTH_M: f64 = 20_037_726.37;
 
-/// The number of steps at which a cell and its neighbours hold everything within a distance. Towards the poles a cell
-/// is narrower.
+/// The number of steps at which a cell and its neighbours hold everything within a distance. Towards the
+/// poles a cell is narrower.
 fn step_for(mut reach_m: f64, lat: f64) -> u32 {
     if reach_m == 0.0 {
         return STEP_MAX;

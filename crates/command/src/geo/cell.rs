@@ -1,7 +1,7 @@
 //! Cells: the earth halved `step` times in both directions, and numbers for the parts.
 //!
-//! The bits of latitude and longitude alternate, those of the latitude come first from the low end. So a cell of
-//! fewer steps is a range of the numbers of more steps.
+//! The bits of latitude and longitude alternate, those of the latitude come first from the low end. So a cell
+//! of fewer steps is a range of the numbers of more steps.
 
 /// The number of steps of a member's score.
 pub(super) const STEP_MAX: u32 = 26;

@@ -67,8 +67,8 @@ pub(super) fn unit_m(word: &[u8]) -> Result<f64, Error> {
     found.ok_or(Error::new("ERR unsupported unit provided. please use M, KM, FT, MI"))
 }
 
-/// `GEOADD key [NX|XX] [CH] longitude latitude member [longitude latitude member ...]`: the number of new (CH: new or
-/// moved) members.
+/// `GEOADD key [NX|XX] [CH] longitude latitude member [longitude latitude member ...]`: the number of new
+/// (CH: new or moved) members.
 ///
 /// Cost: O(m·log n), m = places, n = members. Errors: syntax, coordinates that are no floats or not on the map,
 /// WRONGTYPE. Source: Redis 7.0.

@@ -4,7 +4,8 @@
 //! words ─► Query (area, order, count, parts) ─► members in the area, by rank ─► sorted ─► answered or stored
 //! ```
 //!
-//! With COUNT and without ANY the nearest members are wanted, so all in the area are looked at. ANY stops early.
+//! With COUNT and without ANY the nearest members are wanted, so all in the area are looked at. ANY stops
+//! early.
 
 use super::answer::{Direction, With, answer, sort, stored};
 use super::area::{Area, Inside, Shape};
@@ -137,7 +138,7 @@ const SEARCH_STORE: Named = Named { key: 2, options: 3, may_store: true, ..SEARC
 
 /// The centre that was asked for.
 #[derive(Clone, Copy, Default)]
-enum From {
+enum Centre {
     #[default]
     None,
     /// A member; without a set its place is unknown.
@@ -147,8 +148,8 @@ enum From {
 
 /// The words of a search.
 #[derive(Default)]
-struct Query<'a> {
-    from: From,
+struct AreaQuery<'a> {
+    from: Centre,
     shape: Option<(Shape, f64)>,
     with: With,
     count: Option<usize>,
@@ -189,17 +190,17 @@ fn of_member(set: &ZSet, member: &[u8]) -> Result<Coord, Error> {
     place_of(set, member).ok_or(Error::new("ERR could not decode requested zset member"))
 }
 
-impl<'a> Query<'a> {
+impl<'a> AreaQuery<'a> {
     /// Reads the words. Without a set no member is looked up. The order of the checks is Redis's. O(words).
-    fn parse(set: Option<&ZSet>, args: Args<'a>, named: &Named) -> Result<Query<'a>, Error> {
-        let mut query = Query::default();
+    fn parse(set: Option<&ZSet>, args: Args<'a>, named: &Named) -> Result<AreaQuery<'a>, Error> {
+        let mut query = AreaQuery::default();
         match (named.front, set) {
             (Front::Point, _) => {
-                query.from = From::Point(coord(args.at(2), args.at(3))?);
+                query.from = Centre::Point(coord(args.at(2), args.at(3))?);
                 query.shape = Some(circle(args.at(4), args.at(5))?);
             }
             (Front::Member, Some(set)) => {
-                query.from = From::Member(Some(of_member(set, args.at(2))?));
+                query.from = Centre::Member(Some(of_member(set, args.at(2))?));
                 query.shape = Some(circle(args.at(3), args.at(4))?);
             }
             (Front::Member, None) => {}
@@ -231,8 +232,8 @@ impl<'a> Query<'a> {
         2
     }
 
-    /// Reads an option about the area of GEOSEARCH. One may come again, and the last counts; others exclude each other.
-    /// Returns the number of words taken.
+    /// Reads an option about the area of GEOSEARCH. One may come again, and the last counts; others exclude
+    /// each other. Returns the number of words taken.
     fn area_option(&mut self, set: Option<&ZSet>, words: Args<'a>, named: &Named) -> Result<usize, Error> {
         let (word, left) = (words.at(0), words.len() - 1);
         let shape = self.shape.as_ref().map(|(shape, _)| shape);
@@ -242,12 +243,12 @@ impl<'a> Query<'a> {
             matches!(shape, Some(Shape::Polygon(_))),
         );
         match self.from {
-            From::None | From::Member(_) if is(word, "frommember") && left >= 1 && !polygonal => {
-                self.from = From::Member(set.map(|set| of_member(set, words.at(1))).transpose()?);
+            Centre::None | Centre::Member(_) if is(word, "frommember") && left >= 1 && !polygonal => {
+                self.from = Centre::Member(set.map(|set| of_member(set, words.at(1))).transpose()?);
                 Ok(2)
             }
-            From::None | From::Point(_) if is(word, "fromlonlat") && left >= 2 && !polygonal => {
-                self.from = From::Point(coord(words.at(1), words.at(2))?);
+            Centre::None | Centre::Point(_) if is(word, "fromlonlat") && left >= 2 && !polygonal => {
+                self.from = Centre::Point(coord(words.at(1), words.at(2))?);
                 Ok(3)
             }
             _ if is(word, "byradius") && left >= 2 && !boxed && !polygonal => {
@@ -258,7 +259,7 @@ impl<'a> Query<'a> {
                 self.shape = Some(rectangle(words.at(1), words.at(2), words.at(3))?);
                 Ok(4)
             }
-            From::None if is(word, "bypolygon") && left >= 2 && !circular && !boxed => {
+            Centre::None if is(word, "bypolygon") && left >= 2 && !circular && !boxed => {
                 let vertices = polygon(words.from(1))?;
                 let taken = 2 + 2 * vertices.len();
                 self.shape = Some((Shape::Polygon(vertices), 1.0));
@@ -300,7 +301,7 @@ impl<'a> Query<'a> {
             return Err(format!("ERR {what} {text}").into());
         }
         let polygonal = matches!(self.shape, Some((Shape::Polygon(_), _)));
-        if searches && matches!(self.from, From::None) && !polygonal {
+        if searches && matches!(self.from, Centre::None) && !polygonal {
             let text = "exactly one of FROMMEMBER or FROMLONLAT can be specified for";
             return Err(format!("ERR {text} {}", name()).into());
         }
@@ -318,7 +319,7 @@ impl<'a> Query<'a> {
     fn take_area(&mut self) -> Option<Area> {
         match (self.shape.take()?, self.from) {
             ((Shape::Polygon(vertices), _), _) => Some(Area::polygon(vertices)),
-            ((shape, unit_m), From::Point(center) | From::Member(Some(center))) => {
+            ((shape, unit_m), Centre::Point(center) | Centre::Member(Some(center))) => {
                 Some(Area { center, shape, unit_m })
             }
             _ => None,
@@ -337,9 +338,9 @@ impl<'a> Query<'a> {
 const LOOKS_PER_MEMBER: usize = 16;
 
 /// The query and the number of members in its cells.
-fn foreseen<'a>(view: &View<'_>, args: Args<'a>, named: &Named) -> Option<(Query<'a>, Area, usize)> {
+fn foreseen<'a>(view: &View<'_>, args: Args<'a>, named: &Named) -> Option<(AreaQuery<'a>, Area, usize)> {
     let set = view.zset(args.at(named.key)).ok()??;
-    let mut query = Query::parse(Some(set), args, named).ok()?;
+    let mut query = AreaQuery::parse(Some(set), args, named).ok()?;
     let area = query.take_area()?;
     let members = area.ranks(set).map(|ranks| ranks.len()).sum();
     Some((query, area, members))
@@ -364,18 +365,26 @@ fn reply_steps(view: &View<'_>, args: Args<'_>, named: &Named) -> usize {
 
 // ----- running ---------------------------------------------------------------------------------------------
 
-/// `GEOSEARCH key FROMMEMBER member | FROMLONLAT longitude latitude BYRADIUS radius unit | BYBOX width height unit [ASC |
-/// DESC] [COUNT count [ANY]] [WITHCOORD] [WITHDIST] [WITHHASH]`, or `BYPOLYGON num-vertices longitude latitude ...`
-/// alone; `GEOSEARCHSTORE destination key ... [STOREDIST]`; `GEORADIUS key longitude latitude radius unit ... [STORE key
-/// | STOREDIST key]`; `GEORADIUSBYMEMBER key member radius unit ...`; and the last two with _RO and without STORE: the
-/// members in an area, or the number stored.
+/// The members in an area, or the number stored:
 ///
-/// Cost: O(log n + c + m·log m), n = members, c = members in the nine cells, m = members in the area. Errors: syntax,
-/// numbers, units, a missing member, options that exclude each other, WRONGTYPE. Source: Redis 7.0; BYPOLYGON: Valkey 9.
+/// ```text
+/// GEOSEARCH key FROMMEMBER member | FROMLONLAT longitude latitude
+///     BYRADIUS radius unit | BYBOX width height unit
+///     [ASC | DESC] [COUNT count [ANY]] [WITHCOORD] [WITHDIST] [WITHHASH]
+/// GEOSEARCH key BYPOLYGON num-vertices longitude latitude ... [the same options]
+/// GEOSEARCHSTORE destination key ... [STOREDIST]
+/// GEORADIUS key longitude latitude radius unit ... [STORE key | STOREDIST key]
+/// GEORADIUSBYMEMBER key member radius unit ... [STORE key | STOREDIST key]
+/// GEORADIUS_RO, GEORADIUSBYMEMBER_RO: without STORE
+/// ```
+///
+/// Cost: O(log n + c + m·log m), n = members, c = members in the nine cells, m = members in the area. Errors:
+/// syntax, numbers, units, a missing member, options that exclude each other, WRONGTYPE. Source: Redis 7.0;
+/// BYPOLYGON: Valkey 9.
 fn search(cx: &mut Cx<'_, '_>, args: Args<'_>, named: &Named) -> Result<(), Error> {
     let key = args.at(named.key);
     let set = cx.view.zset(key)?;
-    let mut query = Query::parse(set, args, named)?;
+    let mut query = AreaQuery::parse(set, args, named)?;
     let (Some(set), Some(area)) = (set, query.take_area()) else {
         return missing(cx, key, &query, named);
     };
@@ -401,7 +410,7 @@ fn search(cx: &mut Cx<'_, '_>, args: Args<'_>, named: &Named) -> Result<(), Erro
 }
 
 /// Answers for a key that is missing: nothing was found.
-fn missing(cx: &mut Cx<'_, '_>, key: &[u8], query: &Query<'_>, named: &Named) -> Result<(), Error> {
+fn missing(cx: &mut Cx<'_, '_>, key: &[u8], query: &AreaQuery<'_>, named: &Named) -> Result<(), Error> {
     match query.destination {
         Some(destination) => {
             // Words of a polygon are not known everywhere.
@@ -421,7 +430,7 @@ fn keep(
     set: &ZSet,
     found: Vec<Inside>,
     area: &Area,
-    query: &Query<'_>,
+    query: &AreaQuery<'_>,
     (destination, named): (&[u8], &Named),
 ) -> Result<(), Error> {
     cx.charge(found.len() * 8)?;

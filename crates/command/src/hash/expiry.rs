@@ -37,10 +37,10 @@ const fn getter(name: &'static str, run: Handler, summary: &'static str) -> Comm
     )
 }
 
-const SECOND: Unit = Unit { ms: 1000, relative: true };
-const MILLISECOND: Unit = Unit { ms: 1, relative: true };
-const UNIX: Unit = Unit { ms: 1000, relative: false };
-const UNIX_MS: Unit = Unit { ms: 1, relative: false };
+const SECOND: FieldUnit = FieldUnit { ms: 1000, relative: true };
+const MILLISECOND: FieldUnit = FieldUnit { ms: 1, relative: true };
+const UNIX: FieldUnit = FieldUnit { ms: 1000, relative: false };
+const UNIX_MS: FieldUnit = FieldUnit { ms: 1, relative: false };
 
 pub(crate) static COMMANDS: &[Command] = &[
     setter("hexpire", |cx, args| expire(cx, args, SECOND), "Lets fields expire in so many seconds."),
@@ -90,15 +90,15 @@ pub(crate) static COMMANDS: &[Command] = &[
 
 /// The unit and base of a time.
 #[derive(Clone, Copy)]
-struct Unit {
+struct FieldUnit {
     ms: u64,
     /// The base of the time: now, else 1970.
     relative: bool,
 }
 
-impl Unit {
+impl FieldUnit {
     /// The unit of an option of HGETEX or HSETEX.
-    fn of(word: &[u8]) -> Option<Unit> {
+    fn of(word: &[u8]) -> Option<FieldUnit> {
         [("ex", SECOND), ("px", MILLISECOND), ("exat", UNIX), ("pxat", UNIX_MS)]
             .into_iter()
             .find_map(|(name, unit)| is(word, name).then_some(unit))
@@ -209,7 +209,7 @@ fn told(cx: &mut Cx<'_, '_>, key: &[u8], fields: &[&[u8]], expiry: Expiry) {
 /// removed.
 ///
 /// Cost: O(fields). Errors: WRONGTYPE, bad time, FIELDS missing, numbers that disagree.
-fn expire(cx: &mut Cx<'_, '_>, args: Args<'_>, unit: Unit) -> Result<(), Error> {
+fn expire(cx: &mut Cx<'_, '_>, args: Args<'_>, unit: FieldUnit) -> Result<(), Error> {
     let key = args.at(1);
     cx.view.hash(key)?;
     let at = unit.read(cx, args.at(0), args.at(2))?;
@@ -257,7 +257,7 @@ fn each(
 /// field, -1 no expiry, else the time. Seconds are rounded up.
 ///
 /// Cost: O(fields). Errors: WRONGTYPE, FIELDS missing, numbers that disagree.
-fn left(cx: &mut Cx<'_, '_>, args: Args<'_>, unit: Unit) -> Result<(), Error> {
+fn left(cx: &mut Cx<'_, '_>, args: Args<'_>, unit: FieldUnit) -> Result<(), Error> {
     let (key, now) = (args.at(1), cx.view.due_ms());
     let hash = cx.view.hash(key)?;
     let hit = hash.is_some();
@@ -294,7 +294,7 @@ fn hgetex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (key, now) = (args.at(1), cx.view.due_ms());
     cx.view.hash(key)?;
     let option = args.at(2);
-    let (expiry, words) = match Unit::of(option) {
+    let (expiry, words) = match FieldUnit::of(option) {
         Some(unit) => {
             let at = unit.read(cx, args.at(0), args.at(3))?;
             (Some(Expiry::at(cx, at)), args.from(4))
@@ -343,7 +343,7 @@ fn get_and_apply(cx: &mut Cx<'_, '_>, args: Args<'_>, fields: Args<'_>, expiry: 
 
 /// The expiry that HSETEX gives.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Keep {
+enum FieldKeep {
     /// The fields do not expire.
     No,
     Ttl,
@@ -354,16 +354,16 @@ enum Keep {
 struct SetOptions<'a> {
     /// A condition: all fields exist (true), or none does (false).
     there: Option<bool>,
-    keep: Keep,
+    keep: FieldKeep,
     pairs: Args<'a>,
 }
 
 impl<'a> SetOptions<'a> {
     fn parse(cx: &Cx<'_, '_>, args: Args<'a>) -> Result<SetOptions<'a>, Error> {
         let arity = || Error::Arity("hsetex".to_owned());
-        let (mut there, mut keep, mut i) = (None, Keep::No, 2);
+        let (mut there, mut keep, mut i) = (None, FieldKeep::No, 2);
         while let Some(word) = args.get(i) {
-            let unit = Unit::of(word);
+            let unit = FieldUnit::of(word);
             if is(word, "fields") {
                 if args.len() < i + 4 {
                     return Err(arity());
@@ -383,14 +383,14 @@ impl<'a> SetOptions<'a> {
                 }
                 there = Some(is(word, "fxx"));
             } else if unit.is_some() || is(word, "keepttl") {
-                if keep != Keep::No {
+                if keep != FieldKeep::No {
                     let text = "ERR Only one of EX, PX, EXAT, PXAT or KEEPTTL arguments can be specified";
                     return Err(Error::new(text));
                 }
-                keep = Keep::Ttl;
+                keep = FieldKeep::Ttl;
                 if let Some(unit) = unit {
                     i += 1;
-                    keep = Keep::At(unit.read(cx, args.at(0), args.get(i).ok_or_else(arity)?)?);
+                    keep = FieldKeep::At(unit.read(cx, args.at(0), args.get(i).ok_or_else(arity)?)?);
                 }
             } else {
                 return Err(format!("ERR unknown argument: {}", String::from_utf8_lossy(word)).into());
@@ -423,19 +423,19 @@ fn hsetex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     set_pairs(cx, key, &options)?;
     cx.view.changed(key, Class::Hash, "hset");
     match options.keep {
-        Keep::At(at) if matches!(Expiry::at(cx, at), Expiry::Gone) => {
+        FieldKeep::At(at) if matches!(Expiry::at(cx, at), Expiry::Gone) => {
             let fields: Vec<&[u8]> = options.fields().collect();
             if let Some(hash) = cx.view.hash_mut(key)? {
                 fields.iter().for_each(|field| Expiry::Gone.apply(hash, field));
             }
             told(cx, key, &fields, Expiry::Gone);
         }
-        Keep::At(at) => {
+        FieldKeep::At(at) => {
             cx.view.field_expires(key, at);
             cx.view.notify(key, Class::Hash, "hexpire");
             note(cx, key, &options);
         }
-        Keep::Ttl | Keep::No => note(cx, key, &options),
+        FieldKeep::Ttl | FieldKeep::No => note(cx, key, &options),
     }
     cx.out.int(1);
     Ok(())
@@ -446,9 +446,9 @@ fn set_pairs(cx: &mut Cx<'_, '_>, key: &[u8], options: &SetOptions<'_>) -> Resul
     for (i, field) in options.fields().enumerate() {
         let value = options.pairs.at(2 * i + 1);
         match options.keep {
-            Keep::No => hash.insert(field, value),
-            Keep::Ttl => hash.insert_keep_ttl(field, value),
-            Keep::At(expire_at) => hash.put(Entry { field, value, expire_at }),
+            FieldKeep::No => hash.insert(field, value),
+            FieldKeep::Ttl => hash.insert_keep_ttl(field, value),
+            FieldKeep::At(expire_at) => hash.put(Entry { field, value, expire_at }),
         };
     }
     Ok(())
@@ -463,9 +463,9 @@ fn note(cx: &mut Cx<'_, '_>, key: &[u8], options: &SetOptions<'_>) {
     words.extend(options.pairs.iter());
     cx.effect(&words);
     match options.keep {
-        Keep::No => {}
-        Keep::At(at) => note_times(cx, key, at, options.fields()),
-        Keep::Ttl => {
+        FieldKeep::No => {}
+        FieldKeep::At(at) => note_times(cx, key, at, options.fields()),
+        FieldKeep::Ttl => {
             let time = |hash: &Hash, field| Some((hash.expire_at(field).flatten()?, field));
             let hash = cx.view.hash(key).ok().flatten();
             let times: Vec<(u64, &[u8])> = hash

@@ -31,11 +31,11 @@ fn cost(view: &View<'_>, args: Args<'_>) -> usize {
 
 /// The form of a field, or a field and its value, in a reply. Pairs are arrays in RESP3.
 #[derive(Clone, Copy)]
-struct Form {
+struct RandomForm {
     values: bool,
 }
 
-impl Form {
+impl RandomForm {
     fn header(self, out: &mut Reply, count: usize) {
         let flat = self.values && !out.resp3();
         out.array(if flat { count.saturating_mul(2) } else { count });
@@ -69,7 +69,7 @@ fn hrandfield(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if args.len() > 4 || args.get(3).is_some_and(|word| !is(word, "withvalues")) {
         return Err(Error::Syntax);
     }
-    let form = Form { values: args.len() == 4 };
+    let form = RandomForm { values: args.len() == 4 };
     if form.values && count.unsigned_abs() > i64::MAX as u64 / 2 {
         return Err(Error::OutOfRange);
     }
@@ -85,7 +85,7 @@ fn hrandfield(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         let each = if form.values { 2 * BULK_MIN } else { BULK_MIN };
         cx.expect_reply((count.unsigned_abs() as usize).saturating_mul(each))?;
         form.header(cx.out, count.unsigned_abs() as usize);
-        cx.stream(Repeated { hash, left: count.unsigned_abs(), seed, form })?;
+        cx.stream(RepeatedFields { hash, left: count.unsigned_abs(), seed, form })?;
         return Ok(());
     }
     let wanted = (count as usize).min(hash.len());
@@ -116,7 +116,7 @@ fn one(cx: &mut Cx<'_, '_>, key: &[u8]) -> Result<(), Error> {
 struct All {
     hash: Hash,
     next: usize,
-    form: Form,
+    form: RandomForm,
 }
 
 impl Stream for All {
@@ -138,14 +138,14 @@ impl Stream for All {
 }
 
 /// A number of random fields, with repetitions. The hash is not empty.
-struct Repeated {
+struct RepeatedFields {
     hash: Hash,
     left: u64,
     seed: u64,
-    form: Form,
+    form: RandomForm,
 }
 
-impl Stream for Repeated {
+impl Stream for RepeatedFields {
     fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
         let end = out.len().saturating_add(room);
         while self.left > 0 && out.len() < end {

@@ -21,11 +21,11 @@ const fn whole(name: &'static str, run: Handler, summary: &'static str) -> Comma
 pub(crate) static COMMANDS: &[Command] = &[
     whole(
         "hgetall",
-        |cx, args| answer(cx, args, Part::Both),
+        |cx, args| answer(cx, args, HashPart::Both),
         "Lists all fields of a hash with their values.",
     ),
-    whole("hkeys", |cx, args| answer(cx, args, Part::Fields), "Lists all fields of a hash."),
-    whole("hvals", |cx, args| answer(cx, args, Part::Values), "Lists all values of a hash."),
+    whole("hkeys", |cx, args| answer(cx, args, HashPart::Fields), "Lists all fields of a hash."),
+    whole("hvals", |cx, args| answer(cx, args, HashPart::Values), "Lists all values of a hash."),
     Command::new("hscan", -3, Run::Read(hscan), READONLY, acl::HASH)
         .keys(KEY)
         .tips(&["nondeterministic_output"])
@@ -40,27 +40,27 @@ pub(crate) static COMMANDS: &[Command] = &[
 
 /// The part of each field that is answered.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum HashPart {
     Fields,
     Values,
     Both,
 }
 
-impl Part {
+impl HashPart {
     #[inline]
     fn write(self, out: &mut Reply, field: &[u8], value: &[u8]) {
-        if self != Part::Values {
+        if self != HashPart::Values {
             out.bulk(field);
         }
-        if self != Part::Fields {
+        if self != HashPart::Fields {
             out.bulk(value);
         }
     }
 
     fn header(self, out: &mut Reply, len: usize) {
         match self {
-            Part::Both => out.map(len),
-            Part::Fields | Part::Values => out.array(len),
+            HashPart::Both => out.map(len),
+            HashPart::Fields | HashPart::Values => out.array(len),
         }
     }
 }
@@ -68,7 +68,7 @@ impl Part {
 /// `HGETALL key`, `HKEYS key`, `HVALS key`: all fields, values, or both.
 ///
 /// Cost: O(n), n = fields; a large hash is streamed. Errors: WRONGTYPE.
-fn answer(cx: &mut Cx<'_, '_>, args: Args<'_>, part: Part) -> Result<(), Error> {
+fn answer(cx: &mut Cx<'_, '_>, args: Args<'_>, part: HashPart) -> Result<(), Error> {
     let (key, now) = (args.at(1), cx.view.due_ms());
     let hash = cx.view.hash(key)?;
     let hit = hash.is_some();
@@ -95,18 +95,18 @@ fn answer(cx: &mut Cx<'_, '_>, args: Args<'_>, part: Part) -> Result<(), Error> 
 /// Answers a hash in the form of HGETALL. None of its fields has expired. A large one writes its length and
 /// returns the rest.
 pub(crate) fn write_hash(out: &mut Reply, hash: Hash) -> Option<Box<dyn Stream>> {
-    Part::Both.header(out, hash.len());
+    HashPart::Both.header(out, hash.len());
     if is_long(&hash) {
-        return Some(Box::new(Fields { hash, part: Part::Both, next: 0 }));
+        return Some(Box::new(Fields { hash, part: HashPart::Both, next: 0 }));
     }
-    hash.iter().for_each(|(field, value)| Part::Both.write(out, field, value));
+    hash.iter().for_each(|(field, value)| HashPart::Both.write(out, field, value));
     None
 }
 
 /// The fields of a hash from a rank on. None has expired.
 struct Fields {
     hash: Hash,
-    part: Part,
+    part: HashPart,
     next: usize,
 }
 
@@ -151,7 +151,7 @@ fn hscan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         return Ok(());
     };
     let options = ScanOptions::parse(args.from(3), &["novalues"])?;
-    let part = if options.bare { Part::Fields } else { Part::Both };
+    let part = if options.bare { HashPart::Fields } else { HashPart::Both };
     let (mut found, mut count) = (Reply::new(false), 0);
     let mut walk = options.walk(&mut cx.budget);
     let next = hash.scan_entries(cursor, options.count, &mut |entry| {

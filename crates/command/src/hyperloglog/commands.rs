@@ -194,8 +194,9 @@ fn count_one(cx: &mut Cx<'_, '_>, key: &[u8]) -> Result<i64, Error> {
 fn merged(cx: &mut Cx<'_, '_>, keys: Args<'_>) -> Result<(Vec<u8>, bool), Error> {
     let (mut registers, mut dense) = (vec![0; REGISTERS], false);
     for key in keys.iter() {
-        cx.charge(steps_to_merge(looked_at(cx.view, key)))?;
-        let found = cx.view.string(key)?;
+        let Cx { view, budget, .. } = &mut *cx;
+        let found = view.string(key)?;
+        budget.charge(steps_to_merge(found.map_or(0, |s| s.len().min(BYTES_MAX))))?;
         if let Some(found) = found {
             dense |= sketch::merge(found, &mut registers)?;
         }
@@ -208,7 +209,8 @@ fn merged(cx: &mut Cx<'_, '_>, keys: Args<'_>) -> Result<(Vec<u8>, bool), Error>
 /// `PFMERGE destkey [sourcekey ...]`: adds the elements of the sources to `destkey`, which may be missing. The
 /// result is dense if one of the keys is.
 ///
-/// Cost: O(keys), some 2 µs each for dense ones. Errors: WRONGTYPE, no HyperLogLog, a broken one. Source: Redis 7.0.
+/// Cost: O(keys), some 2 µs each for dense ones. Errors: WRONGTYPE, no HyperLogLog, a broken one. Source:
+/// Redis 7.0.
 fn pfmerge(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let (registers, dense) = merged(cx, args.from(1))?;
@@ -223,7 +225,8 @@ fn pfmerge(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The sketch of a key with its registers raised to these. It is sparse unless that gets too long. O(registers + bytes).
+/// The sketch of a key with its registers raised to these. It is sparse unless that gets too long.
+/// O(registers + bytes).
 fn raised(cx: &mut Cx<'_, '_>, key: &[u8], registers: &[u8]) -> Result<Sketch, Error> {
     cx.charge(STEPS)?;
     let mut sketch = read(cx.view, key)?.unwrap_or_else(Sketch::new);
@@ -235,11 +238,11 @@ fn raised(cx: &mut Cx<'_, '_>, key: &[u8], registers: &[u8]) -> Result<Sketch, E
     Ok(sketch)
 }
 
-/// `PFDEBUG GETREG | DECODE | ENCODING | TODENSE key`: all registers; the runs of a sparse string; the name of its
-/// form; makes it dense. GETREG makes it dense too, as in Redis.
+/// `PFDEBUG GETREG | DECODE | ENCODING | TODENSE key`: all registers; the runs of a sparse string; the name
+/// of its form; makes it dense. GETREG makes it dense too, as in Redis.
 ///
-/// Cost: O(registers). Errors: WRONGTYPE, no such key, no HyperLogLog, a broken one, unknown subcommand. Source: Redis
-/// 7.0.
+/// Cost: O(registers). Errors: WRONGTYPE, no such key, no HyperLogLog, a broken one, unknown subcommand.
+/// Source: Redis 7.0.
 fn pfdebug(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (word, key) = (args.at(1), args.at(2));
     let found = cx.view.string(key)?.ok_or(Error::new("ERR The specified key does not exist"))?;

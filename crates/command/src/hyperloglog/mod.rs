@@ -5,7 +5,8 @@
 //! string  ─► "HYLL" encoding 0 0 0 | cardinality (8 bytes, top bit: stale) | registers, sparse or dense
 //! ```
 //!
-//! - H1: a read writes nothing. PFCOUNT uses a cached cardinality if the string has a fresh one, and stores none.
+//! - H1: a read writes nothing. PFCOUNT uses a cached cardinality if the string has a fresh one, and stores
+//!   none.
 //! - H2: a string of a client is looked at as a whole before it is changed. What is no HyperLogLog, or a broken
 //!   one, is refused and left alone.
 //! - H3: equal additions make equal bytes, which are also those of Redis.

@@ -88,7 +88,8 @@ impl Sketch {
         Sketch { bytes }
     }
 
-    /// A dense sketch of these registers. `header`: the header it keeps, of a sketch that it replaces. O(registers).
+    /// A dense sketch of these registers. `header`: the header it keeps, of a sketch that it replaces.
+    /// O(registers).
     pub fn dense(header: Option<[u8; HEADER]>, registers: &Registers) -> Sketch {
         let mut bytes = Vec::with_capacity(DENSE_BYTES);
         bytes.extend_from_slice(&header.unwrap_or(FRESH));
@@ -124,8 +125,8 @@ impl Sketch {
         self.bytes[HEADER - 1] |= 0x80;
     }
 
-    /// Raises a register to a rank; true if it was lower. A sparse sketch that gets too long becomes dense. `hint`:
-    /// see [`sparse::raise`]. O(1) for a dense sketch, O(bytes behind the hint) for a sparse one.
+    /// Raises a register to a rank; true if it was lower. A sparse sketch that gets too long becomes dense.
+    /// `hint`: see [`sparse::raise`]. O(1) for a dense sketch, O(bytes behind the hint) for a sparse one.
     pub fn raise(&mut self, hint: &mut Hint, register: usize, rank: u8) -> bool {
         if !self.is_dense() {
             match sparse::raise(&mut self.bytes, HEADER, hint, (register, rank), sparse_max_bytes()) {

@@ -92,9 +92,9 @@ pub(crate) enum Raised {
     TooLarge,
 }
 
-/// Raises a register to a rank, in the sparse form from `base` on in `bytes`, which is whole. `hint` is where to search
-/// from, and is moved on; registers come in ascending order, or with a fresh hint. A change that makes `bytes`
-/// longer than `limit` is not made. O(bytes behind the hint).
+/// Raises a register to a rank, in the sparse form from `base` on in `bytes`, which is whole. `hint` is where
+/// to search from, and is moved on; registers come in ascending order, or with a fresh hint. A change that
+/// makes `bytes` longer than `limit` is not made. O(bytes behind the hint).
 pub(crate) fn raise(
     bytes: &mut Vec<u8>,
     base: usize,

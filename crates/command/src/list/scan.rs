@@ -53,18 +53,18 @@ fn lscan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (mut rest, mut kept, mut ended) = (None, None, None);
     if let Some(cursor) = Cursor::parse(told) {
         let list = cursors.find(cursor, keyed, now_ms).ok_or(EXPIRED)?;
-        let part = Part::of(&list, cursor.position, &options);
+        let part = ListPart::of(&list, cursor.position, &options);
         ended = part.is_last().then_some(cursor);
         let found = part.matching(&mut cx.budget)?;
         rest = part.write(cx.out, cursor.at(part.range.end), found);
     } else if let Some(list) = cx.view.list(key)? {
         if list.is_small() && told == 0 {
             let whole = ScanOptions { count: usize::MAX, ..options };
-            let part = Part::of(list, 0, &whole);
+            let part = ListPart::of(list, 0, &whole);
             let found = part.matching(&mut cx.budget)?;
             rest = part.write(cx.out, 0, found);
         } else if stable.is_some() && told == 0 {
-            let part = Part::of(list, 0, &options);
+            let part = ListPart::of(list, 0, &options);
             // The match comes before the snapshot is kept, as a dropped run is repeated.
             let found = part.matching(&mut cx.budget)?;
             let cursor = if part.is_last() {
@@ -77,13 +77,13 @@ fn lscan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
             rest = part.write(cx.out, cursor, found);
         } else {
             let from = if told == 0 { 0 } else { name_to_position(told).saturating_sub(list.base()).max(0) };
-            let part = Part::of(list, from as usize, &options);
+            let part = ListPart::of(list, from as usize, &options);
             let found = part.matching(&mut cx.budget)?;
             rest = part.write(cx.out, position_to_name(list.base() + part.range.end as i64), found);
         }
         cx.view.count_lookup(key, true);
     } else {
-        Part::of(&List::new(), 0, &options).write(cx.out, 0, None);
+        ListPart::of(&List::new(), 0, &options).write(cx.out, 0, None);
         cx.view.count_lookup(key, false);
     }
     if let Some(rest) = rest
@@ -110,16 +110,16 @@ fn is_value(args: Args<'_>, i: usize) -> bool {
 }
 
 /// The elements that one call visits.
-struct Part<'a> {
+struct ListPart<'a> {
     list: &'a List,
     range: Range<usize>,
     options: &'a ScanOptions<'a>,
 }
 
-impl<'a> Part<'a> {
-    fn of(list: &'a List, from: usize, options: &'a ScanOptions<'a>) -> Part<'a> {
+impl<'a> ListPart<'a> {
+    fn of(list: &'a List, from: usize, options: &'a ScanOptions<'a>) -> ListPart<'a> {
         let from = from.min(list.len());
-        Part { list, range: from..from.saturating_add(options.count).min(list.len()), options }
+        ListPart { list, range: from..from.saturating_add(options.count).min(list.len()), options }
     }
 
     fn is_last(&self) -> bool {

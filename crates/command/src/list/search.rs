@@ -60,7 +60,7 @@ fn cost(view: &View<'_>, key: &[u8], max: usize, text: &[u8]) -> usize {
 }
 
 fn pos_cost(view: &View<'_>, args: Args<'_>) -> usize {
-    let max = Options::parse(args.from(3)).map_or(0, |options| options.max_len);
+    let max = LposOptions::parse(args.from(3)).map_or(0, |options| options.max_len);
     cost(view, args.at(1), max, args.at(2))
 }
 
@@ -111,7 +111,7 @@ fn walk<'a>(
 
 // ----- LPOS ------------------------------------------------------------------------------------------------
 
-struct Options {
+struct LposOptions {
     /// The match to begin with, from 1 on.
     rank: u64,
     from: End,
@@ -120,10 +120,10 @@ struct Options {
     max_len: usize,
 }
 
-impl Options {
+impl LposOptions {
     /// Reads `[RANK rank] [COUNT n] [MAXLEN n]`. Errors: syntax, not an integer, out of range.
-    fn parse(args: Args<'_>) -> Result<Options, Error> {
-        let mut options = Options { rank: 1, from: End::Left, count: None, max_len: usize::MAX };
+    fn parse(args: Args<'_>) -> Result<LposOptions, Error> {
+        let mut options = LposOptions { rank: 1, from: End::Left, count: None, max_len: usize::MAX };
         let natural = |arg, text| match int(arg) {
             Ok(n) if n >= 0 => Ok(n as usize),
             _ => Err(Error::new(text)),
@@ -168,7 +168,7 @@ fn not_least(n: i64) -> Result<i64, Error> {
 /// Cost: O(n), n = elements compared. Errors: those of the options, WRONGTYPE.
 fn lpos(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (key, element) = (args.at(1), args.at(2));
-    let Options { rank, from, count, max_len } = Options::parse(args.from(3))?;
+    let LposOptions { rank, from, count, max_len } = LposOptions::parse(args.from(3))?;
     let list = cx.view.list(key)?;
     let hit = list.is_some();
     let (mark, mut skip, mut found) = (cx.out.mark(), rank - 1, 0);

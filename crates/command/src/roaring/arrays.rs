@@ -146,7 +146,7 @@ fn answer<W: Width>(cx: &mut Cx<'_, '_>, key: &[u8], rank: u64, most: u64) -> Re
         cx.budget.charge(left as usize / 2)?;
     }
     let places =
-        Places::<W> { bits: bits.clone(), from: bits.nth(rank).unwrap_or(0), left, width: PhantomData };
+        ArrayPlaces::<W> { bits: bits.clone(), from: bits.nth(rank).unwrap_or(0), left, width: PhantomData };
     cx.view.count_lookup(key, hit);
     cx.out.array(left as usize);
     write(cx, left as usize, places)
@@ -164,14 +164,14 @@ fn write(cx: &mut Cx<'_, '_>, len: usize, mut stream: impl Stream + 'static) -> 
 }
 
 /// The positions of the bits from one on.
-struct Places<W> {
+struct ArrayPlaces<W> {
     bits: Ints,
     from: u64,
     left: u64,
     width: PhantomData<W>,
 }
 
-impl<W: Width> Stream for Places<W> {
+impl<W: Width> Stream for ArrayPlaces<W> {
     fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
         let end = out.len().saturating_add(room);
         let mut places = self.bits.iter_from(self.from);

@@ -55,26 +55,26 @@ fn stat<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 }
 
 /// Containers of one kind, counted as in the portable serialized form.
-struct Part {
+struct FormPart {
     containers: u128,
     values: u128,
     bytes: u128,
 }
 
 /// Arrays, bitsets, runs. Other forms are mapped: small and wide leaves count as arrays, full ones as runs.
-fn parts(bits: &Ints) -> [Part; 3] {
+fn parts(bits: &Ints) -> [FormPart; 3] {
     let s = bits.statistics();
     let in_arrays = u128::from(s.array_elements + s.sparse_elements);
     let full = s.full_elements >> 16;
     let of_runs = u128::from(s.runs) + full;
     [
-        Part { containers: (s.arrays + s.sparse_chunks).into(), values: in_arrays, bytes: in_arrays * 2 },
-        Part {
+        FormPart { containers: (s.arrays + s.sparse_chunks).into(), values: in_arrays, bytes: in_arrays * 2 },
+        FormPart {
             containers: s.bitmaps.into(),
             values: s.bitmap_elements.into(),
             bytes: u128::from(s.bitmaps) * 8192,
         },
-        Part {
+        FormPart {
             containers: of_runs,
             values: u128::from(s.run_elements) + s.full_elements,
             bytes: of_runs * 2 + (u128::from(s.run_count) + full) * 4,
@@ -89,7 +89,7 @@ fn told<W: Width>(bits: &Ints, json: bool) -> String {
     // Without bits, min is larger than max.
     let (min, max) = (bits.min().unwrap_or(W::MAX), bits.max().unwrap_or(0));
     if json {
-        let [array, bitset, run] = parts.map(|Part { containers, values, bytes }| {
+        let [array, bitset, run] = parts.map(|FormPart { containers, values, bytes }| {
             format!(
                 r#"{{"number_of_containers":"{containers}","container_cardinality":"{values}","container_allocated_bytes":"{bytes}"}}"#
             )
@@ -102,7 +102,7 @@ fn told<W: Width>(bits: &Ints, json: bool) -> String {
         "type: {kind}\ncardinality: {len}\nnumber of containers: {containers}\nmax value: {max}\nmin value: {min}\n"
     );
     let names = [("number of array", "array"), ("bitset ", "bitset "), ("run", "run")];
-    for ((number, name), Part { containers, values, bytes }) in names.into_iter().zip(parts) {
+    for ((number, name), FormPart { containers, values, bytes }) in names.into_iter().zip(parts) {
         text += &format!(
             "{number} containers: {containers}\n\t{name} container values: {values}\n\t{name} container bytes: {bytes}\n"
         );

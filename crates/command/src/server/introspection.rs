@@ -248,6 +248,66 @@ pub(crate) static COMMANDS: &[Command] = &[
                     "O(N log N) for N waits remembered.",
                     "Lists waits: the client, the cause, the resource and the time.",
                 ),
+            Command::new("evenkeel|now", 2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .facts(facts::SLOW_ACTION)
+                .tips(&["nondeterministic_output"])
+                .doc(
+                    "server",
+                    "0.1.0",
+                    "O(N) for N waits of the last minute.",
+                    "Shows the last second and minute: waits, who made whom wait, and who works.",
+                ),
+            Command::new("evenkeel|history", -4, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .facts(facts::SLOW_ACTION)
+                .tips(&["nondeterministic_output"])
+                .doc(
+                    "server",
+                    "0.1.0",
+                    "O(N) for N minutes of the span, or seconds if columns are short.",
+                    "Shows a span of time in columns: latencies, waits by cause, figures.",
+                ),
+            Command::new("evenkeel|flows", 4, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .facts(facts::SLOW_ACTION)
+                .tips(&["nondeterministic_output"])
+                .doc(
+                    "server",
+                    "0.1.0",
+                    "O(N) for N minutes of the span.",
+                    "Shows who made whom wait in a span of time, and who worked most.",
+                ),
+            Command::new("evenkeel|records", -4, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .facts(facts::SLOW_ACTION)
+                .tips(&["nondeterministic_output"])
+                .doc(
+                    "server",
+                    "0.1.0",
+                    "O(N log N) for N records of the span.",
+                    "Lists the longest waits and slow requests of a span of time.",
+                ),
+            Command::new("evenkeel|incidents", -2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .facts(facts::SLOW_ACTION)
+                .tips(&["nondeterministic_output"])
+                .doc(
+                    "server",
+                    "0.1.0",
+                    "O(N) for N minutes of the span and of a day.",
+                    "Lists the worst times of a span, or of the last day.",
+                ),
+            Command::new("evenkeel|replicas", 2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0).doc(
+                "server",
+                "0.1.0",
+                "O(n) for n replicas",
+                "The servers that follow, and how far each is behind.",
+            ),
+            Command::new("evenkeel|lost", -2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .facts(facts::SLOW_ACTION)
+                .tips(&["nondeterministic_output"])
+                .doc(
+                    "server",
+                    "0.1.0",
+                    "O(N) for N writes in the files.",
+                    "Lists writes that were lost to another primary.",
+                ),
             Command::new("evenkeel|why", 3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
                 .facts(facts::SLOW_ACTION)
                 .tips(&["nondeterministic_output"])

@@ -40,10 +40,18 @@ pub(crate) static COMMANDS: &[Command] = &[
         .doc("server", "1.0.0", "O(1)", "Tells when the data was last written to disk."),
     Command::new("sync", 1, Run::Exec, ADMIN | NOSCRIPT | NO_ASYNC_LOADING | NO_MULTI, 0)
         .facts(facts::CHANGES)
-        .doc("server", "1.0.0", "O(n) for n keys", "Sends the file of a snapshot."),
+        .doc("server", "1.0.0", "O(n) for n keys", "Sends a snapshot, and what happens behind it."),
+    Command::new("psync", -3, Run::Exec, ADMIN | NOSCRIPT | NO_ASYNC_LOADING | NO_MULTI, 0)
+        .facts(facts::CHANGES)
+        .doc(
+            "server",
+            "2.8.0",
+            "O(1); O(n) in slices for n keys, if the replica lacks too much",
+            "Sends a replica what it lacks, and what happens behind it.",
+        ),
     Command::new("replconf", -1, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE | ALLOW_BUSY, 0)
         .facts(facts::CHANGES)
-        .doc("server", "3.0.0", "O(n) for n options", "Says what SYNC is to send."),
+        .doc("server", "3.0.0", "O(n) for n options", "Says what a replica can, wants and has."),
     Command::new("replicaof", 3, Run::Exec, ADMIN | NOSCRIPT | STALE | NO_ASYNC_LOADING, 0).doc(
         "server",
         "5.0.0",
@@ -55,6 +63,12 @@ pub(crate) static COMMANDS: &[Command] = &[
         "1.0.0",
         "O(1)",
         "Older name of REPLICAOF.",
+    ),
+    Command::new("failover", -1, Run::Exec, ADMIN | NOSCRIPT | STALE, 0).doc(
+        "server",
+        "6.2.0",
+        "O(n) for n replicas, and some milliseconds in the background",
+        "Lets a replica lead in place of this server.",
     ),
     Command::new("role", 1, Run::Exec, NOSCRIPT | LOADING | STALE | FAST, acl::ADMIN | acl::DANGEROUS).doc(
         "server",

@@ -161,7 +161,7 @@ fn srandmember(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         let Some(set) = cx.view.set(key)?.cloned() else { return Ok(()) };
         cx.expect_reply((count.unsigned_abs() as usize).saturating_mul(BULK_MIN))?;
         cx.out.array(count.unsigned_abs() as usize);
-        cx.stream(Repeated { set, left: count.unsigned_abs(), seed })?;
+        cx.stream(RepeatedMembers { set, left: count.unsigned_abs(), seed })?;
         return Ok(());
     }
     let wanted = (count as usize).min(len);
@@ -205,13 +205,13 @@ pub(crate) fn distinct(cx: &mut Cx<'_, '_>, wanted: usize, len: usize) -> Result
 }
 
 /// A number of random members, with repetitions.
-struct Repeated {
+struct RepeatedMembers {
     set: Set,
     left: u64,
     seed: u64,
 }
 
-impl Stream for Repeated {
+impl Stream for RepeatedMembers {
     fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
         let end = out.len().saturating_add(room);
         while self.left > 0 && out.len() < end {

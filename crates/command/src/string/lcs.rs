@@ -59,16 +59,16 @@ fn cost(view: &View<'_>, args: Args<'_>) -> usize {
 
 /// The parts of the result that the options ask for.
 #[derive(Default)]
-struct Wanted {
+struct LcsWanted {
     len: bool,
     idx: bool,
     with_len: bool,
     min_len: usize,
 }
 
-impl Wanted {
-    fn parse(words: Args<'_>) -> Result<Wanted, Error> {
-        let mut wanted = Wanted::default();
+impl LcsWanted {
+    fn parse(words: Args<'_>) -> Result<LcsWanted, Error> {
+        let mut wanted = LcsWanted::default();
         let mut words = words.iter();
         while let Some(word) = words.next() {
             if is(word, "IDX") {
@@ -110,7 +110,7 @@ fn lcs(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         None => Ok(None),
     };
     let (a, b) = (text(args.at(1))?, text(args.at(2))?);
-    let wanted = Wanted::parse(args.from(3))?;
+    let wanted = LcsWanted::parse(args.from(3))?;
     let empty = |s: &value::StrRef<'_>| s.is_empty();
     let both = if a.is_none_or(|s| empty(&s)) || b.is_none_or(|s| empty(&s)) { None } else { a.zip(b) };
     let (a, b) = both
@@ -132,7 +132,7 @@ fn lcs(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 
 fn matches(
     table: &Table<'_>,
-    wanted: &Wanted,
+    wanted: &LcsWanted,
     out: &mut Reply,
     budget: &mut Budget<'_>,
 ) -> Result<(), Error> {
@@ -203,7 +203,7 @@ impl Table<'_> {
             this[..words].copy_from_slice(&before[(strip - 1) * words..]);
             self.rows((strip - 1) * step..strip * step, &mut this[..words], budget, &mut |_, _, _| ())?;
         }
-        let mut walk = Walk { a: self.a, b: self.b, i: n, j: self.b.len(), run: 0 };
+        let mut walk = LcsWalk { a: self.a, b: self.b, i: n, j: self.b.len(), run: 0 };
         let mut kept = vec![0; step * words];
         for strip in (0..strips).rev() {
             let first = strip * step;
@@ -265,7 +265,7 @@ fn advance(row: &mut [u64], mask: &[u64], mut carry: bool) -> bool {
 
 /// The position on the way back: the corner behind byte `i` of `a` and byte `j` of `b`. A run of common bytes
 /// follows it.
-struct Walk<'a> {
+struct LcsWalk<'a> {
     a: &'a [u8],
     b: &'a [u8],
     i: usize,
@@ -273,7 +273,7 @@ struct Walk<'a> {
     run: usize,
 }
 
-impl Walk<'_> {
+impl LcsWalk<'_> {
     /// Walks back through the rows from `first` on.
     fn strip(&mut self, first: usize, rows: &[u64], words: usize, f: &mut dyn FnMut(Match)) {
         while self.i > first && self.j > 0 {

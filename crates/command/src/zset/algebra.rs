@@ -9,7 +9,7 @@
 //! single key, or the others are empty) is a clone of that source.
 
 use super::range::store;
-use super::{Form, GROUP, Slice, answer, build, is_packed, note_result};
+use super::{Form, GROUP, ScoredSlice, answer, build, is_packed, note_result};
 use crate::cx::Budget;
 use crate::options::{int, is, is_hex};
 use crate::table::{Command, DENYOOM, KeySpec, MOVABLEKEYS, OW_UPDATE, READONLY, RO_ACCESS, Run, WRITE, acl};
@@ -82,7 +82,7 @@ fn keys_of(args: Args<'_>) -> Option<Args<'_>> {
 }
 
 fn lens(view: &View<'_>, args: Args<'_>) -> Vec<usize> {
-    let len = |key| Source::find(view, key).map_or(0, |source| source.len());
+    let len = |key| ScoreSource::find(view, key).map_or(0, |source| source.len());
     keys_of(args).map_or_else(Vec::new, |keys| keys.iter().map(len).collect())
 }
 
@@ -140,36 +140,36 @@ impl<'b, 'a> Meter<'b, 'a> {
 
 /// An input of a command.
 #[derive(Clone, Copy)]
-enum Source<'v> {
+enum ScoreSource<'v> {
     Absent,
     ZSet(&'v ZSet),
     Set(&'v Set),
 }
 
-impl<'v> Source<'v> {
-    fn find(view: &'v View<'_>, key: &[u8]) -> Result<Source<'v>, Error> {
+impl<'v> ScoreSource<'v> {
+    fn find(view: &'v View<'_>, key: &[u8]) -> Result<ScoreSource<'v>, Error> {
         match view.value(key) {
-            None => Ok(Source::Absent),
-            Some(ValueRef::ZSet(set)) => Ok(Source::ZSet(set)),
-            Some(ValueRef::Set(set)) => Ok(Source::Set(set)),
+            None => Ok(ScoreSource::Absent),
+            Some(ValueRef::ZSet(set)) => Ok(ScoreSource::ZSet(set)),
+            Some(ValueRef::Set(set)) => Ok(ScoreSource::Set(set)),
             Some(_) => Err(Error::WrongType),
         }
     }
 
     fn len(&self) -> usize {
         match self {
-            Source::Absent => 0,
-            Source::ZSet(set) => set.len(),
-            Source::Set(set) => set.len(),
+            ScoreSource::Absent => 0,
+            ScoreSource::ZSet(set) => set.len(),
+            ScoreSource::Set(set) => set.len(),
         }
     }
 
     #[inline]
     fn score(&self, member: &[u8]) -> Option<f64> {
         match self {
-            Source::Absent => None,
-            Source::ZSet(set) => set.score(member),
-            Source::Set(set) => set.contains(member).then_some(1.0),
+            ScoreSource::Absent => None,
+            ScoreSource::ZSet(set) => set.score(member),
+            ScoreSource::Set(set) => set.contains(member).then_some(1.0),
         }
     }
 
@@ -179,15 +179,15 @@ impl<'v> Source<'v> {
         f: &mut dyn FnMut(Cow<'v, [u8]>, f64) -> Result<ControlFlow<()>, Error>,
     ) -> Result<(), Error> {
         match self {
-            Source::Absent => {}
-            Source::ZSet(set) => {
+            ScoreSource::Absent => {}
+            ScoreSource::ZSet(set) => {
                 for (member, score) in set.iter() {
                     if f(Cow::Borrowed(member), score)?.is_break() {
                         break;
                     }
                 }
             }
-            Source::Set(set) => {
+            ScoreSource::Set(set) => {
                 for elem in set.iter() {
                     let member = match elem {
                         Elem::Bytes(bytes) => Cow::Borrowed(bytes),
@@ -240,7 +240,7 @@ fn number(score: f64) -> f64 {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Op {
+enum SetOp {
     Union,
     Inter,
     Diff,
@@ -248,33 +248,33 @@ enum Op {
 }
 
 /// A command's arguments and its sources.
-struct Query<'v> {
-    sources: Vec<(Source<'v>, f64)>,
+struct AlgebraQuery<'v> {
+    sources: Vec<(ScoreSource<'v>, f64)>,
     aggregate: Aggregate,
     with_scores: bool,
     /// 0: none.
     limit: usize,
 }
 
-impl<'v> Query<'v> {
+impl<'v> AlgebraQuery<'v> {
     /// Reads `numkeys key [key ...] [options]`. The order of the checks is Redis's: number of keys, their
     /// types, options.
     fn parse(
         view: &'v View<'_>,
         args: Args<'_>,
-        op: Op,
+        op: SetOp,
         name: &str,
         stores: bool,
-    ) -> Result<Query<'v>, Error> {
+    ) -> Result<AlgebraQuery<'v>, Error> {
         let count = int(args.at(0))?;
         if count < 1 {
             return Err(format!("ERR at least 1 input key is needed for '{name}' command").into());
         }
         let keys = keys_of(args).ok_or(Error::Syntax)?;
-        let sources = keys.iter().map(|key| Ok((Source::find(view, key)?, 1.0)));
+        let sources = keys.iter().map(|key| Ok((ScoreSource::find(view, key)?, 1.0)));
         let sources = sources.collect::<Result<_, Error>>()?;
-        let mut query = Query { sources, aggregate: Aggregate::Sum, with_scores: false, limit: 0 };
-        let combines = matches!(op, Op::Union | Op::Inter);
+        let mut query = AlgebraQuery { sources, aggregate: Aggregate::Sum, with_scores: false, limit: 0 };
+        let combines = matches!(op, SetOp::Union | SetOp::Inter);
         let (options, mut i) = (args.from(1 + keys.len()), 0);
         while i < options.len() {
             let (word, left) = (options.at(i), options.len() - i - 1);
@@ -292,10 +292,10 @@ impl<'v> Query<'v> {
                     _ => return Err(Error::Syntax),
                 };
                 i += 2;
-            } else if op != Op::Card && !stores && is(word, "withscores") {
+            } else if op != SetOp::Card && !stores && is(word, "withscores") {
                 query.with_scores = true;
                 i += 1;
-            } else if op == Op::Card && left >= 1 && is(word, "limit") {
+            } else if op == SetOp::Card && left >= 1 && is(word, "limit") {
                 query.limit = match int(options.at(i + 1)) {
                     Ok(n) if n >= 0 => n as usize,
                     _ => return Err(Error::new("ERR LIMIT can't be negative")),
@@ -305,37 +305,37 @@ impl<'v> Query<'v> {
                 return Err(Error::Syntax);
             }
         }
-        if op != Op::Diff {
+        if op != SetOp::Diff {
             query.sources.sort_by_key(|(source, _)| source.len());
         }
         Ok(query)
     }
 
     /// The source that equals the result, if there is one.
-    fn unchanged(&self, op: Op) -> Option<&'v ZSet> {
+    fn unchanged(&self, op: SetOp) -> Option<&'v ZSet> {
         let source = match op {
             // The largest source; all others are empty.
-            Op::Union => self.sources.split_last().filter(|(_, others)| all_empty(others))?.0,
-            Op::Diff => self.sources.split_first().filter(|(_, others)| all_empty(others))?.0,
-            Op::Inter | Op::Card => self.sources.first().filter(|_| self.sources.len() == 1)?,
+            SetOp::Union => self.sources.split_last().filter(|(_, others)| all_empty(others))?.0,
+            SetOp::Diff => self.sources.split_first().filter(|(_, others)| all_empty(others))?.0,
+            SetOp::Inter | SetOp::Card => self.sources.first().filter(|_| self.sources.len() == 1)?,
         };
         match source {
-            (Source::ZSet(set), 1.0) => Some(set),
+            (ScoreSource::ZSet(set), 1.0) => Some(set),
             _ => None,
         }
     }
 
-    fn perform(&self, op: Op, budget: &mut Budget<'_>) -> Result<Found<'v>, Error> {
+    fn perform(&self, op: SetOp, budget: &mut Budget<'_>) -> Result<Found<'v>, Error> {
         if let Some(set) = self.unchanged(op) {
             return Ok(Found::Unchanged(set));
         }
         let mut meter = Meter::new(budget);
         let mut items = match op {
-            Op::Union => self.union(&mut meter)?,
-            Op::Inter | Op::Card => self.inter(&mut meter)?,
-            Op::Diff => self.diff(&mut meter)?,
+            SetOp::Union => self.union(&mut meter)?,
+            SetOp::Inter | SetOp::Card => self.inter(&mut meter)?,
+            SetOp::Diff => self.diff(&mut meter)?,
         };
-        let sorted = op == Op::Diff && matches!(self.sources.first(), Some((Source::ZSet(_), _)));
+        let sorted = op == SetOp::Diff && matches!(self.sources.first(), Some((ScoreSource::ZSet(_), _)));
         if !sorted {
             meter.charge(items.len() * items.len().max(2).ilog2() as usize / 4)?;
             items.sort_unstable_by(order);
@@ -405,7 +405,7 @@ impl<'v> Query<'v> {
     }
 }
 
-fn all_empty(sources: &[(Source<'_>, f64)]) -> bool {
+fn all_empty(sources: &[(ScoreSource<'_>, f64)]) -> bool {
     sources.iter().all(|(source, _)| source.len() == 0)
 }
 
@@ -472,13 +472,13 @@ fn count_lookups(cx: &mut Cx<'_, '_>, args: Args<'_>) {
     }
 }
 
-fn read(cx: &mut Cx<'_, '_>, args: Args<'_>, op: Op, name: &str) -> Result<(), Error> {
+fn read(cx: &mut Cx<'_, '_>, args: Args<'_>, op: SetOp, name: &str) -> Result<(), Error> {
     let args = args.from(1);
-    let query = Query::parse(cx.view, args, op, name, false)?;
+    let query = AlgebraQuery::parse(cx.view, args, op, name, false)?;
     let form = Form::of(cx.out, query.with_scores);
     match query.perform(op, &mut cx.budget)? {
         Found::Unchanged(set) => {
-            let all = Slice { ranks: 0..set.len(), reverse: false };
+            let all = ScoredSlice { ranks: 0..set.len(), reverse: false };
             if let Some(rest) = answer(cx.out, set, all, form) {
                 cx.stream(rest)?;
             }
@@ -497,9 +497,9 @@ fn read(cx: &mut Cx<'_, '_>, args: Args<'_>, op: Op, name: &str) -> Result<(), E
     Ok(())
 }
 
-fn keep(cx: &mut Cx<'_, '_>, args: Args<'_>, op: Op, event: &'static str) -> Result<(), Error> {
+fn keep(cx: &mut Cx<'_, '_>, args: Args<'_>, op: SetOp, event: &'static str) -> Result<(), Error> {
     let (to, args) = (args.at(1), args.from(2));
-    let query = Query::parse(cx.view, args, op, event, true)?;
+    let query = AlgebraQuery::parse(cx.view, args, op, event, true)?;
     let result = match query.perform(op, &mut cx.budget)? {
         Found::Unchanged(set) if !is_packed(set.len(), b"") => set.clone(),
         Found::Unchanged(set) => build(set.len(), set.iter()),
@@ -519,7 +519,7 @@ fn keep(cx: &mut Cx<'_, '_>, args: Args<'_>, op: Op, event: &'static str) -> Res
 /// Cost: O(n + m·log m), n = members of all inputs, m = members of the result. Errors: number of keys,
 /// WRONGTYPE, syntax, weights.
 fn zunion(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    read(cx, args, Op::Union, "zunion")
+    read(cx, args, SetOp::Union, "zunion")
 }
 
 /// `ZUNIONSTORE destination numkeys key [key ...] [WEIGHTS weight ...] [AGGREGATE SUM|MIN|MAX]`: stores the
@@ -527,7 +527,7 @@ fn zunion(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 ///
 /// Cost and errors: as ZUNION.
 fn zunionstore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    keep(cx, args, Op::Union, "zunionstore")
+    keep(cx, args, SetOp::Union, "zunionstore")
 }
 
 /// `ZINTER numkeys key [key ...] [WEIGHTS weight ...] [AGGREGATE SUM|MIN|MAX] [WITHSCORES]`: the members of
@@ -536,7 +536,7 @@ fn zunionstore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 /// Cost: O(n·k + m·log m), n = members of the smallest input, k = keys, m = members of the result. Errors: as
 /// ZUNION.
 fn zinter(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    read(cx, args, Op::Inter, "zinter")
+    read(cx, args, SetOp::Inter, "zinter")
 }
 
 /// `ZINTERSTORE destination numkeys key [key ...] [WEIGHTS weight ...] [AGGREGATE SUM|MIN|MAX]`: stores the
@@ -544,7 +544,7 @@ fn zinter(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 ///
 /// Cost and errors: as ZINTER.
 fn zinterstore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    keep(cx, args, Op::Inter, "zinterstore")
+    keep(cx, args, SetOp::Inter, "zinterstore")
 }
 
 /// `ZDIFF numkeys key [key ...] [WITHSCORES]`: the members of the first input that no other has.
@@ -552,14 +552,14 @@ fn zinterstore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 /// Cost: O(n·k), n = members of the first input, k = keys; a plain first input is also sorted. Errors: number
 /// of keys, WRONGTYPE, syntax.
 fn zdiff(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    read(cx, args, Op::Diff, "zdiff")
+    read(cx, args, SetOp::Diff, "zdiff")
 }
 
 /// `ZDIFFSTORE destination numkeys key [key ...]`: stores the difference and answers its number of members.
 ///
 /// Cost and errors: as ZDIFF.
 fn zdiffstore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    keep(cx, args, Op::Diff, "zdiffstore")
+    keep(cx, args, SetOp::Diff, "zdiffstore")
 }
 
 /// `ZINTERCARD numkeys key [key ...] [LIMIT limit]`: the number of members that all inputs have, up to the
@@ -569,7 +569,7 @@ fn zdiffstore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 /// WRONGTYPE, syntax, LIMIT negative.
 fn zintercard(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let args = args.from(1);
-    let query = Query::parse(cx.view, args, Op::Card, "zintercard", false)?;
+    let query = AlgebraQuery::parse(cx.view, args, SetOp::Card, "zintercard", false)?;
     let limit = if query.limit == 0 { usize::MAX } else { query.limit };
     let count = if let [(only, _)] = &query.sources[..] {
         only.len().min(limit)

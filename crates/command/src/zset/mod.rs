@@ -1,7 +1,7 @@
 //! Sorted sets: members and scores, ranges, pops, random members, algebra.
 //!
 //! Every range, by rank, score or member, first becomes a range of ranks, in O(log n). The members answered,
-//! stored or removed are then a [`Slice`]. Long answers stream from an O(1) clone of the set.
+//! stored or removed are then a [`ScoredSlice`]. Long answers stream from an O(1) clone of the set.
 
 pub(crate) mod algebra;
 pub(crate) mod members;
@@ -107,12 +107,12 @@ pub(crate) fn note_result(cx: &mut Cx<'_, '_>, destination: &[u8], result: &ZSet
 
 /// Some neighbouring members, in ascending or descending order.
 #[derive(Clone, Debug, PartialEq)]
-struct Slice {
+struct ScoredSlice {
     ranks: Range<usize>,
     reverse: bool,
 }
 
-impl Slice {
+impl ScoredSlice {
     /// Skips the first members of the slice, which are done.
     fn pass(&mut self, members: usize) {
         match self.reverse {
@@ -160,13 +160,13 @@ impl Form {
 }
 
 /// Writes a slice with its header. A long slice writes only the header; the stream has the rest.
-fn answer(out: &mut Reply, set: &ZSet, slice: Slice, form: Form) -> Option<Slices> {
+fn answer(out: &mut Reply, set: &ZSet, slice: ScoredSlice, form: Form) -> Option<Slices> {
     form.header(out, slice.ranks.len());
     pieces(out, set, slice, form)
 }
 
 /// As [`answer`], without the header.
-fn pieces(out: &mut Reply, set: &ZSet, slice: Slice, form: Form) -> Option<Slices> {
+fn pieces(out: &mut Reply, set: &ZSet, slice: ScoredSlice, form: Form) -> Option<Slices> {
     let mut left = slice;
     // A few members may be long.
     if left.ranks.len() <= STREAM_FROM {
@@ -178,7 +178,7 @@ fn pieces(out: &mut Reply, set: &ZSet, slice: Slice, form: Form) -> Option<Slice
 
 /// Writes members of a slice until the reply is `end` bytes long, at least one if there is one. Returns their
 /// number.
-fn write(out: &mut Reply, set: &ZSet, slice: &Slice, form: Form, end: usize) -> usize {
+fn write(out: &mut Reply, set: &ZSet, slice: &ScoredSlice, form: Form, end: usize) -> usize {
     let mut written = 0;
     let mut put = |(member, score): (&[u8], f64)| {
         form.write(out, member, score);
@@ -197,7 +197,7 @@ fn write(out: &mut Reply, set: &ZSet, slice: &Slice, form: Form, end: usize) -> 
 /// A slice, written piece by piece.
 struct Slices {
     set: ZSet,
-    left: Slice,
+    left: ScoredSlice,
     form: Form,
 }
 

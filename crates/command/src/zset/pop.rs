@@ -1,7 +1,7 @@
 //! ZPOPMIN, ZPOPMAX, ZMPOP and their blocking forms BZPOPMIN, BZPOPMAX, BZMPOP.
 
 use super::remove::{removal_steps, take};
-use super::{Form, GROUP, Slice, Slices, len_of, pieces};
+use super::{Form, GROUP, ScoredSlice, Slices, len_of, pieces};
 use crate::options::{int, is, timeout_ms};
 use crate::table::{
     BLOCKING, Command, Effect, FAST, KeySpec, MOVABLEKEYS, RW_ACCESS_DELETE, Run, WRITE, acl,
@@ -75,32 +75,32 @@ pub(crate) static COMMANDS: &[Command] = &[
 
 /// An end of the order.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum ScoreEnd {
     Min,
     Max,
 }
 
-impl End {
+impl ScoreEnd {
     fn event(self) -> &'static str {
         match self {
-            End::Min => "zpopmin",
-            End::Max => "zpopmax",
+            ScoreEnd::Min => "zpopmin",
+            ScoreEnd::Max => "zpopmax",
         }
     }
 
     /// The equivalent command, for logs.
     fn command(self) -> &'static [u8] {
         match self {
-            End::Min => b"ZPOPMIN",
-            End::Max => b"ZPOPMAX",
+            ScoreEnd::Min => b"ZPOPMIN",
+            ScoreEnd::Max => b"ZPOPMAX",
         }
     }
 
     /// The `count` members at this end of `len`, the outermost first.
-    fn slice(self, count: usize, len: usize) -> Slice {
+    fn slice(self, count: usize, len: usize) -> ScoredSlice {
         match self {
-            End::Min => Slice { ranks: 0..count, reverse: false },
-            End::Max => Slice { ranks: len - count..len, reverse: true },
+            ScoreEnd::Min => ScoredSlice { ranks: 0..count, reverse: false },
+            ScoreEnd::Max => ScoredSlice { ranks: len - count..len, reverse: true },
         }
     }
 }
@@ -122,7 +122,13 @@ fn many_cost(view: &View<'_>, args: Args<'_>) -> usize {
 }
 
 /// Removes `count` members and writes them, without a header. A long rest is returned for a stream.
-fn pop(cx: &mut Cx<'_, '_>, key: &[u8], end: End, count: usize, form: Form) -> Result<Option<Slices>, Error> {
+fn pop(
+    cx: &mut Cx<'_, '_>,
+    key: &[u8],
+    end: ScoreEnd,
+    count: usize,
+    form: Form,
+) -> Result<Option<Slices>, Error> {
     let Some(set) = cx.view.zset(key)? else { return Ok(None) };
     let slice = end.slice(count, set.len());
     let rest = pieces(cx.out, set, slice.clone(), form);
@@ -138,17 +144,17 @@ fn stream(cx: &mut Cx<'_, '_>, rest: Option<Slices>) -> Result<(), Error> {
 ///
 /// Cost: O(m·log n), m = members popped, n = members. Errors: syntax, count negative, WRONGTYPE.
 fn zpopmin(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    pop_one_key(cx, args, End::Min)
+    pop_one_key(cx, args, ScoreEnd::Min)
 }
 
 /// `ZPOPMAX key [count]`: removes the members with the highest scores and answers them.
 ///
 /// Cost: O(m·log n), m = members popped, n = members. Errors: syntax, count negative, WRONGTYPE.
 fn zpopmax(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    pop_one_key(cx, args, End::Max)
+    pop_one_key(cx, args, ScoreEnd::Max)
 }
 
-fn pop_one_key(cx: &mut Cx<'_, '_>, args: Args<'_>, end: End) -> Result<(), Error> {
+fn pop_one_key(cx: &mut Cx<'_, '_>, args: Args<'_>, end: ScoreEnd) -> Result<(), Error> {
     if args.len() > 3 {
         return Err(Error::Syntax);
     }
@@ -183,7 +189,7 @@ fn first_filled<'a>(view: &View<'_>, keys: Args<'a>) -> Result<Option<(&'a [u8],
 /// Cost: O(k + log n), k = keys, n = members. Errors: bad time-out, WRONGTYPE of a key in front of the first
 /// filled one.
 fn bzpopmin(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    pop_or_wait(cx, args, End::Min)
+    pop_or_wait(cx, args, ScoreEnd::Min)
 }
 
 /// `BZPOPMAX key [key ...] timeout`: `[key, member, score]`, or a null array on a time-out. Logged as
@@ -192,10 +198,10 @@ fn bzpopmin(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 /// Cost: O(k + log n), k = keys, n = members. Errors: bad time-out, WRONGTYPE of a key in front of the first
 /// filled one.
 fn bzpopmax(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    pop_or_wait(cx, args, End::Max)
+    pop_or_wait(cx, args, ScoreEnd::Max)
 }
 
-fn pop_or_wait(cx: &mut Cx<'_, '_>, args: Args<'_>, end: End) -> Result<(), Error> {
+fn pop_or_wait(cx: &mut Cx<'_, '_>, args: Args<'_>, end: ScoreEnd) -> Result<(), Error> {
     let last = args.len() - 1;
     let timeout = timeout_ms(args.at(last), cx.view.now_ms())?;
     let Some((key, _)) = first_filled(cx.view, args.to(last).from(1))? else {
@@ -212,7 +218,7 @@ fn pop_or_wait(cx: &mut Cx<'_, '_>, args: Args<'_>, end: End) -> Result<(), Erro
 /// The arguments `numkeys key [key ...] MIN|MAX [COUNT count]`.
 struct Many<'a> {
     keys: Args<'a>,
-    end: End,
+    end: ScoreEnd,
     count: usize,
 }
 
@@ -225,8 +231,8 @@ impl<'a> Many<'a> {
         // The end is named behind the keys.
         let at = keys.saturating_add(1);
         let end = match args.get(at) {
-            Some(word) if is(word, "min") => End::Min,
-            Some(word) if is(word, "max") => End::Max,
+            Some(word) if is(word, "min") => ScoreEnd::Min,
+            Some(word) if is(word, "max") => ScoreEnd::Max,
             _ => return Err(Error::Syntax),
         };
         let count = match (args.get(at + 1), args.get(at + 2)) {

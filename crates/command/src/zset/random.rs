@@ -1,6 +1,6 @@
 //! ZRANDMEMBER: members by rank, each as likely as any other.
 
-use super::{Form, GROUP, Slice, answer, len_of};
+use super::{Form, GROUP, ScoredSlice, answer, len_of};
 use crate::options::{int, is};
 use crate::set::random::{BULK_MIN, distinct};
 use crate::table::{Command, KeySpec, READONLY, RO_ACCESS, Run, acl};
@@ -63,7 +63,7 @@ fn zrandmember(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         let rest = cx
             .view
             .zset(key)?
-            .and_then(|set| answer(cx.out, set, Slice { ranks: 0..len, reverse: false }, form));
+            .and_then(|set| answer(cx.out, set, ScoredSlice { ranks: 0..len, reverse: false }, form));
         if let Some(rest) = rest {
             cx.stream(rest)?;
         }
@@ -89,7 +89,7 @@ fn repeated(cx: &mut Cx<'_, '_>, key: &[u8], wanted: usize, form: Form) -> Resul
     let Some(set) = cx.view.zset(key)?.cloned() else { return Ok(()) };
     cx.expect_reply(wanted.saturating_mul(BULK_MIN))?;
     form.header(cx.out, wanted);
-    let mut draws = Repeated { set, left: wanted, seed, form };
+    let mut draws = RepeatedScored { set, left: wanted, seed, form };
     if wanted > STREAM_FROM {
         cx.stream(draws)?;
     } else {
@@ -103,7 +103,7 @@ fn different(cx: &mut Cx<'_, '_>, key: &[u8], wanted: usize, len: usize, form: F
     let ranks = distinct(cx, wanted, len)?.unwrap_or_default();
     let Some(set) = cx.view.zset(key)?.cloned() else { return Ok(()) };
     form.header(cx.out, ranks.len());
-    let mut chosen = Chosen { set, ranks, next: 0, form };
+    let mut chosen = ChosenScored { set, ranks, next: 0, form };
     if wanted > STREAM_FROM {
         cx.stream(chosen)?;
     } else {
@@ -112,14 +112,14 @@ fn different(cx: &mut Cx<'_, '_>, key: &[u8], wanted: usize, len: usize, form: F
     Ok(())
 }
 
-struct Repeated {
+struct RepeatedScored {
     set: ZSet,
     left: usize,
     seed: u64,
     form: Form,
 }
 
-impl Stream for Repeated {
+impl Stream for RepeatedScored {
     fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
         let end = out.len().saturating_add(room);
         while self.left > 0 {
@@ -144,14 +144,14 @@ impl Stream for Repeated {
     }
 }
 
-struct Chosen {
+struct ChosenScored {
     set: ZSet,
     ranks: Vec<usize>,
     next: usize,
     form: Form,
 }
 
-impl Stream for Chosen {
+impl Stream for ChosenScored {
     fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
         let end = out.len().saturating_add(room);
         for rank in &self.ranks[self.next..] {

@@ -1,8 +1,8 @@
 //! ZRANGE and its older forms, ZRANGESTORE, ZCOUNT, ZLEXCOUNT.
 
 use super::{
-    Form, GROUP, LOG, LOG_PLUS, Slice, answer, between, build, has_scores, is_packed, lex_bound, note_result,
-    score_bound,
+    Form, GROUP, LOG, LOG_PLUS, ScoredSlice, answer, between, build, has_scores, is_packed, lex_bound,
+    note_result, score_bound,
 };
 use crate::options::{int, is};
 use crate::table::{Command, DENYOOM, FAST, KeySpec, OW_UPDATE, READONLY, RO_ACCESS, Run, WRITE, acl};
@@ -79,15 +79,15 @@ struct Fixed {
 }
 
 #[derive(Clone, Copy)]
-enum Bounds<'a> {
+enum RangeBounds<'a> {
     Rank(i64, i64),
     Score(ScoreBound, ScoreBound),
     Lex(LexBound<'a>, LexBound<'a>),
 }
 
 /// A range command's arguments.
-struct Query<'a> {
-    bounds: Bounds<'a>,
+struct RangeQuery<'a> {
+    bounds: RangeBounds<'a>,
     reverse: bool,
     offset: i64,
     /// Negative: all.
@@ -95,9 +95,9 @@ struct Query<'a> {
     with_scores: bool,
 }
 
-impl<'a> Query<'a> {
+impl<'a> RangeQuery<'a> {
     /// Reads `start stop [options]`. The order of the checks is Redis's: options, their conflicts, bounds.
-    fn parse(args: Args<'a>, fixed: Fixed) -> Result<Query<'a>, Error> {
+    fn parse(args: Args<'a>, fixed: Fixed) -> Result<RangeQuery<'a>, Error> {
         let (mut by, mut reverse, mut with_scores) = (fixed.by, fixed.reverse, false);
         let (mut offset, mut limit) = (0, -1);
         let mut i = 2;
@@ -130,34 +130,34 @@ impl<'a> Query<'a> {
         }
         let (min, max) = if reverse { (args.at(1), args.at(0)) } else { (args.at(0), args.at(1)) };
         let bounds = match by {
-            By::Rank => Bounds::Rank(int(args.at(0))?, int(args.at(1))?),
-            By::Score => Bounds::Score(score_bound(min)?, score_bound(max)?),
-            By::Lex => Bounds::Lex(lex_bound(min)?, lex_bound(max)?),
+            By::Rank => RangeBounds::Rank(int(args.at(0))?, int(args.at(1))?),
+            By::Score => RangeBounds::Score(score_bound(min)?, score_bound(max)?),
+            By::Lex => RangeBounds::Lex(lex_bound(min)?, lex_bound(max)?),
         };
-        Ok(Query { bounds, reverse, offset, limit, with_scores })
+        Ok(RangeQuery { bounds, reverse, offset, limit, with_scores })
     }
 
     /// The members of the range. O(log n).
-    fn slice(&self, set: &ZSet) -> Slice {
+    fn slice(&self, set: &ZSet) -> ScoredSlice {
         let len = set.len();
         let ranks = match &self.bounds {
-            Bounds::Rank(start, stop) => {
+            RangeBounds::Rank(start, stop) => {
                 let found = crate::options::range(*start, *stop, len);
                 if self.reverse { len - found.end..len - found.start } else { found }
             }
-            Bounds::Score(min, max) => self.limited(set, set.ranks(min, max)),
-            Bounds::Lex(min, max) => self.limited(set, set.ranks(min, max)),
+            RangeBounds::Score(min, max) => self.limited(set, set.ranks(min, max)),
+            RangeBounds::Lex(min, max) => self.limited(set, set.ranks(min, max)),
         };
-        Slice { ranks, reverse: self.reverse }
+        ScoredSlice { ranks, reverse: self.reverse }
     }
 
     /// Whether another server may find other members: scores differ within a range by member, or a negative
     /// offset goes by the encoding.
     fn is_vague(&self, set: &ZSet) -> bool {
         match self.bounds {
-            Bounds::Rank(..) => false,
-            Bounds::Score(..) => self.offset < 0,
-            Bounds::Lex(..) => self.offset < 0 || has_scores(set),
+            RangeBounds::Rank(..) => false,
+            RangeBounds::Score(..) => self.offset < 0,
+            RangeBounds::Lex(..) => self.offset < 0 || has_scores(set),
         }
     }
 
@@ -229,12 +229,12 @@ fn zrevrangebylex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 
 /// Number of members in the reply.
 fn reply_steps(view: &View<'_>, args: Args<'_>, by: Option<By>, reverse: Option<bool>) -> usize {
-    let Ok(query) = Query::parse(args.from(2), Fixed { by, reverse, store: false }) else { return 0 };
+    let Ok(query) = RangeQuery::parse(args.from(2), Fixed { by, reverse, store: false }) else { return 0 };
     view.zset(args.at(1)).ok().flatten().map_or(0, |set| query.slice(set).ranks.len())
 }
 
 fn range(cx: &mut Cx<'_, '_>, args: Args<'_>, by: Option<By>, reverse: Option<bool>) -> Result<(), Error> {
-    let query = Query::parse(args.from(2), Fixed { by, reverse, store: false })?;
+    let query = RangeQuery::parse(args.from(2), Fixed { by, reverse, store: false })?;
     let key = args.at(1);
     let Some(set) = cx.view.zset(key)? else {
         cx.out.array(0);
@@ -279,7 +279,7 @@ fn zlexcount(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 const STORE: Fixed = Fixed { by: None, reverse: None, store: true };
 
 fn store_cost(view: &View<'_>, args: Args<'_>) -> usize {
-    let Ok(query) = Query::parse(args.from(3), STORE) else { return 0 };
+    let Ok(query) = RangeQuery::parse(args.from(3), STORE) else { return 0 };
     let Ok(Some(set)) = view.zset(args.at(2)) else { return 0 };
     let wanted = query.slice(set).ranks.len();
     if wanted == set.len() { 1 } else { wanted * 5 }
@@ -291,12 +291,12 @@ fn store_cost(view: &View<'_>, args: Args<'_>) -> usize {
 /// Cost: O(log n + m), n = members, m = members stored; the whole of a large set in O(1). Errors: syntax, bad
 /// bounds, WRONGTYPE of src.
 fn zrangestore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    let query = Query::parse(args.from(3), STORE)?;
+    let query = RangeQuery::parse(args.from(3), STORE)?;
     let (to, from) = (args.at(1), args.at(2));
     let set = cx.view.zset(from)?;
     let (hit, result) = match (set, query.bounds) {
         (None, _) => (false, ZSet::new()),
-        (Some(set), Bounds::Lex(min, max)) if has_scores(set) => {
+        (Some(set), RangeBounds::Lex(min, max)) if has_scores(set) => {
             let found: Vec<_> = between(set, min, max).collect();
             let ranks = query.limited(set, 0..found.len());
             (true, build(ranks.len(), found[ranks].iter().copied()))

@@ -31,36 +31,36 @@ pub(crate) static COMMANDS: &[Command] = &[
 const PIECE: usize = 64;
 
 /// The range to remove.
-enum Wanted<'a> {
+enum RemovedRange<'a> {
     Rank(i64, i64),
     Score(ScoreBound, ScoreBound),
     Lex(LexBound<'a>, LexBound<'a>),
 }
 
-impl Wanted<'_> {
+impl RemovedRange<'_> {
     /// The ranks of the range. O(log n).
     fn ranks(&self, set: &ZSet) -> Range<usize> {
         match self {
-            Wanted::Rank(start, stop) => crate::options::range(*start, *stop, set.len()),
-            Wanted::Score(min, max) => set.ranks(min, max),
-            Wanted::Lex(min, max) => set.ranks(min, max),
+            RemovedRange::Rank(start, stop) => crate::options::range(*start, *stop, set.len()),
+            RemovedRange::Score(min, max) => set.ranks(min, max),
+            RemovedRange::Lex(min, max) => set.ranks(min, max),
         }
     }
 }
 
-fn by_rank(args: Args<'_>) -> Result<Wanted<'_>, Error> {
-    Ok(Wanted::Rank(int(args.at(2))?, int(args.at(3))?))
+fn by_rank(args: Args<'_>) -> Result<RemovedRange<'_>, Error> {
+    Ok(RemovedRange::Rank(int(args.at(2))?, int(args.at(3))?))
 }
 
-fn by_score(args: Args<'_>) -> Result<Wanted<'_>, Error> {
-    Ok(Wanted::Score(score_bound(args.at(2))?, score_bound(args.at(3))?))
+fn by_score(args: Args<'_>) -> Result<RemovedRange<'_>, Error> {
+    Ok(RemovedRange::Score(score_bound(args.at(2))?, score_bound(args.at(3))?))
 }
 
-fn by_lex(args: Args<'_>) -> Result<Wanted<'_>, Error> {
-    Ok(Wanted::Lex(lex_bound(args.at(2))?, lex_bound(args.at(3))?))
+fn by_lex(args: Args<'_>) -> Result<RemovedRange<'_>, Error> {
+    Ok(RemovedRange::Lex(lex_bound(args.at(2))?, lex_bound(args.at(3))?))
 }
 
-fn steps(view: &View<'_>, args: Args<'_>, wanted: Result<Wanted<'_>, Error>) -> usize {
+fn steps(view: &View<'_>, args: Args<'_>, wanted: Result<RemovedRange<'_>, Error>) -> usize {
     match (wanted, view.zset(args.at(1))) {
         (Ok(wanted), Ok(Some(set))) => removal_steps(wanted.ranks(set).len(), set.len()),
         _ => 0,
@@ -96,7 +96,7 @@ fn zremrangebylex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if cx.view.zset(args.at(1))?.is_some_and(has_scores) {
         return remove_named(cx, args.at(1), min, max);
     }
-    remove(cx, args, Wanted::Lex(min, max), "zremrangebylex")
+    remove(cx, args, RemovedRange::Lex(min, max), "zremrangebylex")
 }
 
 /// Removes the members of a range that lie between two texts, where scores differ. Other servers would find
@@ -126,7 +126,12 @@ fn remove_named(cx: &mut Cx<'_, '_>, key: &[u8], min: LexBound<'_>, max: LexBoun
     Ok(())
 }
 
-fn remove(cx: &mut Cx<'_, '_>, args: Args<'_>, wanted: Wanted<'_>, event: &'static str) -> Result<(), Error> {
+fn remove(
+    cx: &mut Cx<'_, '_>,
+    args: Args<'_>,
+    wanted: RemovedRange<'_>,
+    event: &'static str,
+) -> Result<(), Error> {
     let key = args.at(1);
     let ranks = cx.view.zset(key)?.map_or(0..0, |set| wanted.ranks(set));
     cx.out.int(ranks.len() as i64);

@@ -1,5 +1,5 @@
-//! Payloads for RESTORE and strings of HyperLogLogs, made of arbitrary bytes. The short runs of `tests/hostile.rs`
-//! and `fuzz/` call this.
+//! Payloads for RESTORE and strings of HyperLogLogs, made of arbitrary bytes. The short runs of
+//! `tests/hostile.rs` and `fuzz/` call this.
 
 use command::serial::{self, Decoded};
 use command::{Budget, Caller, Cx, Error, Run, registry};

@@ -7,9 +7,10 @@
 //!        ─► the same replies, the same data
 //! ```
 //!
-//! Keys end in a digit, and the rights of each random user to a digit are drawn: none, to read, to write, or both. As
-//! in Redis, the existence, type and length of a key that may only be written are told. The second database is
-//! different on both servers, and belongs to no user. Calls that answer about all keys, or by chance, are left out.
+//! Keys end in a digit, and the rights of each random user to a digit are drawn: none, to read, to write, or
+//! both. As in Redis, the existence, type and length of a key that may only be written are told. The second
+//! database is different on both servers, and belongs to no user. Calls that answer about all keys, or by
+//! chance, are left out.
 
 use crate::support::{Client, Server, foreign};
 use ::support::rng::Rng;
@@ -125,7 +126,8 @@ fn call(client: &mut Client, way: Way, words: &[Vec<u8>]) -> String {
     }
 }
 
-/// A user who has some rights to keys by their last digit, and the digits of keys it may not use, and may not write.
+/// A user who has some rights to keys by their last digit, and the digits of keys it may not use, and may not
+/// write.
 struct Drawn {
     rules: String,
     hidden: String,

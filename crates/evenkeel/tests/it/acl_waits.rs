@@ -1,5 +1,5 @@
-//! A limited user waits for keys, listens to channels, keeps a cache, and asks over HTTP. What it may not read or
-//! hear does not show, and what it may not write stays as it is.
+//! A limited user waits for keys, listens to channels, keeps a cache, and asks over HTTP. What it may not read
+//! or hear does not show, and what it may not write stays as it is.
 //!
 //! ```text
 //! two servers, the same but for what happens to keys and channels that the user has no right to
@@ -7,9 +7,9 @@
 //!        ─► the same replies and messages
 //! ```
 //!
-//! Names end in a digit, and the rights of a random user to each digit are drawn. Some rights are taken away while it
-//! waits. What happens there afterwards happens on both servers, with other values: as in Redis, a client that waits
-//! is told that it may not wait any more when there is something to be had.
+//! Names end in a digit, and the rights of a random user to each digit are drawn. Some rights are taken away
+//! while it waits. What happens there afterwards happens on both servers, with other values: as in Redis, a
+//! client that waits is told that it may not wait any more when there is something to be had.
 
 use crate::http::{Http, shown};
 use crate::support::{Client, PATIENCE, Server, encode_line, foreign};

@@ -1,4 +1,5 @@
-//! Classes of public advisories about servers of this kind, each tried here or in a test that docs/security.md names.
+//! Classes of public advisories about servers of this kind, each tried here or in a test that docs/security.md
+//! names.
 
 use crate::held::await_figure;
 use crate::support::{Client, PATIENCE, Server, encode, foreign};

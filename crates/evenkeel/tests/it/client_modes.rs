@@ -1,7 +1,7 @@
 //! CLIENT REPLY, PAUSE, UNBLOCK, NO-TOUCH and NO-EVICT: their effect on the commands of clients.
 //!
-//! All of it is asked of a real server as well (`EVENKEEL_TEST_SERVER`): what only Valkey 9 or only this server does
-//! says so.
+//! All of it is asked of a real server as well (`EVENKEEL_TEST_SERVER`): what only Valkey 9 or only this server
+//! does says so.
 
 use crate::support::{Client, PATIENCE, Server, encode_line, foreign};
 use std::time::{Duration, Instant};
@@ -281,40 +281,6 @@ fn server_shows_pauses(client: &mut Client) -> bool {
     client.call("INFO clients").contains("paused_actions")
 }
 
-/// A pause ends by itself, each kind at its own time.
-#[test]
-fn each_kind_of_pause_ends_at_its_time() {
-    let server = Server::start();
-    let (mut admin, mut client) = (server.client(), server.client());
-    admin.expect("CLIENT PAUSE 100 ALL", "+OK");
-    admin.expect("CLIENT PAUSE 100000 WRITE", "+OK");
-    client.send("GET k\r\nSET k v\r\n");
-    // Reads go on though writes are held for very long.
-    client.expect_reply("(nil)");
-    assert_eq!(client.reply_within(A_WHILE), None);
-    // A pause of all goes on as long as that of writes does.
-    admin.expect("CLIENT PAUSE 1 ALL", "+OK");
-    let mut reader = server.client();
-    reader.send("GET k\r\n");
-    assert_eq!(reader.reply_within(A_WHILE), None);
-    if foreign() {
-        // A real server holds the end of a pause of all.
-        return;
-    }
-    unpause(&mut admin);
-    reader.reply();
-    client.expect_reply("+OK");
-    // A shorter pause does not shorten a longer one.
-    admin.expect("CLIENT PAUSE 100000 WRITE", "+OK");
-    admin.expect("CLIENT PAUSE 1 WRITE", "+OK");
-    client.send("SET k v\r\n");
-    assert_eq!(client.reply_within(A_WHILE), None);
-    unpause(&mut admin);
-    client.expect_reply("+OK");
-    admin.expect("CLIENT PAUSE 50 WRITE", "+OK");
-    client.expect("SET k v", "+OK");
-}
-
 #[test]
 fn blocked_clients_may_leave_during_a_pause_and_are_served_after_it() {
     let server = Server::start();
@@ -528,8 +494,8 @@ fn last_reply(client: &mut Client, lines: &[&str]) -> String {
     lines.iter().map(|line| client.call(line)).last().expect("a command")
 }
 
-/// TOUCH is a use of its keys wherever it stands: alone, in a script, in a transaction, among so many words that it
-/// is long work. Other reads of such a client are none. Redis 8 and Valkey 9 do the same.
+/// TOUCH is a use of its keys wherever it stands: alone, in a script, in a transaction, among so many words
+/// that it is long work. Other reads of such a client are none. Redis 8 and Valkey 9 do the same.
 #[test]
 fn touch_touches_wherever_it_stands() {
     let server = Server::start();

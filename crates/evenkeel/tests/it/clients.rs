@@ -1,4 +1,5 @@
-//! CLIENT: filters of LIST and KILL, CAPA, and clients that are closed because all together take too much memory.
+//! CLIENT: filters of LIST and KILL, CAPA, and clients that are closed because all together take too much
+//! memory.
 
 use crate::support::{Client, PATIENCE, Server};
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! COMMANDLOG: slow commands, large requests and large replies, each with its size, and no secret. MODULE refuses by
-//! name what it cannot do.
+//! COMMANDLOG: slow commands, large requests and large replies, each with its size, and no secret. MODULE
+//! refuses by name what it cannot do.
 
 use crate::support::{Client, Server};
 

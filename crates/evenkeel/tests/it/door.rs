@@ -162,7 +162,7 @@ fn a_check_names_each_line_without_effect() {
     let (file, more) = (folder.path().join("a.conf"), folder.path().join("more.conf"));
     fs::write(&more, "maxclients 7\n").unwrap();
     let text = format!(
-        "hz 20\nmaxclients 5\nrequirepass hushone\nrequirepass hushtwo\nrename-command PSYNC x\n\ninclude {}\nsave 60 1\nsave 30 1\n\
+        "hz 20\nmaxclients 5\nrequirepass hushone\nrequirepass hushtwo\nrename-command CLUSTERSCAN x\n\ninclude {}\nsave 60 1\nsave 30 1\n\
          client-output-buffer-limit normal 1 1 1\nclient-output-buffer-limit pubsub 2 2 2\n\
          latency-tracking-info-percentiles 50\nlatency-tracking-info-percentiles 90 99\n",
         more.display()
@@ -176,7 +176,9 @@ fn a_check_names_each_line_without_effect() {
         format!("{path}:1: 'hz 20' has no effect: "),
         format!("{path}:2: 'maxclients 5' has no effect: it is set again: {}:1", more.display()),
         format!("{path}:3: 'requirepass ...' has no effect: it is set again: {path}:4"),
-        format!("{path}:5: 'rename-command PSYNC x' has no effect: there is no such command in Evenkeel"),
+        format!(
+            "{path}:5: 'rename-command CLUSTERSCAN x' has no effect: there is no such command in Evenkeel"
+        ),
         format!(
             "{path}:12: 'latency-tracking-info-percentiles 50' has no effect: it is set again: {path}:13"
         ),

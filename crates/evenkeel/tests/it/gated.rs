@@ -1,4 +1,5 @@
-//! Under `appendfsync always` no reply of any kind tells of what is not durable: errors and nulls no more than values.
+//! Under `appendfsync always` no reply of any kind tells of what is not durable: errors and nulls no more than
+//! values.
 
 use crate::snapshots::{ready, start_in};
 use crate::support::{Client, Server, encode_line, foreign};

@@ -321,10 +321,10 @@ fn pipelined_requests_are_answered_in_order_whatever_they_take() {
         }
         for round in 0..10 {
             http.response().expect(200, &long);
-            http.response().expect(200, "{\"status\":\"ok\"}");
+            http.response().expect(200, "{\"status\":\"ok\",\"role\":\"primary\"}");
             let wide: serde_json::Value = serde_json::from_slice(&http.response().body).unwrap();
             assert_eq!((wide.as_object().unwrap().len(), &wide["f4999"]), (5000, &"v".into()));
-            assert!(http.response().text().contains("evenkeel_connected_clients 2\n"));
+            assert!(http.response().text().contains("redis_connected_clients 2\n"));
             assert_eq!(http.response().status, 404);
             assert_eq!(http.response().status, 404);
             let described: serde_json::Value = serde_json::from_slice(&http.response().body).unwrap();
@@ -587,8 +587,8 @@ fn pages_tell_how_the_server_is() {
         for line in [
             "evenkeel_http_responses_total{class=\"2xx\"} 1",
             "evenkeel_http_responses_total{class=\"4xx\"} 1",
-            "evenkeel_commands_total{command=\"set\"} 1",
-            "evenkeel_keys{db=\"0\"} 1",
+            "redis_commands_total{cmd=\"set\"} 1",
+            "redis_db_keys{db=\"db0\"} 1",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is missing in {text}");
         }

@@ -73,7 +73,7 @@ fn rows_of_a_database_are_read_through() {
         );
         for _ in 0..20 {
             http.response().expect(200, "{\"id\":1,\"name\":\"thing 1\"}");
-            http.response().expect(200, "{\"status\":\"ok\"}");
+            http.response().expect(200, "{\"status\":\"ok\",\"role\":\"primary\"}");
         }
         // A changed row is loaded again.
         file.execute("UPDATE things SET name = 'new' WHERE id = 3", []).expect("an update");

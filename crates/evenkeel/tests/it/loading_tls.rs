@@ -30,8 +30,8 @@ fn write_certificates(folder: &Path) {
     }
 }
 
-/// A real Redis with a port for TLS and the certificate of this name. `clients`: whether it asks for certificates of
-/// clients.
+/// A real Redis with a port for TLS and the certificate of this name. `clients`: whether it asks for
+/// certificates of clients.
 fn secure(folder: &Path, name: &str, clients: &str) -> Option<(Server, u16)> {
     let (port, file) = (free_port(), |name: &str| folder.join(name).display().to_string());
     let (cert, key, root, port_text) =

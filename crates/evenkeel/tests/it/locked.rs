@@ -249,7 +249,8 @@ fn a_log_that_vanished_is_made_anew() {
     }
 }
 
-/// Files that somebody puts in the place of the log are not overwritten: writes stop until a person says what is to be done.
+/// Files that somebody puts in the place of the log are not overwritten: writes stop until a person says what
+/// is to be done.
 #[test]
 fn a_log_that_was_replaced_stops_writes_until_it_is_made_anew() {
     if foreign() {

@@ -172,8 +172,8 @@ fn the_log_begins_and_ends_while_the_server_runs() {
     client.expect("SET without log", "+OK");
 }
 
-/// A base is of one moment. When whole tables go at that moment, before it has what was committed last, it is taken anew:
-/// the log begins all the same.
+/// A base is of one moment. When whole tables go at that moment, before it has what was committed last, it is
+/// taken anew: the log begins all the same.
 #[test]
 fn a_log_begins_though_databases_are_emptied_as_it_begins() {
     if foreign() {
@@ -239,8 +239,8 @@ fn waitaof_is_answered_under_no_too() {
     ready(&server).expect("DBSIZE", ":5");
 }
 
-/// Each WAITAOF waits for what was written before it: neither for what an earlier one waited for, nor only for a log that
-/// has no base yet.
+/// Each WAITAOF waits for what was written before it: neither for what an earlier one waited for, nor only for
+/// a log that has no base yet.
 #[test]
 fn waitaof_waits_for_its_own_writes_when_the_log_was_switched() {
     if foreign() {
@@ -273,7 +273,8 @@ fn waitaof_waits_for_its_own_writes_when_the_log_was_switched() {
     writer.expect("WAITAOF 1 0 0", "[:1, :0]");
 }
 
-/// A log that cannot be begun is tried again while it is wanted: an operator who makes room need do nothing else.
+/// A log that cannot be begun is tried again while it is wanted: an operator who makes room need do nothing
+/// else.
 #[test]
 fn a_log_that_could_not_begin_begins_when_there_is_room() {
     if foreign() {
@@ -302,7 +303,8 @@ fn a_log_that_could_not_begin_begins_when_there_is_room() {
     assert_eq!(names, 2, "the log and the lock: nothing of the vain tries is left");
 }
 
-/// The end of the log ends its rewrite too, which leaves nothing. BGSAVE CANCEL does not: a rewrite is no BGSAVE.
+/// The end of the log ends its rewrite too, which leaves nothing. BGSAVE CANCEL does not: a rewrite is no
+/// BGSAVE.
 #[test]
 fn a_rewrite_ends_with_its_log_and_leaves_nothing() {
     if foreign() {
@@ -490,8 +492,8 @@ fn libraries_and_keys_of_a_transaction_are_one_record() {
     client.expect("FCALL old 0", "-ERR Function not found");
 }
 
-/// A bug on the way to the log ends nothing. Writes are refused until a new base has what was lost, and nothing of it
-/// is acknowledged before.
+/// A bug on the way to the log ends nothing. Writes are refused until a new base has what was lost, and nothing
+/// of it is acknowledged before.
 #[test]
 fn a_panic_on_the_way_to_the_log_refuses_writes_until_there_is_a_new_base() {
     if foreign() {

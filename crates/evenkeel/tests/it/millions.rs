@@ -1,5 +1,5 @@
-//! The law with a million entries, for streams, places and HyperLogLogs: long commands are jobs or answer in pieces, and
-//! answer right. A server built without optimization gets a tenth of that.
+//! The law with a million entries, for streams, places and HyperLogLogs: long commands are jobs or answer in
+//! pieces, and answer right. A server built without optimization gets a tenth of that.
 //!
 //! ```text
 //! DEBUG POINT job-end HOLD 1 ─▶ XTRIM of 1M ─▶ held off the loop ─▶ others: served ─▶ OFF ─▶ its reply

@@ -52,8 +52,8 @@ fn a_monitor_sees_what_others_do() {
     }
 }
 
-/// Lines are left out as replies are: those of all commands after CLIENT REPLY OFF, and of the one command of the
-/// monitor itself whose reply CLIENT REPLY SKIP leaves out. So do Redis and Valkey.
+/// Lines are left out as replies are: those of all commands after CLIENT REPLY OFF, and of the one command of
+/// the monitor itself whose reply CLIENT REPLY SKIP leaves out. So do Redis and Valkey.
 #[test]
 fn a_monitor_without_replies_gets_no_lines() {
     let server = Server::start();
@@ -142,7 +142,8 @@ fn a_monitor_that_does_not_read_is_cut_off() {
     panic!("60 MB of lines, and the monitor is still there:\n{}", server.output());
 }
 
-/// Calls of a script are shown behind the script, once, though a long one is begun on a loop and run again elsewhere.
+/// Calls of a script are shown behind the script, once, though a long one is begun on a loop and run again
+/// elsewhere.
 #[test]
 fn a_monitor_sees_the_calls_of_scripts() {
     let server = Server::start();

@@ -210,3 +210,20 @@ fn a_panic_in_the_midst_of_a_change_ends_the_process() {
     client.expect("EVAL \"return redis.call('COPY', KEYS[1], KEYS[2])\" 2 k l", BROKEN);
     client.expect("EXISTS k l", ":1");
 }
+
+/// A long commit's keys are put in their places by commands that meet them. A read that did so, and then failed,
+/// was taken for one that had changed something before its error.
+#[test]
+fn a_read_that_fails_has_not_changed_what_another_commit_left_to_it() {
+    let server = Server::start();
+    let mut client = server.client();
+    for _ in 0..5 {
+        let script = "for i = 1, 8000 do redis.call('RPUSH', 'list' .. i, 'x') end";
+        client.expect(&format!("EVAL \"{script}\" 0"), "(nil)");
+        let lines: String = (1..=8000).rev().map(|i| format!("BITFIELD_RO list{i} GET u8 0\r\n")).collect();
+        client.send(lines);
+        for _ in 0..8000 {
+            client.expect_reply("-WRONGTYPE Operation against a key holding the wrong kind of value");
+        }
+    }
+}

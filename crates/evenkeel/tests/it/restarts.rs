@@ -33,8 +33,8 @@ fn a_server_finds_the_places_of_one_that_has_just_ended() {
     }
 }
 
-/// A key that a script or a transaction wrote with a time that has passed is gone for its later commands. A start sees the
-/// same.
+/// A key that a script or a transaction wrote with a time that has passed is gone for its later commands. A
+/// start sees the same.
 #[test]
 fn times_that_have_passed_leave_a_log_that_loads() {
     if foreign() {

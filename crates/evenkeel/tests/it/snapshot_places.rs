@@ -56,9 +56,9 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// A snapshot's file is named when it is asked for, as in Redis, whose child process keeps its working directory. No moment
-/// of a CONFIG SET mixes an old folder with a new name, or leaves a copy for a client in one while it is looked for in
-/// the other.
+/// A snapshot's file is named when it is asked for, as in Redis, whose child process keeps its working
+/// directory. No moment of a CONFIG SET mixes an old folder with a new name, or leaves a copy for a client in
+/// one while it is looked for in the other.
 #[test]
 fn a_file_goes_to_the_folder_that_was_set_when_it_was_asked_for() {
     if foreign() {
@@ -218,7 +218,8 @@ fn a_rewrite_stays_in_the_folder_of_its_log() {
     }
 }
 
-/// The end of the server takes the unfinished file along, as in Redis; the folder may be another one at the next start.
+/// The end of the server takes the unfinished file along, as in Redis; the folder may be another one at the
+/// next start.
 #[test]
 fn the_end_of_the_server_leaves_no_unfinished_file() {
     if foreign() {

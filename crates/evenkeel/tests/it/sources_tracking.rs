@@ -4,11 +4,11 @@
 //! UPDATE ─► PostgreSQL ─► feed ─► the key is dropped ─► invalidate ─► a cache forgets its copy ─► GET ─► a newer copy
 //! ```
 //!
-//! - C1: a cache holds what its last GET answered, until a message names the key or says that everything is old.
-//!   It acts on messages in the order of the bytes.
+//! - C1: a cache holds what its last GET answered, until a message names the key or says that everything is
+//!   old. It acts on messages in the order of the bytes.
 //! - C2: no copy is older than the copy before it.
-//! - C3: no copy is kept for ever that a change has made old. A message that stood before the reply of an older read
-//!   would leave such a copy.
+//! - C3: no copy is kept for ever that a change has made old. A message that stood before the reply of an older
+//!   read would leave such a copy.
 
 use crate::sources::{row, until, until_figure};
 use crate::sources_postgres::{Shop, shop};

@@ -96,6 +96,12 @@ fn changes_of_groups_wake_nobody() {
     watcher.expect("EXEC", "[]");
     control.expect("XADD s 6-0 f v6", "\"6-0\"");
     consumer.expect_reply("[[\"s\", [[\"3-0\", [\"f\", \"v3\"]], [\"6-0\", [\"f\", \"v6\"]]]]]");
+    // The end of a group wakes, and ends no transaction either.
+    watcher.expect("WATCH s", "+OK");
+    control.expect("XGROUP DESTROY s other", ":1");
+    control.expect("EVAL \"return redis.call('XGROUP', 'DESTROY', 's', 'g')\" 0", ":1");
+    watcher.expect("MULTI", "+OK");
+    watcher.expect("EXEC", "[]");
     // A key that is new is another matter.
     watcher.expect("WATCH none", "+OK");
     control.expect("XGROUP CREATE none g $ MKSTREAM", "+OK");
@@ -111,6 +117,7 @@ fn consumers_that_wait_are_told_that_their_group_is_gone() {
     let wrong = "-WRONGTYPE Operation against a key holding the wrong kind of value";
     for (line, reply) in [
         ("XGROUP DESTROY s g", gone),
+        ("EVAL \"return redis.call('XGROUP', 'DESTROY', 's', 'g')\" 0", gone),
         ("DEL s", gone),
         ("RENAME s t", gone),
         ("FLUSHALL", gone),
@@ -501,4 +508,72 @@ fn what_a_stream_leaves_is_freed_elsewhere() {
         others_are_served(&server);
         hold.release();
     }
+}
+
+/// One entry for very many consumers serves one, and the others are not tried for ever.
+#[test]
+fn very_many_consumers_wait_on_when_one_is_served() {
+    let server = Server::start();
+    let mut control = server.client();
+    control.expect("XGROUP CREATE s g $ MKSTREAM", "+OK");
+    let mut consumers: Vec<Client> =
+        (0..40).map(|i| waiter(&server, &mut control, i + 1, &consume(&format!("c{i}")))).collect();
+    for (i, consumer) in consumers.iter_mut().enumerate().take(3) {
+        control.expect(&format!("XADD s {}-1 f v", i + 1), &format!("\"{}-1\"", i + 1));
+        consumer.expect_reply(&one(&format!("{}-1", i + 1), "v"));
+        await_blocked(&mut control, 39 - i);
+    }
+}
+
+/// A client that waits with CLAIM gets what has been pending for long enough, though nobody writes.
+#[test]
+fn a_consumer_waits_for_entries_to_be_due() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let mut control = server.client();
+    control.expect("XGROUP CREATE s g $ MKSTREAM", "+OK");
+    for i in 0..40 {
+        control.expect(&format!("XGROUP CREATE k{i} g $ MKSTREAM"), "+OK");
+    }
+    let is_claimed = |reply: &str, key: &str, count: u64| {
+        let head = format!("[[\"{key}\", [[\"1-1\", [\"f\", \"v\"], :");
+        assert!(reply.starts_with(&head) && reply.ends_with(&format!(", :{count}]]]]")), "{reply}");
+        let idle = reply[head.len()..].split(',').next().and_then(|ms| ms.parse::<u64>().ok());
+        assert!(idle.is_some_and(|ms| ms >= 20), "{reply}");
+    };
+    // Nothing is pending as the first begins to wait. The second looks at more keys than one look visits.
+    let claim = "XREADGROUP GROUP g other BLOCK 0 CLAIM 20 STREAMS s >";
+    let mut first = waiter(&server, &mut control, 1, claim);
+    let keys: Vec<String> = (0..40).map(|i| format!("k{i}")).collect();
+    let wide = format!(
+        "XREADGROUP GROUP g other BLOCK 0 CLAIM 20 STREAMS {} {}",
+        keys.join(" "),
+        ["> "; 40].concat()
+    );
+    let mut second = waiter(&server, &mut control, 2, wide.trim_end());
+    for key in ["s", "k33"] {
+        control.expect("MULTI", "+OK");
+        control.expect(&format!("XADD {key} 1-1 f v"), "+QUEUED");
+        control.expect(&format!("XREADGROUP GROUP g c STREAMS {key} >"), "+QUEUED");
+        control.call("EXEC");
+    }
+    is_claimed(&first.reply(), "s", 1);
+    is_claimed(&second.reply(), "k33", 1);
+    // A time-out comes first, and what a client gave back is due for the next.
+    first.expect("XREADGROUP GROUP g c BLOCK 5 CLAIM 1000000 STREAMS s >", "(nil array)");
+    first.send(encode_line("XREADGROUP GROUP g c BLOCK 90000 CLAIM 20 STREAMS s >"));
+    is_claimed(&first.reply(), "s", 2);
+    // One of two that wait gets it, and the other the next.
+    let mut waiters: Vec<Client> = (0..2)
+        .map(|i| waiter(&server, &mut control, i + 1, "XREADGROUP GROUP g d BLOCK 0 CLAIM 300 STREAMS s >"))
+        .collect();
+    control.expect("XADD s 2-1 f v", "\"2-1\"");
+    let replies = waiters.iter_mut().map(Client::reply).collect::<Vec<_>>();
+    assert!(replies.iter().any(|reply| reply.contains("\"2-1\", [\"f\", \"v\"], :0, :0]")), "{replies:?}");
+    await_blocked(&mut control, 0);
+    // A client that goes while it waits is forgotten.
+    drop(waiter(&server, &mut control, 1, "XREADGROUP GROUP g d BLOCK 0 CLAIM 50000 STREAMS s >"));
+    await_blocked(&mut control, 0);
 }

@@ -13,8 +13,9 @@
 
 #![allow(dead_code, reason = "a toolbox: not every tool is used at every time")]
 
+use dial::{Conn, Stream};
 use std::fmt::Write as _;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -128,8 +129,13 @@ impl Server {
 
     /// Starts with a configuration file.
     pub fn start_file(file: &Path) -> Server {
+        Server::start_file_with(file, &[])
+    }
+
+    /// The same with more words.
+    pub fn start_file_with(file: &Path, args: &[&str]) -> Server {
         let file = file.to_str().expect("a name in UTF-8");
-        let started = (0..4).find_map(|_| Server::try_start_by(&binary(), Some(file), free_port(), &[]));
+        let started = (0..4).find_map(|_| Server::try_start_by(&binary(), Some(file), free_port(), args));
         started.unwrap_or_else(|| panic!("the server does not start with {file}"))
     }
 
@@ -214,7 +220,7 @@ impl Server {
                 probe.send_if_open(format!("{first}QUIT\r\n"));
                 assert!(probe.is_closed_within(PATIENCE), "QUIT does not close");
                 // Otherwise another process took the port.
-                if probe.input.ends_with(b"+OK\r\n") {
+                if probe.line.received().ends_with(b"+OK\r\n") {
                     return Some(server);
                 }
             }
@@ -239,7 +245,7 @@ impl Server {
     }
 
     pub fn client(&self) -> Client {
-        Client::over(TcpStream::connect(self.addr).expect("a connection"))
+        Client::to(self.addr)
     }
 
     /// A client that speaks RESP3.
@@ -296,80 +302,73 @@ impl Drop for Server {
     }
 }
 
-/// A stream of bytes, read with a time limit.
-trait Stream: Read + Write + Send {
-    fn set_timeout(&self, limit: Duration);
-    fn end_sending(&self);
-}
-
-impl Stream for TcpStream {
-    fn set_timeout(&self, limit: Duration) {
-        self.set_read_timeout(Some(limit)).expect("a time limit");
-    }
-    fn end_sending(&self) {
-        self.shutdown(std::net::Shutdown::Write).expect("half a connection");
-    }
-}
-
-impl Stream for UnixStream {
-    fn set_timeout(&self, limit: Duration) {
-        self.set_read_timeout(Some(limit)).expect("a time limit");
-    }
-    fn end_sending(&self) {
-        self.shutdown(std::net::Shutdown::Write).expect("half a connection");
-    }
-}
-
 /// A connection with TLS.
 pub type Secure = rustls::StreamOwned<rustls::ClientConnection, TcpStream>;
 
-impl Stream for Secure {
-    fn set_timeout(&self, limit: Duration) {
-        self.sock.set_read_timeout(Some(limit)).expect("a time limit");
+struct Wrapped(Secure);
+
+impl Read for Wrapped {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        self.0.read(room)
+    }
+}
+
+impl Write for Wrapped {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+impl Stream for Wrapped {
+    fn limit_reads(&self, limit: Duration) -> io::Result<()> {
+        self.0.sock.limit_reads(limit)
+    }
+    fn limit_writes(&self, limit: Duration) -> io::Result<()> {
+        self.0.sock.limit_writes(limit)
     }
     /// Nobody hears of it before something is sent.
-    fn end_sending(&self) {
-        self.sock.shutdown(std::net::Shutdown::Write).expect("half a connection");
+    fn end_sending(&self) -> io::Result<()> {
+        self.0.sock.end_sending()
     }
 }
 
 /// One connection.
 pub struct Client {
-    stream: Box<dyn Stream>,
-    input: Vec<u8>,
+    line: Conn,
 }
 
 impl Client {
-    fn over(stream: TcpStream) -> Client {
-        stream.set_nodelay(true).expect("no delay");
-        Client { stream: Box::new(stream), input: Vec::new() }
+    fn over(stream: impl Stream + 'static) -> Client {
+        Client { line: Conn::over(stream, PATIENCE).expect("a time limit") }
     }
 
     pub fn to(address: SocketAddr) -> Client {
-        Client::over(TcpStream::connect(address).expect("a connection"))
+        Client::over(dial::tcp(address, PATIENCE).expect("a connection"))
     }
 
     pub fn unix(path: &Path) -> Client {
-        let stream = UnixStream::connect(path).expect("a connection");
-        Client { stream: Box::new(stream), input: Vec::new() }
+        Client::over(UnixStream::connect(path).expect("a connection"))
     }
 
     pub fn secure(stream: Secure) -> Client {
-        Client { stream: Box::new(stream), input: Vec::new() }
+        Client::over(Wrapped(stream))
     }
 
     /// Sends bytes as they are.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
-        self.stream.write_all(bytes.as_ref()).expect("the server reads");
+        self.line.send(bytes.as_ref()).expect("the server reads");
     }
 
     /// Sends bytes, whether or not the server still reads them.
     pub fn send_if_open(&mut self, bytes: impl AsRef<[u8]>) {
-        let _ = self.stream.write_all(bytes.as_ref());
+        let _ = self.line.send(bytes.as_ref());
     }
 
     pub fn end_sending(&mut self) {
-        self.stream.end_sending();
+        self.line.end_sending().expect("half a connection");
     }
 
     /// Sends a request without waiting for its reply.
@@ -417,7 +416,7 @@ impl Client {
     pub fn reply(&mut self) -> String {
         match self.reply_within(PATIENCE) {
             Some(reply) => reply,
-            None => panic!("no reply; so far {:?}", String::from_utf8_lossy(&self.input)),
+            None => panic!("no reply; so far {:?}", String::from_utf8_lossy(self.line.received())),
         }
     }
 
@@ -427,8 +426,8 @@ impl Client {
         loop {
             let mut at = 0;
             let mut text = String::new();
-            if render(&self.input, &mut at, &mut text).is_some() {
-                self.input.drain(..at);
+            if render(self.line.received(), &mut at, &mut text).is_some() {
+                self.line.consume(at);
                 return Some(text);
             }
             match self.fill(deadline) {
@@ -454,14 +453,13 @@ impl Client {
     /// Exactly `n` bytes as they come.
     pub fn raw(&mut self, n: usize) -> Vec<u8> {
         let deadline = Instant::now() + PATIENCE;
-        while self.input.len() < n {
-            assert!(
-                matches!(self.fill(deadline), Filled::More),
-                "only {} of {n} bytes came",
-                self.input.len()
-            );
+        while self.line.received().len() < n {
+            let came = self.fill(deadline);
+            assert!(matches!(came, Filled::More), "only {} of {n} bytes came", self.line.received().len());
         }
-        self.input.drain(..n).collect()
+        let bytes = self.line.received()[..n].to_vec();
+        self.line.consume(n);
+        bytes
     }
 
     /// Reads and drops exactly `n` bytes.
@@ -469,8 +467,8 @@ impl Client {
         let deadline = Instant::now() + PATIENCE;
         let mut left = n;
         loop {
-            let have = left.min(self.input.len());
-            self.input.drain(..have);
+            let have = left.min(self.line.received().len());
+            self.line.consume(have);
             left -= have;
             if left == 0 {
                 return;
@@ -484,16 +482,9 @@ impl Client {
         else {
             return Filled::Late;
         };
-        let mut chunk = vec![0; 256 * 1024];
-        self.stream.set_timeout(left);
-        match self.stream.read(&mut chunk) {
-            Ok(0) => Filled::Closed,
-            Ok(n) => {
-                self.input.extend_from_slice(&chunk[..n]);
-                Filled::More
-            }
-            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Filled::Late,
-            Err(e) if e.kind() == ErrorKind::Interrupted => Filled::More,
+        match self.line.receive(left) {
+            Ok(_) => Filled::More,
+            Err(dial::Error::Late) => Filled::Late,
             Err(_) => Filled::Closed,
         }
     }

@@ -735,7 +735,7 @@ fn http_is_served_over_tls_and_kept_alive() {
         for _ in 0..3 {
             stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("sent");
             let mut text = String::new();
-            while !text.ends_with("{\"status\":\"ok\"}") {
+            while !text.ends_with("\"role\":\"primary\"}") {
                 let mut part = [0; 1000];
                 let n = stream.read(&mut part).expect("a response");
                 assert!(n > 0, "{text}");
@@ -748,6 +748,17 @@ fn http_is_served_over_tls_and_kept_alive() {
             .expect("sent");
         let (bytes, clean) = rest(&mut stream);
         assert!(clean && String::from_utf8_lossy(&bytes).contains("evenkeel"));
+        // The cookie of the console never leaves by an open connection.
+        let mut stream = house.connect_with(house.https, &config).expect("a connection");
+        stream
+            .write_all(
+                b"POST /api/v1/login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+                  Evenkeel-Console: 1\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}",
+            )
+            .expect("sent");
+        let (bytes, clean) = rest(&mut stream);
+        let text = String::from_utf8_lossy(&bytes);
+        assert!(clean && text.contains("HttpOnly; SameSite=Strict; Secure\r\n"), "{text}");
         // A malformed request is told why, and its connection ends.
         let mut stream = house.connect_with(house.https, &config).expect("a connection");
         stream.write_all(b"NONSENSE\r\n\r\n").expect("sent");

@@ -1,5 +1,5 @@
-//! Certificates and clients that change while handshakes of TLS are half done: none of these is mixed up, none holds a
-//! place for ever, and no other connection hears of it.
+//! Certificates and clients that change while handshakes of TLS are half done: none of these is mixed up, none
+//! holds a place for ever, and no other connection hears of it.
 
 use crate::held::await_figure;
 use crate::support::{Client, PATIENCE, Secure, encode_line};
@@ -35,7 +35,8 @@ struct Half {
 }
 
 impl Half {
-    /// Begins a handshake. `count`: those that are under way with it, so that its thread has it when this returns.
+    /// Begins a handshake. `count`: those that are under way with it, so that its thread has it when this
+    /// returns.
     fn begin(house: &House, config: &Arc<ClientConfig>, stage: Stage, count: u64) -> Half {
         let name = ServerName::try_from("localhost").expect("a name");
         let mut session = ClientConnection::new(config.clone(), name).expect("a client");
@@ -92,8 +93,8 @@ fn await_nothing(house: &House, control: &mut Client, descriptors_before: usize)
     }
 }
 
-/// Connections of every kind that must not notice anything: idle ones with TLS and without, one that waits, one in the
-/// middle of a request.
+/// Connections of every kind that must not notice anything: idle ones with TLS and without, one that waits, one
+/// in the middle of a request.
 struct Others {
     idle: Client,
     plain: Client,
@@ -124,8 +125,8 @@ impl Others {
 /// A way to have the certificate read again, and its name.
 type Reload<'a> = (&'a str, &'a dyn Fn(&mut Client));
 
-/// A handshake goes on with the certificate that it began with, as in Redis, where a connection keeps its context. SIGHUP and
-/// CONFIG SET do the same; files that cannot be used change nothing for anybody.
+/// A handshake goes on with the certificate that it began with, as in Redis, where a connection keeps its
+/// context. SIGHUP and CONFIG SET do the same; files that cannot be used change nothing for anybody.
 #[test]
 fn a_handshake_goes_on_with_the_certificate_it_began_with() {
     on_both(&["--tls-handshake-threads", "1"], |house| {
@@ -195,8 +196,8 @@ fn a_handshake_goes_on_with_what_was_asked_of_its_client() {
     });
 }
 
-/// A session is resumed only under the settings it began with (tls T4), also one whose handshake ended after they
-/// changed.
+/// A session is resumed only under the settings it began with (tls T4), also one whose handshake ended after
+/// they changed.
 #[test]
 fn a_session_of_a_handshake_that_was_overtaken_is_not_resumed() {
     on_both(&["--tls-handshake-threads", "1"], |house| {
@@ -223,8 +224,8 @@ fn a_session_of_a_handshake_that_was_overtaken_is_not_resumed() {
     });
 }
 
-/// A client is listed, and found by CLIENT KILL, once its handshake is over (Redis lists it before). A kill of all others in
-/// the middle of it ends those, and neither ends nor damages the handshake.
+/// A client is listed, and found by CLIENT KILL, once its handshake is over (Redis lists it before). A kill of
+/// all others in the middle of it ends those, and neither ends nor damages the handshake.
 #[test]
 fn client_kill_finds_a_client_once_its_handshake_is_over() {
     on_both(&["--tls-handshake-threads", "1"], |house| {
@@ -295,8 +296,8 @@ fn nothing_is_left_of_handshakes_that_end_halfway() {
     });
 }
 
-/// Clients are killed at any moment around the end of their handshakes: each is served or ended, and each handshake is
-/// counted once.
+/// Clients are killed at any moment around the end of their handshakes: each is served or ended, and each
+/// handshake is counted once.
 #[test]
 fn kills_around_the_end_of_handshakes_lose_nobody() {
     const THREADS: u64 = 4;
@@ -331,7 +332,8 @@ fn kills_around_the_end_of_handshakes_lose_nobody() {
     });
 }
 
-/// A client that is refused and still writes can read why. It has a second for that, so a slow machine may take some tries.
+/// A client that is refused and still writes can read why. It has a second for that, so a slow machine may take
+/// some tries.
 #[test]
 fn a_refused_client_that_writes_on_can_read_why() {
     on_both(&["--tls-handshake-threads", "1"], |house| {

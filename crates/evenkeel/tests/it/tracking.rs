@@ -179,7 +179,8 @@ fn another_client_gets_the_messages() {
     hears(&mut source, &broken);
 }
 
-/// As in Redis: prefixes are not held against a user's keys, and what was read is told although it may not be read now.
+/// As in Redis: prefixes are not held against a user's keys, and what was read is told although it may not be
+/// read now.
 #[test]
 fn users_hear_of_what_they_read_and_of_prefixes() {
     let server = Server::start();

@@ -1,7 +1,7 @@
 //! Transactions with something of unknown length in them: scripts, KEYS, many messages. They run over an
 //! overlay, on the loop while they are short. Held on their thread they delay no client, and can be killed.
 
-use crate::held::{Hold, MANY, PURE, eval, eventually, held_while, laden, others_are_served};
+use crate::held::{Hold, MANY, PURE, await_figure, eval, eventually, held_while, laden, others_are_served};
 use crate::support::{Client, Server, encode_line, foreign};
 
 const ENDLESS: &str = "while true do redis.call('INCR', 'counted') end";
@@ -292,4 +292,66 @@ fn tells_commands_of_transactions(server: &Server) {
     }
     assert!(places[..5].is_sorted(), "{log}");
     assert!(!log.contains("EXEC") && !log.contains("unseen"), "{log}");
+}
+
+/// Whatever way EXEC takes, a DEBUG SLEEP in it delays its reply alone. The commit comes at once.
+#[test]
+fn a_transaction_that_sleeps_commits_at_once_and_answers_later() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let mut control = server.client();
+    for (way, word) in ["PING", "KEYS nosuch", "EVAL \"return 1\" 0", "CLIENT LIST"].iter().enumerate() {
+        let mut sleeper = server.client();
+        sleeper.expect("SELECT 0", "+OK");
+        let id = sleeper.call("CLIENT ID");
+        let key = format!("key{way}");
+        queue(
+            &mut sleeper,
+            &[&format!("SET {key} 1"), "DEBUG SLEEP 500", word, "DEBUG SLEEP 500", "SELECT 3"],
+        );
+        sleeper.send("EXEC\r\n");
+        eventually(&mut control, &format!("GET {key}"), "\"1\"");
+        eventually(&mut control, &format!("CLIENT UNBLOCK {} ERROR", &id[1..]), ":1");
+        let reply = sleeper.reply();
+        if way == 3 {
+            assert!(reply.starts_with("[+OK, +OK, \"id=") && reply.ends_with("+OK, +OK]"), "{reply}");
+        } else {
+            let middle = ["+PONG", "[]", ":1"][way];
+            assert_eq!(reply, format!("[+OK, +OK, {middle}, +OK, +OK]"));
+        }
+        sleeper.expect("SET there 1", "+OK");
+        control.expect("EXISTS there", ":0");
+    }
+    // The time of the sleeps is added up, and nothing follows it.
+    let (began, mut sleeper) = (std::time::Instant::now(), server.client());
+    queue(&mut sleeper, &["DEBUG SLEEP 0.1", "DEBUG SLEEP 0.1", "DEBUG SLEEP none"]);
+    sleeper.expect("EXEC", "[+OK, +OK, +OK]");
+    queue(&mut sleeper, &["DEBUG SLEEP 0.1", "CLIENT LIST", "DEBUG SLEEP 0.1"]);
+    assert!(sleeper.call("EXEC").starts_with("[+OK, \"id="));
+    assert!(began.elapsed() >= std::time::Duration::from_millis(400));
+    sleeper.expect("PING", "+PONG");
+    // One that left while it slept leaves nothing.
+    queue(&mut sleeper, &["CLIENT LIST", "DEBUG SLEEP 500"]);
+    sleeper.send("EXEC\r\n");
+    await_figure(&mut control, "blocked_clients", |count| count == 1);
+    drop(sleeper);
+    await_figure(&mut control, "blocked_clients", |count| count == 0);
+}
+
+/// The keys of a script's calls are compared with very many patterns of its user on a thread.
+#[test]
+fn a_script_is_judged_by_very_many_patterns_on_its_thread() {
+    let Some(server) = laden() else { return };
+    let mut control = server.client();
+    let patterns: Vec<String> = (0..5_000).map(|i| format!("~none:{i}:*")).collect();
+    control.expect(&format!("ACL SETUSER many on nopass +@all {} ~key:*", patterns.join(" ")), "+OK");
+    for script in ["redis.call('EXISTS', 'key:1')", "redis.acl_check_cmd('GET', 'key:1') and 1 or 0"] {
+        let mut client = server.client();
+        client.expect("AUTH many any", "+OK");
+        let line = encode_line(&format!("EVAL \"return {script}\" 0"));
+        let reply = held_while(&server, "script-start", client, &line, || others_are_served(&server));
+        assert_eq!(reply, ":1", "{script}");
+    }
 }

@@ -47,7 +47,7 @@ pub fn until(what: &str, mut fits: impl FnMut() -> bool) {
 }
 
 /// `culprit` keeps its loop busy until the watchdog has seen it; meanwhile `victim` sends a request there.
-fn stall(control: &mut Client, culprit: &mut Client, victim: &mut Client) {
+pub fn stall(control: &mut Client, culprit: &mut Client, victim: &mut Client) {
     control.expect("DEBUG POINT loop HOLD 1", "+OK");
     culprit.send(encode_line("DEBUG STALL"));
     until("the loop is held up", || control.call("DEBUG POINT loop") == ":1");

@@ -1,6 +1,7 @@
 //! Doors closed by default: other machines without a password, DEBUG, directives of files, modules.
 //!
-//! An address of this machine that is not that of the loopback is another machine's for a server, here as in Redis.
+//! An address of this machine that is not that of the loopback is another machine's for a server, here as in
+//! Redis.
 
 use crate::support::{Client, PATIENCE, Server, foreign};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -110,7 +111,8 @@ fn no_module_is_loaded_whatever_is_configured() {
     }
 }
 
-/// The first words to a client that is refused end with the connection. They are the same in Redis, but for the name.
+/// The first words to a client that is refused end with the connection. They are the same in Redis, but for the
+/// name.
 #[test]
 fn protected_mode_serves_this_machine_alone() {
     let Some(far) = address_of_machine() else { return };

@@ -32,8 +32,8 @@ pub(super) const ACTIONS: &[Row] = &[
 const FEW: usize = 32;
 const SHORT: usize = 2048;
 
-/// `ACL SETUSER name [rule ...]`: all rules or none. Cost: O(rules · log), and of clients in slices; away from the
-/// loop if the rules or the user's are many. Errors: a rule is wrong, with Redis's texts.
+/// `ACL SETUSER name [rule ...]`: all rules or none. Cost: O(rules · log), and of clients in slices; away
+/// from the loop if the rules or the user's are many. Errors: a rule is wrong, with Redis's texts.
 fn set_user(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let name = args.at(2);
     let all_channels = act.server.config.live.acl_all_channels();
@@ -116,8 +116,8 @@ fn del_user(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     review(act, gone, is_mine, answer)
 }
 
-/// Has the clients of changed users look at themselves, and answers then. `closes`: this client is one of
-/// them, and closes once it has its answer, with its next command at the latest.
+/// Has the clients of changed users look at themselves, and answers then. O(clients), in slices. `closes`:
+/// this client is one of them, and closes once it has its answer, with its next command at the latest.
 fn review(act: &mut Act<'_, '_>, users: Vec<Vec<u8>>, closes: bool, answer: Reply) -> Result<Flow, Error> {
     let me = closes.then_some(act.session.id);
     let mut reviewing = Reviewing::new(act.server, Some(users), answer).but(me);
@@ -214,7 +214,8 @@ fn save(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     })
 }
 
-/// `ACL LOG [count | RESET]`: the newest entries first, ten if it is not said how many. Cost: O(entries).
+/// `ACL LOG [count | RESET]`: the newest entries first, ten if it is not said how many. O(entries). Errors:
+/// the count is no number; more words.
 fn log(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if args.len() > 3 {
         return Err(Error::new(
@@ -235,8 +236,8 @@ fn log(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// `ACL DRYRUN name command [arg ...]`: OK, or the reason why not. Cost: O(keys · patterns), away from the loop. Errors: there is no
-/// such user or command.
+/// `ACL DRYRUN name command [arg ...]`: OK, or the reason why not. O(keys · patterns), away from the loop.
+/// Errors: there is no such user or command.
 fn dry_run(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let lossy = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
     let Some(user) = act.server.acl.user(args.at(2)) else {
@@ -303,7 +304,7 @@ fn gen_pass(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// The bit of a category.
+/// The bit of a category. O(categories)
 pub(super) fn category(name: &[u8]) -> Option<u32> {
     categories::NAMES.iter().find(|(_, known)| is(name, known)).map(|(bit, _)| *bit)
 }
@@ -326,12 +327,12 @@ fn cat(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// All commands that can be called, with their subcommands.
+/// All commands that can be called, with their subcommands. O(1) for each.
 pub(super) fn all() -> impl Iterator<Item = &'static Command> {
     registry::callable().iter().flat_map(|command| std::iter::once(*command).chain(command.subs))
 }
 
-/// Answers the full names of the commands that fit.
+/// Answers the full names of the commands that fit. O(commands)
 pub(super) fn names(out: &mut Reply, fits: impl Fn(&Command) -> bool) {
     let found: Vec<&str> = all().filter(|c| fits(c)).map(|c| c.name).collect();
     out.array(found.len());

@@ -86,8 +86,9 @@ fn here<C: FnOnce(&mut Reply) + Send + 'static>(act: &mut Act<'_, '_>, collect: 
     Err(collect)
 }
 
-/// Lets the reporter collect an answer, which is of what the server has and takes milliseconds at most. The
-/// client is parked until it comes. A caller that cannot wait ([`Act::is_pressed`]) gets it at once.
+/// Lets the reporter collect an answer from what the server has; that takes milliseconds at most. O(1) on the
+/// loop: the client is parked until the answer comes. A caller that cannot wait ([`Act::is_pressed`]) gets it
+/// at once. Errors: there is no thread.
 pub(crate) fn elsewhere(
     act: &mut Act<'_, '_>,
     collect: impl FnOnce(&mut Reply) + Send + 'static,
@@ -109,9 +110,9 @@ pub(crate) fn elsewhere(
     Ok(Flow::Parked(None))
 }
 
-/// Collects an answer that the client's words can make long (`work::reports`). The client is parked until it
-/// comes.
-/// A caller that cannot wait ([`Act::is_pressed`]) gets it at once. `gather` may take locks, the report not.
+/// Collects an answer that the client's words can make long (`work::reports`). O(1) on the loop: the client
+/// is parked until the answer comes. A caller that cannot wait ([`Act::is_pressed`]) gets it at once.
+/// `gather` may take locks, the report must not. Errors: there is no thread.
 pub(crate) fn report<R: Report + 'static>(
     act: &mut Act<'_, '_>,
     gather: impl FnOnce() -> R + Send + 'static,
@@ -144,9 +145,10 @@ fn contained(out: &mut Reply, collect: impl FnOnce(&mut Reply)) {
     }
 }
 
-/// Collects an answer that may take long, on a thread of its own; the client is parked until it comes. A
-/// caller that cannot wait ([`Act::is_pressed`]) gets it at once. The thread is not demoted: `collect` may
-/// take shard locks.
+/// Collects an answer that may take long, on a thread of its own. O(1) on the loop: the client is parked
+/// until the answer comes, or tries again if it has a thread already or all are taken. A caller that cannot
+/// wait ([`Act::is_pressed`]) gets it at once. The thread is not demoted: `collect` may take shard locks.
+/// Errors: there is no thread.
 pub(crate) fn aside(
     act: &mut Act<'_, '_>,
     name: &str,
@@ -183,7 +185,7 @@ pub(super) fn kept(act: &Act<'_, '_>, args: Args<'_>) -> Arc<OwnedArgs> {
     }
 }
 
-/// Answers HELP of a container: its subcommands, with descriptions.
+/// Answers HELP of a container: its subcommands, with descriptions. O(lines)
 pub(super) fn help(act: &mut Act<'_, '_>, container: &str, lines: &[&str]) -> Result<Flow, Error> {
     act.out.array(lines.len() + 3);
     act.out.simple(&format!("{container} <subcommand> [<arg> ...]. Subcommands are:"));

@@ -9,7 +9,7 @@ use super::monitor;
 use crate::Server;
 use crate::act::{Act, PLAIN, Row};
 use crate::mail::Mail;
-use crate::parts::ReplyMode;
+use crate::parts::{Moving, ReplyMode};
 use crate::session::{ClientInfo, flag};
 use command::Flow;
 use command::options::is;
@@ -27,6 +27,7 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("client|list", list, PLAIN),
     Row("client|capa", capa, PLAIN),
     Row("client|import-source", import_source, PLAIN),
+    Row("client|maint_notifications", maint_notifications, PLAIN),
     Row("client|getname", name, PLAIN),
     Row("client|setname", set_name, PLAIN),
     Row("client|setinfo", set_info, PLAIN),
@@ -55,6 +56,8 @@ const HELP: &[&str] = &[
     "    Fill a server in import mode: expired keys are there for this connection.",
     "INFO",
     "    Describe this connection.",
+    "MAINT_NOTIFICATIONS <ON | OFF> [MOVING-ENDPOINT-TYPE <type>]",
+    "    Tell this connection by a push message when another server leads (RESP3).",
     "KILL <ip:port>",
     "    Close the connection from this address.",
     "KILL <filter> <value> [<filter> <value> ...]",
@@ -87,17 +90,21 @@ const HELP: &[&str] = &[
     "    End PAUSE.",
 ];
 
+/// `CLIENT ID`. O(1)
 fn id(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     act.out.int(act.session.id as i64);
     Ok(Flow::Done)
 }
 
+/// `CLIENT GETNAME`: a null without a name. O(name)
 fn name(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let name = act.session.info.text.lock().name.clone();
     act.out.bulk_or_null((!name.is_empty()).then_some(&name));
     Ok(Flow::Done)
 }
 
+/// `CLIENT SETINFO LIB-NAME | LIB-VER value`. O(value). Errors: another option; a value that CLIENT LIST
+/// cannot show.
 fn set_info(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let (option, value) = (args.at(2), args.at(3));
     let shown = String::from_utf8_lossy(option).into_owned();
@@ -119,7 +126,7 @@ fn set_info(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// `CLIENT REPLY ON | OFF | SKIP`. Only ON is answered.
+/// `CLIENT REPLY ON | OFF | SKIP`. Only ON is answered. O(log monitors). Errors: syntax.
 fn reply(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let mode = args.at(2);
     if is(mode, "on") {
@@ -138,6 +145,7 @@ fn reply(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
+/// `CLIENT NO-EVICT ON | OFF`. O(1). Errors: syntax.
 fn no_evict(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     act.session.settings.no_evict = on_off(args.at(2))?;
     act.session.set_flag(flag::NO_EVICT, act.session.settings.no_evict);
@@ -145,6 +153,7 @@ fn no_evict(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
+/// `CLIENT NO-TOUCH ON | OFF`. O(1). Errors: syntax.
 fn no_touch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     act.session.settings.no_touch = on_off(args.at(2))?;
     act.session.set_flag(flag::NO_TOUCH, act.session.settings.no_touch);
@@ -152,8 +161,8 @@ fn no_touch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// `CLIENT CAPA option [option ...]`. REDIRECT is shown; no client is ever sent elsewhere. Unknown options are ignored,
-/// so that clients of later servers may name theirs. O(words). Source: Valkey 8.
+/// `CLIENT CAPA option [option ...]`. REDIRECT: a replica sends it to its primary by `-REDIRECT host:port`. Unknown
+/// options are ignored, so that clients of later servers may name theirs. O(words). Source: Valkey 8.
 fn capa(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if args.from(2).iter().any(|option| is(option, "redirect")) {
         act.session.set_flag(flag::CAPA_REDIRECT, true);
@@ -163,8 +172,8 @@ fn capa(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 }
 
 /// `CLIENT IMPORT-SOURCE ON | OFF`: expired keys are there for this client while the server is in import mode
-/// (`import-mode`). OFF is accepted at any time. O(1). Errors: the server is not in import mode, syntax. Source:
-/// Valkey 9.1.
+/// (`import-mode`). OFF is accepted at any time. O(1). Errors: the server is not in import mode, syntax.
+/// Source: Valkey 9.1.
 fn import_source(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if !act.server.keyspace.imports() && !is(args.at(2), "off") {
         return Err(Error::new("ERR Server is not in import mode"));
@@ -174,6 +183,34 @@ fn import_source(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     act.out.ok();
     Ok(Flow::Done)
 }
+
+/// `CLIENT MAINT_NOTIFICATIONS ON | OFF [MOVING-ENDPOINT-TYPE type]`: when a replica leads by FAILOVER, this
+/// connection gets the push `MOVING number seconds host:port`, and closes in place of refusing a write. O(1).
+///  Errors: syntax; it speaks RESP2. Source: redis-py, go-redis.
+fn maint_notifications(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let on = on_off(args.at(2))?;
+    let mut named = true;
+    for at in (3..args.len()).step_by(2) {
+        if !is(args.at(at), "moving-endpoint-type") || at + 1 == args.len() {
+            return Err(Error::Syntax);
+        }
+        let kind = args.at(at + 1);
+        named = !is(kind, "none");
+        if named && !ENDPOINTS.iter().any(|endpoint| is(kind, endpoint)) {
+            return Err(Error::Syntax);
+        }
+    }
+    if on && !act.session.speech.resp3 {
+        return Err(Error::new("ERR CLIENT MAINT_NOTIFICATIONS needs RESP3: say HELLO 3 first"));
+    }
+    act.session.settings.moving = if on { Moving::On { named } } else { Moving::Off };
+    act.session.set_flag(flag::MOVES, on);
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+/// Types of addresses that a client may ask for. All get the address that the replica announces.
+const ENDPOINTS: [&str; 4] = ["internal-ip", "internal-fqdn", "external-ip", "external-fqdn"];
 
 fn on_off(word: &[u8]) -> Result<bool, Error> {
     match (is(word, "on"), is(word, "off")) {
@@ -189,6 +226,7 @@ fn on_off(word: &[u8]) -> Result<bool, Error> {
 /// Clients that one slice visits.
 const SLICE: usize = 32;
 
+/// `CLIENT INFO`: the line of CLIENT LIST about this client. O(1)
 fn info(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let mut text = Vec::new();
     describe(&act.session.info, act.local.log.now_ms, &mut text);
@@ -196,7 +234,7 @@ fn info(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// `CLIENT LIST [filter value ...]`. Cost: O(clients), in slices.
+/// `CLIENT LIST [filter value ...]`. O(clients), in slices. Errors: those of [`Filter::parse`].
 fn list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let search = Search::new(act, filter(act, args, Form::List)?);
     let few = search.is_short();
@@ -288,8 +326,8 @@ impl Search {
 // ----- acting on others
 // -------------------------------------------------------------------------------------
 
-/// `CLIENT KILL ip:port`, or with filters. A client that kills itself still gets the answer. Cost:
-/// O(clients), in slices.
+/// `CLIENT KILL ip:port`, or with filters. A client that kills itself still gets the answer. O(clients), in
+/// slices. Errors: those of [`Filter::parse`]; no client has the address.
 fn kill(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let old = args.len() == 3;
     let filter = match old {
@@ -339,7 +377,8 @@ impl Stream for Killing {
     }
 }
 
-/// `CLIENT PAUSE milliseconds [WRITE | ALL]`.
+/// `CLIENT PAUSE milliseconds [WRITE | ALL]`. O(1). Errors: another mode; a time that is no number, negative
+/// or too far off.
 fn pause(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let writes_only = match args.get(3) {
         None => false,
@@ -362,6 +401,7 @@ fn pause(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
+/// `CLIENT UNPAUSE`: held commands go on. O(loops)
 fn unpause(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     act.server.keyspace.still.unpause();
     (0..act.server.loops()).for_each(|id| act.server.send(id, Mail::Retry));
@@ -369,7 +409,8 @@ fn unpause(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// `CLIENT UNBLOCK client-id [TIMEOUT | ERROR]`.
+/// `CLIENT UNBLOCK client-id [TIMEOUT | ERROR]`. O(keys that the client waits for). Errors: no number,
+/// another reason, in a transaction.
 fn unblock(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let with_error = match args.get(3) {
         Some(_) if args.len() > 4 => {
@@ -393,10 +434,12 @@ fn unblock(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         // that.
         return Ok(crate::held::retry(act.session, act.local));
     }
-    act.out.int(waiter.is_some().into());
+    let ended = waiter.is_some() || act.server.end_wait_for_replicas(id, with_error);
+    act.out.int(ended.into());
     if let Some(waiter) = waiter {
         let mut out = Reply::new(waiter.resp3);
-        match with_error {
+        // A command that only sleeps is done, and a transaction committed: its client is told how.
+        match with_error && waiter.command.has(command::table::BLOCKING) {
             true => out.error("UNBLOCKED client unblocked via CLIENT UNBLOCK"),
             false => out.encoded(&waiter.null()),
         }

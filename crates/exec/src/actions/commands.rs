@@ -39,16 +39,18 @@ const HELP: &[&str] = &[
     "    Names of commands.",
 ];
 
+/// `COMMAND COUNT`. O(1)
 fn count(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     act.out.int(registry::count() as i64);
     Ok(Flow::Done)
 }
 
+/// `COMMAND`: facts about every command. O(commands), in slices.
 fn info_all(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     tell(act, registry::callable().iter().map(|command| Some(*command)).collect())
 }
 
-/// Begins the facts of some commands.
+/// Begins the facts of some commands. O(commands), in slices.
 fn tell(act: &mut Act<'_, '_>, commands: Vec<Option<&'static Command>>) -> Result<Flow, Error> {
     act.out.array(commands.len());
     Ok(stream(act, Facts::of(commands)))
@@ -63,8 +65,7 @@ fn stream(act: &mut Act<'_, '_>, mut descriptions: impl Stream + 'static) -> Flo
     Flow::Stream(Box::new(descriptions))
 }
 
-/// `COMMAND DOCS [name ...]`: unknown names are left out. Cost: O(commands), some microseconds each, in
-/// slices.
+/// `COMMAND DOCS [name ...]`: unknown names are left out. O(commands), some microseconds each, in slices.
 fn docs(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let commands: Vec<&'static Command> = match args.len() {
         2 => registry::callable().to_vec(),
@@ -85,8 +86,8 @@ fn info(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 /// Length from which on a pattern takes long to compare with all names, in bytes.
 const LONG: usize = 16;
 
-/// `COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN glob]`: names, with those of subcommands. A
-/// long pattern is compared away from the loop (`reports`).
+/// `COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN glob]`: names, with those of subcommands.
+/// O(commands · pattern); a long pattern is compared away from the loop (`reports`). Errors: syntax.
 fn list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let fits: Box<dyn Fn(&Command) -> bool> = match args.len() {
         2 => Box::new(|_| true),
@@ -118,8 +119,8 @@ fn list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// `COMMAND GETKEYS` and `GETKEYSANDFLAGS`, followed by a whole command. Errors: it is no command, or has no
-/// keys.
+/// `COMMAND GETKEYS` and `GETKEYSANDFLAGS`, followed by a whole command. O(its words). Errors: it is no
+/// command, has no keys, or not such words.
 fn keys(act: &mut Act<'_, '_>, args: Args<'_>, with_uses: bool) -> Result<Flow, Error> {
     let given = args.from(2);
     let command = registry::find(given.at(0)).ok_or(Error::new("ERR Invalid command specified"))?;

@@ -75,9 +75,8 @@ impl Report for Getting {
     }
 }
 
-/// `CONFIG SET name value ...`. Errors: those of [`config::Config::set`]; a change that reads files or opens
-/// sockets is
-/// refused in a transaction.
+/// `CONFIG SET name value ...`. O(settings); one that reads files or opens sockets is made on a thread of its
+/// own. Errors: those of [`config::Config::set`]; such a one in a transaction.
 fn set(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let (server, local) = (act.server.clone(), act.session.is_local());
     if !config::may_block(args.from(2).iter()) {
@@ -89,6 +88,7 @@ fn set(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     aside(act, "config", move |out| config::set(&server.config, words.args(), local, out))
 }
 
+/// `CONFIG RESETSTAT`. O(loops · counters)
 fn reset_stat(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     act.server.observe.stats.reset();
     let (keyspace, clients) = (&act.server.keyspace.stats, &act.server.observe.clients);
@@ -109,8 +109,9 @@ fn reset_stat(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// `CONFIG REWRITE`: writes and syncs the file on a thread of its own, so no report waits for
-/// the disk. Errors: the write fails; in a transaction, which would hold its locks until the answer.
+/// `CONFIG REWRITE`: writes and syncs the file on a thread of its own, so no report waits for the disk.
+/// O(settings + sources + users). Errors: the write fails; in a transaction, which would hold its locks until
+/// the answer.
 fn rewrite(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     may_block(act, "REWRITE")?;
     let server = act.server.clone();
@@ -141,7 +142,7 @@ impl Observer for Follower {
     }
 }
 
-/// Applies the settings now, and after every change.
+/// Applies the settings now, and after every change. O(1)
 pub(crate) fn follow(server: &Server) {
     let machine_bytes = server.memory_bytes;
     apply(&server.keyspace, &server.memory, machine_bytes, &server.config.live);

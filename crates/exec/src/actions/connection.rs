@@ -29,6 +29,7 @@ const WRONG_NAME: Error =
     Error::new("ERR Client names cannot contain spaces, newlines or special characters.");
 
 /// `PING [message]`. A RESP2 subscriber gets an array, so that it can tell the answer from a message.
+/// O(message). Errors: more words.
 fn ping(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if args.len() > 2 {
         return Err(Error::Arity("ping".into()));
@@ -45,6 +46,7 @@ fn ping(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
+/// `ECHO message`. O(message), on a thread of its own for a long one.
 fn echo(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if let Some(words) = act.kept.cloned() {
         return aside(act, "echo", move |out| out.bulk(words.args().at(1)));
@@ -53,7 +55,8 @@ fn echo(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// `AUTH [username] password`.
+/// `AUTH [username] password`. O(password). Errors: the user or the password is wrong; the user `default` has
+/// no password and none was named; syntax.
 fn auth(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     match args.len() {
         2 if act.server.acl.everybody().needs_no_password() => {
@@ -109,7 +112,8 @@ impl<'a> Greeting<'a> {
     }
 }
 
-/// `HELLO [protover [AUTH username password] [SETNAME name]]`.
+/// `HELLO [protover [AUTH username password] [SETNAME name]]`. O(words). Errors: another version, those of
+/// AUTH and CLIENT SETNAME, syntax; the client is not logged in.
 fn hello(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let greeting = Greeting::parse(args)?;
     if let Some((user, password)) = greeting.user {
@@ -138,7 +142,8 @@ fn hello(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     out.int(if act.session.speech.resp3 { 3 } else { 2 });
     out.bulk(b"id");
     out.int(act.session.id as i64);
-    for (name, value) in [("mode", "standalone"), ("role", "master")] {
+    let role = if act.server.role.follows() { "replica" } else { "master" };
+    for (name, value) in [("mode", "standalone"), ("role", role)] {
         out.bulk(name.as_bytes());
         out.bulk(value.as_bytes());
     }
@@ -148,6 +153,7 @@ fn hello(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 }
 
 /// The protocol that a HELLO yet to run will choose; true: RESP3. None: it will choose none, or fail.
+/// O(words)
 pub(crate) fn will_speak(server: &Server, args: Args<'_>) -> Option<bool> {
     let greeting = Greeting::parse(args).ok()?;
     let known = greeting.user.is_none_or(|(user, password)| server.acl.admits(user, password).is_some());
@@ -161,12 +167,12 @@ fn speak(act: &mut Act<'_, '_>, resp3: bool) {
     act.out.set_resp3(resp3);
 }
 
-/// The database that a word names. Errors: it is no number, or out of range.
+/// The database that a word names. O(1). Errors: it is no number, or out of range.
 pub(crate) fn database(server: &Server, word: &[u8]) -> Result<usize, Error> {
     command::keys::database(server.keyspace.databases(), word)
 }
 
-/// `SELECT index`. In a script it holds until the script's end.
+/// `SELECT index`. In a script it holds until the script's end. O(1). Errors: those of [`database`].
 fn select(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let db = database(act.server, args.at(1))?;
     if let Some(view) = &mut act.view {
@@ -179,13 +185,14 @@ fn select(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
+/// `QUIT`: the connection closes behind the answer. O(1)
 fn quit(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     act.out.ok();
     Ok(Flow::Close)
 }
 
-/// `RESET`: as if the connection were new; its library's name and version stay. Many subscriptions end in
-/// slices.
+/// `RESET`: as if the connection were new; its library's name and version stay. O(watched keys +
+/// subscriptions); many subscriptions end in slices.
 fn reset(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let session = &mut *act.session;
     crate::multi::leave(act.server, act.local, session);
@@ -210,12 +217,13 @@ fn reset(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// Whether a name has only characters that CLIENT LIST can show.
+/// Whether a name has only characters that CLIENT LIST can show. O(name)
 pub(super) fn is_plain(name: &[u8]) -> bool {
     name.iter().all(u8::is_ascii_graphic)
 }
 
-/// `CLIENT SETNAME connection-name`; an empty name removes it. Errors: a character that cannot be shown.
+/// `CLIENT SETNAME connection-name`; an empty name removes it. O(name). Errors: a character that cannot be
+/// shown.
 pub(super) fn set_name(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if !is_plain(args.at(2)) {
         return Err(WRONG_NAME);

@@ -1,8 +1,8 @@
 //! DEBUG: the subcommands that test suites of clients use.
 //!
 //! - D1: no subcommand makes other clients wait, except STALL, which tests whether waits name their culprit.
-//!   SLEEP parks its own client. Digests are computed on a thread of their own, from shared values; of a
-//!   keyspace under writes they show no one moment.
+//!   SLEEP parks its own client; in a transaction it delays the reply of EXEC, not the commit. Digests are
+//!   computed on a thread of their own, from shared values; of a keyspace under writes they show no one moment.
 
 use super::answer::{aside, help, report};
 use super::server::sleep;
@@ -72,6 +72,8 @@ const HELP: &[&str] = &[
 /// Longest text of STRINGMATCH-LEN: matching costs length times pattern.
 const MATCH_MAX: i64 = 100_000;
 
+/// `DEBUG subcommand ...`: costs and errors are those of the subcommand. Errors: `enable-debug-command` does
+/// not admit the client.
 fn debug(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if !act.server.config.live.debug_access().admits(act.session.is_local()) {
         return Err(Error::new(
@@ -150,7 +152,8 @@ fn of_server(act: &mut Act<'_, '_>, name: &[u8], args: Args<'_>) -> Result<(), E
 }
 
 /// `DEBUG RELOAD [MERGE] [NOFLUSH] [NOSAVE]`: with NOFLUSH the data stays; with MERGE, keys and libraries of
-/// the file take the place of present ones, without it they end the load.
+/// the file take the place of present ones, without it they end the load. O(keys), on threads. Errors: in a
+/// transaction; a snapshot is under way; the load fails; syntax.
 fn reload(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let (mut saves, mut flushes, mut merges) = (true, true, false);
     for word in args.from(2).iter() {
@@ -198,7 +201,8 @@ fn load_aof(act: &mut Act<'_, '_>) -> Result<Flow, Error> {
     })
 }
 
-/// `DEBUG STRINGMATCH-LEN length pattern`. Cost: O(length · pattern), away from the loop.
+/// `DEBUG STRINGMATCH-LEN length pattern`. O(length · pattern), away from the loop. Errors: the length is no
+/// number.
 fn stringmatch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let len = command::options::int(args.at(2))?.clamp(0, MATCH_MAX);
     let pattern: Box<[u8]> = args.at(3).into();
@@ -235,13 +239,14 @@ fn http_show(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `DEBUG SLEEP seconds`: a word that is no number counts as 0, as in Redis.
+/// `DEBUG SLEEP seconds`: a word that is no number counts as 0, as in Redis. In a transaction the reply of EXEC
+/// waits instead, for the sum of its sleeps. O(1)
 fn debug_sleep(act: &mut Act<'_, '_>, seconds: &[u8]) -> Result<Flow, Error> {
-    if act.in_multi {
-        return Err(Error::new("ERR DEBUG SLEEP is not allowed in a transaction: other clients would wait"));
-    }
     let seconds = stdx::num::parse_f64(seconds).unwrap_or(0.0).clamp(0.0, 1e9);
     let ms = (seconds * 1000.0).ceil() as u64;
+    if act.in_multi {
+        act.session.half.sleep_ms = act.session.half.sleep_ms.saturating_add(ms);
+    }
     let mut answer = Reply::new(act.out.resp3());
     answer.ok();
     sleep(act, "debug", (ms > 0).then_some(ms), answer)
@@ -379,7 +384,8 @@ struct Populate {
     count: u64,
 }
 
-/// `DEBUG POPULATE count [prefix] [size]`, in slices. No keyspace events are sent, as in Redis.
+/// `DEBUG POPULATE count [prefix] [size]`. O(count · size), in slices. No keyspace events are sent, as in
+/// Redis. Errors: no numbers; a size above `proto-max-bulk-len`; in a transaction.
 fn populate(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     const RANGE: Error = Error::new("ERR value is out of range, must be positive");
     if act.in_multi {
@@ -440,7 +446,8 @@ impl Stream for Populate {
 // ----- DIGEST
 // -----------------------------------------------------------------------------------------------
 
-/// `DEBUG DIGEST`: zero if there are no keys.
+/// `DEBUG DIGEST`: zero if there are no keys. O(elements of all keys), on a thread of its own. Errors: in a
+/// transaction.
 fn digest(act: &mut Act<'_, '_>) -> Result<Flow, Error> {
     let server = act.server.clone();
     on_a_thread(act, move |out| {
@@ -450,7 +457,8 @@ fn digest(act: &mut Act<'_, '_>) -> Result<Flow, Error> {
     })
 }
 
-/// `DEBUG DIGEST-VALUE key [key ...]`: zero for absent keys.
+/// `DEBUG DIGEST-VALUE key [key ...]`: zero for absent keys. O(elements), on a thread of its own. Errors: in
+/// a transaction.
 fn digest_value(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let values: Vec<Option<Value>> = args
         .from(2)
@@ -465,7 +473,8 @@ fn digest_value(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     })
 }
 
-/// Runs work that may take very long on a thread of its own; the reply comes by mail.
+/// Runs work that may take very long on a thread of its own; the reply comes by mail. O(1) here. Errors: in a
+/// transaction.
 fn on_a_thread(act: &mut Act<'_, '_>, work: impl FnOnce(&mut Reply) + Send + 'static) -> Result<Flow, Error> {
     if act.in_multi {
         return Err(Error::new("ERR digests are not computed in a transaction: other clients would wait"));

@@ -6,6 +6,7 @@ use crate::Server;
 use crate::act::{Act, PLAIN, Row};
 use command::Error;
 use command::Flow;
+use keyspace::Why;
 use resp::{Args, OwnedArgs, Reply};
 use scripts::libraries::{self, AskedChange};
 use std::sync::atomic::Ordering;
@@ -22,19 +23,25 @@ pub(super) const ACTIONS: &[Row] = &[
 /// Interval of the checks while an answer is held back.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Changes libraries, on a thread.
+/// Changes libraries, on a thread of its own. O(code), its compilation, and its run as far as it registers
+/// functions. Errors: those of the change (`scripts::libraries`).
 fn perform(act: &mut Act<'_, '_>, asked: AskedChange, args: Args<'_>) -> Result<Flow, Error> {
     let words = act.server.keyspace.listens().then(|| libraries::told_words(&asked, args));
     let code = act.server.scripts.code.clone();
     let limits = act.server.scripts.limits(&act.server.config.live);
-    let (server, gone) = (act.server.clone(), act.session.cancel.clone());
+    let (server, gone, client) = (act.server.clone(), act.session.cancel.clone(), act.session.id);
     let change = move |asked: AskedChange, out: &mut Reply| {
         let prepared =
             libraries::apart(&server.scripts, move |turn| asked.prepare(&limits, Some(&gone), Some(turn)));
         let keyspace = &server.keyspace;
         let made = prepared.and_then(|change| {
+            wait_for_writes(&server);
+            if server.work.follows.refuses(client) {
+                return Err(work::follows::READONLY.to_owned());
+            }
             let heard = change.make_for_all(&code, keyspace, words.as_ref())?;
-            Ok((change, heard))
+            // Replicas may have heard it, and the log not any more.
+            Ok((change, heard && !keyspace.still.has(Why::End)))
         });
         if let (Ok((_, false)), Some(words)) = (&made, &words) {
             wait_for_end(&server, words);
@@ -51,12 +58,18 @@ fn perform(act: &mut Act<'_, '_>, asked: AskedChange, args: Args<'_>) -> Result<
     aside(act, "library", move |out| change(asked, out))
 }
 
-/// Holds back the answer to a change that came too late for the log: the server is about to end, and a change that
-/// was answered must be in the log. If the server goes on, the log gets the change.
-fn wait_for_end(server: &Server, words: &OwnedArgs) {
+/// Waits while nothing may change: the server is about to end, or a replica to lead. The change was asked for
+/// before.
+fn wait_for_writes(server: &Server) {
     while server.work.pause.stops_writes(stdx::clock::wall_ms()) {
         std::thread::sleep(LOOK);
     }
+}
+
+/// Holds back the answer to a change that came too late for the log: the server is about to end, and a change
+/// that was answered must be in the log. If the server goes on, the log gets the change.
+fn wait_for_end(server: &Server, words: &OwnedArgs) {
+    wait_for_writes(server);
     server.keyspace.change_beside(|| true, Some(&mut words.args().iter()));
 }
 

@@ -15,21 +15,22 @@
 //! - M5: hashes with expiring fields are written in the other server's format. HELLO, which every user may
 //!   call, tells which one; it is sent only for such hashes. A server without HELLO reads no format of them,
 //!   and its own error says so.
-//! - M6: the connection is encrypted as the server is configured (`tls-cluster`, as in Redis). The whole handshake
-//!   has the time of one step. An error of TLS says more than Redis's.
+//! - M6: the connection is encrypted as the server is configured (`tls-cluster`, as in Redis). The whole
+//!   handshake has the time of one step. An error of TLS says more than Redis's.
 
 use crate::act::{Act, PLAIN, Row};
-use crate::outgoing::{self, Wire};
+use crate::outgoing::{self, Stream};
 use command::Flow;
 use command::options::{int, is};
 use command::{Cx, Error, registry, serial};
+use dial::Conn;
 use keyspace::{Class, Owned};
 use rdb::Dialect;
-use resp::{Args, Frame, read_frame};
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use resp::{Args, Frame, put_request};
+use std::io::ErrorKind;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(super) const ACTIONS: &[Row] = &[Row("migrate", migrate, PLAIN)];
 
@@ -39,9 +40,8 @@ const AT_ONCE: usize = 16;
 /// Bytes that are sent before replies are read (M4). The other server may have to buffer as many.
 const AHEAD: usize = 256 * 1024;
 
-/// Longest replies that are read from the other server, in bytes: a line, and the reply to HELLO.
-const LINE_MAX: u64 = 4096;
-const HELLO_MAX: usize = 16 * 1024;
+/// Bytes of the longest reply that is read from the other server.
+const REPLY_MAX: usize = 16 * 1024;
 
 /// The version of Redis that introduced expiring fields.
 const FIELDS_EXPIRE_FROM: (u32, u32) = (7, 4);
@@ -108,7 +108,9 @@ impl<'a> Plan<'a> {
 }
 
 /// `MIGRATE host port key|"" destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2 username
-/// password] [KEYS key ...]`. The time-out, in milliseconds, holds for each step. Over TLS if `tls-cluster` says so.
+/// password] [KEYS key ...]`. The time-out, in milliseconds, holds for each step. Over TLS if `tls-cluster`
+/// says so. O(bytes of the values), on a worker. Errors: IOERR if the other server does not answer, its own
+/// objections, syntax, in a transaction or script.
 fn migrate(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Plan::parse(args)?;
     if act.in_multi || act.in_script {
@@ -170,7 +172,8 @@ struct Parcel<'a> {
     payload: Vec<u8>,
 }
 
-/// Serializes values in the other server's format. A hash whose fields have all expired is left out.
+/// Serializes values in the other server's format. A hash whose fields have all expired is left out, and so are
+/// the producers of streams: most servers refuse these.
 fn parcels<'a>(
     cx: &mut Cx<'_, '_>,
     found: &[(&'a [u8], Owned)],
@@ -180,7 +183,8 @@ fn parcels<'a>(
     let mut parcels = Vec::with_capacity(found.len());
     for (key, owned) in found {
         let ttl_ms = owned.expire_ms.map_or(0, |at| at.saturating_sub(now_ms).max(1));
-        let payload = serial::encode_for(dialect, &owned.value, now_ms, &mut |steps| cx.charge(steps))?;
+        let value = owned.value.without_producers();
+        let payload = serial::encode_for(dialect, &value, now_ms, &mut |steps| cx.charge(steps))?;
         parcels.extend(payload.map(|payload| Parcel { key, ttl_ms, payload }));
     }
     Ok(parcels)
@@ -206,12 +210,9 @@ const CONNECTING: &str = "IOERR error or timeout connecting to the client";
 const WRITING: &str = "IOERR error or timeout writing to target instance";
 const READING: &str = "IOERR error or timeout reading to target instance";
 
-/// A connection to the other server. Requests go past the buffer, which is for replies.
-type Line = BufReader<Box<dyn Wire>>;
-
 /// A connection on which the other server has accepted the login and the database.
 struct Link {
-    line: Line,
+    line: Conn,
     /// The other server's format, if it was asked.
     dialect: Dialect,
 }
@@ -219,8 +220,10 @@ struct Link {
 impl Link {
     /// Errors: what went wrong, or the other server's objection.
     fn open(plan: &Plan<'_>, asks: bool) -> Result<Link, String> {
-        let wire = outgoing::wrap(connect(plan)?, plan.host, plan.timeout); // M6
-        let mut line = BufReader::new(wire.map_err(|why| format!("{CONNECTING}: {why}"))?);
+        let stream = outgoing::wrap(connect(plan)?, plan.host, plan.timeout); // M6
+        let stream = stream.map_err(|why| format!("{CONNECTING}: {why}"))?;
+        let mut line = Conn::over(stream, plan.timeout).map_err(|_| CONNECTING)?;
+        line.set_reply_max(REPLY_MAX);
         greet(&mut line, plan, asks).map_err(|e| failed(WRITING, &e))?;
         let mut refused = None;
         for _ in 0..1 + usize::from(plan.auth.is_some()) {
@@ -229,7 +232,11 @@ impl Link {
         if let Some(error) = refused {
             return Err(error);
         }
-        let dialect = if asks { dialect_of(&hello(&mut line, plan.timeout)?) } else { Dialect::default() };
+        let dialect = if asks {
+            dialect_of(&line.reply_within(plan.timeout).map_err(|_| READING)?)
+        } else {
+            Dialect::default()
+        };
         Ok(Link { line, dialect })
     }
 
@@ -256,7 +263,7 @@ impl Link {
             if batch.len() < AHEAD && to < parcels.len() {
                 continue;
             }
-            let sent = send(&mut self.line, &batch);
+            let sent = self.line.send(&batch);
             // Keys of a batch that was not sent whole may have been taken: their replies tell.
             for parcel in &parcels[from..to] {
                 match answer(&mut self.line) {
@@ -276,44 +283,34 @@ impl Link {
 }
 
 fn connect(plan: &Plan<'_>) -> Result<TcpStream, String> {
-    let mut failure = CONNECTING;
     let port = plan.port.ok_or(CONNECTING)?;
-    for address in (plan.host, port).to_socket_addrs().map_err(|_| CONNECTING)? {
-        if let Ok(socket) = TcpStream::connect_timeout(&address, plan.timeout) {
-            let set = socket
-                .set_read_timeout(Some(plan.timeout))
-                .and(socket.set_write_timeout(Some(plan.timeout)))
-                .and(socket.set_nodelay(true));
-            return set.map(|()| socket).map_err(|_| CONNECTING.to_owned());
-        }
-        // Redis notices when it writes.
-        failure = WRITING;
-    }
-    Err(failure.to_owned())
+    let found: Vec<_> = (plan.host, port).to_socket_addrs().map_err(|_| CONNECTING)?.collect();
+    // Redis notices when it writes.
+    let socket = dial::tcp(&found[..], plan.timeout).map_err(|_| WRITING)?;
+    let limited = socket.limit_reads(plan.timeout).and(socket.limit_writes(plan.timeout));
+    limited.map(|()| socket).map_err(|_| CONNECTING.to_owned())
 }
 
-fn greet(line: &mut Line, plan: &Plan<'_>, asks: bool) -> io::Result<()> {
+fn greet(line: &mut Conn, plan: &Plan<'_>, asks: bool) -> Result<(), dial::Error> {
     let mut out = Vec::new();
     match plan.auth {
         None => {}
-        Some((None, password)) => encode(&[b"AUTH", password], &mut out),
-        Some((Some(user), password)) => encode(&[b"AUTH", user, password], &mut out),
+        Some((None, password)) => put_request::<&[u8]>(&mut out, &[b"AUTH", password]),
+        Some((Some(user), password)) => put_request::<&[u8]>(&mut out, &[b"AUTH", user, password]),
     }
-    encode(&[b"SELECT", plan.db.to_string().as_bytes()], &mut out);
+    put_request::<&[u8]>(&mut out, &[b"SELECT", plan.db.to_string().as_bytes()]);
     if asks {
-        encode(&[b"HELLO"], &mut out);
+        put_request(&mut out, &[b"HELLO"]);
     }
-    send(line, &out)
-}
-
-fn send(line: &mut Line, bytes: &[u8]) -> io::Result<()> {
-    line.get_mut().write_all(bytes)?;
-    line.get_mut().flush()
+    line.send(&out)
 }
 
 /// The text of a failure; that of TLS is added (M6).
-fn failed(text: &str, e: &io::Error) -> String {
-    if e.kind() == ErrorKind::InvalidData { format!("{text}: TLS: {e}") } else { text.to_owned() }
+fn failed(text: &str, e: &dial::Error) -> String {
+    match e {
+        dial::Error::Lost(e) if e.kind() == ErrorKind::InvalidData => format!("{text}: TLS: {e}"),
+        _ => text.to_owned(),
+    }
 }
 
 fn hand_over(plan: &Plan<'_>, parcel: &Parcel<'_>, out: &mut Vec<u8>) {
@@ -322,49 +319,19 @@ fn hand_over(plan: &Plan<'_>, parcel: &Parcel<'_>, out: &mut Vec<u8>) {
     if plan.replace {
         words.push(b"REPLACE");
     }
-    encode(&words, out);
-}
-
-fn encode(words: &[&[u8]], out: &mut Vec<u8>) {
-    out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
-    for word in words {
-        out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-        out.extend_from_slice(word);
-        out.extend_from_slice(b"\r\n");
-    }
+    put_request(out, &words);
 }
 
 /// Reads one reply. Gives the other server's objection, if it is one.
-fn answer(replies: &mut Line) -> Result<Option<String>, String> {
-    let mut line = Vec::new();
-    let read = replies.by_ref().take(LINE_MAX).read_until(b'\n', &mut line);
-    match (read, line.as_slice()) {
-        (Ok(_), [b'-', text @ .., b'\r', b'\n']) => {
-            let text = String::from_utf8_lossy(text);
-            Ok(Some(format!("ERR Target instance replied with error: {text}")))
+fn answer(line: &mut Conn) -> Result<Option<String>, String> {
+    match line.reply() {
+        Ok(error @ Frame::Error(_)) => {
+            Ok(Some(format!("ERR Target instance replied with error: {}", error.lossy())))
         }
-        (Ok(_), [b'+', .., b'\n']) => Ok(None),
-        (Err(e), _) => Err(failed(READING, &e)),
-        _ => Err(READING.to_owned()),
+        Ok(Frame::Simple(_)) => Ok(None),
+        Ok(_) => Err(READING.to_owned()),
+        Err(e) => Err(failed(READING, &e)),
     }
-}
-
-/// Reads the reply to HELLO, of any type. No other reply is awaited meanwhile.
-fn hello(replies: &mut Line, timeout: Duration) -> Result<Frame, String> {
-    let began = Instant::now();
-    let mut bytes = Vec::new();
-    while bytes.len() <= HELLO_MAX && began.elapsed() <= timeout {
-        let more = replies.fill_buf().map_err(|_| READING)?;
-        let len = more.len();
-        bytes.extend_from_slice(more);
-        replies.consume(len);
-        match read_frame(&bytes) {
-            Ok(Some((frame, _))) => return Ok(frame),
-            Ok(None) if len > 0 => {}
-            Ok(None) | Err(_) => break,
-        }
-    }
-    Err(READING.to_owned())
 }
 
 /// The format of a server that answers HELLO so (M5).

@@ -18,6 +18,8 @@ pub(crate) mod monitor;
 pub(crate) mod observe;
 mod persistence;
 pub(crate) mod pubsub;
+mod replicas;
+mod replication;
 pub(crate) mod scripting;
 mod server;
 pub mod sources;

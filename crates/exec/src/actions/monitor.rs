@@ -3,8 +3,8 @@
 //! - A command is shown when it begins, also if it is held on its way. A refused one is not shown.
 //! - EXEC is shown behind the commands of its transaction. The first [`SHOWN_MAX`] of them are shown, up to
 //!   64 KB.
-//! - Calls of scripts are shown as those of `lua`, behind the script's own line, when the script has ended; the first
-//!   thousand of them, up to 64 KB. A script that is killed or fails before its commit shows none.
+//! - Calls of scripts are shown as those of `lua`, behind the script's own line, when the script has ended;
+//!   the first thousand of them, up to 64 KB. A script that is killed or fails before its commit shows none.
 //! - Commands of administration and passwords are not shown.
 //! - A monitor whose replies are left out (CLIENT REPLY) gets no lines: neither those of commands that begin
 //!   after OFF, up to the ON that ends it, nor that of the command whose reply SKIP leaves out.
@@ -70,7 +70,8 @@ pub(crate) fn end(server: &Server, local: &mut Local, session: &mut Session) {
     }
 }
 
-/// Shows a command that is about to run, once.
+/// Shows a command that is about to run, once. O(its words, and those of the transaction) up to 64 KB, for
+/// each monitor.
 #[cold]
 pub(crate) fn show(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) {
     if std::mem::replace(&mut act.session.half.is_shown, true) || command.has(ADMIN) {

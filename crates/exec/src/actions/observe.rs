@@ -3,17 +3,20 @@
 //! INFO answers on the loop: its figures are counted as they happen, or were measured before (`measured`).
 //! The reporter collects figures that take longer.
 
-use super::answer::{aside, elsewhere, help};
+use super::answer::{aside, elsewhere, help, kept};
+use super::replicas;
 use crate::Server;
 use crate::act::{Act, PLAIN, Row};
 use command::Flow;
 use command::{Error, places};
 use observe::commandlog::{self, CommandLog, LogKind};
 use observe::hotkeys;
-use observe::info::{Database, Host, Sections, Snapshot, Stats, human};
+use observe::info::{Database, Host, Sections, Snapshot, Stats};
 use observe::latency;
+use observe::memory_report;
 use observe::stats::Counter;
 use resp::{Args, Reply};
+use role::Failing;
 use std::sync::LazyLock;
 use std::sync::atomic::Ordering::Relaxed;
 use stdx::points::{self, Point};
@@ -117,9 +120,15 @@ static HOST: LazyLock<Host> = LazyLock::new(Host::this);
 /// Most commands whose run times a loop adds up: some microseconds each.
 const HISTOGRAMS: usize = 16;
 
-/// `INFO [section ...]`.
+/// `INFO [section ...]`. O(databases + commands used); percentiles of many commands are added up by the
+/// reporter. Errors: those of [`key_sizes`].
 fn info(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let sections = Sections::wanted(args.from(1).iter());
+    if sections.has("replication")
+        && let Some(flow) = replicas::wait_for_offsets(act)
+    {
+        return Ok(flow);
+    }
     let answer = move |server: &Server, out: &mut Reply| {
         points::trip(Point::Report);
         out.verbatim("txt", sections.text(&collect(server, sections)).as_bytes());
@@ -153,6 +162,7 @@ pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
     let live = &server.config.live;
     let mut s = Snapshot {
         persistence: server.durability.figures(),
+        following: server.role.figures(),
         stats: stats(server),
         databases: (0..server.keyspace.databases()).map(|db| database(server, db)).collect(),
         ..Snapshot::default()
@@ -169,6 +179,15 @@ pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
         s.count_commands(&server.observe.stats.registry, &names(), percentiles.as_deref());
     }
     s.errors = server.observe.stats.registry.errors();
+    s.replication = match server.replicas.get() {
+        Some(replicas) => replicas.figures(),
+        None => observe::info::Replication { id: server.run_id.clone(), ..Default::default() },
+    };
+    s.replication.failover = match server.role.failing() {
+        Failing::No => "",
+        Failing::Waits => "waiting-for-sync",
+        Failing::InProgress => "failover-in-progress",
+    };
     add_own_figures(server, &mut s);
     s
 }
@@ -177,7 +196,6 @@ pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
 fn describe_server(server: &Server, s: &mut Snapshot) {
     let (live, now_ms) = (&server.config.live, stdx::clock::wall_ms());
     s.server.run_id = server.run_id.clone();
-    s.server.replication_id = server.run_id.clone();
     s.server.os = HOST.os.clone();
     s.server.executable = HOST.executable.clone();
     s.server.config_file = server.config.file().map(|p| p.display().to_string()).unwrap_or_default();
@@ -240,6 +258,7 @@ fn add_own_figures(server: &Server, s: &mut Snapshot) {
     let (lists, bytes) = server.keyspace.cursors.kept();
     s.evenkeel.extend([("lscan_lists_kept", lists as u64), ("lscan_bytes_kept", bytes as u64)]);
     s.evenkeel.extend(server.observe.waits.seen.figures());
+    s.evenkeel.extend(server.past.figures());
     s.evenkeel.extend(server.observe.clients.handshakes.figures());
 }
 
@@ -275,7 +294,7 @@ fn database(server: &Server, number: usize) -> Database {
 
 fn count_clients(server: &Server, s: &mut Snapshot) {
     s.clients.max = server.config.live.maxclients.get() as u64;
-    s.clients.blocked = (server.park.len() + server.work.pause.waiting()) as u64;
+    s.clients.blocked = (server.park.len() + server.work.pause.waiting() + role::replicas::waiting()) as u64;
     let (timed, keys) = server.park.figures();
     (s.clients.in_timeout_table, s.clients.blocking_keys) = (timed as u64, keys as u64);
     s.clients.pause = server.work.pause.state(stdx::clock::wall_ms());
@@ -331,134 +350,21 @@ fn measure_memory(server: &Server, s: &mut Snapshot) {
 // ----- MEMORY
 // -----------------------------------------------------------------------------------------------
 
-/// `MEMORY STATS`.
+/// `MEMORY STATS`. O(databases)
 fn memory_stats(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    write_memory_stats(&collect(act.server, Sections::wanted([&b"memory"[..]])), act.out);
+    memory_report::write_stats(&collect(act.server, Sections::wanted([&b"memory"[..]])), act.out);
     Ok(Flow::Done)
 }
 
-fn write_memory_stats(s: &Snapshot, out: &mut Reply) {
-    let m = &s.memory;
-    let keys: u64 = s.databases.iter().map(|db| db.keys).sum();
-    let dataset = m.used.saturating_sub(m.overhead);
-    let since_start = m.used.saturating_sub(m.startup);
-    let (peak, a) = (m.peak.max(1), &m.allocator);
-    let before = [
-        ("peak.allocated", m.peak),
-        ("total.allocated", m.used),
-        ("startup.allocated", m.startup),
-        ("replication.backlog", 0),
-        ("clients.slaves", 0),
-        ("clients.normal", m.clients),
-        ("cluster.links", 0),
-        ("source.changes", m.source_changes),
-        ("aof.buffer", 0),
-        ("lua.caches", m.scripts),
-        ("functions.caches", m.functions),
-        ("script.VMs", m.lua + m.lua_functions),
-    ];
-    let numbers = [
-        ("overhead.total", m.overhead),
-        ("keys.count", keys),
-        ("keys.bytes-per-key", dataset.checked_div(keys).unwrap_or(0)),
-        ("dataset.bytes", dataset),
-    ];
-    let shares = [
-        ("dataset.percentage", 100.0 * share(dataset, since_start).min(1.0)),
-        ("peak.percentage", 100.0 * share(m.used, peak)),
-    ];
-    let allocator = [
-        ("allocator.allocated", a.allocated),
-        ("allocator.active", a.active),
-        ("allocator.resident", a.resident),
-    ];
-    let fractions = [
-        ("allocator-fragmentation.ratio", share(a.active, a.allocated), a.active as i64 - a.allocated as i64),
-        ("allocator-rss.ratio", share(a.resident, a.active), a.resident as i64 - a.active as i64),
-        ("rss-overhead.ratio", share(m.resident, a.resident), m.resident as i64 - a.resident as i64),
-        ("fragmentation", share(m.resident, m.used), m.resident as i64 - m.used as i64),
-    ];
-    let databases = s.databases.iter().filter(|db| db.keys > 0);
-    let pairs = before.len() + databases.clone().count() + numbers.len() + shares.len() + allocator.len();
-    out.map(pairs + 2 * fractions.len());
-    before.iter().for_each(|pair| write_number(out, pair));
-    for db in databases {
-        out.bulk(format!("db.{}", db.number).as_bytes());
-        out.map(2);
-        write_number(out, &("overhead.hashtable.main", 0));
-        write_number(out, &("overhead.hashtable.expires", 0));
-    }
-    numbers.iter().for_each(|pair| write_number(out, pair));
-    for (name, value) in shares {
-        out.bulk(name.as_bytes());
-        out.double(value);
-    }
-    allocator.iter().for_each(|pair| write_number(out, pair));
-    fractions.iter().for_each(|fraction| write_fraction(out, fraction));
-}
-
-fn share(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
-}
-
-fn write_number(out: &mut Reply, (name, value): &(&str, u64)) {
-    out.bulk(name.as_bytes());
-    out.int(*value as i64);
-}
-
-/// Writes a ratio, and the bytes it stands for.
-fn write_fraction(out: &mut Reply, (name, ratio, bytes): &(&str, f64, i64)) {
-    out.bulk(name.as_bytes());
-    out.double(*ratio);
-    out.bulk(format!("{}.bytes", name.trim_end_matches(".ratio")).as_bytes());
-    out.int(*bytes);
-}
-
-/// `MEMORY DOCTOR`: advice from the figures alone.
+/// `MEMORY DOCTOR`: advice from the figures alone. O(databases)
 fn memory_doctor(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let snapshot = collect(act.server, Sections::wanted([&b"memory"[..]]));
-    act.out.verbatim("txt", diagnosis(&snapshot).as_bytes());
+    act.out.verbatim("txt", memory_report::diagnosis(&snapshot).as_bytes());
     Ok(Flow::Done)
 }
 
-fn diagnosis(s: &Snapshot) -> String {
-    let m = &s.memory;
-    if m.used < 5 << 20 {
-        return format!("Only {} are in use: too little to say anything about it.\n", human(m.used));
-    }
-    let mut findings = Vec::new();
-    if m.peak > m.used + m.used / 2 {
-        findings.push(format!(
-            "The most ever in use was {}, now it is {}: the process may hold memory it needed only then.",
-            human(m.peak),
-            human(m.used)
-        ));
-    }
-    if m.resident > m.used + m.used / 2 && m.resident - m.used > 10 << 20 {
-        findings.push(format!(
-            "{} are resident for {} in use: pages are partly empty, or not yet given back.",
-            human(m.resident),
-            human(m.used)
-        ));
-    }
-    if s.clients.connected > 0 && m.clients / s.clients.connected > 200 << 10 {
-        findings.push(format!(
-            "Each of {} clients has {} in its buffers on average: some send faster than they are served, or do not read.",
-            s.clients.connected,
-            human(m.clients / s.clients.connected)
-        ));
-    }
-    if m.reclaim_pending > m.used / 10 {
-        findings.push(format!("{} of dropped values are being freed.", human(m.reclaim_pending)));
-    }
-    if findings.is_empty() {
-        return format!("{} are in use, and nothing about it is remarkable.\n", human(m.used));
-    }
-    findings.iter().map(|finding| format!("- {finding}\n")).collect()
-}
-
-/// `MEMORY PURGE`: engines collect their garbage. The allocator returns unused pages by itself, within
-/// seconds.
+/// `MEMORY PURGE`: engines collect their garbage, by the reporter. The allocator returns unused pages by
+/// itself, within seconds. O(1) on the loop.
 fn memory_purge(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     stdx::reclaim::flush();
     act.server.scripts.purge();
@@ -468,6 +374,7 @@ fn memory_purge(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
+/// `MEMORY MALLOC-STATS`: the allocator's own report, some milliseconds of the reporter.
 fn malloc_stats(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let server = act.server.clone();
     elsewhere(act, move |out| {
@@ -483,14 +390,15 @@ fn malloc_stats(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 /// Most entries of a log that are sent at once.
 const FEW_ENTRIES: usize = 256;
 
-/// `COMMANDLOG GET count type`. Cost: O(count), on a thread of its own if that is large. Errors: count, type.
+/// `COMMANDLOG GET count type`. O(count), on a thread of its own if that is large. Errors: count, type.
 /// Source: Valkey 8.1.
 fn log_get(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let count = commandlog::count(args.at(2))?;
     show_log(act, LogKind::named(args.at(3))?, count, false)
 }
 
-/// `SLOWLOG GET [count]`, `SLOWLOG WHY [count]`. Cost: O(count), on a thread of its own if that is large.
+/// `SLOWLOG GET [count]`, `SLOWLOG WHY [count]`. O(count), on a thread of its own if that is large. Errors:
+/// the count is no number; more words.
 fn slow_get(act: &mut Act<'_, '_>, args: Args<'_>, with_cause: bool) -> Result<Flow, Error> {
     if args.len() > 3 {
         let name = String::from_utf8_lossy(args.at(1));
@@ -535,8 +443,8 @@ fn cpu_ms(act: &Act<'_, '_>) -> hotkeys::CpuMs {
     ((cpu.user_s * 1000.0) as u64, (cpu.system_s * 1000.0) as u64)
 }
 
-/// `HOTKEYS START METRICS count [CPU] [NET] [COUNT k] [DURATION seconds] [SAMPLE ratio]`. O(words). Errors: those of
-/// the words; it runs already. Source: the documentation of Redis 8.6.
+/// `HOTKEYS START METRICS count [CPU] [NET] [COUNT k] [DURATION seconds] [SAMPLE ratio]`. O(words). Errors:
+/// those of the words; it runs already. Source: the documentation of Redis 8.6.
 fn hotkeys_start(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let options = hotkeys::Options::parse(args.from(2))?;
     act.server.observe.stats.hotkeys.start(options, act.local.log.now_ms, cpu_ms(act))?;
@@ -565,26 +473,31 @@ fn hotkeys_reset(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
+/// `LATENCY LATEST`. O(samples of all events)
 fn latency_latest(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     latency::latest(&act.server.observe.stats.events, act.out);
     Ok(Flow::Done)
 }
 
+/// `LATENCY HISTORY event`. O(samples)
 fn latency_history(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     latency::history(&act.server.observe.stats.events, args, act.out);
     Ok(Flow::Done)
 }
 
+/// `LATENCY RESET [event ...]`. O(events · names)
 fn latency_reset(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     latency::reset(&act.server.observe.stats.events, args, act.out);
     Ok(Flow::Done)
 }
 
+/// `LATENCY GRAPH event`. O(samples). Errors: there is no such event.
 fn latency_graph(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     latency::graph(&act.server.observe.stats.events, args, act.local.log.now_ms / 1000, act.out);
     Ok(Flow::Done)
 }
 
+/// `LATENCY DOCTOR`. O(samples of all events)
 fn latency_doctor(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let live = &act.server.config.live;
     let (threshold_ms, slower_us) = (live.latency_threshold_ms.get(), live.slowlog_slower_us.get());
@@ -592,7 +505,8 @@ fn latency_doctor(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
+/// `LATENCY HISTOGRAM [command ...]`. O(commands · buckets · threads), by the reporter.
 fn latency_histogram(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    let (server, args) = (act.server.clone(), args.to_owned());
+    let (server, args) = (act.server.clone(), kept(act, args));
     elsewhere(act, move |out| latency::histogram(&server.observe.stats.registry, &names(), args.args(), out))
 }

@@ -1,4 +1,4 @@
-//! SAVE, BGSAVE, LASTSAVE, BGREWRITEAOF, SHUTDOWN; SYNC and REPLCONF for clients that want a snapshot's file.
+//! SAVE, BGSAVE, LASTSAVE, BGREWRITEAOF, SHUTDOWN; SYNC for clients that want a snapshot's file alone.
 
 use crate::act::{Act, PLAIN, Row};
 use crate::held;
@@ -6,7 +6,7 @@ use crate::mail::Mail;
 use command::Flow;
 use command::options::is;
 use command::{Error, Stream};
-use durable::{Copied, FileCopy, Purpose, Read, Wish};
+use durable::{Copied, Ending, FileCopy, Purpose, Read, Wish};
 use resp::{Args, Reply};
 use std::path::Path;
 
@@ -16,8 +16,6 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("bgrewriteaof", bgrewriteaof, PLAIN),
     Row("lastsave", lastsave, PLAIN),
     Row("shutdown", shutdown, PLAIN),
-    Row("replconf", replconf, PLAIN),
-    Row("sync", sync, PLAIN),
 ];
 
 const BUSY: Error = Error::new("ERR Background save already in progress");
@@ -116,17 +114,21 @@ fn lastsave(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 
 /// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [SAFE] [ABORT]`. No answer when it succeeds.
 ///
+/// Writes wait until replicas have all, for `shutdown-timeout` at most, unless NOW is said.
+///
 /// Cost: O(1), and O(keys) in slices for the last snapshot. Errors: the snapshot fails, without FORCE; no
 /// SHUTDOWN is under way, for ABORT.
 fn shutdown(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    let (mut save, mut nosave, mut abort, mut force) = (false, false, false, false);
+    let (mut save, mut nosave, mut abort) = (false, false, false);
+    let mut ending = Ending::default();
     for word in args.from(1).iter() {
         match () {
             () if is(word, "save") => save = true,
             () if is(word, "nosave") => nosave = true,
             () if is(word, "abort") => abort = true,
-            () if is(word, "force") => force = true,
-            () if is(word, "now") || is(word, "safe") => {}
+            () if is(word, "force") => ending.force = true,
+            () if is(word, "now") => ending.now = true,
+            () if is(word, "safe") => {}
             () => return Err(Error::Syntax),
         }
     }
@@ -144,7 +146,7 @@ fn shutdown(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         // As in Redis: the commands behind it would have no server.
         return Err(Error::new("ERR Errors trying to SHUTDOWN. Check logs."));
     }
-    let wish = if nosave {
+    ending.wish = if nosave {
         Wish::NoSave
     } else if save {
         Wish::Save
@@ -156,7 +158,7 @@ fn shutdown(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         let bytes = b"-ERR Errors trying to SHUTDOWN. Check logs.\r\n".to_vec();
         server.send(loop_id, Mail::Reply { client, bytes, stream: None });
     };
-    act.server.durability.ask_end(wish, force, Box::new(refused));
+    act.server.durability.ask_end(ending, Box::new(refused));
     match act.server.program.get() {
         Some(program) => program.stop(),
         None => act.server.shut_down(),
@@ -167,57 +169,36 @@ fn shutdown(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 /// Milliseconds until SYNC looks again whether a snapshot is under way.
 const LOOK_MS: u64 = 20;
 
-/// `REPLCONF option value ..`: what a follower says before SYNC.
+/// Notes what a client wants of a snapshot's file (REPLCONF). False: the option is about something else.
 ///
 /// - `rdb-only 0|1`: it wants the file alone.
 /// - `rdb-filter-only names`: the parts that the file has, of which `functions` is the only one with a name.
-/// - `listening-port`, `ip-address`, `capa`: taken, and without a meaning for a file.
-///
-/// Cost: O(options). Errors: as Redis; the options before a wrong one hold.
-fn replconf(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    if args.len().is_multiple_of(2) {
-        return Err(Error::Syntax);
+pub(super) fn wish(act: &mut Act<'_, '_>, option: &[u8], value: &[u8]) -> Result<bool, Error> {
+    let wish = &mut act.session.copy_wish;
+    if is(option, "rdb-only") {
+        wish.file_alone = stdx::num::parse_i64(value).ok_or(Error::NotInteger)? == 1;
+        return Ok(true);
     }
-    for at in (1..args.len()).step_by(2) {
-        let (option, value) = (args.at(at), args.at(at + 1));
-        let number = || stdx::num::parse_i64(value).ok_or(Error::NotInteger);
-        let wish = &mut act.session.copy_wish;
-        match () {
-            () if is(option, "rdb-only") => wish.file_alone = number()? == 1,
-            () if is(option, "rdb-filter-only") => {
-                (wish.filtered, wish.functions) = (true, false);
-                for name in value.split(|b| *b == b' ').filter(|name| !name.is_empty()) {
-                    if !is(name, "functions") {
-                        let name = String::from_utf8_lossy(value);
-                        return Err(format!("ERR Unsupported rdb-filter-only option: {name}").into());
-                    }
-                    wish.functions = true;
-                }
-            }
-            () if is(option, "listening-port") => drop(number()?),
-            () if is(option, "ip-address") || is(option, "capa") => {}
-            () => {
-                let option = String::from_utf8_lossy(option);
-                return Err(format!("ERR Unrecognized REPLCONF option: {option}").into());
-            }
+    if !is(option, "rdb-filter-only") {
+        return Ok(false);
+    }
+    (wish.filtered, wish.functions) = (true, false);
+    for name in value.split(|b| *b == b' ').filter(|name| !name.is_empty()) {
+        if !is(name, "functions") {
+            let name = String::from_utf8_lossy(value);
+            return Err(format!("ERR Unsupported rdb-filter-only option: {name}").into());
         }
+        wish.functions = true;
     }
-    act.out.ok();
-    Ok(Flow::Done)
+    Ok(true)
 }
 
 /// `SYNC` behind `REPLCONF rdb-only 1`: the file of a snapshot, as `redis-cli --rdb` and `--functions-rdb` ask
 /// for it. The client waits while another snapshot is under way.
 ///
-/// Cost: O(keys) in slices, and the file in `dir` until it is sent. Errors: the client would follow, and
-/// replicas do not exist; why the snapshot failed.
-fn sync(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+/// Cost: O(keys) in slices, and the file in `dir` until it is sent. Errors: why the snapshot failed.
+pub(super) fn send_file(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let (wish, client) = (act.session.copy_wish, act.session.id);
-    if !wish.file_alone {
-        return Err(Error::new(
-            "ERR replicas do not exist yet: only the file of a snapshot is sent, behind REPLCONF rdb-only 1",
-        ));
-    }
     let copied = Copied { client, keys: !wish.filtered, functions: !wish.filtered || wish.functions };
     let (server, loop_id) = (act.server.clone(), act.local.log.id);
     let resp3 = act.out.resp3();

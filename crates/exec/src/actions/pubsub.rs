@@ -71,6 +71,8 @@ fn count(subs: &Subscriptions, kind: Kind) -> i64 {
     if kind == Kind::Shard { subs.shard_channels.len() as i64 } else { subs.count() as i64 }
 }
 
+/// `SUBSCRIBE`, `PSUBSCRIBE`, `SSUBSCRIBE name [name ...]`. O(names · log subscriptions), in slices. Errors:
+/// in a script of a client that speaks RESP2.
 fn subscribe(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, Error> {
     if act.in_multi && !act.session.speech.resp3 && act.in_script {
         return Err(Error::new("ERR This Redis command is not allowed from script"));
@@ -101,6 +103,8 @@ fn go_on(act: &mut Act<'_, '_>, done: usize) -> Flow {
     crate::held::go_on(act.session, act.local)
 }
 
+/// `UNSUBSCRIBE`, `PUNSUBSCRIBE`, `SUNSUBSCRIBE [name ...]`; without names all. O(names · log subscriptions),
+/// in slices.
 fn unsubscribe(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, Error> {
     let word = words(kind).1;
     let from = std::mem::take(&mut act.session.half.done);
@@ -202,6 +206,8 @@ fn show(server: &Server, session: &Session) {
     server.observe.clients.note_subscribed(info, !subs.is_empty());
 }
 
+/// `PUBLISH channel message`, `SPUBLISH channel message`. O(loops) for each matching name; more than some
+/// microseconds of patterns are matched in slices.
 fn publish(act: &mut Act<'_, '_>, args: Args<'_>, shard: bool) -> Result<Flow, Error> {
     act.server.pubsub.tell_followers(shard, args.at(1), args.at(2));
     // A long payload is not copied.
@@ -245,7 +251,8 @@ impl Piece for Publishing {
     }
 }
 
-/// `PUBSUB CHANNELS [pattern]`, `PUBSUB SHARDCHANNELS [pattern]`. Cost: O(pattern · names), away from the loop.
+/// `PUBSUB CHANNELS [pattern]`, `PUBSUB SHARDCHANNELS [pattern]`. O(pattern · names), away from the loop.
+/// Errors: more words.
 fn channels(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, Error> {
     if args.len() > 3 {
         let sub = String::from_utf8_lossy(args.at(1)).to_uppercase();
@@ -260,6 +267,8 @@ fn channels(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, E
     })
 }
 
+/// `PUBSUB NUMSUB [channel ...]`, `PUBSUB SHARDNUMSUB [channel ...]`. O(names), by the reporter if they are
+/// many.
 fn numsub(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, Error> {
     let answer = move |server: &Server, names: Args<'_>, out: &mut Reply| {
         out.array(2 * names.len());
@@ -269,13 +278,14 @@ fn numsub(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, Err
         }
     };
     if args.len() > AT_A_STRETCH {
-        let (server, words) = (act.server.clone(), args.to_owned());
+        let (server, words) = (act.server.clone(), kept(act, args));
         return elsewhere(act, move |out| answer(&server, words.args().from(2), out));
     }
     answer(act.server, args.from(2), act.out);
     Ok(Flow::Done)
 }
 
+/// `PUBSUB NUMPAT`. O(1)
 fn numpat(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     act.out.int(act.server.pubsub.len(Kind::Pattern) as i64);
     Ok(Flow::Done)

@@ -71,6 +71,8 @@ const FUNCTION_HELP: &[&str] = &[
     "    What runs now, and how many libraries and functions there are.",
 ];
 
+/// Begins a script or function. Cost: the script's, of which one quantum is on the loop. Errors: the number
+/// of keys is wrong; memory is short; the script's own.
 fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Error> {
     let Asked { body, read_only, memory, far } = asked;
     let short = memory.may_run_short(shortage::is_short(act))?;
@@ -97,6 +99,7 @@ fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Erro
         loop_id: act.local.log.id,
         gone: Some(act.session.cancel.clone()),
         reads: crate::tracking::remembers(act.session),
+        budget: crate::hand_on::budget(act.server, act.session),
     };
     Ok(match eval::start(act, run, far) {
         Started::Done => Flow::Done,
@@ -108,24 +111,28 @@ fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Erro
 /// Keys of a script whose rows are checked in one slice before it runs.
 const PRELOADED: usize = 256;
 
-/// `EVAL script numkeys [key ...] [arg ...]`. Cost: the script's, and its compilation the first time.
+/// `EVAL script numkeys [key ...] [arg ...]`. Cost: the script's, and its compilation the first time. Errors:
+/// those of the compiler and of [`run`].
 fn eval(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
     let asked = script_of(eval::engine(act.server, act.local), args, read_only, &mut Quiet(Short))?;
     run(act, asked, args)
 }
 
-/// `EVALSHA sha1 numkeys [key ...] [arg ...]`
+/// `EVALSHA sha1 numkeys [key ...] [arg ...]`. Cost: the script's. Errors: NOSCRIPT, those of [`run`].
 fn evalsha(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
     let asked = script_known_as(eval::engine(act.server, act.local), args, read_only, &mut Quiet(Short))?;
     run(act, asked, args)
 }
 
-/// `FCALL function numkeys [key ...] [arg ...]`
+/// `FCALL function numkeys [key ...] [arg ...]`. Cost: the function's. Errors: there is no such function;
+/// those of [`run`].
 fn fcall(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
     let asked = function_of(&act.server.scripts.code, args, read_only)?;
     run(act, asked, args)
 }
 
+/// `SCRIPT LOAD script`. O(script), and its compilation, on a thread of its own, unless it is known. Errors:
+/// those of the compiler.
 fn script_load(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if let Found::Known { sha, .. } =
         eval::engine(act.server, act.local).find(args.at(2), true, &mut Quiet(Short))?
@@ -147,6 +154,8 @@ fn script_load(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 /// Words of SCRIPT EXISTS above which a thread looks the scripts up.
 const LOOKED_FOR: usize = 256;
 
+/// `SCRIPT EXISTS sha1 [sha1 ...]`, `SCRIPT SHOW sha1`. O(words), on a thread of its own if they are many.
+/// Errors: SHOW of an unknown script.
 fn known(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let (code, command) = (&act.server.scripts.code, command::resolve(args)?);
     if args.len() > LOOKED_FOR {
@@ -158,6 +167,7 @@ fn known(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
+/// `SCRIPT FLUSH [ASYNC | SYNC]`. O(1); scripts are freed elsewhere. Errors: syntax.
 fn script_flush(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     forgets(args)?;
     act.server.scripts.flush();
@@ -167,6 +177,7 @@ fn script_flush(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
+/// `SCRIPT DEBUG NO`. O(1). Errors: YES and SYNC, which do not exist; syntax.
 fn script_debug(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     match args.at(2) {
         // The debugger is never on.
@@ -181,7 +192,8 @@ fn script_debug(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     }
 }
 
-/// Kills every long script or function. No change of theirs was applied, so a kill is always possible.
+/// `SCRIPT KILL`, `FUNCTION KILL`: ends every long script or function. No change of theirs was applied, so it
+/// is always possible. O(scripts that run). Errors: NOTBUSY if none runs.
 fn kill(act: &mut Act<'_, '_>, functions: bool) -> Result<Flow, Error> {
     let mut killed = false;
     let me = act.session.id;
@@ -199,6 +211,8 @@ fn kill(act: &mut Act<'_, '_>, functions: bool) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
+/// `FUNCTION LIST [LIBRARYNAME pattern] [WITHCODE]`. O(functions · log + pattern · libraries), away from the
+/// loop. Errors: another word; a pattern is missing.
 fn function_list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let (mut pattern, mut with_code, mut i) = (None, false, 2);
     while i < args.len() {
@@ -263,6 +277,7 @@ fn show_library(libraries: &Libraries, name: &str, functions: &[String], with_co
     }
 }
 
+/// `FUNCTION STATS`. O(scripts that run)
 fn function_stats(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let me = act.session.id;
     let has_script =

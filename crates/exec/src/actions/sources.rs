@@ -34,7 +34,8 @@ pub(super) const HELP: &[&str] = &[
 /// Most ids that one command gives up.
 const IDS_MAX: usize = 1000;
 
-/// `EVENKEEL SOURCE ADD | LIST | STATS | PAUSE | RESUME | FLUSH | REMOVE`.
+/// `EVENKEEL SOURCE ADD | LIST | STATS | PAUSE | RESUME | FLUSH | REMOVE`: costs and errors are those of the
+/// word. Errors: syntax.
 pub(super) fn source(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let word = args.at(2);
     let rest = args.len() - 3;
@@ -53,8 +54,8 @@ pub(super) fn source(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Erro
 /// Adds a source. A driver may take milliseconds to make, so another thread makes it. Then the client's loop
 /// looks in slices for keys that the source would hide.
 ///
-/// Errors: `enable-protected-configs` does not admit the client. A source opens files and ports, and tells
-/// what is there.
+/// Cost: O(keys), in slices. Errors: `enable-protected-configs` does not admit the client, as a source opens
+/// files and ports, and tells what is there; in a transaction; words that are no source; keys that exist.
 fn add(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if !act.server.config.live.protected_configs_access().admits(act.session.is_local()) {
         return Err(Error::new(
@@ -209,6 +210,7 @@ fn entry(server: &Server, name: &[u8]) -> Result<Arc<Entry>, Error> {
     server.rows.by_name(name).ok_or_else(|| format!("ERR no source '{}'", shown()).into())
 }
 
+/// `EVENKEEL SOURCE LIST`: passwords are not shown. O(sources)
 fn list(act: &mut Act<'_, '_>) -> Result<Flow, Error> {
     let list = act.server.rows.list();
     act.out.array(list.len());
@@ -220,13 +222,15 @@ fn list(act: &mut Act<'_, '_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
+/// `EVENKEEL SOURCE PAUSE name`, `EVENKEEL SOURCE RESUME name`. O(1). Errors: there is no such source.
 fn pause(act: &mut Act<'_, '_>, args: Args<'_>, paused: bool) -> Result<Flow, Error> {
     entry(act.server, args.at(3))?.source.pause(paused);
     act.out.ok();
     Ok(Flow::Done)
 }
 
-/// `EVENKEEL SOURCE FLUSH name [id ...]`. Cost: O(ids), or O(shards) without ids.
+/// `EVENKEEL SOURCE FLUSH name [id ...]`. O(ids), or O(shards) without ids. Errors: there is no such source;
+/// too many ids.
 fn flush(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let entry = entry(act.server, args.at(3))?;
     let ids = args.from(4);
@@ -247,6 +251,8 @@ fn flush(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
+/// `EVENKEEL SOURCE REMOVE name`. O(1); its rows are removed in slices. Errors: there is no such source; in a
+/// transaction.
 fn remove(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if act.in_multi || act.in_script {
         return Err(Error::new("ERR a source cannot be removed in a transaction"));
@@ -258,7 +264,8 @@ fn remove(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// `EVENKEEL SOURCE STATS [name]`: a map of maps; for one source, its map.
+/// `EVENKEEL SOURCE STATS [name]`: a map of maps; for one source, its map. O(sources · loops), by the
+/// reporter. Errors: there is no such source.
 fn stats(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let server = act.server.clone();
     if let Some(name) = args.get(3) {

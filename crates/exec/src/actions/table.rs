@@ -2,7 +2,7 @@
 
 use super::{
     acl, client, commands, config, connection, debug, evenkeel, libraries, migrate, monitor, observe,
-    persistence, pubsub, scripting, server, tracking, transaction,
+    persistence, pubsub, replicas, replication, scripting, server, tracking, transaction,
 };
 use crate::act::{Actions, Begin, Row};
 use crate::hand_on;
@@ -12,6 +12,7 @@ static TOPICS: &[&[Row]] = &[
     acl::ACTIONS,
     client::ACTIONS,
     commands::ACTIONS,
+    replicas::ACTIONS,
     config::ACTIONS,
     connection::ACTIONS,
     debug::ACTIONS,
@@ -22,6 +23,7 @@ static TOPICS: &[&[Row]] = &[
     observe::ACTIONS,
     persistence::ACTIONS,
     pubsub::ACTIONS,
+    replication::ACTIONS,
     scripting::ACTIONS,
     server::ACTIONS,
     tracking::ACTIONS,

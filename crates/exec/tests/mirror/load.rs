@@ -267,8 +267,8 @@ fn many(rng: &mut Rng, client: usize, moves: &mut Vec<Move>) {
     moves.push(Move::Start(client, words("EXEC")));
 }
 
-/// Keys that are written with a time that has passed, and what comes behind them: in a script that ends on its loop or
-/// goes on elsewhere, or in a transaction that is short, long, or has a script.
+/// Keys that are written with a time that has passed, and what comes behind them: in a script that ends on its
+/// loop or goes on elsewhere, or in a transaction that is short, long, or has a script.
 fn past(rng: &mut Rng, client: usize, moves: &mut Vec<Move>) {
     let count = rng.between(3, 9);
     let mut lines: Vec<String> = (0..count).map(|_| past_line(rng)).collect();

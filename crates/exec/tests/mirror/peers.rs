@@ -10,7 +10,7 @@
 //! EVENKEEL_MIRROR_SEEDS=N others, EVENKEEL_MIRROR_SEED=N only one.
 
 use crate::load::{self, CLIENTS, Move};
-use crate::portable::{Call, calls, program, row_of, seen};
+use crate::portable::{Call, calls, program, row_of, seen, unproduced};
 use crate::world::{Told, World, quote};
 use crate::{libraries, number, step};
 use apply::contents::{self, Contents, Value};
@@ -228,7 +228,7 @@ fn read_by(peer: &Peer, world: &World, told: &[Told]) -> Result<(), String> {
     let mut conn = Conn::open(server.addr).expect("a connection");
     let theirs = seen(&mut conn, peer.is_new);
     let now_ms = stdx::clock::wall_ms();
-    let ours = lasting(contents::of(&world.server.keyspace, now_ms), now_ms);
+    let ours = lasting(unproduced(contents::of(&world.server.keyspace, now_ms)), now_ms);
     let theirs = lasting(theirs, now_ms);
     if let Some(((_, key), difference)) = contents::difference(&ours, &theirs) {
         let about = told.iter().filter(|told| told.words.contains(&key));

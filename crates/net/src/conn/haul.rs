@@ -1,17 +1,18 @@
 //! Memory for long requests: how much of it a connection holds, and what becomes of one that gets none.
 //!
-//! - HA1: a request longer than [`HAUL`] is read only while work memory is held for it. Others may wait for that
-//!   memory, so a request that makes no progress gives it up ([`HAUL_PATIENCE_NS`]).
+//! - HA1: a request longer than [`HAUL`] is read only while work memory is held for it. Others may wait for
+//!   that memory, so a request that makes no progress gives it up ([`HAUL_PATIENCE_NS`]).
 
 use super::*;
 
 impl Conn {
     /// Whether memory is, or should be, counted for the current request.
     pub(crate) fn hauls(&self) -> bool {
-        self.input.capacity() > HAUL
+        let is_long = self.input.capacity() > HAUL
             || self.need > HAUL
             || self.transit.held() > 0
-            || self.thirsty_ns.is_some()
+            || self.thirsty_ns.is_some();
+        is_long && !self.is_link()
     }
 
     /// Holds work memory for a long request, as far as its length is known. While there is none, no more is

@@ -13,6 +13,8 @@
 //!
 //! Cost: a request that is answered at once allocates nothing.
 
+use super::api::{NOT_OURS, file_of, path_of, takes_body};
+use super::calls::Calls;
 use super::hosts::is_ours;
 use super::output::Streaming;
 use super::{Conn, Doing, Next, Speech, State, Tools, add_response};
@@ -24,16 +26,16 @@ use http::body::Body;
 use http::date::Today;
 use http::reply::{self, Begin, Broken, Json};
 use http::response::{self, Freshness, JSON, Life, METRICS, Verdict};
-use http::{Condition, Framing, KeptCondition, Method, Parsed, Request, request, target};
+use http::{Condition, Framing, KeptCondition, Parsed, Request, request, target};
 use resp::{OwnedArgs, Reply};
 use std::sync::Arc;
 use stdx::panics;
 
 /// Longest reply that is gathered, so that its length and its tag are known; a longer one is sent piece by
 /// piece.
-const WHOLE: usize = 64 * 1024 + 256;
+pub(super) const WHOLE: usize = 64 * 1024 + 256;
 /// Bytes of a reply translated at a time.
-const PART: usize = 16 * 1024;
+pub(super) const PART: usize = 16 * 1024;
 /// How long a refused connection stays for its peer to read why.
 const LINGER_MS: u64 = 2_000;
 /// Requests behind one that waits for a row, and their bytes, that are searched for rows they will ask for.
@@ -45,12 +47,12 @@ const DESK: usize = 256 * 1024;
 /// Scratch buffers to serve HTTP with: one desk for all connections of a loop.
 pub(crate) struct Desk {
     args: OwnedArgs,
-    reply: Reply,
+    pub(super) reply: Reply,
     /// A key, or ids.
-    key: Vec<u8>,
+    pub(super) key: Vec<u8>,
     /// Unescaped ids, or JSON.
-    text: Vec<u8>,
-    today: Today,
+    pub(super) text: Vec<u8>,
+    pub(super) today: Today,
 }
 
 impl Default for Desk {
@@ -67,7 +69,7 @@ impl Default for Desk {
 
 impl Desk {
     /// Frees what a long request made large.
-    fn tidy(&mut self) {
+    pub(super) fn tidy(&mut self) {
         if self.reply.capacity() > DESK {
             stdx::reclaim::discard(self.reply.take());
         }
@@ -85,6 +87,10 @@ pub(crate) struct Http {
     skip: u64,
     /// The request whose reply is on its way, or is being translated.
     open: Option<Box<Open>>,
+    /// Commands of the API under way.
+    pub(super) calls: Option<Box<Calls>>,
+    /// The client was told to send the body of the request at the input's begin.
+    told: bool,
     /// When a request was last whole, or something was last sent.
     pub(crate) progress_ms: u64,
     linger: Linger,
@@ -107,7 +113,7 @@ enum Ask {
 }
 
 /// A request that could not be answered at once.
-struct Open {
+pub(super) struct Open {
     ask: Ask,
     framing: Framing,
     condition: KeptCondition,
@@ -123,9 +129,10 @@ struct Open {
 }
 
 /// Result of serving a request.
-enum Went {
+pub(super) enum Went {
     Answered(u16),
     Open(Box<Open>),
+    Calls(Box<Calls>),
     Held(u64),
     Closed,
 }
@@ -166,7 +173,15 @@ impl Conn {
         (session.login.authenticated, session.speech.resp3) = (true, true);
         session.info.resp.store(3, std::sync::atomic::Ordering::Relaxed);
         session.info.text.lock().lib_name = b"http".to_vec();
-        let http = Http { looked: 0, skip: 0, open: None, progress_ms: now_ms, linger: Linger::No };
+        let http = Http {
+            looked: 0,
+            skip: 0,
+            open: None,
+            calls: None,
+            told: false,
+            progress_ms: now_ms,
+            linger: Linger::No,
+        };
         Conn { speech: Speech::Http(Box::new(http)), ..Conn::new(socket, session, server) }
     }
 
@@ -192,6 +207,11 @@ impl Conn {
     /// Whether a reply is being translated.
     pub(super) fn is_translating(&self) -> bool {
         matches!(&self.speech, Speech::Http(http) if http.open.as_ref().is_some_and(|open| open.replied))
+    }
+
+    /// Whether commands of the API are under way.
+    pub(super) fn is_calling(&self) -> bool {
+        matches!(&self.speech, Speech::Http(http) if http.calls.is_some())
     }
 
     /// Runs the next request of the input; false if none can run now.
@@ -228,12 +248,35 @@ impl Conn {
                 true
             }
             Parsed::Request(request, used) => {
+                let taken = match self.whole_body(&request, &rest[used..], used) {
+                    Some(taken) => taken,
+                    None => return false,
+                };
                 (self.need, self.enough) = (1, 1);
                 self.doing = Doing::Command(self.out.len());
-                self.serve(server, local, desk, &request, &rest[used..], used);
+                let request = if taken { request.awaits() } else { request };
+                self.serve(server, local, desk, (&request, taken), &rest[used..], used);
                 true
             }
         }
+    }
+
+    /// Whether the body of a request is taken, of which `behind` is what came. None: more of it has to come.
+    fn whole_body(&mut self, request: &Request<'_>, behind: &[u8], used: usize) -> Option<bool> {
+        if !takes_body(request) {
+            return Some(false);
+        }
+        let body = request.awaits().body as usize;
+        let lacking = body.saturating_sub(behind.len());
+        let told = self.as_http().is_some_and(|http| std::mem::replace(&mut http.told, lacking > 0));
+        if lacking == 0 {
+            return Some(true);
+        }
+        if request.expects && !told {
+            self.write(response::go_on);
+        }
+        (self.need, self.enough) = (lacking, used + body);
+        None
     }
 
     /// Answers a request that panicked. `parsed`: the request stands at `start`.
@@ -263,7 +306,8 @@ impl Conn {
         }
         self.start += used;
         if let Some(http) = self.as_http() {
-            (http.skip, http.progress_ms, http.looked) = (request.body, local.log.now_ms, 0);
+            (http.skip, http.progress_ms, http.looked, http.told) =
+                (request.body, local.log.now_ms, 0, false);
         }
         if !request.keep {
             self.end_with(request.expects || request.body > 0);
@@ -276,11 +320,12 @@ impl Conn {
         server: &Arc<Server>,
         local: &mut Local,
         desk: &mut Desk,
-        request: &Request<'_>,
+        (request, taken): (&Request<'_>, bool),
         behind: &[u8],
         used: usize,
     ) {
-        let went = self.answer(server, local, desk, request);
+        let taken = if taken { request.body } else { 0 };
+        let went = self.answer(server, local, desk, (request, &behind[..taken as usize]));
         desk.tidy();
         if let Went::Held(until) = went {
             self.state = State::Held(until); // P1
@@ -289,11 +334,12 @@ impl Conn {
             }
             return;
         }
-        self.start += used;
+        self.start += used + taken as usize;
         let Some(http) = self.as_http() else { return };
-        (http.skip, http.progress_ms) = (request.body, local.log.now_ms);
+        (http.skip, http.progress_ms) = (request.body - taken, local.log.now_ms);
         match went {
             Went::Open(open) => http.open = Some(open),
+            Went::Calls(calls) => http.calls = Some(calls),
             Went::Answered(status) => {
                 if !request.keep {
                     self.end_with(request.expects || request.body > 0);
@@ -310,34 +356,42 @@ impl Conn {
         server: &Arc<Server>,
         local: &mut Local,
         desk: &mut Desk,
+        (request, body): (&Request<'_>, &[u8]),
+    ) -> Went {
+        match (path_of(request), file_of(request)) {
+            (Some(path), _) => self.answer_api(server, local, desk, (request, body), path),
+            (None, Some(file)) => self.answer_file(server, local, desk, request, file),
+            (None, None) => self.answer_page(server, local, desk, request),
+        }
+    }
+
+    /// Answers a request for a page about the server, or for items.
+    fn answer_page(
+        &mut self,
+        server: &Arc<Server>,
+        local: &mut Local,
+        desk: &mut Desk,
         request: &Request<'_>,
     ) -> Went {
         let shown = server.http.shown();
         let page = Page::of(&shown, request.path);
         let open = matches!(page, Some(Page::Health));
-        if !open && !exec::http::admits(server, local, &mut self.session, request.authorization) {
-            return self.problem(local, desk, request, 401, "a password is needed, as a bearer token");
-        }
-        if !open && request.authorization.is_none() && !is_ours(server, request.host) {
-            let detail = "the Host is none of this server's names; the directive http-hosts may name it";
-            return self.problem(local, desk, request, 421, detail);
+        if !open && let Some((status, detail)) = self.shuts_out(server, local, request) {
+            return self.problem(local, desk, request, status, detail);
         }
         let Some(page) = page else {
             return self.problem(local, desk, request, 404, "nothing is shown at this path");
         };
-        if request.method == Method::Other {
+        if !request.method.reads() {
             return self.problem(local, desk, request, 405, "only GET and HEAD are served");
         }
         desk.reply.clear();
         let (ask, flow) = match page {
-            Page::Health => return self.state_page(local, desk, request, "ok", &[]),
-            Page::Ready => {
-                let state = exec::http::readiness(server);
-                return match state.is_ready {
-                    true => self.state_page(local, desk, request, "ready", &state.trouble),
-                    false => self.problem(local, desk, request, 503, &state.trouble.join("; ")),
-                };
+            Page::Health => {
+                let body = response::facts(&exec::http::health(server));
+                return self.json_page(local, desk, request, &body);
             }
+            Page::Ready => return self.ready_page(server, local, desk, request),
             Page::Metrics if !exec::http::may_see_metrics(server, &mut self.session) => {
                 return self.problem(local, desk, request, 403, "the user may not run INFO");
             }
@@ -353,10 +407,35 @@ impl Conn {
                     Err(complaint) => return self.problem(local, desk, request, 400, complaint),
                 };
                 let args = desk.args.args();
-                (ask, exec::http::items(server, local, &mut self.session, args, &mut desk.reply))
+                (
+                    ask,
+                    exec::http::execute_row(
+                        server,
+                        local,
+                        &mut self.session,
+                        &exec::http::ITEMS,
+                        args,
+                        &mut desk.reply,
+                    ),
+                )
             }
         };
         self.follow(server, local, desk, request, ask, flow)
+    }
+
+    /// Why a request gets nothing of the server: status and text.
+    fn shuts_out(
+        &mut self,
+        server: &Server,
+        local: &Local,
+        request: &Request<'_>,
+    ) -> Option<(u16, &'static str)> {
+        if !exec::http::admits(server, local, &mut self.session, request.authorization) {
+            return Some((401, "a password is needed, as a bearer token"));
+        }
+        // A token of a user without a password proves nothing.
+        let proves = request.authorization.is_some() && !self.session.login.user.user().needs_no_password();
+        (!proves && !is_ours(server, request.host)).then_some((421, NOT_OURS))
     }
 
     /// Asks for the rows of the requests behind one that waits for its own, so that they are loaded together.
@@ -370,11 +449,11 @@ impl Conn {
             let Parsed::Request(request, used) = request::parse(&rest[blank..], &mut 0) else { return };
             rest = after_body(&rest[blank + used..], request.body);
             let found = match Page::of(&shown, request.path) {
-                Some(Page::Keys(found)) if request.method != Method::Other => Some(found),
+                Some(Page::Keys(found)) if request.method.reads() => Some(found),
                 _ => None,
             };
             if let Some(found) = found
-                && let Some(user) = exec::http::user_of(server, request.authorization)
+                && let Some(user) = exec::http::user_of(&server.acl, request.authorization)
                 && name_keys(&found, &request, desk, local.log.now_ms).is_ok()
             {
                 exec::http::ask_ahead(server, local, &self.session, &user, desk.args.args());
@@ -442,6 +521,14 @@ impl Conn {
         Went::Answered(status)
     }
 
+    fn ready_page(&mut self, server: &Server, local: &Local, desk: &mut Desk, request: &Request<'_>) -> Went {
+        let state = exec::http::readiness(server);
+        match state.is_ready {
+            true => self.state_page(local, desk, request, "ready", &state.trouble),
+            false => self.problem(local, desk, request, 503, &state.trouble.join("; ")),
+        }
+    }
+
     fn state_page(
         &mut self,
         local: &Local,
@@ -450,14 +537,20 @@ impl Conn {
         state: &str,
         trouble: &[String],
     ) -> Went {
+        self.json_page(local, desk, request, &response::state(state, trouble))
+    }
+
+    fn json_page(&mut self, local: &Local, desk: &mut Desk, request: &Request<'_>, body: &[u8]) -> Went {
         let date = desk.today.at(local.log.now_ms);
-        let body = response::state(state, trouble);
-        self.write(|out| response::text(200, Framing::of(request), date, JSON, &body, out));
+        self.write(|out| response::text(200, Framing::of(request), date, JSON, body, out));
         Went::Answered(200)
     }
 
     /// Notes the reply to the open request.
     pub(super) fn replied(&mut self, reply: Vec<u8>) {
+        if let Some(calls) = self.as_http().and_then(|http| http.calls.as_mut()) {
+            return calls.replied(reply);
+        }
         if let Some(open) = self.as_http().and_then(|http| http.open.as_mut()) {
             (open.reply, open.replied) = (reply, true);
         }
@@ -587,13 +680,13 @@ impl Conn {
     }
 
     /// Lets `write` append a response to the output.
-    fn write<T>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+    pub(super) fn write<T>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         let mut out = Taken::of(&mut self.out);
         write(&mut out.bytes)
     }
 
     /// Counts an answered request and writes the access log.
-    fn answered(
+    pub(super) fn answered(
         &self,
         server: &Server,
         local: &Local,
@@ -653,6 +746,9 @@ impl Conn {
 
     /// Drops the open request; a large reply is freed on another thread.
     pub(super) fn drop_open(&mut self) {
+        if let Some(calls) = self.as_http().and_then(|http| http.calls.take()) {
+            calls.discard();
+        }
         if let Some(open) = self.as_http().and_then(|http| http.open.take())
             && open.reply.len() >= exec::job::MANY_BYTES
         {
@@ -686,7 +782,7 @@ fn after_body(input: &[u8], body: u64) -> &[u8] {
     usize::try_from(body).ok().and_then(|body| input.get(body..)).unwrap_or_default()
 }
 
-fn line_of(request: &Request<'_>) -> String {
+pub(super) fn line_of(request: &Request<'_>) -> String {
     let text = String::from_utf8_lossy;
     match request.query {
         Some(query) => format!("{} {}?{}", request.method_name, text(request.path), text(query)),

@@ -27,6 +27,9 @@ impl Conn {
         self.session.speech.hushed = false;
         // The reply may be that of HELLO.
         self.out.set_resp3(self.session.speech.resp3);
+        if let Some(link) = &self.session.link {
+            link.heard_reply(&bytes);
+        }
         if self.session.speech.mutes_reply() {
             return self.session.speech.take_told(&mut self.out);
         }
@@ -43,9 +46,8 @@ impl Conn {
         }
     }
 
-    /// Appends a message that is no reply. It goes between replies, never inside one; during a stream it
-    /// waits. It leaves when effects up to `gate` are durable. True if the connection has to be continued to write
-    /// it.
+    /// Appends a message that is no reply. It goes between replies, never inside one; during a stream it waits.
+    /// It leaves when effects up to `gate` are durable. True if the connection has to be continued to write it.
     pub(crate) fn push(&mut self, message: &Encoded, gate: Lsn, pool: &mut Pool) -> bool {
         if gate > 0 && self.takes_messages() && matches!(message, Encoded::Short(_)) {
             self.gates.close(self.out.len(), gate);
@@ -239,13 +241,15 @@ impl Conn {
 
     /// Bytes in memory that are to be sent to the client, including those its stream has not written yet.
     pub(crate) fn bytes_to_send(&self) -> usize {
-        self.pending_out() + self.stream.as_ref().map_or(0, |stream| stream.reply.unsent_bytes())
+        let stream = self.stream.as_ref().map_or(0, |stream| stream.reply.unsent_bytes());
+        self.pending_out() + stream + self.session.feed.as_ref().map_or(0, |feed| feed.behind_bytes())
     }
 
     /// Whether its output exceeds the hard limit, or has exceeded the soft one for too long.
     pub(crate) fn exceeds_output_limit(&mut self, server: &Server, now_ms: u64) -> bool {
         let subs = &self.session.subs;
-        let class = if !subs.monitor.is_empty() { 1 } else { 2 * usize::from(!subs.is_empty()) };
+        let follows = self.session.feed.is_some();
+        let class = if follows || !subs.monitor.is_empty() { 1 } else { 2 * usize::from(!subs.is_empty()) };
         let limit = &server.config.live.output_limits[class];
         let pending = self.bytes_to_send();
         let (hard, soft) = (limit.hard_bytes.size(), limit.soft_bytes.size());
@@ -266,6 +270,7 @@ impl Conn {
             || self.state == State::Running
                 && self.written() < OUT_HIGH
                 && (self.is_replying()
+                    || self.is_hungry()
                     || self.held.is_some()
                     || self.unread() > 0 && (self.unread() >= self.enough || self.eof))
     }

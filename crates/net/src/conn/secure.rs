@@ -11,8 +11,8 @@
 //! - CS2: no more is sealed before `unsent` is out. So at most [`SEAL`] bytes of a reply exist twice.
 //! - CS3: the last record is a farewell: behind the last reply, and, if nothing is under way, also of a
 //!   connection that is closed otherwise. Then its peer knows that nothing was cut off.
-//! - CS4: while records wait to be opened, the connection is in the queue, and no more is received than is under
-//!   way. The end of its peer is heard behind them.
+//! - CS4: while records wait to be opened, the connection is in the queue, and no more is received than is
+//!   under way. The end of its peer is heard behind them.
 //!
 //! Cost: O(bytes) each way, and one copy more than without TLS. A connection without TLS pays one comparison
 //! per receive, and one per flush.
@@ -122,8 +122,8 @@ impl Conn {
         }
     }
 
-    /// Opens received records into `plain`, behind those that wait; some may wait then (CS4). Errors: the connection is
-    /// to be closed.
+    /// Opens received records into `plain`, behind those that wait; some may wait then (CS4). Errors: the
+    /// connection is to be closed.
     pub(crate) fn open(&mut self, sealed: &[u8], plain: &mut Vec<u8>) -> Result<(), tls::Failure> {
         match &mut self.tls {
             Some(secure) if !self.session.speech.closing => secure.open(sealed, plain),
@@ -201,8 +201,8 @@ impl Conn {
         }
     }
 
-    /// Sends the last record of a connection that is being closed: a farewell, or the alert that says why. Nothing
-    /// if a record is half out, so that no other can follow. The last send must have begun.
+    /// Sends the last record of a connection that is being closed: a farewell, or the alert that says why.
+    /// Nothing if a record is half out, so that no other can follow. The last send must have begun.
     pub(crate) fn say_last<T: Transport>(&mut self, io: &mut T, slot: usize) {
         if self.unsent.is_some() || self.blocked {
             return;

@@ -2,7 +2,7 @@
 //! kernel some microseconds.
 
 use super::{CHORE_NS, EventLoop};
-use crate::conn::{self, Conn};
+use crate::conn::{self, Conn, State};
 use crate::doors::Listener;
 use crate::handshakes::Newcomer;
 use crate::socket::Socket;
@@ -202,6 +202,16 @@ impl EventLoop {
         self.by_id.insert(conn.session.id, slot);
         self.https += usize::from(conn.is_http());
         let is_secure = conn.is_secure();
+        if conn.is_link() {
+            self.links.push(conn.session.id);
+            // Its first bytes may be there already.
+            conn.outside = false;
+            self.porch.remove(&conn.socket);
+            self.conns[slot] = Some(conn);
+            self.queue(slot);
+            self.mark_dirty(slot);
+            return;
+        }
         self.conns[slot] = Some(conn);
         if is_secure {
             self.hear_early(slot, &early);
@@ -216,6 +226,12 @@ impl EventLoop {
 
     /// Schedules a connection to be closed. It is not served any more.
     pub(super) fn doom(&mut self, slot: usize) {
+        let runs_elsewhere = |conn: &Conn| conn.is_link() && matches!(conn.state, State::Parked(_));
+        if let Some(conn) = self.conns[slot].as_mut().filter(|conn| runs_elsewhere(conn)) {
+            // It is closed when its command is done (link NL2).
+            conn.end_link();
+            return conn.session.info.killed.store(true, Ordering::Relaxed);
+        }
         if let Some(conn) = self.conns[slot].as_mut()
             && !std::mem::replace(&mut conn.doomed, true)
         {
@@ -237,6 +253,10 @@ impl EventLoop {
         let until = self.local.log.lap() + CHORE_NS;
         while let Some(slot) = self.closing.pop_front() {
             let Some(mut conn) = self.conns[slot].take() else { continue };
+            if conn.is_link() {
+                // The reply of its last command may have come since its last turn.
+                conn.note_applied(&self.server, self.local.log.now_ms);
+            }
             self.https -= usize::from(conn.is_http());
             self.by_id.remove(&conn.session.id);
             self.timers.forget(conn.session.id);

@@ -12,8 +12,8 @@
 //!   [`HEAVY`] of them.
 //! - V2: a client is closed only while no loop has a heavier one, as far as the loops have told.
 //!
-//! Cost: O(1) for each connection of a slice, and O(HEAVY) for one that is among the heaviest. A client may so take
-//! more than the limit for a round: some 100 ms, and longer with very many connections.
+//! Cost: O(1) for each connection of a slice, and O(HEAVY) for one that is among the heaviest. A client may so
+//! take more than the limit for a round: some 100 ms, and longer with very many connections.
 
 use super::EventLoop;
 use exec::session::flag;

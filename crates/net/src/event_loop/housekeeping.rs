@@ -74,14 +74,25 @@ impl EventLoop {
                 self.queue(slot);
             }
             State::Parked(Some(at)) if at <= self.local.log.now_ms => {
-                match exec::blocking::leave(&self.server, &mut self.local, client) {
-                    Some(waiter) => self.deliver(client, waiter.null(), None, None),
+                match exec::blocking::time_out(&self.server, &mut self.local, client) {
+                    Some(answer) => {
+                        answer.into_iter().for_each(|bytes| self.deliver(client, bytes, None, None))
+                    }
                     // Another loop is serving it at this moment: its reply is on the way, or it goes on
                     // waiting.
                     None => self.timers.set(client, self.local.log.now_ms + 1),
                 }
             }
-            State::Held(at) | State::Parked(Some(at)) => self.timers.set(client, at),
+            State::Held(at) => self.timers.set(client, at),
+            State::Parked(_) => {
+                if conn.session.look.is_some_and(|look| look.at_ms <= self.local.log.now_ms) {
+                    exec::blocking::look_again(&self.server, &mut self.local, &mut conn.session);
+                }
+                conn.forget_timer();
+                if let Some(Some(at)) = conn.new_deadline() {
+                    self.timers.set(client, at);
+                }
+            }
             State::Running if conn.has_lingered(self.local.log.now_ms) => self.doom(slot),
             _ => {}
         }
@@ -131,6 +142,31 @@ impl EventLoop {
         late.into_iter().for_each(|slot| self.doom(slot));
     }
 
+    /// Serves what the primary has said for one quantum, before the chores: a crowd of readers does not let a
+    /// replica fall behind.
+    pub(super) fn serve_link(&mut self) {
+        for at in 0..self.links.len() {
+            let Some(&slot) = self.by_id.get(&self.links[at]) else { continue };
+            if self.conns[slot].as_ref().is_some_and(|conn| conn.is_queued() && conn.has_work()) {
+                self.advance(slot, &[]);
+            }
+        }
+    }
+
+    /// Lets connections to the primary say how far they are.
+    fn acknowledge(&mut self) {
+        for at in (0..self.links.len()).rev() {
+            let Some(&slot) = self.by_id.get(&self.links[at]) else {
+                self.links.swap_remove(at);
+                continue;
+            };
+            let now_ms = self.local.log.now_ms;
+            if self.conns[slot].as_mut().is_some_and(|conn| conn.acknowledge(&self.server, now_ms)) {
+                self.mark_dirty(slot);
+            }
+        }
+    }
+
     fn cron(&mut self) {
         // Only the first loop sweeps: two would meet at the same shards.
         self.sweeping |= self.local.log.id == 0;
@@ -158,6 +194,7 @@ impl EventLoop {
             self.weighing.at = Some(0);
             self.weighing.due_ms = self.mono_ms() + WEIGHING_MS;
         }
+        self.acknowledge();
         self.look_at_limited();
         self.look_at_hauls();
         self.look_at_streams();

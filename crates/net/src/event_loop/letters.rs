@@ -16,7 +16,9 @@ use crate::doors::Change;
 use crate::handshakes::Newcomer;
 use crate::listed::List;
 use crate::transport::Transport;
-use exec::mail::Mail;
+use exec::mail::{Mail, Moved};
+use exec::parts::Moving;
+use exec::pubsub::Encoded;
 use exec::waits::Spent;
 use exec::{After, Session, Sessions};
 use std::collections::HashMap;
@@ -69,6 +71,8 @@ impl EventLoop {
                     }
                 },
             },
+            Mail::Moving { client, to } => self.tell_moved(client, &to),
+            Mail::Fed => self.feed(),
             Mail::Shutdown => self.stopping = true,
             _ => {}
         }
@@ -79,6 +83,42 @@ impl EventLoop {
     pub(super) fn open_gates(&mut self) {
         while let Some(slot) = self.lists.pop(List::Gated, &mut self.conns) {
             self.mark_dirty(slot);
+        }
+        self.feed();
+    }
+
+    /// A client hears that another server leads. A write of its that was held until then has not run: the
+    /// connection closes without an answer, so that the client repeats it there. O(1)
+    fn tell_moved(&mut self, client: u64, to: &Moved) {
+        let Some(&slot) = self.by_id.get(&client) else { return };
+        let Some(conn) = self.conns[slot].as_mut() else { return };
+        let Moving::On { named } = conn.session.settings.moving else { return };
+        conn.session.settings.moving = Moving::Told;
+        let before = conn.told;
+        let more = conn.push(&Encoded::Short(to.message(named).into()), 0, &mut self.pool);
+        self.told += conn.told - before;
+        let is_held = matches!(conn.state, State::Held(_)) && conn.session.waits_for_successor();
+        if is_held {
+            conn.session.speech.closing = true;
+            conn.release();
+        }
+        if more || is_held {
+            self.queue(slot);
+        }
+        self.mark_dirty(slot);
+    }
+
+    /// There is more for replicas: their connections are continued, and those that lag too far are closed.
+    /// O(replicas of this loop)
+    pub(super) fn feed(&mut self) {
+        for _ in 0..self.lists.len(List::Fed) {
+            let Some(slot) = self.lists.pop(List::Fed, &mut self.conns) else { return };
+            let Some(conn) = self.conns[slot].as_mut().filter(|conn| !conn.doomed) else { continue };
+            conn.feed();
+            self.lists.add(List::Fed, slot, &mut **conn);
+            if !self.exceeds_output_limit(slot) {
+                self.queue(slot);
+            }
         }
     }
 

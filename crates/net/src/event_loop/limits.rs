@@ -1,10 +1,10 @@
 //! Limits for clients that do not read: on the output that waits for them, and on what their replies keep
 //! alive.
 //!
-//! Some connections are checked ten times a second. A connection over its soft `client-output-buffer-limit`
-//! is cut off when its time is up, even if nothing else happens to it. What streamed replies keep alive is
-//! reported to `work::snapshots`, which knows the limits. Clients idle for longer than `timeout` are closed, and
-//! those that have not logged in within `auth-timeout`.
+//! Some connections are checked ten times a second. A connection over its soft `client-output-buffer-limit` is
+//! cut off when its time is up, even if nothing else happens to it. What streamed replies keep alive is
+//! reported to `work::snapshots`, which knows the limits. Clients idle for longer than `timeout` are closed,
+//! and those that have not logged in within `auth-timeout`.
 //!
 //! - I1: a client waits, and is not idle, while one of its requests waits to be read, to run or to be answered:
 //!   a late server never closes it.
@@ -25,11 +25,13 @@ impl EventLoop {
             }
             return false;
         }
-        log::warn!(
-            "client {} closed: {} bytes wait for it, more than client-output-buffer-limit allows",
-            conn.session.id,
-            conn.bytes_to_send()
-        );
+        let id = conn.session.id;
+        let who = match conn.session.feed.is_some() {
+            true => format!("the replica at {} (client {id})", conn.session.info.address),
+            false => format!("client {id}"),
+        };
+        let bytes = conn.bytes_to_send();
+        log::warn!("{who} closed: {bytes} bytes wait for it, more than client-output-buffer-limit allows");
         self.local.log.recorder.add(Counter::OutputBufferDisconnections, 1);
         self.doom(slot);
         true
@@ -98,7 +100,7 @@ impl EventLoop {
 
     /// Closes a client that has asked nothing for too long (I1), or has not logged in.
     pub(super) fn close_if_idle(&mut self, slot: usize) {
-        let Some(conn) = self.conns[slot].as_ref() else { return };
+        let Some(conn) = self.conns[slot].as_ref().filter(|conn| !conn.is_link()) else { return };
         if self.is_late(conn) {
             self.doom(slot);
             return;

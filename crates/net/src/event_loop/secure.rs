@@ -54,8 +54,8 @@ impl EventLoop {
         }
     }
 
-    /// Opens received records and serves what they say. If there are more than fit into a quantum, the others wait for the
-    /// connection's next turn.
+    /// Opens received records and serves what they say. If there are more than fit into a quantum, the others
+    /// wait for the connection's next turn.
     pub(super) fn open_records(&mut self, slot: usize, sealed: &[u8]) {
         let Some(conn) = self.conns[slot].as_mut() else { return };
         let mut plain = std::mem::take(&mut self.opened);
@@ -82,7 +82,8 @@ impl EventLoop {
         }
     }
 
-    /// Opens the next of the records that wait, of a connection whose turn it is. What they say is kept for the turn.
+    /// Opens the next of the records that wait, of a connection whose turn it is. What they say is kept for the
+    /// turn.
     #[cold]
     pub(super) fn open_waiting(&mut self, slot: usize) {
         // It is in the queue, so nothing runs yet.

@@ -1,5 +1,5 @@
-//! Bytes for a server that speaks TLS: whatever they are, what was whole before them is answered, nothing behind them
-//! is, the connection ends, and others go on.
+//! Bytes for a server that speaks TLS: whatever they are, what was whole before them is answered, nothing
+//! behind them is, the connection ends, and others go on.
 //!
 //! ```text
 //! bytes ─► first byte: raw bytes │ a damaged greeting │ steps behind a handshake

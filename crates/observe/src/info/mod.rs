@@ -10,11 +10,17 @@
 //!
 //! Cost: O(commands + errors + databases).
 
+mod following;
 mod host;
+mod lost;
 mod persistence;
+mod replication;
 
+pub use following::Following;
 pub use host::{Cpu, Host, cpu, machine_bytes, process_cpu_s, random_id, resident_bytes};
+pub use lost::{LostFile, LostWrite};
 pub use persistence::{Aof, Loading, Persistence, Saving};
+pub use replication::{Replica, Replication};
 
 use crate::stats::{CommandTotals, Counter, Registry, Speeds};
 use std::collections::BTreeMap;
@@ -33,6 +39,9 @@ pub struct Snapshot {
     pub stats: Stats,
     pub cpu: Cpu,
     pub persistence: Persistence,
+    pub replication: Replication,
+    /// None: it leads.
+    pub following: Option<Following>,
     /// Commands that ran or were refused: name (sub-commands as `config|get`) and counters.
     pub commands: Vec<(String, CommandTotals)>,
     /// A command's name, and its percentiles as (percent, µs).
@@ -49,7 +58,6 @@ pub struct Snapshot {
 #[derive(Clone, Debug, Default)]
 pub struct Server {
     pub run_id: String,
-    pub replication_id: String,
     pub os: String,
     pub executable: String,
     pub config_file: String,
@@ -441,8 +449,8 @@ fn memory(s: &Snapshot, out: &mut Lines) {
     out.line("mem_fragmentation_bytes", m.resident as i64 - m.used as i64);
     out.lines(&[
         ("mem_not_counted_for_evict", m.work),
-        ("mem_replication_backlog", 0),
-        ("mem_total_replication_buffers", 0),
+        ("mem_replication_backlog", s.replication.memory_bytes),
+        ("mem_total_replication_buffers", s.replication.memory_bytes),
         ("mem_replicas_repl_buffer", 0),
         ("mem_overhead_db_hashtable_rehashing", 0),
         ("mem_clients_slaves", 0),
@@ -482,9 +490,10 @@ fn stats(s: &Snapshot, out: &mut Lines) {
     traffic(stats, out);
     out.lines(&[
         ("rejected_connections", stats.rejected_connections),
-        ("sync_full", 0),
-        ("sync_partial_ok", 0),
-        ("sync_partial_err", 0),
+        ("sync_full", s.replication.full_syncs),
+        ("sync_partial_ok", s.replication.partial_syncs),
+        ("sync_partial_err", s.replication.partial_refused),
+        ("sync_full_put_off", s.replication.full_refused),
         ("expired_subkeys", stats.expired_fields),
         ("expired_fields", stats.expired_fields),
         ("expired_keys", stats.expired_keys),
@@ -561,20 +570,7 @@ fn traffic(stats: &Stats, out: &mut Lines) {
 }
 
 fn replication(s: &Snapshot, out: &mut Lines) {
-    out.line("role", "master");
-    out.line("connected_slaves", 0);
-    out.lines(&[("replicas_waiting_psync", 0), ("replicas_repl_buffer_size", 0)]);
-    out.line("master_failover_state", "no-failover");
-    out.line("master_replid", &s.server.replication_id);
-    out.line("master_replid2", "0".repeat(40));
-    out.line("master_repl_offset", 0);
-    out.line("second_repl_offset", -1);
-    out.lines(&[
-        ("repl_backlog_active", 0),
-        ("repl_backlog_size", 1 << 20),
-        ("repl_backlog_first_byte_offset", 0),
-        ("repl_backlog_histlen", 0),
-    ]);
+    s.replication.write(s.following.as_ref(), out);
 }
 
 fn cpu_section(s: &Snapshot, out: &mut Lines) {

@@ -6,6 +6,8 @@ use super::Lines;
 #[derive(Clone, Debug, Default)]
 pub struct Persistence {
     pub loading: Option<Loading>,
+    /// It is a copy beside the data, which readers are still given.
+    pub loads_beside: bool,
     /// Writes since the last snapshot began that was saved.
     pub changes: u64,
     /// Seconds since 1970.
@@ -21,7 +23,7 @@ pub struct Persistence {
     /// Keys of the last load that had expired, and that were taken.
     pub load_expired: u64,
     pub load_keys: u64,
-    /// Keys of which a part was left out: metadata of modules, or a stream's producers.
+    /// Keys of which a part was left out: metadata of modules.
     pub load_stripped: u64,
     /// A file that was loaded only up to its damage; the rest is kept under this name.
     pub damaged_rest: Option<String>,
@@ -87,8 +89,8 @@ pub(super) fn write(p: &Persistence, out: &mut Lines) {
     let elapsed = p.saving.map(|saving| saving.elapsed_s);
     let snapshot = p.saving.filter(|saving| !saving.is_rewrite);
     out.lines(&[
-        ("loading", p.loading.is_some().into()),
-        ("async_loading", 0),
+        ("loading", (p.loading.is_some() && !p.loads_beside).into()),
+        ("async_loading", (p.loading.is_some() && p.loads_beside).into()),
         ("current_cow_peak", saving.kept_bytes),
         ("current_cow_size", saving.kept_bytes),
         ("current_cow_size_age", 0),

@@ -24,17 +24,19 @@
 
 pub mod disk;
 pub mod neighbours;
+pub mod report;
 pub mod request;
 pub mod turn;
 pub mod watchdog;
 
 pub use neighbours::Neighbour;
 pub use request::{Ahead, Away, Queued, Request, Spent, ended, waits_on};
-pub use turn::{HeldUp, Part, Pulse, Turn};
-pub use turn::{doer, works_for};
+pub use turn::{HeldUp, Lacking, Part, Pulse, Turn};
+pub use turn::{doer, while_taking_over, works_for};
 
 use crate::client::ClientInfo;
 use command::places;
+use history::pairs::{Pairs, Total};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -83,12 +85,14 @@ pub enum What {
     Log,
     /// CLIENT PAUSE held the command.
     Pause,
+    /// A replica did not have the client's writes yet (WAIT, WAITAOF), or did not lead yet (FAILOVER).
+    Replica,
     /// The operating system ran something else on the processor.
     Os,
     Unknown,
 }
 
-pub const WHATS: [(What, &str); 14] = [
+pub const WHATS: [(What, &str); 15] = [
     (What::Loop, "loop"),
     (What::Crowd, "crowd"),
     (What::Lock, "lock"),
@@ -101,6 +105,7 @@ pub const WHATS: [(What, &str); 14] = [
     (What::Source, "source"),
     (What::Log, "log"),
     (What::Pause, "pause"),
+    (What::Replica, "replica"),
     (What::Os, "os"),
     (What::Unknown, "unknown"),
 ];
@@ -108,6 +113,12 @@ pub const WHATS: [(What, &str); 14] = [
 impl What {
     pub fn name(self) -> &'static str {
         WHATS[self as usize].1
+    }
+
+    /// Whether such a wait is for the work of others. A client that removes too much, publishes too much or
+    /// does not read waits for itself.
+    pub fn is_for_others(self) -> bool {
+        !matches!(self, What::Reclaim | What::Messages | What::Socket)
     }
 }
 
@@ -167,6 +178,7 @@ impl Culprit {
                 };
                 let what = match self.what {
                     What::Race => "which wrote what it had read".to_owned(),
+                    What::Replica => format!("the replica that lacked its writes for {us} us"),
                     _ => format!("{us} us"),
                 };
                 format!("client {} ({}{named}), {command}, {what}", client.id, client.address)
@@ -178,6 +190,7 @@ impl Culprit {
             (None, What::Os) => format!("what else the machine ran, {us} us, found while {}", self.command),
             (None, What::Unknown) => format!("unknown, {us} us"),
             (None, What::Log) => format!("the disk of the append-only log, {}, {us} us", self.command),
+            (None, What::Replica) => format!("{}, {us} us", self.command),
             (None, What::Race) => format!("the server's own {command}, which wrote what it had read"),
             (None, _) => format!("the server's own {command}, {us} us"),
         }
@@ -229,6 +242,32 @@ impl Sum {
     }
 }
 
+/// The waits of a second: by cause, and between which two clients.
+#[derive(Debug, Default)]
+pub struct Second {
+    pub by_what: [Total; WHATS.len()],
+    pub pairs: Pairs<Wait>,
+}
+
+impl Second {
+    /// Adds a wait; one of a client for itself by its cause alone. O(1)
+    fn add(&mut self, wait: &Wait) {
+        self.by_what[wait.what as usize].add(wait.ns);
+        let by_itself = wait.culprit.as_ref().is_some_and(|culprit| culprit.client_id() == wait.client.id);
+        if !wait.what.is_for_others() || by_itself {
+            return;
+        }
+        let culprit = match &wait.culprit {
+            // The programs that took the processor differ from turn to turn.
+            Some(culprit) if wait.what == What::Os => Arc::as_ptr(culprit).addr() as u64,
+            Some(culprit) if culprit.client.is_none() => culprit.command.as_ptr().addr() as u64,
+            Some(culprit) => culprit.client_id(),
+            None => 0,
+        };
+        self.pairs.add((wait.what as u8, culprit, wait.client.id), wait.ns, || wait.clone());
+    }
+}
+
 #[derive(Debug, Default)]
 struct Log {
     waits: VecDeque<Wait>,
@@ -246,6 +285,8 @@ pub struct Waits {
     logs: Box<[Mutex<Log>]>,
     sums: Mutex<Sums>,
     by_what: [Mutex<Sum>; WHATS.len()],
+    /// The waits since the last call of [`Waits::take_second`].
+    second: Mutex<Second>,
     last_id: AtomicU64,
     pub seen: watchdog::Seen,
     /// The last calls of the append-only log to its disk.
@@ -259,6 +300,7 @@ impl Waits {
             logs: (0..loops).map(|_| Mutex::default()).collect(),
             sums: Mutex::default(),
             by_what: std::array::from_fn(|_| Mutex::default()),
+            second: Mutex::default(),
             last_id: AtomicU64::new(0),
             seen: watchdog::Seen::default(),
             disk: disk::DiskCalls::default(),
@@ -269,6 +311,7 @@ impl Waits {
     pub fn add(&self, loop_id: usize, mut wait: Wait, keep: bool) {
         wait.id = self.last_id.fetch_add(1, Relaxed) + 1;
         self.by_what[wait.what as usize].lock().add(wait.ns);
+        self.second.lock().add(&wait);
         self.sum_up(&wait);
         if keep {
             let mut log = self.logs[loop_id].lock();
@@ -347,6 +390,11 @@ impl Waits {
     /// The stall of a loop that began then.
     pub fn stall(&self, loop_id: usize, began_ns: u64) -> Option<Stall> {
         self.logs[loop_id].lock().stalls.iter().rev().find(|stall| stall.began_ns == began_ns).cloned()
+    }
+
+    /// Takes the waits since the last call.
+    pub fn take_second(&self) -> Second {
+        std::mem::take(&mut *self.second.lock())
     }
 
     /// Adds the functions that were under way to a stall, if it is still kept.
@@ -434,6 +482,7 @@ mod tests {
             source_ns: ns,
             socket_ns: ns,
             pause_ns: ns,
+            replica_ns: ns,
             log_ns: ns,
             parked_ns: ns,
             queued_ns: ns,
@@ -480,6 +529,33 @@ mod tests {
         assert_eq!(waits.totals()[0].1, Sum { waits: 301, ns: 1_044_850, max_ns: 1_000_000 });
         waits.reset();
         assert!(waits.recent(9, |_| true).is_empty() && waits.culprits(9).is_empty());
+    }
+
+    #[test]
+    fn a_second_has_waits_by_cause_and_between_whom_unless_it_was_its_own_doing() {
+        let waits = Waits::new(1);
+        let add = |what, culprit, id, ns| {
+            waits.add(0, Wait { what, culprit, ..wait(id, ns, None) }, false);
+        };
+        let of = |what, id| Some(Arc::new(Culprit::of((what, 5), Some(client(id)), "eval")));
+        for ns in [10, 30, 20] {
+            add(What::Loop, of(What::Loop, 7), 1, ns);
+        }
+        // Two absences from the processor are two culprits; their programs may differ.
+        let absences = [of(What::Os, 7), of(What::Os, 7)];
+        absences.iter().for_each(|culprit| add(What::Os, culprit.clone(), 1, 1));
+        add(What::Source, None, 1, 9);
+        add(What::Socket, None, 1, 8);
+        add(What::Commit, of(What::Commit, 1), 1, 8);
+        let second = waits.take_second();
+        assert_eq!(second.by_what[What::Loop as usize], Total { waits: 3, ns: 60, max_ns: 30 });
+        assert_eq!(second.by_what.iter().map(|sum| sum.waits).sum::<u64>(), 8);
+        let mut sums: Vec<_> =
+            second.pairs.into_sums().map(|(sum, wait)| (wait.what as usize, sum.ns, wait.ns)).collect();
+        sums.sort_unstable();
+        let [os, source] = [What::Os as usize, What::Source as usize];
+        assert_eq!(sums, [(0, 60, 30), (source, 9, 9), (os, 1, 1), (os, 1, 1)]);
+        assert_eq!(waits.take_second().pairs.into_sums().count(), 0);
     }
 
     #[test]

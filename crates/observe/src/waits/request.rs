@@ -50,6 +50,8 @@ pub struct Request {
     pub source_ns: u64,
     /// Wait for the end of CLIENT PAUSE.
     pub pause_ns: u64,
+    /// Wait for a replica, as WAIT wants it, or for the end of FAILOVER.
+    pub replica_ns: u64,
     /// Wait until the client read its replies.
     pub socket_ns: u64,
     /// Wait of the reply until what it tells of was durable.
@@ -96,6 +98,7 @@ impl Request {
             ("waited-for-messages", self.messages_ns),
             ("waited-for-source", self.source_ns),
             ("waited-for-pause", self.pause_ns),
+            ("waited-for-replica", self.replica_ns),
             ("waited-for-socket", self.socket_ns),
             ("waited-for-log", self.log_ns),
             ("parked", self.parked_ns),
@@ -122,6 +125,7 @@ impl Request {
                 "waited-for-reclaim" => format!("waited {us} us for memory it had given back to be freed"),
                 "waited-for-source" => format!("waited {us} us for the database of a source"),
                 "waited-for-pause" => format!("waited {us} us for the end of CLIENT PAUSE"),
+                "waited-for-replica" => format!("waited {us} us for a replica"),
                 "waited-for-socket" => format!("waited {us} us until its client took what it was sent"),
                 "waited-for-log" => format!("waited {us} us for the disk of the append-only log"),
                 "parked" => format!("was parked for {us} us"),
@@ -251,6 +255,8 @@ pub struct Away {
     /// The words as the log shows them.
     pub words: Vec<Vec<u8>>,
     pub began_ns: u64,
+    /// The begin of the turn in which the request came; 0: it is not counted.
+    pub came_ns: u64,
     pub inline_ns: u64,
     /// The wait for a key before `began_ns`.
     pub parked_ns: u64,
@@ -327,6 +333,11 @@ pub fn ended(
         request.parked_ns += rest_ns;
         log.recorder.phase(Phase::Parked, rest_ns);
         let ns = if blocks { away.inline_ns } else { total_ns };
+        // A client that waits as it asked for is no measure, nor is that wait for what it sent behind.
+        log.replied_after(away.came_ns, if blocks { rest_ns + away.parked_ns } else { 0 });
+        if blocks {
+            info.resumed_ns.store(now, std::sync::atomic::Ordering::Relaxed);
+        }
         info.last_ns.store(ns, std::sync::atomic::Ordering::Relaxed);
         let (command, words) = (away.command, away.words);
         let finished =
@@ -338,6 +349,11 @@ pub fn ended(
         return;
     }
     request.commit_ns = rest_ns;
+    log.replied_after(away.came_ns, away.parked_ns);
+    if away.parked_ns > 0 {
+        info.resumed_ns.store(now, std::sync::atomic::Ordering::Relaxed);
+    }
+    observe.worked(info, away.command.name, &away.words, spent.thread_ns.saturating_sub(spent.os_ns));
     record_phases(log, &spent, rest_ns);
     if spent.pause_ns >= STALL_NS {
         log.note_nobody(observe, info, (What::Pause, spent.pause_ns));

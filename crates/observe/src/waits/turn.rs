@@ -56,9 +56,11 @@ pub enum Part {
     Move,
     /// Replies in the transport's queue are submitted before work that may take long.
     Submit,
+    /// A full copy of the primary takes the place of the data.
+    TakeOver,
 }
 
-const PART_NAMES: [&str; 15] = [
+const PART_NAMES: [&str; 16] = [
     "begin of a turn",
     "accepting",
     "mail",
@@ -74,6 +76,7 @@ const PART_NAMES: [&str; 15] = [
     "offering its core",
     "moving connections",
     "submitting replies",
+    "exchange for the primary's full copy",
 ];
 
 /// The begin of a part: its time, and the sum of all long pieces before it.
@@ -108,6 +111,11 @@ pub fn decode(doing: u64) -> (u64, &'static str) {
 /// Marks this thread's work as the long work of a client, from now on.
 pub fn works_for(client: u64) {
     stdx::doing::set(client << 16 | Part::Works.number());
+}
+
+/// Runs what everybody waits for while a full copy of the primary takes the place of the data.
+pub fn while_taking_over<T>(step: impl FnOnce() -> T) -> T {
+    stdx::doing::within(Part::TakeOver.number(), step)
 }
 
 /// The client and the command in a word of `stdx::doing`; for a part of a turn, the client's last command.
@@ -222,8 +230,21 @@ pub struct HeldUp {
     pub by_itself: Option<(What, u64)>,
     /// The client whose protected commit was in the way, and the begin of the wait.
     pub by_commit: Option<(u64, u64)>,
+    /// The replica that was waited for, and the begin of the wait.
+    pub by_replica: Option<(Lacking, u64)>,
     /// The begin of the wait for rows of a source.
     pub loading_since_ns: Option<u64>,
+}
+
+/// The replica that a client waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lacking {
+    /// By its client id.
+    Replica(u64),
+    /// There are not as many as WAIT wants.
+    Nobody,
+    /// A replica is to lead.
+    Successor,
 }
 
 /// The part of a piece of work that was spent waiting, and the word of `stdx::doing` of the lock's holder.
@@ -255,6 +276,12 @@ impl Turn {
         {
             *shortest = culprit;
         }
+    }
+
+    /// The begin of this turn, or of the slow one before.
+    #[inline]
+    pub(crate) fn since_ns(&self) -> u64 {
+        self.before.as_ref().map_or(self.began_ns, |(began_ns, _)| *began_ns)
     }
 
     /// Whether the client being served is among the first few that are late.
@@ -419,6 +446,9 @@ impl TurnLog {
         self.turn.noted_ns += ns;
         let Lost { os_ns, locked_ns, holder } = self.turn.lost(now, ns);
         let what = if os_ns * 4 >= ns * 3 { What::Os } else { What::Loop };
+        if let Some(client) = &client {
+            observe.worked(client, command, &words, ns.saturating_sub(os_ns + locked_ns));
+        }
         let own = Arc::new(Culprit { what, client, command, words, ns, os_ns, ran: OnceLock::new() });
         if locked_ns * 2 < ns {
             observe.waits.add_piece(self.id, now - ns, now, own.clone());
@@ -490,7 +520,7 @@ impl TurnLog {
         let before = turn.before.as_ref().map(|(_, culprit)| culprit);
         let longest = turn.pieces.iter().chain(before).filter(|piece| piece.client_id() != client);
         let longest = longest.max_by_key(|piece| piece.ns).cloned();
-        let since = turn.before.as_ref().map_or(turn.began_ns, |(began_ns, _)| *began_ns);
+        let since = turn.since_ns();
         let ns = self.clock_ns.saturating_sub(since);
         turn.late = match longest {
             Some(culprit) if ns >= SLOW_NS => Some(Late::new(ns, culprit)),
@@ -567,6 +597,18 @@ impl TurnLog {
             if request.source_ns >= STALL_NS {
                 self.note_nobody(observe, client, (What::Source, request.source_ns));
             }
+        }
+        if let Some((lacking, since_ns)) = held.by_replica {
+            let ns = now.saturating_sub(since_ns);
+            request.replica_ns = ns;
+            self.recorder.phase(Phase::Replica, ns);
+            let (replica, command) = match lacking {
+                Lacking::Replica(client) => (observe.clients.get(client), "a replica that has gone"),
+                Lacking::Nobody => (None, "fewer replicas than WAIT names"),
+                Lacking::Successor => (None, "FAILOVER, until a replica leads"),
+            };
+            let culprit = Culprit::of((What::Replica, ns), replica, command);
+            request.behind = Some(self.note_wait(observe, client, (What::Replica, ns), Arc::new(culprit)));
         }
         if let Some((holder, since_ns)) = held.by_commit {
             let ns = now.saturating_sub(since_ns);

@@ -1,9 +1,9 @@
 //! BCAST: clients that are told of every key with some prefix, whether they have read it or not.
 //!
-//! - BC1: a write puts its key into the list of each of its prefixes, once, and that list into the hands of a task.
-//!   The task tells the prefix's clients in slices, and meanwhile the next list grows.
-//! - BC2: a message has at most [`KEYS_MAX`] keys. A list of more than [`PENDING_MAX`] keys becomes one message:
-//!   everything is old.
+//! - BC1: a write puts its key into the list of each of its prefixes, once, and that list into the hands of a
+//!   task. The task tells the prefix's clients in slices, and meanwhile the next list grows.
+//! - BC2: a message has at most [`KEYS_MAX`] keys. A list of more than [`PENDING_MAX`] keys becomes one
+//!   message: everything is old.
 //! - BC3: a key's prefixes are looked up by their lengths, so a write costs O(lengths · log prefixes).
 
 use super::inbox::begin;

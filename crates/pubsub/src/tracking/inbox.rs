@@ -1,11 +1,11 @@
 //! A client's inbox: what it is to be told, until its loop writes it.
 //!
-//! - IB1: a letter, or a reply that does as well, is on its way exactly while the inbox is *rung*. The loop that
-//!   empties it ends that.
-//! - IB2: above [`ITEMS_MAX`] messages or [`BYTES_MAX`] bytes all of them become one: everything is old. That is true
-//!   of any cache, and says less than the messages did.
-//! - IB3: RESP2 has no messages beside replies. A client that speaks it gets those of other clients, while it is
-//!   subscribed to anything; the rest is dropped.
+//! - IB1: a letter, or a reply that does as well, is on its way exactly while the inbox is *rung*. The loop
+//!   that empties it ends that.
+//! - IB2: above [`ITEMS_MAX`] messages or [`BYTES_MAX`] bytes all of them become one: everything is old. That
+//!   is true of any cache, and says less than the messages did.
+//! - IB3: RESP2 has no messages beside replies. A client that speaks it gets those of other clients, while it
+//!   is subscribed to anything; the rest is dropped.
 
 use super::Taken;
 use super::broadcast::Batch;

@@ -6,13 +6,13 @@
 //!      └─► many, or all, or prefixes ─► a task of some loop ─► inboxes, in slices
 //! ```
 //!
-//! - TK1: a write puts a name into at most [`FEW`] inboxes. For more readers it hands their list to a task, and so
-//!   do FLUSH and broadcasts. So nobody waits for the readers of a key.
+//! - TK1: a write puts a name into at most [`FEW`] inboxes. For more readers it hands their list to a task,
+//!   and so do FLUSH and broadcasts. So nobody waits for the readers of a key.
 //! - TK2: an inbox is bounded. One that is full becomes a single message: everything is old.
-//! - TK3: a message about a write stands behind the reply of any read that the write came after. A reader's loop
-//!   registers it under the lock of its read, writes the reply, and opens its inbox only then. While a command of
-//!   the client runs elsewhere its inbox stays closed. While it is blocked, messages about writes of its own command
-//!   stay until the reply.
+//! - TK3: a message about a write stands behind the reply of any read that the write came after. A reader's
+//!   loop registers it under the lock of its read, writes the reply, and opens its inbox only then. While a
+//!   command of the client runs elsewhere its inbox stays closed. While it is blocked, messages about writes
+//!   of its own command stay until the reply.
 //! - TK4: each registration of a key stands in the shard and in [`Peer::keys`], with the same number. The shard
 //!   gives it up first. A client that goes takes its keys back in slices, and nobody else's.
 //! - TK5: locks are taken in this order: shard, `broadcasts`, `peers`, keys or inbox of a peer, mailbox.
@@ -230,7 +230,8 @@ impl Tracking {
         self.peers.write().entry(id).or_insert_with(|| Arc::new(Peer::new(id))).clone()
     }
 
-    /// A client tracks from now on, or in another way. `prefixes` come on top of those it has. O(prefixes · log).
+    /// A client tracks from now on, or in another way. `prefixes` come on top of those it has. O(prefixes ·
+    /// log).
     pub fn begin(&self, keyspace: &Keyspace, id: u64, options: &Options) -> Arc<Peer> {
         let peer = self.expect(id);
         let bits =

@@ -13,6 +13,7 @@ const MB: usize = 1 << 20;
 /// Scripts that want more memory than there is, at once or bit by bit.
 const GREEDY: &[&str] = &[
     "return (('a'):rep(1e6):gsub('a', ('b'):rep(100)))",
+    "local s = ('a'):rep(1e5) for i = 1, 10 do s = s:gsub('a', s:sub(1, 1e5)) end return s",
     "return (('a'):rep(1e6):gsub('a+', '%0%0%0%0%0%0%0%0%0%0%0%0%0%0%0%0%0%0%0%0%0%0%0%0%0%0%0%0'))",
     "return (('a'):rep(1e6):gsub('.', function() return ('x'):rep(1000) end))",
     "return (('a'):rep(1e6):gsub('.', {a = ('x'):rep(1000)}))",

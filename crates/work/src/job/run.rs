@@ -166,6 +166,7 @@ impl Job {
             may_block: alone,
             client_id: self.attempt.who.client,
             attempt: self.attempt.races.lost + self.attempt.gave_way,
+            in_replay: self.look.shows_expired && keyspace.follows(),
             ..Caller::default()
         };
         let room = Room::new(&self.attempt.budget, &mut self.attempt.holding, known);

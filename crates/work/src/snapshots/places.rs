@@ -141,7 +141,7 @@ impl Waiter {
 
 /// Waiting work of one class, by ticket.
 #[derive(Default)]
-struct Queue {
+struct ClassQueue {
     new: BTreeMap<u64, Waiter>,
     /// Works that gave way (H5).
     again: BTreeMap<u64, Waiter>,
@@ -153,7 +153,7 @@ struct Queue {
     least_next: bool,
 }
 
-impl Queue {
+impl ClassQueue {
     fn len(&self) -> usize {
         self.new.len() + self.again.len() + self.left.len()
     }
@@ -202,7 +202,7 @@ pub struct Known {
 #[derive(Default)]
 pub(super) struct Table {
     holders: Vec<Holder>,
-    queues: [Queue; CLASSES.len()],
+    queues: [ClassQueue; CLASSES.len()],
     last_ticket: u64,
     former: VecDeque<Known>,
     /// Number of times that a work was asked to give way.
@@ -233,7 +233,7 @@ impl Table {
 
     /// Number of works that wait, of all classes.
     pub(super) fn all_waiting(&self) -> usize {
-        self.queues.iter().map(Queue::len).sum()
+        self.queues.iter().map(ClassQueue::len).sum()
     }
 
     /// The loop of a work that waits.
