@@ -35,12 +35,21 @@ whodunit: toolchain ## play the story of docs/whodunit.md on a server of its own
 	@$(RUN)
 	@python3 examples/whodunit/whodunit.py "$${CARGO_TARGET_DIR:-target}/quick/evenkeel"
 
+.PHONY: moving-in
+moving-in: toolchain ## play the move of docs/moving.md: a real Redis under load hands over, and back (half a minute; Python, redis-server)
+	@$(RUN)
+	@python3 examples/moving-in/moving_in.py "$${CARGO_TARGET_DIR:-target}/quick/evenkeel"
+
 # --- test ---------------------------------------------------------------------
 
 # PARTS: some of unit, differential, linear, chaos, clients. EVENKEEL_COMMANDS and EVENKEEL_SEED choose another differential run.
 .PHONY: test
 test: ## install what tests need, run them all, count
 	@tests/run.sh $(PARTS)
+
+.PHONY: console
+console: ## make the console's files from console/src (Node; they are committed, and tests compare them)
+	@cd console && { [ -e node_modules/.whole ] || { npm ci --silent && touch node_modules/.whole; }; } && node build.js
 
 MIRROR_SEEDS ?= 50
 .PHONY: mirror
@@ -96,6 +105,15 @@ crash: ## kill -9 at any moment, cut and damaged files, full disks, outages: wha
 	@$(CARGO) build --quiet -p evenkeel -p chaos
 	@$(CARGO) run --quiet -p chaos -- crash --rounds $(CRASH_ROUNDS) $(CRASH_ARGS)
 	@$(CARGO) run --quiet -p chaos -- power --rounds $(POWER_ROUNDS) $(CRASH_ARGS)
+
+# One seed behind the other. REPLICAS_ARGS: e.g. REPLICAS_ARGS='--rounds 1 --steps 500 --tell-all', or --with PATH for a Redis
+# or a Valkey that takes part.
+REPLICAS_SECONDS ?= 3600
+SEED ?= 1
+.PHONY: replicas
+replicas: ## servers that follow each other, through kills, cuts and promotions: promises kept, all equal at rest (an hour; REPLICAS_SECONDS, SEED, REPLICAS_ARGS)
+	@$(CARGO) build --quiet -p evenkeel -p chaos
+	@$(CARGO) run --quiet -p chaos -- replicas --seconds $(REPLICAS_SECONDS) --seed $(SEED) $(REPLICAS_ARGS)
 
 # C Lua as scripts reach it, under AddressSanitizer and UndefinedBehaviorSanitizer with Lua's own assertions: all tests of the
 # crate, then some of them, of hostile numbers, of the compiler and of the basics, with a collection wherever memory may be taken.

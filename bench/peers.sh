@@ -5,6 +5,7 @@
 #   bench/peers.sh            build what is missing, print what is there
 #   bench/peers.sh --force    build again
 #   bench/peers.sh --list     print what is there, build nothing
+#   bench/peers.sh --suites   fetch their test suites alone, into $EVENKEEL_PEERS/suites
 #
 # Environment:
 #   EVENKEEL_PEERS          the cache (default ~/.cache/evenkeel-peers)
@@ -169,6 +170,22 @@ mkdir -p "$cache"
 work=$(mktemp -d "$cache/build.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
+# suite PACKAGE NAME: the tests of a package, with the configuration files that they read.
+suite() {
+    if [ -d "$cache/suites/$2/tests" ]; then return; fi
+    [ -f "$work/peers.sources" ] || read_index
+    fetch "$1"
+    mkdir -p "$cache/suites"
+    mkdir "$work/$2.suite"
+    cp -r "$tree/tests" "$tree"/runtest* "$tree"/*.conf "$work/$2.suite/"
+    mv "$work/$2.suite" "$cache/suites/$2"
+    say "the suite of $1 $version is there"
+}
+if [ "$mode" = --suites ]; then
+    suite redis redis8
+    suite valkey valkey
+    exit
+fi
 if openssl_is_there; then
     tls=yes
 else

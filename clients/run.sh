@@ -9,7 +9,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
 cache=$root/.cache/clients
 all=(ioredis node-redis redis-py celery bullmq rq go-redis jedis connect-redis rate-limiter-flexible redlock lettuce redis-exporter
-    sidekiq schemathesis)
+    sidekiq schemathesis console)
 mkdir -p "$cache"
 export EVENKEEL_HOST=${EVENKEEL_HOST:-127.0.0.1}
 server_pid=
@@ -120,6 +120,15 @@ run_bullmq() { node_client bullmq; }
 run_connect-redis() { node_client connect-redis; }
 run_rate-limiter-flexible() { node_client rate-limiter-flexible; }
 run_redlock() { node_client redlock; }
+
+# The console in a real browser; first, whether its committed files are those that its source gives.
+run_console() {
+    need chromium chromium && need npm nodejs npm || return 1
+    (cd "$here/../console" && { [ -e node_modules/.whole ] || { retried npm ci --silent && touch node_modules/.whole; }; } &&
+        node build.js --check) || { echo "not ok files: make console" && return 1; }
+    echo "ok files are those of the source"
+    node_client console
+}
 
 python_client() {
     local venv=$cache/$1-venv

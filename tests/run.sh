@@ -2,7 +2,7 @@
 # Runs the tests for `make test`: everything they need, then all of them, then one line of totals.
 #     tests/run.sh [unit] [differential] [linear] [chaos] [clients]      (default: all five)
 # Environment: EVENKEEL_COMMANDS (commands of the differential test), EVENKEEL_SEED, EVENKEEL_LINEAR (seeds of
-# the linearizability test, as 1..20), EVENKEEL_FUZZ_SECONDS, EVENKEEL_SOAK_SECONDS, EVENKEEL_CRASH_ROUNDS and EVENKEEL_POWER_ROUNDS,
+# the linearizability test, as 1..20), EVENKEEL_FUZZ_SECONDS, EVENKEEL_SOAK_SECONDS, EVENKEEL_CRASH_ROUNDS and EVENKEEL_POWER_ROUNDS, EVENKEEL_REPLICAS_SECONDS,
 # EVENKEEL_PEERS (folder of Redis 8 and Valkey 9 from `make peers`, which then serve as further oracles).
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -35,9 +35,9 @@ sum() { awk '{ n += $1 } END { print n + 0 }'; }
 # Installs the packages the tests need. Debian starts a service on installation unless a policy forbids it.
 # Ours forbids it during the installation, if there is no policy yet.
 install_oracle() {
-    command -v redis-server >/dev/null && command -v redis-cli >/dev/null && command -v openssl >/dev/null && command -v strace >/dev/null && has_postgresql && return 0
+    command -v redis-server >/dev/null && command -v redis-cli >/dev/null && command -v openssl >/dev/null && command -v strace >/dev/null && command -v promtool >/dev/null && has_postgresql && return 0
     if [ "$(id -u)" -ne 0 ]; then
-        echo "The tests talk to a real Redis and a real PostgreSQL: apt-get install redis-server redis-tools postgresql openssl strace"
+        echo "The tests talk to a real Redis, a real PostgreSQL and a real Prometheus: apt-get install redis-server redis-tools postgresql openssl strace prometheus"
         return 1
     fi
     local policy=/usr/sbin/policy-rc.d ours=
@@ -46,7 +46,7 @@ install_oracle() {
     fi
     local apt="apt-get -qq -o Acquire::Retries=5"
     { $apt update && DEBIAN_FRONTEND=noninteractive $apt install -y --no-install-recommends \
-        redis-server redis-tools postgresql openssl strace; } >"$log/apt.log" 2>&1 </dev/null
+        redis-server redis-tools postgresql openssl strace prometheus; } >"$log/apt.log" 2>&1 </dev/null
     local status=$?
     [ -n "$ours" ] && rm -f "$policy"
     [ "$status" -eq 0 ] || tail -n 20 "$log/apt.log"
@@ -139,13 +139,14 @@ linear() {
 }
 
 # The chaos tests: one server gets every input that clients can send, on another everything happens at once, a third
-# is killed again and again, and others start from what a power failure may leave.
+# is killed again and again, others start from what a power failure may leave, and some follow each other through all of it.
 chaos() {
     say "clients that try to break the server"
     local status=0 totals good=0 bad=0 note program
     cargo build --quiet $everything </dev/null || status=1
     for program in "fuzz --seconds ${EVENKEEL_FUZZ_SECONDS:-8}" "soak --seconds ${EVENKEEL_SOAK_SECONDS:-30}" \
-        "crash --rounds ${EVENKEEL_CRASH_ROUNDS:-24} --grace-ms 12000" "power --rounds ${EVENKEEL_POWER_ROUNDS:-3}"; do
+        "crash --rounds ${EVENKEEL_CRASH_ROUNDS:-24} --grace-ms 12000" "power --rounds ${EVENKEEL_POWER_ROUNDS:-3}" \
+        "replicas --seconds ${EVENKEEL_REPLICAS_SECONDS:-75}"; do
         # What the fuzzer has a server tell is executed by a shadow, which has to stay equal.
         case $program in fuzz*) export EVENKEEL_SHADOW=1 ;; *) unset EVENKEEL_SHADOW ;; esac
         # shellcheck disable=SC2086
@@ -157,15 +158,23 @@ chaos() {
         totals=${totals:-0 0}
         good=$((good + ${totals% *})) bad=$((bad + ${totals#* }))
     done
+    # The move of docs/moving.md.
+    if timeout 300 python3 examples/moving-in/moving_in.py "$target/debug/evenkeel" >"$log/moving.log" 2>&1 </dev/null; then
+        good=$((good + 1))
+    else
+        bad=$((bad + 1))
+        tail -n 60 "$log/moving.log"
+    fi
     note=$(sed -n 's/^fuzz: \([0-9]* requests\) in .*/\1/p' "$log/fuzz.log" | tail -n 1)
     note=$note$(sed -n 's/^soak: \([0-9]* replies\) held.*/, \1 held to a sentence/p' "$log/soak.log" | tail -n 1)
     note=$note$(sed -n 's/^crash: \([0-9]* rounds\): .*/, \1 of crashes/p' "$log/crash.log" | tail -n 1)
+    note=$note$(sed -n 's/^replicas: \([0-9]* steps\) in .*/, \1 of replicas/p' "$log/replicas.log" | tail -n 1)
     note=$note$(sed -n 's/^power: \([0-9]* images\) of .*/, \1 of outages/p' "$log/power.log" | tail -n 1)
     count "chaos" "$good" "$bad" "$status" "$note"
 }
 
 # The client tests wait more than they work, so they run beside the linearizability test, in groups beside each other.
-clients_groups=("ioredis node-redis redis-py celery go-redis jedis" schemathesis
+clients_groups=("ioredis node-redis redis-py celery go-redis jedis" schemathesis console
     "bullmq rq connect-redis rate-limiter-flexible redlock lettuce redis-exporter sidekiq")
 clients_pids=()
 begin_clients() {

@@ -20,7 +20,7 @@ use crate::client::Client;
 use crate::report::{Section, Table, absent, time};
 use crate::server::{Server, Target, WITHOUT_TLS};
 use crate::sys;
-use crate::wire::Value;
+use dial::Frame;
 use std::io;
 use std::sync::Barrier;
 use std::thread::sleep;
@@ -455,7 +455,7 @@ impl Row {
 
 /// The watchdog's counts so far, as the server reports them. Zeros if it has no watchdog.
 fn stalls_of(server: &Server) -> Stalls {
-    let Ok(Value::Bulk(info)) = server.client().and_then(|mut c| c.words("INFO evenkeel")) else {
+    let Ok(Frame::Bulk(info)) = server.client().and_then(|mut c| c.words("INFO evenkeel")) else {
         return Stalls::default();
     };
     let info = String::from_utf8_lossy(&info);
@@ -472,7 +472,7 @@ fn stalls_of(server: &Server) -> Stalls {
 fn waits_of(server: &Server) -> Option<String> {
     let mut text = String::new();
     for command in ["EVENKEEL WAITS", "EVENKEEL STALLS 20"] {
-        let Ok(told @ Value::Array(_)) = server.client().and_then(|mut c| c.words(command)) else {
+        let Ok(told @ Frame::Array(_)) = server.client().and_then(|mut c| c.words(command)) else {
             return None;
         };
         render(&told, 0, &mut text);

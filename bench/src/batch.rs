@@ -140,11 +140,11 @@ fn encode(way: Way, size: u64, keys: u64) -> Vec<(Vec<u8>, u64)> {
         let mut out = Vec::new();
         match way {
             Way::Mset => {
-                wire::header(&mut out, b'*', 1 + 2 * n as usize);
-                wire::bulk(&mut out, b"MSET");
+                wire::put_count(&mut out, 1 + 2 * n as usize);
+                wire::put_word(&mut out, b"MSET");
                 for i in from..to {
-                    wire::bulk(&mut out, &key40(i));
-                    wire::bulk(&mut out, &hex16(i));
+                    wire::put_word(&mut out, &key40(i));
+                    wire::put_word(&mut out, &hex16(i));
                 }
                 return (out, 1);
             }

@@ -22,7 +22,8 @@ use crate::load::Load;
 use crate::random::mix;
 use crate::report::{Section, Table, absent, count, median, time};
 use crate::server::{Server, Target};
-use crate::wire::{self, Value};
+use crate::wire;
+use dial::Frame;
 use std::collections::HashSet;
 use std::io;
 use std::time::{Duration, Instant};
@@ -320,11 +321,11 @@ pub fn script_request() -> Vec<u8> {
 fn eval(text: &str, prefix: &str, lists: std::ops::Range<u64>) -> Vec<u8> {
     let keys = lists.end - lists.start + 1;
     let mut out = Vec::new();
-    wire::header(&mut out, b'*', 3 + keys as usize);
-    [&b"EVAL"[..], text.as_bytes()].iter().for_each(|part| wire::bulk(&mut out, part));
+    wire::put_count(&mut out, 3 + keys as usize);
+    [&b"EVAL"[..], text.as_bytes()].iter().for_each(|part| wire::put_word(&mut out, part));
     fill::decimal_part(&mut out, keys);
-    wire::bulk(&mut out, format!("{prefix}X").as_bytes());
-    lists.for_each(|list| wire::bulk(&mut out, format!("{prefix}Y{list}").as_bytes()));
+    wire::put_word(&mut out, format!("{prefix}X").as_bytes());
+    lists.for_each(|list| wire::put_word(&mut out, format!("{prefix}Y{list}").as_bytes()));
     out
 }
 
@@ -394,7 +395,7 @@ fn check(client: &mut Client, way: Way, commands: &[Vec<u8>], expected: &[Vec<u6
         return Err(io::ErrorKind::Unsupported.into());
     }
     let mut answer = match way {
-        Way::Whole(_) => json_lists(&client.send(&commands[0])?.text()),
+        Way::Whole(_) => json_lists(&client.send(&commands[0])?.lossy()),
         Way::Native => {
             commands.iter().try_for_each(|command| client.send(command).map(|_| ()))?;
             let list = |list| client.words(&format!("R.GETINTARRAY {}", left(list))).map(|reply| ids(&reply));
@@ -409,13 +410,13 @@ fn check(client: &mut Client, way: Way, commands: &[Vec<u8>], expected: &[Vec<u6
     if answer == expected { Ok(()) } else { Err(io::Error::other("the answer is wrong")) }
 }
 
-fn ids(reply: &Value) -> Vec<u64> {
-    let id = |member: &Value| match member {
-        Value::Int(n) => *n as u64,
-        other => other.text().parse().unwrap_or(u64::MAX),
+fn ids(reply: &Frame) -> Vec<u64> {
+    let id = |member: &Frame| match member {
+        Frame::Int(n) => *n as u64,
+        other => other.lossy().parse().unwrap_or(u64::MAX),
     };
     match reply {
-        Value::Array(members) => members.iter().map(id).collect(),
+        Frame::Array(members) => members.iter().map(id).collect(),
         _ => Vec::new(),
     }
 }

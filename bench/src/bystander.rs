@@ -25,7 +25,8 @@ use crate::random::Random;
 use crate::report::time;
 use crate::server::Server;
 use crate::sys::{self, Polled};
-use crate::wire::{self, Scanner};
+use crate::wire;
+use dial::FrameCount;
 use hdrhistogram::Histogram;
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -288,7 +289,7 @@ pub fn process(port: &str) -> io::Result<()> {
 
 struct Conn {
     stream: TcpStream,
-    scanner: Scanner,
+    scanner: FrameCount,
     /// Bytes that the socket has not taken yet.
     out: VecDeque<u8>,
     /// Intended send times of the requests without an answer, oldest first.
@@ -387,7 +388,7 @@ impl Traffic {
             stream.set_nodelay(true)?;
             stream.set_nonblocking(true)?;
             let waiting = VecDeque::with_capacity(16 << 10);
-            conns.push(Conn { stream, scanner: Scanner::default(), out: VecDeque::new(), waiting });
+            conns.push(Conn { stream, scanner: FrameCount::default(), out: VecDeque::new(), waiting });
         }
         let request = |n| {
             let mut out = Vec::new();

@@ -10,7 +10,8 @@ use crate::fill;
 use crate::random::{Random, hex16};
 use crate::report::{Section, Table, absent, count, time};
 use crate::server::{Server, Target};
-use crate::wire::{self, Value};
+use crate::wire;
+use dial::Frame;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -115,7 +116,9 @@ fn element(i: u64) -> [u8; 10] {
 
 fn prepare(server: &Server, elements: u64) -> io::Result<()> {
     bystander::prepare(server)?;
-    fill::collection(server, b"RPUSH", LIST.as_bytes(), elements, 1, |out, i| wire::bulk(out, &element(i)))?;
+    fill::collection(server, b"RPUSH", LIST.as_bytes(), elements, 1, |out, i| {
+        wire::put_word(out, &element(i))
+    })?;
     Ok(())
 }
 
@@ -153,7 +156,7 @@ fn copy(client: &mut Client, way: &Way) -> io::Result<()> {
             wire::command(&mut command, &words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>())
         }
         Way::Client => {
-            let Value::Bulk(payload) = client.words(&format!("DUMP {LIST}"))? else {
+            let Frame::Bulk(payload) = client.words(&format!("DUMP {LIST}"))? else {
                 return Err(io::Error::other("DUMP did not answer a payload"));
             };
             wire::command(&mut command, &[b"RESTORE", COPY.as_bytes(), b"0", &payload]);
@@ -164,13 +167,13 @@ fn copy(client: &mut Client, way: &Way) -> io::Result<()> {
 
 /// Whether a list is the original: its length, and some of its elements.
 fn check(client: &mut Client, key: &str, elements: u64) -> io::Result<()> {
-    if client.words(&format!("LLEN {key}"))? != Value::Int(elements as i64) {
+    if client.words(&format!("LLEN {key}"))? != Frame::Int(elements as i64) {
         return Err(io::Error::other(format!("{key} has not the right length")));
     }
     let mut random = Random(elements);
     let places = (0..LOOKS).map(|_| random.below(elements)).chain([0, elements / 2, elements - 1]);
     for at in places.collect::<Vec<_>>() {
-        if client.words(&format!("LINDEX {key} {at}"))? != Value::Bulk(element(at).to_vec()) {
+        if client.words(&format!("LINDEX {key} {at}"))? != Frame::Bulk(element(at).to_vec()) {
             return Err(io::Error::other(format!("{key} is wrong at {at}")));
         }
     }

@@ -42,11 +42,11 @@ pub fn mset(server: &Server, n: u64) -> io::Result<Outcome> {
         if at == end {
             return false;
         }
-        wire::header(out, b'*', 1 + 2 * (end - at) as usize);
-        wire::bulk(out, b"MSET");
+        wire::put_count(out, 1 + 2 * (end - at) as usize);
+        wire::put_word(out, b"MSET");
         for i in at..end {
-            wire::bulk(out, &key40(i));
-            wire::bulk(out, &value40(i));
+            wire::put_word(out, &key40(i));
+            wire::put_word(out, &value40(i));
         }
         at = end;
         true
@@ -70,9 +70,9 @@ pub fn collection(
         if at == end {
             return false;
         }
-        wire::header(out, b'*', (2 + (end - at) * per_element) as usize);
-        wire::bulk(out, command);
-        wire::bulk(out, key);
+        wire::put_count(out, (2 + (end - at) * per_element) as usize);
+        wire::put_word(out, command);
+        wire::put_word(out, key);
         for i in at..end {
             parts(out, i);
         }
@@ -85,7 +85,7 @@ pub fn collection(
 pub fn decimal_part(out: &mut Vec<u8>, n: u64) {
     let mut digits = Vec::with_capacity(20);
     wire::decimal(&mut digits, n);
-    wire::bulk(out, &digits);
+    wire::put_word(out, &digits);
 }
 
 /// Sends a command for each number below `n`, one behind the other on one connection, pipelined.

@@ -23,8 +23,9 @@ use crate::fill;
 use crate::random::Scattered;
 use crate::report::{Section, Table, absent, bytes, count, median, time};
 use crate::server::{self, Server, Target};
-use crate::wire::{self, Value};
+use crate::wire;
 use database::{Database, Session};
+use dial::Frame;
 use hdrhistogram::Histogram;
 use service::Service;
 use std::io;
@@ -505,22 +506,22 @@ fn redis_subject(server: &Server) -> Subject {
 
 /// A figure of a source.
 fn stat(port: u16, source: &str, name: &str) -> io::Result<u64> {
-    match stats(port, source)?.windows(2).find(|pair| pair[0].text() == name) {
-        Some([_, Value::Int(n)]) => Ok(*n as u64),
+    match stats(port, source)?.windows(2).find(|pair| pair[0].lossy() == name) {
+        Some([_, Frame::Int(n)]) => Ok(*n as u64),
         _ => Err(io::Error::other(format!("EVENKEEL SOURCE STATS {source} has no number '{name}'"))),
     }
 }
 
-fn stats(port: u16, source: &str) -> io::Result<Vec<Value>> {
+fn stats(port: u16, source: &str) -> io::Result<Vec<Frame>> {
     match Client::connect(port)?.words(&format!("EVENKEEL SOURCE STATS {source}"))? {
-        Value::Array(values) => Ok(values),
+        Frame::Array(values) => Ok(values),
         other => Err(io::Error::other(format!("EVENKEEL SOURCE STATS {source} answered {other:?}"))),
     }
 }
 
 fn feed_is_open(port: u16, source: &str) -> bool {
     let told = stats(port, source).unwrap_or_default();
-    told.windows(2).any(|pair| pair[0].text() == "feed" && pair[1].text() == "open")
+    told.windows(2).any(|pair| pair[0].lossy() == "feed" && pair[1].lossy() == "open")
 }
 
 /// Reads some items and checks that they are the requested ones.

@@ -84,8 +84,7 @@ fn measure(server: &Server, options: &Options) -> io::Result<(Vec<String>, bysta
 }
 
 fn mean_time(server: &Server, words: &str, times: u64) -> String {
-    let mut command = Vec::new();
-    wire::command(&mut command, &words.split(' ').map(str::as_bytes).collect::<Vec<_>>());
+    let command = wire::line(words);
     let mean = || -> io::Result<f64> {
         let mut client = server.client()?;
         client.words("PING")?;

@@ -7,7 +7,7 @@
 
 use crate::secure;
 use crate::sys::{Epoll, Interest};
-use crate::wire::Scanner;
+use dial::FrameCount;
 use rustls::{ClientConfig, ClientConnection};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -25,7 +25,7 @@ struct Conn {
     written: usize,
     wants_write: bool,
     awaited: u64,
-    scanner: Scanner,
+    scanner: FrameCount,
 }
 
 /// Connections ready to be loaded; may be run several times.
@@ -79,7 +79,7 @@ impl Load {
                 written: 0,
                 wants_write: false,
                 awaited: 0,
-                scanner: Scanner::default(),
+                scanner: FrameCount::default(),
             });
         }
         Ok(Load { epoll, conns: opened, group, buffer: vec![0; 256 << 10] })

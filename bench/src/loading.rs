@@ -11,7 +11,8 @@ use crate::load::Load;
 use crate::random::hex16;
 use crate::report::{Section, Table, absent, count, time};
 use crate::server::{Server, Target};
-use crate::wire::{self, Value};
+use crate::wire;
+use dial::Frame;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -221,7 +222,7 @@ fn timed(
     let answer =
         server.client().and_then(|mut client| client.words(kind.check)).map_err(|e| e.to_string())?;
     match answer {
-        Value::Int(found) if found == rows as i64 => Ok((took, cpu)),
-        other => Err(format!("{} answers {}, not {rows}", kind.check, other.text())),
+        Frame::Int(found) if found == rows as i64 => Ok((took, cpu)),
+        other => Err(format!("{} answers {}, not {rows}", kind.check, other.lossy())),
     }
 }

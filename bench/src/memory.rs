@@ -83,26 +83,26 @@ fn kinds(options: &Options) -> Vec<Kind> {
         kinds.push(Kind { name: format!("{what}, {} in one", count(n)), n, goal, fill })
     };
     kind("set member of 16 bytes", 32, |server, n| {
-        fill::collection(server, b"SADD", b"set", n, 1, |out, i| wire::bulk(out, &hex16(i))).map(|_| ())
+        fill::collection(server, b"SADD", b"set", n, 1, |out, i| wire::put_word(out, &hex16(i))).map(|_| ())
     });
     kind("set member, random u32", 10, |server, n| integers(server, n, |i| mix(i) >> 32));
     kind("set member, random i64", 12, |server, n| integers(server, n, |i| mix(i) >> 1));
     kind("hash field, 10 + 10 bytes", 45, |server, n| {
         fill::collection(server, b"HSET", b"hash", n, 2, |out, i| {
-            wire::bulk(out, &hex16(i)[..10]);
-            wire::bulk(out, &hex16(!i)[..10]);
+            wire::put_word(out, &hex16(i)[..10]);
+            wire::put_word(out, &hex16(!i)[..10]);
         })
         .map(|_| ())
     });
     kind("sorted set member of 16 bytes", 60, |server, n| {
         fill::collection(server, b"ZADD", b"zset", n, 2, |out, i| {
             fill::decimal_part(out, mix(i) >> 32);
-            wire::bulk(out, &hex16(i));
+            wire::put_word(out, &hex16(i));
         })
         .map(|_| ())
     });
     kind("list item of 10 bytes", 18, |server, n| {
-        fill::collection(server, b"RPUSH", b"list", n, 1, |out, i| wire::bulk(out, &hex16(i)[..10]))
+        fill::collection(server, b"RPUSH", b"list", n, 1, |out, i| wire::put_word(out, &hex16(i)[..10]))
             .map(|_| ())
     });
     // The data are so small that many are needed to be seen beside the buffers of the first traffic, some 4

@@ -1,8 +1,8 @@
 //! What saving costs everybody else: snapshots, rewrites of the append-only log, and `appendfsync always`.
 //!
-//! A bystander reads with a fixed timetable while a writer sends a fixed number of SETs a second, first alone, then while the server
-//! saves. The extra memory is what the servers themselves say (`rdb_last_cow_size`, `aof_last_cow_size`). The rates under `always`
-//! are those of closed connections.
+//! A bystander reads with a fixed timetable while a writer sends a fixed number of SETs a second, first alone,
+//! then while the server saves. The extra memory is what the servers themselves say (`rdb_last_cow_size`,
+//! `aof_last_cow_size`). The rates under `always` are those of closed connections.
 
 use crate::bystander::{self, Bystander, Seen};
 use crate::client::Client;
@@ -11,7 +11,8 @@ use crate::load::Load;
 use crate::random::{key40, mix, value40};
 use crate::report::{Section, Table, bytes, count, median, time};
 use crate::server::{Server, Target};
-use crate::wire::{self, Value};
+use crate::wire;
+use dial::Frame;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -72,15 +73,15 @@ fn failed(error: io::Error) -> String {
 fn fill(server: &Server, options: &Options) -> io::Result<()> {
     fill::mset(server, options.keys)?;
     let n = options.elements;
-    fill::collection(server, b"SADD", b"large:set", n, 1, |out, i| wire::bulk(out, &key40(i)))?;
-    fill::collection(server, b"RPUSH", b"large:list", n, 1, |out, i| wire::bulk(out, &value40(i)))?;
+    fill::collection(server, b"SADD", b"large:set", n, 1, |out, i| wire::put_word(out, &key40(i)))?;
+    fill::collection(server, b"RPUSH", b"large:list", n, 1, |out, i| wire::put_word(out, &value40(i)))?;
     fill::collection(server, b"HSET", b"large:hash", n, 2, |out, i| {
-        wire::bulk(out, &key40(i));
-        wire::bulk(out, &value40(i));
+        wire::put_word(out, &key40(i));
+        wire::put_word(out, &value40(i));
     })?;
     fill::collection(server, b"ZADD", b"large:zset", n, 2, |out, i| {
         fill::decimal_part(out, mix(i) % 1_000_000);
-        wire::bulk(out, &key40(i));
+        wire::put_word(out, &key40(i));
     })?;
     fill::collection(server, b"SADD", b"large:ints", n, 1, fill::decimal_part)?;
     bystander::prepare(server)
@@ -89,7 +90,7 @@ fn fill(server: &Server, options: &Options) -> io::Result<()> {
 /// A number of INFO.
 fn info(client: &mut Client, name: &str) -> io::Result<u64> {
     let text = match client.words("INFO")? {
-        Value::Bulk(text) => String::from_utf8_lossy(&text).into_owned(),
+        Frame::Bulk(text) => String::from_utf8_lossy(&text).into_owned(),
         other => format!("{other:?}"),
     };
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

@@ -91,9 +91,9 @@ const TESTS: &[Test] = &[
         write: |out, _| {
             let words: [&[u8]; 8] =
                 [b"XREADGROUP", b"GROUP", b"g", b"c", b"COUNT", b"1", b"STREAMS", b"mystream"];
-            wire::header(out, b'*', words.len() + 1);
-            words.iter().for_each(|word| wire::bulk(out, word));
-            wire::bulk(out, b">");
+            wire::put_count(out, words.len() + 1);
+            words.iter().for_each(|word| wire::put_word(out, word));
+            wire::put_word(out, b">");
         },
     },
     Test {
@@ -304,7 +304,7 @@ fn limit(server: &Server, limited: bool) -> io::Result<()> {
     let mut client = server.client()?;
     all_keys(server, 0)?;
     let used = match client.words("INFO memory")? {
-        wire::Value::Bulk(text) => used_memory(&String::from_utf8_lossy(&text)),
+        dial::Frame::Bulk(text) => used_memory(&String::from_utf8_lossy(&text)),
         _ => None,
     };
     let used = used.ok_or_else(|| io::Error::other("INFO memory tells no used_memory"))?;
@@ -333,7 +333,8 @@ fn empty_list(server: &Server, _: u64) -> io::Result<()> {
 
 fn full_list(server: &Server, requests: u64) -> io::Result<()> {
     empty_list(server, 0)?;
-    fill::collection(server, b"LPUSH", b"mylist", requests, 1, |out, _| wire::bulk(out, b"xxx")).map(|_| ())
+    fill::collection(server, b"LPUSH", b"mylist", requests, 1, |out, _| wire::put_word(out, b"xxx"))
+        .map(|_| ())
 }
 
 fn hundred_list(server: &Server, _: u64) -> io::Result<()> {
@@ -375,10 +376,10 @@ fn keyed(out: &mut Vec<u8>, random: &mut Random, name: &[u8], prefix: &[u8], val
 }
 
 fn member(out: &mut Vec<u8>, random: &mut Random, start: &[&[u8]], value: Option<&[u8]>) {
-    wire::header(out, b'*', start.len() + 1 + usize::from(value.is_some()));
-    start.iter().for_each(|part| wire::bulk(out, part));
-    wire::bulk(out, numbered(b"element:", random.below(KEYSPACE), &mut [0; 32]));
-    value.into_iter().for_each(|part| wire::bulk(out, part));
+    wire::put_count(out, start.len() + 1 + usize::from(value.is_some()));
+    start.iter().for_each(|part| wire::put_word(out, part));
+    wire::put_word(out, numbered(b"element:", random.below(KEYSPACE), &mut [0; 32]));
+    value.into_iter().for_each(|part| wire::put_word(out, part));
 }
 
 fn eval(out: &mut Vec<u8>, random: &mut Random) {
@@ -388,10 +389,10 @@ fn eval(out: &mut Vec<u8>, random: &mut Random) {
 }
 
 fn mset(out: &mut Vec<u8>, random: &mut Random) {
-    wire::header(out, b'*', 21);
-    wire::bulk(out, b"MSET");
+    wire::put_count(out, 21);
+    wire::put_word(out, b"MSET");
     for _ in 0..10 {
-        wire::bulk(out, numbered(b"key:", random.below(KEYSPACE), &mut [0; 32]));
-        wire::bulk(out, b"xxx");
+        wire::put_word(out, numbered(b"key:", random.below(KEYSPACE), &mut [0; 32]));
+        wire::put_word(out, b"xxx");
     }
 }

@@ -1,6 +1,6 @@
-//! Lines of a configuration. What is split is quoted so that it splits the same; a value that a directive takes is shown
-//! so that it is taken again, from CONFIG SET and from a line of a file. The files are taken by themselves: the crate
-//! around them has the drivers of databases.
+//! Lines of a configuration. What is split is quoted so that it splits the same; a value that a directive takes
+//! is shown so that it is taken again, from CONFIG SET and from a line of a file. The files are taken by
+//! themselves: the crate around them has the drivers of databases.
 #![no_main]
 
 #[allow(dead_code)]

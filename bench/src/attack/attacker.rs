@@ -1,8 +1,8 @@
 //! The attacker's connection: sends commands, and discards replies as cheaply as possible.
 //!
 //! On a small machine the attacker's own work takes cores from the server under test, so parsing is kept to a
-//! minimum. [`Scanner`] finds the end of a reply without keeping anything. A reply that is the same each time
-//! is scanned once. From then on its first bytes are compared and the rest is dropped inside the kernel
+//! minimum. [`FrameCount`] finds the end of a reply without keeping anything. A reply that is the same each
+//! time is scanned once. From then on its first bytes are compared and the rest is dropped inside the kernel
 //! ([`sys::skip`]).
 //!
 //! Sending and receiving go on together, so that a server which stops reading from a client with unread
@@ -12,7 +12,8 @@
 
 use crate::server::Server;
 use crate::sys;
-use crate::wire::{self, Scanner, Value};
+use crate::wire;
+use dial::{Frame, FrameCount};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -117,9 +118,9 @@ impl Attacker {
     }
 
     /// Sends `commands` and reads `replies` replies of any kind. Errors: more replies than that, too.
-    fn receive(&mut self, commands: &[u8], replies: u64) -> io::Result<(Duration, Shape, Scanner)> {
+    fn receive(&mut self, commands: &[u8], replies: u64) -> io::Result<(Duration, Shape, FrameCount)> {
         let start = Instant::now();
-        let mut scanner = Scanner::default();
+        let mut scanner = FrameCount::default();
         let mut shape = Shape::default();
         let mut out = commands;
         let mut complete = 0;
@@ -190,11 +191,11 @@ fn quiet(result: io::Result<usize>) -> io::Result<Option<usize>> {
 }
 
 /// A value as lines of text, for an appendix.
-pub fn render(value: &Value, depth: usize, out: &mut String) {
+pub fn render(value: &Frame, depth: usize, out: &mut String) {
     let margin = "  ".repeat(depth);
     match value {
-        Value::Array(values) => {
-            let flat = values.iter().all(|value| !matches!(value, Value::Array(_)));
+        Frame::Array(values) => {
+            let flat = values.iter().all(|value| !matches!(value, Frame::Array(_)));
             if flat {
                 let words: Vec<String> = values.iter().map(word).collect();
                 out.push_str(&format!("{margin}{}\n", words.join(" ")));
@@ -206,12 +207,11 @@ pub fn render(value: &Value, depth: usize, out: &mut String) {
     }
 }
 
-fn word(value: &Value) -> String {
+fn word(value: &Frame) -> String {
     match value {
-        Value::Int(n) => n.to_string(),
-        Value::Nil => "(nil)".to_string(),
-        Value::Error(text) => text.clone(),
-        other => other.text(),
+        Frame::Int(n) => n.to_string(),
+        Frame::Null | Frame::NullArray => "(nil)".to_string(),
+        other => other.lossy(),
     }
 }
 
@@ -221,9 +221,9 @@ mod tests {
 
     #[test]
     fn nested_replies_become_lines() {
-        let pair = |word: &str, n| Value::Array(vec![Value::Bulk(word.into()), Value::Int(n)]);
+        let pair = |word: &str, n| Frame::Array(vec![Frame::Bulk(word.into()), Frame::Int(n)]);
         let mut out = String::new();
-        render(&Value::Array(vec![pair("KEYS", 3), pair("EVAL", 0)]), 0, &mut out);
+        render(&Frame::Array(vec![pair("KEYS", 3), pair("EVAL", 0)]), 0, &mut out);
         assert_eq!(out, "  KEYS 3\n  EVAL 0\n");
     }
 }

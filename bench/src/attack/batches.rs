@@ -14,8 +14,8 @@ pub const ATTACKS: &[Attack] = &[
         what: "MSET of {} pairs",
         strike: |stage, k| {
             plain(many(b"MSET", None, stage, |out, i| {
-                wire::bulk(out, &own_key(k, i));
-                wire::bulk(out, &hex16(i));
+                wire::put_word(out, &own_key(k, i));
+                wire::put_word(out, &hex16(i));
             }))
         },
         ..BATCH
@@ -23,13 +23,13 @@ pub const ATTACKS: &[Attack] = &[
     Attack {
         name: "sadd",
         what: "SADD of {} members",
-        strike: |stage, k| afresh(k, many(b"SADD", Some(k), stage, |out, i| wire::bulk(out, &hex16(i)))),
+        strike: |stage, k| afresh(k, many(b"SADD", Some(k), stage, |out, i| wire::put_word(out, &hex16(i)))),
         ..BATCH
     },
     Attack {
         name: "rpush",
         what: "RPUSH of {} elements",
-        strike: |stage, k| afresh(k, many(b"RPUSH", Some(k), stage, |out, i| wire::bulk(out, &hex16(i)))),
+        strike: |stage, k| afresh(k, many(b"RPUSH", Some(k), stage, |out, i| wire::put_word(out, &hex16(i)))),
         ..BATCH
     },
     Attack {
@@ -39,8 +39,8 @@ pub const ATTACKS: &[Attack] = &[
             afresh(
                 k,
                 many(b"HSET", Some(k), stage, |out, i| {
-                    wire::bulk(out, &hex16(i));
-                    wire::bulk(out, &hex16(!i));
+                    wire::put_word(out, &hex16(i));
+                    wire::put_word(out, &hex16(!i));
                 }),
             )
         },
@@ -54,7 +54,7 @@ pub const ATTACKS: &[Attack] = &[
                 k,
                 many(b"ZADD", Some(k), stage, |out, i| {
                     fill::decimal_part(out, mix(i) >> 32);
-                    wire::bulk(out, &hex16(i));
+                    wire::put_word(out, &hex16(i));
                 }),
             )
         },
@@ -78,10 +78,10 @@ fn many(command: &[u8], key: Option<usize>, stage: &Stage, part: impl Fn(&mut Ve
     (0..stage.scaled(SIZE)).for_each(|i| part(&mut parts, i));
     let bulks = stage.scaled(SIZE) as usize * bulks_per_part(&part);
     let mut out = Vec::new();
-    wire::header(&mut out, b'*', 1 + usize::from(key.is_some()) + bulks);
-    wire::bulk(&mut out, command);
+    wire::put_count(&mut out, 1 + usize::from(key.is_some()) + bulks);
+    wire::put_word(&mut out, command);
     if let Some(k) = key {
-        wire::bulk(&mut out, format!("batch:{k}").as_bytes());
+        wire::put_word(&mut out, format!("batch:{k}").as_bytes());
     }
     out.append(&mut parts);
     out
@@ -108,10 +108,10 @@ fn afresh(k: usize, command: Vec<u8>) -> io::Result<Strike> {
 /// Writes the keys first, untimed.
 fn delete_many(stage: &Stage, k: usize) -> io::Result<Strike> {
     let write = many(b"MSET", None, stage, |out, i| {
-        wire::bulk(out, &own_key(k, i));
-        wire::bulk(out, &hex16(i));
+        wire::put_word(out, &own_key(k, i));
+        wire::put_word(out, &hex16(i));
     });
-    let delete = many(b"DEL", None, stage, |out, i| wire::bulk(out, &own_key(k, i)));
+    let delete = many(b"DEL", None, stage, |out, i| wire::put_word(out, &own_key(k, i)));
     Ok(Box::new(move |attacker: &mut Attacker| {
         attacker.exchange(&write, 1)?;
         attacker.exchange(&delete, 1)

@@ -4,7 +4,8 @@
 use super::{Attack, Attacker, GIB, Guard, LONG, PLAIN, Stage, Style, nothing};
 use crate::fill;
 use crate::sys::{self, Epoll, Interest};
-use crate::wire::{self, Scanner, Value};
+use crate::wire;
+use dial::{Conn, Frame, FrameCount};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -57,7 +58,7 @@ pub const ATTACKS: &[Attack] = &[
         setup: |stage| {
             let n = stage.scaled(UNREAD) / ELEMENT;
             fill::collection(stage.server, b"RPUSH", b"l", n, 1, |out, _| {
-                wire::bulk(out, &[b'x'; ELEMENT as usize])
+                wire::put_word(out, &[b'x'; ELEMENT as usize])
             })?;
             nothing()
         },
@@ -114,11 +115,10 @@ impl Crowd {
         let mut streams = Vec::new();
         for _ in 0..n {
             let mut stream = TcpStream::connect(("127.0.0.1", stage.server.port))?;
-            stream.set_read_timeout(Some(ARRIVAL_LIMIT))?;
             stream.write_all(request)?;
-            let mut reply = io::BufReader::new(&stream);
-            if let Value::Error(text) = Value::read(&mut reply)? {
-                return Err(io::Error::other(text));
+            let mut conn = Conn::over(stream.try_clone()?, ARRIVAL_LIMIT)?;
+            if let error @ Frame::Error(_) = conn.reply()? {
+                return Err(io::Error::other(error.lossy()));
             }
             epoll.add(&stream, streams.len(), Interest::Read)?;
             streams.push(stream);
@@ -157,7 +157,7 @@ impl Drop for Crowd {
 /// byte.
 fn stall(last: u64, mut own: Attacker) -> io::Result<Duration> {
     let start = Instant::now();
-    own.stream.write_all(&super::encode(&format!("LRANGE l 0 {last}")))?;
+    own.stream.write_all(&crate::wire::line(&format!("LRANGE l 0 {last}")))?;
     let (readable, _) = sys::wait_ready(&own.stream, false, ARRIVAL_LIMIT)?;
     let first = start.elapsed();
     if !readable {
@@ -172,7 +172,7 @@ fn arrive(port: u16, n: usize) -> io::Result<Duration> {
     struct Arrival {
         stream: TcpStream,
         asked: bool,
-        scanner: Scanner,
+        scanner: FrameCount,
     }
     let mut ping = Vec::new();
     wire::command(&mut ping, &[b"PING"]);
@@ -182,7 +182,7 @@ fn arrive(port: u16, n: usize) -> io::Result<Duration> {
     for token in 0..n {
         let stream = sys::begin_connect(port)?;
         epoll.add(&stream, token, Interest::ReadWrite)?;
-        arrivals.push(Arrival { stream, asked: false, scanner: Scanner::default() });
+        arrivals.push(Arrival { stream, asked: false, scanner: FrameCount::default() });
     }
     let (mut answered, mut ready, mut buffer) = (0, Vec::new(), [0; 4096]);
     while answered < n {

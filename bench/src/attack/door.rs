@@ -10,7 +10,7 @@ use crate::random::hex16;
 use crate::secure::{self, Tickets};
 use crate::server::{Door, EVERYBODY, USERS};
 use crate::sys::{self, Epoll, Interest};
-use crate::wire::Scanner;
+use dial::FrameCount;
 use rustls::{ClientConfig, ClientConnection, HandshakeKind};
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
@@ -90,7 +90,7 @@ pub const ATTACKS: &[Attack] = &[
             // All attackers together send as many in a tick as the rate asks for.
             let (rate, attackers) = (stage.scaled(LOGINS), stage.attackers as u64);
             let each = per_tick(rate, attackers);
-            let request = super::encode("AUTH guarded wrong").repeat(each as usize);
+            let request = crate::wire::line("AUTH guarded wrong").repeat(each as usize);
             let mut timetable = Timetable::every(pace(each * attackers, rate));
             Ok(Box::new(move |attacker| {
                 timetable.wait();
@@ -203,7 +203,7 @@ struct Visit {
     session: ClientConnection,
     intended: Instant,
     asked: bool,
-    scanner: Scanner,
+    scanner: FrameCount,
 }
 
 impl Visit {
@@ -253,7 +253,7 @@ impl Hall {
             visits: Vec::new(),
             free: Vec::new(),
             ready: Vec::new(),
-            ping: super::encode("PING"),
+            ping: crate::wire::line("PING"),
             buffer: vec![0; 16 << 10],
             heard: Instant::now(),
             counted: Counted::default(),
@@ -275,7 +275,7 @@ impl Hall {
         });
         self.epoll.add(&stream, token, Interest::ReadWrite)?;
         self.visits[token] =
-            Some(Visit { stream, session, intended, asked: false, scanner: Scanner::default() });
+            Some(Visit { stream, session, intended, asked: false, scanner: FrameCount::default() });
         Ok(())
     }
 

@@ -109,7 +109,7 @@ fn renew(stage: &Stage, k: usize, n: u64) -> io::Result<()> {
 }
 
 fn list(stage: &Stage, key: &[u8], n: u64) -> io::Result<()> {
-    fill::collection(stage.server, b"RPUSH", key, n, 1, |out, i| wire::bulk(out, name(i).as_bytes()))
+    fill::collection(stage.server, b"RPUSH", key, n, 1, |out, i| wire::put_word(out, name(i).as_bytes()))
         .map(|_| ())
 }
 

@@ -147,13 +147,7 @@ fn repeat(command: Vec<u8>) -> io::Result<Strike> {
 
 /// [`repeat`] of a command written as words.
 fn repeat_words(line: &str) -> io::Result<Strike> {
-    repeat(encode(line))
-}
-
-fn encode(line: &str) -> Vec<u8> {
-    let mut out = Vec::new();
-    crate::wire::command(&mut out, &line.split(' ').map(str::as_bytes).collect::<Vec<_>>());
-    out
+    repeat(crate::wire::line(line))
 }
 
 #[cfg(test)]

@@ -40,8 +40,8 @@ pub const ATTACKS: &[Attack] = &[
         memory: (GIB, GIB / 16),
         setup: |stage| {
             fill::collection(stage.server, b"HSET", b"h", stage.scaled(MILLION), 2, |out, i| {
-                wire::bulk(out, &hex16(i)[..10]);
-                wire::bulk(out, &hex16(!i)[..10]);
+                wire::put_word(out, &hex16(i)[..10]);
+                wire::put_word(out, &hex16(!i)[..10]);
             })?;
             nothing()
         },
@@ -173,7 +173,8 @@ const TWO_ZSETS: Attack = Attack {
 
 /// A set of the 16-byte members `from..from + n`.
 pub fn set(stage: &Stage, key: &[u8], n: u64, from: u64) -> io::Result<()> {
-    fill::collection(stage.server, b"SADD", key, n, 1, |out, i| wire::bulk(out, &hex16(from + i))).map(|_| ())
+    fill::collection(stage.server, b"SADD", key, n, 1, |out, i| wire::put_word(out, &hex16(from + i)))
+        .map(|_| ())
 }
 
 /// A list of random numbers below 2³².
@@ -185,7 +186,7 @@ fn numbers(stage: &Stage, key: &[u8], n: u64) -> io::Result<Guard> {
 fn zset(stage: &Stage, key: &[u8], n: u64, from: u64) -> io::Result<Guard> {
     fill::collection(stage.server, b"ZADD", key, n, 2, |out, i| {
         fill::decimal_part(out, mix(from + i) >> 32);
-        wire::bulk(out, &hex16(from + i));
+        wire::put_word(out, &hex16(from + i));
     })?;
     nothing()
 }

@@ -78,11 +78,11 @@ fn number(n: u64) -> Vec<u8> {
 /// EVAL of `text` with the keys `0..keys` of a fill.
 fn script(text: &str, keys: u64, arguments: &[&[u8]]) -> Vec<u8> {
     let mut out = Vec::new();
-    wire::header(&mut out, b'*', 3 + keys as usize + arguments.len());
-    wire::bulk(&mut out, b"EVAL");
-    wire::bulk(&mut out, text.as_bytes());
+    wire::put_count(&mut out, 3 + keys as usize + arguments.len());
+    wire::put_word(&mut out, b"EVAL");
+    wire::put_word(&mut out, text.as_bytes());
     fill::decimal_part(&mut out, keys);
-    (0..keys).for_each(|i| wire::bulk(&mut out, &key40(i)));
-    arguments.iter().for_each(|argument| wire::bulk(&mut out, argument));
+    (0..keys).for_each(|i| wire::put_word(&mut out, &key40(i)));
+    arguments.iter().for_each(|argument| wire::put_word(&mut out, argument));
     out
 }

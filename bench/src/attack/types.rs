@@ -63,7 +63,7 @@ pub const ATTACKS: &[Attack] = &[
             for sketch in 0..stage.scaled(SKETCHES) {
                 let key = format!("hll:{sketch}");
                 fill::collection(stage.server, b"PFADD", key.as_bytes(), SKETCHED, 1, |out, i| {
-                    wire::bulk(out, &hex16(mix(i + sketch * SKETCHED)))
+                    wire::put_word(out, &hex16(mix(i + sketch * SKETCHED)))
                 })?;
             }
             nothing()
@@ -82,9 +82,9 @@ pub const ATTACKS: &[Attack] = &[
         setup: |stage| {
             fill::collection(stage.server, b"GEOADD", b"places", stage.scaled(MILLION), 3, |out, i| {
                 let (longitude, latitude) = (mix(i) % 360_000, mix(!i) % 160_000);
-                wire::bulk(out, degrees(longitude, 180).as_bytes());
-                wire::bulk(out, degrees(latitude, 80).as_bytes());
-                wire::bulk(out, &hex16(i));
+                wire::put_word(out, degrees(longitude, 180).as_bytes());
+                wire::put_word(out, degrees(latitude, 80).as_bytes());
+                wire::put_word(out, &hex16(i));
             })?;
             nothing()
         },

@@ -1,9 +1,9 @@
 //! Commands that read no key, and whose words make them long: patterns, rules of users.
 
 use super::{Attack, PLAIN, Stage, repeat};
-use crate::wire::{self, Value};
-use std::io::{self, Write};
-use std::net::TcpStream;
+use crate::wire;
+use dial::{Address, Conn};
+use std::io;
 
 /// Pieces of the pattern of COMMAND LIST: a server that reads it for every name is busy for long.
 const PIECES: usize = 13_000;
@@ -54,12 +54,11 @@ fn request(words: &[&[u8]]) -> Vec<u8> {
 }
 
 /// A connection that is subscribed to the channels.
-fn subscribed(stage: &Stage) -> io::Result<TcpStream> {
-    let mut stream = TcpStream::connect(("127.0.0.1", stage.server.port))?;
+fn subscribed(stage: &Stage) -> io::Result<Conn> {
+    let mut conn = Conn::open(&Address::new(format!("127.0.0.1:{}", stage.server.port)))?;
     for i in 0..CHANNELS {
         let name = [&[b'a'; NAME][..], i.to_string().as_bytes()].concat();
-        stream.write_all(&request(&[b"SUBSCRIBE", &name]))?;
-        Value::read(&mut io::BufReader::new(&stream))?;
+        conn.call::<&[u8]>(&[b"SUBSCRIBE", &name])?;
     }
-    Ok(stream)
+    Ok(conn)
 }

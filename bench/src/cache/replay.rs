@@ -14,7 +14,8 @@
 use super::trace::Trace;
 use crate::client::Client;
 use crate::server::{Server, Target};
-use crate::wire::{self, Value};
+use crate::wire;
+use dial::Frame;
 
 /// Bytes of all values together, and bytes sent.
 const HELD_BYTES: usize = 64 << 20;
@@ -88,7 +89,7 @@ struct Cache {
 impl Cache {
     fn new(client: Client, size: usize, pipeline: usize) -> Cache {
         let mut tail = Vec::with_capacity(size + 64);
-        wire::bulk(&mut tail, &vec![b'v'; size]);
+        wire::put_word(&mut tail, &vec![b'v'; size]);
         tail.extend_from_slice(NX);
         let batch = (BATCH_BYTES / size).clamp(1, pipeline.max(1));
         let each = size as f64;
@@ -111,9 +112,9 @@ impl Cache {
             self.buffer.clear();
             let mut sent = 0;
             for key in keys.by_ref().take(self.batch) {
-                wire::header(&mut self.buffer, b'*', 4);
-                wire::bulk(&mut self.buffer, b"SET");
-                wire::bulk(&mut self.buffer, key.as_bytes());
+                wire::put_count(&mut self.buffer, 4);
+                wire::put_word(&mut self.buffer, b"SET");
+                wire::put_word(&mut self.buffer, key.as_bytes());
                 self.buffer.extend_from_slice(&self.tail);
                 sent += 1;
             }
@@ -126,12 +127,12 @@ impl Cache {
         Ok(())
     }
 
-    fn words(&mut self, line: &str) -> Result<Value, String> {
+    fn words(&mut self, line: &str) -> Result<Frame, String> {
         self.client.words(line).map_err(|e| format!("{line}: {e}"))
     }
 
     fn used(&mut self) -> Result<f64, String> {
-        let text = self.words("INFO memory")?.text();
+        let text = self.words("INFO memory")?.lossy();
         let line = text.lines().find_map(|line| line.strip_prefix("used_memory:"));
         line.and_then(|n| n.trim().parse().ok()).ok_or("INFO shows no used_memory".to_string())
     }
@@ -206,11 +207,11 @@ impl Cache {
 }
 
 impl Outcome {
-    fn count(&mut self, reply: Value) -> Result<(), String> {
+    fn count(&mut self, reply: Frame) -> Result<(), String> {
         match reply {
-            Value::Nil => self.hits += 1,
-            Value::Simple(_) => {}
-            Value::Error(text) if text.starts_with("OOM") => self.refused += 1,
+            Frame::Null => self.hits += 1,
+            Frame::Simple(_) => {}
+            Frame::Error(text) if text.starts_with(b"OOM") => self.refused += 1,
             other => return Err(format!("SET NX answered {other:?}")),
         }
         Ok(())

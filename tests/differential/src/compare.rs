@@ -158,15 +158,16 @@ fn descend(text: &str, check: Check, ours: &Frame, theirs: &Frame, out: &mut Vec
     }
 }
 
-/// Whether two HyperLogLog strings are the same but for the bytes 8 to 15, which keep the last PFCOUNT; ours says by the
-/// top bit that it keeps none.
+/// Whether two HyperLogLog strings are the same but for the bytes 8 to 15, which keep the last PFCOUNT; ours
+/// says by the top bit that it keeps none.
 fn differ_in_cached_count(ours: &[u8], theirs: &[u8]) -> bool {
     let parts = |text: &[u8]| Some((text.get(..8)?.to_vec(), text.get(16..)?.to_vec()));
     let same = parts(ours).is_some_and(|parts_of_ours| Some(parts_of_ours) == parts(theirs));
     same && ours.starts_with(b"HYLL") && ours[15] & 0x80 != 0
 }
 
-/// Whether a sparse HyperLogLog string has more or fewer registers than 16,384, as after an APPEND. Ours is not added to.
+/// Whether a sparse HyperLogLog string has more or fewer registers than 16,384, as after an APPEND. Ours is not
+/// added to.
 fn is_damaged_sketch(text: &[u8]) -> bool {
     let Some(body) = text.get(16..).filter(|_| text.starts_with(b"HYLL\x01")) else { return false };
     let (mut registers, mut bytes) = (0, body.iter());

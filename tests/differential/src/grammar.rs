@@ -15,8 +15,8 @@
 //! `#x` a number followed by that many.
 //!
 //! The check says how replies are compared ([`crate::step::Check`]). `!` after it forbids random damage (for
-//! commands that would wait, close or stop something). `@7.2`, `@redis`, `@redis8`, `@valkey9`, `@valkey9.1`, `@new` (Redis
-//! 8 or Valkey 9) or `@not-redis8` names the oracles that know the form.
+//! commands that would wait, close or stop something). `@7.2`, `@redis`, `@redis8`, `@valkey9`, `@valkey9.1`,
+//! `@new` (Redis 8 or Valkey 9) or `@not-redis8` names the oracles that know the form.
 //!
 //! `share`, `mix` and `oracles` lines describe the whole group. A `scene` is several steps written in Rust
 //! ([`crate::scenes`]).

@@ -6,9 +6,9 @@
 //! ```
 //!
 //! A run is many short streams. Each starts with empty servers and new connections and ends with a comparison
-//! of every key. So any stream can be repeated alone (`--seed S --groups G --stream N`) and shortened by leaving
-//! steps out. The streams of a group are numbered; oracle, protocol and limits follow from seed, group and
-//! number, not from the worker, the time or other groups.
+//! of every key. So any stream can be repeated alone (`--seed S --groups G --stream N`) and shortened by
+//! leaving steps out. The streams of a group are numbered; oracle, protocol and limits follow from seed, group
+//! and number, not from the worker, the time or other groups.
 //!
 //! 1. Results that depend on the time of day or on a server's own randomness are not compared literally; see
 //!    [`step::Check`].
@@ -268,8 +268,8 @@ fn identify(options: &Options) -> Result<Vec<Oracle>, String> {
     options.oracles.iter().map(identify).collect()
 }
 
-/// The streams of a run. Groups take part by their share; oracles that know a group take turns. A stream depends
-/// on the seed, its group and its number there alone: other groups change nothing.
+/// The streams of a run. Groups take part by their share; oracles that know a group take turns. A stream
+/// depends on the seed, its group and its number there alone: other groups change nothing.
 fn plan(options: &Options, groups: &[Group], oracles: &[Oracle]) -> Result<Vec<Plan>, String> {
     if let Some(names) = &options.groups
         && let Some(unknown) = names.iter().find(|name| !groups.iter().any(|group| group.name == *name))

@@ -209,8 +209,8 @@ fn typed_key(rng: &mut Rng, kind: char) -> Vec<u8> {
     if rng.percent(8) { any_key(rng) } else { format!("{kind}{}", rng.below(5)).into_bytes() }
 }
 
-/// A longitude or latitude: mostly in a small part of the earth, at times anywhere, seldom at an edge or wrong. Few
-/// are equal, as members at the same distance have no order among them.
+/// A longitude or latitude: mostly in a small part of the earth, at times anywhere, seldom at an edge or wrong.
+/// Few are equal, as members at the same distance have no order among them.
 fn degrees(rng: &mut Rng, low: i64, high: i64, odd: &[&str], all: i64) -> Vec<u8> {
     rare(rng, 2, odd).unwrap_or_else(|| {
         let (low, high) = if rng.percent(25) { (1 - all, all - 1) } else { (low, high) };
@@ -260,8 +260,8 @@ fn stream_bound(rng: &mut Rng) -> Vec<u8> {
     }
 }
 
-/// A sorted set of places, few of which are equal, as their order among each other is not promised. `s0` and `l0` are
-/// of other types.
+/// A sorted set of places, few of which are equal, as their order among each other is not promised. `s0` and
+/// `l0` are of other types.
 fn geo_key(rng: &mut Rng) -> Vec<u8> {
     rare(rng, 5, &["s0", "l0", "missing"]).unwrap_or_else(|| format!("g{}", rng.below(5)).into_bytes())
 }

@@ -5,22 +5,24 @@
 //!             writers: SET, MSET, GETSET, RENAME, MULTI, EVAL; each key has one writer, whose numbers grow
 //! ```
 //!
-//! A cache is a client that acts on the bytes of one RESP3 connection in their order: the reply of a GET makes a
-//! copy, and a message that names the key, or all keys, ends it. The copy of a key is never asked for again while it
-//! is there. For every read from the server or from a copy:
+//! A cache is a client that acts on the bytes of one RESP3 connection in their order: the reply of a GET makes
+//! a copy, and a message that names the key, or all keys, ends it. The copy of a key is never asked for again
+//! while it is there. For every read from the server or from a copy:
 //!
-//! - CC1: a reply of the server is no older than the last write of the key that was answered before the GET was sent,
-//!   and no newer than the last one sent. (That is linearizability of one register with one writer.)
-//! - CC2: the version read after a message is greater than the version of the copy that the message ended. So the
-//!   message was about a write that came after the read of the copy, and was there to be read. With BCAST, where
-//!   messages come without reads, and after a message about all keys, it is no less.
-//! - CC3: when all writers are answered, each copy is the last version, or is ended by a message, without a GET. A
-//!   message that stood in front of the reply of an older read, or was lost, would leave a copy old for ever.
+//! - CC1: a reply of the server is no older than the last write of the key that was answered before the GET was
+//!   sent, and no newer than the last one sent. (That is linearizability of one register with one writer.)
+//! - CC2: the version read after a message is greater than the version of the copy that the message ended. So
+//!   the message was about a write that came after the read of the copy, and was there to be read. With BCAST,
+//!   where messages come without reads, and after a message about all keys, it is no less.
+//! - CC3: when all writers are answered, each copy is the last version, or is ended by a message, without a
+//!   GET. A message that stood in front of the reply of an older read, or was lost, would leave a copy old for
+//!   ever.
 //!
 //! A copy may be older than an answered write until its message has come: nothing is claimed about how soon.
 
 use crate::invariants::{Part, Stage, multi, tell};
-use crate::wire::{Conn, Frame, PATIENCE};
+use crate::wire::PATIENCE;
+use dial::{Conn, Frame, put_request};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -198,12 +200,12 @@ fn read(conn: &mut Conn, copies: &mut Copies, key: usize, shared: &Shared) -> Re
 /// Sends a request; acts on the messages in front of its reply.
 fn ask(conn: &mut Conn, copies: &mut Copies, request: &[String]) -> Result<Frame, String> {
     let mut out = Vec::new();
-    crate::wire::encode(request, &mut out);
+    put_request(&mut out, request);
     conn.send(&out).map_err(|e| e.to_string())?;
     loop {
-        match conn.read().map_err(|e| format!("{}: {e}", request[0]))? {
+        match conn.reply().map_err(|e| format!("{}: {e}", request[0]))? {
             Frame::Push(parts) => copies.message(named(&parts)?),
-            Frame::Error(e) => return Err(format!("{} was answered {e}", request[0])),
+            error @ Frame::Error(_) => return Err(format!("{} was answered {}", request[0], error.lossy())),
             reply => return Ok(reply),
         }
     }
@@ -212,7 +214,7 @@ fn ask(conn: &mut Conn, copies: &mut Copies, request: &[String]) -> Result<Frame
 /// The keys that a message names; `None` for all.
 fn named(parts: &[Frame]) -> Result<Option<Vec<usize>>, String> {
     match parts {
-        [Frame::Bulk(kind), Frame::Nil] if kind == b"invalidate" => Ok(None),
+        [Frame::Bulk(kind), Frame::Null] if kind == b"invalidate" => Ok(None),
         [Frame::Bulk(kind), Frame::Array(keys)] if kind == b"invalidate" => {
             let number = |key: &Frame| match key {
                 Frame::Bulk(name) => std::str::from_utf8(name).ok()?.strip_prefix("c:")?.parse().ok(),
@@ -272,8 +274,8 @@ mod tests {
         let bulk = |text: &str| Frame::Bulk(text.as_bytes().to_vec());
         let keys = Frame::Array(vec![bulk("c:3"), bulk("c:4")]);
         assert_eq!(named(&[bulk("invalidate"), keys]), Ok(Some(vec![3, 4])));
-        assert_eq!(named(&[bulk("invalidate"), Frame::Nil]), Ok(None));
+        assert_eq!(named(&[bulk("invalidate"), Frame::Null]), Ok(None));
         assert!(named(&[bulk("invalidate"), Frame::Array(vec![bulk("other:1")])]).is_err());
-        assert!(named(&[bulk("pubsub"), Frame::Nil]).is_err());
+        assert!(named(&[bulk("pubsub"), Frame::Null]).is_err());
     }
 }

@@ -14,7 +14,7 @@
 
 use crate::invariants::{Part, Stage, tell};
 use crate::streams::{Id, entries, id};
-use crate::wire::{Conn, Frame};
+use dial::{Conn, Frame};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -141,7 +141,7 @@ fn consumer(stage: &Stage, i: u64, shared: &Shared) -> Result<usize, String> {
         if rng.percent(10) {
             // Others' entries come to be held here too; they may be acknowledged by either.
             let claimed = tell(&mut conn, &format!("XAUTOCLAIM jobs g c{i} 1 0 COUNT 10"))?;
-            let claimed = claimed.array().and_then(|parts| entries(parts.get(1)?)).ok_or("no claim")?;
+            let claimed = claimed.into_array().and_then(|parts| entries(parts.get(1)?)).ok_or("no claim")?;
             held.extend(claimed.into_iter().map(|entry| entry.0));
         }
         if !rng.percent(30) || all.is_empty() {
@@ -176,12 +176,12 @@ fn leave(conn: &mut Conn, shared: &Shared) -> Result<(), String> {
         return Ok(());
     }
     shared.ledger()?.close()?;
-    let pending = tell(conn, "XPENDING jobs g")?.array().and_then(|parts| parts.first()?.number());
+    let pending = tell(conn, "XPENDING jobs g")?.into_array().and_then(|parts| parts.first()?.number());
     if pending != Some(0) {
         return Err(format!("{pending:?} entries are pending after all were acknowledged")); // CG4
     }
     match tell(conn, "XREADGROUP GROUP g late STREAMS jobs >")? {
-        Frame::Nil => Ok(()),
+        Frame::NullArray => Ok(()),
         more => Err(format!("entries were left over: {more:?}")), // CG4
     }
 }

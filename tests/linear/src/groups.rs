@@ -11,7 +11,8 @@
 
 use crate::check::{self, Entry, Verdict};
 use crate::model::{BALLAST, Combine, Dull, FILL, How, INTS, Key, LISTS, Op, Piece, Ret, SETS, State};
-use crate::wire::{Conn, encode};
+use crate::wire;
+use dial::{Conn, put_request};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io;
@@ -230,7 +231,7 @@ impl Client<'_> {
             std::collections::hash_map::Entry::Occupied(held) => Ok(held.into_mut()),
             std::collections::hash_map::Entry::Vacant(free) => {
                 let serial = shared.connections.fetch_add(1, Ordering::Relaxed);
-                Ok(free.insert((serial, Conn::open_db(shared.addr, group)?)))
+                Ok(free.insert((serial, wire::open_db(shared.addr, group)?)))
             }
         }
     }
@@ -240,7 +241,7 @@ impl Client<'_> {
         let failed = |e: io::Error| format!("{op:?}: {e}");
         self.conn(group).map_err(failed)?;
         let invoke_ns = self.now_ns();
-        let frames = self.conn(group).and_then(|(_, conn)| conn.pipeline(&requests)).map_err(failed)?;
+        let frames = self.conn(group).and_then(|(_, conn)| Ok(conn.pipeline(&requests)?)).map_err(failed)?;
         let return_ns = self.now_ns();
         // Nothing was done, so it is no part of the history.
         let Some(ret) = self.shared.plan.dull.result(&op, frames)? else { return Ok(()) };
@@ -264,12 +265,12 @@ impl Client<'_> {
     /// Sends an operation and hangs up. A read then leaves no trace.
     fn leave(&mut self, group: usize, op: Op) -> Result<(), String> {
         let mut out = Vec::new();
-        self.shared.plan.dull.requests(&op).iter().for_each(|request| encode(request, &mut out));
+        self.shared.plan.dull.requests(&op).iter().for_each(|request| put_request(&mut out, request));
         let failed = |e: io::Error| format!("{op:?}: {e}");
         self.conn(group).map_err(failed)?;
         let invoke_ns = self.now_ns();
         let Some((_, mut conn)) = self.conns.remove(&group) else { return Ok(()) };
-        conn.send(&out).map_err(failed)?;
+        conn.send(&out).map_err(|e| failed(e.into()))?;
         drop(conn);
         self.hung_up += 1;
         if !op.is_read() {

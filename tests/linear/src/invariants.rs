@@ -9,12 +9,13 @@
 //! - **Queue**: items are pushed, moved and popped. *Each is popped once, and those of one producer to one
 //!   consumer in order.*
 //!
-//! - **Jobs** ([`crate::consumers`]), **copies** ([`crate::caches`]), and **streams** ([`crate::streams`]), which have a
-//!   small model of their own.
+//! - **Jobs** ([`crate::consumers`]), **copies** ([`crate::caches`]), and **streams** ([`crate::streams`]),
+//!   which have a small model of their own.
 //!
 //! Each scene has its own database and runs beside the others and beside [`crate::groups`].
 
-use crate::wire::{Conn, Frame};
+use crate::wire;
+use dial::{Conn, Frame};
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
@@ -40,7 +41,7 @@ impl Stage {
     }
 
     pub fn conn(&self, db: usize) -> Result<Conn, String> {
-        Conn::open_db(self.addr, db).map_err(|e| e.to_string())
+        wire::open_db(self.addr, db).map_err(|e| e.to_string())
     }
 
     pub fn rng(&self, stream: u64) -> Rng {
@@ -82,8 +83,8 @@ pub fn cast(stage: &Stage) -> Result<Vec<(&'static str, Part)>, String> {
 pub fn say(conn: &mut Conn, words: &[String]) -> Result<Frame, String> {
     match conn.call(words) {
         // Nothing was done; the next turn tries something else.
-        Ok(Frame::Error(e)) if e.contains("too many snapshots") => Ok(Frame::Nil),
-        Ok(Frame::Error(e)) => Err(format!("{} was answered {e}", words[0])),
+        Ok(frame) if frame.is_error_with("too many snapshots") => Ok(Frame::Null),
+        Ok(error @ Frame::Error(_)) => Err(format!("{} was answered {}", words[0], error.lossy())),
         Ok(frame) => Ok(frame),
         Err(e) => Err(format!("{}: {e}", words[0])),
     }
@@ -103,7 +104,7 @@ pub fn multi(conn: &mut Conn, lines: &[Vec<String>]) -> Result<Option<Vec<Frame>
     let frames = conn.pipeline(&requests).map_err(|e| format!("EXEC: {e}"))?;
     match frames.into_iter().last() {
         Some(Frame::Array(items)) => Ok(Some(items)),
-        Some(Frame::Nil) => Ok(None),
+        Some(Frame::NullArray) => Ok(None),
         other => Err(format!("EXEC was answered {other:?}")),
     }
 }
@@ -171,7 +172,8 @@ fn teller(stage: &Stage, stream: u64, accounts: usize) -> Result<usize, String> 
             }
             1 => {
                 tell(&mut conn, &format!("WATCH {from} {to}"))?;
-                let held = say(&mut conn, &words(&format!("MGET {from} {to}")))?.array().unwrap_or_default();
+                let held =
+                    say(&mut conn, &words(&format!("MGET {from} {to}")))?.into_array().unwrap_or_default();
                 let held: Vec<i64> = held.iter().filter_map(Frame::number).collect();
                 let [x, y] = held[..] else { return Err(format!("an account is gone: {held:?}")) };
                 let lines = [words(&format!("SET {from} {}", x - n)), words(&format!("SET {to} {}", y + n))];
@@ -296,7 +298,7 @@ fn stamp_reader(stage: &Stage, stream: u64, keys: usize, shared: &Stamps) -> Res
         let mut line = words("MGET");
         line.extend((rng.below(step)..keys).step_by(step).map(|i| format!("stamp:{i}")));
         let oldest = shared.done.load(Ordering::SeqCst).max(latest);
-        let Some(items) = say(&mut conn, &line)?.array() else { continue };
+        let Some(items) = say(&mut conn, &line)?.into_array() else { continue };
         let newest = shared.sent.load(Ordering::SeqCst);
         let seen: HashSet<i64> = items.iter().map(|item| item.number().unwrap_or(0)).collect();
         if seen.len() != 1 || items.len() != line.len() - 1 {

@@ -2,7 +2,7 @@
 
 use crate::groups::{self, Judged, Plan, Record, Shared};
 use crate::invariants::{self, Stage};
-use crate::wire::Conn;
+use crate::wire;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub fn seed(binary: &Path, plan: &Plan, time: Duration) -> Outcome {
 }
 
 fn slow_down(addr: SocketAddr, plan: &Plan) -> std::io::Result<()> {
-    let mut conn = Conn::open(addr)?;
+    let mut conn = wire::open(addr)?;
     for (point, us) in &plan.slow {
         let reply = conn.call(&["DEBUG", "POINT", point, "DELAY", &us.to_string()])?;
         if !reply.is_ok() {

@@ -1,7 +1,7 @@
 //! Operations as requests, and replies as results of the model.
 
 use crate::model::{BALLAST, Combine, Dull, FILL, How, KEYS, Key, Op, Piece, Ret, append};
-use crate::wire::Frame;
+use dial::Frame;
 
 type Request = Vec<Vec<u8>>;
 
@@ -208,12 +208,11 @@ impl Dull {
     /// The replies to [`Dull::requests`] as one result. `Ok(None)`: an error said that nothing was done. Any
     /// other error ends the test.
     pub fn result(&self, op: &Op, mut frames: Vec<Frame>) -> Result<Option<Ret>, String> {
-        let busy = |frame: &Frame| matches!(frame, Frame::Error(e) if e.contains("too many snapshots"));
-        if let Some(wrong) = frames.iter().rev().skip(1).find(|frame| matches!(frame, Frame::Error(_))) {
+        if let Some(wrong) = frames.iter().rev().skip(1).find(|frame| frame.is_error()) {
             return Err(format!("{op:?} was answered {wrong:?}"));
         }
-        let last = frames.pop().unwrap_or(Frame::Nil);
-        if busy(&last) {
+        let last = frames.pop().unwrap_or(Frame::Null);
+        if last.is_error_with("too many snapshots") {
             return Ok(None);
         }
         self.meaning(op, last).map(Some)
@@ -221,8 +220,8 @@ impl Dull {
 
     fn meaning(&self, op: &Op, frame: Frame) -> Result<Ret, String> {
         match (op, frame) {
-            (Op::Rename(..), Frame::Error(e)) if e.contains("no such key") => Ok(Ret::Nil),
-            (op, Frame::Error(e)) => Err(format!("{op:?} was answered {e}")),
+            (Op::Rename(..), frame) if frame.is_error_with("no such key") => Ok(Ret::Nil),
+            (op, error @ Frame::Error(_)) => Err(format!("{op:?} was answered {}", error.lossy())),
             (Op::Atomic(_, ops) | Op::Exec(_, ops), Frame::Array(items)) if ops.len() == items.len() => {
                 let all = ops.iter().zip(items).map(|(op, item)| self.meaning(op, item));
                 Ok(Ret::Many(all.collect::<Result<_, _>>()?))
@@ -247,7 +246,7 @@ impl Dull {
             (Op::LPop(_) | Op::RPop(_) | Op::LMove(..), Frame::Bulk(item)) => {
                 Ok(pieces(&[Frame::Bulk(item)]))
             }
-            (_, Frame::Nil) => Ok(Ret::Nil),
+            (_, Frame::Null | Frame::NullArray) => Ok(Ret::Nil),
             (_, frame) if frame.is_ok() => Ok(Ret::Ok),
             (_, Frame::Int(n)) => Ok(Ret::Int(n)),
             (_, frame @ Frame::Bulk(_)) => {
@@ -278,7 +277,7 @@ impl Dull {
         let mut items = items.iter();
         let mut all = Vec::new();
         for key in keys {
-            let first = items.next().cloned().unwrap_or(Frame::Nil);
+            let first = items.next().cloned().unwrap_or(Frame::Null);
             if *key == FILL
                 && let Some(other) = items.by_ref().take(self.fill_keys - 1).find(|item| **item != first)
             {

@@ -1,4 +1,5 @@
-//! Streams beside [`crate::groups`]: clients on two streams, and a search for the order that explains every reply.
+//! Streams beside [`crate::groups`]: clients on two streams, and a search for the order that explains every
+//! reply.
 //!
 //! ```text
 //! XADD * ─▶ an ID of the server ─┐
@@ -14,7 +15,7 @@
 
 use crate::check::{self, Entry, Model, Verdict};
 use crate::invariants::{Part, Stage, tell};
-use crate::wire::Frame;
+use dial::Frame;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -220,7 +221,7 @@ fn meaning(op: &Op, frame: &Frame) -> Option<Ret> {
         (Op::Add(..), id) => Some(Ret::Added(vec![self::id(id)?])),
         (Op::AddBoth(_), Frame::Array(ids)) => ids.iter().map(id).collect::<Option<_>>().map(Ret::Added),
         (Op::Range(_), all) => entries(all).map(Ret::Entries),
-        (Op::Read(..), Frame::Nil) => Some(Ret::Entries(Vec::new())),
+        (Op::Read(..), Frame::NullArray) => Some(Ret::Entries(Vec::new())),
         (Op::Read(..), Frame::Array(streams)) => match &streams[..] {
             [Frame::Array(named)] => entries(named.get(1)?).map(Ret::Entries),
             _ => None,

@@ -1,5 +1,5 @@
-// What is told, and up to where it is settled: `sequence.rs`, `record.rs`, `tell/slots.rs` and `persist`'s `rings.rs` as
-// they are. Played: the steps of a view, and the looks of the order thread.
+// What is told, and up to where it is settled: `sequence.rs`, `record.rs`, `tell/slots.rs` and `persist`'s
+// `rings.rs` as they are. Played: the steps of a view, and the looks of the order thread.
 
 use super::Keyspace;
 use super::record::{Fate, Record};
@@ -41,7 +41,8 @@ impl World {
         self.sequence().tell.put(lsn);
     }
 
-    /// Looks, and looks again at the end: what is settled by a look must be there, in order with what comes later.
+    /// Looks, and looks again at the end: what is settled by a look must be there, in order with what comes
+    /// later.
     fn looks(&self, others: Vec<thread::JoinHandle<()>>) {
         let tell = &self.sequence().tell;
         let settled = || tell.slots.settled(|| self.sequence().last());

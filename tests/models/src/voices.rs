@@ -1,5 +1,5 @@
-// The base of `record.rs` and `sequence.rs`, played: each thread has a slot and a ring, as `tell.rs` and `order.rs`
-// of the crate `persist` have it.
+// The base of `record.rs` and `sequence.rs`, played: each thread has a slot and a ring, as `tell.rs` and
+// `order.rs` of the crate `persist` have it.
 
 use super::rings::{self, Pool, Putter, Taker};
 use super::sequence::Lsn;
