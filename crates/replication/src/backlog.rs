@@ -96,8 +96,8 @@ struct State {
     turns: VecDeque<Turn>,
     /// The places that the log has named: the LSN and the offset of each.
     named: VecDeque<(Lsn, u64)>,
-    /// Marks that passed: the LSN and the offset of each.
-    marks: BTreeMap<u64, (Lsn, u64)>,
+    /// Marks that passed: the LSN of each, its offset, and the database there.
+    marks: BTreeMap<u64, (Lsn, u64, u32)>,
     /// Offsets from which on pieces are kept, by their owners (B3).
     holds: BTreeMap<u64, u64>,
     next_hold: u64,
@@ -393,7 +393,7 @@ impl Backlog {
         let until = Instant::now() + PATIENCE;
         let mut state = self.state.lock();
         loop {
-            if let Some((at, offset)) = state.marks.get(&mark.0).copied()
+            if let Some((at, offset, db)) = state.marks.get(&mark.0).copied()
                 && at == lsn
             {
                 state.marks.remove(&mark.0);
@@ -401,8 +401,6 @@ impl Backlog {
                 let number = state.hold(offset);
                 state.holds.remove(&mark.0);
                 let (life, id) = (state.life, state.ids.id.clone());
-                // The own stream begins with SELECT behind a mark.
-                let db = if state.is_carried { state.db } else { 0 };
                 drop(state);
                 return Ok(Marked { hold: Hold { backlog: self.clone(), number, life }, offset, id, db });
             }
@@ -713,7 +711,9 @@ impl Outlet for Tap {
                     }
                     _ => {}
                 }
-                state.marks.insert(mark.0, (lsn, end));
+                // The own stream begins with SELECT behind a mark.
+                let db = if state.is_carried { state.db } else { 0 };
+                state.marks.insert(mark.0, (lsn, end, db));
                 // Until the snapshot has a hold of its own. Numbers of marks are far above those of holds.
                 state.holds.insert(mark.0, end);
                 self.backlog.marked.notify_all();
@@ -897,6 +897,20 @@ mod tests {
         assert_eq!(read_all(&hold, at), b"behind");
         tap.take(Item::Break(4, Arc::from("lost")));
         assert!(matches!(hold.read(at), Next::Gone) && hold.is_broken());
+    }
+
+    /// The database moved on before the snapshot looked at its mark. Its replica applied the first commands to
+    /// the later database.
+    #[test]
+    fn a_mark_keeps_its_database() {
+        let (backlog, mut tap) = backlog(1 << 20);
+        tap.take(Item::Mark(1, Mark::CARRIED));
+        tap.selected(9);
+        let mark = Mark::of_replicas(7);
+        tap.take(Item::Mark(2, mark));
+        tap.take(block(b"SELECT 10", 3));
+        tap.selected(10);
+        assert_eq!(backlog.at_mark(mark, 2).map(|marked| marked.db), Ok(9));
     }
 
     /// A server that led said PING once more, behind all that the one has which leads now.

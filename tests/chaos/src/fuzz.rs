@@ -259,10 +259,13 @@ fn round(options: &Options, nr: u64, time: Duration, known: &Found) -> Result<(T
         note_panics(&stage, &mut control, &server);
         let slack =
             Slack { used_bytes: options.slack_mb << 20, resident_bytes: 3 * (options.slack_mb << 20) };
-        let (_, left) = leftovers::look(&server, &mut control, &before, slack, options.patience);
+        let (_, mut left) = leftovers::look(&server, &mut control, &before, slack, options.patience);
         if !left.is_empty() {
+            let clients = control.call(&["CLIENT", "LIST"]);
+            let clients = String::from_utf8_lossy(clients.text().unwrap_or_default()).into_owned();
+            left.extend(clients.lines().map(|line| format!("client {line}")));
             let names: Vec<&str> =
-                left.iter().map(|line| line.split(" is ").next().unwrap_or(line)).collect();
+                left.iter().filter_map(|line| Some(line.split_once(" is ")?.0)).collect();
             stage.fault(format!("left when all have gone: {}", names.join(", ")), left.join("\n"));
         }
     }

@@ -10,6 +10,7 @@ use keyspace::Lsn;
 use observe::waits::Lacking;
 use resp::Args;
 use role::replicas::{Asked, Waits};
+use std::sync::atomic::Ordering;
 
 pub(super) const ACTIONS: &[Row] = &[
     Row("psync", psync, PLAIN),
@@ -318,11 +319,13 @@ fn reached(act: &Act<'_, '_>, lsn: Lsn, durable: bool) -> usize {
     act.server.replicas.get().map_or(0, |replicas| replicas.reached(lsn, durable))
 }
 
-/// Whether the client goes on waiting, which is noted then. `asks`: for replicas, which are asked now.
+/// Whether the client goes on waiting, which is noted then. One that is gone does not. `asks`: for replicas,
+/// which are asked now.
 fn waits_on(act: &mut Act<'_, '_>, waits: Option<Box<Waits>>, lsn: Lsn, ms: u64, asks: bool) -> bool {
     let now_ms = act.local.log.now_ms;
     let since_ms = waits.as_ref().map_or(now_ms, |waits| waits.since_ms);
-    if act.in_multi || act.in_script || ms > 0 && now_ms >= since_ms + ms {
+    let is_gone = act.session.cancel.load(Ordering::Relaxed);
+    if act.in_multi || act.in_script || is_gone || ms > 0 && now_ms >= since_ms + ms {
         return false;
     }
     let waits = waits.unwrap_or_else(|| {

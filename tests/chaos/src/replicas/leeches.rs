@@ -23,7 +23,6 @@ pub fn leech(stage: &Stage, leeches: &Leeches, rng: &mut Rng) {
         let to = if leader == NOBODY || rng.percent(40) { rng.below(stage.ports.len()) } else { leader };
         let addr = SocketAddr::from(([127, 0, 0, 1], stage.ports[to]));
         let Ok(mut stream) = dial::tcp(addr, Duration::from_secs(5)) else { continue };
-        leeches.came.fetch_add(1, SeqCst);
         let hello: &[&str] = match rng.below(3) {
             0 => &["REPLCONF listening-port 1", "REPLCONF capa eof capa psync2 capa evenkeel", "PSYNC ? -1"],
             1 => &["REPLCONF listening-port 1", "REPLCONF capa psync2", "PSYNC ? -1"],
@@ -32,6 +31,8 @@ pub fn leech(stage: &Stage, leeches: &Leeches, rng: &mut Rng) {
         for (nr, line) in hello.iter().enumerate() {
             // Replies to earlier lines must have gone before.
             std::thread::sleep(Duration::from_millis(if nr == 0 { 0 } else { 30 }));
+            // Its last line asks for a copy.
+            leeches.came.fetch_add(1, SeqCst);
             let _ = stream.write_all(format!("{line}\r\n").as_bytes());
         }
         let _ = stream.set_read_timeout(Some(Duration::from_millis(100)));
