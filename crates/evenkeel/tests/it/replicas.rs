@@ -498,13 +498,13 @@ fn a_large_value_cuts_nobody_off() {
 /// A client that waited for replicas without end, and went, kept its connection for ever.
 #[test]
 fn one_that_is_gone_waits_no_more() {
-    let server = Server::with(&["--appendonly", "yes"]);
+    let server = Server::start();
     let mut control = server.client();
     let connected = info(&mut control, "clients", "connected_clients");
     for (nr, command) in ["WAIT 1 0", "WAITAOF 0 1 0"].into_iter().enumerate() {
         for (rest, key) in [("", "none".to_owned()), ("SET behind{} 1\r\n", format!("behind{nr}"))] {
             let mut client = server.client();
-            client.send(&format!("{command}\r\n{}", rest.replace("{}", &nr.to_string())));
+            client.send(format!("{command}\r\n{}", rest.replace("{}", &nr.to_string())));
             until("it waits", || info(&mut control, "clients", "blocked_clients") == "1");
             drop(client);
             until("it is gone", || info(&mut control, "clients", "connected_clients") == connected);
