@@ -227,6 +227,8 @@ impl EventLoop {
     }
 
     pub(crate) fn run<T: Transport>(&mut self, io: &mut T) {
+        // From now on this thread keeps what it drops until the end of a turn.
+        stdx::reclaim::flush();
         while !self.stopping {
             let timeout = self.timeout();
             let ended_ns = self.local.log.clock_ns;

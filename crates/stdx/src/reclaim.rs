@@ -5,7 +5,8 @@
 //! ```
 //!
 //! - R1: `defer` never blocks: it adds to a thread-local batch. A batch is sent by `flush`, at [`BATCH`]
-//!   items, or when its thread ends.
+//!   items, or when its thread ends. A thread that has never called `flush` has no batch: what it drops is sent
+//!   at once, as nothing would send it later.
 //! - R2: `pending_bytes` counts from `defer` until the closure has run. For a version of a large value it
 //!   counts only what no other version shares.
 //! - R3: without a reclaimer thread (unit tests, tools), and on that thread itself, the closure runs at once.
@@ -49,6 +50,8 @@ impl Drop for Batch {
 thread_local! {
     /// True on the reclaimer thread: large parts of what it frees are freed at once.
     static FREEING: Cell<bool> = const { Cell::new(false) };
+    /// True on a thread that calls `flush` again and again.
+    static FLUSHES: Cell<bool> = const { Cell::new(false) };
     static DEFERRED: Cell<u64> = const { Cell::new(0) };
     static LOCAL: RefCell<Batch> = const { RefCell::new(Batch(Vec::new())) };
 }
@@ -99,10 +102,10 @@ pub fn defer_version(bytes: usize, alone: usize, f: impl FnOnce() + Send + 'stat
         // Nothing is dropped while the batch is borrowed, so a nested `defer` cannot meet it borrowed (R1).
         let batch = &mut local.borrow_mut().0;
         batch.extend(garbage.take());
-        batch.len() >= BATCH
+        batch.len() >= BATCH || !FLUSHES.get()
     });
     match full {
-        Ok(true) => flush(),
+        Ok(true) => send_batch(),
         Ok(false) => {}
         // The thread is ending and its batch is gone: send this item directly.
         Err(_) => send(garbage.into_iter().collect()),
@@ -115,9 +118,15 @@ pub fn is_due() -> bool {
     LOCAL.try_with(|local| !local.borrow().0.is_empty()).unwrap_or(false)
 }
 
-/// Hands this thread's batch to the reclaimer. An event loop calls it once per turn.
+/// Hands this thread's batch to the reclaimer. An event loop calls it once per turn, a worker behind each job:
+/// who calls it once goes on to call it.
 #[inline]
 pub fn flush() {
+    let _ = FLUSHES.try_with(|flushes| flushes.set(true));
+    send_batch();
+}
+
+fn send_batch() {
     let batch = LOCAL.try_with(|local| std::mem::take(&mut local.borrow_mut().0)).unwrap_or_default();
     send(batch);
 }
@@ -222,6 +231,17 @@ mod tests {
         defer(10, move || tx.send(2).unwrap());
         flush();
         assert_eq!(rx.recv().unwrap(), 2);
+
+        // A thread that never calls `flush` keeps nothing, though it lives on (R1).
+        let (freed, is_freed) = channel();
+        let (end, ended) = channel::<()>();
+        let thread = std::thread::spawn(move || {
+            defer(10, move || freed.send(()).unwrap());
+            ended.recv()
+        });
+        is_freed.recv().unwrap();
+        end.send(()).unwrap();
+        thread.join().unwrap().unwrap();
 
         // Above the limit it is full; after enough is freed it is not (R4).
         let (hold, held) = channel();
