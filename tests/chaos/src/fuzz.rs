@@ -264,8 +264,7 @@ fn round(options: &Options, nr: u64, time: Duration, known: &Found) -> Result<(T
             let clients = control.call(&["CLIENT", "LIST"]);
             let clients = String::from_utf8_lossy(clients.text().unwrap_or_default()).into_owned();
             left.extend(clients.lines().map(|line| format!("client {line}")));
-            let names: Vec<&str> =
-                left.iter().filter_map(|line| Some(line.split_once(" is ")?.0)).collect();
+            let names: Vec<&str> = left.iter().filter_map(|line| Some(line.split_once(" is ")?.0)).collect();
             stage.fault(format!("left when all have gone: {}", names.join(", ")), left.join("\n"));
         }
     }

@@ -65,9 +65,9 @@ impl State {
 
     /// Whether there are keys, scripts or functions, or a pause.
     fn has_data(&self) -> bool {
-        let is_database =
-            |name: &String| name.strip_prefix("db").is_some_and(|nr| nr.parse::<u32>().is_ok());
-        let counts = ["number_of_cached_scripts", "number_of_functions", "number_of_libraries", "writes_paused"];
+        let is_database = |name: &String| name.strip_prefix("db").is_some_and(|nr| nr.parse::<u32>().is_ok());
+        let counts =
+            ["number_of_cached_scripts", "number_of_functions", "number_of_libraries", "writes_paused"];
         self.info.keys().any(is_database) || counts.into_iter().any(|name| self.number(name) != Some(0))
     }
 }
