@@ -27,7 +27,8 @@ impl Table {
             .collect()
     }
 
-    fn write(&self, out: &mut String, markdown: bool) {
+    /// Appends it to a text.
+    pub fn write(&self, out: &mut String, markdown: bool) {
         let widths = self.widths();
         let (open, between) = if markdown { ("| ", " | ") } else { ("  ", "  ") };
         let mut line = |cells: &[String]| {
