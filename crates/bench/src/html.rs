@@ -66,8 +66,10 @@ fn story(out: &mut String, outcome: &Outcome, told: &Told) {
 
 /// The command that measures the story alone.
 fn command(outcome: &Outcome, told: &Told) -> String {
-    let mut words =
-        format!("evenkeel bench {} --keys {} --seconds {}", told.story.name, outcome.keys, outcome.seconds);
+    let mut words = format!(
+        "evenkeel bench {} --keys {} --seconds {} --rounds {}",
+        told.story.name, outcome.keys, outcome.seconds, outcome.rounds
+    );
     for (option, target) in ["--against", "--beside"].iter().zip(&outcome.targets) {
         if !target.own {
             let _ = write!(words, " {option} {}", target.place);

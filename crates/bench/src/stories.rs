@@ -195,7 +195,7 @@ const HITS: u64 = 100;
 
 /// The names of all stories, and the word for all of them.
 pub fn names() -> Vec<&'static str> {
-    STORIES.iter().map(|story| story.name).filter(|name| *name != NOBODY).chain([ALL]).collect()
+    STORIES.iter().map(|story| story.name).chain([ALL]).collect()
 }
 
 const ALL: &str = "all";
@@ -215,7 +215,7 @@ pub fn chosen(names: &[String]) -> Vec<&'static Story> {
     };
     let mut chosen: Vec<&Story> =
         STORIES.iter().filter(|story| story.name != NOBODY && is_asked(story)).collect();
-    if chosen.iter().any(|story| story.has_bystander()) {
+    if names.iter().any(|name| name == NOBODY) || chosen.iter().any(|story| story.has_bystander()) {
         chosen.insert(0, &STORIES[0]);
     }
     chosen
@@ -582,6 +582,7 @@ mod tests {
         };
         assert_eq!(names(&[]), ["nobody", "blacklist", "items", "copy", "resize", "batch"]);
         assert_eq!(names(&["memory"]), ["memory"]);
+        assert_eq!(names(&["nobody"]), ["nobody"]);
         assert_eq!(names(&["save", "copy"]), ["nobody", "copy", "save"]);
         assert_eq!(names(&["all"]).len(), STORIES.len());
     }

@@ -20,7 +20,7 @@ pub struct Plot<'a> {
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 64.0;
-const RIGHT: f64 = 16.0;
+const RIGHT: f64 = 30.0;
 const TOP: f64 = 28.0;
 const BOTTOM: f64 = 32.0;
 
