@@ -118,7 +118,7 @@ mod tests {
             "copy.x",
             "copy.x<",
             "copy.x<y",
-            "a.b.c.d<1",
+            "ratio.copy.b.c<1",
             "copy.x<inf",
             "a b.c<1",
             "copy.x=1",
@@ -134,7 +134,7 @@ mod tests {
             let expectation = parse(text).unwrap();
             expectation.relation.holds(value, expectation.limit)
         };
-        assert!(holds("a.b<1", 0.9) && !holds("a.b<1", 1.0) && holds("a.b<=1", 1.0));
-        assert!(holds("a.b>1", 1.1) && !holds("a.b>1", 1.0) && holds("a.b>=1", 1.0));
+        assert!(holds("copy.b<1", 0.9) && !holds("copy.b<1", 1.0) && holds("copy.b<=1", 1.0));
+        assert!(holds("copy.b>1", 1.1) && !holds("copy.b>1", 1.0) && holds("copy.b>=1", 1.0));
     }
 }

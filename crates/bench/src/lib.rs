@@ -202,7 +202,7 @@ fn tell(story: &'static Story, targets: &[Target], run: &Run<'_>, rounds: u16) -
 fn shown(target: &Target, result: io::Result<Gathered>) -> Shown {
     let found = result.and_then(|gathered| Ok(Shown::of(gathered, waits::longest(target)?)));
     found.unwrap_or_else(|error| {
-        let text = error.to_string();
+        let text = report::plain(&error.to_string());
         let unsupported = text.contains("unknown command") || error.kind() == io::ErrorKind::Unsupported;
         Shown { error: Some(text), unsupported, ..Shown::default() }
     })

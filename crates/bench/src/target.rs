@@ -3,6 +3,7 @@
 use crate::client::Client;
 use crate::endpoint::Endpoint;
 use crate::own::Own;
+use crate::report;
 use crate::sys;
 use crate::wire;
 use dial::Frame;
@@ -174,7 +175,7 @@ fn identity(conn: &mut Conn) -> Result<(String, String), String> {
     ];
     for (field, name) in known {
         if let Some(version) = conn.info("server", field)? {
-            return Ok((name.to_owned(), version.chars().take(40).collect()));
+            return Ok((name.to_owned(), report::plain(&version.chars().take(40).collect::<String>())));
         }
     }
     Ok(("server".to_owned(), "unknown".to_owned()))

@@ -61,9 +61,13 @@ fn longest_in(reply: &Frame) -> Option<Culprit> {
         waits.iter().filter(|wait| field(wait, "name").is_some_and(|name| name.lossy() == BYSTANDER));
     let found = of_bystander.filter_map(|wait| {
         let behind = field(wait, "behind");
-        let text =
-            |name: &str| behind.and_then(|behind| field(behind, name)).map(Frame::lossy).unwrap_or_default();
-        let cause = field(wait, "for")?.lossy();
+        let text = |name: &str| {
+            behind
+                .and_then(|behind| field(behind, name))
+                .map(|text| report::plain(&text.lossy()))
+                .unwrap_or_default()
+        };
+        let cause = report::plain(&field(wait, "for")?.lossy());
         Some(Culprit { name: text("name"), command: text("command"), cause, us: whole(field(wait, "us")?)? })
     });
     found.max_by_key(|culprit| culprit.us)
