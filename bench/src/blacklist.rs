@@ -440,7 +440,7 @@ fn one_round(
         AtOnce => (together, 1),
         Pipelined => (1, together),
     };
-    let mut load = Load::connect(server.port, callers * conns, conns)?;
+    let mut load = Load::connect(server, callers * conns, conns)?;
     server.settle(Duration::from_secs(2));
     let before = server.cpu_ns();
     let mut turn = 0;

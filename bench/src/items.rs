@@ -19,6 +19,7 @@ mod traffic;
 mod zipf;
 
 use crate::client::Client;
+use crate::endpoint::Endpoint;
 use crate::fill;
 use crate::random::Scattered;
 use crate::report::{Section, Table, absent, bytes, count, median, time};
@@ -472,7 +473,9 @@ fn self_subject(server: &Server, http: u16, protocol: Protocol, source: &'static
         pid: server.pid(),
         prefix: if protocol == Protocol::Http { format!("/{source}/") } else { format!("{key}:") },
         empty: Box::new(move || {
-            Client::connect(resp)?.words(&format!("EVENKEEL SOURCE FLUSH {source}")).map(|_| ())
+            Client::connect(Endpoint::local(resp))?
+                .words(&format!("EVENKEEL SOURCE FLUSH {source}"))
+                .map(|_| ())
         }),
         loads: Box::new(move || stat(resp, source, "loaded-rows")),
     }
@@ -513,7 +516,7 @@ fn stat(port: u16, source: &str, name: &str) -> io::Result<u64> {
 }
 
 fn stats(port: u16, source: &str) -> io::Result<Vec<Frame>> {
-    match Client::connect(port)?.words(&format!("EVENKEEL SOURCE STATS {source}"))? {
+    match Client::connect(Endpoint::local(port))?.words(&format!("EVENKEEL SOURCE STATS {source}"))? {
         Frame::Array(values) => Ok(values),
         other => Err(io::Error::other(format!("EVENKEEL SOURCE STATS {source} answered {other:?}"))),
     }

@@ -58,7 +58,7 @@ fn measure(server: &Server, options: &Options) -> io::Result<(Vec<String>, bysta
     let n = options.elements;
     let watching = Bystander::start(server)?;
     let mut at = 0;
-    let pushed = Load::connect(server.port, 1, 1)?.run(PIPELINE, None, &mut |out| {
+    let pushed = Load::connect(server, 1, 1)?.run(PIPELINE, None, &mut |out| {
         if at == n {
             return false;
         }

@@ -172,7 +172,7 @@ fn measure(
 ) -> Result<Vec<String>, String> {
     let by_commands = timed(target, kind, rows, |server| {
         let mut i = 0;
-        let sent = Load::connect(server.port, CONNS, 1).and_then(|mut load| {
+        let sent = Load::connect(server, CONNS, 1).and_then(|mut load| {
             load.run(PIPELINE, None, &mut |out| {
                 let more = i < rows;
                 if more {

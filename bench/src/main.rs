@@ -12,20 +12,14 @@ mod attack;
 mod attackers;
 mod batch;
 mod blacklist;
-mod bystander;
 mod cache;
 mod cgroup;
-mod client;
 mod copies;
-mod fill;
 mod growth;
 mod items;
 mod lists;
-mod load;
 mod loading;
 mod memory;
-mod random;
-mod report;
 mod save;
 mod secure;
 mod server;
@@ -33,8 +27,8 @@ mod small;
 mod sys;
 mod throughput;
 mod tls;
-mod wire;
 
+use bench::{bystander, client, endpoint, fill, load, random, report, wire};
 use report::{Report, Section};
 use server::Target;
 use std::collections::{BTreeMap, BTreeSet};
@@ -148,9 +142,8 @@ impl Options {
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1).peekable();
     let part = args.next_if(|arg| !arg.starts_with('-')).unwrap_or("all".to_string());
-    if part == bystander::PART {
-        return bystander::process(&args.next().unwrap_or_default())
-            .map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+    if part == bystander::PART[0] && args.peek().is_some_and(|arg| arg == bystander::PART[1]) {
+        return bystander::process().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     if part == "help" || args.peek().is_some_and(|arg| arg == "--help" || arg == "-h") {
         print!("{HELP}");

@@ -224,7 +224,7 @@ pub fn await_zero(client: &mut Client, name: &str) -> io::Result<()> {
 fn rate(server: &Server, conns: usize, seconds: f64, write: impl Fn(&mut Vec<u8>, u64)) -> io::Result<f64> {
     let mut n = 0;
     let until = Instant::now() + Duration::from_secs_f64(seconds);
-    let outcome = Load::connect(server.port, conns, 1)?.run(1, Some(until), &mut |out| {
+    let outcome = Load::connect(server, conns, 1)?.run(1, Some(until), &mut |out| {
         n += 1;
         write(out, n);
         true
@@ -329,7 +329,7 @@ fn sets(server: &Server, pipeline: usize, seconds: f64) -> io::Result<(f64, f64)
     let (mut n, write) = (0, set(KEYS));
     let until = Instant::now() + Duration::from_secs_f64(seconds);
     let cpu = server.cpu_ns();
-    let outcome = Load::connect(server.port, GETTERS, 1)?.run(pipeline, Some(until), &mut |out| {
+    let outcome = Load::connect(server, GETTERS, 1)?.run(pipeline, Some(until), &mut |out| {
         n += 1;
         write(out, n);
         true

@@ -3,6 +3,7 @@
 //! The client takes any certificate and looks at no signature. So a full handshake costs it the agreement on
 //! a key and no more. Version 1.3 alone is spoken, so that all servers do the same.
 
+use bench::endpoint::Link;
 use rcgen::{CertificateParams, KeyPair};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls13ClientSessionValue};
@@ -11,6 +12,7 @@ use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, Named
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -66,6 +68,38 @@ pub fn connect(port: u16, config: &Arc<ClientConfig>) -> io::Result<(TcpStream, 
     Ok((stream, session))
 }
 
+/// A connection that never blocks.
+pub fn link(port: u16, config: &Arc<ClientConfig>) -> io::Result<Box<dyn Link>> {
+    let (stream, session) = connect(port, config)?;
+    stream.set_nonblocking(true)?;
+    Ok(Box::new(Secured { session, stream }))
+}
+
+struct Secured {
+    session: ClientConnection,
+    stream: TcpStream,
+}
+
+impl Link for Secured {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    /// The session keeps what the socket does not take.
+    fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.session.writer().write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<bool> {
+        flush(&mut self.session, &mut self.stream)
+    }
+
+    fn receive(&mut self, room: &mut [u8], feed: &mut dyn FnMut(&[u8])) -> io::Result<()> {
+        receive(&mut self.session, &mut self.stream, room, feed).map(|_| ())
+    }
+}
+
 /// Writes what is to be sent, as much as the socket takes. True: nothing is left.
 pub fn flush(session: &mut ClientConnection, stream: &mut TcpStream) -> io::Result<bool> {
     while session.wants_write() {
@@ -106,11 +140,6 @@ pub fn receive(
             Err(error) => return Err(error),
         }
     }
-}
-
-/// Takes `plain` to be sent.
-pub fn say(session: &mut ClientConnection, plain: &[u8]) -> io::Result<()> {
-    session.writer().write_all(plain)
 }
 
 /// Tickets of sessions, each used once. The store of rustls keeps eight, too few for many at a time.

@@ -7,6 +7,7 @@
 //! server.
 
 use crate::client::Client;
+use crate::endpoint::Endpoint;
 use crate::secure;
 use crate::sys;
 use std::fs::{self, File};
@@ -76,6 +77,7 @@ impl Target {
 pub struct Server {
     pub label: String,
     pub port: u16,
+    endpoint: Endpoint,
     /// The port with TLS, or 0.
     pub tls_port: u16,
     child: Child,
@@ -113,10 +115,17 @@ impl Server {
             let _ = fs::remove_dir_all(&dir);
             format!("{}: {e}", target.path.display())
         })?;
-        let mut server = Server { label: target.label.clone(), port, tls_port, child, dir };
+        let mut server = Server {
+            label: target.label.clone(),
+            port,
+            endpoint: Endpoint::local(port),
+            tls_port,
+            child,
+            dir,
+        };
         let mut deadline = Instant::now() + PATIENCE;
         loop {
-            match Client::connect(port).and_then(|mut client| client.words("PING")) {
+            match Client::connect(Endpoint::local(port)).and_then(|mut client| client.words("PING")) {
                 Ok(_) => return Ok(server),
                 // A load may take as long as it wants.
                 Err(error) if error.to_string().starts_with("LOADING") => {
@@ -135,7 +144,7 @@ impl Server {
     }
 
     pub fn client(&self) -> io::Result<Client> {
-        Client::connect(self.port)
+        Client::connect(self)
     }
 
     /// The folder it runs in.
@@ -199,6 +208,12 @@ impl Server {
         let text = String::from_utf8_lossy(&text);
         let tail: Vec<&str> = text.lines().rev().take(5).collect();
         tail.iter().rev().fold(String::new(), |all, line| format!("{all}\n    {line}"))
+    }
+}
+
+impl AsRef<Endpoint> for Server {
+    fn as_ref(&self) -> &Endpoint {
+        &self.endpoint
     }
 }
 

@@ -69,7 +69,7 @@ fn measure(server: &Server, options: &Options) -> io::Result<(Vec<String>, Strin
     let cpu = server.cpu_ns();
     let mut random = Random(3);
     let mut left = options.requests;
-    let loaded = Load::connect(server.port, 50, 1)?.run(1, None, &mut |out| {
+    let loaded = Load::connect(server, 50, 1)?.run(1, None, &mut |out| {
         if left == 0 {
             return false;
         }

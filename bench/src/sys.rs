@@ -4,6 +4,7 @@
 //! Descriptors are borrowed from live owners for the length of a call. The kernel writes only into buffers of
 //! known length.
 
+pub use bench::sys::memory_available;
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -123,38 +124,6 @@ pub fn wait_any(polled: &mut [Polled], timeout: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// Puts the calling thread into SCHED_FIFO at a real-time priority (1 is the lowest), and removes its timer
-/// slack. Returns whether the kernel allowed the class.
-pub fn become_punctual(priority: i32) -> bool {
-    let param = libc::sched_param { sched_priority: priority };
-    // SAFETY: pid 0 is the calling thread; `param` lives through the call.
-    let fifo = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) } == 0;
-    // SAFETY: PR_SET_TIMERSLACK takes one integer and touches only the calling thread.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0) };
-    fifo
-}
-
-/// Keeps the calling thread on one core. Returns whether the kernel allowed it.
-pub fn pin(core: usize) -> bool {
-    if core >= libc::CPU_SETSIZE as usize {
-        return false;
-    }
-    // SAFETY: an all-zero set is an empty one.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the index was checked against the size of the set; pid 0 is the calling thread, and `set` lives
-    // through the call.
-    unsafe {
-        libc::CPU_SET(core, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) == 0
-    }
-}
-
-/// Keeps the memory that this process has now in RAM. Returns whether the kernel allowed it.
-pub fn lock_memory() -> bool {
-    // SAFETY: no pointers are passed.
-    unsafe { libc::mlockall(libc::MCL_CURRENT) == 0 }
-}
-
 /// Puts the calling thread behind all normal ones: SCHED_BATCH at nice 19.
 pub fn demote() {
     let param = libc::sched_param { sched_priority: 0 };
@@ -270,22 +239,6 @@ pub fn bind_child(command: &mut Command, cpus: &[usize]) {
             Ok(())
         });
     }
-}
-
-/// Bytes of memory available without swapping.
-pub fn memory_available() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap_or_default();
-    line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(u64::MAX >> 10) << 10
-}
-
-/// CPU time that the host of a virtual machine has given to others since it started, over all its cores; in
-/// steps of 10 ms.
-pub fn stolen() -> Duration {
-    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    let line = text.lines().next().unwrap_or_default();
-    let steps = line.split_whitespace().nth(8).and_then(|steps| steps.parse::<u64>().ok()).unwrap_or(0);
-    Duration::from_millis(steps * 10)
 }
 
 /// Bytes in a page of memory.

@@ -221,7 +221,7 @@ pub type Connect<'a> = &'a dyn Fn(&Server, usize) -> io::Result<Load>;
 
 /// Connections of plain RESP.
 pub fn plain(server: &Server, conns: usize) -> io::Result<Load> {
-    Load::connect(server.port, conns, 1)
+    Load::connect(server, conns, 1)
 }
 
 /// A round of GET. See [`one_round`].

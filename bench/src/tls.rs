@@ -83,7 +83,8 @@ fn table(servers: &[Server], options: &Options) -> io::Result<Table> {
 /// The figures of each server: over TLS, and plain.
 fn cells(servers: &[Server], options: &Options, pipeline: usize) -> io::Result<[Vec<Cell>; 2]> {
     let config = secure::config(None)?;
-    let secured = |server: &Server, conns: usize| Load::connect_tls(server.tls_port, conns, &config);
+    let secured =
+        |server: &Server, conns: usize| Load::open(conns, 1, || secure::link(server.tls_port, &config));
     let ways: [Connect; 2] = [&secured, &throughput::plain];
     let requests = if pipeline == 1 { options.requests } else { options.requests * 10 };
     let mut rounds = ways.map(|_| vec![(Vec::new(), Vec::new()); servers.len()]);

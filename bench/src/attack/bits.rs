@@ -93,7 +93,7 @@ fn chunks(stage: &Stage, key: &[u8], size: u64, byte: impl Fn(u64) -> u8) -> io:
     let size = stage.scaled(size);
     let chunk: Vec<u8> = (0..CHUNK).map(byte).collect();
     let mut at = 0;
-    Load::connect(stage.server.port, 1, 1)?.run(2, None, &mut |out| {
+    Load::connect(stage.server, 1, 1)?.run(2, None, &mut |out| {
         let length = CHUNK.min(size - at) as usize;
         if length == 0 {
             return false;

@@ -212,7 +212,7 @@ impl Visit {
         let mut answers = 0;
         loop {
             if !self.session.is_handshaking() && !std::mem::replace(&mut self.asked, true) {
-                secure::say(&mut self.session, ping)?;
+                self.session.writer().write_all(ping)?;
             }
             secure::flush(&mut self.session, &mut self.stream)?;
             let scanner = &mut self.scanner;

@@ -107,6 +107,7 @@ Usage: evenkeel [/path/to/redis.conf] [-] [--directive value ...]
        evenkeel -h or --help
        evenkeel load --help          load a CSV, TSV or NDJSON file into a server
        evenkeel copy --help          copy keys from one server to another
+       evenkeel bench --help         measure what one client's long work costs the others
        evenkeel doctor --help        check and describe snapshots and logs
 
 Examples:

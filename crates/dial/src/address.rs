@@ -74,7 +74,7 @@ impl Tls {
 
     /// Begins TLS on a fresh connection, and leaves limits of the handshake on the stream. Errors: the server
     /// has no TLS, it does not answer, or a certificate is refused.
-    pub(crate) fn wrap(&self, stream: TcpStream, timeout: Duration) -> Result<Wrapped<TcpStream>, String> {
+    pub fn wrap(&self, stream: TcpStream, timeout: Duration) -> Result<Wrapped<TcpStream>, String> {
         let limit = timeout.min(HANDSHAKE_MAX);
         let limits = stream.set_read_timeout(Some(limit)).and(stream.set_write_timeout(Some(limit)));
         limits.map_err(|e| e.to_string())?;

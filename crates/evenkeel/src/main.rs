@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Exit codes: 0 after an orderly end, 1 if the server could not start. 130 means that a signal, more than a
-//! second after the first, cut the end short. The codes of `load` and `copy` are in crate `loader`.
+//! second after the first, cut the end short. The codes of `load` and `copy` are in crate `loader`, those of
+//! `bench` in crate `bench`.
 
 #![forbid(unsafe_code)]
 
@@ -41,6 +42,12 @@ fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
     if args.get(1).is_some_and(loader::is_command) {
         return match loader::run(&args[1..]) {
+            Ok(text) => report(say(&format!("{text}\n"))),
+            Err(failure) => fail(&failure.reason, ExitCode::from(failure.exit_code)),
+        };
+    }
+    if args.get(1).is_some_and(bench::is_command) {
+        return match bench::run(&args[1..]) {
             Ok(text) => report(say(&format!("{text}\n"))),
             Err(failure) => fail(&failure.reason, ExitCode::from(failure.exit_code)),
         };

@@ -5,6 +5,8 @@
 //! file ─► Rows ─► Shape (key template, kind) ─► Piece ─► Sender: several connections ─► replies ─► Account
 //! ```
 //!
+//! The words about a server, the signals and TLS are also used by crate `bench`.
+//!
 //! Only the wire protocol and the payloads ([`rdb`]) are used, so an application may do the same.
 
 #![forbid(unsafe_code)]
@@ -25,8 +27,15 @@ mod template;
 mod tls;
 mod wire;
 
+pub use ::tls::Wrapped;
+pub use options::{End, Options, is_of_env, read};
+pub use place::Named;
+pub use progress::number;
+pub use stop::Stop;
+pub use tls::{Words as TlsWords, client as tls_client};
+pub use wire::{Address, Conn};
+
 use std::ffi::OsString;
-use stop::Stop;
 
 /// Why the work did not end well.
 #[derive(Debug)]

@@ -173,15 +173,15 @@ impl Target {
 }
 
 /// A server with all options about it.
-struct End {
-    server: Named,
-    tls: tls::Words,
+pub struct End {
+    pub server: Named,
+    pub tls: tls::Words,
 }
 
 impl End {
     /// Joins a URI and options. `prefix` is that of the options; `password` comes with whether it is the
     /// environment's. Errors: the options contradict the URI or each other.
-    fn of(
+    pub fn of(
         mut server: Named,
         prefix: &str,
         user: Option<&str>,
@@ -278,7 +278,8 @@ pub fn read<T: Options>(args: &[OsString]) -> Result<T, Error> {
     Ok(options)
 }
 
-fn is_of_env(matches: &ArgMatches, id: &str) -> bool {
+/// Whether an option was said by the environment.
+pub fn is_of_env(matches: &ArgMatches, id: &str) -> bool {
     matches.value_source(id) == Some(ValueSource::EnvVariable)
 }
 

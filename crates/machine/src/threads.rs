@@ -121,6 +121,22 @@ pub fn demote(nice: i32) {
     }
 }
 
+/// Puts the calling thread into SCHED_FIFO at a real-time priority (1 is the lowest). Returns whether the
+/// system allowed it.
+pub fn real_time(priority: i32) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        let param = libc::sched_param { sched_priority: priority };
+        // SAFETY: pid 0 is the calling thread; `param` lives through the call.
+        unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) == 0 }
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = priority;
+        false
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

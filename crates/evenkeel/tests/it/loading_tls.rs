@@ -131,3 +131,23 @@ fn a_copy_shows_each_end_the_certificate_that_it_asks_for() {
     target.expect("MGET a b", "[\"1\", \"2\"]");
     target.expect("STRLEN large", ":20000001");
 }
+
+#[test]
+fn a_server_is_measured_over_tls() {
+    if foreign() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    write_certificates(folder.path());
+    let Some((redis, port)) = secure(folder.path(), "server", "yes") else { return };
+    let bench =
+        format!("bench copy throughput --keys 2000 --seconds 0.2 --against rediss://localhost:{port}");
+    let (well, text) = run_words(
+        folder.path(),
+        &format!("{bench} --cacert {{dir}}/root.crt --cert {{dir}}/client.crt --cert-key {{dir}}/client.key"),
+    );
+    assert!(well && text.contains("get_pipelined_per_s"), "{text}");
+    redis.client().expect("DBSIZE", ":0");
+    let (well, text) = run_words(folder.path(), &format!("{bench} --cacert {{dir}}/other.crt"));
+    assert!(!well && text.contains("cannot connect"), "{text}");
+}

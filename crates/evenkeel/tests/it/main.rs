@@ -15,6 +15,7 @@ mod advisories;
 mod answers;
 mod attackers;
 mod backends;
+mod bench;
 mod beside;
 mod blocked;
 mod bounds;

@@ -5,22 +5,17 @@
 //! that waits for several answers. The generator is cheap on purpose: on a small machine one that needs as
 //! much CPU as the server measures itself.
 
-use crate::secure;
+use crate::endpoint::{Endpoint, Link};
 use crate::sys::{Epoll, Interest};
 use dial::FrameCount;
-use rustls::{ClientConfig, ClientConnection};
-use std::io::{self, Read, Write};
-use std::net::TcpStream;
-use std::sync::Arc;
+use std::io;
 use std::time::{Duration, Instant};
 
-/// Silence after which a server is given up.
+/// Silence after which a server is given up, if nothing else is said.
 const SILENCE: Duration = Duration::from_secs(180);
 
 struct Conn {
-    stream: TcpStream,
-    /// None: it speaks plain RESP.
-    session: Option<Box<ClientConnection>>,
+    link: Box<dyn Link>,
     out: Vec<u8>,
     written: usize,
     wants_write: bool,
@@ -34,6 +29,7 @@ pub struct Load {
     conns: Vec<Conn>,
     group: usize,
     buffer: Vec<u8>,
+    silence: Duration,
 }
 
 /// The results of a run.
@@ -44,37 +40,26 @@ pub struct Outcome {
 
 impl Load {
     /// Opens `conns` connections in groups of `group`.
-    pub fn connect(port: u16, conns: usize, group: usize) -> io::Result<Load> {
-        Load::open(conns, group, || {
-            let stream = TcpStream::connect(("127.0.0.1", port))?;
-            stream.set_nodelay(true)?;
-            Ok((stream, None))
-        })
+    pub fn connect(to: impl AsRef<Endpoint>, conns: usize, group: usize) -> io::Result<Load> {
+        let to = to.as_ref();
+        let load = Load::open(conns, group, || to.link())?;
+        Ok(Load { silence: to.silence, ..load })
     }
 
-    /// Opens `conns` connections with TLS.
-    pub fn connect_tls(port: u16, conns: usize, config: &Arc<ClientConfig>) -> io::Result<Load> {
-        Load::open(conns, 1, || {
-            let (stream, session) = secure::connect(port, config)?;
-            Ok((stream, Some(Box::new(session))))
-        })
-    }
-
-    fn open(
+    /// The same with connections that `one` opens.
+    pub fn open(
         conns: usize,
         group: usize,
-        mut one: impl FnMut() -> io::Result<(TcpStream, Option<Box<ClientConnection>>)>,
+        mut one: impl FnMut() -> io::Result<Box<dyn Link>>,
     ) -> io::Result<Load> {
         assert!(group > 0 && conns.is_multiple_of(group));
         let epoll = Epoll::new()?;
         let mut opened = Vec::with_capacity(conns);
         for token in 0..conns {
-            let (stream, session) = one()?;
-            stream.set_nonblocking(true)?;
-            epoll.add(&stream, token, Interest::Read)?;
+            let link = one()?;
+            epoll.add(&link.fd(), token, Interest::Read)?;
             opened.push(Conn {
-                stream,
-                session,
+                link,
                 out: Vec::new(),
                 written: 0,
                 wants_write: false,
@@ -82,7 +67,7 @@ impl Load {
                 scanner: FrameCount::default(),
             });
         }
-        Ok(Load { epoll, conns: opened, group, buffer: vec![0; 256 << 10] })
+        Ok(Load { epoll, conns: opened, group, buffer: vec![0; 256 << 10], silence: SILENCE })
     }
 
     /// Runs until `next` has no more commands or `until` has passed, then waits for the outstanding replies.
@@ -94,7 +79,7 @@ impl Load {
         until: Option<Instant>,
         next: &mut dyn FnMut(&mut Vec<u8>) -> bool,
     ) -> io::Result<Outcome> {
-        let Load { epoll, conns, group, buffer } = self;
+        let Load { epoll, conns, group, buffer, silence } = self;
         let start = Instant::now();
         let mut replies = 0;
         let mut busy = vec![0usize; conns.len() / *group];
@@ -111,7 +96,7 @@ impl Load {
             let now = Instant::now();
             if !ready.is_empty() {
                 heard = now;
-            } else if now - heard > SILENCE {
+            } else if now - heard > *silence {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "the server stopped answering"));
             }
             more = more && until.is_none_or(|until| now < until);
@@ -170,22 +155,14 @@ fn send_batch(
 }
 
 fn flush(epoll: &Epoll, conn: &mut Conn, token: usize) -> io::Result<()> {
-    if let Some(session) = &mut conn.session {
-        // The session keeps what the socket does not take.
-        secure::say(session, &conn.out[conn.written..])?;
-        conn.written = conn.out.len();
-        let wants_write = !secure::flush(session, &mut conn.stream)?;
-        return await_room(epoll, conn, token, wants_write);
-    }
     while conn.written < conn.out.len() {
-        match conn.stream.write(&conn.out[conn.written..]) {
-            Ok(n) => conn.written += n,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+        match conn.link.send(&conn.out[conn.written..])? {
+            0 => break,
+            n => conn.written += n,
         }
     }
-    let wants_write = conn.written < conn.out.len();
+    let sent = conn.link.flush()?;
+    let wants_write = !sent || conn.written < conn.out.len();
     await_room(epoll, conn, token, wants_write)
 }
 
@@ -193,22 +170,13 @@ fn await_room(epoll: &Epoll, conn: &mut Conn, token: usize, wants_write: bool) -
     if wants_write != conn.wants_write {
         conn.wants_write = wants_write;
         let interest = if wants_write { Interest::ReadWrite } else { Interest::Read };
-        epoll.modify(&conn.stream, token, interest)?;
+        epoll.modify(&conn.link.fd(), token, interest)?;
     }
     Ok(())
 }
 
-/// Reads the available bytes, once: level-triggered epoll comes back for the rest.
 fn receive(conn: &mut Conn, buffer: &mut [u8]) -> io::Result<u64> {
-    if let Some(session) = &mut conn.session {
-        let mut complete = 0;
-        secure::receive(session, &mut conn.stream, buffer, |plain| complete += conn.scanner.feed(plain))?;
-        return Ok(complete);
-    }
-    match conn.stream.read(buffer) {
-        Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")),
-        Ok(n) => Ok(conn.scanner.feed(&buffer[..n])),
-        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(0),
-        Err(error) => Err(error),
-    }
+    let mut complete = 0;
+    conn.link.receive(buffer, &mut |bytes| complete += conn.scanner.feed(bytes))?;
+    Ok(complete)
 }

@@ -27,7 +27,8 @@ impl Table {
             .collect()
     }
 
-    fn write(&self, out: &mut String, markdown: bool) {
+    /// Appends it to a text.
+    pub fn write(&self, out: &mut String, markdown: bool) {
         let widths = self.widths();
         let (open, between) = if markdown { ("| ", " | ") } else { ("  ", "  ") };
         let mut line = |cells: &[String]| {
@@ -133,6 +134,11 @@ impl Report {
         let text: String = self.sections.iter().map(|section| section.render(true)).collect();
         fs::write(path, format!("# Evenkeel measured\n\n{text}"))
     }
+}
+
+/// Text of a server, for a terminal: nothing in it controls one.
+pub fn plain(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
 }
 
 /// Nanoseconds in the unit that suits them.

@@ -1,23 +1,35 @@
 //! A plain blocking connection, to prepare data and to check answers.
 
+use crate::endpoint::Endpoint;
 use crate::wire;
-use dial::{Address, Conn, Frame, FrameCount};
+use dial::{Conn, Frame, FrameCount};
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Silence after which a server is given up.
-const SILENCE: Duration = Duration::from_secs(180);
-
 pub struct Client {
     conn: Conn,
+    silence: Duration,
 }
 
 impl Client {
-    pub fn connect(port: u16) -> io::Result<Client> {
-        let address = Address::new(format!("127.0.0.1:{port}"));
-        let mut conn = Conn::open(&Address { connect: SILENCE, timeout: SILENCE, ..address })?;
-        conn.set_reply_max(usize::MAX);
-        Ok(Client { conn })
+    /// Connects and logs in. Errors: the connection's; a login that is refused.
+    pub fn connect(to: impl AsRef<Endpoint>) -> io::Result<Client> {
+        let to = to.as_ref();
+        let mut conn = Conn::open(&to.address()?)?;
+        for request in to.introduction() {
+            if let error @ Frame::Error(_) = conn.call(&request)? {
+                return Err(io::Error::other(error.lossy()));
+            }
+        }
+        Ok(Client { conn, silence: to.silence })
+    }
+
+    /// Sends one command. Errors: an error reply, too.
+    pub fn call(&mut self, words: &[&[u8]]) -> io::Result<Frame> {
+        match self.conn.call(words)? {
+            error @ Frame::Error(_) => Err(io::Error::other(error.lossy())),
+            frame => Ok(frame),
+        }
     }
 
     /// Sends one encoded command and reads its reply. Errors: an error reply, too.
@@ -60,7 +72,7 @@ impl Client {
         let mut count = FrameCount::default();
         let mut complete = 0;
         while complete < replies {
-            let n = self.conn.receive(SILENCE)?;
+            let n = self.conn.receive(self.silence)?;
             complete += count.feed(self.conn.received());
             self.conn.consume(n);
         }

@@ -12,6 +12,7 @@ pub fn mix(n: u64) -> u64 {
 pub struct Random(pub u64);
 
 impl Random {
+    #[allow(clippy::should_implement_trait, reason = "it has no end")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(1);
         mix(self.0)

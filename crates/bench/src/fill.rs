@@ -1,8 +1,9 @@
 //! Fills a server with data, fast.
 
+use crate::client::Client;
+use crate::endpoint::Endpoint;
 use crate::load::{Load, Outcome};
 use crate::random::{key40, value40};
-use crate::server::Server;
 use crate::wire;
 use std::io;
 
@@ -14,11 +15,11 @@ const BATCH: u64 = 100;
 
 /// Sends one command per number of `numbers`, pipelined over a few connections.
 pub fn each(
-    server: &Server,
+    server: impl AsRef<Endpoint>,
     mut numbers: impl Iterator<Item = u64>,
     mut write: impl FnMut(&mut Vec<u8>, u64),
 ) -> io::Result<Outcome> {
-    Load::connect(server.port, CONNS, 1)?.run(PIPELINE, None, &mut |out| match numbers.next() {
+    Load::connect(server, CONNS, 1)?.run(PIPELINE, None, &mut |out| match numbers.next() {
         Some(n) => {
             write(out, n);
             true
@@ -28,16 +29,16 @@ pub fn each(
 }
 
 /// `SET key value EX ttl_s` for the 40-byte keys `0..n`.
-pub fn strings(server: &Server, n: u64, ttl_s: u64) -> io::Result<Outcome> {
+pub fn strings(server: impl AsRef<Endpoint>, n: u64, ttl_s: u64) -> io::Result<Outcome> {
     let mut ttl = Vec::new();
     wire::decimal(&mut ttl, ttl_s);
     each(server, 0..n, |out, i| wire::command(out, &[b"SET", &key40(i), &value40(i), b"EX", &ttl]))
 }
 
 /// The 40-byte keys `0..n` without expiry, a hundred with each MSET: the quickest way to make many.
-pub fn mset(server: &Server, n: u64) -> io::Result<Outcome> {
+pub fn mset(server: impl AsRef<Endpoint>, n: u64) -> io::Result<Outcome> {
     let mut at = 0;
-    Load::connect(server.port, CONNS, 1)?.run(4, None, &mut |out| {
+    Load::connect(server, CONNS, 1)?.run(4, None, &mut |out| {
         let end = (at + BATCH).min(n);
         if at == end {
             return false;
@@ -56,14 +57,14 @@ pub fn mset(server: &Server, n: u64) -> io::Result<Outcome> {
 /// Adds elements `0..n` to the collection at `key`, a hundred with each command: `command key part..`.
 /// `parts` appends the `per_element` arguments of one element.
 pub fn collection(
-    server: &Server,
+    server: impl AsRef<Endpoint>,
     command: &[u8],
     key: &[u8],
     n: u64,
     per_element: u64,
     mut parts: impl FnMut(&mut Vec<u8>, u64),
 ) -> io::Result<Outcome> {
-    let mut load = Load::connect(server.port, 1, 1)?;
+    let mut load = Load::connect(server, 1, 1)?;
     let mut at = 0;
     load.run(10, None, &mut |out| {
         let end = (at + BATCH).min(n);
@@ -89,9 +90,13 @@ pub fn decimal_part(out: &mut Vec<u8>, n: u64) {
 }
 
 /// Sends a command for each number below `n`, one behind the other on one connection, pipelined.
-pub fn in_order(server: &Server, n: u64, mut write: impl FnMut(&mut Vec<u8>, u64)) -> io::Result<()> {
+pub fn in_order(
+    server: impl AsRef<Endpoint>,
+    n: u64,
+    mut write: impl FnMut(&mut Vec<u8>, u64),
+) -> io::Result<()> {
     const TOGETHER: u64 = 1_000;
-    let (mut client, mut commands) = (server.client()?, Vec::new());
+    let (mut client, mut commands) = (Client::connect(server)?, Vec::new());
     for from in (0..n).step_by(TOGETHER as usize) {
         let upto = (from + TOGETHER).min(n);
         commands.clear();

@@ -21,16 +21,17 @@
 //!    Results never choose slices.
 //! 4. A request without an answer when patience ends counts with the time it has waited so far.
 
+use crate::client::Client;
+use crate::endpoint::{Endpoint, Link};
 use crate::random::Random;
 use crate::report::time;
-use crate::server::Server;
-use crate::sys::{self, Polled};
+use crate::sys;
 use crate::wire;
 use dial::FrameCount;
 use hdrhistogram::Histogram;
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -49,8 +50,9 @@ const NAP: Duration = Duration::from_millis(1);
 const LATE: Duration = Duration::from_millis(3);
 /// Answers in undisturbed slices from which a quantile of 99.9 % is meaningful.
 const ENOUGH: u64 = 1000;
-/// The part of this program that is the bystander process.
-pub const PART: &str = "bystander-process";
+/// The first words of the command line of a bystander process. Programs with a bystander hand them to
+/// [`process`].
+pub const PART: [&str; 2] = ["bench", "bystander-process"];
 
 /// The bystander's results, in nanoseconds.
 #[derive(Clone)]
@@ -67,9 +69,19 @@ pub struct Seen {
     /// Error replies, and the text of the first.
     pub errors: u64,
     pub error: String,
+    /// The latencies of each [`SLICE`], one run behind the other.
+    pub series: Vec<Moment>,
     /// CPU time the host gave to others, and the time watched.
     pub stolen: Duration,
     pub watched: Duration,
+}
+
+/// Latencies of the requests of one slice, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    pub p50: u64,
+    pub p99: u64,
+    pub max: u64,
 }
 
 /// Column heads that go with [`Seen::cells`].
@@ -88,6 +100,7 @@ impl Seen {
             unanswered: 0,
             errors: 0,
             error: String::new(),
+            series: Vec::new(),
             stolen: Duration::ZERO,
             watched: Duration::ZERO,
         })
@@ -159,6 +172,7 @@ impl Seen {
             self.error.clone_from(&other.error);
         }
         self.errors += other.errors;
+        self.series.extend(&other.series);
         self.stolen += other.stolen;
         self.watched += other.watched;
         Ok(())
@@ -183,6 +197,9 @@ impl Seen {
                 writeln!(out, "{name} {} {}", value.value_iterated_to(), value.count_at_value())?;
             }
         }
+        for Moment { p50, p99, max } in &self.series {
+            writeln!(out, "slice {p50} {p99} {max}")?;
+        }
         let error = self.error.replace(['\r', '\n'], " ");
         writeln!(out, "errors {} {error}", self.errors)?;
         writeln!(
@@ -205,6 +222,12 @@ impl Seen {
                 "latency" => seen.latency.saturating_record_n(number, times),
                 "undisturbed" => seen.undisturbed.saturating_record_n(number, times),
                 "lag" => seen.lag.saturating_record_n(number, times),
+                "slice" => {
+                    let rest: Vec<u64> = rest.split(' ').filter_map(|word| word.parse().ok()).collect();
+                    if let [p50, p99, max] = rest[..] {
+                        seen.series.push(Moment { p50, p99, max });
+                    }
+                }
                 "errors" => (seen.errors, seen.error) = (number, second.to_string()),
                 "unanswered" => seen.unanswered = number,
                 "punctual" => seen.punctual = number == 1,
@@ -226,18 +249,26 @@ pub struct Bystander {
 }
 
 /// Writes the keys that bystanders read.
-pub fn prepare(server: &Server) -> io::Result<()> {
-    let mut client = server.client()?;
-    (0..KEYS).try_for_each(|n| client.words(&format!("SET bystander:{n} xxx")).map(|_| ()))
+pub fn prepare(server: impl AsRef<Endpoint>) -> io::Result<()> {
+    let server = server.as_ref();
+    let mut client = Client::connect(server)?;
+    (0..KEYS).try_for_each(|n| client.call(&[b"SET", &key(server, n), b"xxx"]).map(|_| ()))
+}
+
+fn key(server: &Endpoint, n: u64) -> Vec<u8> {
+    server.key(&format!("bystander:{n}"))
 }
 
 impl Bystander {
     /// Starts one and waits until it is connected. Its keys must have been prepared.
-    pub fn start(server: &Server) -> io::Result<Bystander> {
+    pub fn start(server: impl AsRef<Endpoint>) -> io::Result<Bystander> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args([PART, &server.port.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        sys::bind_child(&mut command, &[]);
+        // A Ctrl-C at the terminal is not for it.
+        command.args(PART).process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn()?;
+        if let Some(stdin) = &mut child.stdin {
+            writeln!(stdin, "{}", server.as_ref().to_json())?;
+        }
         let from = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let (began, stolen_before) = (Instant::now(), sys::stolen());
         let mut bystander = Bystander { child, from: BufReader::new(from), began, stolen_before };
@@ -264,10 +295,19 @@ impl Drop for Bystander {
     }
 }
 
-/// The bystander process: `evenkeel-bench bystander-process PORT`.
-pub fn process(port: &str) -> io::Result<()> {
-    let port = port.parse().map_err(|_| io::ErrorKind::InvalidInput)?;
-    let mut traffic = Traffic::connect(port)?;
+/// The bystander process: reads where the server is from a line of its input, and ends with that.
+pub fn process() -> io::Result<()> {
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    let mut line = String::new();
+    io::stdin().read_line(&mut line)?;
+    let server = Endpoint::from_json(&serde_json::from_str(&line)?);
+    let mut traffic = match Traffic::connect(&server) {
+        Ok(traffic) => traffic,
+        Err(error) => {
+            println!("{error}");
+            return Err(error);
+        }
+    };
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = stop.clone();
     std::thread::spawn(move || {
@@ -288,10 +328,12 @@ pub fn process(port: &str) -> io::Result<()> {
 }
 
 struct Conn {
-    stream: TcpStream,
+    link: Box<dyn Link>,
     scanner: FrameCount,
     /// Bytes that the socket has not taken yet.
     out: VecDeque<u8>,
+    /// The link has taken bytes that it has not sent.
+    unsent: bool,
     /// Intended send times of the requests without an answer, oldest first.
     waiting: VecDeque<Instant>,
 }
@@ -353,6 +395,19 @@ impl Slices {
         self.seen.push((self.of(intended) as u32, latency));
     }
 
+    /// The slices in their order; those without a request are left out.
+    fn series(&self) -> Vec<Moment> {
+        let mut slices: Vec<Vec<u64>> = Vec::new();
+        for (slice, latency) in &self.seen {
+            let slice = *slice as usize;
+            if slice >= slices.len() {
+                slices.resize(slice + 1, Vec::new());
+            }
+            slices[slice].push(*latency);
+        }
+        slices.iter_mut().filter(|slice| !slice.is_empty()).map(|slice| moment(slice)).collect()
+    }
+
     /// Latencies of requests in undisturbed slices: nothing was stolen in the slice or the next, and no core
     /// stood still. The last two slices are unknown.
     fn undisturbed(&self) -> impl Iterator<Item = u64> {
@@ -369,10 +424,15 @@ impl Slices {
     }
 }
 
+fn moment(latencies: &mut [u64]) -> Moment {
+    latencies.sort_unstable();
+    let at = |q: f64| latencies[((latencies.len() - 1) as f64 * q).round() as usize];
+    Moment { p50: at(0.5), p99: at(0.99), max: at(1.0) }
+}
+
 struct Traffic {
     slices: Slices,
     conns: Vec<Conn>,
-    polled: Vec<Polled>,
     random: Random,
     /// The requests, encoded.
     requests: Vec<Vec<u8>>,
@@ -381,25 +441,28 @@ struct Traffic {
 }
 
 impl Traffic {
-    fn connect(port: u16) -> io::Result<Traffic> {
+    fn connect(server: &Endpoint) -> io::Result<Traffic> {
         let mut conns = Vec::new();
         for _ in 0..CONNS {
-            let stream = TcpStream::connect(("127.0.0.1", port))?;
-            stream.set_nodelay(true)?;
-            stream.set_nonblocking(true)?;
+            let link = server.link()?;
             let waiting = VecDeque::with_capacity(16 << 10);
-            conns.push(Conn { stream, scanner: FrameCount::default(), out: VecDeque::new(), waiting });
+            conns.push(Conn {
+                link,
+                scanner: FrameCount::default(),
+                out: VecDeque::new(),
+                unsent: false,
+                waiting,
+            });
         }
         let request = |n| {
             let mut out = Vec::new();
-            wire::command(&mut out, &[b"GET", format!("bystander:{n}").as_bytes()]);
+            wire::command(&mut out, &[b"GET", &key(server, n)]);
             out
         };
         Ok(Traffic {
             slices: Slices::new(Stops::default()),
-            polled: Vec::with_capacity(CONNS),
             conns,
-            random: Random(u64::from(port)),
+            random: Random(server.server.place.len() as u64),
             requests: (0..KEYS).map(request).collect(),
             buffer: vec![0; 64 << 10],
             seen: Seen::new()?,
@@ -428,10 +491,7 @@ impl Traffic {
             } else {
                 next - now
             };
-            self.polled.clear();
-            self.polled.extend(self.conns.iter().map(|conn| sys::polled(&conn.stream, !conn.out.is_empty())));
-            sys::wait_any(&mut self.polled, wait)?;
-            for i in (0..CONNS).filter(|&i| self.polled[i].revents != 0).collect::<Vec<_>>() {
+            for i in self.await_any(wait)? {
                 self.conns[i].flush()?;
                 self.receive(i)?;
             }
@@ -443,6 +503,7 @@ impl Traffic {
             self.slices.saw(*intended, latency);
         }
         self.slices.undisturbed().for_each(|latency| self.seen.undisturbed.saturating_record(latency));
+        self.seen.series = self.slices.series();
         for conn in &self.conns {
             let (errors, text) = conn.scanner.errors();
             if errors > 0 {
@@ -450,6 +511,15 @@ impl Traffic {
             }
         }
         Ok(())
+    }
+
+    /// Waits, and returns the connections with something to do.
+    fn await_any(&self, wait: Duration) -> io::Result<Vec<usize>> {
+        let fds: Vec<_> = self.conns.iter().map(|conn| conn.link.fd()).collect();
+        let wants = self.conns.iter().map(|conn| conn.unsent || !conn.out.is_empty());
+        let mut polled: Vec<_> = fds.iter().zip(wants).map(|(fd, write)| sys::polled(fd, write)).collect();
+        sys::wait_any(&mut polled, wait)?;
+        Ok((0..CONNS).filter(|&i| !polled[i].revents().is_empty()).collect())
     }
 
     fn send(&mut self, i: usize, intended: Instant) -> io::Result<()> {
@@ -468,15 +538,9 @@ impl Traffic {
 
     fn receive(&mut self, i: usize) -> io::Result<()> {
         let conn = &mut self.conns[i];
-        let n = match conn.stream.read(&mut self.buffer) {
-            Ok(0) => {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed a bystander"));
-            }
-            Ok(n) => n,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        for _ in 0..conn.scanner.feed(&self.buffer[..n]) {
+        let mut complete = 0;
+        conn.link.receive(&mut self.buffer, &mut |bytes| complete += conn.scanner.feed(bytes))?;
+        for _ in 0..complete {
             let intended = conn.waiting.pop_front().ok_or(io::ErrorKind::InvalidData)?;
             let latency = intended.elapsed().as_nanos() as u64;
             self.seen.latency.saturating_record(latency);
@@ -488,6 +552,7 @@ impl Traffic {
 
 impl Conn {
     fn flush(&mut self) -> io::Result<()> {
+        self.unsent = !self.link.flush()?;
         while !self.out.is_empty() {
             let (front, _) = self.out.as_slices();
             let front = front.to_vec();
@@ -500,13 +565,11 @@ impl Conn {
         Ok(())
     }
 
-    /// Writes as much as the socket takes, and returns the number of bytes.
+    /// Writes as much as the connection takes, and returns the number of bytes.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self.stream.write(bytes) {
-            Ok(n) => Ok(n),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
-            Err(error) => Err(error),
-        }
+        let n = self.link.send(bytes)?;
+        self.unsent = !self.link.flush()?;
+        Ok(n)
     }
 }
 
@@ -523,6 +586,8 @@ mod tests {
             seen.lag.saturating_record(n / 7 + 1);
         }
         (seen.unanswered, seen.errors, seen.punctual) = (3, 2, true);
+        seen.series = vec![moment(&mut [9, 5, 7]), moment(&mut [1])];
+        assert_eq!(seen.series[0], Moment { p50: 7, p99: 9, max: 9 });
         seen.error = "BUSY running a script".to_string();
         let mut text = Vec::new();
         seen.print(&mut text).unwrap();
@@ -530,6 +595,7 @@ mod tests {
         assert_eq!(read.latency, seen.latency);
         assert_eq!(read.undisturbed, seen.undisturbed);
         assert_eq!(read.lag, seen.lag);
+        assert_eq!(read.series, seen.series);
         assert_eq!((read.unanswered, read.errors, read.punctual, read.locked), (3, 2, true, false));
         assert_eq!(read.error, seen.error);
         assert!(Seen::read(&text[..20]).is_err());
