@@ -108,6 +108,7 @@ Usage: evenkeel [/path/to/redis.conf] [-] [--directive value ...]
        evenkeel load --help          load a CSV, TSV or NDJSON file into a server
        evenkeel copy --help          copy keys from one server to another
        evenkeel doctor --help        check and describe snapshots and logs
+       evenkeel ping --help          ask a server for a sign of life, as health checks do
 
 Examples:
        evenkeel                      listen on 127.0.0.1:6379
