@@ -143,7 +143,7 @@ start() {
     return 1
 }
 start "$2"
-# Sentinel has a server rewrite its configuration.
+# The user may write the configuration.
 printf 'CONFIG SET maxmemory 123mb\r\nCONFIG REWRITE\r\nSET kept yes\r\nSAVE\r\nSHUTDOWN\r\n' |
     timeout 20 bash -c 'exec 3<>/dev/tcp/127.0.0.1/'"$2"'; cat >&3; cat <&3'
 wait "$server"
@@ -271,6 +271,21 @@ if has "$helm"; then
             holds "chart: $mode, $more: its configuration has lines, and is correct" bash -c 'grep -q "^bind " "$2" && "$1" --check-config "$2"' - "$binary" "$work/chart.conf"
         done
     done
+    # Whom a server follows at its start: the primary that the Sentinels name, else the first pod; nobody if that is itself.
+    mkdir "$work/role" "$work/role/bin"
+    "$helm" template some "$chart" --kube-version 1.31.0 --set mode=sentinel -s templates/config.yaml |
+        sed -n '/^  role.sh: |/,/^  [a-z.]*: |/p' | sed -n 's/^    //p' | sed "s|/data/|$work/role/|" >"$work/role.sh"
+    printf '#!/bin/sh\n[ -n "$NAMED" ] && printf "%%s\\n6379\\n" "$NAMED"\n' >"$work/role/bin/valkey-cli"
+    chmod 755 "$work/role/bin/valkey-cli"
+    nodes=some-evenkeel-nodes.default.svc.cluster.local
+    follows() { # host, the primary that Sentinels name, the line that is expected
+        HOSTNAME=$1 NAMED=$2 PATH=$work/role/bin:$PATH sh "$work/role.sh" && cat "$work/role/evenkeel.conf" &&
+            [ "$(cat "$work/role/evenkeel.conf")" = "$(printf 'include /etc/evenkeel/evenkeel.conf\n%s' "$3")" ]
+    }
+    holds "chart: the first pod leads at first" follows some-evenkeel-0 "" ""
+    holds "chart: others follow it" follows some-evenkeel-1 "" "replicaof some-evenkeel-0.$nodes 6379"
+    holds "chart: the first pod follows who was promoted" follows some-evenkeel-0 "some-evenkeel-1.$nodes" "replicaof some-evenkeel-1.$nodes 6379"
+    holds "chart: who was promoted leads" follows some-evenkeel-1 "some-evenkeel-1.$nodes" ""
     holds "chart: another mode is refused" bash -c '! "$1" template some "$2" --kube-version 1.31.0 --set mode=two' - "$helm" "$chart"
 else
     not_tried "rendering the chart, as there is no helm"

@@ -10,6 +10,7 @@ cargo fetches.
 
 import collections
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -26,7 +27,7 @@ OTHERS = pathlib.Path(__file__).with_name("others.txt")
 
 
 def run(*words):
-    return subprocess.run(["cargo", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return subprocess.run([os.environ.get("CARGO") or "cargo", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
 def crates():
