@@ -250,7 +250,19 @@ holds "wheel: pip installs it" "$work/venv/bin/pip" install --quiet --no-index -
 holds "wheel: the program says its version" bash -c '"$1" --version | grep -qF "v=$2 "' - "$work/venv/bin/evenkeel" "$version"
 chmod -R go+rX "$work/venv"
 holds "wheel: starts, saves, starts again" serves "$work/data-wheel" "$work/venv/bin/evenkeel"
-holds "wheel: RECORD holds" "$work/venv/bin/pip" check
+cat >"$work/record.py" <<'END'
+# Every file stands in RECORD, with its digest and size.
+import base64, csv, hashlib, io, sys, zipfile
+with zipfile.ZipFile(sys.argv[1]) as wheel:
+    files = {name: wheel.read(name) for name in wheel.namelist()}
+[record] = [name for name in files if name.endswith(".dist-info/RECORD")]
+rows = {name: rest for name, *rest in csv.reader(io.StringIO(files[record].decode()))}
+assert rows.keys() == files.keys() and rows.pop(record) == ["", ""]
+for name, row in rows.items():
+    digest = base64.urlsafe_b64encode(hashlib.sha256(files[name]).digest()).decode().rstrip("=")
+    assert row == ["sha256=" + digest, str(len(files[name]))], name
+END
+holds "wheel: RECORD holds" python3 "$work/record.py" "$wheel"
 holds "wheel: pip removes all of it" bash -c '"$1/bin/pip" uninstall --quiet --yes --disable-pip-version-check evenkeel && [ ! -e "$1/bin/evenkeel" ]' - "$work/venv"
 holds "wheel: its tag names the C library that the symbols ask for" bash -c 'need=$(readelf -W -V "$1" | grep -o "GLIBC_[0-9.]*" | cut -d_ -f2 | sort -Vu | tail -n 1); [[ $2 == *manylinux_${need/./_}_* ]]' - "$binary" "$wheel"
 
