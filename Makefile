@@ -40,9 +40,16 @@ moving-in: toolchain ## play the move of docs/moving.md: a real Redis under load
 	@$(RUN)
 	@python3 examples/moving-in/moving_in.py "$${CARGO_TARGET_DIR:-target}/quick/evenkeel"
 
+# --- packages -----------------------------------------------------------------
+
+# EVENKEEL_BINARY: pack this binary instead of a release build. DIST: another folder than target/dist.
+.PHONY: dist
+dist: $(if $(EVENKEEL_BINARY),,toolchain) ## packages in target/dist: tarball, .deb, container image, Helm chart, Python wheel (docs/packages.md)
+	@CARGO='$(CARGO)' EVENKEEL_BINARY='$(EVENKEEL_BINARY)' deploy/dist.sh $(DIST)
+
 # --- test ---------------------------------------------------------------------
 
-# PARTS: some of unit, differential, linear, chaos, clients. EVENKEEL_COMMANDS and EVENKEEL_SEED choose another differential run.
+# PARTS: some of unit, differential, linear, chaos, dist, clients. EVENKEEL_COMMANDS and EVENKEEL_SEED choose another differential run.
 .PHONY: test
 test: ## install what tests need, run them all, count
 	@tests/run.sh $(PARTS)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests for `make test`: everything they need, then all of them, then one line of totals.
-#     tests/run.sh [unit] [differential] [linear] [chaos] [clients]      (default: all five)
+#     tests/run.sh [unit] [differential] [linear] [chaos] [dist] [clients]      (default: all six)
 # Environment: EVENKEEL_COMMANDS (commands of the differential test), EVENKEEL_SEED, EVENKEEL_LINEAR (seeds of
 # the linearizability test, as 1..20), EVENKEEL_FUZZ_SECONDS, EVENKEEL_SOAK_SECONDS, EVENKEEL_CRASH_ROUNDS and EVENKEEL_POWER_ROUNDS, EVENKEEL_REPLICAS_SECONDS,
 # EVENKEEL_PEERS (folder of Redis 8 and Valkey 9 from `make peers`, which then serve as further oracles).
@@ -173,6 +173,21 @@ chaos() {
     count "chaos" "$good" "$bad" "$status" "$note"
 }
 
+# All packages, around the binary that the tests have built.
+dist() {
+    say "packages"
+    cargo build --quiet $everything </dev/null &&
+        EVENKEEL_BINARY="$target/debug/evenkeel" tests/dist.sh 2>&1 </dev/null | tee "$log/dist.log"
+    local status=${PIPESTATUS[0]}
+    local totals note
+    totals=$(sed -n 's/^dist: \([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$log/dist.log" | tail -n 1)
+    note=$(grep -c '^not tried: ' "$log/dist.log")
+    [ -n "$totals" ] || status=1
+    # shellcheck disable=SC2086
+    set -- ${totals:-0 0}
+    count "packages" "$1" "$2" "$status" "$note not tried"
+}
+
 # The client tests wait more than they work, so they run beside the linearizability test, in groups beside each other.
 clients_groups=("ioredis node-redis redis-py celery go-redis jedis" schemathesis console
     "bullmq rq connect-redis rate-limiter-flexible redlock lettuce redis-exporter sidekiq")
@@ -208,7 +223,7 @@ clients() {
 }
 
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(unit differential linear chaos clients)
+[ ${#parts[@]} -gt 0 ] || parts=(unit differential linear chaos dist clients)
 install_oracle || { echo "0 passed, 1 failed"; exit 1; }
 for part in "${parts[@]}"; do
     case $part in
@@ -216,8 +231,8 @@ for part in "${parts[@]}"; do
         case " ${parts[*]} " in *" clients "*) begin_clients ;; esac
         linear
         ;;
-    unit | differential | chaos | clients) "$part" ;;
-    *) echo "no part $part: unit, differential, linear, chaos, clients" && exit 2 ;;
+    unit | differential | chaos | dist | clients) "$part" ;;
+    *) echo "no part $part: unit, differential, linear, chaos, dist, clients" && exit 2 ;;
     esac
 done
 say "totals"

@@ -109,6 +109,7 @@ Usage: evenkeel [/path/to/redis.conf] [-] [--directive value ...]
        evenkeel copy --help          copy keys from one server to another
        evenkeel bench --help         measure what one client's long work costs the others
        evenkeel doctor --help        check and describe snapshots and logs
+       evenkeel ping --help          ask a server for a sign of life, as health checks do
 
 Examples:
        evenkeel                      listen on 127.0.0.1:6379

@@ -5,13 +5,14 @@
 //! ```
 //!
 //! Exit codes: 0 after an orderly end, 1 if the server could not start. 130 means that a signal, more than a
-//! second after the first, cut the end short. The codes of `load` and `copy` are in crate `loader`, those of
-//! `bench` in crate `bench`.
+//! second after the first, cut the end short. The codes of `load`, `copy` and `ping` are in crate `loader`,
+//! those of `bench` in crate `bench`.
 
 #![forbid(unsafe_code)]
 
 mod banner;
 mod demo;
+mod described;
 mod doctor;
 mod logging;
 mod memory;
@@ -61,6 +62,9 @@ fn main() -> ExitCode {
             }
             Err(reason) => fail(&reason, ExitCode::from(2)),
         };
+    }
+    if args.get(1).is_some_and(described::is_asked) {
+        return report(described::run(&args[1..]).and_then(|text| say(&text)));
     }
     let done = match config::parse(args.iter().skip(1).cloned()) {
         Ok(Invocation::Version) => say(&format!("{}\n", config::version())),

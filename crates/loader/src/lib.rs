@@ -1,5 +1,6 @@
-//! Loads data into a server, faster than by commands. Values are serialized here, as DUMP would answer them,
-//! and sent by RESTORE. Works with every server that speaks Redis's protocol.
+//! The program as a client of servers: `load`, `copy` and `ping`. Loads data faster than by commands: values
+//! are serialized here, as DUMP would answer them, and sent by RESTORE. Works with every server that speaks
+//! Redis's protocol.
 //!
 //! ```text
 //! file ─► Rows ─► Shape (key template, kind) ─► Piece ─► Sender: several connections ─► replies ─► Account
@@ -15,6 +16,7 @@ mod advice;
 mod copy;
 mod load;
 mod options;
+mod ping;
 mod place;
 mod progress;
 mod quotes;
@@ -45,14 +47,22 @@ pub struct Failure {
     pub exit_code: u8,
 }
 
-/// Runs `evenkeel load` or `evenkeel copy` with its arguments, the name of the command first. Returns the
-/// last line to print. Mistakes in the arguments, and requests for help, end the process. Takes over SIGINT
-/// and SIGTERM.
+/// Runs `evenkeel load`, `copy` or `ping` with its arguments, the name of the command first. Returns the last
+/// line to print. Mistakes in the arguments, and requests for help, end the process. `load` and `copy` take
+/// over SIGINT and SIGTERM.
 pub fn run(args: &[OsString]) -> Result<String, Failure> {
     match args.first().and_then(|name| name.to_str()) {
         Some("copy") => {
             let options = options::read::<options::Copy>(args).unwrap_or_else(|error| error.exit());
             until_stopped(|stop| copy::run(&options, stop))
+        }
+        Some("ping") => {
+            let options = options::read::<ping::Ping>(args).unwrap_or_else(|error| {
+                let _ = error.print();
+                // Health checks of containers know 0 and 1 only.
+                std::process::exit(error.use_stderr().into())
+            });
+            ping::run(&options).map_err(|reason| Failure { reason, exit_code: 1 })
         }
         _ => {
             let options = options::read::<options::Load>(args).unwrap_or_else(|error| error.exit());
@@ -69,5 +79,11 @@ fn until_stopped(work: impl FnOnce(&Stop) -> Result<String, String>) -> Result<S
 
 /// Whether `word` is a command that [`run`] takes.
 pub fn is_command(word: &OsString) -> bool {
-    word == "load" || word == "copy"
+    word == "load" || word == "copy" || word == "ping"
+}
+
+/// The command lines that [`run`] takes, for completions and man pages.
+pub fn commands() -> [clap::Command; 3] {
+    use clap::CommandFactory;
+    [options::Load::command(), options::Copy::command(), ping::Ping::command()]
 }

@@ -133,7 +133,7 @@ pub struct Target {
 impl Target {
     /// The address of the server. Errors: the files for TLS are wrong, and those of `end`.
     pub fn address(&self) -> Result<Address, String> {
-        self.end()?.address(self.timeout)
+        self.end()?.address(Duration::from_secs(self.timeout.max(1)))
     }
 
     /// The server that is meant. Errors: options that contradict each other.
@@ -155,9 +155,7 @@ impl Target {
         let named = match (&self.to, &self.uri, &self.socket) {
             (Some(word), ..) => Named::of_word(word)?,
             (_, Some(uri), _) => Named::of_uri(uri)?,
-            (.., Some(path)) if path.contains('/') => Named { place: path.clone(), ..Named::default() },
-            // Without a slash the path would be taken for a host.
-            (.., Some(path)) => Named { place: format!("./{path}"), ..Named::default() },
+            (.., Some(path)) => Named::of_socket(path),
             _ => Named::of_host(self.host.as_deref(), self.port)?,
         };
         let words = tls::Words {
@@ -228,11 +226,10 @@ impl End {
         Ok(End { server, tls })
     }
 
-    /// Reads the files for TLS. Errors: they are wrong.
-    fn address(self, timeout: u64) -> Result<Address, String> {
+    /// Reads the files for TLS. `timeout`: of each wait, not 0. Errors: the files are wrong.
+    pub fn address(self, timeout: Duration) -> Result<Address, String> {
         let Named { place, user, password, db, tls } = self.server;
         let tls = if tls { Some(tls::client(&self.tls, &place)?) } else { None };
-        let timeout = Duration::from_secs(timeout.max(1));
         let login = password.map(|password| Login { user, password });
         let server = dial::Address { tls, login, ..dial::Address::new(place).with_timeout(timeout) };
         Ok(Address { server, db: db.unwrap_or(0) })
@@ -403,7 +400,7 @@ pub struct Copy {
 impl Copy {
     /// The source's address. Errors: the files for TLS are wrong, and those of `end`.
     pub fn source(&self) -> Result<Address, String> {
-        self.end()?.address(self.target.timeout)
+        self.end()?.address(Duration::from_secs(self.target.timeout.max(1)))
     }
 
     /// The source. Errors: options that contradict each other.

@@ -33,6 +33,11 @@ impl Named {
         Ok(Named::of_place(with_port(word)?))
     }
 
+    /// The unix socket at a path. Without a slash the path would be taken for a host.
+    pub fn of_socket(path: &str) -> Named {
+        Named::of_place(if path.contains('/') { path.to_owned() } else { format!("./{path}") })
+    }
+
     /// Reads the values of -h and -p, each of which may be missing. Errors: the host belongs to another
     /// option.
     pub fn of_host(host: Option<&str>, port: Option<u16>) -> Result<Named, String> {

@@ -90,7 +90,7 @@ fn refused(place: &str, command: &[u8], error: &[u8]) -> String {
 }
 
 /// The sentence about a connection that gave no reply. `is_plain`: without TLS.
-fn failed(place: &str, is_plain: bool, error: Error) -> String {
+pub fn failed(place: &str, is_plain: bool, error: Error) -> String {
     match error {
         Error::Connect(e) => format!("cannot connect to {place}: {e}"),
         Error::Tls(_) => format!("cannot connect to {place}: {error}"),

@@ -68,6 +68,7 @@ mod no_wait;
 mod one_moment;
 mod panics;
 mod paused;
+mod pinged;
 mod places;
 mod producers;
 mod race_tables;
