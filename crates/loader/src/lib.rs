@@ -13,7 +13,6 @@ mod advice;
 mod copy;
 mod load;
 mod options;
-mod place;
 mod progress;
 mod quotes;
 mod resume;
@@ -22,7 +21,6 @@ mod send;
 mod shape;
 mod stop;
 mod template;
-mod tls;
 mod wire;
 
 use std::ffi::OsString;
@@ -42,11 +40,11 @@ pub struct Failure {
 pub fn run(args: &[OsString]) -> Result<String, Failure> {
     match args.first().and_then(|name| name.to_str()) {
         Some("copy") => {
-            let options = options::read::<options::Copy>(args).unwrap_or_else(|error| error.exit());
+            let options = reach::read::<options::Copy>(args).unwrap_or_else(|error| error.exit());
             until_stopped(|stop| copy::run(&options, stop))
         }
         _ => {
-            let options = options::read::<options::Load>(args).unwrap_or_else(|error| error.exit());
+            let options = reach::read::<options::Load>(args).unwrap_or_else(|error| error.exit());
             until_stopped(|stop| load::run(&options, stop))
         }
     }
