@@ -96,6 +96,7 @@ mod support;
 mod texts;
 mod tls;
 mod tls_halfway;
+mod top;
 mod tracking;
 mod transactions;
 mod waits;
