@@ -345,7 +345,7 @@ impl Printer {
 fn header(second: &Second) -> String {
     let latency = match second.latency().0 {
         FROM_SERVER => "latency: the server's own, at most, without the network; waits: of the last 10 s",
-        _ => "latency: round trips of this tool's PINGs, ten an interval; the server tells none by second",
+        _ => "latency: round trips of this tool's PINGs, up to ten an interval",
     };
     let names: Vec<String> = NAMES.iter().map(|name| (*name).to_owned()).collect();
     format!("times in UTC; {latency}\n{}", row(&names, "who makes whom wait"))
