@@ -274,7 +274,7 @@ impl Model {
         let parts = match &self.state {
             State::Connecting => [self.place.clone(), "connecting".to_owned(), String::new(), String::new()],
             State::Lost(_) => {
-                [self.place.clone(), "LOST, trying again".to_owned(), String::new(), String::new()]
+                [self.place.clone(), "NO CONNECTION, trying again".to_owned(), String::new(), String::new()]
             }
             State::Live => {
                 let name = format!("{} {}", program.name(), program.version(info));

@@ -153,8 +153,10 @@ fn clients(model: &Model) -> Table {
             heavy.pieces
         )];
         party("client", &heavy.client, &mut detail);
-        let cells = [heavy.client.label(), "", &heavy.client.command, &percent(heavy.us), "", "", "", ""]
-            .map(str::to_owned);
+        let gone = if model.clients.is_empty() { "" } else { "gone" };
+        let (id, cpu) = (heavy.client.client.to_string(), percent(heavy.us));
+        let cells =
+            [heavy.client.label(), &id, &heavy.client.command, &cpu, "", "", "", gone].map(str::to_owned);
         Row {
             key: format!("client {}", heavy.client.client),
             cells: cells.to_vec(),

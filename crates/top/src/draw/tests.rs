@@ -119,7 +119,7 @@ fn a_lost_server_is_told_and_the_last_figures_stay() {
     let mut model = evenkeel(b"a", "a");
     model.take(News::Lost("127.0.0.1:6379: the server closed the connection".to_owned()));
     let drawn = picture(&model, &Ui::default(), (80, 24));
-    assert!(drawn.contains("LOST, trying again"), "{drawn}");
+    assert!(drawn.contains("NO CONNECTION, trying again"), "{drawn}");
     assert!(
         drawn.contains("No connection. 127.0.0.1:6379: the server closed") && drawn.contains("checkout-api")
     );
