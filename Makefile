@@ -20,7 +20,8 @@ toolchain:
 # ARGS: as for evenkeel itself, e.g. make run ARGS='--port 7777' or ARGS=/etc/redis/redis.conf.
 # Without a configuration file the data is kept in evenkeel-data; in memory only: make run ARGS='--appendonly no --save ""'.
 # DEMO: without it, no demonstration table and no HTTP: make run DEMO=
-# FEATURES=mongodb: with the driver of MongoDB, which takes as long to compile as half of the rest.
+# FEATURES=mongodb: with the driver of MongoDB, which takes as long to compile as half of the rest; FEATURES=tools: with
+# `evenkeel top` and `stat`; or both, with a comma between them.
 RUN = $(CARGO) build --profile quick -p evenkeel --no-default-features $(if $(FEATURES),--features '$(FEATURES)')
 DATA ?= --dir evenkeel-data --appendonly yes --appendfsync everysec --save ""
 DEMO ?= --demo yes --http-port 8379

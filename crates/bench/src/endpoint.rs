@@ -3,7 +3,7 @@
 //! A [`Link`] is one nonblocking connection: over TCP, a Unix socket, or TLS. It is logged in before it is
 //! handed out.
 
-use loader::{Named, TlsWords};
+use reach::{Named, Words as TlsWords};
 use serde_json::{Value, json};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -55,7 +55,7 @@ impl Endpoint {
     pub fn address(&self) -> io::Result<dial::Address> {
         let place = &self.server.place;
         let tls = if self.server.tls {
-            Some(loader::tls_client(&self.tls, place).map_err(io::Error::other)?)
+            Some(reach::client(&self.tls, place).map_err(io::Error::other)?)
         } else {
             None
         };
@@ -264,7 +264,7 @@ impl Link for UnixStream {
 
 /// A connection with TLS.
 struct Secured {
-    stream: loader::Wrapped<TcpStream>,
+    stream: reach::Wrapped<TcpStream>,
 }
 
 impl Link for Secured {

@@ -59,7 +59,7 @@ pub fn run(args: &[OsString]) -> Result<String, Failure> {
         }
         _ => {}
     }
-    let bench = loader::read::<Bench>(args).unwrap_or_else(|error| error.exit());
+    let bench = reach::read::<Bench>(args).unwrap_or_else(|error| error.exit());
     let stop = Stop::on_signals().map_err(|e| failed(format!("cannot handle signals: {e}"), 1))?;
     work(&bench, &stop).map_err(|reason| failed(reason, stop.exit_code().unwrap_or(1)))
 }

@@ -4,7 +4,7 @@ use crate::endpoint::Endpoint;
 use crate::stories;
 use clap::builder::PossibleValuesParser;
 use clap::{ArgMatches, Parser};
-use loader::{End, Named, TlsWords, is_of_env};
+use reach::{End, Named, Words as TlsWords, is_of_env};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -107,7 +107,7 @@ fn positive(text: &str) -> Result<f64, String> {
     }
 }
 
-impl loader::Options for Bench {
+impl reach::Options for Bench {
     const ELSEWHERE: &[(&'static str, &'static str)] = &[
         ("--host", "--against"),
         ("--port", "--against"),

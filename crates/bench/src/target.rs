@@ -53,7 +53,7 @@ impl Target {
         let place = endpoint.server.place.clone();
         let server = endpoint.address().map_err(|e| format!("{place}: {e}"))?;
         let db = endpoint.server.db.unwrap_or(0);
-        let mut conn = Conn::open(&loader::Address { server, db }, stop)?;
+        let mut conn = Conn::open(&reach::Address { server, db }, stop)?;
         let (name, version) = identity(&mut conn)?;
         check_role(&mut conn, &place)?;
         check_keys(&mut conn, &place, plan.yes)?;

@@ -108,6 +108,8 @@ Usage: evenkeel [/path/to/redis.conf] [-] [--directive value ...]
        evenkeel load --help          load a CSV, TSV or NDJSON file into a server
        evenkeel copy --help          copy keys from one server to another
        evenkeel bench --help         measure what one client's long work costs the others
+       evenkeel top --help           show what a server does, and who makes whom wait, on the whole screen
+       evenkeel stat --help          print a line each second about what a server does
        evenkeel doctor --help        check and describe snapshots and logs
        evenkeel ping --help          ask a server for a sign of life, as health checks do
 

@@ -53,6 +53,9 @@ fn main() -> ExitCode {
             Err(failure) => fail(&failure.reason, ExitCode::from(failure.exit_code)),
         };
     }
+    if args.get(1).is_some_and(is_tool) {
+        return run_tool(&args[1..]);
+    }
     if args.get(1).is_some_and(doctor::is_asked) {
         return match doctor::run(&args[2..]) {
             Ok(finding) if finding.is_sound => report(say(&finding.text)),
@@ -76,6 +79,24 @@ fn main() -> ExitCode {
         Err(mistake) => Err(mistake),
     };
     report(done)
+}
+
+/// Whether it is a command of the terminal tools.
+fn is_tool(word: &OsString) -> bool {
+    word == "top" || word == "stat"
+}
+
+#[cfg(feature = "tools")]
+fn run_tool(args: &[OsString]) -> ExitCode {
+    report(top::run(args))
+}
+
+#[cfg(not(feature = "tools"))]
+fn run_tool(_: &[OsString]) -> ExitCode {
+    fail(
+        "This evenkeel was built without the feature 'tools', so it has no top and no stat.",
+        ExitCode::FAILURE,
+    )
 }
 
 fn report(done: Result<(), String>) -> ExitCode {

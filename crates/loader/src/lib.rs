@@ -17,7 +17,6 @@ mod copy;
 mod load;
 mod options;
 mod ping;
-mod place;
 mod progress;
 mod quotes;
 mod resume;
@@ -26,16 +25,11 @@ mod send;
 mod shape;
 mod stop;
 mod template;
-mod tls;
 mod wire;
 
-pub use ::tls::Wrapped;
-pub use options::{End, Options, is_of_env, read};
-pub use place::Named;
 pub use progress::number;
 pub use stop::Stop;
-pub use tls::{Words as TlsWords, client as tls_client};
-pub use wire::{Address, Conn};
+pub use wire::Conn;
 
 use std::ffi::OsString;
 
@@ -53,11 +47,11 @@ pub struct Failure {
 pub fn run(args: &[OsString]) -> Result<String, Failure> {
     match args.first().and_then(|name| name.to_str()) {
         Some("copy") => {
-            let options = options::read::<options::Copy>(args).unwrap_or_else(|error| error.exit());
+            let options = reach::read::<options::Copy>(args).unwrap_or_else(|error| error.exit());
             until_stopped(|stop| copy::run(&options, stop))
         }
         Some("ping") => {
-            let options = options::read::<ping::Ping>(args).unwrap_or_else(|error| {
+            let options = reach::read::<ping::Ping>(args).unwrap_or_else(|error| {
                 let _ = error.print();
                 // Health checks of containers know 0 and 1 only.
                 std::process::exit(error.use_stderr().into())
@@ -65,7 +59,7 @@ pub fn run(args: &[OsString]) -> Result<String, Failure> {
             ping::run(&options).map_err(|reason| Failure { reason, exit_code: 1 })
         }
         _ => {
-            let options = options::read::<options::Load>(args).unwrap_or_else(|error| error.exit());
+            let options = reach::read::<options::Load>(args).unwrap_or_else(|error| error.exit());
             until_stopped(|stop| load::run(&options, stop))
         }
     }

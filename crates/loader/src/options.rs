@@ -1,16 +1,9 @@
 //! The command lines of `evenkeel load` and `evenkeel copy`.
 
-use crate::place::Named;
 use crate::rows::Format;
 use crate::template::Template;
-use crate::tls;
-use crate::wire::Address;
-use clap::builder::UnknownArgumentValueParser;
-use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Args, CommandFactory, Error, FromArgMatches, Parser, ValueEnum};
-use dial::Login;
-use std::ffi::OsString;
+use clap::{ArgAction, ArgMatches, Args, Parser, ValueEnum};
+use reach::{Address, End, Named, Options, Words, is_of_env};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -78,47 +71,8 @@ pub struct Target {
     /// The server: host:port, a URI as for -u, or the path of a unix socket [default: 127.0.0.1:6379]
     #[arg(long, value_name = "SERVER")]
     pub to: Option<String>,
-    /// Its host, instead of --to
-    #[arg(short = 'h', value_name = "HOST")]
-    pub host: Option<String>,
-    /// Its port, instead of --to
-    #[arg(short = 'p', value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
-    pub port: Option<u16>,
-    /// Its unix socket, instead of --to
-    #[arg(short = 's', value_name = "SOCKET")]
-    pub socket: Option<String>,
-    /// Its URI, instead of --to: redis://[user:password@]host[:port][/database], rediss:// for TLS
-    #[arg(short = 'u', value_name = "URI")]
-    pub uri: Option<String>,
-    /// User for AUTH
-    #[arg(long, requires = "password")]
-    pub user: Option<String>,
-    /// Password for AUTH
-    #[arg(short = 'a', long, visible_alias = "pass", env = "EVENKEEL_PASSWORD", hide_env_values = true)]
-    pub password: Option<String>,
-    #[arg(skip)]
-    password_of_env: bool,
-    /// Database [default: 0]
-    #[arg(short = 'n', long)]
-    pub db: Option<u32>,
-    /// Encrypt with TLS
-    #[arg(long)]
-    pub tls: bool,
-    /// Certificates, in PEM, of which the server's must come from one (default: the system's)
-    #[arg(long, value_name = "FILE")]
-    pub cacert: Option<PathBuf>,
-    /// Certificate of this client, in PEM
-    #[arg(long, value_name = "FILE", requires = "cert_key")]
-    pub cert: Option<PathBuf>,
-    /// Private key of that certificate, in PEM
-    #[arg(long, value_name = "FILE", requires = "cert")]
-    pub cert_key: Option<PathBuf>,
-    /// Take any certificate of the server
-    #[arg(long, conflicts_with = "cacert")]
-    pub insecure: bool,
-    /// Name that the server is asked for and that its certificate must have (default: the host)
-    #[arg(long, value_name = "HOST")]
-    pub sni: Option<String>,
+    #[command(flatten)]
+    pub server: reach::Server,
     /// Connections that send at the same time
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub connections: u8,
@@ -131,153 +85,15 @@ pub struct Target {
 }
 
 impl Target {
-    /// The address of the server. Errors: the files for TLS are wrong, and those of `end`.
+    /// The address of the server. Errors: files of passwords and TLS are wrong, and those of `end`.
     pub fn address(&self) -> Result<Address, String> {
-        self.end()?.address(Duration::from_secs(self.timeout.max(1)))
+        self.end()?.address(Duration::from_secs(self.timeout))
     }
 
     /// The server that is meant. Errors: options that contradict each other.
     fn end(&self) -> Result<End, String> {
-        let host = self.host.is_some() || self.port.is_some();
-        let host_word = if self.host.is_some() { "-h" } else { "-p" };
-        let ways = [
-            ("--to", self.to.is_some()),
-            ("-u", self.uri.is_some()),
-            ("-s", self.socket.is_some()),
-            (host_word, host),
-        ];
-        let mut said = ways.into_iter().filter(|way| way.1).map(|way| way.0);
-        if let (Some(one), Some(other)) = (said.next(), said.next()) {
-            return Err(format!(
-                "{one} and {other} both name the server to write to: say --to HOST:PORT, or -h HOST -p PORT, or -s SOCKET, or -u URI"
-            ));
-        }
-        let named = match (&self.to, &self.uri, &self.socket) {
-            (Some(word), ..) => Named::of_word(word)?,
-            (_, Some(uri), _) => Named::of_uri(uri)?,
-            (.., Some(path)) => Named::of_socket(path),
-            _ => Named::of_host(self.host.as_deref(), self.port)?,
-        };
-        let words = tls::Words {
-            cacert: self.cacert.clone(),
-            cert: self.cert.clone(),
-            cert_key: self.cert_key.clone(),
-            insecure: self.insecure,
-            sni: self.sni.clone(),
-        };
-        let password = self.password.as_deref().map(|password| (password, self.password_of_env));
-        End::of(named, "--", self.user.as_deref(), password, self.db, self.tls, words)
+        self.server.end(self.to.as_deref().map(|word| ("--to", word)), " to write to", "--to HOST:PORT")
     }
-}
-
-/// A server with all options about it.
-pub struct End {
-    pub server: Named,
-    pub tls: tls::Words,
-}
-
-impl End {
-    /// Joins a URI and options. `prefix` is that of the options; `password` comes with whether it is the
-    /// environment's. Errors: the options contradict the URI or each other.
-    pub fn of(
-        mut server: Named,
-        prefix: &str,
-        user: Option<&str>,
-        password: Option<(&str, bool)>,
-        db: Option<u32>,
-        encrypted: bool,
-        tls: tls::Words,
-    ) -> Result<End, String> {
-        match password {
-            Some((_, true)) if server.password.is_some() && user.is_none() => {}
-            Some(_) if server.password.is_some() => {
-                return Err(format!("the URI has a password: leave out {prefix}user and {prefix}password"));
-            }
-            Some((password, _)) => server.password = Some(password.to_owned()),
-            None => {}
-        }
-        if let Some(user) = user {
-            server.user = Some(user.to_owned());
-        }
-        match (server.db, db) {
-            (Some(one), Some(other)) if one != other => {
-                return Err(format!(
-                    "the URI says database {one}, {prefix}db {other}: leave out one of them"
-                ));
-            }
-            (of_uri, said) => server.db = of_uri.or(said),
-        }
-        server.tls |= encrypted;
-        let certificates = [
-            ("cacert", tls.cacert.is_some()),
-            ("cert", tls.cert.is_some()),
-            ("insecure", tls.insecure),
-            ("sni", tls.sni.is_some()),
-        ];
-        match certificates.iter().find(|word| word.1) {
-            Some((word, _)) if !server.tls => {
-                return Err(format!("{prefix}{word} is for TLS: say {prefix}tls as well"));
-            }
-            _ => {}
-        }
-        if server.tls && server.place.contains('/') {
-            return Err(format!("{}: there is no TLS over a unix socket", server.place));
-        }
-        Ok(End { server, tls })
-    }
-
-    /// Reads the files for TLS. `timeout`: of each wait, not 0. Errors: the files are wrong.
-    pub fn address(self, timeout: Duration) -> Result<Address, String> {
-        let Named { place, user, password, db, tls } = self.server;
-        let tls = if tls { Some(tls::client(&self.tls, &place)?) } else { None };
-        let login = password.map(|password| Login { user, password });
-        let server = dial::Address { tls, login, ..dial::Address::new(place).with_timeout(timeout) };
-        Ok(Address { server, db: db.unwrap_or(0) })
-    }
-}
-
-/// A command line that [`read`] can read.
-pub trait Options: CommandFactory + FromArgMatches {
-    /// Options that redis-cli and other tools have, hidden, each with what to say here: an option, or a
-    /// sentence.
-    const ELSEWHERE: &[(&'static str, &'static str)];
-    /// A hint for the error that a needed option is missing.
-    const MISSING: Option<&'static str> = None;
-
-    /// Takes what only the matches tell. Errors: options that contradict each other.
-    fn settle(&mut self, matches: &ArgMatches) -> Result<(), String>;
-}
-
-/// Reads a command line, the name of the command first. Errors: mistakes in it, and requests for help.
-pub fn read<T: Options>(args: &[OsString]) -> Result<T, Error> {
-    let mut args = args.to_vec();
-    // As in redis-cli, -h as the last word asks for help.
-    if let Some(last) = args.last_mut().filter(|last| *last == "-h") {
-        *last = "--help".into();
-    }
-    let elsewhere = T::ELSEWHERE.iter().map(|(word, here)| {
-        let parser = match here.starts_with('-') {
-            true => UnknownArgumentValueParser::suggest_arg(*here),
-            false => UnknownArgumentValueParser::suggest(*here),
-        };
-        let long = word.trim_start_matches('-');
-        Arg::new(*word).long(long).value_name("VALUE").hide(true).value_parser(parser)
-    });
-    let mut command = T::command().args(elsewhere);
-    let matches = command.try_get_matches_from_mut(args).map_err(|mut error| {
-        if let (ErrorKind::MissingRequiredArgument, Some(text)) = (error.kind(), T::MISSING) {
-            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![text.into()]));
-        }
-        error
-    })?;
-    let mut options = T::from_arg_matches(&matches)?;
-    options.settle(&matches).map_err(|text| command.error(ErrorKind::ArgumentConflict, text))?;
-    Ok(options)
-}
-
-/// Whether an option was said by the environment.
-pub fn is_of_env(matches: &ArgMatches, id: &str) -> bool {
-    matches.value_source(id) == Some(ValueSource::EnvVariable)
 }
 
 /// Load rows of a file into a server, as values serialized here.
@@ -400,12 +216,12 @@ pub struct Copy {
 impl Copy {
     /// The source's address. Errors: the files for TLS are wrong, and those of `end`.
     pub fn source(&self) -> Result<Address, String> {
-        self.end()?.address(Duration::from_secs(self.target.timeout.max(1)))
+        self.end()?.address(Duration::from_secs(self.target.timeout))
     }
 
     /// The source. Errors: options that contradict each other.
     fn end(&self) -> Result<End, String> {
-        let words = tls::Words {
+        let words = Words {
             cacert: self.from_cacert.clone(),
             cert: self.from_cert.clone(),
             cert_key: self.from_cert_key.clone(),
@@ -420,14 +236,6 @@ impl Copy {
 
 impl Options for Load {
     const ELSEWHERE: &[(&'static str, &'static str)] = &[
-        ("--host", "-h"),
-        ("--hostname", "-h"),
-        ("--port", "-p"),
-        ("--socket", "-s"),
-        ("--uri", "-u"),
-        ("--url", "-u"),
-        ("--username", "--user"),
-        ("--database", "--db"),
         (
             "--from",
             "rows are read from a file, named without an option; keys of a server are copied by evenkeel copy",
@@ -437,21 +245,13 @@ impl Options for Load {
     ];
 
     fn settle(&mut self, matches: &ArgMatches) -> Result<(), String> {
-        self.target.password_of_env = is_of_env(matches, "password");
+        self.target.server.settle(matches);
         self.target.end().map(drop)
     }
 }
 
 impl Options for Copy {
     const ELSEWHERE: &[(&'static str, &'static str)] = &[
-        ("--host", "-h"),
-        ("--hostname", "-h"),
-        ("--port", "-p"),
-        ("--socket", "-s"),
-        ("--uri", "-u"),
-        ("--url", "-u"),
-        ("--username", "--user"),
-        ("--database", "--db"),
         ("--pattern", "--match"),
         ("--key", "--cert-key"),
         ("--replace", "--existing replace"),
@@ -462,7 +262,7 @@ impl Options for Copy {
         Some("--from names the server to copy from; -h, -p, -s and -u name the one to copy to, as --to does");
 
     fn settle(&mut self, matches: &ArgMatches) -> Result<(), String> {
-        self.target.password_of_env = is_of_env(matches, "password");
+        self.target.server.settle(matches);
         self.from_password_of_env = is_of_env(matches, "from_password");
         let ends = self.target.end().map_err(|e| match e.contains("both name") {
             true => format!("{e}. The server to copy from is named by --from"),
@@ -475,10 +275,12 @@ impl Options for Copy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::CommandFactory;
+    use std::ffi::OsString;
 
     fn read_words<T: Options>(words: &str) -> Result<T, String> {
         let args: Vec<OsString> = words.split(' ').map(OsString::from).collect();
-        read(&args).map_err(|error| error.to_string())
+        reach::read(&args).map_err(|error| error.to_string())
     }
 
     /// The target of a load, or the error.
@@ -555,7 +357,7 @@ mod tests {
     fn a_password_of_the_environment_gives_way_to_one_of_a_uri() {
         let server = || Named::of_uri("redis://ann:pw@h").expect("a URI");
         let end = |user, password| {
-            End::of(server(), "--", user, password, None, false, tls::Words::default())
+            End::of(server(), "--", user, password, None, false, Words::default())
                 .map(|end| shown(&end.server))
         };
         assert_eq!(end(None, Some(("other", true))), Ok("ann:pw@h:6379".into()));

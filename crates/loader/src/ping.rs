@@ -3,12 +3,11 @@
 //! A health check needs no password: a server that asks for one is alive. It asks before it tells whether it
 //! still loads its data, so a check of readiness logs in.
 
-use crate::options::{End, Options, is_of_env};
-use crate::place::Named;
+use crate::advice;
 use crate::wire::failed;
-use crate::{advice, tls};
 use clap::{ArgAction, ArgMatches, Parser};
 use dial::Frame;
+use reach::{End, Named, Options, Words, is_of_env};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -131,7 +130,7 @@ impl Ping {
         if self.user.is_some() && !has_password {
             return Err("--user needs a password: --pass-file FILE, or EVENKEEL_PASSWORD".to_owned());
         }
-        let words = tls::Words {
+        let words = Words {
             cacert: self.cacert.clone(),
             cert: self.cert.clone(),
             cert_key: self.cert_key.clone(),
@@ -204,7 +203,7 @@ fn judged(place: &str, reply: Frame) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::read;
+    use reach::read;
     use std::ffi::OsString;
 
     /// The place that a command line names, or the error.

@@ -3,17 +3,11 @@
 use crate::advice::{about_server, passes};
 use crate::stop::Stop;
 use dial::{Error, Frame};
+use reach::Address;
 use std::time::{Duration, Instant};
 
 /// Time between two questions whether a server has loaded its data.
 const AGAIN: Duration = Duration::from_millis(200);
-
-/// A server, and the database that connections to it use.
-#[derive(Clone, Debug)]
-pub struct Address {
-    pub server: dial::Address,
-    pub db: u32,
-}
 
 /// A connection that is logged in and has its database selected.
 pub struct Conn {

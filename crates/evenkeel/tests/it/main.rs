@@ -98,6 +98,7 @@ mod support;
 mod texts;
 mod tls;
 mod tls_halfway;
+mod top;
 mod tracking;
 mod transactions;
 mod waits;

@@ -1,0 +1,306 @@
+//! The options about a server, and what they mean together.
+
+use crate::Address;
+use crate::place::Named;
+use crate::tls::{Words, client};
+use clap::builder::UnknownArgumentValueParser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Args, CommandFactory, Error, FromArgMatches};
+use dial::Login;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Options of redis-cli and other tools about a server, with those that they are here.
+const OF_SERVERS: &[(&str, &str)] = &[
+    ("--host", "-h"),
+    ("--hostname", "-h"),
+    ("--port", "-p"),
+    ("--socket", "-s"),
+    ("--uri", "-u"),
+    ("--url", "-u"),
+    ("--username", "--user"),
+    ("--database", "--db"),
+];
+
+/// A server, and the way in. The short options are redis-cli's.
+#[derive(Args, Clone, Debug)]
+pub struct Server {
+    /// Its host
+    #[arg(short = 'h', value_name = "HOST")]
+    pub host: Option<String>,
+    /// Its port
+    #[arg(short = 'p', value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: Option<u16>,
+    /// Its unix socket
+    #[arg(short = 's', value_name = "SOCKET")]
+    pub socket: Option<String>,
+    /// Its URI: redis://[user:password@]host[:port][/database], rediss:// for TLS
+    #[arg(short = 'u', value_name = "URI")]
+    pub uri: Option<String>,
+    /// User for AUTH
+    #[arg(long)]
+    pub user: Option<String>,
+    /// Password for AUTH
+    #[arg(short = 'a', long, visible_alias = "pass", env = "EVENKEEL_PASSWORD", hide_env_values = true)]
+    pub password: Option<String>,
+    /// A file whose first line is the password, so that no list of processes shows it
+    #[arg(long, value_name = "FILE")]
+    pub password_file: Option<PathBuf>,
+    #[arg(skip)]
+    password_of_env: bool,
+    /// Database [default: 0]
+    #[arg(short = 'n', long)]
+    pub db: Option<u32>,
+    /// Encrypt with TLS
+    #[arg(long)]
+    pub tls: bool,
+    /// Certificates, in PEM, of which the server's must come from one (default: the system's)
+    #[arg(long, value_name = "FILE")]
+    pub cacert: Option<PathBuf>,
+    /// Certificate of this client, in PEM
+    #[arg(long, value_name = "FILE", requires = "cert_key")]
+    pub cert: Option<PathBuf>,
+    /// Private key of that certificate, in PEM
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub cert_key: Option<PathBuf>,
+    /// Take any certificate of the server
+    #[arg(long, conflicts_with = "cacert")]
+    pub insecure: bool,
+    /// Name that the server is asked for and that its certificate must have (default: the host)
+    #[arg(long, value_name = "HOST")]
+    pub sni: Option<String>,
+}
+
+impl Server {
+    /// Takes what only the matches tell.
+    pub fn settle(&mut self, matches: &ArgMatches) {
+        self.password_of_env = is_of_env(matches, "password");
+    }
+
+    /// The server that is meant; 127.0.0.1:6379 if nothing names one. `word`: an option or argument of the
+    /// caller that names it too, and its value. `role` and `way` complete the error that two ways name it.
+    /// Reads the password's file. Errors: options that contradict each other, and that file.
+    pub fn end(&self, word: Option<(&str, &str)>, role: &str, way: &str) -> Result<End, String> {
+        let host = self.host.is_some() || self.port.is_some();
+        let host_word = if self.host.is_some() { "-h" } else { "-p" };
+        let ways = [
+            (word.map_or("", |word| word.0), word.is_some()),
+            ("-u", self.uri.is_some()),
+            ("-s", self.socket.is_some()),
+            (host_word, host),
+        ];
+        let mut said = ways.into_iter().filter(|way| way.1).map(|way| way.0);
+        if let (Some(one), Some(other)) = (said.next(), said.next()) {
+            return Err(format!(
+                "{one} and {other} both name the server{role}: say {way}, or -h HOST -p PORT, or -s SOCKET, or -u URI"
+            ));
+        }
+        let named = match (word, &self.uri, &self.socket) {
+            (Some((_, word)), ..) => Named::of_word(word)?,
+            (_, Some(uri), _) => Named::of_uri(uri)?,
+            (.., Some(path)) => Named::of_socket(path),
+            _ => Named::of_host(self.host.as_deref(), self.port)?,
+        };
+        let words = Words {
+            cacert: self.cacert.clone(),
+            cert: self.cert.clone(),
+            cert_key: self.cert_key.clone(),
+            insecure: self.insecure,
+            sni: self.sni.clone(),
+        };
+        let of_file = match (&self.password_file, &self.password) {
+            (Some(_), Some(_)) if !self.password_of_env => {
+                return Err("--password and --password-file both give the password: leave out one".to_owned());
+            }
+            (Some(file), _) => Some(password_in(file)?),
+            _ => None,
+        };
+        let password = match &of_file {
+            Some(password) => Some((password.as_str(), false)),
+            None => self.password.as_deref().map(|password| (password, self.password_of_env)),
+        };
+        if self.user.is_some() && password.is_none() {
+            return Err("--user needs --password or --password-file".to_owned());
+        }
+        End::of(named, "--", self.user.as_deref(), password, self.db, self.tls, words)
+    }
+}
+
+/// The first line of a file. Errors: it cannot be read, or is no UTF-8.
+fn password_in(file: &Path) -> Result<String, String> {
+    let text =
+        std::fs::read_to_string(file).map_err(|e| format!("--password-file {}: {e}", file.display()))?;
+    Ok(text.lines().next().unwrap_or_default().to_owned())
+}
+
+/// A server with all options about it.
+pub struct End {
+    pub server: Named,
+    pub tls: Words,
+}
+
+impl End {
+    /// Joins a URI and options. `prefix` is that of the options; `password` comes with whether it is the
+    /// environment's. Errors: the options contradict the URI or each other.
+    pub fn of(
+        mut server: Named,
+        prefix: &str,
+        user: Option<&str>,
+        password: Option<(&str, bool)>,
+        db: Option<u32>,
+        encrypted: bool,
+        tls: Words,
+    ) -> Result<End, String> {
+        match password {
+            Some((_, true)) if server.password.is_some() && user.is_none() => {}
+            Some(_) if server.password.is_some() => {
+                return Err(format!("the URI has a password: leave out {prefix}user and {prefix}password"));
+            }
+            Some((password, _)) => server.password = Some(password.to_owned()),
+            None => {}
+        }
+        if let Some(user) = user {
+            server.user = Some(user.to_owned());
+        }
+        match (server.db, db) {
+            (Some(one), Some(other)) if one != other => {
+                return Err(format!(
+                    "the URI says database {one}, {prefix}db {other}: leave out one of them"
+                ));
+            }
+            (of_uri, said) => server.db = of_uri.or(said),
+        }
+        server.tls |= encrypted;
+        let certificates = [
+            ("cacert", tls.cacert.is_some()),
+            ("cert", tls.cert.is_some()),
+            ("insecure", tls.insecure),
+            ("sni", tls.sni.is_some()),
+        ];
+        match certificates.iter().find(|word| word.1) {
+            Some((word, _)) if !server.tls => {
+                return Err(format!("{prefix}{word} is for TLS: say {prefix}tls as well"));
+            }
+            _ => {}
+        }
+        if server.tls && server.place.contains('/') {
+            return Err(format!("{}: there is no TLS over a unix socket", server.place));
+        }
+        Ok(End { server, tls })
+    }
+
+    /// Reads the files for TLS. `timeout`: limit of each wait for bytes, a second at least. Errors: the
+    /// files are wrong.
+    pub fn address(self, timeout: Duration) -> Result<Address, String> {
+        let Named { place, user, password, db, tls } = self.server;
+        let tls = if tls { Some(client(&self.tls, &place)?) } else { None };
+        let timeout = timeout.max(Duration::from_secs(1));
+        let login = password.map(|password| Login { user, password });
+        let server = dial::Address { tls, login, ..dial::Address::new(place).with_timeout(timeout) };
+        Ok(Address { server, db: db.unwrap_or(0) })
+    }
+}
+
+/// A command line that [`read`] can read.
+pub trait Options: CommandFactory + FromArgMatches {
+    /// Options that other tools have, hidden, each with what to say here: an option, or a sentence. Those of
+    /// redis-cli about servers are among them without being named.
+    const ELSEWHERE: &[(&'static str, &'static str)];
+    /// A hint for the error that a needed option is missing.
+    const MISSING: Option<&'static str> = None;
+
+    /// Takes what only the matches tell. Errors: options that contradict each other.
+    fn settle(&mut self, matches: &ArgMatches) -> Result<(), String>;
+}
+
+/// Reads a command line, the name of the command first. Errors: mistakes in it, and requests for help.
+pub fn read<T: Options>(args: &[OsString]) -> Result<T, Error> {
+    let mut args = args.to_vec();
+    // As in redis-cli, -h as the last word asks for help.
+    if let Some(last) = args.last_mut().filter(|last| *last == "-h") {
+        *last = "--help".into();
+    }
+    let elsewhere = OF_SERVERS.iter().chain(T::ELSEWHERE).map(|(word, here)| {
+        let parser = match here.starts_with('-') {
+            true => UnknownArgumentValueParser::suggest_arg(*here),
+            false => UnknownArgumentValueParser::suggest(*here),
+        };
+        let long = word.trim_start_matches('-');
+        Arg::new(*word).long(long).value_name("VALUE").hide(true).value_parser(parser)
+    });
+    let mut command = T::command().args(elsewhere);
+    let matches = command.try_get_matches_from_mut(args).map_err(|mut error| {
+        if let (ErrorKind::MissingRequiredArgument, Some(text)) = (error.kind(), T::MISSING) {
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![text.into()]));
+        }
+        error
+    })?;
+    let mut options = T::from_arg_matches(&matches)?;
+    options.settle(&matches).map_err(|text| command.error(ErrorKind::ArgumentConflict, text))?;
+    Ok(options)
+}
+
+/// Whether the value of an option is the environment's. Never, if the option does not exist.
+pub fn is_of_env(matches: &ArgMatches, id: &str) -> bool {
+    matches.value_source(id) == Some(ValueSource::EnvVariable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser, Debug)]
+    #[command(name = "tool", disable_help_flag = true)]
+    struct Tool {
+        word: Option<String>,
+        #[command(flatten)]
+        server: Server,
+    }
+
+    impl Options for Tool {
+        const ELSEWHERE: &[(&'static str, &'static str)] = &[("--wait", "sleep")];
+
+        fn settle(&mut self, matches: &ArgMatches) -> Result<(), String> {
+            self.server.settle(matches);
+            self.server.end(self.word.as_deref().map(|word| ("ADDRESS", word)), "", "ADDRESS").map(drop)
+        }
+    }
+
+    fn end(words: &str) -> Result<Named, String> {
+        let args: Vec<OsString> = words.split(' ').map(OsString::from).collect();
+        let tool = read::<Tool>(&args).map_err(|e| e.to_string())?;
+        let word = tool.word.as_deref().map(|word| ("ADDRESS", word));
+        tool.server.end(word, "", "ADDRESS").map(|end| end.server)
+    }
+
+    #[test]
+    fn a_file_gives_the_password() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), "s3cret\nmore\n").expect("written");
+        let name = file.path().display();
+        let named = end(&format!("tool h:1 --user ann --password-file {name}")).expect("a server");
+        assert_eq!((named.user.as_deref(), named.password.as_deref()), (Some("ann"), Some("s3cret")));
+        for (words, why) in [
+            (format!("tool h -a x --password-file {name}"), "both give the password"),
+            (format!("tool redis://:x@h --password-file {name}"), "the URI has a password"),
+            ("tool --password-file /no/such".to_owned(), "--password-file /no/such: "),
+            ("tool --user ann".to_owned(), "--user needs --password"),
+        ] {
+            let said = end(&words).expect_err(&words);
+            assert!(said.contains(why) && !said.contains("s3cret"), "{words}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_word_of_the_tool_names_the_server_too() {
+        assert_eq!(end("tool").expect("a server").place, "127.0.0.1:6379");
+        assert_eq!(end("tool rediss://h:7").map(|named| (named.place, named.tls)), Ok(("h:7".into(), true)));
+        let said = end("tool a -h b").expect_err("two");
+        assert!(said.contains("ADDRESS and -h both name the server: say ADDRESS, or"), "{said}");
+        assert!(end("tool --host b").expect_err("unknown").contains("'-h'"));
+        assert!(end("tool --wait 1").expect_err("unknown").contains("sleep"));
+    }
+}
