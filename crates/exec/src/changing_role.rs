@@ -21,10 +21,8 @@ impl Server {
     /// Makes this server a replica, after the wish: waits for what clients have begun (RO3). For the thread
     /// `role`. O(loops + clients that wait), and what is under way.
     pub fn demote(&self) {
+        self.refuse_writes();
         self.pass_loops();
-        if self.config.live.replica_read_only.get() {
-            self.work.follows.begin();
-        }
         self.keyspace.set_follows(true);
         self.memory.configure(&self.keyspace, &self.config.live);
         self.end_waits();
@@ -32,6 +30,13 @@ impl Server {
         self.pass_loops();
         while self.keyspace.has_intents() {
             std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Refuses long writes that are not decided yet. O(1)
+    pub(crate) fn refuse_writes(&self) {
+        if self.config.live.replica_read_only.get() {
+            self.work.follows.begin();
         }
     }
 

@@ -158,7 +158,7 @@ impl Role {
 
     /// Follows a primary from the start on. Errors: nobody could carry it out.
     pub fn follow_from_start(&self, primary: Address) -> Result<(), &'static str> {
-        self.wish(Some(primary)).map(drop)
+        self.wish(Some(primary), || ()).map(drop)
     }
 
     /// Names what carries wishes out, once, before the first client.
@@ -248,8 +248,9 @@ impl Role {
         self.bits.store(bits, Ordering::Release);
     }
 
-    /// Changes the wish. False: it is the same. Errors: nobody could carry it out, or a failover is under way.
-    pub fn wish(&self, primary: Option<Address>) -> Result<bool, &'static str> {
+    /// Changes the wish; `refuses` comes first if it is to follow, and refuses what is not decided yet (RO3). False:
+    /// it is the same. Errors: nobody could carry it out, or a failover is under way.
+    pub fn wish(&self, primary: Option<Address>, refuses: impl FnOnce()) -> Result<bool, &'static str> {
         let follower = self.follower.get().ok_or("ERR this server cannot follow another one")?;
         let _one = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         if self.failing() != Failing::No {
@@ -257,6 +258,9 @@ impl Role {
         }
         if self.primary().as_deref() == primary.as_ref() {
             return Ok(false);
+        }
+        if primary.is_some() {
+            refuses();
         }
         let bits = if primary.is_some() { FOLLOWS } else { FOLLOWS | LEADS_SOON };
         self.primary.store(primary.clone().map(Arc::new));

@@ -416,3 +416,24 @@ fn a_wait_ends_when_the_server_follows() {
     let reply = waiter.reply();
     assert!(reply.starts_with("-UNBLOCKED force unblock from blocking operation"), "{reply}");
 }
+
+/// A script had begun before CLIENT PAUSE, and waited for its end with what it had written. The pause ended right
+/// behind REPLICAOF: the script wrote here, and no other server heard of it.
+#[test]
+fn a_script_that_a_pause_held_writes_nothing_behind_replicaof() {
+    let (new, old) = (Server::start(), Server::start());
+    follow(&new, &old);
+    let (mut client, mut script) = (old.client(), old.client());
+    script.send("EVAL \"for i = 1, 5e7 do end redis.call('SET', 'spin', 1) return 1\" 1 spin\r\n");
+    until("it runs", || info(&mut client, "everything", "scripts_running") == "1");
+    client.expect("CLIENT PAUSE 60000 WRITE", "+OK");
+    until("it is held", || info(&mut client, "everything", "writes_paused") == "1");
+    new.client().expect("REPLICAOF NO ONE", "+OK");
+    until("the new one leads", || info(&mut new.client(), "replication", "role") == "master");
+    client.send(format!("REPLICAOF 127.0.0.1 {}\r\nCLIENT UNPAUSE\r\n", new.addr.port()));
+    let said = script.reply();
+    assert!(said.starts_with("-READONLY"), "{said}");
+    until("the link is up", || info(&mut old.client(), "replication", "master_link_status") == "up");
+    assert_eq!(info(&mut old.client(), "replication", "lost_writes"), "0");
+    assert_eq!(info(&mut new.client(), "stats", "sync_full"), "0");
+}

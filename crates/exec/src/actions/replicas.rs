@@ -60,7 +60,7 @@ fn takes_over(act: &mut Act<'_, '_>, id: &[u8]) -> Result<bool, Error> {
         }
         stdx::panics::changes();
         log::info!("the primary at {} lets this server lead", act.session.info.address);
-        role.wish(None).map_err(Error::new)?;
+        role.wish(None, || ()).map_err(Error::new)?;
         act.server.config.note("replicaof", b"");
     }
     act.session.half.takes_over = true;

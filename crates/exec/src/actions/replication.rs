@@ -25,7 +25,7 @@ fn replicaof(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     };
     stdx::panics::changes();
     let shown = primary.as_ref().map_or(String::new(), |Address { host, port }| format!("{host} {port}"));
-    let changed = act.server.role.wish(primary).map_err(Error::new)?;
+    let changed = act.server.role.wish(primary, || act.server.refuse_writes()).map_err(Error::new)?;
     act.server.config.note("replicaof", shown.as_bytes());
     match changed || leads {
         true => act.out.ok(),
