@@ -59,6 +59,14 @@ test: ## install what tests need, run them all, count
 console: ## make the console's files from console/src (Node; they are committed, and tests compare them)
 	@cd console && { [ -e node_modules/.whole ] || { npm ci --silent && touch node_modules/.whole; }; } && node build.js
 
+MDBOOK ?= 0.5.4
+.PHONY: site
+site: ## the documents as a site in target/site (mdBook, built once, some minutes)
+	@command -v mdbook >/dev/null || $(CARGO) install --locked --quiet mdbook@$(MDBOOK)
+	@rm -rf target/site && mdbook build
+	@tests/house.py --linked | while read -r name; do mkdir -p "target/site/$$(dirname "$$name")" && cp -r "$$name" "target/site/$$name"; done
+	@echo 'target/site/docs/index.html'
+
 MIRROR_SEEDS ?= 50
 .PHONY: mirror
 mirror: ## Redis 8 and Valkey 9 load what a server tells of random writes, and hold the same (MIRROR_SEEDS)

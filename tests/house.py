@@ -232,6 +232,36 @@ def names_in_documents():
                 yield f"{document.relative_to(ROOT)}: `{name}`"
 
 
+def anchors(text):
+    """The names by which links lead to a document's headings."""
+    headings = re.findall(r"^#+ +(.*)$", re.sub(r"```.*?```", "", text, flags=re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def site():
+    """Pages that the site's contents (docs/SUMMARY.md) do not name, or name twice, and links that lead nowhere in it."""
+    named = re.findall(r"\]\(([^)]+)\)", (ROOT / "docs/SUMMARY.md").read_text())
+    pages = [str(path.relative_to(ROOT / "docs")) for path in sorted((ROOT / "docs").rglob("*.md")) if path.name != "SUMMARY.md"]
+    yield from (f"docs/{page}" for page in pages if named.count(page) != 1)
+    yield from (f"docs/SUMMARY.md: {page}" for page in named if page not in pages)
+    yield from (f"docs: link {name}, which is no page of the site" for name in linked() if name.endswith(".md"))
+    for page in pages:
+        path = ROOT / "docs" / page
+        for link, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", path.read_text()):
+            target = (path.parent / link).resolve() if link else path
+            if target.suffix == ".md" and target.is_file() and anchor not in anchors(target.read_text()):
+                yield f"docs/{page}: {link}#{anchor}"
+
+
+def linked():
+    """Files and folders beside docs/ that its pages link to: the site has copies of them."""
+    for path in sorted((ROOT / "docs").rglob("*.md")):
+        for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", path.read_text()):
+            target = (path.parent / link).resolve()
+            if target.exists() and (ROOT / "docs") not in target.parents:
+                yield str(target.relative_to(ROOT.resolve()))
+
+
 def texts(files):
     """The Rust files of each crate: its name -> path -> text."""
     crates = {}
@@ -262,12 +292,16 @@ def main(words):
     if words[:1] == ["--circle"]:
         print("\n".join(largest_circle(arrows(ROOT / "crates" / words[1]))))
         return 0
+    if words[:1] == ["--linked"]:
+        print("\n".join(sorted(set(linked()))))
+        return 0
     circles = {crate.name: len(largest_circle(arrows(crate))) for crate in crates}
     found = {
         "functions of more than 60 lines": [line for crate in crates for line in long_functions(crate)],
         "comment lines that are too wide": [line for crate in crates for line in wide_comments(crate)],
         "unused dependencies": [line for crate in crates for line in unused_dependencies(crate)],
         "names in documents that do not exist": list(names_in_documents()),
+        "pages that are not once in docs/SUMMARY.md, and links that lead nowhere in the site": list(site()),
     }
     limits = {"functions of more than 60 lines": LONG_FUNCTIONS, "comment lines that are too wide": WIDE_COMMENTS}
     if words[:1] == ["--show"]:

@@ -50,7 +50,7 @@ at_most() { # what limit figure
 at_most "Bytes of README.md" 9000 "$(wc -c <README.md)"
 at_most "Bytes of ARCHITECTURE.md" 18000 "$(wc -c <ARCHITECTURE.md)"
 at_most "Letters that net opens" 6 "$(grep -c 'Mail::' crates/net/src/event_loop.rs)"
-at_most "Lines of crate exec" 11440 "$(find crates/exec/src -name '*.rs' -exec cat {} + | wc -l)"
+at_most "Lines of crate exec" 11450 "$(find crates/exec/src -name '*.rs' -exec cat {} + | wc -l)"
 at_most "Comment lines that do not begin with their subject" 0 \
     "$(grep -rnE '^ *//[/!]? ?(Who|Whoever|What|Of|Those|He|His) ' crates --include=*.rs | wc -l)"
 at_most "Comparisons of a command's name outside its row" 0 \

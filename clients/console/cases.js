@@ -127,10 +127,16 @@ async function shot(page, name) {
   if (shots) await page.screenshot({ path: `${shots}/${name}.png` });
 }
 
-await fill();
-await work();
+const START_HOTKEYS = ["HOTKEYS", "START", "METRICS", "2", "CPU", "NET", "COUNT", "30", "DURATION", "600"];
 
-const VIEWS = { waits: "#heat", slowlog: "table.list", keys: "table.list tbody button", clients: "table.list tbody tr", memory: "table.list", disk: ".facts2", sources: "text=EVENKEEL SOURCE ADD makes one", command: "input.mono" };
+await fill();
+await call("CONFIG", "SET", "slowlog-log-slower-than", "1000");
+await call(...START_HOTKEYS);
+await work();
+await call("HOTKEYS", "STOP");
+await call("EVENKEEL", "PREFIXES", "RUN");
+
+const VIEWS = { waits: "#heat", slowlog: "table.list tr.rec", keys: "table.list tbody button", hotkeys: "table.list a", clients: "table.list tbody tr", memory: "[aria-label='Largest keys'] a", disk: ".facts2", sources: "text=EVENKEEL SOURCE ADD makes one", command: "input.mono" };
 for (const [look, options] of Object.entries({
   light: { colorScheme: "light" }, dark: { colorScheme: "dark" },
   phone: { viewport: { width: 390, height: 800 }, colorScheme: "light", isMobile: true, hasTouch: true },
@@ -140,6 +146,7 @@ for (const [look, options] of Object.entries({
       await see(page, view);
       await page.waitForSelector(sign, { state: "attached" });
       if (view === "waits") await page.waitForSelector("#verdict");
+      if (view === "slowlog") await page.locator("tr.rec button").first().click();
       await page.waitForTimeout(300);
       await accessible(page);
       const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
@@ -177,6 +184,121 @@ await test("waits: a selection stands in the address, and the same link shows it
   await page.waitForFunction(before => location.hash !== before, hash);
   await page.keyboard.press("n");
   await page.waitForFunction(() => location.hash === "#waits");
+});
+
+await test("waits: what happens is there without a reload", async page => {
+  let told;
+  const first = new Promise(done => { told = done; });
+  const incident = { from_ms: Date.now() - 120e3, to_ms: Date.now() - 60e3, waits: 7, us: 90000, longest_us: 48000, for: "commit",
+    culprit: { kind: "client", name: "night-job", words: [] }, waiter: { kind: "client", name: "shop", words: [] } };
+  const seen = { incidents: 0, records: 0 };
+  await page.route("**/api/v1/incidents*", route => { seen.incidents++; route.fulfill({ json: { incidents: seen.incidents > 1 ? [incident] : [] } }); told(); });
+  await page.route("**/api/v1/records*", route => { seen.records++; route.continue(); });
+  await page.route("**/api/v1/stream", async route => {
+    await first;
+    await page.waitForTimeout(500);
+    route.fulfill({ contentType: "text/event-stream", body: "retry: 60000\nevent: hello\ndata: {}\n\n: \n\nid: 7\nevent: incident\ndata: {}\n\nid: 7\nevent: wait\ndata: {}\n\n" });
+  });
+  await see(page, "waits");
+  // Without the events the list is asked for again after half a minute.
+  await page.waitForFunction(() => document.querySelector(".inc")?.textContent.includes("night-job made shop wait"), null, { timeout: 10_000 });
+  same(seen.incidents, 2);
+  if (seen.records < 2) throw new Error("the records were not asked for again");
+});
+
+await test("waits: a mark of the real server reaches the page", async page => {
+  await see(page, "waits");
+  await page.waitForSelector("#verdict");
+  await page.waitForFunction(() => /waits? for|Nobody waits/.test(document.querySelector("#verdict").textContent));
+  // Without the event it is asked for once a minute.
+  const again = page.waitForRequest(request => /history\?.*columns=144/.test(request.url()), { timeout: 15_000 });
+  await call("CONFIG", "SET", "slowlog-max-len", "200");
+  await again;
+});
+
+await test("slow log: a request opens to where its time went", async page => {
+  await see(page, "slowlog");
+  const row = page.locator("tr.rec", { hasText: "billing-export" }).first();
+  await row.locator("button").click();
+  await page.waitForSelector("tr.more");
+  const text = await page.textContent("tr.more");
+  holds(text, "EVAL");
+  holds(text, "its time");
+  holds(text, "ran");
+  await page.getByRole("button", { name: "What else this client waited for" }).click();
+  await page.waitForFunction(() => /This client has gone/.test(document.querySelector("tr.more")?.textContent || ""));
+});
+
+await test("slow log: of a client that is there, what else it waited for", async page => {
+  const slow = connection();
+  await slow.call("CLIENT", "SETNAME", "reporting");
+  await slow.call("EVAL", "local n = 0 for i = 1, 3000000 do n = n + i % 7 end return n", 0);
+  await see(page, "slowlog");
+  await page.locator("tr.rec", { hasText: "reporting" }).first().locator("button").click();
+  await page.getByRole("button", { name: "What else this client waited for" }).click();
+  await page.waitForFunction(() => /requests/.test(document.querySelector("tr.more")?.textContent || ""));
+  await accessible(page);
+  slow.end();
+});
+
+await test("hot keys: started by those who may write, and shown as they are used", async page => {
+  await call("HOTKEYS", "RESET");
+  await see(page, "hotkeys");
+  await page.waitForSelector("text=No keys are watched");
+  holds(await page.textContent("main"), "HOTKEYS START METRICS");
+  same(await page.getByRole("button", { name: "Watch for a minute" }).count(), 0);
+  await call("CONFIG", "SET", "console-writes", "yes");
+  await page.reload();
+  await page.getByRole("button", { name: "Allow writes for 15 minutes" }).click();
+  await page.getByRole("button", { name: "Watch for a minute" }).click();
+  await page.waitForSelector("text=Keys are watched");
+  for (let n = 0; n < 50; n++) await call("GET", "long");
+  await call("GET", hostile[0]);
+  await page.waitForFunction(() => document.querySelector("[aria-label='By network bytes']")?.textContent.includes("long"));
+  await page.waitForFunction(name => document.querySelector("[aria-label='By run time']").textContent.includes(name), hostile[0]);
+  await page.getByRole("button", { name: "Stop" }).click();
+  await page.waitForSelector("text=Keys that were watched");
+  await page.locator("[aria-label='By network bytes'] a").first().click();
+  await page.waitForFunction(() => /bytes 0 to 65,536 of 200,000/.test(document.body.textContent));
+  await page.getByRole("button", { name: "Lock" }).click();
+  await page.waitForSelector("text=Allow writes for 15 minutes");
+  await call("CONFIG", "SET", "console-writes", "no");
+});
+
+await test("memory: prefixes are counted, grow, and lead to their keys", async page => {
+  await see(page, "memory");
+  const panel = page.getByLabel("Memory by prefix");
+  const row = () => page.evaluate(() => [...document.querySelectorAll("[aria-label='Memory by prefix'] tbody tr")].find(row => row.cells[0].textContent === "user:")?.textContent || "");
+  await page.waitForSelector("[aria-label='Memory by prefix'] tbody tr");
+  holds(await row(), "120");
+  holds(await page.textContent("[aria-label='Largest keys']"), "long");
+  for (let n = 0; n < 40; n++) await call("SET", `user:more:${n}`, "x".repeat(1000));
+  await panel.getByRole("button", { name: "Count now" }).click();
+  await page.waitForFunction(() => [...document.querySelectorAll("[aria-label='Memory by prefix'] tbody tr")].some(row => row.cells[0].textContent === "user:" && /\+4\d/.test(row.textContent)));
+  holds(await row(), "160");
+  await panel.locator("a", { hasText: "user:more:" }).click();
+  await page.waitForFunction(() => /40 keys shown/.test(document.body.textContent));
+  for (let n = 0; n < 40; n++) await call("DEL", `user:more:${n}`);
+});
+
+await test("memory: a user is shown the prefixes of its own keys", async page => {
+  await call("CONFIG", "SET", "requirepass", "hidden");
+  await call("AUTH", "hidden");
+  try {
+    await call("ACL", "SETUSER", "zoe", "on", ">word", "~z*", "~user:*", "-@all", "+@read", "+info", "+evenkeel");
+    await page.goto(at + "/#memory");
+    await page.getByLabel("User").fill("zoe");
+    await page.getByLabel("Password").fill("word");
+    await page.keyboard.press("Enter");
+    await page.waitForSelector("[aria-label='Memory by prefix'] tbody tr");
+    same(await page.evaluate(() => [...document.querySelectorAll("[aria-label='Memory by prefix'] tbody tr")].map(row => row.cells[0].textContent).filter(text => !text.startsWith("user:")).join()), "");
+    const keys = await page.textContent("[aria-label='Largest keys']");
+    holds(keys, "zset");
+    if (keys.includes("long")) throw new Error("another's key is named");
+  } finally {
+    await call("CONFIG", "SET", "requirepass", "");
+    await call("ACL", "DELUSER", "zoe");
+  }
 });
 
 await test("keys: names cannot pass for anything else", async page => {

@@ -67,14 +67,20 @@ export function info(text) {
 /** When the last snapshot was saved, in seconds since 1970; 0: none since the start, which INFO gives as the time then. */
 export const savedAt = of => +of.rdb_last_bgsave_time_sec >= 0 || +of.rdb_saves > 0 ? +of.rdb_last_save_time : 0;
 
-/** Follows EVENKEEL NOW while the page is seen. `hear(now)`; `told(live)`. Gives a function that ends it. */
-export function follow(hear, told) {
+/**
+ * Follows the server while the page is seen: `hear(now)` each second, `happened(kind, what, second)` for each wait, incident
+ * and mark, `told(live)`. Gives a function that ends it.
+ */
+export function follow(hear, happened, told) {
   let source = null;
   const close = () => { source?.close(); source = null; };
   const open = () => {
     if (document.hidden || source) return;
     source = new EventSource("/api/v1/stream");
     source.addEventListener("second", event => { told(true); hear(JSON.parse(event.data)); });
+    for (const kind of ["wait", "incident", "mark"]) {
+      source.addEventListener(kind, event => happened(kind, JSON.parse(event.data), event.lastEventId));
+    }
     source.addEventListener("failed", event => told(false, JSON.parse(event.data).error));
     source.onerror = () => {
       told(false);

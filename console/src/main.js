@@ -7,11 +7,13 @@ import { Keys } from "./keys.js";
 import { Command } from "./prompt.js";
 import { set, shared, usePlace, useShared } from "./state.js";
 import { clock, shown, zone } from "./text.js";
-import { Clients, Disk, Memory, Slowlog, Sources } from "./views.js";
+import { HotKeys } from "./hotkeys.js";
+import { Clients, Disk, Memory, Sources } from "./views.js";
+import { Slowlog } from "./slowlog.js";
 import { Waits } from "./waits.js";
 
 const VIEWS = {
-  waits: ["Waits", Waits], slowlog: ["Slow log", Slowlog], keys: ["Keys", Keys], clients: ["Clients", Clients],
+  waits: ["Waits", Waits], slowlog: ["Slow log", Slowlog], keys: ["Keys", Keys], hotkeys: ["Hot keys", HotKeys], clients: ["Clients", Clients],
   memory: ["Memory", Memory], disk: ["Disk and replicas", Disk], sources: ["Sources", Sources], command: ["Command", Command],
 };
 
@@ -90,7 +92,7 @@ function Clock() {
 function App() {
   const { me, theme } = useShared();
   const { view } = usePlace();
-  useEffect(() => me ? follow(now => set({ now }), (live, trouble) => set(trouble || live ? { live, trouble } : { live })) : undefined, [!!me, me?.user]);
+  useEffect(() => me ? follow(now => set({ now }), (kind, what, second) => set({ news: { ...shared.news, [kind]: second } }), (live, trouble) => set(trouble || live ? { live, trouble } : { live })) : undefined, [!!me, me?.user]);
   const [name, View] = VIEWS[view] || VIEWS.waits;
   useEffect(() => { document.title = name + " · " + location.host + " · Evenkeel"; }, [name]);
   if (me === null) return html`<main id="main"><p class="soft">…</p></main>`;

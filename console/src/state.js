@@ -1,7 +1,8 @@
 // What the parts of the page share: who is logged in, what the server said last, the address.
 import { useEffect, useReducer, useRef, useState } from "preact/hooks";
 
-export const shared = { me: null, now: null, live: false, theme: "light" };
+/** `news`: the second in which the last wait, incident and mark were told. */
+export const shared = { me: null, now: null, live: false, theme: "light", news: {} };
 const hearers = new Set();
 
 export function set(changes) {

@@ -3,9 +3,10 @@ import { useState } from "preact/hooks";
 import { command, commands, info, pairs, savedAt } from "./api.js";
 import { html } from "./html.js";
 import { useLoaded, useShared } from "./state.js";
+import { Prefixes } from "./prefixes.js";
 import { clients, clock, day, dur, num, shown, size } from "./text.js";
 
-const Problem = ({ error }) => error ? html`<p class="bad pad" role="alert">${error.message || error}</p>` : null;
+export const Problem = ({ error }) => error ? html`<p class="bad pad" role="alert">${error.message || error}</p>` : null;
 const Facts = ({ list }) => html`<dl class="facts2">${list.filter(([, value]) => value !== undefined && value !== null && value !== "").map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>`;
 
 // ----- memory ----------------------------------------------------------------------------------------------------------
@@ -27,30 +28,12 @@ export function Memory() {
     <div class="top"><h2>${size(used)} in use${max ? " of " + size(max) : ", without a limit"}</h2><span class="soft">${value.maxmemory_policy || ""}, ${size(of("used_memory_rss"))} resident, the most so far ${size(of("used_memory_peak"))}</span></div>
     <${Problem} error=${error}/>
     <div class="scroll" tabindex="0" role="group" aria-label="Table"><table class="list"><thead><tr><th>Kind</th><th class="num">Bytes</th><th>Share</th></tr></thead><tbody>
-      ${rows.map(([name, bytes]) => html`<tr key=${name}><td>${name}</td><td class="num">${size(bytes)}</td><td><span class="bar" style=${{ width: Math.max(2, bytes / used * 160) + "px" }}></span> ${(bytes / used * 100).toFixed(1)} %</td></tr>`)}
+      ${rows.map(([name, bytes]) => html`<tr key=${name}><td class="value">${name}</td><td class="num">${size(bytes)}</td><td><span class="bar" style=${{ width: Math.max(2, bytes / used * 160) + "px" }}></span> ${(bytes / used * 100).toFixed(1)} %</td></tr>`)}
     </tbody></table></div></section>
     <section class="panel"><div class="top"><h2>Databases</h2></div><div class="scroll" tabindex="0" role="group" aria-label="Table"><table class="list"><thead><tr><th>Database</th><th class="num">Keys</th><th class="num">That expire</th><th class="num">Mean life</th></tr></thead><tbody>
       ${Object.entries(value).filter(([name]) => /^db\d+$/.test(name)).map(([name, text]) => { const f = Object.fromEntries(text.split(",").map(pair => pair.split("="))); return html`<tr><td><a href=${"#keys?db=" + name.slice(2)}>${name.slice(2)}</a></td><td class="num">${num(+f.keys)}</td><td class="num">${num(+f.expires)}</td><td class="num">${+f.avg_ttl ? dur(f.avg_ttl * 1000) : ""}</td></tr>`; })}
-    </tbody></table></div></section>`;
-}
-
-// ----- slow log --------------------------------------------------------------------------------------------------------
-
-export function Slowlog() {
-  const [{ value, error, loading }, again] = useLoaded(async () => {
-    const [entries, threshold] = await commands([["SLOWLOG", "GET", "128"], ["CONFIG", "GET", "slowlog-log-slower-than"]]);
-    if (entries?.error) throw new Error(entries.error);
-    return { entries, threshold: threshold?.error ? null : +pairs(threshold)[0]?.[1] };
-  }, [], 10e3);
-  const entries = value?.entries || [];
-  return html`<h1 class="hide">Slow log</h1><section class="panel">
-    <div class="top"><h2>Slow log</h2><span class="soft">${value?.threshold > 0 ? "requests of " + dur(value.threshold) + " and more, newest first" : "newest first"}</span><button type="button" class="end tool" onClick=${again}>Again</button></div>
-    <${Problem} error=${error}/>
-    <div class="scroll" tabindex="0" role="group" aria-label="Table"><table class="list"><thead><tr><th>Time</th><th class="num">Took</th><th>Command</th><th>Client</th></tr></thead><tbody>
-    ${entries.map(([id, at, us, words, address, name]) => html`<tr key=${id}><td>${day(at * 1000)}${clock(at * 1000, true)}</td><td class="num"><b>${dur(us)}</b></td>
-      <td class="mono cut wide" title=${words.map(shown).join(" ")}>${words.map(shown).join(" ")}</td><td>${shown(name) || shown(address)}</td></tr>`)}
-    ${entries.length ? null : html`<tr><td colspan="4" class="soft">${loading ? "…" : error ? "" : "No request was slow."}</td></tr>`}
-    </tbody></table></div></section>`;
+    </tbody></table></div></section>
+    <${Prefixes}/>`;
 }
 
 // ----- clients ---------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ function selected(at, now) {
 }
 
 export function Waits() {
-  const { now } = useShared();
+  const { now, news } = useShared();
   const at = usePlace();
   const [tick, setTick] = useState(Date.now());
   useEffect(() => { const timer = setInterval(() => document.hidden || setTick(Date.now()), 5000); return () => clearInterval(timer); }, []);
@@ -37,8 +37,8 @@ export function Waits() {
     location.hash = link("waits", { t: new Date(a).toISOString() + "/" + new Date(b).toISOString(), w: rangeOf(Math.max(win, b - a)) });
   };
   const goLive = () => { setPick(null); location.hash = link("waits"); };
-  const whole = useLoaded(() => get("history", { from: -DAY, to: 0, columns: 144 }), [], 60e3)[0];
-  const bad = useLoaded(() => get("incidents"), [], 30e3)[0];
+  const whole = useLoaded(() => get("history", { from: -DAY, to: 0, columns: 144 }), [news.mark], 60e3)[0];
+  const bad = useLoaded(() => get("incidents"), [news.incident], 30e3)[0];
   return html`
     <h1 class="hide">Who made whom wait</h1>
     <section class="answer" aria-label="The answer">
@@ -216,9 +216,10 @@ function Vital({ name, data, spell, table, span, a, b }) {
 }
 
 function Selected({ span, pick, setPick }) {
-  const every = span.live ? 5000 : 0;
+  const { news } = useShared(), every = span.live ? 5000 : 0;
   const bounds = () => span.live ? { from: -M, to: 0 } : { from: Math.floor(span.a), to: Math.ceil(span.b) };
-  const key = span.live ? "live" : span.a + "/" + span.b;
+  // A wait that was told is in the lists at once.
+  const key = span.live ? "live" + (news.wait || "") : span.a + "/" + span.b;
   const [flows] = useLoaded(() => get("flows", bounds()), [key], every);
   const [records] = useLoaded(() => get("records", { ...bounds(), count: 50 }), [key], every);
   const title = span.live ? "in the last minute" : day(span.a) + clock(span.a, true) + " to " + clock(span.b, true);

@@ -229,6 +229,16 @@ impl User {
         })
     }
 
+    /// The same, of one database.
+    pub fn may_list_in(&self, db: usize, pattern: &[u8]) -> bool {
+        self.selectors().any(|selector| selector.allows_database(db) && selector.reads_all_of(pattern))
+    }
+
+    /// Whether the names of all keys of so many databases are those of keys that it may read. O(patterns)
+    pub fn may_list_all(&self, databases: usize) -> bool {
+        self.selectors().any(|selector| selector.allows_databases(databases) && selector.reads_all_keys())
+    }
+
     /// Whether a channel may be heard; a pattern must be allowed literally. Without `looks` left it may not.
     fn may_hear(&self, channel: &[u8], is_pattern: bool, looks: &mut usize) -> bool {
         self.selectors().any(|selector| {

@@ -29,6 +29,7 @@ pub mod keys;
 mod list;
 pub mod options;
 pub mod places;
+pub mod prefixes;
 mod pubsub;
 pub mod reads;
 pub mod registry;

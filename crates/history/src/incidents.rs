@@ -10,7 +10,7 @@ use crate::{Flows, History};
 const KEPT: usize = 50;
 const TIMES_MEDIAN: u64 = 5;
 const SUM_US: u64 = 100_000;
-const LONGEST_US: u64 = 10_000;
+pub(crate) const LONGEST_US: u64 = 10_000;
 /// Minutes of the day whose median is the measure.
 const DAY: u64 = 24 * 60;
 

@@ -15,6 +15,8 @@ const COLUMNS: usize = 180;
 /// Records of a reply, if it names no number, and at most.
 const RECORDS: usize = 50;
 const RECORDS_MAX: usize = 1000;
+/// Waits that NOW SINCE shows.
+const NEWS_WAITS: usize = 20;
 /// Edges of a reply.
 const EDGES: usize = 64;
 const DAY_MS: u64 = 86_400_000;
@@ -43,10 +45,28 @@ pub struct Filter {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Asked {
     Now,
-    History { from_ms: u64, to_ms: u64, columns: usize },
-    Flows { from_ms: u64, to_ms: u64 },
-    Records { from_ms: u64, to_ms: u64, filter: Filter },
-    Incidents { from_ms: u64, to_ms: u64 },
+    /// All that happened since then.
+    News {
+        since_ms: u64,
+    },
+    History {
+        from_ms: u64,
+        to_ms: u64,
+        columns: usize,
+    },
+    Flows {
+        from_ms: u64,
+        to_ms: u64,
+    },
+    Records {
+        from_ms: u64,
+        to_ms: u64,
+        filter: Filter,
+    },
+    Incidents {
+        from_ms: u64,
+        to_ms: u64,
+    },
 }
 
 const NO_TIME: &str = "ERR a time is a number of milliseconds: since 1970, or 0 and below from now";
@@ -59,7 +79,13 @@ impl Asked {
         let (name, rest) = words.split_first().ok_or(SYNTAX)?;
         let is = |wanted: &str| name.eq_ignore_ascii_case(wanted.as_bytes());
         if is("now") {
-            return if rest.is_empty() { Ok(Asked::Now) } else { Err(SYNTAX) };
+            return match rest {
+                [] => Ok(Asked::Now),
+                [since, at] if since.eq_ignore_ascii_case(b"since") => {
+                    Ok(Asked::News { since_ms: time(at, now_ms)? })
+                }
+                _ => Err(SYNTAX),
+            };
         }
         if is("incidents") && rest.is_empty() {
             return Ok(Asked::Incidents { from_ms: now_ms.saturating_sub(DAY_MS), to_ms: now_ms });
@@ -93,6 +119,7 @@ impl Asked {
     ) {
         match self {
             Asked::Now => write_now(history, viewer, more, out),
+            Asked::News { since_ms } => write_news(history, *since_ms, viewer, out),
             Asked::History { from_ms, to_ms, columns } => {
                 write_table(&history.table(*from_ms, *to_ms, *columns), &history.names, out);
             }
@@ -193,6 +220,58 @@ fn write_now(history: &History, viewer: Viewer, more: (usize, &dyn Fn(&mut Reply
     out.bulk(b"heaviest");
     write_heaviest(&heavy, viewer, out);
     (more.1)(out);
+}
+
+/// Writes what happened in the seconds after a time, of the last minute: its longest waits behind others, the
+/// incidents that began, and those of a minute that ended, and marks. O(seconds), and once a minute O(day).
+fn write_news(history: &History, since_ms: u64, viewer: Viewer, out: &mut Reply) {
+    let after_s = since_ms / 1000;
+    let latest = history.latest(crate::LATEST);
+    let news: Vec<_> = latest.iter().filter(|second| second.unix_s > after_s).collect();
+    let is_wait = |record: &&Record| {
+        record.cause.is_some_and(|cause| (history.names.is_for_others)(usize::from(cause)))
+    };
+    let mut waits: Vec<&Record> = news.iter().flat_map(|second| &second.records).filter(is_wait).collect();
+    waits.sort_by_key(|record| std::cmp::Reverse((record.us, record.id)));
+    waits.truncate(NEWS_WAITS);
+    out.map(4);
+    int(out, "next", news.last().map_or(after_s, |second| second.unix_s) * 1000);
+    out.bulk(b"wait");
+    out.array(waits.len());
+    waits.iter().for_each(|record| write_record(record, &history.names, viewer, out));
+    out.bulk(b"incident");
+    let incidents = match incidents_from(&latest, after_s, &history.names) {
+        Some(from_s) => history.incidents(from_s * 1000, latest.last().map_or(0, |last| last.unix_s * 1000)),
+        None => Vec::new(),
+    };
+    out.array(incidents.len());
+    incidents.iter().for_each(|one| write_incident(one, &history.names, viewer, out));
+    out.bulk(b"mark");
+    let marks: Vec<&Mark> = news.iter().flat_map(|second| &second.marks).collect();
+    out.array(marks.len());
+    marks.iter().for_each(|mark| write_mark(mark, out));
+}
+
+/// From which second on incidents may be new: a minute has its first wait of an incident's length, or has ended.
+/// None: there can be none.
+fn incidents_from(latest: &[std::sync::Arc<crate::Second>], after_s: u64, names: &Names) -> Option<u64> {
+    let (mut minute, mut is_known) = (0, false);
+    for second in latest {
+        if second.unix_s / 60 != minute {
+            let has_ended = minute != 0 && second.unix_s > after_s;
+            if has_ended {
+                return Some(minute * 60);
+            }
+            (minute, is_known) = (second.unix_s / 60, false);
+        }
+        if !is_known && second.row.waiting(names).1 >= crate::incidents::LONGEST_US {
+            is_known = true;
+            if second.unix_s > after_s {
+                return Some(minute * 60);
+            }
+        }
+    }
+    None
 }
 
 /// Writes a row as a map: heat, waits by cause, figures by name, busy time by loop.
@@ -429,6 +508,8 @@ mod tests {
     #[test]
     fn questions_are_read() {
         assert_eq!(parse(&["NOW"]), Ok(Asked::Now));
+        assert_eq!(parse(&["now", "SINCE", "5"]), Ok(Asked::News { since_ms: 5 }));
+        assert_eq!(parse(&["now", "since", "-1000"]), Ok(Asked::News { since_ms: 999_000 }));
         let history = Asked::History { from_ms: 400_000, to_ms: 1_000_000, columns: 60 };
         assert_eq!(parse(&["history", "-600000", "0", "60"]), Ok(history));
         assert_eq!(parse(&["flows", "5", "7"]), Ok(Asked::Flows { from_ms: 5, to_ms: 7 }));
@@ -443,6 +524,9 @@ mod tests {
     fn nonsense_is_refused() {
         for (words, error) in [
             (&["now", "x"][..], SYNTAX),
+            (&["now", "since"], SYNTAX),
+            (&["now", "since", "x"], NO_TIME),
+            (&["now", "since", "5", "7"], SYNTAX),
             (&["history", "1"], SYNTAX),
             (&["history", "x", "5"], NO_TIME),
             (&["history", "9223372036854775807", "5"], NO_TIME),

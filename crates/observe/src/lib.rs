@@ -23,6 +23,7 @@ pub mod latency;
 pub mod measured;
 pub mod memory_report;
 pub mod metrics;
+pub mod prefixes;
 pub mod roll;
 pub mod stats;
 pub mod tally;
@@ -52,6 +53,8 @@ pub struct Observe {
     pub clerk: clerk::Clerk,
     /// The clients that used the processor most, in this second.
     pub heavy: Mutex<Counters<ClientInfo>>,
+    /// Counts of keys and memory by the beginnings of names.
+    pub prefixes: prefixes::Prefixes,
     /// The thread of clients' reports.
     pub reporter: clerk::Clerk,
     holders: OnceLock<Box<dyn Holders>>,
@@ -83,6 +86,7 @@ impl Observe {
             crowd: Arc::default(),
             clerk: clerk::Clerk::named("clerk"),
             heavy: Mutex::default(),
+            prefixes: prefixes::Prefixes::default(),
             reporter: clerk::Clerk::named("reporter"),
             holders: OnceLock::new(),
         }

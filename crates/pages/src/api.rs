@@ -3,7 +3,7 @@
 //! ```text
 //! /api/v1/history?from=0&to=60000    EVENKEEL HISTORY 0 60000        the reply as JSON
 //! /api/v1/commands                   a list of commands, each by its own right
-//! /api/v1/stream                     EVENKEEL NOW, each second
+//! /api/v1/stream                     EVENKEEL NOW, and NOW SINCE, each second
 //! ```
 
 use acl::User;
@@ -96,6 +96,14 @@ impl Call {
     pub fn of_stream() -> Option<Call> {
         VIEWS[0].call(None).ok().flatten()
     }
+
+    /// The same command, for what happened since a time.
+    pub fn of_news(since_ms: u64) -> Option<Call> {
+        let mut call = Call::of_stream()?;
+        call.words.push(b"SINCE");
+        call.words.push(since_ms.to_string().as_bytes());
+        Some(call)
+    }
 }
 
 impl View {
@@ -126,6 +134,50 @@ impl View {
         }
         Ok(Some(Call { row, words }))
     }
+}
+
+/// An event's name and data.
+pub type Event<'a> = (&'a str, &'a [u8]);
+
+/// The number at the begin of the reply to [`Call::of_news`], and the events in it: their names and data. Texts in
+/// it have no line ends. O(json)
+pub fn news(json: &[u8]) -> Option<(u64, Vec<Event<'_>>)> {
+    let rest = json.strip_prefix(b"{\"next\":")?;
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let next = std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()?;
+    let (mut depth, mut in_text, mut escaped, mut from) = (0, false, false, 0);
+    let (mut text, mut name, mut events) = (&rest[..0], "", Vec::new());
+    for (at, byte) in rest.iter().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => {
+                in_text = !in_text;
+                match in_text {
+                    true if depth == 0 => from = at + 1,
+                    false if depth == 0 => text = &rest[from..at],
+                    _ => {}
+                }
+            }
+            _ if in_text => {}
+            b'[' | b'{' => {
+                match depth {
+                    0 => name = std::str::from_utf8(text).ok()?,
+                    1 => from = at,
+                    _ => {}
+                }
+                depth += 1;
+            }
+            b']' | b'}' => {
+                depth -= 1;
+                if depth == 1 {
+                    events.push((name, &rest[from..=at]));
+                }
+            }
+            _ => {}
+        }
+    }
+    Some((next, events))
 }
 
 /// Counts streams.
@@ -195,6 +247,19 @@ mod tests {
         assert_eq!(words("to=2&count=a+b"), list(&["count", "a b"]));
         assert!(words("from=%g1").is_err() && words(&format!("from={}", "1".repeat(2000))).is_err());
         assert!(view("x", "NO-SUCH", &[], &[]).call(None).unwrap().is_none());
+    }
+
+    #[test]
+    fn events_are_taken_out_of_a_reply() {
+        let json = br#"{"next":17000,"wait":[{"id":1,"w":["a]","\"}"]},{"id":2}],"incident":[],"mark":[{"t":"x{"}]}"#;
+        let (next, events) = news(json).unwrap();
+        let events: Vec<_> =
+            events.iter().map(|(name, json)| (*name, std::str::from_utf8(json).unwrap())).collect();
+        let expected =
+            [("wait", r#"{"id":1,"w":["a]","\"}"]}"#), ("wait", r#"{"id":2}"#), ("mark", r#"{"t":"x{"}"#)];
+        assert_eq!((next, &events[..]), (17000, &expected[..]));
+        assert_eq!(news(br#"{"next":5,"wait":[],"incident":[],"mark":[]}"#), Some((5, Vec::new())));
+        assert!(news(b"[]").is_none() && news(b"{\"next\":x}").is_none());
     }
 
     #[test]

@@ -161,24 +161,27 @@ fn usage(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         i += 2;
     }
     cx.view.set_quiet(true);
-    let key = args.at(2);
     points::trip(Point::Read);
-    let inside = match cx.view.value(key) {
-        None => {
-            cx.out.null();
-            return Ok(());
-        }
+    match usage_bytes(cx.view, args.at(2)) {
+        Some(bytes) => cx.out.int(bytes as i64),
+        None => cx.out.null(),
+    }
+    Ok(())
+}
+
+/// Bytes of a key and its value. None: there is no such key. O(1)
+pub(crate) fn usage_bytes(view: &View<'_>, key: &[u8]) -> Option<u64> {
+    let inside = match view.value(key)? {
         // A short string is in the entry.
-        Some(ValueRef::Str(s)) if s.len() < 300 => 0,
-        Some(ValueRef::Str(s)) => s.to_str().mem_bytes(),
-        Some(ValueRef::List(v)) => v.mem_bytes(),
-        Some(ValueRef::Hash(v)) => v.mem_bytes(),
-        Some(ValueRef::Set(v)) => v.mem_bytes(),
-        Some(ValueRef::ZSet(v)) => v.mem_bytes(),
-        Some(ValueRef::Stream(v)) => v.mem_bytes(),
-        Some(ValueRef::Roaring(v) | ValueRef::Roaring64(v)) => v.mem_bytes(),
+        ValueRef::Str(s) if s.len() < 300 => 0,
+        ValueRef::Str(s) => s.to_str().mem_bytes(),
+        ValueRef::List(v) => v.mem_bytes(),
+        ValueRef::Hash(v) => v.mem_bytes(),
+        ValueRef::Set(v) => v.mem_bytes(),
+        ValueRef::ZSet(v) => v.mem_bytes(),
+        ValueRef::Stream(v) => v.mem_bytes(),
+        ValueRef::Roaring(v) | ValueRef::Roaring64(v) => v.mem_bytes(),
     };
     // A slot of the table and its share of the empty ones: about 11 bytes.
-    cx.out.int((cx.view.entry_bytes(key) + 11 + inside) as i64);
-    Ok(())
+    Some((view.entry_bytes(key) + 11 + inside) as u64)
 }

@@ -248,7 +248,16 @@ pub(crate) static COMMANDS: &[Command] = &[
                     "O(N log N) for N waits remembered.",
                     "Lists waits: the client, the cause, the resource and the time.",
                 ),
-            Command::new("evenkeel|now", 2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+            Command::new("evenkeel|prefixes", -2, Run::Exec, ADMIN | NOSCRIPT | STALE, 0)
+                .facts(facts::SLOW_ACTION)
+                .tips(&["nondeterministic_output"])
+                .doc(
+                    "server",
+                    "0.1.0",
+                    "O(1) to begin a count, which takes O(N) for N keys; O(P) to show P prefixes.",
+                    "Shows who uses the keys and the memory, by the beginnings of names.",
+                ),
+            Command::new("evenkeel|now", -2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
                 .facts(facts::SLOW_ACTION)
                 .tips(&["nondeterministic_output"])
                 .doc(

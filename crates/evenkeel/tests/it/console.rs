@@ -2,7 +2,9 @@
 
 use crate::http::{Http, Response};
 use crate::support::{Client, Server, foreign};
+use crate::waits::{astray, stall_for};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 const CONSOLE: &str = "Evenkeel-Console: 1\r\n";
 
@@ -446,7 +448,18 @@ fn event(http: &mut Http) -> (String, String) {
                 _ => {}
             }
         }
-        if chunk.ends_with("\n\n") || length == 0 {
+        let is_comment = chunk.starts_with(':');
+        if chunk.ends_with("\n\n") && !is_comment || length == 0 {
+            return (name, data);
+        }
+    }
+}
+
+/// The next event of a stream that is no news: on a busy machine clients wait.
+fn second(http: &mut Http) -> (String, String) {
+    loop {
+        let (name, data) = event(http);
+        if !["wait", "incident", "mark"].contains(&name.as_str()) {
             return (name, data);
         }
     }
@@ -491,7 +504,7 @@ fn a_stream_tells_each_second_until_its_session_ends() {
         while !stream.line().is_empty() {}
         assert_eq!(event(&mut stream).0, "hello");
         for _ in 0..6 {
-            let (name, data) = event(&mut stream);
+            let (name, data) = second(&mut stream);
             assert!(
                 name == "second" && data.starts_with("{\"time_ms\":") && data.contains("\"edges\":["),
                 "{name} {data}"
@@ -506,6 +519,48 @@ fn a_stream_tells_each_second_until_its_session_ends() {
         while event(&mut stream) != (String::new(), String::new()) {}
         stream.expect_end();
     });
+}
+
+#[test]
+fn a_stream_tells_waits_incidents_and_marks_as_they_come() {
+    if foreign() {
+        return;
+    }
+    let (server, at) = Server::start_http(&["--event-loops", "2"]);
+    server.client().expect("DEBUG POINT accept HOLD 0", "+OK");
+    let mut control = server.client();
+    control.expect("DEBUG POINT accept OFF", "+OK");
+    let (mut culprit, _) = astray(&server, &mut control, "the-culprit");
+    let (mut victim, _) = astray(&server, &mut control, "the-victim");
+    let mut stream = Http::to(at);
+    stream.send("GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    while !stream.line().is_empty() {}
+    let (mut told, mut waits) = (Vec::new(), Vec::new());
+    for round in 0..40 {
+        if round % 5 == 0 {
+            control.expect("CONFIG SET maxmemory 1gb", "+OK");
+            stall_for(Duration::from_millis(15), &mut control, &mut culprit, &mut victim);
+        }
+        let (name, data) = event(&mut stream);
+        if name == "wait" && data.contains("\"name\":\"the-victim\"") {
+            waits.push(data.clone());
+        }
+        if name == "mark" && data.contains("CONFIG SET maxmemory 1073741824")
+            || name == "incident" && data.contains("\"longest_us\":")
+            || name == "wait" && data.contains("the-culprit")
+        {
+            told.push(name);
+        }
+        if ["wait", "incident", "mark"].iter().all(|name| told.iter().any(|one| one == name)) {
+            break;
+        }
+    }
+    for name in ["wait", "incident", "mark"] {
+        assert!(told.iter().any(|one| one == name), "no {name} in {told:?}, {waits:?}");
+    }
+    // Each wait is told once.
+    let ids: Vec<&str> = waits.iter().filter_map(|wait| wait.split(',').next()).collect();
+    assert!(ids.iter().all(|id| ids.iter().filter(|other| *other == id).count() == 1), "{ids:?}");
 }
 
 #[test]

@@ -153,7 +153,7 @@ fn questions_that_make_no_sense_are_refused() {
     );
     client.expect("EVENKEEL INCIDENTS 5", "-ERR syntax error");
     client.expect("EVENKEEL RECORDS -5 0 BY us", "-ERR syntax error");
-    client.expect("EVENKEEL NOW x", "-ERR wrong number of arguments for 'evenkeel|now' command");
+    client.expect("EVENKEEL NOW x", "-ERR syntax error");
     // Times at the ends of all numbers are empty spans, not work.
     for span in ["1 9223372036854775", "-9223372036854775807 0", "0 0"] {
         for what in ["HISTORY", "FLOWS", "RECORDS", "INCIDENTS"] {
@@ -260,4 +260,88 @@ fn nothing_is_written_without_persistence() {
     client.send(encode_line("SHUTDOWN NOSAVE"));
     server.exit_code();
     assert!(!folder.path().join("history").exists());
+}
+
+/// Counts prefixes, and waits until it is done.
+fn count_prefixes(client: &mut Client) {
+    client.expect("EVENKEEL PREFIXES RUN", "+OK");
+    until("the count has ended", || client.call("EVENKEEL PREFIXES GET 0").contains("\"running\", (nil)"));
+}
+
+#[test]
+fn prefixes_show_who_uses_the_memory_and_to_whom_they_may_be_shown() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let mut owner = server.client();
+    let empty = owner.call("EVENKEEL PREFIXES");
+    assert!(empty.starts_with("[\"running\", (nil), \"time_ms\", (nil), "), "{empty}");
+    for n in 0..50 {
+        owner.expect(&format!("SET app:user:{n} {}", "x".repeat(200)), "+OK");
+        owner.expect(&format!("SET secret:note:{n} y EX 1000"), "+OK");
+    }
+    owner.expect("SET secretplain z", "+OK");
+    owner.expect("RPUSH app:list 1 2 3", ":3");
+    count_prefixes(&mut owner);
+    let all = owner.call("EVENKEEL PREFIXES");
+    let has = |reply: &str, prefix: &str, keys: usize, expiring: usize| {
+        let found =
+            reply.split("[\"prefix\", ").find(|one| one.starts_with(&format!("\"{prefix}\", \"db\", :0")));
+        let one = found.unwrap_or_else(|| panic!("no {prefix} in {reply}"));
+        assert!(one.contains(&format!("\"keys\", :{keys}, ")), "{one}");
+        assert!(one.contains(&format!("\"expiring\", :{expiring}, \"used\", :{keys}, ")), "{one}");
+    };
+    has(&all, "app:", 51, 0);
+    has(&all, "app:user:", 50, 0);
+    has(&all, "secret:note:", 50, 50);
+    has(&all, "", 1, 0);
+    assert!(all.contains("\"whole\", :1, \"keys\", :102, "), "{all}");
+    assert!(all.contains("\"list\", [[\"key\", \"app:list\", \"db\", :0, "), "{all}");
+    // The next count knows how large it was.
+    owner.expect("DEL secretplain", ":1");
+    count_prefixes(&mut owner);
+    let next = owner.call("EVENKEEL PREFIXES GET 1");
+    assert!(next.contains("\"earlier_bytes\", [:") && next.matches("\"prefix\"").count() == 1, "{next}");
+    // Others see what is theirs.
+    owner.expect("ACL SETUSER app on >p +evenkeel ~app:*", "+OK");
+    owner.expect("ACL SETUSER other on >p +evenkeel ~app:user:1* %W~secret:*", "+OK");
+    let mut app = server.client();
+    app.expect("AUTH app p", "+OK");
+    let seen = app.call("EVENKEEL PREFIXES");
+    has(&seen, "app:", 51, 0);
+    assert!(!seen.contains("secret") && seen.contains("\"keys\", :0, \"bytes\", :0, "), "{seen}");
+    app.expect("AUTH other p", "+OK");
+    let seen = app.call("EVENKEEL PREFIXES");
+    assert!(!seen.contains("secret") && !seen.contains("\"prefix\"") && !seen.contains("app:list"), "{seen}");
+    for (words, error) in [
+        ("X", "-ERR syntax error"),
+        ("RUN 1", "-ERR syntax error"),
+        ("GET x", "-ERR count must be a number of 0 or more"),
+    ] {
+        owner.expect(&format!("EVENKEEL PREFIXES {words}"), error);
+    }
+}
+
+#[test]
+fn news_are_what_happened_since() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let mut client = server.client();
+    client.expect("CONFIG SET maxmemory 1gb", "+OK");
+    let mut news = String::new();
+    until("the setting is told", || {
+        news = client.call("EVENKEEL NOW SINCE -60000");
+        news.contains("CONFIG SET maxmemory 1073741824")
+    });
+    assert!(news.starts_with("[\"next\", :"), "{news}");
+    let next = news[10..].split(',').next().expect("a number").trim_start_matches(':').to_owned();
+    let later = client.call(&format!("EVENKEEL NOW SINCE {next}"));
+    assert!(!later.contains("maxmemory"), "{later}");
+    client.expect(
+        "EVENKEEL NOW SINCE x",
+        "-ERR a time is a number of milliseconds: since 1970, or 0 and below from now",
+    );
 }

@@ -48,13 +48,18 @@ pub fn until(what: &str, mut fits: impl FnMut() -> bool) {
 
 /// `culprit` keeps its loop busy until the watchdog has seen it; meanwhile `victim` sends a request there.
 pub fn stall(control: &mut Client, culprit: &mut Client, victim: &mut Client) {
+    // Long enough for the logs, which measure the command and not the turn of the loop.
+    stall_for(Duration::from_millis(3), control, culprit, victim);
+}
+
+/// The same, for so long.
+pub fn stall_for(time: Duration, control: &mut Client, culprit: &mut Client, victim: &mut Client) {
     control.expect("DEBUG POINT loop HOLD 1", "+OK");
     culprit.send(encode_line("DEBUG STALL"));
     until("the loop is held up", || control.call("DEBUG POINT loop") == ":1");
     victim.send(encode_line("GET key"));
     until("the watchdog sees it", || figure(control, "loop_stalls_now") > 0);
-    // Long enough for the logs, which measure the command and not the turn of the loop.
-    std::thread::sleep(Duration::from_millis(3));
+    std::thread::sleep(time);
     control.expect("DEBUG POINT loop OFF", "+OK");
     culprit.expect_reply("+OK");
     victim.expect_reply("(nil)");

@@ -16,6 +16,7 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("evenkeel|replicas", replicas, PLAIN),
     Row("evenkeel|stalls", stalls, PLAIN),
     Row("evenkeel|phases", phases, PLAIN),
+    Row("evenkeel|prefixes", prefixes, PLAIN),
     Row("evenkeel|now", past, PLAIN),
     Row("evenkeel|history", past, PLAIN),
     Row("evenkeel|flows", past, PLAIN),
@@ -62,6 +63,24 @@ fn past(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let sees_words = act.session.login.user.user().may_see_words();
     let server = act.server.clone();
     elsewhere(act, move |out| server.past.answer(&asked, sees_words, out))
+}
+
+/// `EVENKEEL PREFIXES [RUN | GET [count]]`: begins a count, on a thread of its own, or shows the latest. O(1) to
+/// begin; O(prefixes), by the reporter. Errors: one is under way; the count is no number; syntax.
+fn prefixes(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let (server, user) = (act.server.clone(), act.session.login.user.user().clone());
+    let Some(most) = observe::prefixes::asked(args.from(2))? else {
+        stdx::panics::changes();
+        let (keyspace, now_ms) = (act.server.keyspace.clone(), stdx::clock::wall_ms);
+        server.observe.prefixes.run(move |seen| command::prefixes::count(&keyspace, now_ms, seen))?;
+        act.out.ok();
+        return Ok(Flow::Done);
+    };
+    elsewhere(act, move |out| {
+        let sees_all = user.may_list_all(server.keyspace.databases());
+        let may_list = |db, pattern: &[u8]| sees_all || user.may_list_in(db, pattern);
+        server.observe.prefixes.write(most, sees_all, &may_list, out);
+    })
 }
 
 /// `EVENKEEL REPLICAS`: the servers that follow, as maps. O(replicas).

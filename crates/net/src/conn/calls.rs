@@ -18,7 +18,7 @@
 use super::http::{Desk, PART, WHOLE};
 use super::output::Streaming;
 use super::{Conn, State, Tools};
-use exec::pages::api::{Call, Place};
+use exec::pages::api::{self, Call, Place};
 use exec::pages::{gate, logins};
 use exec::session::flag;
 use exec::{Flow, Local, Server};
@@ -33,6 +33,8 @@ use std::sync::atomic::Ordering;
 const PATIENCE_MS: u64 = 5_000;
 /// Interval of a stream's events.
 const SECOND_MS: u64 = 1_000;
+/// Interval of comments in a stream, which keep a connection through proxies open, in seconds.
+const COMMENT_S: u64 = 15;
 
 /// The purpose of the commands.
 enum Kind {
@@ -40,8 +42,9 @@ enum Kind {
     Show,
     /// Some; the body is the list of their replies.
     List,
-    /// One, again and again, as events. It ends with the session of its cookie.
-    Events { key: Option<logins::Key>, _place: Place },
+    /// One, again and again, as events. It ends with the session of its cookie. `news`: what
+    /// happened comes next, not the second's figures.
+    Events { key: Option<logins::Key>, news: bool, _place: Place },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,6 +80,8 @@ pub(super) struct Calls {
     begun: bool,
     /// When the next event is due.
     due_ms: u64,
+    /// From when on the news of a stream are not yet told; 0: from now on.
+    news_ms: u64,
 }
 
 /// The result of a step.
@@ -108,6 +113,7 @@ impl Calls {
             body: Vec::new(),
             begun: false,
             due_ms: 0,
+            news_ms: 0,
         }
     }
 
@@ -123,7 +129,7 @@ impl Calls {
 
     /// A stream of events.
     pub(super) fn stream(call: Call, place: Place, key: Option<logins::Key>) -> Calls {
-        Calls::new(Kind::Events { key, _place: place }, Some(call), Vec::new())
+        Calls::new(Kind::Events { key, news: false, _place: place }, Some(call), Vec::new())
     }
 
     /// Says how the response is framed, and what the access log tells of it.
@@ -210,7 +216,7 @@ impl Conn {
 
     /// Whether the next event is due. If not, the connection sleeps, or the stream is at its end.
     fn is_due(&mut self, calls: &mut Calls, server: &Server, local: &Local) -> bool {
-        let Kind::Events { key, .. } = &calls.kind else { return true };
+        let Kind::Events { key, news, .. } = &calls.kind else { return true };
         let now_ms = local.log.now_ms;
         let over = key.is_some_and(|key| {
             let cookie = logins::spell(&key);
@@ -218,6 +224,9 @@ impl Conn {
         });
         if self.eof || over {
             return false;
+        }
+        if *news {
+            return true;
         }
         if now_ms < calls.due_ms {
             self.state = State::Held(calls.due_ms);
@@ -364,18 +373,43 @@ impl Conn {
                 Step::On
             }
             Kind::Events { .. } => {
-                calls.tree = Tree::new(Maps::Objects);
-                let second = local.log.now_ms / SECOND_MS;
-                let json = std::mem::take(&mut calls.body);
-                if !calls.begun {
-                    self.begin_events(calls, local, desk);
-                }
-                let event =
-                    [format!("id: {second}\nevent: second\ndata: ").as_bytes(), &json[..], b"\n\n"].concat();
-                self.write(|out| response::piece(calls.framing, &event, out));
+                self.end_event(calls, local, desk);
                 Step::On
             }
         }
+    }
+
+    /// Writes the events of a reply, and says which command is next: news come after each second.
+    fn end_event(&mut self, calls: &mut Calls, local: &Local, desk: &mut Desk) {
+        calls.tree = Tree::new(Maps::Objects);
+        let now_ms = local.log.now_ms;
+        let json = std::mem::take(&mut calls.body);
+        if !calls.begun {
+            self.begin_events(calls, local, desk);
+        }
+        let second = now_ms / SECOND_MS;
+        let event = |name: &str, json: &[u8]| {
+            [format!("id: {second}\nevent: {name}\ndata: ").as_bytes(), json, b"\n\n"].concat()
+        };
+        let Kind::Events { news, .. } = &mut calls.kind else { return };
+        let mut events = Vec::new();
+        if *news {
+            let (next_ms, found) = api::news(&json).unwrap_or((now_ms, Vec::new()));
+            (calls.news_ms, *news) = (next_ms, false);
+            events.extend(found.into_iter().map(|(name, json)| event(name, json)));
+            calls.call = Call::of_stream();
+        } else {
+            if second.is_multiple_of(COMMENT_S) {
+                events.push(b": \n\n".to_vec());
+            }
+            events.push(event("second", &json));
+            if calls.news_ms == 0 {
+                calls.news_ms = now_ms;
+            }
+            *news = true;
+            calls.call = Call::of_news(calls.news_ms);
+        }
+        self.write(|out| events.iter().for_each(|event| response::piece(calls.framing, event, out)));
     }
 
     /// Writes the head of a stream, and its first event.
