@@ -368,15 +368,34 @@ impl Config {
         Ok(pairs)
     }
 
+    /// Has `write`, which calls [`Config::rewrite`], done on a thread of its own. The log says how it fails. O(1)
+    ///
+    /// Errors: there is no file to write, or no thread.
+    pub fn rewrite_later(
+        &self,
+        write: impl FnOnce() -> Result<(), String> + Send + 'static,
+    ) -> Result<(), String> {
+        self.own_file()?;
+        let write = move || {
+            if let Err(why) = write() {
+                log::error!("CONFIG REWRITE of a transaction: {why}");
+            }
+        };
+        let begun = std::thread::Builder::new().name("rewrite".into()).spawn(write);
+        begun.map(drop).map_err(|_| "ERR no thread could be started".to_owned())
+    }
+
+    fn own_file(&self) -> Result<&PathBuf, String> {
+        self.file.as_ref().ok_or_else(|| "ERR The server is running without a config file".to_owned())
+    }
+
     /// `CONFIG REWRITE`: writes the current values, the sources served and the users into the file. `users`:
     /// the words of a `user` line for each; None: they are kept elsewhere. The error is the whole text of the
     /// reply.
     ///
     /// It reads, writes and syncs files: call it where blocking is allowed, not on an event loop.
     pub fn rewrite(&self, sources: &[mapping::Spec], users: Option<Vec<Vec<Vec<u8>>>>) -> Result<(), String> {
-        let Some(path) = &self.file else {
-            return Err("ERR The server is running without a config file".into());
-        };
+        let path = self.own_file()?;
         let failed = |e: std::io::Error| format!("ERR Rewriting config file: {e}");
         // Several threads may rewrite; they take turns.
         let _alone = self.rewriting.lock();

@@ -144,11 +144,8 @@ struct Observer(std::sync::Weak<Server>);
 
 impl config::Observer for Observer {
     fn changed(&self, directive: &config::Directive, live: &config::Live) {
-        if directive.name != "replica-read-only" {
-            return;
-        }
         let Some(server) = self.0.upgrade() else { return };
-        if !server.keyspace.follows() {
+        if directive.name != "replica-read-only" || !server.keyspace.follows() {
             return;
         }
         match live.replica_read_only.get() {

@@ -18,6 +18,8 @@ pub mod link;
 pub mod replicas;
 
 use arc_swap::ArcSwapOption;
+use command::Error;
+use command::options::int;
 use link::Link;
 use observe::info::Following;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -39,6 +41,17 @@ const ANSWER_MS: u64 = 10_000;
 pub struct Address {
     pub host: String,
     pub port: u16,
+}
+
+impl Address {
+    /// Reads what REPLICAOF names. Errors: the host is none, or the port.
+    pub fn of_words(host: &[u8], port: &[u8]) -> Result<Address, Error> {
+        let is_host = |host: &&str| !host.is_empty() && !host.contains(char::is_whitespace);
+        let host = std::str::from_utf8(host).ok().filter(is_host);
+        let host = host.ok_or(Error::new("ERR Invalid master host"))?.to_owned();
+        let port = int(port).ok().and_then(|port| u16::try_from(port).ok());
+        Ok(Address { host, port: port.ok_or(Error::new("ERR Invalid master port"))? })
+    }
 }
 
 /// A wish of FAILOVER.

@@ -32,10 +32,20 @@ fn a_transaction_does_not_wait_for_the_disk() {
     let mut client = server.client();
     client.expect("MULTI", "+OK");
     client.expect("CONFIG REWRITE", "+QUEUED");
-    client.expect(
-        "EXEC",
-        "[-ERR CONFIG REWRITE is not allowed in a transaction: other clients would wait for it]",
-    );
+    client.expect("EXEC", "[-ERR The server is running without a config file]");
+    // As Sentinel sends it to a server that has one.
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("evenkeel.conf");
+    std::fs::write(&file, "# mine\n").unwrap();
+    let server = Server::start_file_with(&file, &[]);
+    let mut client = server.client();
+    client.expect("MULTI", "+OK");
+    client.expect("SLAVEOF 127.0.0.1 1", "+QUEUED");
+    client.expect("CONFIG REWRITE", "+QUEUED");
+    client.expect("EXEC", "[+OK, +OK]");
+    crate::replicas::until("the file names the primary", || {
+        std::fs::read_to_string(&file).unwrap().contains("replicaof 127.0.0.1 1")
+    });
 }
 
 #[test]

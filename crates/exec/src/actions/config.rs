@@ -110,16 +110,23 @@ fn reset_stat(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 }
 
 /// `CONFIG REWRITE`: writes and syncs the file on a thread of its own, so no report waits for the disk.
-/// O(settings + sources + users). Errors: the write fails; in a transaction, which would hold its locks until
-/// the answer.
+/// In a transaction, as Sentinel sends it behind REPLICAOF, it answers before the file is written: the locks are
+/// held until the answer.
+///
+/// O(settings + sources + users). Errors: the write fails, which in a transaction only the log says; in a
+/// script.
 fn rewrite(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    may_block(act, "REWRITE")?;
     let server = act.server.clone();
-    aside(act, "rewrite", move |out| {
-        match server.config.rewrite(&server.rows.written(), server.config.user_lines(&server.acl)) {
-            Ok(()) => out.ok(),
-            Err(text) => out.error(&text),
-        }
+    let write = move || server.config.rewrite(&server.rows.written(), server.config.user_lines(&server.acl));
+    if act.in_multi && !act.in_script {
+        act.server.config.rewrite_later(write)?;
+        act.out.ok();
+        return Ok(Flow::Done);
+    }
+    may_block(act, "REWRITE")?;
+    aside(act, "rewrite", move |out| match write() {
+        Ok(()) => out.ok(),
+        Err(text) => out.error(&text),
     })
 }
 

@@ -21,7 +21,7 @@ fn replicaof(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let leads = is(args.at(1), "no") && is(args.at(2), "one");
     let primary = match leads {
         true => None,
-        false => Some(Address { host: host(args.at(1))?, port: port(args.at(2))? }),
+        false => Some(Address::of_words(args.at(1), args.at(2))?),
     };
     stdx::panics::changes();
     let shown = primary.as_ref().map_or(String::new(), |Address { host, port }| format!("{host} {port}"));
@@ -87,17 +87,6 @@ fn begin_failover(act: &mut Act<'_, '_>, wish: Failover) -> Result<(), &'static 
     }
     stdx::panics::changes();
     role.fail_over(wish)
-}
-
-fn host(word: &[u8]) -> Result<String, Error> {
-    let host =
-        std::str::from_utf8(word).ok().filter(|host| !host.is_empty() && !host.contains(char::is_whitespace));
-    host.map(str::to_owned).ok_or(Error::new("ERR Invalid master host"))
-}
-
-fn port(word: &[u8]) -> Result<u16, Error> {
-    let port = int(word).map_err(|_| Error::new("ERR Invalid master port"))?;
-    u16::try_from(port).map_err(|_| Error::new("ERR Invalid master port"))
 }
 
 /// `ROLE`. Cost: O(replicas).
