@@ -817,7 +817,7 @@ const REPLICATION: &[Directive] = &[
         .doc("Lag up to which a replica counts for min-replicas-to-write."),
     memory("repl-spool-max", 0, "4294967296")
         .live(|l, v| l.repl_spool_max_bytes.set(v.int()))
-        .doc("Bytes on disk of writes that wait for replicas which still load; above it these start again."),
+        .doc("Bytes on disk of writes that wait for replicas which still load; above it these start again. Also the bytes of a full copy in memory, where `dir` cannot be written."),
     flag("foreign-replicas", "no")
         .live(|l, v| l.foreign_replicas.set(v.is_yes()))
         .doc("Let servers follow that do not know Evenkeel's own types: such keys are left out for them."),

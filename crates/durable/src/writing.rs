@@ -165,7 +165,17 @@ impl Writer {
         let passes = matches!(self.purpose, Purpose::Copy(_) | Purpose::Sync);
         // A base is in the directory of a log that has its lock, and a copy takes no other file's place.
         let lock = if passes { None } else { files.hold_for(path)? };
-        let mut out = SaveFile::create(files.disk.clone(), path, format).map_err(said)?;
+        let (mut out, reader) = match SaveFile::create(files.disk.clone(), path, format) {
+            Err(SaveError { error, .. })
+                if self.spool.is_some() && persist::disk::is_without_place(error.kind()) =>
+            {
+                log::warn!("no file can be made for a copy ({error}): it is kept in memory");
+                let max_bytes = live.repl_spool_max_bytes.size() as u64;
+                let (out, reader) = SaveFile::in_memory(format, max_bytes).map_err(said)?;
+                (out, Some(reader))
+            }
+            made => (made.map_err(said)?, None),
+        };
         if !live.rdb_checksum.get() {
             out.leave_out_sum();
         }
@@ -176,7 +186,7 @@ impl Writer {
             out.aux(name.as_bytes(), value.as_bytes()).map_err(said)?;
         }
         if let Some(spool) = &self.spool {
-            let file = out.take_name().map_err(said)?;
+            let file = reader.map_or_else(|| out.take_name(), Ok).map_err(said)?;
             for (name, value) in spool.begun(header.lsn, file)? {
                 out.aux(name.as_bytes(), value.as_bytes()).map_err(said)?;
             }

@@ -119,6 +119,74 @@ fn reserve(_: &File, _: u64, _: u64) -> io::Result<()> {
     Err(ErrorKind::Unsupported.into())
 }
 
+/// A file in memory, for where none can be made on a disk, and a second handle that reads it. It takes so many
+/// bytes. O(1)
+///
+/// Errors: the system has no memory for it.
+pub fn in_memory(max_bytes: u64) -> io::Result<(Box<dyn DiskFile>, File)> {
+    let file = File::from(rustix::fs::memfd_create("evenkeel", rustix::fs::MemfdFlags::CLOEXEC)?);
+    let reader = file.try_clone()?;
+    Ok((Box::new(InMemory { file, max_bytes, written: 0 }), reader))
+}
+
+/// Whether a file cannot be made because its folder is missing, or may not be written.
+pub fn is_without_place(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::NotFound
+            | ErrorKind::NotADirectory
+            | ErrorKind::PermissionDenied
+            | ErrorKind::ReadOnlyFilesystem
+    )
+}
+
+/// See [`in_memory`].
+struct InMemory {
+    file: File,
+    max_bytes: u64,
+    written: u64,
+}
+
+impl DiskFile for InMemory {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.written + bytes.len() as u64 > self.max_bytes {
+            let why = format!("a file in memory would exceed {} bytes", self.max_bytes);
+            return Err(io::Error::new(ErrorKind::StorageFull, why));
+        }
+        let written = DiskFile::write(&mut self.file, bytes)?;
+        self.written += written as u64;
+        Ok(written)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        DiskFile::write_at(&self.file, bytes, offset)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn truncate(&self, len: u64) -> io::Result<()> {
+        DiskFile::truncate(&self.file, len)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        DiskFile::len(&self.file)
+    }
+
+    fn about(&self) -> io::Result<About> {
+        DiskFile::about(&self.file)
+    }
+
+    fn allocate(&self, _: u64, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// The file system of the machine.
 pub struct RealDisk;
 

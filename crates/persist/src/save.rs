@@ -10,8 +10,7 @@
 //! - V2: after a failed write or sync nothing more is written, and `finish` gives that failure.
 //! - V3: large values pass through in pieces ([`serial::encode_into`]).
 
-use crate::disk::PIECE;
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{self, Disk, DiskFile, PIECE, RealDisk};
 use keyspace::{Lsn, Mark};
 use rdb::file::{self, Format};
 use rdb::{Dialect, crc64};
@@ -144,12 +143,35 @@ impl SaveFile {
             path: temporary.clone(),
             error,
         })?;
+        Ok(SaveFile::begun(disk, file, target.into(), temporary, format))
+    }
+
+    /// Begins a file in memory, of so many bytes at most, for readers alone. Gives what reads it as well.
+    ///
+    /// Errors: the system has no memory for it.
+    pub fn in_memory(format: Format, max_bytes: u64) -> Result<(SaveFile, File), SaveError> {
+        let made = disk::in_memory(max_bytes);
+        let (file, reader) =
+            made.map_err(|error| SaveError { step: Step::Create, path: "a file in memory".into(), error })?;
+        let mut out =
+            SaveFile::begun(Arc::new(RealDisk), file, "a file in memory".into(), PathBuf::new(), format);
+        out.passes = true;
+        Ok((out, reader))
+    }
+
+    fn begun(
+        disk: Arc<dyn Disk>,
+        file: Box<dyn DiskFile>,
+        target: PathBuf,
+        temporary: PathBuf,
+        format: Format,
+    ) -> SaveFile {
         let mut buffer = Vec::with_capacity(PIECE + PIECE / 2);
         file::put_header(&mut buffer, format);
-        Ok(SaveFile {
+        SaveFile {
             disk,
             file: Some(file),
-            target: target.into(),
+            target,
             temporary,
             format,
             buffer,
@@ -160,7 +182,7 @@ impl SaveFile {
             has_sum: true,
             passes: false,
             failed: None,
-        })
+        }
     }
 
     pub fn format(&self) -> Format {

@@ -206,7 +206,7 @@ impl End {
 /// A command line that [`read`] can read.
 pub trait Options: CommandFactory + FromArgMatches {
     /// Options that other tools have, hidden, each with what to say here: an option, or a sentence. Those of
-    /// redis-cli about servers are among them without being named.
+    /// redis-cli about servers are among them, as [`Server`] has them, unless they are named.
     const ELSEWHERE: &[(&'static str, &'static str)];
     /// A hint for the error that a needed option is missing.
     const MISSING: Option<&'static str> = None;
@@ -222,7 +222,9 @@ pub fn read<T: Options>(args: &[OsString]) -> Result<T, Error> {
     if let Some(last) = args.last_mut().filter(|last| *last == "-h") {
         *last = "--help".into();
     }
-    let elsewhere = OF_SERVERS.iter().chain(T::ELSEWHERE).map(|(word, here)| {
+    let is_named = |word: &str| T::ELSEWHERE.iter().any(|(other, _)| *other == word);
+    let of_servers = OF_SERVERS.iter().filter(|(word, _)| !is_named(word));
+    let elsewhere = of_servers.chain(T::ELSEWHERE).map(|(word, here)| {
         let parser = match here.starts_with('-') {
             true => UnknownArgumentValueParser::suggest_arg(*here),
             false => UnknownArgumentValueParser::suggest(*here),

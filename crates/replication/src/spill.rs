@@ -35,13 +35,23 @@ impl Spill {
         for (start, bytes) in backlog.to_store(room) {
             let file = match &self.file {
                 Some(file) => file.clone(),
-                None => self.file.insert(Arc::new(nameless(dir, u64::MAX)?)).clone(),
+                None => self.file.insert(Arc::new(place(dir)?)).clone(),
             };
             file.write_all_at(&bytes, self.end)?;
             backlog.stored(start, bytes.len(), &file, self.end);
             self.end += bytes.len() as u64;
         }
         Ok(())
+    }
+}
+
+/// A new file, in memory if `dir` is missing or may not be written: `repl-spool-max` bounds it there as well.
+fn place(dir: &Path) -> io::Result<File> {
+    match nameless(dir, u64::MAX) {
+        Err(error) if persist::disk::is_without_place(error.kind()) => {
+            Ok(persist::disk::in_memory(u64::MAX)?.1)
+        }
+        made => made,
     }
 }
 

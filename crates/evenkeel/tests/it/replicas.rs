@@ -495,6 +495,30 @@ fn a_large_value_cuts_nobody_off() {
     until("it is cut off", || info(&mut client, "replication", "connected_slaves") == "0");
 }
 
+/// The folder of the data is gone, or may not be written: a copy is kept in memory, if that may hold it.
+#[test]
+fn a_copy_needs_no_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    let primary = Server::start_with(&["--dir", data.to_str().unwrap()]);
+    let mut client = primary.client();
+    (0..30).for_each(|salt| write_much(&mut client, salt));
+    client.expect(&format!("SET large {}", "x".repeat(300_000)), "+OK");
+    std::fs::remove_dir_all(&data).unwrap();
+    let replica = Server::start();
+    follow(&replica, &primary);
+    settle(&primary, 1);
+    assert_eq!(differences(&primary, &replica), [""; 0]);
+    // More than memory is to hold.
+    client.expect("CONFIG SET repl-spool-max 1000", "+OK");
+    let refused = Server::start();
+    refused.client().expect(&format!("REPLICAOF 127.0.0.1 {}", primary.addr.port()), "+OK");
+    until("the log says why", || primary.output().contains("a file in memory would exceed 1000 bytes"));
+    client.expect("CONFIG SET repl-spool-max 1gb", "+OK");
+    until("it is up", || info(&mut refused.client(), "replication", "master_link_status") == "up");
+}
+
 /// A client that waited for replicas without end, and went, kept its connection for ever.
 #[test]
 fn one_that_is_gone_waits_no_more() {
