@@ -102,6 +102,7 @@ async function test(name, body, options) {
     console.log("ok " + name);
   } catch (error) {
     bad++;
+    await shot(seen, "not-ok").catch(() => {});
     console.log(`not ok ${name}: ${String(error.message || error).split("\n").slice(0, 6).join(" | ")}`);
   }
   await seen.context().close().catch(() => {});
@@ -304,8 +305,9 @@ await test("memory: a user is shown the prefixes of its own keys", async page =>
 await test("keys: names cannot pass for anything else", async page => {
   await see(page, "keys");
   await page.waitForSelector("table.list tbody button");
-  for (let n = 0; n < 20 && await page.getByRole("button", { name: "More" }).count(); n++) {
-    await page.getByRole("button", { name: "More" }).click();
+  // While a page is on its way there is no button.
+  for (let n = 0; n < 600 && !(await page.textContent(".panel p[aria-live]")).includes("all 133"); n++) {
+    if (await page.getByRole("button", { name: "More" }).count()) await page.getByRole("button", { name: "More" }).click();
     await page.waitForTimeout(100);
   }
   const text = await page.textContent("table.list");
@@ -421,6 +423,18 @@ await test("login: asked for, refused, and ended when the user changes", async p
     await call("CONFIG", "SET", "requirepass", "");
     await call("ACL", "DELUSER", "oncall");
   }
+});
+
+await test("an answer that comes before the page is drawn is not missed", async page => {
+  // The first frame is late, so the answer is there before anything hears of it.
+  await page.addInitScript(() => {
+    const real = requestAnimationFrame;
+    window.requestAnimationFrame = draw => setTimeout(() => real(draw), 1500);
+    const timeout = setTimeout;
+    window.setTimeout = (call, ms, ...rest) => timeout(call, ms === 35 || ms === 100 ? 1500 : ms, ...rest);
+  });
+  await page.goto(at + "/#memory");
+  await page.waitForSelector("nav", { timeout: 15_000 });
 });
 
 await test("the policy lets no script in", async page => {

@@ -4,16 +4,24 @@ import { useEffect, useReducer, useRef, useState } from "preact/hooks";
 /** `news`: the second in which the last wait, incident and mark were told. */
 export const shared = { me: null, now: null, live: false, theme: "light", news: {} };
 const hearers = new Set();
+let version = 0;
 
 export function set(changes) {
   Object.assign(shared, changes);
+  version++;
   hearers.forEach(hear => hear());
 }
 
 /** What is shared, looked at again with each change. */
 export function useShared() {
   const [, again] = useReducer(n => n + 1, 0);
-  useEffect(() => { hearers.add(again); return () => hearers.delete(again); }, []);
+  const drawn = version;
+  useEffect(() => {
+    hearers.add(again);
+    // A change between drawing and hearing would be missed.
+    if (version !== drawn) again();
+    return () => hearers.delete(again);
+  }, []);
   return shared;
 }
 

@@ -237,6 +237,8 @@ pub struct Live {
     pub watch_neighbours: Number,
     pub latency_percentiles: Text,
     pub availability_zone: Text,
+    pub otlp_endpoint: Text,
+    pub otlp_period_s: Number,
     pub import_mode: Switch,
     /// The server to copy at the start: address and port, or nothing.
     pub replicaof: Text,

@@ -559,6 +559,14 @@ const MEASURING: &[Directive] = &[
     memory("history-max-memory", 0, "16777216")
         .live(|l, v| l.history_max_bytes.set(v.int()))
         .doc("Memory for what the server did: seconds of a day, minutes of a week, who made whom wait. Kept in dir as well, if data are; 0 keeps nothing."),
+    text("otlp-endpoint", "")
+        .startup()
+        .live(|l, v| l.otlp_endpoint.set(&Kind::Text.shown(v)))
+        .doc("Address of a collector of OpenTelemetry that is sent the figures of /metrics, http://host:4318/v1/metrics; empty sends none."),
+    int("otlp-period", 1, 86400, "15")
+        .unit("seconds")
+        .live(|l, v| l.otlp_period_s.set(v.int()))
+        .doc("Time between two sendings of the figures to otlp-endpoint."),
     choice("watch-neighbours", WATCHES, "auto")
         .live(|l, v| l.watch_neighbours.set(v.int()))
         .doc(

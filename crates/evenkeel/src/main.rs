@@ -16,6 +16,7 @@ mod described;
 mod doctor;
 mod logging;
 mod memory;
+mod otlp;
 mod owner;
 mod process;
 mod relisten;
@@ -189,8 +190,7 @@ fn serve(
         signals.remove_in_hurry(demo::Demo::folder());
         demo::Demo::start(&server)
     });
-    let demo = demo.transpose();
-    let _demo = demo.map_err(|e| format!("Cannot make the demonstration database: {e}"))?;
+    let _demo = demo.transpose().map_err(|e| format!("Cannot make the demonstration database: {e}"))?;
     server.durability.expect_load()?;
     replication::start(&server).map_err(|e| format!("Cannot follow another server: {e}"))?;
     #[cfg(debug_assertions)]
@@ -198,6 +198,7 @@ fn serve(
     let (closer, listeners) = listen(config, &server, sockets, secure, signals)?;
     let loops =
         net::start(&server, listeners, backend).map_err(|e| format!("Cannot start the event loops: {e}"))?;
+    otlp::start(&server).map_err(|e| format!("Cannot send figures: {e}"))?;
     let loading = load_data(&server, signals)?;
     let stop = loop {
         let stop = signals.wait();

@@ -123,7 +123,7 @@ pub fn metrics(server: &Arc<Server>, local: &Local, session: &Session, out: &mut
 
 /// Writes the page of figures for Prometheus. Cost: that of INFO; tens of microseconds, and O(clients +
 /// databases + commands).
-fn metrics_page(server: &Server) -> String {
+pub fn metrics_page(server: &Server) -> String {
     let snapshot = collect(server, Sections::wanted([&b"all"[..]]));
     let mut page = metrics::page(&snapshot, &server.observe);
     pages::add_sources(&server.keyspace, &server.rows.list(), &mut page);

@@ -19,6 +19,7 @@ pub mod browser;
 pub mod date;
 pub mod etag;
 pub mod json;
+pub mod push;
 pub mod reply;
 pub mod request;
 pub mod response;

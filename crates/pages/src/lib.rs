@@ -15,6 +15,7 @@ mod figures;
 pub mod gate;
 pub mod logins;
 mod openapi;
+pub mod otlp;
 mod welcome;
 
 pub use figures::add_sources;

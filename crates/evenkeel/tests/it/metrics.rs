@@ -3,8 +3,8 @@
 use crate::http::Http;
 use crate::support::{Server, foreign, free_port};
 use crate::waits::until;
-use std::io::Write;
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Output, Stdio};
 
 const ALERTS: &str = include_str!("../../../../deploy/alerts.yml");
@@ -148,4 +148,70 @@ fn each_query_of_dashboard_and_alerts_returns_data() {
         // A figure that is known later, as a replica's, comes with the next look.
         until(&query, || prometheus.ask(&query).is_some_and(|series| series > 0));
     }
+}
+
+/// Takes one request of a collector's clients: its body. Answers with the status.
+fn collect(collector: &TcpListener, status: &str) -> (String, serde_json::Value) {
+    let (mut stream, _) = collector.accept().expect("a sender");
+    let mut bytes = Vec::new();
+    let (head, length) = loop {
+        let mut piece = [0; 4096];
+        let n = stream.read(&mut piece).expect("a request");
+        assert!(n > 0, "{}", String::from_utf8_lossy(&bytes));
+        bytes.extend_from_slice(&piece[..n]);
+        let text = String::from_utf8_lossy(&bytes);
+        let Some((head, _)) = text.split_once("\r\n\r\n") else { continue };
+        let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")).expect("a length");
+        break (head.to_owned(), length.parse::<usize>().expect("a number"));
+    };
+    let mut body = bytes.split_off(head.len() + 4);
+    let have = body.len();
+    body.resize(length, 0);
+    stream.read_exact(&mut body[have..]).expect("the body");
+    let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\n{{}}");
+    stream.write_all(answer.as_bytes()).expect("it reads");
+    (head, serde_json::from_slice(&body).expect("JSON"))
+}
+
+#[test]
+fn a_collector_of_opentelemetry_gets_the_same_figures() {
+    if foreign() {
+        return;
+    }
+    let collector = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let endpoint = format!("http://{}", collector.local_addr().expect("an address"));
+    let (server, at) = Server::start_http(&["--otlp-endpoint", &endpoint, "--otlp-period", "1"]);
+    let mut client = server.client();
+    client.expect("SET k v", "+OK");
+    // A refusal delays nothing but the next try.
+    let _ = collect(&collector, "503 Busy");
+    client.expect("GET k", "\"v\"");
+    let (head, sent) = collect(&collector, "200 OK");
+    assert!(head.starts_with("POST /v1/metrics HTTP/1.1\r\n"), "{head}");
+    assert!(head.contains("Content-Type: application/json"), "{head}");
+    let of = &sent["resourceMetrics"][0];
+    assert_eq!(of["resource"]["attributes"][0]["value"]["stringValue"], "evenkeel");
+    let metrics = of["scopeMetrics"][0]["metrics"].as_array().expect("a list");
+    let find =
+        |name: &str| metrics.iter().find(|one| one["name"] == name).unwrap_or_else(|| panic!("{name}"));
+    let commands = &find("redis_commands_total")["sum"];
+    assert!(commands["isMonotonic"] == true && commands["aggregationTemporality"] == 2);
+    let points = commands["dataPoints"].as_array().expect("points");
+    let set = points.iter().find(|point| point["attributes"][0]["value"]["stringValue"] == "set");
+    assert_eq!(set.expect("a point of SET")["asDouble"], 1);
+    let requests = &find("evenkeel_request_seconds")["histogram"]["dataPoints"][0];
+    let counts = requests["bucketCounts"].as_array().expect("counts");
+    let n = |value: &serde_json::Value| value.as_str().and_then(|n| n.parse::<u64>().ok()).expect("a number");
+    assert_eq!(counts.iter().map(n).sum::<u64>(), n(&requests["count"]));
+    assert_eq!(counts.len(), requests["explicitBounds"].as_array().expect("bounds").len() + 1);
+    // Each family of the page is there.
+    let page = Http::to(at).get("/metrics").text().to_owned();
+    let families = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    for family in families.filter(|family| page.contains(&format!("\n{family}"))) {
+        assert!(metrics.iter().any(|one| one["name"] == family), "{family}");
+    }
+    // A collector that is gone disturbs nobody.
+    drop(collector);
+    std::thread::sleep(std::time::Duration::from_millis(1200));
+    client.expect("GET k", "\"v\"");
 }
