@@ -206,7 +206,7 @@ impl End {
 /// A command line that [`read`] can read.
 pub trait Options: CommandFactory + FromArgMatches {
     /// Options that other tools have, hidden, each with what to say here: an option, or a sentence. Those of
-    /// redis-cli about servers are among them, as [`Server`] has them, unless they are named.
+    /// redis-cli about servers are among them, as [`Server`] has them, unless it has them or names them.
     const ELSEWHERE: &[(&'static str, &'static str)];
     /// A hint for the error that a needed option is missing.
     const MISSING: Option<&'static str> = None;
@@ -222,7 +222,15 @@ pub fn read<T: Options>(args: &[OsString]) -> Result<T, Error> {
     if let Some(last) = args.last_mut().filter(|last| *last == "-h") {
         *last = "--help".into();
     }
-    let is_named = |word: &str| T::ELSEWHERE.iter().any(|(other, _)| *other == word);
+    let mut command = T::command();
+    let is_named = |word: &str| {
+        let long = word.trim_start_matches('-');
+        let has = |arg: &Arg| {
+            arg.get_long() == Some(long)
+                || arg.get_all_aliases().is_some_and(|aliases| aliases.contains(&long))
+        };
+        T::ELSEWHERE.iter().any(|(other, _)| *other == word) || command.get_arguments().any(has)
+    };
     let of_servers = OF_SERVERS.iter().filter(|(word, _)| !is_named(word));
     let elsewhere = of_servers.chain(T::ELSEWHERE).map(|(word, here)| {
         let parser = match here.starts_with('-') {
@@ -232,7 +240,8 @@ pub fn read<T: Options>(args: &[OsString]) -> Result<T, Error> {
         let long = word.trim_start_matches('-');
         Arg::new(*word).long(long).value_name("VALUE").hide(true).value_parser(parser)
     });
-    let mut command = T::command().args(elsewhere);
+    let elsewhere: Vec<Arg> = elsewhere.collect();
+    command = command.args(elsewhere);
     let matches = command.try_get_matches_from_mut(args).map_err(|mut error| {
         if let (ErrorKind::MissingRequiredArgument, Some(text)) = (error.kind(), T::MISSING) {
             error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![text.into()]));
