@@ -202,7 +202,9 @@ fn an_orderly_end_keeps_all_of_the_history() {
     let server = start_in(folder.path(), &["--appendonly", "yes"]);
     let mut client = ready(&server);
     until("the former process's seconds are there", || figure(&mut client, "history_seconds") >= before);
-    assert!(client.call("EVENKEEL HISTORY -300000 0 5").matches("started").count() == 2);
+    until("both starts are marked", || {
+        client.call("EVENKEEL HISTORY -300000 0 5").matches("started").count() == 2
+    });
 }
 
 /// It lasts up to a minute: until a minute is over.

@@ -94,6 +94,12 @@ fn sentinels_fail_over_and_take_the_old_primary_back() {
     until("the old one follows", || info(&mut servers[0].client(), "replication", "role") == "slave");
     settle_at(&servers[leads], &servers[0]);
     servers[0].client().expect("GET new", "\"1\"");
+    // A Sentinel that has not seen it follow would take its next promotion for the old one, and have it follow.
+    for sentinel in &started {
+        until("each has seen the old one follow", || {
+            sentinel.ask("SENTINEL REPLICAS ours").matches("\"role-reported\", \"slave\"").count() == 2
+        });
+    }
     // A change that an operator asks for.
     until("the change is begun", || started[0].ask("SENTINEL FAILOVER ours") == "+OK");
     until("another leads again", || started[0].primary() != port(leads));
