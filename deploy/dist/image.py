@@ -107,7 +107,7 @@ def main(root, version, architecture, level, out):
     tag = f"evenkeel:{version}"
     here = described(f"{oci}.manifest.v1+json", manifest)
     here["platform"] = {"architecture": architecture, "os": "linux"}
-    here["annotations"] = {"io.containerd.image.name": f"docker.io/library/{tag}", "org.opencontainers.image.ref.name": version}
+    here["annotations"] = {"io.containerd.image.name": tag, "org.opencontainers.image.ref.name": version}
     index = {"schemaVersion": 2, "mediaType": f"{oci}.index.v1+json", "manifests": [here]}
     docker = [{"Config": blob(config), "RepoTags": [tag], "Layers": [blob(packed)]}]
     with tarfile.open(out, "w", format=tarfile.USTAR_FORMAT) as archive:
