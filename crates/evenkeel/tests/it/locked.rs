@@ -43,7 +43,10 @@ fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
         if path.is_dir() {
             all.extend(files(&path).into_iter().map(|(below, text)| (format!("{name}/{below}"), text)));
         } else {
-            all.insert(name, std::fs::read(&path).expect("a file"));
+            // The log fills its room with lines of dashes ahead of time.
+            let mut text = std::fs::read(&path).expect("a file");
+            text.truncate(text.iter().rposition(|byte| !b"-#\n".contains(byte)).map_or(0, |last| last + 1));
+            all.insert(name, text);
         }
     }
     all
