@@ -339,6 +339,10 @@ impl Feed for Fills {
     fn behind_bytes(&self) -> usize {
         usize::try_from(self.feed.behind_bytes()).unwrap_or(usize::MAX)
     }
+
+    fn name_slow(&self) {
+        self.feed.name_slow();
+    }
 }
 
 impl Drop for Fills {

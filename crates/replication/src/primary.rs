@@ -578,7 +578,7 @@ impl Thread {
         let (end, limits) = (self.primary.backlog.end_offset(), (settings.hard_bytes, settings.soft_bytes));
         for peer in self.primary.peers.lock().iter().filter(|peer| peer.has_caught_up()) {
             if let Some(slow) = peer.look(end, limits) {
-                log::warn!("replica {} is slow: {slow}", peer.asked.place());
+                peer.warn(&slow);
             }
         }
     }

@@ -116,6 +116,9 @@ pub trait Feed: Send {
 
     /// Bytes that wait for it.
     fn behind_bytes(&self) -> usize;
+
+    /// Names it in the log as slow, unless that was done: it is closed next for what waits.
+    fn name_slow(&self);
 }
 
 /// The next step of a loop with a feed.

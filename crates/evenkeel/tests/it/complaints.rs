@@ -208,6 +208,24 @@ fn a_slow_replica_is_named_before_it_is_closed() {
     assert!(named < closed && log.contains("more than client-output-buffer-limit allows"), "{log}");
 }
 
+/// One that gets there between two looks at how replicas keep up is named as well.
+#[test]
+fn a_replica_that_falls_behind_in_a_moment_is_named_too() {
+    let limit = ["--client-output-buffer-limit", "replica 1mb 0 0", "--repl-backlog-size", "1mb"];
+    let server = Server::start_with(&limit);
+    let mut client = server.client();
+    let mut slow = asks_for_all(&server, 7777).unwrap();
+    let _ = slow.read(&mut [0; 4096]).unwrap();
+    slow.write_all(b"REPLCONF ACK 1\r\n").unwrap();
+    until("it is online", || client.call("INFO replication").contains("port=7777,state=online"));
+    let value = "v".repeat(24 << 20);
+    client.expect(&format!("SET large {value}"), "+OK");
+    until("it is closed", || info(&mut client, "replication", "connected_slaves") == "0");
+    let log = server.output();
+    let named = log.find("replica 127.0.0.1:7777 is slow: ").expect("it is named");
+    assert!(named < log.find("the replica at 127.0.0.1:").expect("it is closed by name"), "{log}");
+}
+
 /// WAIT names the replica that lacked the writes; and says so if there are not as many.
 #[test]
 fn a_wait_for_replicas_names_them() {

@@ -26,9 +26,13 @@ impl EventLoop {
             return false;
         }
         let id = conn.session.id;
-        let who = match conn.session.feed.is_some() {
-            true => format!("the replica at {} (client {id})", conn.session.info.address),
-            false => format!("client {id}"),
+        let who = match &conn.session.feed {
+            Some(feed) => {
+                // It may have come here between two looks at how replicas keep up.
+                feed.name_slow();
+                format!("the replica at {} (client {id})", conn.session.info.address)
+            }
+            None => format!("client {id}"),
         };
         let bytes = conn.bytes_to_send();
         log::warn!("{who} closed: {bytes} bytes wait for it, more than client-output-buffer-limit allows");

@@ -142,6 +142,15 @@ impl Feed {
         }
     }
 
+    /// Names it in the log as slow, unless that was done: the loop is about to close it for what waits. O(1)
+    pub fn name_slow(&self) {
+        let settings = self.primary.host.settings();
+        let limits = (settings.hard_bytes, settings.soft_bytes);
+        if let Some(slow) = self.peer.name_at_end(self.behind_bytes(), limits) {
+            self.peer.warn(&slow);
+        }
+    }
+
     fn decided(&mut self, out: &mut Reply, now_ms: u64) -> Fed {
         // It is not kept: what it holds would be kept for as long as the replica follows.
         let decision = std::mem::take(&mut self.decision);

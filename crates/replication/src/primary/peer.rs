@@ -200,6 +200,17 @@ impl Peer {
             }
             return None;
         }
+        self.name(waits, rate, (hard, soft))
+    }
+
+    /// A sentence, if none was said of it as slow: it is to be closed now, with this much before it.
+    pub(super) fn name_at_end(&self, waits: u64, limits: (u64, u64)) -> Option<String> {
+        let sent = self.sent.load(Ordering::Relaxed);
+        let rate = sent.saturating_sub(self.sent_before.load(Ordering::Relaxed));
+        self.name(waits, rate, limits)
+    }
+
+    fn name(&self, waits: u64, rate: u64, (hard, soft): (u64, u64)) -> Option<String> {
         let (hard, soft) = (limit_text(hard), limit_text(soft));
         let named = self.is_named.swap(true, Ordering::Relaxed);
         (!named).then(|| {
@@ -208,6 +219,11 @@ impl Peer {
                  client-output-buffer-limit replica is {hard}, and {soft} for some time"
             )
         })
+    }
+
+    /// Says in the log why it counts as slow.
+    pub(super) fn warn(&self, slow: &str) {
+        log::warn!("replica {} is slow: {slow}", self.asked.place());
     }
 
     /// Has its feed end, for a reason.
