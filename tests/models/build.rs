@@ -172,9 +172,9 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     (
         "folded_later",
         "intent.rs",
-        "        let write = |view: &mut Self, key: &[u8]| match deed {",
+        "        let write = |view: &mut Self, key: &[u8]| match effect {",
         "        let n = self.keyspace().sequence.draw();\n        \
-         let write = |view: &mut Self, key: &[u8]| match deed {",
+         let write = |view: &mut Self, key: &[u8]| match effect {",
     ),
     (
         "withdrawn_undecided",

@@ -284,8 +284,8 @@ impl Durability {
             done,
             began: Instant::now(),
         };
-        // The clerk starts the thread, because that may take longer than a quantum.
-        let made = self.observe.clerk.send(move || writer.start());
+        // The background thread starts the thread, because that may take longer than a quantum.
+        let made = self.observe.background.send(move || writer.start());
         if !made {
             log::error!("a snapshot was not begun: no thread could be started");
         }

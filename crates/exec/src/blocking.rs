@@ -209,10 +209,10 @@ pub(crate) fn sleep(
 }
 
 /// Ends the wait of a client whose time is up. None: it was served, or is being served. Else what it gets; a
-/// transaction's deeds that only slept answer by mail.
+/// transaction's deferred effects that only slept answer by mail.
 pub fn time_out(server: &Arc<Server>, local: &mut Local, client: u64) -> Option<Option<Vec<u8>>> {
     let waiter = leave(server, local, client)?;
-    if crate::deeds::sleeps_ms(local, client).is_none() {
+    if crate::deferred::sleeps_ms(local, client).is_none() {
         return Some(Some(waiter.null()));
     }
     server.send(local.log.id, Mail::Reply { client, bytes: Vec::new(), stream: None });

@@ -114,7 +114,7 @@ pub fn execute_row(
 pub fn recover(server: &Server, local: &mut Local, session: &mut Session, out: &mut Reply) {
     local.log.lap();
     session.rows.give_up();
-    session.speech.hushed = false;
+    session.speech.muted = false;
     half::over(server, local, session, None);
     session.set_flag(flag::BLOCKED, false);
     if let Some(multi) = &mut session.multi {
@@ -224,7 +224,7 @@ fn stop(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>, stop: 
 }
 
 /// Bytes that a command has to give the reclaimer for its client to be held back the next time.
-const LITTER: u64 = 16 * 1024;
+const GARBAGE: u64 = 16 * 1024;
 
 /// Asks the gates, runs the command, and accounts for it.
 pub(crate) fn serve(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Flow {
@@ -233,7 +233,7 @@ pub(crate) fn serve(act: &mut Act<'_, '_>, command: &'static Command, args: Args
         Err(reason) => return stop(act, command, args, reason),
     };
     let made = if flooded > 0 { pubsub::made() } else { 0 };
-    let littered = if is_full { stdx::reclaim::deferred() } else { 0 };
+    let garbage = if is_full { stdx::reclaim::deferred() } else { 0 };
     let number = command::places::of(command);
     act.session.info.runs(number);
     let before = act.local.log.clock_ns;
@@ -259,8 +259,8 @@ pub(crate) fn serve(act: &mut Act<'_, '_>, command: &'static Command, args: Args
         act.session.gate.lsn = act.session.gate.lsn.max(act.local.newest);
         act.session.wrote = act.local.newest;
     }
-    if is_full && stdx::reclaim::deferred() - littered >= LITTER {
-        act.session.holds.littered = stdx::reclaim::fullness();
+    if is_full && stdx::reclaim::deferred() - garbage >= GARBAGE {
+        act.session.holds.garbage = stdx::reclaim::fullness();
     }
     if flooded > 0 {
         act.session.holds.published.add(flooded, pubsub::made() - made);

@@ -2,7 +2,7 @@
 
 use crate::act::Act;
 use crate::actions::answer::perform_for_script;
-use crate::deeds::advance_deeds;
+use crate::deferred::advance_deferred;
 use crate::held::note_guard;
 use crate::mail::Mailbox;
 use crate::{Local, Server, Session, drive, shortage, tracking};
@@ -10,8 +10,8 @@ use command::{Command, Error, resolve};
 use keyspace::{Overlay, Snapshot, View};
 use resp::{Args, Reply};
 use scripts::{
-    Body, Committed, Deeds, Errand, Ground, Halt, House, Letter, Limit, LuaState, Outside, Rows, ScriptJob,
-    ScriptRun, TRIES, Told, Transaction, do_few, run_once, settle,
+    Body, Committed, Deferred, Ground, Halt, House, Letter, Limit, LuaState, Outside, Request, Rows,
+    ScriptJob, ScriptRun, TRIES, Told, Transaction, do_few, run_once, settle,
 };
 use std::sync::{Arc, Weak};
 use stdx::budget::Holding;
@@ -247,7 +247,7 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
                 told.selected.into_iter().for_each(|db| act.session.select(db));
                 return Started::Done;
             }
-            return do_deeds(act, run, mark, told);
+            return do_deferred(act, run, mark, told);
         }
         act.out.truncate(mark);
     }
@@ -299,14 +299,14 @@ impl Drop for OnLoan<'_> {
     }
 }
 
-/// Does the deeds of a committed inline script, whose reply stands behind `mark`.
-fn do_deeds(act: &mut Act<'_, '_>, run: ScriptRun, mark: usize, told: Told) -> Started {
+/// Does the deferred effects of a committed inline script, whose reply stands behind `mark`.
+fn do_deferred(act: &mut Act<'_, '_>, run: ScriptRun, mark: usize, told: Told) -> Started {
     let reply = act.out.as_bytes()[mark..].to_vec();
     act.out.truncate(mark);
-    let deeds = Deeds::new(Committed { run, reply, told, spent: None, share: None }, mark);
-    match advance_deeds(act.server, act.local, Some(act.session), deeds) {
+    let deferred = Deferred::new(Committed { run, reply, told, spent: None, share: None }, mark);
+    match advance_deferred(act.server, act.local, Some(act.session), deferred) {
         Some(Delivery { bytes, stream: None, .. }) => {
-            act.session.speech.hushed = false;
+            act.session.speech.muted = false;
             act.out.set_resp3(act.session.speech.resp3);
             act.out.encoded(&bytes);
             return Started::Done;
@@ -319,18 +319,18 @@ fn do_deeds(act: &mut Act<'_, '_>, run: ScriptRun, mark: usize, told: Told) -> S
 }
 
 /// Performs a command for a script on a thread. `session`: its client's, if it is still connected.
-pub fn perform(server: &Arc<Server>, local: &mut Local, session: Option<&mut Session>, errand: Errand) {
-    let args = errand.words.args();
-    let mut out = Reply::new(errand.resp3);
+pub fn perform(server: &Arc<Server>, local: &mut Local, session: Option<&mut Session>, request: Request) {
+    let args = request.words.args();
+    let mut out = Reply::new(request.resp3);
     match (resolve(args), session) {
         (Ok(command), Some(session)) => {
-            let (reply, home) = (errand.reply.clone(), (server, local, session));
-            return perform_for_script(home, (command, args), errand.resp3, move |bytes| reply.put(bytes));
+            let (reply, home) = (request.reply.clone(), (server, local, session));
+            return perform_for_script(home, (command, args), request.resp3, move |bytes| reply.put(bytes));
         }
         (Ok(_), None) => out.error("ERR the client has disconnected"),
         (Err(error), _) => out.error(&error.text()),
     }
-    errand.reply.put(out.into_bytes());
+    request.reply.put(out.into_bytes());
 }
 
 /// This loop's engine.

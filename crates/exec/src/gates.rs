@@ -46,7 +46,7 @@ pub(crate) fn admit(
     queued(act, command, args, &plan)?;
     let plan = fit(plan)?;
     pause(act, command, args)?;
-    let is_full = litter(act, command)?;
+    let is_full = garbage(act, command)?;
     let flooded = flood(act, command)?;
     Ok(Admitted { plan, is_full, flooded })
 }
@@ -81,7 +81,7 @@ fn of_link(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> 
         return Err(held(act, act.local.log.now_ms + 1));
     }
     queued(act, command, args, &Plan::Own)?;
-    let is_full = litter(act, command)?;
+    let is_full = garbage(act, command)?;
     Ok(Admitted { plan: Plan::Own, is_full, flooded: 0 })
 }
 
@@ -297,9 +297,9 @@ pub(crate) fn may_change(act: &Act<'_, '_>, command: &Command, args: Args<'_>) -
 /// Reclaimer: its queue is over the limit, and this client added to it and wants to write again. Gives
 /// whether the queue is over the limit.
 #[inline]
-fn litter(act: &mut Act<'_, '_>, command: &Command) -> Result<bool, Stop> {
+fn garbage(act: &mut Act<'_, '_>, command: &Command) -> Result<bool, Stop> {
     let is_full = stdx::reclaim::is_full();
-    if is_full && command.may_write() && act.session.holds.littered == stdx::reclaim::fullness() {
+    if is_full && command.may_write() && act.session.holds.garbage == stdx::reclaim::fullness() {
         return Err(wait_for_reclaim(act));
     }
     Ok(is_full)

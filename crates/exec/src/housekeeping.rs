@@ -1,4 +1,4 @@
-//! Each loop's chores, ten times a second.
+//! Each loop's housekeeping, ten times a second.
 
 use crate::actions::observe::collect;
 use crate::{Local, Server};
@@ -28,13 +28,13 @@ pub fn cron(server: &Arc<Server>, local: &mut Local) {
         server.work.lines.tend(local.log.clock_ns);
         server.scripts.end_orphans(local.log.clock_ns / 1_000_000, orphan_ms);
         // The allocator asks its arenas one by one, and may wait for a lock whose holder was preempted.
-        let (errand, now_ms) = (server.clone(), local.log.now_ms);
-        server.observe.clerk.send(move || {
-            let speeds = errand.observe.stats.sample(now_ms, crate::shortage::look(&errand, now_ms));
-            errand.observe.measured.note_speeds(speeds);
-            errand.observe.measured.sample(now_ms, &errand.observe.crowd);
-            errand.past.tick(now_ms, || {
-                (collect(&errand, Sections::wanted([&b"cpu"[..]])), crate::http::readiness(&errand).trouble)
+        let (task, now_ms) = (server.clone(), local.log.now_ms);
+        server.observe.background.send(move || {
+            let speeds = task.observe.stats.sample(now_ms, crate::shortage::look(&task, now_ms));
+            task.observe.measured.note_speeds(speeds);
+            task.observe.measured.sample(now_ms, &task.observe.crowd);
+            task.past.tick(now_ms, || {
+                (collect(&task, Sections::wanted([&b"cpu"[..]])), crate::http::readiness(&task).trouble)
             });
         });
     }

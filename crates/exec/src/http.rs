@@ -99,11 +99,11 @@ pub fn may_see_metrics(server: &Server, session: &mut Session) -> bool {
     session.login.user.refresh(&server.acl, true) && session.login.user.user().may_call("info")
 }
 
-/// Lets the clerk collect the page of figures. It comes by mail, as a bulk string.
+/// Lets the background thread collect the page of figures. It comes by mail, as a bulk string.
 pub fn metrics(server: &Arc<Server>, local: &Local, session: &Session, out: &mut Reply) -> Flow {
     let (owner, loop_id, client) = (server.clone(), local.log.id, session.id);
     stdx::panics::changes();
-    let sent = server.observe.clerk.send(move || {
+    let sent = server.observe.background.send(move || {
         let mut out = Reply::new(true);
         match stdx::panics::contain(|| {
             points::trip(Point::Report);

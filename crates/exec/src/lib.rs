@@ -22,7 +22,7 @@ mod actions;
 pub mod blocking;
 pub mod call;
 mod changing_role;
-pub mod deeds;
+pub mod deferred;
 pub mod drive;
 pub mod eval;
 pub mod fetching;

@@ -25,9 +25,9 @@ pub struct Local {
     pub subscribers: pubsub::Subscribers,
     /// Messages without a waiting publisher, on their way through the patterns, one after the other.
     pub(crate) announced: std::collections::VecDeque<pubsub::Announced>,
-    /// Deeds that wait for an answer by mail, by client.
-    pub(crate) acting: HashMap<u64, Box<scripts::Deeds>>,
-    /// Stand-ins of clients that disconnected before their deeds were done ([`crate::deeds`] D3).
+    /// Deferred effects that wait for an answer by mail, by client.
+    pub(crate) acting: HashMap<u64, Box<scripts::Deferred>>,
+    /// Stand-ins of clients that disconnected before their deferred effects were done ([`crate::deferred`] D3).
     pub(crate) stand_ins: HashMap<u64, Box<Session>>,
     /// Count of commands that asked for memory.
     pub(crate) asked: u32,

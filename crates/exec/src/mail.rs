@@ -24,9 +24,9 @@ pub enum Mail {
     /// A letter of long work: see [`crate::drive::receive`].
     Work(Letter),
     /// A script's thread asks the loop to perform a command.
-    Errand(Box<scripts::Errand>),
-    /// The deeds of a committed script or transaction.
-    Deeds(Box<scripts::Deeds>),
+    Request(Box<scripts::Request>),
+    /// The deferred effects of a committed script or transaction.
+    Deferred(Box<scripts::Deferred>),
     /// Keys were filled that clients wait for.
     Ready(Vec<keyspace::Ready>),
     /// Clients that wait for filled keys are served on.
@@ -107,9 +107,9 @@ impl From<pubsub::Letter> for Mail {
 impl From<scripts::Letter> for Mail {
     fn from(letter: scripts::Letter) -> Mail {
         match letter {
-            scripts::Letter::Errand(errand) => Mail::Errand(errand),
+            scripts::Letter::Request(request) => Mail::Request(request),
             scripts::Letter::Reads(client, reads, since) => Mail::Reads(client, reads, since),
-            scripts::Letter::Deeds(committed) => Mail::Deeds(scripts::Deeds::new(*committed, 0)),
+            scripts::Letter::Deferred(committed) => Mail::Deferred(scripts::Deferred::new(*committed, 0)),
         }
     }
 }

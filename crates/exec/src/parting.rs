@@ -19,7 +19,7 @@ pub fn goodbye(server: &Server, local: &mut Local, session: &mut Session) {
         // A writer may be serving it at this moment, and find nothing to give: look again later.
         local.leaving.push(session.id);
     }
-    crate::deeds::forget_sleeper(local, session.id);
+    crate::deferred::forget_sleeper(local, session.id);
     crate::multi::leave(server, local, session);
     crate::actions::monitor::end(server, local, session);
     crate::actions::pubsub::leave_all(server, local, session);

@@ -35,7 +35,7 @@ pub struct Speech {
     /// the same.
     pub(crate) told: Vec<u8>,
     /// Messages wait until the reply under way is written.
-    pub hushed: bool,
+    pub muted: bool,
     /// The connection closes when everything written so far is sent (QUIT, errors of the protocol).
     pub closing: bool,
 }
@@ -215,7 +215,7 @@ pub struct Holds {
     pub(crate) postponed: Option<Postponed>,
     /// The reclaimer's fullness when this client last gave it garbage while it was full
     /// (`stdx::reclaim::fullness`).
-    pub littered: u64,
+    pub garbage: u64,
     /// Messages that the client published while very many were under way.
     pub(crate) published: Added,
     /// When the command began, memory was short and nothing could be evicted; see `shortage::is_short`.

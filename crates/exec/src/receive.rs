@@ -4,7 +4,7 @@
 //! - R2: the loop does what [`After`] says before the next letter.
 
 use crate::mail::Mail;
-use crate::{Local, Server, Session, blocking, deeds, drive, eval, fetching};
+use crate::{Local, Server, Session, blocking, deferred, drive, eval, fetching};
 use command::Flow;
 use observe::waits::Part;
 use pubsub::tracking::Letter;
@@ -48,18 +48,18 @@ pub fn receive(
     done: &mut Vec<Delivery>,
 ) -> After {
     match letter {
-        Mail::Reply { client, bytes, stream } => match deeds::waiting_deeds(local, client) {
+        Mail::Reply { client, bytes, stream } => match deferred::waiting_deferred(local, client) {
             Some(mut waiting) => {
                 waiting.answered(&bytes, stream);
-                return do_deeds(server, local, sessions, waiting, done);
+                return do_deferred(server, local, sessions, waiting, done);
             }
             None => done.push(Delivery { client, bytes, stream, spent: None, selected: None }),
         },
-        Mail::Deeds(deeds) => return do_deeds(server, local, sessions, deeds, done),
+        Mail::Deferred(deferred) => return do_deferred(server, local, sessions, deferred, done),
         Mail::Work(letter) => drive::receive(server, local, letter, done),
-        Mail::Errand(errand) => {
-            let session = sessions.session(errand.client);
-            eval::perform(server, local, session, *errand);
+        Mail::Request(request) => {
+            let session = sessions.session(request.client);
+            eval::perform(server, local, session, *request);
         }
         Mail::Ready(keys) => blocking::serve(server, local, keys),
         Mail::Serving(rest) => blocking::serve_on(server, local, *rest),
@@ -111,19 +111,19 @@ fn unblock(
     }
 }
 
-/// Does a slice of the deeds of a committed script or transaction.
-fn do_deeds(
+/// Does a slice of the deferred effects of a committed script or transaction.
+fn do_deferred(
     server: &Arc<Server>,
     local: &mut Local,
     sessions: &mut dyn Sessions,
-    deeds: Box<scripts::Deeds>,
+    deferred: Box<scripts::Deferred>,
     done: &mut Vec<Delivery>,
 ) -> After {
-    let client = deeds.client();
+    let client = deferred.client();
     let mark = local.log.enter(Part::Commit, client);
-    done.extend(deeds::advance_deeds(server, local, sessions.session(client), deeds));
+    done.extend(deferred::advance_deferred(server, local, sessions.session(client), deferred));
     local.log.leave(&server.observe, Part::Commit, client, mark);
-    match deeds::sleeps_ms(local, client) {
+    match deferred::sleeps_ms(local, client) {
         None => After::Nothing,
         timeout_ms => After::Parked { client, until_ms: None, timeout_ms },
     }

@@ -1,4 +1,4 @@
-//! Memory, as a loop looks after it: a write's check, a slice of the debt, and errands to the allocator. What
+//! Memory, as a loop looks after it: a write's check, a slice of the debt, and tasks to the allocator. What
 //! counts and what goes is crate `memory`'s.
 //!
 //! Changes by evictions are told when the slice is over (X3).
@@ -45,12 +45,12 @@ pub fn tend(server: &Arc<Server>, local: &mut Local) {
     let (memory, now_ms) = (&server.memory, local.log.now_ms);
     server.keyspace.feed_accesses();
     if memory.begin_look(&server.keyspace, now_ms) {
-        let errand = server.clone();
+        let task = server.clone();
         // The allocator asks its arenas one by one, and a lock's holder may be preempted: no loop waits for
         // that.
-        let sent = server.observe.clerk.send(move || {
-            look(&errand, now_ms);
-            errand.memory.end_look();
+        let sent = server.observe.background.send(move || {
+            look(&task, now_ms);
+            task.memory.end_look();
         });
         if !sent {
             memory.end_look();
@@ -63,7 +63,7 @@ pub fn tend(server: &Arc<Server>, local: &mut Local) {
     }
 }
 
-/// Asks the allocator. Gives the bytes that it and the segments have. On the clerk's thread; takes tens to
+/// Asks the allocator. Gives the bytes that it and the segments have. On the background thread; takes tens to
 /// hundreds of microseconds.
 pub(crate) fn look(server: &Server, now_ms: u64) -> u64 {
     let allocated = || {

@@ -130,7 +130,7 @@ pub fn after_command(server: &Server, session: &mut Session, answered: bool, out
     }
     server.tracking.trim(&server.keyspace, server.config.live.tracking_max_keys.size());
     let peer = mine.peer.clone();
-    if answered && !session.speech.hushed && peer.has_mail() && open(server, session, &peer, out) {
+    if answered && !session.speech.muted && peer.has_mail() && open(server, session, &peer, out) {
         server.tracking.remind(session.id);
     }
 }
@@ -141,7 +141,7 @@ pub fn after_command(server: &Server, session: &mut Session, answered: bool, out
 pub(crate) fn before_reply(act: &mut Act<'_, '_>) {
     let Some(mine) = &act.session.tracking else { return };
     let peer = mine.peer.clone();
-    if act.session.speech.is_muted() || act.session.speech.hushed || !peer.has_mail() {
+    if act.session.speech.is_muted() || act.session.speech.muted || !peer.has_mail() {
         return;
     }
     if open(act.server, act.session, &peer, act.out) {

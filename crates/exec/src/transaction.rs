@@ -49,7 +49,7 @@ fn hold_back(act: &mut Act<'_, '_>, mark: usize, flow: Flow) -> Flow {
             let timeout_ms = Some(act.session.half.sleep_ms);
             crate::blocking::sleep(act.server, act.local, act.session, "exec", timeout_ms, answer)
         }
-        Flow::Parked(None) => Flow::Parked(crate::deeds::sleeps_ms(act.local, act.session.id)),
+        Flow::Parked(None) => Flow::Parked(crate::deferred::sleeps_ms(act.local, act.session.id)),
         flow => flow,
     }
 }

@@ -42,7 +42,7 @@ pub fn ended(
     if is_long_write && stdx::reclaim::is_full() {
         // Most long writes replace something large. So each counts as garbage, whatever it gave the
         // reclaimer.
-        session.holds.littered = stdx::reclaim::fullness();
+        session.holds.garbage = stdx::reclaim::fullness();
     }
     let (observe, info) = (&server.observe, &session.info);
     let (keys, asked_bytes) = away.hot.clone().unwrap_or_default();

@@ -86,7 +86,7 @@ pub(crate) enum Cells {
 const FOLDED: u32 = u32::MAX;
 
 /// The effect of folding on a key.
-enum Deed<'a> {
+enum Decided<'a> {
     Cell(Cell),
     Word(&'a Bulk, usize),
 }
@@ -174,12 +174,12 @@ impl Cells {
     }
 
     /// Takes what is to be done about a key. `bulk`: from [`Cells::bulk`].
-    fn take<'a>(&mut self, i: usize, bulk: Option<&'a Bulk>) -> Option<Deed<'a>> {
+    fn take<'a>(&mut self, i: usize, bulk: Option<&'a Bulk>) -> Option<Decided<'a>> {
         match self {
-            Cells::Full(cells) => cells[i].cell.take().map(Deed::Cell),
+            Cells::Full(cells) => cells[i].cell.take().map(Decided::Cell),
             Cells::Bulk(_, list) => match std::mem::replace(&mut list[i].1, FOLDED) {
                 FOLDED => None,
-                word => bulk.map(|bulk| Deed::Word(bulk, word as usize)),
+                word => bulk.map(|bulk| Decided::Word(bulk, word as usize)),
             },
             Cells::Read(..) => None,
         }
@@ -748,17 +748,17 @@ impl View<'_> {
             let Some((i, at, n, owner)) = found else { return };
             let Some(cells) = self.shard_mut(shard).map(|s| &mut s.intents.0[i].cells) else { return };
             let bulk = cells.bulk();
-            let Some(deed) = cells.take(at, bulk.as_deref()) else { return };
-            self.fold((n, owner), db, hash, key, deed);
+            let Some(decided) = cells.take(at, bulk.as_deref()) else { return };
+            self.fold((n, owner), db, hash, key, decided);
         }
     }
 
     /// Writes a key at its commit's LSN, on behalf of `owner`, the commit's author: another client may be the
     /// one that folds.
-    fn fold(&mut self, (n, owner): (Lsn, u64), db: usize, hash: u64, key: &[u8], deed: Deed<'_>) {
-        let write = |view: &mut Self, key: &[u8]| match deed {
-            Deed::Cell(cell) => apply(view, key, cell),
-            Deed::Word(bulk, word) => bulk.apply(view, key, word),
+    fn fold(&mut self, (n, owner): (Lsn, u64), db: usize, hash: u64, key: &[u8], decided: Decided<'_>) {
+        let write = |view: &mut Self, key: &[u8]| match decided {
+            Decided::Cell(cell) => apply(view, key, cell),
+            Decided::Word(bulk, word) => bulk.apply(view, key, word),
         };
         stdx::doing::within(owner, || self.write_at(n, db, hash, key, write));
     }
@@ -924,12 +924,12 @@ impl View<'_> {
             (Cells::Full(cells), _) => {
                 let Intent { key, cell, .. } = &mut cells[i];
                 if let Some(cell) = cell.take() {
-                    self.fold(at, db, hash, key, Deed::Cell(cell));
+                    self.fold(at, db, hash, key, Decided::Cell(cell));
                 }
             }
             (Cells::Bulk(_, list), Some(bulk)) => {
                 let word = list[i].1 as usize;
-                self.fold(at, db, hash, bulk.words.key(word), Deed::Word(bulk, word));
+                self.fold(at, db, hash, bulk.words.key(word), Decided::Word(bulk, word));
             }
             (Cells::Bulk(..) | Cells::Read(..), _) => {}
         }

@@ -108,7 +108,7 @@ impl Cell {
     }
 
     /// Drops all events and counts of changes.
-    fn hush(&mut self) {
+    fn mute(&mut self) {
         (self.changes, self.wakes) = (0, false);
         self.told = None;
     }
@@ -558,7 +558,7 @@ impl Overlay {
             if std::mem::take(&mut cell.dirty) {
                 cell.now = None;
             }
-            cell.hush();
+            cell.mute();
             cell.used = None;
             cell.is_gone.set(false);
         }
@@ -877,7 +877,7 @@ impl Overlay {
         // A key removed with its database tells nothing. Its base is checked like any other.
         for slot in self.slots.iter_mut().filter(|slot| slot.cell.now.is_none() && flushed.contains(&slot.db))
         {
-            slot.cell.hush();
+            slot.cell.mute();
         }
         let (snapshot, ran_ms, shards) = (self.snapshot, self.ran_ms, self.slots.into_shards());
         Parts { snapshot, ran_ms, shards, read, expires_ms, flushed, swaps, beside: self.beside }

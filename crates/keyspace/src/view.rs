@@ -169,7 +169,7 @@ pub struct View<'k> {
     editing: Option<(usize, usize, Raw, usize)>,
     stale: RefCell<Option<Box<Stale>>>,
     /// The sink is told nothing of what expires: it knows.
-    hush: bool,
+    mute: bool,
     /// Keys are looked at to estimate a cost (W5), and so many were that are none of the command's.
     estimating: Cell<bool>,
     strays: Cell<u32>,
@@ -261,7 +261,7 @@ impl<'k> View<'k> {
             counted: (db, 0, 0, Bytes::default()),
             editing: None,
             stale: RefCell::default(),
-            hush: false,
+            mute: false,
             estimating: Cell::new(false),
             strays: Cell::new(0),
         }
@@ -406,8 +406,8 @@ impl<'k> View<'k> {
         write: impl FnOnce(&mut Self, &[u8]),
     ) {
         stdx::panics::changes();
-        let mine = (self.changes.lsn, self.keep, self.db, self.memo, self.hush, self.due_ms);
-        (self.changes.lsn, self.hush) = (n, true);
+        let mine = (self.changes.lsn, self.keep, self.db, self.memo, self.mute, self.due_ms);
+        (self.changes.lsn, self.mute) = (n, true);
         if self.keyspace.imports() {
             // The commit may have kept a key beyond its time.
             self.due_ms = 0;
@@ -418,7 +418,7 @@ impl<'k> View<'k> {
         let before = self.changes.made();
         write(self, key);
         self.changes.others += self.changes.made() - before;
-        (self.changes.lsn, self.keep, self.db, self.memo, self.hush, self.due_ms) = mine;
+        (self.changes.lsn, self.keep, self.db, self.memo, self.mute, self.due_ms) = mine;
     }
 
     /// Runs `f` as of another time.

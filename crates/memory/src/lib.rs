@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   the allocator's figures ─► rest ─┐
-//!   (every few ms, the clerk)        ├─► used ─► above the limit?  a write evicts up to 16 keys, loops go on
+//!   (every few ms, the background thread)        ├─► used ─► above the limit?  a write evicts up to 16 keys, loops go on
 //!   bytes of entries (each write) ───┘           far above it?      a writer waits for them
 //!                                                no victim?         OOM
 //! ```

@@ -61,7 +61,7 @@ impl<'a> Payer<'a> {
         let used = memory.used(keyspace);
         *asked = asked.wrapping_add(1);
         if asked.is_multiple_of(NOTED) {
-            // The policy's time must go on while keys come, even if the clerk does not get to run.
+            // The policy's time must go on while keys come, even if the background thread does not get to run.
             keyspace.note_fullness(0, used as f64 / limit as f64);
         }
         if used <= limit {

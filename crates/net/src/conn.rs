@@ -196,7 +196,7 @@ pub(crate) struct Conn {
     pub(crate) told: usize,
     /// The last quantum was used up, or nearly: the next request goes behind those of others.
     pub(crate) heavy: bool,
-    /// On the porch: the client has not asked for anything yet, or not on this loop.
+    /// Among the arrivals: the client has not asked for anything yet, or not on this loop.
     pub(crate) outside: bool,
     /// The loop it moves to once nothing of it is under way here, and the window in which that was decided.
     pub(crate) moving: Option<(usize, u64)>,
@@ -340,7 +340,7 @@ impl Conn {
             || self.told > 0
             || self.owes_records();
         let session = &self.session;
-        let alone = session.subs.is_empty() && !session.speech.hushed && session.rows.loading.is_none();
+        let alone = session.subs.is_empty() && !session.speech.muted && session.rows.loading.is_none();
         let idle = self.state == State::Running && session.away.is_none() && !self.has_work();
         let alone = alone && session.feed.is_none() && !self.is_link();
         !(listed || ends || speaks) && alone && idle && self.large.is_none() && self.held.is_none()
@@ -369,7 +369,7 @@ impl Conn {
         self.state != State::Running || self.doomed
     }
 
-    /// Prepares it to move to another loop, where it starts on the porch like a new connection. `settled`:
+    /// Prepares it to move to another loop, where it starts among the arrivals like a new connection. `settled`:
     /// see the field.
     pub(crate) fn pack(&mut self, settled: u64) {
         (self.outside, self.moving, self.settled) = (true, None, settled);

@@ -16,11 +16,11 @@ mod moving;
 mod order;
 mod secure;
 
+use crate::arrivals::Arrivals;
 use crate::conn::{Conn, Flushed, Next, State, Tools};
 use crate::doors::Doors;
 use crate::listed::{List, Listed};
 use crate::load::Load;
-use crate::porch::Porch;
 use crate::timers::Timers;
 use crate::transport::{Event, Pool, Received, Transport};
 use exec::clients::Buffered;
@@ -41,15 +41,15 @@ use stdx::queue::Queue;
 /// fetched.
 const FRESH_NS: u64 = 200_000;
 const FRESH: usize = 64;
-/// Time per turn for all that is not fresh, apart from steps that cannot be cut; each kind of chore has half
+/// Time per turn for all that is not fresh, apart from steps that cannot be cut; each kind of long work has half
 /// of it.
-const CHORES_NS: u64 = 100_000;
-const CHORE_NS: u64 = 50_000;
+const SLICES_NS: u64 = 100_000;
+const SLICE_NS: u64 = 50_000;
 /// Connections visited in one slice when all have to be.
 const LOOKS: usize = 256;
 /// Housekeeping interval, in milliseconds.
 const CRON_MS: u64 = 100;
-/// Number of the listeners among what a transport watches; the other number is the porch's.
+/// Number of the listeners among what a transport watches; the other number is the arrivals'.
 const DOORS: usize = 0;
 /// Interval between two measurements of all connections' buffers, if one slice is not enough for them.
 const WEIGHING_MS: u64 = 1000;
@@ -73,7 +73,7 @@ pub(crate) struct EventLoop {
     starved: bool,
     /// Connections that have not asked for anything yet. `calling`: some may have now; `callers`: those known
     /// to; `first_words`: the buffer for their bytes.
-    porch: Porch,
+    arrivals: Arrivals,
     calling: bool,
     callers: VecDeque<usize>,
     first_words: Vec<u8>,
@@ -97,8 +97,8 @@ pub(crate) struct EventLoop {
     /// Events of connections that have bytes enough to be served, and the value of `taken` from which each is
     /// due: see [`EventLoop::sort_bytes`].
     arrears: VecDeque<(u64, Event)>,
-    /// The kind of chore that comes first in the next turn.
-    chore: usize,
+    /// The kind of long work that comes first in the next turn.
+    next_slice: usize,
     lists: Listed,
     /// Calls to the transport so far that took all that was queued. `unsubmitted`: a send was queued that
     /// goes out with the next call.
@@ -160,7 +160,7 @@ struct Spell {
 }
 
 impl EventLoop {
-    pub(crate) fn new(id: usize, server: Arc<Server>, doors: Doors, load: Load, porch: Porch) -> EventLoop {
+    pub(crate) fn new(id: usize, server: Arc<Server>, doors: Doors, load: Load, new: Arrivals) -> EventLoop {
         let local = Local::new(id, &server);
         EventLoop {
             next_cron_ms: 0,
@@ -169,7 +169,7 @@ impl EventLoop {
             local,
             doors,
             starved: false,
-            porch,
+            arrivals: new,
             calling: false,
             callers: VecDeque::new(),
             first_words: Vec::new(),
@@ -184,7 +184,7 @@ impl EventLoop {
             taken: 0,
             endings: VecDeque::new(),
             arrears: VecDeque::new(),
-            chore: 0,
+            next_slice: 0,
             lists: Listed::default(),
             submissions: 1,
             unsubmitted: false,
@@ -216,9 +216,9 @@ impl EventLoop {
         }
     }
 
-    /// Descriptors that a transport watches besides connections: the mailbox, the listeners, and the porch.
+    /// Descriptors that a transport watches besides connections: the mailbox, the listeners, and the arrivals.
     pub(crate) fn watched(&self) -> (BorrowedFd<'_>, [BorrowedFd<'_>; 2]) {
-        (self.server.mailbox(self.local.log.id).as_fd(), [self.doors.as_fd(), self.porch.as_fd()])
+        (self.server.mailbox(self.local.log.id).as_fd(), [self.doors.as_fd(), self.arrivals.as_fd()])
     }
 
     /// Most connections allowed.
@@ -244,8 +244,8 @@ impl EventLoop {
             if !self.links.is_empty() {
                 self.serve_link();
             }
-            if self.has_chores() {
-                self.do_chores(io);
+            if self.has_slices() {
+                self.do_slices(io);
                 self.write_all(io);
             }
             self.hear_endings(io);
@@ -344,9 +344,9 @@ impl EventLoop {
         }
     }
 
-    // ----- chores ------------------------------------------------------------------------------------------
+    // ----- slices of long work ------------------------------------------------------------------------------------------
 
-    fn has_chores(&self) -> bool {
+    fn has_slices(&self) -> bool {
         self.doors.is_accepting()
             || self.calling
             || !self.mail.is_empty()
@@ -366,10 +366,10 @@ impl EventLoop {
     }
 
     /// Does a slice of all that is not fresh. The replies to fresh requests are sent first.
-    fn do_chores<T: Transport>(&mut self, io: &mut T) {
+    fn do_slices<T: Transport>(&mut self, io: &mut T) {
         self.submit(io);
-        let until = self.local.log.lap() + CHORES_NS;
-        const CHORES: [Part; 8] = [
+        let until = self.local.log.lap() + SLICES_NS;
+        const SLICES: [Part; 8] = [
             Part::Accept,
             // Mail feeds the works and the continued connections that follow.
             Part::Mail,
@@ -380,13 +380,13 @@ impl EventLoop {
             Part::Housekeeping,
             Part::Sweep,
         ];
-        const KINDS: usize = CHORES.len();
+        const KINDS: usize = SLICES.len();
         for _ in 0..KINDS {
-            let chore = self.chore;
-            self.chore = (chore + 1) % KINDS;
-            let part = CHORES[chore];
+            let kind = self.next_slice;
+            self.next_slice = (kind + 1) % KINDS;
+            let part = SLICES[kind];
             let mark = self.local.log.enter(part, 0);
-            match chore {
+            match kind {
                 0 => {
                     self.greet_some(io);
                     self.accept(io);
@@ -423,7 +423,7 @@ impl EventLoop {
             || !self.endings.is_empty()
             || self.moves.soon
             || self.local.log.follows_slow_turn()
-            || self.has_chores();
+            || self.has_slices();
         if busy {
             return Duration::ZERO;
         }
@@ -591,9 +591,9 @@ impl EventLoop {
         }
     }
 
-    /// Serves connections that have more to do, one quantum each, until one chore's time has passed.
+    /// Serves connections that have more to do, one quantum each, until one slice's time has passed.
     fn continue_some(&mut self) {
-        let until = self.local.log.lap() + CHORE_NS;
+        let until = self.local.log.lap() + SLICE_NS;
         for _ in 0..self.lists.len(List::Continued) {
             // It stays in the list meanwhile: opened records are kept for its turn, which is now.
             let Some(slot) = self.lists.first(List::Continued, &mut self.conns) else { return };
@@ -611,16 +611,16 @@ impl EventLoop {
         }
     }
 
-    /// Lets further bytes of a connection be read as a chore, not among the requests of others.
+    /// Lets further bytes of a connection be read as long work, not among the requests of others.
     fn read_later(&mut self, slot: usize) {
         if let Some(conn) = self.conns[slot].as_mut() {
             self.lists.add(List::Bulky, slot, &mut **conn);
         }
     }
 
-    /// Reads pieces of long requests for one chore's time.
+    /// Reads pieces of long requests for one slice's time.
     fn read_bulky<T: Transport>(&mut self, io: &mut T) {
-        let until = self.local.log.lap() + CHORE_NS;
+        let until = self.local.log.lap() + SLICE_NS;
         for _ in 0..self.lists.len(List::Bulky) {
             let Some(slot) = self.lists.pop(List::Bulky, &mut self.conns) else { return };
             self.serve(io, Event::Readable(slot));

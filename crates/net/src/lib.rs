@@ -1,20 +1,21 @@
 //! Event loops, listeners and connections: the only client sockets.
 //!
 //! ```text
-//! turn:  wait ─► fresh: read, run a quantum each ─► write ─► a slice of chores ─► write ─► timers
+//! turn:  wait ─► fresh: read, run a quantum each ─► write ─► a slice of long work ─► write ─► timers
 //!                at most 200 µs or 64 of them            ▲ in turns: continued connections,
 //!                                                          mail, new connections, long work, messages, expiry
 //! ```
 //!
 //! - N1: a connection is served for at most one quantum ([`QUANTUM_NS`]) before the others. Fresh short
 //!   requests go before continued slices and before the first requests of new connections. So a crowd that
-//!   arrives waits for itself (`porch.rs`), and so does one that leaves.
+//!   arrives waits for itself (`arrivals.rs`), and so does one that leaves.
 //! - N2: output is written once per turn and connection. A client that does not read is not read from either,
 //!   once [`OUT_HIGH`] bytes wait for it.
 //! - N3: a loop touches only its own connections; other threads talk to them by mail.
 //! - N4: nothing here waits but a transport's `wait`: `epoll_wait`, or `io_uring_enter`.
 #![deny(unsafe_code)]
 
+mod arrivals;
 mod conn;
 mod doors;
 mod epoll;
@@ -24,7 +25,6 @@ mod handshakes;
 mod input;
 mod listed;
 mod load;
-mod porch;
 mod prefetch;
 #[allow(unsafe_code, reason = "the one address of this crate's unsafe code")]
 mod ring;
@@ -83,7 +83,7 @@ const EPOLL: i64 = 1;
 /// Connections per loop that get a place in the kernel's table; it finds further ones a little slower.
 const DIRECT_MAX: usize = 16 * 1024;
 
-/// Starts one thread per event loop; the first one accepts. Errors: a porch, a set of listeners or a thread
+/// Starts one thread per event loop; the first one accepts. Errors: a set of arrivals, a set of listeners or a thread
 /// cannot
 /// be made.
 pub fn start(
@@ -96,13 +96,13 @@ pub fn start(
     let mut listeners = Some(listeners);
     (0..server.loops())
         .map(|id| {
-            let (server, load, porch) = (server.clone(), busy.clone(), porch::Porch::new()?);
+            let (server, load, arrivals) = (server.clone(), busy.clone(), arrivals::Arrivals::new()?);
             let doors = doors::Doors::new(listeners.take().unwrap_or_default())?;
             std::thread::Builder::new().name(format!("loop-{id}")).spawn(move || {
                 machine::threads::own_arena();
                 machine::threads::prompt();
                 machine::stacks::observable();
-                serve(EventLoop::new(id, server, doors, load, porch), backend);
+                serve(EventLoop::new(id, server, doors, load, arrivals), backend);
             })
         })
         .collect()

@@ -301,7 +301,7 @@ impl Calls {
         log.replied(log.came_ns);
     }
 
-    /// Samples the counters and the memory in use; returns the rates. The clerk's thread calls it ten times a
+    /// Samples the counters and the memory in use; returns the rates. The background thread calls it ten times a
     /// second.
     pub fn sample(&self, now_ms: u64, used_bytes: u64) -> Speeds {
         let mut rates = self.rates.lock();

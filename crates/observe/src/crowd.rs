@@ -5,7 +5,7 @@
 //! programs fill the cores, new long work therefore ranks just behind them ([`BESIDE_OTHERS`]).
 //!
 //! ```text
-//!   clerk, every second ──► /proc/stat: busy at normal priority - the loops' own
+//!   background thread, every second ──► /proc/stat: busy at normal priority - the loops' own
 //!                             ├──► 60 % of the cores or more: crowded
 //!                             └──► less than 40 %: not any more
 //! ```
@@ -92,17 +92,17 @@ impl Cores {
     }
 }
 
-/// How busy the machine is, as the clerk last saw it.
+/// How busy the machine is, as the background thread last saw it.
 #[derive(Default)]
 pub struct Crowd {
     crowded: AtomicBool,
-    /// The last look, and the processor time of all loops then, in ticks. Only the clerk uses it.
+    /// The last look, and the processor time of all loops then, in ticks. Only the background thread uses it.
     last: Mutex<Option<(Cores, f64)>>,
-    /// The busy ticks of the last look, and its time. Only the clerk uses it.
+    /// The busy ticks of the last look, and its time. Only the background thread uses it.
     ticks: Mutex<(u64, u64)>,
     /// Thousandths of a core that were busy between the last two looks. The bits above [`MILLI_BITS`] are the
     /// time of the last look, in milliseconds. 0: not known. It is one word, so that loops need no lock: the
-    /// clerk runs behind all others, and might hold a lock for long.
+    /// background thread runs behind all others, and might hold a lock for long.
     busy: AtomicU64,
 }
 
@@ -118,7 +118,7 @@ impl Crowd {
         if self.crowded.load(Relaxed) { Rank::BesideOthers } else { Rank::Last }
     }
 
-    /// Looks at the machine. The clerk calls it once a second; `loops_s` is the processor time of all loops
+    /// Looks at the machine. The background thread calls it once a second; `loops_s` is the processor time of all loops
     /// so far. Cost: O(cores), and a read of `/proc/stat`.
     pub fn look(&self, loops_s: f64) {
         let ticks_per_second = rustix::param::clock_ticks_per_second();

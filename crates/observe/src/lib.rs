@@ -1,7 +1,7 @@
 //! Records what the server did, and which client waited for which.
 //!
 //! ```text
-//! loop: TurnLog ── commands, turns, late clients ──► Observe ◄── clerk: memory, processors, rates
+//! loop: TurnLog ── commands, turns, late clients ──► Observe ◄── background thread: memory, processors, rates
 //!                                                     │
 //!                    INFO, LATENCY, COMMANDLOG, CLIENT LIST, EVENKEEL WAITS, metrics
 //! ```
@@ -10,8 +10,8 @@
 //! and touched only when something was slow or large.
 #![forbid(unsafe_code)]
 
+pub mod background;
 pub mod calls;
-pub mod clerk;
 pub mod client;
 pub mod clients;
 pub mod commandlog;
@@ -50,13 +50,13 @@ pub struct Observe {
     /// The priority for threads of long work.
     pub crowd: Arc<crowd::Crowd>,
     /// The thread of vital work: what snapshots, memory and figures need. No client's answer is made there.
-    pub clerk: clerk::Clerk,
+    pub background: background::Background,
     /// The clients that used the processor most, in this second.
     pub heavy: Mutex<Counters<ClientInfo>>,
     /// Counts of keys and memory by the beginnings of names.
     pub prefixes: prefixes::Prefixes,
     /// The thread of clients' reports.
-    pub reporter: clerk::Clerk,
+    pub reporter: background::Background,
     holders: OnceLock<Box<dyn Holders>>,
 }
 
@@ -84,10 +84,10 @@ impl Observe {
             waits: Arc::new(waits::Waits::new(loops)),
             measured: measured::Measured::default(),
             crowd: Arc::default(),
-            clerk: clerk::Clerk::named("clerk"),
+            background: background::Background::named("background"),
             heavy: Mutex::default(),
             prefixes: prefixes::Prefixes::default(),
-            reporter: clerk::Clerk::named("reporter"),
+            reporter: background::Background::named("reporter"),
             holders: OnceLock::new(),
         }
     }

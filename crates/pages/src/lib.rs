@@ -3,7 +3,7 @@
 //! ```text
 //! /items/42          EVENKEEL ITEMS item:42
 //! /items?ids=1,2     EVENKEEL ITEMS item:1 item:2
-//! /metrics           the clerk's figures          / and /openapi.json   made when the sources change
+//! /metrics           the background thread's figures          / and /openapi.json   made when the sources change
 //! ```
 //!
 //! `net` speaks HTTP and asks for what is here; `exec` runs the commands. The paths change only with the

@@ -92,7 +92,7 @@ pub struct Primary {
     pub backlog: Arc<Backlog>,
     host: Box<dyn Host>,
     peers: Mutex<Vec<Arc<Peer>>>,
-    errands: Mutex<Sender<Errand>>,
+    tasks: Mutex<Sender<Task>>,
     /// This server follows another one: its backlog stays.
     is_replica: AtomicBool,
     /// Replicas that are fed and lag little.
@@ -106,7 +106,7 @@ pub struct Primary {
 }
 
 /// A request to the thread.
-enum Errand {
+enum Task {
     Decide(Ticket),
     /// There is to be a backlog.
     Attach(SyncSender<Result<(), String>>),
@@ -134,7 +134,7 @@ impl Primary {
         stream: Arc<Shared>,
         make: impl FnOnce(&Weak<Primary>) -> Box<dyn Host>,
     ) -> std::io::Result<Arc<Primary>> {
-        let (errands, come) = channel();
+        let (tasks, come) = channel();
         let primary = Arc::new_cyclic(|weak: &Weak<Primary>| {
             let host = make(weak);
             let own = weak.clone();
@@ -149,7 +149,7 @@ impl Primary {
                 backlog,
                 host,
                 peers: Mutex::default(),
-                errands: Mutex::new(errands),
+                tasks: Mutex::new(tasks),
                 is_replica: AtomicBool::new(false),
                 good: AtomicUsize::new(0),
                 waiting: AtomicUsize::new(0),
@@ -182,7 +182,7 @@ impl Primary {
         let decision = Arc::<OnceLock<Decision>>::default();
         let ticket = Ticket { peer: peer.clone(), decision: decision.clone() };
         // The thread lives as long as the server.
-        let _ = self.errands.lock().send(Errand::Decide(ticket));
+        let _ = self.tasks.lock().send(Task::Decide(ticket));
         Feed::new(self.clone(), peer, decision)
     }
 
@@ -224,7 +224,7 @@ impl Primary {
 
     fn have_backlog(&self) -> Result<(), String> {
         let (done, wait) = sync_channel(1);
-        let _ = self.errands.lock().send(Errand::Attach(done));
+        let _ = self.tasks.lock().send(Task::Attach(done));
         wait.recv().map_err(|_| "the thread has ended".to_owned())?
     }
 
@@ -413,17 +413,17 @@ impl Drop for Waiting {
 }
 
 impl Thread {
-    fn run(mut self, come: &Receiver<Errand>) {
+    fn run(mut self, come: &Receiver<Task>) {
         loop {
-            let errand = match come.recv_timeout(ROUND) {
-                Ok(errand) => Some(errand),
+            let task = match come.recv_timeout(ROUND) {
+                Ok(task) => Some(task),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => return,
             };
             let done = stdx::panics::contain(|| {
-                match errand {
-                    Some(Errand::Decide(ticket)) => self.decide(&ticket),
-                    Some(Errand::Attach(done)) => drop(done.send(self.attach())),
+                match task {
+                    Some(Task::Decide(ticket)) => self.decide(&ticket),
+                    Some(Task::Attach(done)) => drop(done.send(self.attach())),
                     None => {}
                 }
                 self.round();

@@ -157,7 +157,7 @@ struct Room {
 }
 
 /// Garbage up to this size is not worth a collection.
-const LITTER: usize = 2 << 20;
+const GARBAGE: usize = 2 << 20;
 /// A cycle that frees no more than this is the last.
 const FREED: usize = 256 << 10;
 /// An idle engine keeps buffers up to this size.
@@ -178,7 +178,7 @@ impl Room {
     }
 
     /// The garbage in it, estimated.
-    fn litter(&self) -> usize {
+    fn garbage(&self) -> usize {
         self.vm.used_bytes().saturating_sub(self.live)
     }
 
@@ -438,7 +438,7 @@ impl Engine {
     /// Drops what ended scripts left behind, if it is much: EVAL's state and all compiled scripts, which must
     /// be loaded again. Garbage of functions stays ([`Engine::collect_step`]). O(1).
     pub fn tidy(&mut self) {
-        self.tidy_above(LITTER);
+        self.tidy_above(GARBAGE);
     }
 
     /// As [`Engine::tidy`], for any amount worth freeing.
@@ -446,8 +446,8 @@ impl Engine {
         self.tidy_above(BUFFERS);
     }
 
-    fn tidy_above(&mut self, litter: usize) {
-        if self.eval.as_ref().is_some_and(|room| room.litter() > litter) {
+    fn tidy_above(&mut self, garbage: usize) {
+        if self.eval.as_ref().is_some_and(|room| room.garbage() > garbage) {
             self.forget_scripts();
         }
         for room in self.eval.iter_mut().chain(&mut self.functions) {
@@ -458,8 +458,8 @@ impl Engine {
 
     /// Whether there is enough garbage for a collection, or one is under way ([`Engine::collect_step`]).
     #[inline]
-    pub fn is_littered(&self) -> bool {
-        self.eval.iter().chain(&self.functions).any(|room| room.cycle.is_some() || room.litter() > LITTER)
+    pub fn has_garbage(&self) -> bool {
+        self.eval.iter().chain(&self.functions).any(|room| room.cycle.is_some() || room.garbage() > GARBAGE)
     }
 
     /// Forgets all scripts (SCRIPT FLUSH). Functions stay.
@@ -497,11 +497,11 @@ impl Engine {
     /// Takes this many steps, a few microseconds each, in collecting a state with much garbage. True when
     /// nothing is left to do.
     pub fn collect_step(&mut self, steps: u32) -> bool {
-        let littered = |room: &&mut Room| room.cycle.is_some() || room.litter() > LITTER;
-        match self.eval.iter_mut().chain(&mut self.functions).find(littered) {
+        let garbage = |room: &&mut Room| room.cycle.is_some() || room.garbage() > GARBAGE;
+        match self.eval.iter_mut().chain(&mut self.functions).find(garbage) {
             Some(room) => {
                 room.collect_step(steps);
-                !self.is_littered()
+                !self.has_garbage()
             }
             None => true,
         }

@@ -1,4 +1,4 @@
-//! The reply of a transaction: the answers of its commands from its run, with those of its deeds put in
+//! The reply of a transaction: the answers of its commands from its run, with those of its deferred effects put in
 //! between.
 
 use command::Stream;
@@ -50,7 +50,7 @@ impl Answers {
     }
 }
 
-/// A reply with the answers of deeds at their places.
+/// A reply with the answers of deferred effects at their places.
 pub struct Spliced {
     reply: Vec<u8>,
     read: usize,
@@ -66,7 +66,7 @@ impl Spliced {
         Spliced { reply, read: 0, answers, left: 0, share }
     }
 
-    /// Whether it has no answers of deeds: the reply is all.
+    /// Whether it has no answers of deferred effects: the reply is all.
     pub fn is_whole(&self) -> bool {
         self.answers.places.is_empty()
     }

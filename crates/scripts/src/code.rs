@@ -10,7 +10,7 @@
 //!   every change is made on a copy.
 //! - K2: a transaction may change scripts and then use them (SCRIPT FLUSH, then EVALSHA). It makes the change
 //!   in a draft, which only its own engine sees. With its commit the command is performed again, for all, and
-//!   gives the answer (`deeds.rs`).
+//!   gives the answer (`deferred.rs`).
 //! - K6: a transaction changes libraries in a draft, too. Its commit puts the draft's libraries in place of
 //!   all, at its LSN (keyspace, `beside.rs`). Libraries that others changed meanwhile are a lost race.
 //! - K3: a loop compiles only short texts, some 60 ns a byte. A longer text is compiled by the thread that
@@ -552,7 +552,7 @@ impl LuaState {
 
     /// A thread: collects the garbage of functions, if it is much. `pause` is called between steps.
     pub(super) fn collect(&mut self, mut pause: impl FnMut()) {
-        while self.engine.is_littered() && !self.engine.collect_step(STEPS) {
+        while self.engine.has_garbage() && !self.engine.collect_step(STEPS) {
             pause();
         }
     }
@@ -560,7 +560,7 @@ impl LuaState {
     /// A loop: whether there is garbage, and no collection under way.
     #[inline]
     pub fn wants_collection(&mut self) -> bool {
-        !self.collecting && self.engine.is_littered() && !std::mem::replace(&mut self.collecting, true)
+        !self.collecting && self.engine.has_garbage() && !std::mem::replace(&mut self.collecting, true)
     }
 
     /// A loop: collects some garbage. True if some is left. Cost: some ten microseconds.

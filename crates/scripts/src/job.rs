@@ -1,6 +1,6 @@
 //! A script on its way through a thread of its own, and back to its loop for its commit.
 
-use super::deeds;
+use super::deferred;
 use super::run::{Ground, Limit, run_once};
 use super::running::Listed;
 use super::*;
@@ -288,23 +288,23 @@ impl Long for ScriptJob {
     }
 
     fn says(&self) -> bool {
-        !self.told.deeds.is_empty()
+        !self.told.deferred.is_empty()
     }
 
-    /// The reply, unless there are more than a few deeds to do.
+    /// The reply, unless there are more than a few deferred effects to do.
     fn reply(mut self: Box<Self>, mut spent: Box<Spent>, desk: &mut Desk<'_>) -> Option<Delivery> {
         self.listed = None;
         if self.changes_libraries {
             self.scripts().tidy_idle_later();
         }
         // Scripts do hardly anything else besides their writes.
-        spent.published = !self.told.deeds.is_empty();
+        spent.published = !self.told.deferred.is_empty();
         let scripts = self.scripts();
         let reads = std::mem::take(&mut self.told.reads);
         if !reads.is_empty() {
             scripts.house.post(desk.loop_id, crate::Letter::Reads(self.run.client, reads, self.since));
         }
-        if deeds::do_few(&scripts, &mut self.told) {
+        if deferred::do_few(&scripts, &mut self.told) {
             let (bytes, selected) = (std::mem::take(&mut self.out), self.told.selected);
             let reply = self.attempt.assemble(bytes, Rests::new());
             let delivery = Delivery { selected, ..self.attempt.delivery(reply, spent) };
@@ -315,7 +315,7 @@ impl Long for ScriptJob {
         let _ = attempt.holding.set(&attempt.budget, (out.capacity() + told.bytes) as u64);
         let committed =
             Committed { run, reply: out, told, spent: Some(spent), share: attempt.holding.take() };
-        scripts.house.post(desk.loop_id, crate::Letter::Deeds(Box::new(committed)));
+        scripts.house.post(desk.loop_id, crate::Letter::Deferred(Box::new(committed)));
         None
     }
 
@@ -355,7 +355,7 @@ impl Scripts {
                 bench.end(&mut job.attempt.spent, who.client, who.command);
                 (scripts.work.post)(who.loop_id, Letter::Back(job));
                 stdx::reclaim::flush();
-                if station.lua.engine.is_littered() {
+                if station.lua.engine.has_garbage() {
                     let turn = scripts.work.turns.enter();
                     station.lua.collect(|| turn.check());
                     station.count();

@@ -9,7 +9,7 @@
 //! - C1: a script over an overlay has applied nothing before its commit. So it can be dropped and run again
 //!   at any time: at the end of the quantum, at SCRIPT KILL, after a lost race. No client is ever told BUSY.
 //! - C2: messages, and lines for the server's log, are kept until after the commit and happen once
-//!   (`deeds.rs`). Writes are told to the append-only log, and libraries changed, with the commit (`code.rs`
+//!   (`deferred.rs`). Writes are told to the append-only log, and libraries changed, with the commit (`code.rs`
 //!   K6).
 //! - C3: all reads of a script are at one snapshot. If it wrote, the commit checks that none of the keys it
 //!   read has changed since.
@@ -25,13 +25,13 @@
 //! - C6: libraries are loaded into each engine from their code. Upvalues of a library are per engine, and not
 //!   part of the dataset.
 //!
-//! A loop runs a script inline itself, and does the deeds (exec, `eval.rs` and `deeds.rs`).
+//! A loop runs a script inline itself, and does the deferred effects (exec, `eval.rs` and `deferred.rs`).
 #![forbid(unsafe_code)]
 
 mod answers;
 mod asked;
 mod code;
-mod deeds;
+mod deferred;
 mod engines;
 mod job;
 pub mod libraries;
@@ -46,11 +46,11 @@ mod transaction;
 pub use answers::{Answers, Spliced};
 pub use asked::*;
 pub use code::{Change, Code, Found, Incoming, Kept, LuaState, compile_apart};
-pub use deeds::{Committed, Deed, Deeds, Doing, Letter, do_few, say};
+pub use deferred::{Committed, Deferred, DeferredEffect, Doing, Letter, do_few, say};
 pub use job::ScriptJob;
 pub use outside::{House, Outside, Rows};
 pub use quiet::{Quiet, Short};
-pub use reader::Errand;
+pub use reader::Request;
 pub use registered::{Libraries, LibraryCode, Registered};
 pub use run::{Ground, Limit, run_once};
 pub use running::Running;
@@ -235,7 +235,7 @@ impl ScriptRun {
 /// A script's messages and effects for the outside, kept until its commit (C2).
 #[derive(Default)]
 pub struct Told {
-    pub deeds: Vec<Deed>,
+    pub deferred: Vec<DeferredEffect>,
     /// About the bytes that they take.
     bytes: usize,
     /// The effects with their databases.
@@ -258,7 +258,7 @@ impl Told {
 
     /// Takes the messages and effects of a later command.
     fn append(&mut self, mut next: Told) {
-        self.deeds.append(&mut next.deeds);
+        self.deferred.append(&mut next.deferred);
         self.bytes += next.bytes;
         self.effects.append(&mut next.effects);
         self.reads.append(std::mem::take(&mut next.reads));

@@ -4,7 +4,7 @@ use super::*;
 use work::piece::Letter;
 
 /// A request of a script on a thread: a command that is no function of the keyspace.
-pub struct Errand {
+pub struct Request {
     pub client: u64,
     pub words: OwnedArgs,
     pub resp3: bool,
@@ -153,8 +153,8 @@ impl Reader {
     /// Makes the loop perform an action for a client, and returns its reply.
     pub(super) fn have_performed(&self, client: u64, args: resp::Args<'_>, resp3: bool) -> Option<Vec<u8>> {
         let reply = Arc::new(Answer::default());
-        let errand = Errand { client, words: args.to_owned(), resp3, reply: reply.clone() };
-        let post = || self.scripts.house.post(self.loop_id, crate::Letter::Errand(Box::new(errand)));
+        let request = Request { client, words: args.to_owned(), resp3, reply: reply.clone() };
+        let post = || self.scripts.house.post(self.loop_id, crate::Letter::Request(Box::new(request)));
         self.wait_for(post, &reply)
     }
 

@@ -80,7 +80,7 @@ const LOGGED: usize = 1024;
 const REPLY_KEPT: usize = 64 << 10;
 /// Bytes of a key in a list of the whole keyspace, about.
 const LISTED: usize = 96;
-/// Bytes of a deed besides its own, about.
+/// Bytes of a deferred effect besides its own, about.
 const KEPT: usize = 96;
 
 /// The host of one run.
@@ -124,7 +124,7 @@ const KEPT_WORDS: usize = 256 << 10;
 /// Size above which replies are handed over, not copied.
 const COPIED: usize = 64 << 10;
 /// Bytes of garbage for which a command waits for the reclaimer.
-const LITTER: u64 = 16 << 10;
+const GARBAGE: u64 = 16 << 10;
 /// Sleep between two looks.
 const LOOKS: std::time::Duration = std::time::Duration::from_millis(1);
 
@@ -172,7 +172,7 @@ impl<'a, 'o> Runner<'a, 'o> {
 
     /// Leaves a command of a transaction for after the commit. Its answer belongs at that place of the reply.
     pub(super) fn later(&mut self, command: &Command, args: resp::Args<'_>, index: usize, at: usize) {
-        self.told.deeds.push(Deed::Act { at, index, db: self.db });
+        self.told.deferred.push(DeferredEffect::Act { at, index, db: self.db });
         if command.is(facts::SPEAKS) {
             self.resp3 = self.scripts.house.will_speak(args).unwrap_or(self.resp3);
         }
@@ -349,7 +349,7 @@ impl<'a, 'o> Runner<'a, 'o> {
         let line = pubsub::monitor::line(stdx::clock::wall_ns() / 1000, self.db, "lua", words);
         self.shown = (calls + 1, bytes + line.len());
         self.told.bytes += line.len();
-        self.told.deeds.push(Deed::Show(line));
+        self.told.deferred.push(DeferredEffect::Show(line));
     }
 
     /// Runs a command and counts it.
@@ -363,7 +363,7 @@ impl<'a, 'o> Runner<'a, 'o> {
         let full = stdx::reclaim::is_full();
         let before = if full { stdx::reclaim::deferred() } else { 0 };
         let result = self.perform(command, args);
-        if full && stdx::reclaim::deferred() - before >= LITTER {
+        if full && stdx::reclaim::deferred() - before >= GARBAGE {
             self.wait_for_reclaimer();
         }
         let failed = result.is_err() || self.reply.as_bytes().first() == Some(&b'-');
@@ -626,7 +626,11 @@ impl<'a, 'o> Runner<'a, 'o> {
                 };
                 if sent > 0 || scripts.keyspace.listens() {
                     self.keep(args.at(1).len() + args.at(2).len())?;
-                    self.told.deeds.push(Deed::Publish(shard, args.at(1).to_vec(), args.at(2).to_vec()));
+                    self.told.deferred.push(DeferredEffect::Publish(
+                        shard,
+                        args.at(1).to_vec(),
+                        args.at(2).to_vec(),
+                    ));
                 }
                 self.reply.int(sent as i64);
                 return Ok(());
@@ -722,7 +726,7 @@ impl Host for Runner<'_, '_> {
     fn log(&mut self, level: i32, message: &[u8]) {
         let message = &message[..message.len().min(LOGGED)];
         if log_level(level) <= log::max_level() && self.keep(message.len()).is_ok() {
-            self.told.deeds.push(Deed::Log(level, message.to_vec()));
+            self.told.deferred.push(DeferredEffect::Log(level, message.to_vec()));
         }
     }
 

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! - E1: none of its commands has an effect before the commit. Commands that are no function of the keyspace
-//!   are done with it (`deeds.rs`). So C1 to C7 hold for the transaction as a whole. A command that fails,
+//!   are done with it (`deferred.rs`). So C1 to C7 hold for the transaction as a whole. A command that fails,
 //!   also a script, leaves the others applied.
 //! - E2: the commit checks the watched keys, too. Their mark shows a touch before the snapshot.
 //! - E3: SCRIPT KILL and FUNCTION KILL end the whole transaction if it has a script or a function. Nothing is
@@ -20,7 +20,7 @@
 use super::run::{Ground, Limit, Runner, run_script};
 use super::*;
 use std::collections::HashSet;
-use work::queue::{is_deed, needs_engine};
+use work::queue::{is_deferred, needs_engine};
 
 /// See the module.
 pub struct Transaction {
@@ -113,7 +113,7 @@ impl Transaction {
             }
         }
         if let Some(draft) = draft {
-            told.deeds.push(Deed::Keep(draft.code.take_added()));
+            told.deferred.push(DeferredEffect::Keep(draft.code.take_added()));
             told.drafted_at = draft.code.drafted_at();
             told.libraries = draft.code.libraries_of_draft();
             lua.tally = draft.tally;
@@ -145,7 +145,7 @@ impl Transaction {
                     runner.halt = Some(Halt::Elsewhere);
                     return;
                 }
-                if is_deed(command) {
+                if is_deferred(command) {
                     runner.later(command, args, *at, out.len());
                 } else if !runner.queued(command, args, out) {
                     return;

@@ -66,8 +66,8 @@ pub struct Queue {
     holding: Holding,
 }
 
-/// Whether a command of a transaction that runs over an overlay waits for the commit (`scripts::deeds`).
-pub fn is_deed(command: &Command) -> bool {
+/// Whether a command of a transaction that runs over an overlay waits for the commit (`scripts::deferred`).
+pub fn is_deferred(command: &Command) -> bool {
     matches!(command.run, Run::Exec)
         && !needs_engine(command)
         && !command.is(facts::AT_PLACE)
@@ -427,7 +427,8 @@ mod tests {
 
     #[test]
     fn what_waits_for_the_commit_is_known() {
-        let is = |name: &str| is_deed(command::places::all().iter().find(|row| row.name == name).unwrap());
+        let is =
+            |name: &str| is_deferred(command::places::all().iter().find(|row| row.name == name).unwrap());
         assert!(["subscribe", "config|set", "publish", "echo"].iter().all(|name| is(name)));
         let at_place = ["select", "eval", "fcall", "script|load", "function|load", "get", "keys"];
         assert!(!at_place.iter().any(|name| is(name)));

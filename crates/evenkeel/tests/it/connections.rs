@@ -281,7 +281,7 @@ fn a_crowd_that_arrives_waits_for_itself() {
         crowd.iter_mut().for_each(|client| client.send(encode_line("INCR order")));
         here.send(encode_line("INCR order"));
         control.expect("DEBUG POINT loop OFF", "+OK");
-        // One slice of chores, for which a fraction of them is too many, may come before.
+        // One slice of long work, for which a fraction of them is too many, may come before.
         let place: usize = here.reply().trim_start_matches(':').parse().expect("a place");
         assert!(place <= CROWD / 2, "{backend}: {place}");
         crowd.iter_mut().for_each(|client| drop(client.reply()));

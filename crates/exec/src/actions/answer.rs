@@ -6,7 +6,7 @@
 //! | demoted threads ([`report`]) | what a client's words can make long | in slices, each client its share |
 //! | a thread of its own ([`aside`]) | what waits for a disk, and what changes code | `work::asides` |
 //!
-//! The clerk collects no client's answer: vital work waits for it.
+//! The background thread collects no client's answer: vital work waits for it.
 
 use crate::act::{Act, Collect, Rest};
 use crate::held;

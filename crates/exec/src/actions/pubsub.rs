@@ -241,7 +241,7 @@ impl Piece for Publishing {
     fn advance(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
         let (server, local) = Local::of(desk);
         if let Some(sent) = server.pubsub.pass(&mut self.1) {
-            // By mail: the message may be a deed of a transaction that waits for the answer.
+            // By mail: the message may be a deferred effect of a transaction that waits for the answer.
             let mut out = Reply::new(false);
             out.int(sent as i64);
             server.send(local.log.id, Mail::Reply { client: self.0, bytes: out.into_bytes(), stream: None });

@@ -29,10 +29,10 @@ impl View<'_> {
             stale.upto = 0;
             for (db, key) in keys {
                 self.db = db;
-                self.hush = self.was_told(&key);
+                self.mute = self.was_told(&key);
                 self.expire_if_due(&key);
             }
-            (self.db, self.hush) = (db, false);
+            (self.db, self.mute) = (db, false);
         }
         *self.stale.get_mut() = None;
     }
@@ -72,7 +72,7 @@ impl View<'_> {
         self.keyspace.counts[self.db].expired.fetch_add(1, Ordering::Relaxed);
         // A follower of the sequence has another clock. It must hear of the removal before the command's own
         // effect.
-        if !self.forget_told(key) && !self.hush {
+        if !self.forget_told(key) && !self.mute {
             self.keyspace.tell_sink(self.changes.lsn, self.db, &[b"DEL", key]);
         }
         self.tell_expired(hash, key, expired_ms);
@@ -87,7 +87,7 @@ impl View<'_> {
     /// Tells the sink of expired keys that reads came across since it was told last (W6). O(those keys).
     #[cold]
     pub(super) fn tell_stale(&mut self) {
-        if self.hush || !self.keep.listens() || self.keyspace.still.is_on(self.now_ms) {
+        if self.mute || !self.keep.listens() || self.keyspace.still.is_on(self.now_ms) {
             return;
         }
         let (lsn, due_ms) = (self.changes.lsn, self.due_ms);

@@ -13,7 +13,7 @@ use stdx::sync::Mutex;
 /// Keys removed by bulks, by database and shard.
 pub(super) type Removed = HashMap<(usize, usize), TakenAway>;
 
-/// Shards whose tables one errand to the reclaimer frees.
+/// Shards whose tables one task to the reclaimer frees.
 const FREED_TOGETHER: usize = 16;
 /// Keys of long commits folded per lock of their shard.
 const FOLDED_TOGETHER: usize = 32;

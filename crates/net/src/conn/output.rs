@@ -24,7 +24,7 @@ impl Conn {
         }
         self.session.set_flag(flag::BLOCKED, false);
         self.state = State::Running;
-        self.session.speech.hushed = false;
+        self.session.speech.muted = false;
         // The reply may be that of HELLO.
         self.out.set_resp3(self.session.speech.resp3);
         if let Some(link) = &self.session.link {
@@ -73,7 +73,7 @@ impl Conn {
     /// Whether a short message may be copied to `out`. A full `out` takes none, so that its buffer does not
     /// grow by leaps.
     pub(super) fn takes_messages(&self) -> bool {
-        !self.session.speech.hushed
+        !self.session.speech.muted
             && self.stream.is_none()
             && self.behind.is_empty()
             && self.out.len() < MESSAGES_MAX
@@ -82,7 +82,7 @@ impl Conn {
     /// Whether waiting messages can be written; also true while a command is blocked.
     pub(super) fn has_messages(&self) -> bool {
         !self.behind.is_empty()
-            && !self.session.speech.hushed
+            && !self.session.speech.muted
             && self.stream.is_none()
             && self.written() < OUT_HIGH
     }

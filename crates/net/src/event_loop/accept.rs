@@ -1,7 +1,7 @@
 //! Accepts, checks, places and closes connections. All happens in slices: accepting or closing one costs the
 //! kernel some microseconds.
 
-use super::{CHORE_NS, EventLoop};
+use super::{EventLoop, SLICE_NS};
 use crate::conn::{self, Conn, State};
 use crate::doors::Listener;
 use crate::handshakes::Newcomer;
@@ -25,7 +25,7 @@ impl EventLoop {
             // Connections inherit it.
             self.doors.prepare(self.server.config.live.tcp_keepalive_s.get() as u64);
         }
-        let until = self.local.log.lap() + CHORE_NS;
+        let until = self.local.log.lap() + SLICE_NS;
         for listener in 0..self.doors.len() {
             while self.doors.at(listener).is_some_and(|door| door.accepting)
                 && self.local.log.lap() < until
@@ -49,11 +49,11 @@ impl EventLoop {
         if !self.calling {
             return;
         }
-        let until = self.local.log.lap() + CHORE_NS;
+        let until = self.local.log.lap() + SLICE_NS;
         let mut room = std::mem::take(&mut self.first_words);
         while self.local.log.lap() < until {
             if self.callers.is_empty() {
-                self.porch.callers(&mut self.callers);
+                self.arrivals.callers(&mut self.callers);
             }
             let Some(slot) = self.callers.pop_front() else {
                 self.calling = false;
@@ -64,7 +64,7 @@ impl EventLoop {
         self.first_words = room;
     }
 
-    /// Serves a connection on the porch that has sent something or ended.
+    /// Serves a connection among the arrivals that has sent something or ended.
     fn greet<T: Transport>(&mut self, io: &mut T, slot: usize, room: &mut Vec<u8>) {
         let Some(conn) = self.conns[slot].as_mut().filter(|conn| conn.outside) else { return };
         room.clear();
@@ -72,7 +72,7 @@ impl EventLoop {
         if read.as_ref().is_err_and(|e| matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)) {
             return;
         }
-        self.porch.remove(&conn.socket);
+        self.arrivals.remove(&conn.socket);
         conn.outside = false;
         match read {
             _ if conn.doomed => return,
@@ -195,7 +195,7 @@ impl EventLoop {
             self.conns.push(None);
             self.conns.len() - 1
         });
-        if self.porch.add(slot, &conn.socket).and_then(|()| io.add(slot, &conn.socket)).is_err() {
+        if self.arrivals.add(slot, &conn.socket).and_then(|()| io.add(slot, &conn.socket)).is_err() {
             exec::parting::goodbye(&self.server, &mut self.local, &mut conn.session);
             return self.free.push(slot);
         }
@@ -206,7 +206,7 @@ impl EventLoop {
             self.links.push(conn.session.id);
             // Its first bytes may be there already.
             conn.outside = false;
-            self.porch.remove(&conn.socket);
+            self.arrivals.remove(&conn.socket);
             self.conns[slot] = Some(conn);
             self.queue(slot);
             self.mark_dirty(slot);
@@ -250,7 +250,7 @@ impl EventLoop {
         if self.closing.is_empty() {
             return;
         }
-        let until = self.local.log.lap() + CHORE_NS;
+        let until = self.local.log.lap() + SLICE_NS;
         while let Some(slot) = self.closing.pop_front() {
             let Some(mut conn) = self.conns[slot].take() else { continue };
             if conn.is_link() {

@@ -1,6 +1,6 @@
 //! The work a loop does by the clock: deadlines, expiry, and checks ten times a second.
 
-use super::{CHORE_NS, CRON_MS, EventLoop, LOOKS, State, WEIGHING_MS, thread_cpu_ns};
+use super::{CRON_MS, EventLoop, LOOKS, SLICE_NS, State, WEIGHING_MS, thread_cpu_ns};
 use crate::listed::List;
 use exec::waits::Part;
 use keyspace::Swept;
@@ -11,7 +11,7 @@ impl EventLoop {
     pub(super) fn keep_house(&mut self) {
         let mut until = None;
         while let Some(client) = self.timers.due(self.local.log.now_ms) {
-            let until = *until.get_or_insert_with(|| self.local.log.lap() + CHORE_NS);
+            let until = *until.get_or_insert_with(|| self.local.log.lap() + SLICE_NS);
             self.time_out(client);
             if self.local.log.lap() >= until {
                 break;
@@ -106,7 +106,7 @@ impl EventLoop {
             self.sweeping = false;
             return;
         }
-        let until = stdx::clock::mono_ns() + CHORE_NS;
+        let until = stdx::clock::mono_ns() + SLICE_NS;
         loop {
             let mut told = Vec::new();
             let swept =
@@ -142,7 +142,7 @@ impl EventLoop {
         late.into_iter().for_each(|slot| self.doom(slot));
     }
 
-    /// Serves what the primary has said for one quantum, before the chores: a crowd of readers does not let a
+    /// Serves what the primary has said for one quantum, before the slices of long work: a crowd of readers does not let a
     /// replica fall behind.
     pub(super) fn serve_link(&mut self) {
         for at in 0..self.links.len() {

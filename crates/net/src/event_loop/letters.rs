@@ -4,13 +4,13 @@
 //! other loops, workers, the log ─► mailbox ─all at once─► mail ─in slices─► exec, or the connection itself
 //! ```
 //!
-//! - L1: letters are opened in the order they came, with [`CHORE_NS`] a turn at most.
+//! - L1: letters are opened in the order they came, with [`SLICE_NS`] a turn at most.
 //! - L2: a letter about a client that has gone is dropped: its reply has no reader.
 //! - L3: an answer that comes by mail passes the gate of the log before it is sent.
 //!
 //! Cost: one lock of the mailbox a turn with letters; O(1) a letter but for opened gates.
 
-use super::{CHORE_NS, EventLoop};
+use super::{EventLoop, SLICE_NS};
 use crate::conn::{Conn, State};
 use crate::doors::Change;
 use crate::handshakes::Newcomer;
@@ -25,7 +25,7 @@ use std::collections::HashMap;
 
 impl EventLoop {
     pub(super) fn read_mail<T: Transport>(&mut self, io: &mut T) {
-        let until = self.local.log.lap() + CHORE_NS;
+        let until = self.local.log.lap() + SLICE_NS;
         self.server.mailbox(self.local.log.id).drain(&mut self.letters);
         self.mail.extend(self.letters.drain(..));
         while let Some(letter) = self.mail.pop_front() {

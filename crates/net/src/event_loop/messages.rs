@@ -11,7 +11,7 @@
 //! - M3: bytes written and not sent are bounded ([`TOLD_MAX`]). For messages not written yet, publishers wait
 //!   (`exec::flood`).
 
-use super::{CHORE_NS, EventLoop};
+use super::{EventLoop, SLICE_NS};
 use crate::listed::List;
 use crate::transport::Transport;
 use exec::pubsub::{Encoded, FanOut};
@@ -33,9 +33,9 @@ const BYTES_AT_ONCE: usize = 16 * 1024;
 const FEW: usize = 8;
 
 impl EventLoop {
-    /// Writes messages into their subscribers' buffers, for one chore's time.
+    /// Writes messages into their subscribers' buffers, for one slice's time.
     pub(super) fn publish_some(&mut self) {
-        let until = self.local.log.lap() + CHORE_NS;
+        let until = self.local.log.lap() + SLICE_NS;
         while let Some(mut fan_out) = self.publishing.pop_front() {
             loop {
                 let stays = points::stays(Point::Publish, fan_out.delivered());
@@ -98,7 +98,7 @@ impl EventLoop {
 
     /// Sends the messages of some connections.
     pub(super) fn send_messages<T: Transport>(&mut self, io: &mut T) {
-        let until = self.local.log.lap() + CHORE_NS;
+        let until = self.local.log.lap() + SLICE_NS;
         let more_to_come = !self.publishing.is_empty() && self.told < TOLD_MAX;
         for _ in 0..if more_to_come { TELLS_MEANWHILE } else { TELLS } {
             let Some(slot) = self.lists.pop(List::Notified, &mut self.conns) else { return };

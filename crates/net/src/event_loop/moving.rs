@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! cron: full for long, another is not, cores are idle ──► picks ◄── no core idle for long, two fit one
-//! served, picked ─► input off ─► nothing under way ─► packed ─mail─► the other loop's porch ─► served there
+//! served, picked ─► input off ─► nothing under way ─► packed ─mail─► the other loop's arrivals ─► served there
 //!                      └─► it waits for something, or is not quiet for long: it stays
 //! ```
 //!
@@ -21,7 +21,7 @@
 //!
 //! Cost: a comparison per request; some ten system calls for a connection that moves.
 
-use super::{CHORE_NS, EventLoop};
+use super::{EventLoop, SLICE_NS};
 use crate::transport::Transport;
 use exec::mail::Mail;
 use exec::stats::Counter;
@@ -189,7 +189,7 @@ impl EventLoop {
             return;
         }
         let mark = self.local.log.enter(Part::Move, 0);
-        let until = self.local.log.lap() + CHORE_NS;
+        let until = self.local.log.lap() + SLICE_NS;
         let mut rest = std::mem::take(&mut self.moves.slots).into_iter();
         for slot in rest.by_ref() {
             let Some(conn) = self.conns[slot].as_mut() else { continue };

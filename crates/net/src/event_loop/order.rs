@@ -3,9 +3,9 @@
 //!
 //! ```text
 //! events:  requests, in the order they came ───────────────► served first, FRESH at a time
-//! arrears: further bytes of a connection that sent much ───► a chore, after the events that came before them
+//! arrears: further bytes of a connection that sent much ───► a slice of long work, after the events that came before them
 //! endings: connections that end, when there are many ──────► at the end of a turn, likewise
-//! bulky:   connections in the middle of a large request ───► a chore: one piece is read, the rest goes last
+//! bulky:   connections in the middle of a large request ───► a slice of long work: one piece is read, the rest goes last
 //! ```
 //!
 //! - R1: the events of a connection are served in the order they came: events behind its arrears join them.
@@ -14,7 +14,7 @@
 //! Arrears hold at most the transport's receive buffers (128 a loop) and a few events per connection. `bulky`
 //! holds one entry per connection.
 
-use super::{CHORE_NS, EventLoop};
+use super::{EventLoop, SLICE_NS};
 use crate::transport::{Event, Transport};
 use std::sync::atomic::Ordering;
 
@@ -48,12 +48,12 @@ impl EventLoop {
         self.arrears.push_back((self.taken + self.events.len() as u64, event));
     }
 
-    /// Serves arrears for one chore's time.
+    /// Serves arrears for one slice's time.
     pub(super) fn serve_arrears<T: Transport>(&mut self, io: &mut T) {
         if self.arrears.is_empty() {
             return;
         }
-        let until = self.local.log.lap() + CHORE_NS;
+        let until = self.local.log.lap() + SLICE_NS;
         while self.arrears.front().is_some_and(|(after, _)| *after <= self.taken) {
             let Some((_, event)) = self.arrears.pop_front() else { return };
             if let Some(slot) = event.slot()
@@ -94,12 +94,12 @@ impl EventLoop {
         self.endings.push_back((self.taken + self.events.len() as u64, event));
     }
 
-    /// Serves endings for one chore's time.
+    /// Serves endings for one slice's time.
     pub(super) fn hear_endings<T: Transport>(&mut self, io: &mut T) {
         if self.endings.is_empty() {
             return;
         }
-        let until = self.local.log.lap() + CHORE_NS;
+        let until = self.local.log.lap() + SLICE_NS;
         while self.endings.front().is_some_and(|(after, _)| *after <= self.taken) {
             let Some((_, event)) = self.endings.pop_front() else { return };
             match event {
@@ -117,11 +117,11 @@ impl EventLoop {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arrivals::Arrivals;
     use crate::conn::Conn;
     use crate::doors::{Doors, Listeners};
     use crate::listed::{List, Listed};
     use crate::load::Load;
-    use crate::porch::Porch;
     use crate::socket::Socket;
     use crate::transport::{Pool, Received, Sent};
     use exec::session::ClientInfo;
@@ -216,7 +216,7 @@ mod tests {
             self.conns[slot].as_mut().unwrap().outside = false;
         }
 
-        fn turn_until_chores(&mut self, io: &mut Script) {
+        fn turn_until_slices(&mut self, io: &mut Script) {
             self.wait(io, Duration::ZERO);
             self.local.log.tick();
             self.look_at_leaving();
@@ -231,8 +231,8 @@ mod tests {
         const LARGE: usize = 10;
         const WORDS: usize = 30_000;
         let server = Server::start(Arc::default(), 1).unwrap();
-        let (porch, doors) = (Porch::new().unwrap(), Doors::new(Listeners::default()).unwrap());
-        let mut event_loop = EventLoop::new(0, server, doors, Load::new(1), porch);
+        let (arrivals, doors) = (Arrivals::new().unwrap(), Doors::new(Listeners::default()).unwrap());
+        let mut event_loop = EventLoop::new(0, server, doors, Load::new(1), arrivals);
         let mut io = Script::default();
         (0..=LARGE).for_each(|_| event_loop.connect(&mut io));
         let word = format!("$40\r\n{}\r\n", "k".repeat(40));
@@ -247,18 +247,18 @@ mod tests {
                 io.sent[LARGE] = b"PING\r\n".to_vec();
                 io.news.push(Event::Readable(LARGE));
             }
-            event_loop.turn_until_chores(&mut io);
+            event_loop.turn_until_slices(&mut io);
             if asks {
                 asked += 1;
                 // Each turn serves one event at least. If the processor is taken away, it serves no more.
                 for _ in 0..LARGE {
                     if io.read.is_empty() {
-                        event_loop.turn_until_chores(&mut io);
+                        event_loop.turn_until_slices(&mut io);
                     }
                 }
                 assert_eq!(io.read, [LARGE]);
             }
-            event_loop.do_chores(&mut io);
+            event_loop.do_slices(&mut io);
             event_loop.write_all(&mut io);
             read += io.read.iter().filter(|slot| **slot != LARGE).count();
             // Not every answer comes in its own turn: if the processor is taken away in the middle of a PING,
@@ -279,16 +279,16 @@ mod tests {
     impl Pair {
         fn new() -> Pair {
             let server = Server::start(Arc::default(), 1).unwrap();
-            let (porch, doors) = (Porch::new().unwrap(), Doors::new(Listeners::default()).unwrap());
-            let mut event_loop = EventLoop::new(0, server, doors, Load::new(1), porch);
+            let (arrivals, doors) = (Arrivals::new().unwrap(), Doors::new(Listeners::default()).unwrap());
+            let mut event_loop = EventLoop::new(0, server, doors, Load::new(1), arrivals);
             let mut io = Script { sent: vec![Vec::new(); 2], ..Script::default() };
             (0..2).for_each(|_| event_loop.connect(&mut io));
             Pair { event_loop, io }
         }
 
         fn turn(&mut self) {
-            self.event_loop.turn_until_chores(&mut self.io);
-            self.event_loop.do_chores(&mut self.io);
+            self.event_loop.turn_until_slices(&mut self.io);
+            self.event_loop.do_slices(&mut self.io);
             self.event_loop.write_all(&mut self.io);
         }
 

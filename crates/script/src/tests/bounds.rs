@@ -175,10 +175,10 @@ fn garbage_of_a_script_that_has_ended_is_given_back() {
     };
     let script = "local t = {} for i = 1, 20 do t[i] = ('x'):rep(1e6) .. i end return #t";
     assert_eq!(eval(&mut engine, &mut host, script, &[], &[]), ":20\r\n");
-    assert!(engine.is_littered() && budget.used() > 20_000_000, "{}", budget.used());
+    assert!(engine.has_garbage() && budget.used() > 20_000_000, "{}", budget.used());
     // At once, together with compiled scripts.
     engine.tidy();
-    assert!(engine.memory_used() <= empty && !engine.is_littered());
+    assert!(engine.memory_used() <= empty && !engine.has_garbage());
     assert_eq!(budget.used(), 0);
     assert!(!engine.has(&Sha::of(script.as_bytes())));
     // Or in steps, which keep compiled scripts.
@@ -212,8 +212,8 @@ fn garbage_of_functions_is_collected_and_their_upvalues_stay() {
         assert_eq!(out, expected.as_bytes());
         engine.tidy();
         // With a collection at every allocation there is none.
-        let littered = engine.functions_memory_used() > 20 * MB && engine.is_littered();
-        assert!(littered || cfg!(lua_collects));
+        let garbage = engine.functions_memory_used() > 20 * MB && engine.has_garbage();
+        assert!(garbage || cfg!(lua_collects));
         while !engine.collect_step(10) {}
         assert!(engine.functions_memory_used() < MB, "{}", engine.functions_memory_used());
     }

@@ -1,18 +1,18 @@
-//! Deeds: the effects of a script or transaction besides its writes, in the order of its commands. The
-//! client's loop does them once it is committed (exec, `deeds.rs`).
+//! Deferred effects: those of a script or transaction besides its writes, in the order of its commands. The
+//! client's loop does them once it is committed (exec, `deferred.rs`).
 
 use super::*;
 use command::Stream;
 use stdx::budget::Share;
 use work::piece::Delivery;
 
-/// Largest number of deeds without an answer that are done with the commit.
+/// Largest number of deferred effects without an answer that are done with the commit.
 const FEW: usize = 32;
 
-/// A script or transaction that is committed, and has deeds to do.
+/// A script or transaction that is committed, and has deferred effects to do.
 pub struct Committed {
     pub run: ScriptRun,
-    /// The reply without the answers of the deeds.
+    /// The reply without the answers of the deferred effects.
     pub reply: Vec<u8>,
     pub told: Told,
     pub spent: Option<Box<Spent>>,
@@ -23,15 +23,15 @@ pub struct Committed {
 /// A letter of scripts to a loop.
 pub enum Letter {
     /// A script's thread asks for an action.
-    Errand(Box<Errand>),
-    /// A committed script or transaction has deeds to do.
-    Deeds(Box<Committed>),
+    Request(Box<Request>),
+    /// A committed script or transaction has deferred effects to do.
+    Deferred(Box<Committed>),
     /// Keys that a client's script has read at an LSN, or later.
     Reads(u64, Reads, keyspace::Lsn),
 }
 
 /// One effect of a script or transaction besides its writes.
-pub enum Deed {
+pub enum DeferredEffect {
     /// A message: whether its channel is one of shards, the channel, and the text.
     Publish(bool, Vec<u8>, Vec<u8>),
     Log(i32, Vec<u8>),
@@ -47,40 +47,41 @@ pub enum Deed {
     },
 }
 
-/// Does the deeds of a script if they are few. False: they have to be done in slices.
+/// Does the deferred effects of a script if they are few. False: they have to be done in slices.
 pub fn do_few(scripts: &Scripts, told: &mut Told) -> bool {
-    let few = told.deeds.len() <= FEW && !told.deeds.iter().any(|deed| matches!(deed, Deed::Act { .. }));
+    let few = told.deferred.len() <= FEW
+        && !told.deferred.iter().any(|effect| matches!(effect, DeferredEffect::Act { .. }));
     if few {
-        told.deeds.drain(..).for_each(|deed| say(scripts, deed));
+        told.deferred.drain(..).for_each(|effect| say(scripts, effect));
     }
     few
 }
 
 /// Publishes, or writes into the log.
-pub fn say(scripts: &Scripts, deed: Deed) {
-    match deed {
-        Deed::Log(level, message) => write_log(level, &message),
-        Deed::Show(line) => scripts.pubsub.monitor(line, 0),
-        Deed::Keep(kept) => scripts.code.take_over(kept),
-        Deed::Publish(shard, channel, message) => {
+pub fn say(scripts: &Scripts, effect: DeferredEffect) {
+    match effect {
+        DeferredEffect::Log(level, message) => write_log(level, &message),
+        DeferredEffect::Show(line) => scripts.pubsub.monitor(line, 0),
+        DeferredEffect::Keep(kept) => scripts.code.take_over(kept),
+        DeferredEffect::Publish(shard, channel, message) => {
             scripts.pubsub.tell_followers(shard, &channel, &message);
             let message = || pubsub::Shared::Own((&*message).into());
             scripts.pubsub.announce(shard, &channel, message);
         }
         // Its transaction does it.
-        Deed::Act { .. } => {}
+        DeferredEffect::Act { .. } => {}
     }
 }
 
 /// Bytes of a reply that are put together in one slice.
 const JOINED: usize = 16 * 1024;
 
-/// The deeds of a committed script or transaction that are still to be done, and its reply.
-pub struct Deeds {
+/// The deferred effects of a committed script or transaction that are still to be done, and its reply.
+pub struct Deferred {
     pub run: ScriptRun,
-    left: std::vec::IntoIter<Deed>,
+    left: std::vec::IntoIter<DeferredEffect>,
     pub doing: Option<Doing>,
-    /// The reply without the deeds' answers, and those answers.
+    /// The reply without the deferred effects' answers, and those answers.
     reply: Vec<u8>,
     answers: Answers,
     /// EXEC: the database that its client is left in.
@@ -96,7 +97,7 @@ pub struct Deeds {
     pub sleeps: Option<u64>,
 }
 
-/// A deed under way, and its answer so far.
+/// A deferred effect under way, and its answer so far.
 pub struct Doing {
     /// The place of the answer in the reply.
     pub at: usize,
@@ -116,19 +117,19 @@ impl Doing {
     }
 }
 
-impl Deeds {
-    /// `before`: the bytes of other replies that stood before this one. Cost: O(deeds).
-    pub fn new(committed: Committed, before: usize) -> Box<Deeds> {
+impl Deferred {
+    /// `before`: the bytes of other replies that stood before this one. Cost: O(deferred effects).
+    pub fn new(committed: Committed, before: usize) -> Box<Deferred> {
         let Committed { run, reply, told, spent, share } = committed;
-        let mut deeds = told.deeds;
-        for deed in deeds.iter_mut().filter(|_| before > 0) {
-            if let Deed::Act { at, .. } = deed {
+        let mut deferred = told.deferred;
+        for effect in deferred.iter_mut().filter(|_| before > 0) {
+            if let DeferredEffect::Act { at, .. } = effect {
                 *at -= before;
             }
         }
-        let answers = Answers::with_capacity(deeds.len());
-        let (left, selected) = (deeds.into_iter(), told.selected);
-        Box::new(Deeds {
+        let answers = Answers::with_capacity(deferred.len());
+        let (left, selected) = (deferred.into_iter(), told.selected);
+        Box::new(Deferred {
             run,
             left,
             doing: None,
@@ -147,8 +148,8 @@ impl Deeds {
         self.run.client
     }
 
-    /// The next deed. None: all are done.
-    pub fn pop(&mut self) -> Option<Deed> {
+    /// The next deferred effect. None: all are done.
+    pub fn pop(&mut self) -> Option<DeferredEffect> {
         self.left.next()
     }
 
@@ -161,14 +162,14 @@ impl Deeds {
         }
     }
 
-    /// Keeps the answer of a deed that is done.
+    /// Keeps the answer of a deferred effect that is done.
     pub fn add(&mut self, doing: Doing) {
         self.answers.add(doing.at, doing.out.into_bytes());
     }
 
-    /// Makes the reply, once all deeds are done. Cost: O(1), some 16 KB; the rest streams.
+    /// Makes the reply, once all deferred effects are done. Cost: O(1), some 16 KB; the rest streams.
     pub fn deliver(self: Box<Self>, resp3: bool) -> Delivery {
-        let Deeds { run, reply, answers, selected, spent, share, .. } = *self;
+        let Deferred { run, reply, answers, selected, spent, share, .. } = *self;
         let (client, mut out) = (run.client, Reply::new(resp3));
         work::job::discard(run);
         let mut spliced = Spliced::new(reply, answers, share);

@@ -1,14 +1,14 @@
 //! Accepted connections wait here until they ask for something.
 //!
 //! ```text
-//! accept ─► porch ──first bytes, read in a slice of chores──► Transport: received from like everybody
+//! accept ─► arrivals ──first bytes, read in a slice of long work──► Transport: received from like everybody
 //!             └── the peer leaves without a word: seen and closed in the same slices
 //! ```
 //!
-//! - O1: bytes sent by connections on the porch stay in the kernel until they are fetched, a few connections
+//! - O1: bytes sent by connections among the arrivals stay in the kernel until they are fetched, a few connections
 //!   at a time. A crowd that asks all at once makes no completions, takes no buffers and stands in no queue
 //!   that others are in.
-//! - O2: a connection is either on the porch or received from by the transport, never both.
+//! - O2: a connection is either among the arrivals or received from by the transport, never both.
 //!
 //! Cost: three short system calls once per connection (add, remove, read), and one for each [`CALLERS`] of a
 //! crowd. The transport never hears of connections that leave without a word.
@@ -23,11 +23,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// Connections fetched at once. Few, because another client's turn may come meanwhile.
 const CALLERS: usize = 8;
 
-pub(crate) struct Porch(OwnedFd);
+pub(crate) struct Arrivals(OwnedFd);
 
-impl Porch {
-    pub(crate) fn new() -> io::Result<Porch> {
-        Ok(Porch(epoll::create(epoll::CreateFlags::CLOEXEC)?))
+impl Arrivals {
+    pub(crate) fn new() -> io::Result<Arrivals> {
+        Ok(Arrivals(epoll::create(epoll::CreateFlags::CLOEXEC)?))
     }
 
     pub(crate) fn add(&self, slot: usize, socket: &Socket) -> io::Result<()> {
@@ -51,7 +51,7 @@ impl Porch {
     }
 }
 
-impl AsFd for Porch {
+impl AsFd for Arrivals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
