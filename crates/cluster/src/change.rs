@@ -27,48 +27,42 @@ pub enum Change {
     FlushSlots,
     /// This node is at another address.
     Move,
-    /// This node serves for its shard, at the epoch of its lease.
-    Lead(u64),
-    /// Nodes of this shard that are in sync with this primary.
-    InSync(Vec<String>),
-}
-
-/// The node that asks.
-pub struct Asker<'a> {
-    pub node: &'a Node,
-    /// The epoch of its lease, if it holds one.
-    pub epoch: u64,
+    /// This node serves for its shard from now on, in place of who did at an epoch. Its run.
+    Lead(u64, String),
+    /// Nodes of this shard that are in sync with this primary, as `node/run`, and the acknowledgements that writes
+    /// ask for.
+    InSync(Vec<String>, u64),
 }
 
 /// How many nodes that were forgotten are remembered: FORGET is said to each node of a cluster in turn.
 const FORGOTTEN: usize = 64;
 
 impl Change {
-    /// Applies it. False: the map says so already. Errors: the words of Redis where it has the same error. O(nodes +
+    /// Applies it for a node. False: the map says so already. Errors: the words of Redis where it has the same error. O(nodes +
     /// ranges)
-    pub fn apply(&self, map: &mut Map, asker: &Asker<'_>) -> Result<bool, String> {
+    pub fn apply(&self, map: &mut Map, me: &Node) -> Result<bool, String> {
         let before = map.clone();
         match self {
-            Change::Join => join(map, asker.node, asker.epoch),
+            Change::Join => join(map, me),
             Change::Meet(node) => {
-                join(map, asker.node, asker.epoch);
-                join(map, node, 0);
+                join(map, me);
+                join(map, node);
             }
-            Change::Forget(id) => forget(map, asker.node, id)?,
-            Change::Replicate(id) => replicate(map, asker.node, id)?,
-            Change::Leave => leave(map, asker.node)?,
-            Change::AddSlots(slots) => add_slots(map, asker, slots)?,
-            Change::DelSlots(slots) => del_slots(map, asker.node, slots)?,
-            Change::FlushSlots => primary(map, asker.node)?.slots = SlotSet::default(),
-            Change::Move => move_to(map, asker.node),
-            Change::Lead(epoch) => lead(map, asker.node, *epoch)?,
-            Change::InSync(ids) => in_sync(map, asker.node, ids)?,
+            Change::Forget(id) => forget(map, me, id)?,
+            Change::Replicate(id) => replicate(map, me, id)?,
+            Change::Leave => leave(map, me)?,
+            Change::AddSlots(slots) => add_slots(map, me, slots)?,
+            Change::DelSlots(slots) => del_slots(map, me, slots)?,
+            Change::FlushSlots => primary(map, me)?.slots = SlotSet::default(),
+            Change::Move => move_to(map, me),
+            Change::Lead(epoch, run) => lead(map, me, *epoch, run)?,
+            Change::InSync(entries, acks) => in_sync(map, me, entries, *acks)?,
         }
         Ok(*map != before)
     }
 }
 
-fn join(map: &mut Map, node: &Node, epoch: u64) {
+fn join(map: &mut Map, node: &Node) {
     if map.node(&node.id).is_some() {
         return;
     }
@@ -76,7 +70,7 @@ fn join(map: &mut Map, node: &Node, epoch: u64) {
         map.forgotten().into_iter().filter(|id| *id != node.id).map(Value::String).collect();
     map.set_rest("forgotten", json!(forgotten));
     if map.shard(&node.shard).is_none() {
-        map.shards.push(Shard::new(&node.shard, &node.id, epoch));
+        map.shards.push(Shard::new(&node.shard, &node.id, 0));
     }
     map.nodes.push(Node { is_down: false, ..node.clone() });
 }
@@ -135,7 +129,7 @@ fn replicate(map: &mut Map, me: &Node, id: &str) -> Result<(), String> {
         return Err("ERR To set a master the node must be empty and without assigned slots.".to_owned());
     }
     if map.node(&me.id).is_none() {
-        join(map, me, 0);
+        join(map, me);
     }
     map.shards.iter_mut().filter(|shard| shard.id != target).for_each(|shard| {
         shard.eligible.retain(|known| known != &me.id);
@@ -156,14 +150,14 @@ fn leave(map: &mut Map, me: &Node) -> Result<(), String> {
     Ok(())
 }
 
-fn add_slots(map: &mut Map, asker: &Asker<'_>, slots: &SlotSet) -> Result<(), String> {
-    join(map, asker.node, asker.epoch);
+fn add_slots(map: &mut Map, me: &Node, slots: &SlotSet) -> Result<(), String> {
+    join(map, me);
     for slot in slots.iter() {
         if map.owner(slot).is_some() {
             return Err(format!("ERR Slot {slot} is already busy"));
         }
     }
-    let own = primary(map, asker.node)?;
+    let own = primary(map, me)?;
     slots.ranges().iter().for_each(|(first, last)| own.slots.add(*first, *last));
     Ok(())
 }
@@ -187,37 +181,38 @@ fn move_to(map: &mut Map, me: &Node) {
     map.node_mut(&me.id).into_iter().filter(|node| !node.is_at(me)).for_each(|node| node.move_to(me));
 }
 
-fn lead(map: &mut Map, me: &Node, epoch: u64) -> Result<(), String> {
+fn lead(map: &mut Map, me: &Node, epoch: u64, run: &str) -> Result<(), String> {
     let own =
         map.node(&me.id).map(|node| node.shard.clone()).ok_or("ERR this node is not part of the map")?;
     let shard = map.shard_mut(&own).ok_or("ERR this node has no shard")?;
-    if shard.primary == me.id && shard.epoch == epoch {
-        return Ok(());
+    if shard.epoch != epoch {
+        return Err(format!("ERR the shard is at epoch {}, not {epoch}", shard.epoch));
     }
-    if shard.epoch >= epoch || !shard.is_eligible(&me.id) {
-        return Err(format!("ERR this node may not lead its shard at epoch {epoch}"));
+    if !shard.is_eligible(&me.id) && shard.primary != me.id {
+        return Err("ERR this node is not in sync with the shard's primary".to_owned());
     }
     let old = std::mem::replace(&mut shard.primary, me.id.clone());
-    shard.epoch = epoch;
+    shard.epoch = epoch + 1;
     // Those that follow are in sync with this one when they have followed it.
-    shard.eligible = vec![me.id.clone()];
+    shard.eligible = vec![format!("{}/{run}", me.id)];
     map.node_mut(&old).into_iter().for_each(|node| node.is_down = true);
     map.node_mut(&me.id).into_iter().for_each(|node| node.is_down = false);
     Ok(())
 }
 
-fn in_sync(map: &mut Map, me: &Node, ids: &[String]) -> Result<(), String> {
+fn in_sync(map: &mut Map, me: &Node, entries: &[String], acks: u64) -> Result<(), String> {
     let own = primary(map, me)?.id.clone();
-    let is_of = |map: &Map, id: &String| map.node(id).is_some_and(|node| node.shard == own);
-    let mut eligible = vec![me.id.clone()];
-    eligible.extend(ids.iter().filter(|id| **id != me.id && is_of(map, id)).cloned());
-    for node in map.nodes.iter_mut().filter(|node| node.shard == own) {
-        let known = eligible.contains(&node.id);
+    let id_of = |entry: &str| entry.split('/').next().unwrap_or_default().to_owned();
+    let is_of = |map: &Map, id: &str| map.node(id).is_some_and(|node| node.shard == own);
+    let eligible: Vec<String> = entries.iter().filter(|entry| is_of(map, &id_of(entry))).cloned().collect();
+    for node in map.nodes.iter_mut().filter(|node| node.shard == own && node.id != me.id) {
+        let known = eligible.iter().any(|entry| id_of(entry) == node.id);
         let was = map.shards.iter().any(|shard| shard.id == own && shard.is_eligible(&node.id));
         // A node that never was in sync is not down: it copies.
         node.is_down = !known && (was || node.is_down);
     }
-    primary(map, me)?.eligible = eligible;
+    let shard = primary(map, me)?;
+    (shard.eligible, shard.acks) = (eligible, acks);
     Ok(())
 }
 
@@ -233,12 +228,24 @@ mod tests {
         Node { id: id(digit), shard: id(shard), host: "h".to_owned(), port: 1, ..Node::default() }
     }
 
+    fn run(digit: char) -> String {
+        format!("{}/r", id(digit))
+    }
+
+    fn in_sync(digits: &[char]) -> Change {
+        Change::InSync(digits.iter().map(|digit| run(*digit)).collect(), 0)
+    }
+
+    fn lead(epoch: u64) -> Change {
+        Change::Lead(epoch, "r".to_owned())
+    }
+
     fn slots(text: &str) -> SlotSet {
         SlotSet::parse(text).unwrap()
     }
 
     fn apply(map: &mut Map, node: &Node, change: Change) -> Result<bool, String> {
-        let done = change.apply(map, &Asker { node, epoch: 5 });
+        let done = change.apply(map, node);
         if done.is_ok() {
             assert_eq!(Map::parse(&map.to_json()).as_ref(), Ok(&*map), "{change:?}");
         }
@@ -254,7 +261,7 @@ mod tests {
         apply(&mut map, &nodes[1], Change::AddSlots(slots("100-199"))).unwrap();
         apply(&mut map, &nodes[2], Change::Meet(nodes[0].clone())).unwrap();
         apply(&mut map, &nodes[2], Change::Replicate(id('1'))).unwrap();
-        apply(&mut map, &nodes[0], Change::InSync(vec![id('3'), id('2'), id('9')])).unwrap();
+        apply(&mut map, &nodes[0], in_sync(&['1', '3', '2', '9'])).unwrap();
         (map, nodes)
     }
 
@@ -262,7 +269,7 @@ mod tests {
     fn a_cluster_is_made_by_the_words_of_redis_cli() {
         let (map, _) = three();
         let shard = map.shard(&id('a')).unwrap();
-        assert_eq!((shard.eligible.clone(), shard.epoch), (vec![id('1'), id('3')], 5));
+        assert_eq!((shard.eligible.clone(), shard.epoch), (vec![run('1'), run('3')], 0));
         assert_eq!((map.shards.len(), map.nodes.len()), (2, 3));
         assert_eq!(map.shard_of(&id('3')).unwrap().primary, id('1'));
     }
@@ -288,18 +295,20 @@ mod tests {
     #[test]
     fn a_successor_leads_at_a_higher_epoch_and_only_if_it_was_in_sync() {
         let (mut map, [one, two, three]) = three();
-        assert!(apply(&mut map, &three, Change::Lead(5)).is_err());
-        apply(&mut map, &three, Change::Lead(6)).unwrap();
-        assert!(!apply(&mut map, &three, Change::Lead(6)).unwrap());
+        assert!(apply(&mut map, &three, lead(1)).is_err());
+        apply(&mut map, &three, lead(0)).unwrap();
         let shard = map.shard(&id('a')).unwrap();
-        assert_eq!((shard.primary.clone(), shard.eligible.clone()), (id('3'), vec![id('3')]));
+        assert_eq!(
+            (shard.primary.clone(), shard.epoch, shard.eligible.clone()),
+            (id('3'), 1, vec![run('3')])
+        );
         assert!(map.node(&id('1')).unwrap().is_down && shard.slots.len() == 100);
-        assert!(apply(&mut map, &one, Change::Lead(7)).is_err(), "it is not in sync with the new one");
-        assert!(apply(&mut map, &one, Change::InSync(vec![])).is_err(), "it leads no more");
-        assert!(apply(&mut map, &two, Change::Lead(5)).is_ok(), "it leads its own shard so already");
-        apply(&mut map, &three, Change::InSync(vec![id('1')])).unwrap();
+        assert!(apply(&mut map, &one, lead(1)).is_err(), "it is not in sync with the new one");
+        assert!(apply(&mut map, &one, in_sync(&['1'])).is_err(), "it leads no more");
+        assert!(apply(&mut map, &two, lead(0)).is_ok(), "of its own shard");
+        apply(&mut map, &three, in_sync(&['3', '1'])).unwrap();
         assert!(!map.node(&id('1')).unwrap().is_down);
-        apply(&mut map, &three, Change::InSync(vec![])).unwrap();
+        apply(&mut map, &three, in_sync(&['3'])).unwrap();
         assert!(map.node(&id('1')).unwrap().is_down);
     }
 

@@ -16,7 +16,8 @@ pub const FORMAT: u64 = 1;
 pub struct Map {
     pub shards: Vec<Shard>,
     pub nodes: Vec<Node>,
-    pub(crate) rest: Fields<String, Value>,
+    /// Fields that this version does not know (MA2).
+    pub rest: Fields<String, Value>,
 }
 
 /// Nodes with the same data: a primary and its replicas.
@@ -27,9 +28,13 @@ pub struct Shard {
     /// The node that serves, at the epoch of its lease.
     pub primary: String,
     pub epoch: u64,
-    /// Nodes that may take the lease: the primary, and replicas that are in sync.
+    /// Nodes that may take the lease: the primary, and replicas that are in sync. `node`, or `node/run` of the
+    /// process that is: one that started again is not.
     pub eligible: Vec<String>,
-    pub(crate) rest: Fields<String, Value>,
+    /// Acknowledgements of replicas that its writes ask for (`min-replicas-to-write`).
+    pub acks: u64,
+    /// Fields that this version does not know (MA2).
+    pub rest: Fields<String, Value>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -47,7 +52,8 @@ pub struct Node {
     pub zone: String,
     /// Its shard goes on without it: it lost the lease, or does not follow.
     pub is_down: bool,
-    pub(crate) rest: Fields<String, Value>,
+    /// Fields that this version does not know (MA2).
+    pub rest: Fields<String, Value>,
 }
 
 /// Whether text is an id: 40 hexadecimal digits.
@@ -178,7 +184,12 @@ impl Shard {
     }
 
     pub fn is_eligible(&self, node: &str) -> bool {
-        self.eligible.iter().any(|id| id == node)
+        self.eligible_nodes().any(|id| id == node)
+    }
+
+    /// The ids of nodes that may take the lease.
+    pub fn eligible_nodes(&self) -> impl Iterator<Item = &str> {
+        self.eligible.iter().map(|entry| entry.split('/').next().unwrap_or_default())
     }
 
     fn of(value: Value) -> Result<Shard, String> {
@@ -195,6 +206,7 @@ impl Shard {
             primary: text(&mut fields, "primary"),
             epoch: fields.remove("epoch").and_then(|epoch| epoch.as_u64()).unwrap_or_default(),
             eligible,
+            acks: fields.remove("acks").and_then(|acks| acks.as_u64()).unwrap_or_default(),
             rest: fields,
         })
     }
@@ -206,6 +218,7 @@ impl Shard {
             "primary": self.primary,
             "epoch": self.epoch,
             "eligible": self.eligible,
+            "acks": self.acks,
         });
         extend(&mut value, &self.rest);
         value
@@ -218,8 +231,11 @@ impl Node {
         Node::of(serde_json::from_slice(text).map_err(|e| format!("a node's facts are no JSON: {e}"))?)
     }
 
-    pub fn to_json(&self) -> Vec<u8> {
-        self.to_value().to_string().into_bytes()
+    /// What a node registers: its facts, and what its process is called.
+    pub fn registration(&self, run: &str) -> Vec<u8> {
+        let mut value = self.to_value();
+        extend(&mut value, &Fields::from_iter([("run".to_owned(), json!(run))]));
+        value.to_string().into_bytes()
     }
 
     /// Whether two say the same about where the node is.

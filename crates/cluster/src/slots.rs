@@ -43,6 +43,26 @@ fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, byte| crc << 8 ^ TABLE[(crc >> 8) as usize ^ *byte as usize])
 }
 
+/// The slot of many keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Joined {
+    /// There are no keys.
+    #[default]
+    None,
+    One(u16),
+    Several,
+}
+
+impl Joined {
+    pub fn join(&mut self, slot: u16) {
+        *self = match *self {
+            Joined::None => Joined::One(slot),
+            Joined::One(known) if known == slot => *self,
+            _ => Joined::Several,
+        };
+    }
+}
+
 /// A set of slots, as ascending ranges that do not touch. Both ends are included.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotSet(Vec<(u16, u16)>);

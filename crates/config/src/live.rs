@@ -252,6 +252,19 @@ pub struct Live {
     pub replica_announce_port: Number,
     pub shutdown_timeout_s: Number,
     pub repl_timeout_s: Number,
+    pub cluster_enabled: Switch,
+    pub cluster_coordinator: Text,
+    pub cluster_name: Text,
+    pub cluster_lease_ttl_ms: Number,
+    pub cluster_databases: Number,
+    pub cluster_needs_all_slots: Switch,
+    pub cluster_reads_when_down: Switch,
+    pub cluster_announce_ip: Text,
+    pub cluster_announce_hostname: Text,
+    pub cluster_announce_port: Number,
+    pub cluster_announce_tls_port: Number,
+    /// 0 ip, 1 hostname, 2 unknown-endpoint.
+    pub cluster_endpoint: Number,
 }
 
 impl Live {

@@ -3,6 +3,8 @@
 //! A row without [`Effect::Accepted`](super::Effect) or [`Effect::Only`](super::Effect) works. The defaults
 //! are those of Redis 7.2, except for `bind` (this machine only) and `event-loops` (one per core).
 
+mod cluster;
+
 use super::kind::Kind::{self, Choices, Clamped, MemoryOrPercent, Octal, Words};
 use super::table::{Directive, choice, flag, int, memory, special, text};
 
@@ -36,7 +38,6 @@ const DISKLESS_LOAD: &[&str] = &["auto", "swapdb", "flush-before-load", "disable
 const NAMELESS: &str = "a full copy is read from a file without a name, while it grows";
 const JOINS: &str = "a replica that comes later joins the copy under way";
 const ONE_CHANNEL: &str = "a full copy and the stream share a connection";
-const NO_CLUSTER: &str = "there is no cluster yet";
 const NO_RDMA: &str = "there are no RDMA connections";
 const NO_DH: &str = "keys are agreed upon by elliptic curves alone";
 const OWN_COUNT: &str = "uses of keys are counted over periods that adapt to the rate of new keys";
@@ -57,7 +58,7 @@ pub(super) const GROUPS: &[(&str, &[Directive])] = &[
     ("snapshots", SNAPSHOTS),
     ("append-only file", APPEND_ONLY),
     ("replication", REPLICATION),
-    ("cluster", CLUSTER),
+    ("cluster", cluster::CLUSTER),
     ("tls", TLS),
 ];
 
@@ -832,89 +833,6 @@ const REPLICATION: &[Directive] = &[
     choice("propagation-error-behavior", &["ignore", "panic", "panic-on-replicas"], "ignore")
         .accepted("errors of the stream are logged, and an unknown command ends the link")
         .doc("What to do when a propagated write fails."),
-];
-
-const CLUSTER: &[Directive] = &[
-    flag("cluster-enabled", "no")
-        .startup()
-        .only(&["no"], "cluster mode does not exist yet; only 'cluster-enabled no' is accepted")
-        .doc("Share the keyspace with other servers."),
-    text("cluster-config-file", "nodes.conf")
-        .startup()
-        .accepted(NO_CLUSTER)
-        .doc("File for the state of the cluster."),
-    int("cluster-port", 0, 65535, "0").startup().accepted(NO_CLUSTER).doc("Port for other nodes."),
-    int("cluster-node-timeout", 0, LONG, "15000")
-        .unit("ms")
-        .accepted(NO_CLUSTER)
-        .doc("Silence after which a node counts as lost."),
-    int("cluster-ping-interval", 1, LONG, "1000")
-        .unit("ms")
-        .accepted(NO_CLUSTER)
-        .doc("How often nodes are pinged."),
-    int("cluster-databases", 1, INT, "1").startup().accepted(NO_CLUSTER).doc("Databases in cluster mode."),
-    int("cluster-blacklist-ttl", 0, LONG, "60")
-        .unit("seconds")
-        .accepted(NO_CLUSTER)
-        .doc("How long a forgotten node stays out."),
-    int("cluster-manual-failover-timeout", 1, INT, "5000")
-        .unit("ms")
-        .accepted(NO_CLUSTER)
-        .doc("How long a manual failover may take."),
-    int("cluster-replica-validity-factor", 0, INT, "10")
-        .aka(&["cluster-slave-validity-factor"])
-        .accepted(NO_CLUSTER)
-        .doc("How stale a replica may be to become a primary."),
-    int("cluster-migration-barrier", 0, INT, "1")
-        .accepted(NO_CLUSTER)
-        .doc("Replicas a primary keeps when others need some."),
-    flag("cluster-allow-replica-migration", "yes")
-        .accepted(NO_CLUSTER)
-        .doc("Let replicas move to primaries without any."),
-    flag("cluster-require-full-coverage", "yes")
-        .accepted(NO_CLUSTER)
-        .doc("Refuse commands while a slot has no server."),
-    flag("cluster-replica-no-failover", "no")
-        .aka(&["cluster-slave-no-failover"])
-        .accepted(NO_CLUSTER)
-        .doc("Never become a primary by itself."),
-    flag("cluster-allow-reads-when-down", "no")
-        .accepted(NO_CLUSTER)
-        .doc("Answer reads while the cluster is down."),
-    flag("cluster-allow-pubsubshard-when-down", "yes")
-        .accepted(NO_CLUSTER)
-        .doc("Deliver sharded messages while the cluster is down."),
-    memory("cluster-link-sendbuf-limit", 0, "0").accepted(NO_CLUSTER).doc("Bytes that may wait for a node."),
-    text("cluster-announce-ip", "").accepted(NO_CLUSTER).doc("Address to tell others."),
-    text("cluster-announce-client-ipv4", "").accepted(NO_CLUSTER).doc("IPv4 address to tell clients."),
-    text("cluster-announce-client-ipv6", "").accepted(NO_CLUSTER).doc("IPv6 address to tell clients."),
-    text("cluster-announce-hostname", "").accepted(NO_CLUSTER).doc("Host name to tell others."),
-    text("cluster-announce-human-nodename", "").accepted(NO_CLUSTER).doc("Name of this node in logs."),
-    int("cluster-announce-port", 0, 65535, "0").accepted(NO_CLUSTER).doc("Port to tell others."),
-    int("cluster-announce-tls-port", 0, 65535, "0").accepted(NO_CLUSTER).doc("TLS port to tell others."),
-    int("cluster-announce-bus-port", 0, 65535, "0")
-        .accepted(NO_CLUSTER)
-        .doc("Port for nodes to tell others."),
-    choice("cluster-preferred-endpoint-type", &["ip", "hostname", "unknown-endpoint"], "ip")
-        .accepted(NO_CLUSTER)
-        .doc("How nodes are named to clients."),
-    flag("cluster-slot-stats-enabled", "no").accepted(NO_CLUSTER).doc("Keep figures by slot."),
-    int("cluster-announce-client-port", 0, 65535, "0").accepted(NO_CLUSTER).doc("Port to tell clients."),
-    int("cluster-announce-client-tls-port", 0, 65535, "0")
-        .accepted(NO_CLUSTER)
-        .doc("TLS port to tell clients."),
-    choice("cluster-config-save-behavior", &["sync", "best-effort"], "sync")
-        .accepted(NO_CLUSTER)
-        .doc("What a node does that cannot save its file."),
-    int("cluster-slot-migration-log-max-len", 0, LONG, "1000")
-        .accepted(NO_CLUSTER)
-        .doc("Migrations of slots to remember."),
-    int("cluster-compatibility-sample-ratio", 0, 100, "0")
-        .accepted(NO_CLUSTER)
-        .doc("Share of commands looked at for use in a cluster."),
-    memory("slot-migration-max-failover-repl-bytes", -1, "0")
-        .accepted(NO_CLUSTER)
-        .doc("Bytes that may be missing when a slot changes its node."),
 ];
 
 const TLS: &[Directive] = &[

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod banner;
+mod cluster;
 mod demo;
 mod described;
 mod doctor;
@@ -193,6 +194,7 @@ fn serve(
     let _demo = demo.transpose().map_err(|e| format!("Cannot make the demonstration database: {e}"))?;
     server.durability.expect_load()?;
     replication::start(&server).map_err(|e| format!("Cannot follow another server: {e}"))?;
+    cluster::start(&server).map_err(|e| format!("Cannot be a node of a cluster: {e}"))?;
     #[cfg(debug_assertions)]
     let followed = shadow::follow(&server);
     let (closer, listeners) = listen(config, &server, sockets, secure, signals)?;

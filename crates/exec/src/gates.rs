@@ -39,6 +39,7 @@ pub(crate) fn admit(
     }
     access(act, command, args)?;
     mode(act, command)?;
+    crate::cluster::route(act, command, args)?;
     role(act, command, args)?;
     durable(act, command, args)?;
     let plan = route(act, command, args)?;

@@ -22,6 +22,7 @@ mod actions;
 pub mod blocking;
 pub mod call;
 mod changing_role;
+mod cluster;
 pub mod deferred;
 pub mod drive;
 pub mod eval;

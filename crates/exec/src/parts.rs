@@ -131,6 +131,8 @@ pub struct Multi {
     pub selected: Option<usize>,
     /// Some command may change or tell anything ([`crate::gates::may_change`]).
     pub changes: bool,
+    /// The slot of all keys, in a cluster.
+    pub slot: cluster::slots::Joined,
     /// Some command could not be queued: EXEC refuses the whole transaction.
     pub broken: bool,
     /// EXEC's second look at the rights, which goes on.

@@ -50,6 +50,8 @@ pub struct Server {
     pub http: Arc<pages::Pages>,
     /// The servers that follow this one. Set once, before the first client.
     pub replicas: OnceLock<Box<dyn Replicas>>,
+    /// This server as a node of a cluster. Set once, before the first client.
+    pub cluster: OnceLock<Arc<cluster::member::Member>>,
     /// The program around the server, for what only the program can do. Set once, before the first client.
     pub(crate) program: OnceLock<Box<dyn Program>>,
     /// The transport of the loops, for INFO; set once by the code that starts them.

@@ -32,6 +32,8 @@ pub struct Session {
     pub(crate) wrote: keyspace::Lsn,
     /// The time at which the client's replies may leave.
     pub gate: Gate,
+    /// In a cluster: what waits to be sent tells of keys as their primary does ([`crate::cluster`]).
+    pub tells_keys: bool,
     /// The request whose reply will come by mail.
     pub away: Option<Box<Away>>,
     /// The progress of the command under way.
@@ -67,6 +69,7 @@ impl Session {
             feed: None,
             wrote: 0,
             gate: Gate::default(),
+            tells_keys: false,
             away: None,
             half: Half::default(),
             look: None,

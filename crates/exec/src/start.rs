@@ -43,7 +43,9 @@ impl config::Observer for NotifyObserver {
 /// The keyspace, with the databases that sources will need. It follows `notify-keyspace-events`.
 fn start_keyspace(config: &Config) -> Arc<Keyspace> {
     let hidden = rows::MAX * rows::DATABASES;
-    let keyspace = Keyspace::with_hidden(config.live.databases.size(), hidden, rows::DATABASES);
+    let live = &config.live;
+    let databases = if live.cluster_enabled.get() { &live.cluster_databases } else { &live.databases };
+    let keyspace = Keyspace::with_hidden(databases.size(), hidden, rows::DATABASES);
     keyspace.set_notify(pubsub::wanted_classes(config.live.notify.get() as u32));
     config.observe(Box::new(NotifyObserver(keyspace.clone())));
     keyspace
@@ -152,6 +154,7 @@ impl Server {
                 shutdown: AtomicBool::new(false),
                 http,
                 replicas: OnceLock::new(),
+                cluster: OnceLock::new(),
                 program: OnceLock::new(),
                 multiplexing: OnceLock::new(),
             }

@@ -661,6 +661,11 @@ impl EventLoop {
         if conn.sent_with == self.submissions {
             return true;
         }
+        if conn.session.tells_keys && self.server.withholds() {
+            self.doom(slot);
+            return false;
+        }
+        let Some(conn) = self.conns[slot].as_mut() else { return false };
         self.told -= conn.told;
         let durable = self.server.durable();
         let flushed = match conn.flush(io, slot, (&self.local, durable), &mut self.pool) {
@@ -679,6 +684,7 @@ impl EventLoop {
             self.unsubmitted = true;
             conn.sent_with = self.submissions;
         }
+        conn.session.tells_keys &= flushed != Flushed::All;
         if flushed == Flushed::All && conn.is_finished() {
             self.part(slot);
             return false;

@@ -176,4 +176,6 @@ pub mod flag {
     pub const REPLICA: u32 = 16384;
     /// It is the primary that this server follows.
     pub const PRIMARY: u32 = 1 << 20;
+    /// It is connected over TLS.
+    pub const SECURE: u32 = 1 << 22;
 }

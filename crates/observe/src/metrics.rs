@@ -109,7 +109,7 @@ fn as_exported(snapshot: &Snapshot, page: &mut Page) {
     let labels = [
         ("role", role),
         ("redis_version", info::REDIS_VERSION),
-        ("redis_mode", "standalone"),
+        ("redis_mode", if snapshot.is_cluster { "cluster" } else { "standalone" }),
         ("run_id", &snapshot.server.run_id),
         ("os", &snapshot.server.os),
     ];

@@ -143,7 +143,8 @@ fn hello(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     out.bulk(b"id");
     out.int(act.session.id as i64);
     let role = if act.server.role.follows() { "replica" } else { "master" };
-    for (name, value) in [("mode", "standalone"), ("role", role)] {
+    let mode = if act.server.cluster.get().is_some() { "cluster" } else { "standalone" };
+    for (name, value) in [("mode", mode), ("role", role)] {
         out.bulk(name.as_bytes());
         out.bulk(value.as_bytes());
     }

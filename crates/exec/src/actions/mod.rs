@@ -7,6 +7,7 @@
 mod acl;
 pub(crate) mod answer;
 mod client;
+mod cluster;
 mod commands;
 pub(crate) mod config;
 pub(crate) mod connection;

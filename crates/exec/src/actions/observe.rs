@@ -161,6 +161,7 @@ fn key_sizes(act: &mut Act<'_, '_>, sections: Sections) -> Result<Flow, Error> {
 pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
     let live = &server.config.live;
     let mut s = Snapshot {
+        is_cluster: server.cluster.get().is_some(),
         persistence: server.durability.figures(),
         following: server.role.figures(),
         stats: stats(server),

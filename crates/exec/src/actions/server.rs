@@ -1,14 +1,12 @@
-//! The server's clock, and commands about replicas, modules and a cluster, none of which exist.
+//! The server's clock, and commands about modules, of which there are none.
 
 use super::answer::help;
 use crate::act::{Act, PLAIN, Row};
-use crate::session::flag;
 use command::Error;
 use command::Flow;
 use command::options::{int, is};
 use observe::info::EVENKEEL_VERSION;
 use resp::{Args, Reply};
-use std::sync::atomic::Ordering;
 
 pub(super) const ACTIONS: &[Row] = &[
     Row("time", time, PLAIN),
@@ -18,58 +16,9 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("module|loadex", no_modules, PLAIN),
     Row("module|unload", no_modules, PLAIN),
     Row("module|help", |act, _| help(act, "MODULE", MODULE_HELP), PLAIN),
-    Row("asking", no_cluster, PLAIN),
-    Row("readonly", |act, _| reads_here(act, true), PLAIN),
-    Row("readwrite", |act, _| reads_here(act, false), PLAIN),
-    Row("cluster|addslots", no_cluster, PLAIN),
-    Row("cluster|addslotsrange", no_cluster, PLAIN),
-    Row("cluster|bumpepoch", no_cluster, PLAIN),
-    Row("cluster|count-failure-reports", no_cluster, PLAIN),
-    Row("cluster|countkeysinslot", no_cluster, PLAIN),
-    Row("cluster|delslots", no_cluster, PLAIN),
-    Row("cluster|delslotsrange", no_cluster, PLAIN),
-    Row("cluster|failover", no_cluster, PLAIN),
-    Row("cluster|flushslots", no_cluster, PLAIN),
-    Row("cluster|forget", no_cluster, PLAIN),
-    Row("cluster|getkeysinslot", no_cluster, PLAIN),
-    Row("cluster|info", no_cluster, PLAIN),
-    Row("cluster|keyslot", no_cluster, PLAIN),
-    Row("cluster|links", no_cluster, PLAIN),
-    Row("cluster|meet", no_cluster, PLAIN),
-    Row("cluster|myid", no_cluster, PLAIN),
-    Row("cluster|myshardid", no_cluster, PLAIN),
-    Row("cluster|nodes", no_cluster, PLAIN),
-    Row("cluster|replicas", no_cluster, PLAIN),
-    Row("cluster|replicate", no_cluster, PLAIN),
-    Row("cluster|reset", no_cluster, PLAIN),
-    Row("cluster|saveconfig", no_cluster, PLAIN),
-    Row("cluster|set-config-epoch", no_cluster, PLAIN),
-    Row("cluster|setslot", no_cluster, PLAIN),
-    Row("cluster|shards", no_cluster, PLAIN),
-    Row("cluster|slaves", no_cluster, PLAIN),
-    Row("cluster|slots", no_cluster, PLAIN),
-    Row("cluster|help", |act, _| help(act, "CLUSTER", CLUSTER_HELP), PLAIN),
 ];
 
 const MODULE_HELP: &[&str] = &["LIST", "    The modules in use: there are none."];
-
-const CLUSTER_HELP: &[&str] = &["(all others)", "    Refused: this server is not part of a cluster."];
-
-/// `READONLY`, `READWRITE`: whether a client that can be sent to the primary reads here. O(1). Errors: it cannot
-/// (`CLIENT CAPA redirect`), and this is no cluster.
-fn reads_here(act: &mut Act<'_, '_>, reads: bool) -> Result<Flow, Error> {
-    if act.session.info.flags.load(Ordering::Relaxed) & flag::CAPA_REDIRECT == 0 {
-        return Err(Error::new("ERR This instance has cluster support disabled"));
-    }
-    act.session.settings.reads_here = reads;
-    act.out.ok();
-    Ok(Flow::Done)
-}
-
-/// Refuses the subcommands of CLUSTER, and ASKING.
-fn no_cluster(_: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    Err(Error::new("ERR This instance has cluster support disabled"))
-}
 
 fn time(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let us = stdx::clock::wall_ns() / 1000;

@@ -1,8 +1,8 @@
 //! The table of actions: names and functions of all topics. The server gets it when it starts.
 
 use super::{
-    acl, client, commands, config, connection, debug, evenkeel, libraries, migrate, monitor, observe,
-    persistence, pubsub, replicas, replication, scripting, server, tracking, transaction,
+    acl, client, cluster, commands, config, connection, debug, evenkeel, libraries, migrate, monitor,
+    observe, persistence, pubsub, replicas, replication, scripting, server, tracking, transaction,
 };
 use crate::act::{Actions, Begin, Row};
 use crate::hand_on;
@@ -11,6 +11,7 @@ use std::sync::LazyLock;
 static TOPICS: &[&[Row]] = &[
     acl::ACTIONS,
     client::ACTIONS,
+    cluster::ACTIONS,
     commands::ACTIONS,
     replicas::ACTIONS,
     config::ACTIONS,

@@ -202,6 +202,7 @@ impl EventLoop {
         self.by_id.insert(conn.session.id, slot);
         self.https += usize::from(conn.is_http());
         let is_secure = conn.is_secure();
+        conn.session.set_flag(exec::session::flag::SECURE, is_secure);
         if conn.is_link() {
             self.links.push(conn.session.id);
             // Its first bytes may be there already.

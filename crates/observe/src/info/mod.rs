@@ -42,6 +42,7 @@ pub struct Snapshot {
     pub replication: Replication,
     /// None: it leads.
     pub following: Option<Following>,
+    pub is_cluster: bool,
     /// Commands that ran or were refused: name (sub-commands as `config|get`) and counters.
     pub commands: Vec<(String, CommandTotals)>,
     /// A command's name, and its percentiles as (percent, µs).
@@ -258,7 +259,7 @@ const SECTIONS: [(&str, &str, bool, Writer); 15] = [
     ("commandstats", "Commandstats", false, commandstats),
     ("errorstats", "Errorstats", true, errorstats),
     ("latencystats", "Latencystats", false, latencystats),
-    ("cluster", "Cluster", true, |_, out| out.line("cluster_enabled", 0)),
+    ("cluster", "Cluster", true, |s, out| out.line("cluster_enabled", u8::from(s.is_cluster))),
     ("evenkeel", "Evenkeel", true, evenkeel),
     ("keyspace", "Keyspace", true, keyspace),
     (KEY_SIZES, "Keysizes", false, |s, out| s.key_sizes.iter().for_each(|(name, text)| out.line(name, text))),
@@ -364,7 +365,7 @@ fn server(s: &Snapshot, out: &mut Lines) {
     out.line("redis_git_sha1", "00000000");
     out.line("redis_git_dirty", 0);
     out.line("redis_build_id", format_args!("evenkeel-{EVENKEEL_VERSION}"));
-    out.line("redis_mode", "standalone");
+    out.line("redis_mode", if s.is_cluster { "cluster" } else { "standalone" });
     out.line("os", &server.os);
     out.line("arch_bits", usize::BITS);
     out.line("monotonic_clock", "POSIX clock_gettime");
