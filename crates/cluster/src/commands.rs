@@ -9,7 +9,6 @@ use crate::member::Member;
 use crate::show::{self, Reader, Standing, unknown};
 use crate::slots::{self, SLOTS, SlotSet};
 use resp::{Args, Reply};
-use std::collections::HashSet;
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -152,14 +151,22 @@ fn slot(word: &[u8]) -> Result<u16, String> {
 }
 
 fn single_slots(args: Args<'_>) -> Result<SlotSet, String> {
-    let mut known = HashSet::new();
+    let mut known = vec![false; SLOTS];
     for at in 2..args.len() {
         let slot = slot(args.at(at))?;
-        if !known.insert(slot) {
+        if std::mem::replace(&mut known[slot as usize], true) {
             return Err(format!("ERR Slot {slot} specified multiple times"));
         }
     }
-    Ok(known.into_iter().map(|slot| (slot, slot)).collect())
+    let mut set = SlotSet::default();
+    let mut from = 0;
+    for run in known.chunk_by(|a, b| a == b) {
+        if run[0] {
+            set.add(from as u16, (from + run.len() - 1) as u16);
+        }
+        from += run.len();
+    }
+    Ok(set)
 }
 
 fn ranges(args: Args<'_>) -> Result<SlotSet, String> {

@@ -105,6 +105,8 @@ pub struct Member {
     pub(crate) is_orderly: AtomicBool,
     /// Another node is to lead: calls wait for a moment.
     pub(crate) hands_over: AtomicBool,
+    /// The thread `cluster` has ended.
+    pub(crate) has_left: AtomicBool,
     changes: AtomicU64,
     changing: Mutex<()>,
     pub(crate) seen: Mutex<Seen>,
@@ -138,6 +140,7 @@ impl Member {
             serves: AtomicBool::new(false),
             is_orderly: AtomicBool::new(false),
             hands_over: AtomicBool::new(false),
+            has_left: AtomicBool::new(false),
             changes: AtomicU64::new(0),
             changing: Mutex::new(()),
             seen: Mutex::default(),
@@ -188,6 +191,11 @@ impl Member {
                 None => Route::Refused(DOWN.to_owned()),
             },
         }
+    }
+
+    /// Whether a slot is this node's shard's.
+    pub fn owns(&self, slot: u16) -> bool {
+        self.topology().owner(slot) == Owner::Mine
     }
 
     #[inline]

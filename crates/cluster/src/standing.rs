@@ -101,6 +101,7 @@ impl Standing {
             }
         }
         self.let_go(None);
+        self.member.has_left.store(true, Ordering::Release);
     }
 
     fn round(&mut self) {
@@ -180,6 +181,7 @@ impl Standing {
         let all = || {
             shard
                 .eligible_nodes()
+                .filter(|node| *node != shard.primary)
                 .all(|node| offers.iter().any(|offer| offer.node == node && offer.epoch == shard.epoch))
         };
         if since.elapsed() < OFFERS && !all() {
@@ -405,12 +407,29 @@ fn followers<'a>(
     })
 }
 
-/// Lets the thread `cluster` end, and this node with it: an orderly end. `next`: who leads from now on.
 impl Member {
-    /// Ends the threads, and lets go of the lease. It may take a second.
+    /// An orderly end of this node: a replica that is in sync leads before, if there is one, and the lease is let go of.
+    /// It takes as long as a hand-over, some seconds at most. Calls are not answered afterwards.
     pub fn leave(&self) {
-        self.serves.store(false, Ordering::Release);
+        let began = Instant::now();
+        let topology = self.topology().clone();
+        let shard = topology.my_shard();
+        let best = followers(&topology, &*self.host)
+            .filter(|(node, follower)| follower.is_online && shard.is_eligible(node))
+            .max_by_key(|(_, follower)| follower.offset);
+        if let Some((node, _)) = best.filter(|_| self.serves() && topology.is_primary()) {
+            let key = format!("handover/{}", shard.id);
+            let revision = self.seen.lock().entries.get(&key).map_or(0, |entry| entry.revision);
+            let _ = self.coordinator.cas(&key, revision, Some(node.as_bytes()));
+            while self.topology().is_primary() && began.elapsed() < HAND_OVER {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
         self.stop.stop();
         self.wake();
+        let began = Instant::now();
+        while !self.has_left.load(Ordering::Acquire) && began.elapsed() < RENEWAL * 2 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 }

@@ -208,6 +208,9 @@ fn serve(
             return Err(why.clone());
         }
         process::notify_manager("STOPPING=1\n");
+        if let Some(member) = server.cluster.get() {
+            member.leave();
+        }
         match server.durability.end_in_order(wish(config, stop)) {
             Ok(()) => break stop,
             Err(why) => {

@@ -20,6 +20,9 @@ use role::Address;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Keys that are looked at under one lock.
+const BATCH: usize = 64;
+
 const CROSSSLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
 
 /// Refuses a call whose keys are another node's, or nobody's now.
@@ -103,6 +106,33 @@ impl Server {
     #[inline]
     pub fn withholds(&self) -> bool {
         self.cluster.get().is_some_and(|member| member.withholds())
+    }
+
+    /// Whether the keys of a script's call are this node's. O(keys). Errors: the words of Redis.
+    pub(crate) fn script_may_touch(
+        &self,
+        client: u64,
+        command: &Command,
+        args: Args<'_>,
+    ) -> Result<(), Error> {
+        let Some(member) = self.cluster.get().filter(|_| !self.role.is_link(client)) else { return Ok(()) };
+        let mut all_mine = true;
+        command.each_key(args, &mut |at, _| all_mine &= member.owns(slots::of_key(args.at(at))));
+        match all_mine {
+            true => Ok(()),
+            false => Err(Error::new("ERR Script attempted to access a non local key in a cluster node")),
+        }
+    }
+
+    /// Visits the keys of a slot, in a database, until that returns false. Some keys of one shard are locked at a time.
+    /// O(keys); not for a loop.
+    pub(crate) fn each_key_in_slot(&self, db: usize, slot: u16, visit: &mut dyn FnMut(&[u8]) -> bool) {
+        let (mut cursor, mut goes_on) = (0, true);
+        while goes_on {
+            let mut see = |key: &[u8]| goes_on = goes_on && (slots::of_key(key) != slot || visit(key));
+            cursor = self.keyspace.scan(db, cursor, BATCH, stdx::clock::wall_ms(), &mut |key, _| see(key));
+            goes_on &= cursor != 0;
+        }
     }
 
     /// Follows a primary that the map names. It may be said again. O(1). Errors: nobody could carry it out.

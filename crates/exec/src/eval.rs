@@ -43,6 +43,10 @@ impl House for Around {
         server.durability.refusal().map_or(Ok(()), |refusal| Err(Error::from(refusal)))
     }
 
+    fn may_touch(&self, client: u64, command: &Command, args: Args<'_>) -> Result<(), Error> {
+        self.server.upgrade().map_or(Ok(()), |server| server.script_may_touch(client, command, args))
+    }
+
     fn is_ending(&self) -> bool {
         self.server.upgrade().is_none_or(|server| server.is_shutting_down())
     }

@@ -35,6 +35,9 @@ pub trait House: Send + Sync {
     /// from a primary alone.
     fn may_write(&self, client: u64) -> Result<(), Error>;
 
+    /// Whether the keys of a script's call are this node's, in a cluster. Errors: they are not.
+    fn may_touch(&self, client: u64, command: &Command, args: Args<'_>) -> Result<(), Error>;
+
     /// Notes that a script's call was denied.
     fn denied(&self, client: u64, user: &acl::User, call: (&Command, Args<'_>), denied: acl::Denied);
 

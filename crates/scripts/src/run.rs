@@ -301,6 +301,9 @@ impl<'a, 'o> Runner<'a, 'o> {
         if self.run.short && !self.wrote && command.has(table::DENYOOM) {
             return Err(Error::new(command::OOM));
         }
+        if self.in_script && self.scripts.config.live.cluster_enabled.get() {
+            self.scripts.house.may_touch(self.run.client, command, args)?;
+        }
         if command.is_write() && !self.wrote {
             self.scripts.house.may_write(self.run.client)?;
             self.wrote = true;

@@ -23,6 +23,7 @@ mod chains;
 mod cli;
 mod client_modes;
 mod clients;
+mod cluster;
 mod commandlog;
 mod company;
 mod compiling;

@@ -16,13 +16,13 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("cluster|addslotsrange", cluster, PLAIN),
     Row("cluster|bumpepoch", cluster, PLAIN),
     Row("cluster|count-failure-reports", cluster, PLAIN),
-    Row("cluster|countkeysinslot", cluster, PLAIN),
+    Row("cluster|countkeysinslot", count_keys_in_slot, PLAIN),
     Row("cluster|delslots", cluster, PLAIN),
     Row("cluster|delslotsrange", cluster, PLAIN),
     Row("cluster|failover", cluster, PLAIN),
     Row("cluster|flushslots", cluster, PLAIN),
     Row("cluster|forget", cluster, PLAIN),
-    Row("cluster|getkeysinslot", cluster, PLAIN),
+    Row("cluster|getkeysinslot", keys_in_slot, PLAIN),
     Row("cluster|info", cluster, PLAIN),
     Row("cluster|keyslot", cluster, PLAIN),
     Row("cluster|links", cluster, PLAIN),
@@ -56,6 +56,48 @@ fn cluster(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         Answer::Now => Ok(Flow::Done),
         Answer::Later(run) => aside(act, "map-change", run),
     }
+}
+
+/// `CLUSTER COUNTKEYSINSLOT slot`: of the selected database. O(keys), on a thread of its own. Errors: no slot.
+fn count_keys_in_slot(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    act.server.cluster.get().ok_or(DISABLED)?;
+    let slot = slot(args).ok_or(Error::new("ERR Invalid slot"))?;
+    let (server, db) = (act.server.clone(), act.session.db);
+    aside(act, "slot", move |out| {
+        let mut count = 0;
+        server.each_key_in_slot(db, slot, &mut |_| {
+            count += 1;
+            true
+        });
+        out.int(count);
+    })
+}
+
+/// `CLUSTER GETKEYSINSLOT slot count`: of the selected database. O(keys), on a thread of its own. Errors: no slot, or
+/// no count.
+fn keys_in_slot(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    act.server.cluster.get().ok_or(DISABLED)?;
+    let count = stdx::num::parse_i64(args.at(3)).and_then(|count| usize::try_from(count).ok());
+    let (Some(slot), Some(count)) = (slot(args), count) else {
+        return Err(Error::new("ERR Invalid slot or number of keys"));
+    };
+    let (server, db) = (act.server.clone(), act.session.db);
+    aside(act, "slot", move |out| {
+        let mut keys: Vec<Box<[u8]>> = Vec::new();
+        server.each_key_in_slot(db, slot, &mut |key| {
+            if keys.len() < count {
+                keys.push(key.into());
+            }
+            keys.len() < count
+        });
+        out.array(keys.len());
+        keys.iter().for_each(|key| out.bulk(key));
+    })
+}
+
+fn slot(args: Args<'_>) -> Option<u16> {
+    let slot = stdx::num::parse_i64(args.at(2)).and_then(|slot| u16::try_from(slot).ok());
+    slot.filter(|slot| usize::from(*slot) < cluster::slots::SLOTS)
 }
 
 /// `ASKING`. No slot is ever half moved, so it says nothing.

@@ -83,6 +83,10 @@ fn follow(act: &mut Act<'_, '_>, goes_on: Option<(Vec<u8>, i64)>) -> Result<Flow
         // As in Redis, a second request changes nothing.
         return Ok(Flow::Done);
     }
+    if act.server.cluster.get().is_some_and(|member| !member.may_answer()) {
+        // It may have come back with less than its replicas have.
+        return Err(Error::new("NOMASTERLINK this node does not lead its shard"));
+    }
     if act.server.role.follows() && !act.server.role.is_linked() {
         return Err(Error::new("NOMASTERLINK Can't SYNC while not connected with my master"));
     }
