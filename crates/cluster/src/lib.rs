@@ -14,7 +14,6 @@ pub mod candidate;
 pub mod change;
 pub mod commands;
 pub mod coordinator;
-pub mod fence;
 pub mod files;
 pub mod lease;
 pub mod map;

@@ -11,7 +11,7 @@
 
 use crate::change::Change;
 use crate::coordinator::{Cas, Coordinator, Ended, Entry, Revision, Stop, boot_ns, cas_known};
-use crate::fence::Fence;
+use crate::lease::Fence;
 use crate::map::{Map, Node};
 use crate::show::Reader;
 use crate::slots::SLOTS;
@@ -161,7 +161,7 @@ impl Member {
     /// Whether this node may answer now as the primary of its shard. Cost: two loads and a look at the clock.
     #[inline]
     pub fn may_answer(&self) -> bool {
-        self.serves.load(Ordering::Acquire) && self.fence.allows(boot_ns())
+        self.serves.load(Ordering::Acquire) && !self.fence.has_passed(boot_ns())
     }
 
     /// Whether this node answers for its shard, as long as its lease is renewed.
@@ -174,7 +174,7 @@ impl Member {
     /// let go of it in favour of another one has nothing to withhold.
     #[inline]
     pub fn withholds(&self) -> bool {
-        !self.is_orderly.load(Ordering::Acquire) && !self.fence.allows(boot_ns())
+        !self.is_orderly.load(Ordering::Acquire) && self.fence.has_passed(boot_ns())
     }
 
     /// Who answers a call whose keys are all in one slot. `changes`: it may change something. `reads_here`: the client
@@ -213,7 +213,11 @@ impl Member {
 
     /// Milliseconds until it may no more, unless its lease is renewed.
     pub fn fence_ms(&self) -> u64 {
-        if self.serves.load(Ordering::Acquire) { self.fence.left_ns(boot_ns()) / 1_000_000 } else { 0 }
+        if self.serves.load(Ordering::Acquire) {
+            self.fence.at_ns().saturating_sub(boot_ns()) / 1_000_000
+        } else {
+            0
+        }
     }
 
     pub fn describe(&self) -> String {

@@ -12,9 +12,8 @@
 
 use crate::candidate::{Offer, Verdict, is_same_run, judge};
 use crate::change::Change;
-use crate::coordinator::{
-    Cas, Held, Lease, NodeId, Renewed, ShardId, Stop, acquire_known, boot_ns, next_key, shard_key,
-};
+use crate::coordinator::{Cas, Held, Lease, NodeId, ShardId, acquire_known, boot_ns, next_key, shard_key};
+use crate::lease::{BootClock, Keeper, News};
 use crate::map::{Node, Shard};
 use crate::member::Member;
 use crate::topology::Topology;
@@ -25,8 +24,6 @@ use std::time::{Duration, Instant};
 
 /// Longest time between two looks.
 const ROUND: Duration = Duration::from_millis(100);
-/// Time between two renewals.
-const RENEWAL: Duration = Duration::from_secs(1);
 /// How long offers are awaited.
 const OFFERS: Duration = Duration::from_millis(300);
 /// Time that who has most data has to take the lease before the next one tries.
@@ -56,11 +53,10 @@ pub fn start(member: &Arc<Member>) -> std::io::Result<()> {
 
 /// A lease that this node holds.
 struct Own {
-    lease: Lease,
+    keeper: Keeper,
     /// The epoch that the map has since this node leads; None: it does not say so yet.
     epoch: Option<u64>,
     is_lost: Arc<AtomicBool>,
-    stop: Stop,
 }
 
 impl Own {
@@ -112,7 +108,9 @@ impl Standing {
         }
         let shard = topology.my_shard();
         let leads = |own: &Own| {
-            own.lease.shard[..] == shard.id[..] && topology.is_primary() && own.epoch == Some(shard.epoch)
+            own.keeper.lease().shard[..] == shard.id[..]
+                && topology.is_primary()
+                && own.epoch == Some(shard.epoch)
         };
         match &self.own {
             Some(own) if leads(own) => return self.keep(&topology),
@@ -139,12 +137,10 @@ impl Standing {
         let member = &self.member;
         let served = member.serves.swap(false, Ordering::AcqRel);
         member.is_orderly.store(next.is_some(), Ordering::Release);
-        member.fence.close();
-        own.stop.stop();
         if served {
             member.host.changed();
         }
-        if let Err(trouble) = member.coordinator.release(own.lease, next) {
+        if let Err(trouble) = own.keeper.release(next) {
             log::warn!("the lease ends by itself: {trouble}");
         }
     }
@@ -242,7 +238,7 @@ impl Standing {
                 return self.say(&format!("the lease cannot be taken: {trouble}"));
             }
         };
-        self.own = Some(self.renew(lease, sent_ns));
+        self.own = self.renew(lease, sent_ns);
         self.member.is_orderly.store(false, Ordering::Release);
         // The map is read again behind the lease: what was known before it may be old.
         if let Err(why) = self.member.change(&Change::Lead(epoch, self.member.run.clone())) {
@@ -266,31 +262,26 @@ impl Standing {
         log::info!("this node leads its shard at epoch {}", epoch + 1);
     }
 
-    /// Renews a lease each second, on a thread of its own.
-    fn renew(&self, lease: Lease, sent_ns: u64) -> Own {
-        let (member, is_lost, stop) = (self.member.clone(), Arc::new(AtomicBool::new(false)), Stop::new());
-        let generation = member.fence.begin();
-        let ttl_ns = lease.ttl.as_nanos() as u64;
-        member.fence.raise(generation, sent_ns, ttl_ns);
-        let own = Own { lease: lease.clone(), epoch: None, is_lost: is_lost.clone(), stop: stop.clone() };
+    /// Has a lease renewed, on a thread of its own. None: there is no thread.
+    fn renew(&self, lease: Lease, sent_ns: u64) -> Option<Own> {
+        let (member, is_lost) = (self.member.clone(), Arc::new(AtomicBool::new(false)));
         let lost = is_lost.clone();
-        let renewing = move || {
-            while !stop.wait(RENEWAL) {
-                let sent_ns = boot_ns();
-                match member.coordinator.renew(&lease) {
-                    Renewed::Kept => drop(member.fence.raise(generation, sent_ns, ttl_ns)),
-                    Renewed::Lost => {
-                        is_lost.store(true, Ordering::Release);
-                        return member.wake();
-                    }
-                    Renewed::Unknown(trouble) => log::warn!("the lease was not renewed: {trouble}"),
-                }
+        let told = move |news| match news {
+            News::Kept { .. } => {}
+            News::Unknown(trouble) => log::warn!("the lease was not renewed: {trouble}"),
+            News::Fenced => {
+                log::warn!("the lease was not renewed in time: this node answers no more until it is");
+                member.host.changed();
+            }
+            News::Lost => {
+                lost.store(true, Ordering::Release);
+                member.wake();
             }
         };
-        if std::thread::Builder::new().name("lease".into()).spawn(renewing).is_err() {
-            lost.store(true, Ordering::Release);
-        }
-        own
+        let coordinator = self.member.coordinator.clone();
+        let clock = Arc::new(BootClock);
+        let keeper = Keeper::start(coordinator, lease, sent_ns, self.member.fence.clone(), clock, told);
+        keeper.map(|keeper| Own { keeper, epoch: None, is_lost }).ok()
     }
 
     /// Looks after what a primary looks after: who is in sync, and whether a replica asks to lead.
@@ -428,7 +419,7 @@ impl Member {
         self.stop.stop();
         self.wake();
         let began = Instant::now();
-        while !self.has_left.load(Ordering::Acquire) && began.elapsed() < RENEWAL * 2 {
+        while !self.has_left.load(Ordering::Acquire) && began.elapsed() < TURN * 2 {
             std::thread::sleep(Duration::from_millis(2));
         }
     }

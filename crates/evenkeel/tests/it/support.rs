@@ -462,6 +462,22 @@ impl Client {
         bytes
     }
 
+    /// Reads and drops all that comes until the server closes the connection; returns how many bytes that were.
+    pub fn drain(&mut self) -> usize {
+        let deadline = Instant::now() + PATIENCE;
+        let mut count = 0;
+        loop {
+            let have = self.line.received().len();
+            self.line.consume(have);
+            count += have;
+            match self.fill(deadline) {
+                Filled::More => {}
+                Filled::Closed => return count + self.line.received().len(),
+                Filled::Late => panic!("the connection stays open behind {count} bytes"),
+            }
+        }
+    }
+
     /// Reads and drops exactly `n` bytes.
     pub fn skip(&mut self, n: usize) {
         let deadline = Instant::now() + PATIENCE;
