@@ -1,5 +1,7 @@
 //! This server as a node of a cluster, wired: its id, its facts in the coordinator, its role by the map.
 
+mod peers;
+
 use cluster::coordinator::{Cas, Coordinator, cas_known};
 use cluster::map::{Node, is_id};
 use cluster::member::{Follower, Host, Member};
@@ -41,6 +43,11 @@ pub fn start(server: &Arc<exec::Server>) -> Result<(), String> {
     config.observe(Box::new(Directives(member.clone())));
     if server.cluster.set(member.clone()).is_err() {
         return Err("this server is a node already".to_owned());
+    }
+    let peers = peers::Peers::new(member.clone(), config.clone());
+    let tell = Box::new(move |channel: &[u8], message: &[u8]| peers.publish(channel, message));
+    if server.pubsub.peers.set(tell).is_err() {
+        return Err("this server tells other nodes already".to_owned());
     }
     let loading = server.clone();
     let begin = move || {

@@ -97,6 +97,8 @@ pub struct Settings {
     pub no_touch: bool,
     /// READONLY: it reads at a replica, though it could be sent to the primary.
     pub reads_here: bool,
+    /// It is another node of the cluster, which tells what its own clients publish.
+    pub is_peer: bool,
     /// CLIENT IMPORT-SOURCE is on. It counts in import mode.
     pub imports: bool,
     pub no_evict: bool,

@@ -37,8 +37,8 @@ use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use stdx::glob::Match;
 
 /// Deliveries under way above which it is [`Flood::full`]. Without a limit, clients that publish faster than
@@ -360,7 +360,12 @@ pub struct PubSub {
     /// Announced messages and runs of events that are not yet published.
     announced: AtomicUsize,
     monitors: monitor::Monitors,
+    /// In a cluster: tells the other nodes of a message, in place of the stream. Set once, before the first client.
+    pub peers: OnceLock<Tell>,
 }
+
+/// Tells others of a channel's message.
+pub type Tell = Box<dyn Fn(&[u8], &[u8]) + Send + Sync>;
 
 impl PubSub {
     pub fn new(config: Arc<Config>, keyspace: Arc<Keyspace>, post: Post) -> PubSub {
@@ -373,6 +378,7 @@ impl PubSub {
             sending: AtomicUsize::new(0),
             announced: AtomicUsize::new(0),
             monitors: monitor::Monitors::default(),
+            peers: OnceLock::new(),
         }
     }
 
@@ -484,9 +490,12 @@ impl PubSub {
         (self.post)(0, Letter::Announce(announced));
     }
 
-    /// Tells a message to replicas, which have subscribers of their own. O(its bytes), or nothing without
-    /// replicas.
+    /// Tells a message to replicas, which have subscribers of their own, or to all nodes of a cluster. O(its bytes), or
+    /// nothing without replicas.
     pub fn tell_followers(&self, shard: bool, channel: &[u8], message: &[u8]) {
+        if let Some(tell) = self.peers.get().filter(|_| !shard) {
+            return tell(channel, message);
+        }
         let name: &[u8] = if shard { b"SPUBLISH" } else { b"PUBLISH" };
         self.keyspace.tell_apart(To::Replicas, &mut [name, channel, message].into_iter());
     }

@@ -373,6 +373,32 @@ fn a_primary_that_comes_back_empty_does_not_lead() {
 }
 
 #[test]
+fn what_is_published_is_heard_at_every_node_once() {
+    let meeting = Meeting::new();
+    let nodes = shard(&meeting, 1);
+    let other = meeting.node();
+    meet(&other, &nodes[0]);
+    until("all know it", || {
+        nodes.iter().all(|node| node.client().call("CLUSTER NODES").contains(&id(&other)))
+    });
+    let all = [&nodes[0], &nodes[1], &other];
+    let mut listeners: Vec<Client> = all.iter().map(|node| node.client()).collect();
+    for listener in &mut listeners {
+        listener.expect("SUBSCRIBE news", r#"["subscribe", "news", :1]"#);
+    }
+    for (n, node) in all.iter().enumerate() {
+        node.client().expect(&format!("PUBLISH news {n}"), ":1");
+        let heard = format!(r#"["message", "news", "{n}"]"#);
+        listeners.iter_mut().for_each(|listener| listener.expect_reply(&heard));
+    }
+    // A script's messages go the same way.
+    let reply =
+        other.client().call_bytes(&[b"EVAL", b"return redis.call('PUBLISH', 'news', 'script')", b"0"]);
+    assert_eq!(reply, ":1");
+    listeners.iter_mut().for_each(|listener| listener.expect_reply(r#"["message", "news", "script"]"#));
+}
+
+#[test]
 fn nodes_are_forgotten_and_leave() {
     let meeting = Meeting::new();
     let nodes = shard(&meeting, 1);

@@ -209,7 +209,9 @@ fn show(server: &Server, session: &Session) {
 /// `PUBLISH channel message`, `SPUBLISH channel message`. O(loops) for each matching name; more than some
 /// microseconds of patterns are matched in slices.
 fn publish(act: &mut Act<'_, '_>, args: Args<'_>, shard: bool) -> Result<Flow, Error> {
-    act.server.pubsub.tell_followers(shard, args.at(1), args.at(2));
+    if !act.session.settings.is_peer {
+        act.server.pubsub.tell_followers(shard, args.at(1), args.at(2));
+    }
     // A long payload is not copied.
     let payload = || match act.kept {
         Some(words) if !act.is_pressed() => Shared::Word(words.clone(), 2),

@@ -154,6 +154,10 @@ fn say(act: &mut Act<'_, '_>, option: &[u8], value: &[u8]) -> Result<(), Error> 
     if persistence::wish(act, option, value)? {
         return Ok(());
     }
+    if is(option, "evenkeel-peer") {
+        act.session.settings.is_peer = act.server.cluster.get().is_some();
+        return Ok(());
+    }
     let said = act.session.said.get_or_insert_default();
     match () {
         () if is(option, "listening-port") => {
