@@ -356,6 +356,8 @@ fn a_primary_that_comes_back_empty_does_not_lead() {
     client.expect("WAIT 1 0", ":1");
     let primary = nodes.remove(0);
     let (own, at) = (id(&primary), port(&primary));
+    // Who leads nothing has no replicas: it might have less than they have.
+    meeting.node().client().expect("PSYNC ? -1", "-NOMASTERLINK this node does not lead its shard");
     let dir = primary.client().call("CONFIG GET dir");
     let dir = dir.split('"').nth(3).expect("a folder").to_owned();
     let kept = tempfile::tempdir().expect("a folder");
