@@ -255,6 +255,12 @@ pub trait Coordinator: Send + Sync {
 
     /// Tells each change behind a revision of keys that begin with `prefix` (C4). Blocks until it ends.
     fn watch(&self, prefix: &str, after: Revision, stop: &Stop, seen: &mut dyn FnMut(Change)) -> Ended;
+
+    /// Shows others which role this node has, `primary` or `replica`: in Kubernetes by its pod's label, elsewhere not.
+    fn show_role(&self, role: &str) -> Result<(), Trouble> {
+        let _ = role;
+        Ok(())
+    }
 }
 
 /// Nanoseconds since the machine started, with the time that it was suspended. Never goes back. Cost: 50 ns.
@@ -292,8 +298,9 @@ pub fn acquire_known(
 }
 
 /// Changes a key as [`Coordinator::cas`] does, and asks until the answer is known, or `until` has come (M3).
-/// After an Unknown, a value of these very bytes counts as done, whoever wrote it: two nodes that write alike say the
-/// same. Conflict may also mean that it was done and is overwritten: read, and look for what was wanted.
+/// After an Unknown, a change from `expected` to these very bytes counts as ours, whoever made it: two nodes that
+/// write alike say the same. If the engine has forgotten that change, or `expected` is 0, the present value is
+/// compared; then Conflict may also mean that ours was done and is overwritten.
 pub fn cas_known(
     coordinator: &dyn Coordinator,
     key: &str,
@@ -306,7 +313,7 @@ pub fn cas_known(
         std::thread::sleep(ASK_AGAIN);
         // A change that is under way fails behind this one, so the answer to a second try is the truth.
         answer = match coordinator.cas(key, expected, value) {
-            Cas::Conflict(_) => match found(coordinator, key, value) {
+            Cas::Conflict(now) => match found(coordinator, key, expected, now, value) {
                 Ok(answer) => answer,
                 Err(trouble) => Cas::Unknown(trouble),
             },
@@ -316,8 +323,21 @@ pub fn cas_known(
     answer
 }
 
-/// The answer to a change of which an earlier try was Unknown, and which is refused now.
-fn found(coordinator: &dyn Coordinator, key: &str, value: Option<&[u8]>) -> Result<Cas, Trouble> {
+/// The answer to a change of which an earlier try was Unknown, and which is refused now, at revision `now`.
+fn found(
+    coordinator: &dyn Coordinator,
+    key: &str,
+    expected: Revision,
+    now: Revision,
+    value: Option<&[u8]>,
+) -> Result<Cas, Trouble> {
+    // Ours, if it was done, was the first one behind `expected`.
+    if expected > 0
+        && let Some(change) = first_change(coordinator, key, expected)?
+    {
+        let wrote = change.entry.as_ref().map(|entry| entry.value.as_slice());
+        return Ok(if wrote == value { Cas::Done(change.revision) } else { Cas::Conflict(now) });
+    }
     let (revision, entries) = coordinator.read(key)?;
     let entry = entries.into_iter().find(|entry| entry.key == key);
     Ok(match (entry, value) {
@@ -326,4 +346,25 @@ fn found(coordinator: &dyn Coordinator, key: &str, value: Option<&[u8]>) -> Resu
         (Some(entry), _) => Cas::Conflict(entry.revision),
         (None, Some(_)) => Cas::Conflict(0),
     })
+}
+
+/// The first change of a key behind a revision; there is one. None: it is no longer kept.
+fn first_change(
+    coordinator: &dyn Coordinator,
+    key: &str,
+    after: Revision,
+) -> Result<Option<Change>, Trouble> {
+    let (stop, mut first) = (Stop::new(), None);
+    let ended = coordinator.watch(key, after, &stop, &mut |change| {
+        if change.key == key && first.is_none() {
+            first = Some(change);
+            stop.stop();
+        }
+    });
+    match (first, ended) {
+        (Some(change), _) => Ok(Some(change)),
+        (None, Ended::Compacted) => Ok(None),
+        (None, Ended::Broken(trouble)) => Err(trouble),
+        (None, Ended::Stopped) => Err(Trouble::new("the change was not found")),
+    }
 }

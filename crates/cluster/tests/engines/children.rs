@@ -1,6 +1,6 @@
 //! Other processes: this program again, with one task.
 
-use crate::suite::{SHARD, TTL, count, id, node};
+use crate::suite::{HELD, SHARD, count, id, node};
 use cluster::coordinator::Coordinator;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -71,7 +71,7 @@ fn child() {
     let coordinator = open(&spec);
     match task.split_once(' ').unwrap_or((&task, "")) {
         ("hold", who) => {
-            let lease = coordinator.acquire(&id(SHARD), &node(who), TTL).expect("a lease");
+            let lease = coordinator.acquire(&id(SHARD), &node(who), HELD).expect("a lease");
             println!("HELD {}", lease.epoch);
             loop {
                 std::thread::sleep(Duration::from_millis(300));
