@@ -3,6 +3,7 @@
 #     tests/run.sh [unit] [differential] [linear] [chaos] [dist] [clients]      (default: all six)
 # Environment: EVENKEEL_COMMANDS (commands of the differential test), EVENKEEL_SEED, EVENKEEL_LINEAR (seeds of
 # the linearizability test, as 1..20), EVENKEEL_FUZZ_SECONDS, EVENKEEL_SOAK_SECONDS, EVENKEEL_CRASH_ROUNDS and EVENKEEL_POWER_ROUNDS, EVENKEEL_REPLICAS_SECONDS,
+# EVENKEEL_MODEL (larger bounds of the models of the cluster mode, for minutes),
 # EVENKEEL_PEERS (folder of Redis 8 and Valkey 9 from `make peers`, which then serve as further oracles).
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
