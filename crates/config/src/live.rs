@@ -254,6 +254,8 @@ pub struct Live {
     pub repl_timeout_s: Number,
     pub cluster_enabled: Switch,
     pub cluster_coordinator: Text,
+    pub cluster_coordinator_user: Text,
+    pub cluster_coordinator_password: Text,
     pub cluster_name: Text,
     pub cluster_lease_ttl_ms: Number,
     pub cluster_databases: Number,

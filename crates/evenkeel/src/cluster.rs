@@ -67,7 +67,13 @@ fn open(config: &Config, name: &str) -> Result<Arc<dyn Coordinator>, String> {
         return Err("cluster-enabled yes needs cluster-coordinator: etcd://host:port, or file:/directory for one machine"
             .to_owned());
     }
-    cluster::open(&spec, name, &cluster::Access::default())
+    let live = &config.live;
+    let access = cluster::Access {
+        user: live.cluster_coordinator_user.string(),
+        password: live.cluster_coordinator_password.string(),
+        tls: if spec.starts_with("etcds:") { Some(crate::secure::client(config)?) } else { None },
+    };
+    cluster::open(&spec, name, &access)
 }
 
 /// The id of this node, which its `dir` keeps.

@@ -51,6 +51,11 @@ fn read(config: &Config, changes: &[(&Directive, Vec<u8>)]) -> Result<Secure, St
     Ok(Secure { served, client: client("tls-cluster")?, to_primary: client("tls-replication")? })
 }
 
+/// How connections to others are encrypted by the configuration, whether any are or not. Errors: a sentence.
+pub fn client(config: &Config) -> Result<Client, String> {
+    Client::of(|name| config.value_after(&[], name))
+}
+
 /// The certificates for clients, from when TLS is first served.
 pub type Served = Arc<OnceLock<Arc<Keeper>>>;
 

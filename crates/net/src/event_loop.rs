@@ -684,7 +684,7 @@ impl EventLoop {
             self.unsubmitted = true;
             conn.sent_with = self.submissions;
         }
-        conn.session.tells_keys &= flushed != Flushed::All;
+        conn.session.tells_keys &= conn.owes_bytes();
         if flushed == Flushed::All && conn.is_finished() {
             self.part(slot);
             return false;

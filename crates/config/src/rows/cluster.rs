@@ -13,7 +13,17 @@ pub(super) const CLUSTER: &[Directive] = &[
     text("cluster-coordinator", "")
         .startup()
         .live(|l, v| l.cluster_coordinator.set(&Kind::Text.shown(v)))
-        .doc("Where the cluster's map and leases are: etcd://host:port,host:port, or file:/directory for one machine."),
+        .doc("Where the cluster's map and leases are: etcd://host:port,host:port, etcds://host:port (TLS by tls-ca-cert-file), \
+              kubernetes:namespace, or file:/directory for one machine."),
+    text("cluster-coordinator-user", "")
+        .startup()
+        .live(|l, v| l.cluster_coordinator_user.set(&Kind::Text.shown(v)))
+        .doc("The coordinator's user, where it asks for one."),
+    text("cluster-coordinator-password", "")
+        .startup()
+        .secret()
+        .live(|l, v| l.cluster_coordinator_password.set(&Kind::Text.shown(v)))
+        .doc("That user's password."),
     text("cluster-name", "default")
         .startup()
         .live(|l, v| l.cluster_name.set(&Kind::Text.shown(v)))

@@ -47,7 +47,10 @@ fn is_ok(node: &Server) -> bool {
 
 /// A primary of all slots, and replicas that are in sync.
 fn shard(meeting: &Meeting, replicas: usize) -> Vec<Server> {
-    let primary = meeting.node();
+    shard_of(meeting, meeting.node(), replicas)
+}
+
+fn shard_of(meeting: &Meeting, primary: Server, replicas: usize) -> Vec<Server> {
     primary.client().expect("CLUSTER ADDSLOTSRANGE 0 16383", "+OK");
     let mut nodes = vec![primary];
     for _ in 0..replicas {
@@ -270,11 +273,12 @@ fn a_process_that_was_stopped_acknowledges_nothing() {
     nodes[1].client().expect("GET k", r#""after""#);
 }
 
-/// The reply was made before the fence, and most of it is still here behind it.
+/// The reply was made before the fence, and most of it is still here behind it. (Over io_uring the kernel would have
+/// all of it, which is as good as sent.)
 #[test]
 fn what_was_answered_does_not_leave_behind_the_fence() {
     let meeting = Meeting::new();
-    let nodes = shard(&meeting, 1);
+    let nodes = shard_of(&meeting, meeting.node_with(&["--io-backend", "epoll"]), 1);
     let mut client = nodes[0].client();
     let (size, value) = (64 << 20, "v".repeat(64 << 20));
     client.request(&[b"SET", b"large", value.as_bytes()]);
@@ -436,6 +440,67 @@ fn what_cannot_be_a_node_says_what_to_do() {
     let both =
         said(&[&enabled[..], &["--cluster-coordinator", "file:/tmp", "--replicaof", "127.0.0.1 1"]].concat());
     assert!(both.contains("use CLUSTER REPLICATE"), "{both}");
+}
+
+/// A real etcd with one member, in a folder of its own.
+struct Etcd {
+    child: std::process::Child,
+    port: u16,
+    _dir: tempfile::TempDir,
+}
+
+impl Etcd {
+    /// None, with a notice, where there is no etcd.
+    fn start() -> Option<Etcd> {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (port, peers) = (crate::support::free_port(), crate::support::free_port());
+        let (client, peer) = (format!("http://127.0.0.1:{port}"), format!("http://127.0.0.1:{peers}"));
+        let child = std::process::Command::new("etcd")
+            .args(["--name", "one", "--data-dir"])
+            .arg(dir.path())
+            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &format!("one={peer}")])
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn();
+        let Ok(child) = child else {
+            eprintln!("no etcd");
+            return None;
+        };
+        until("etcd listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+        Some(Etcd { child, port, _dir: dir })
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_shard_over_etcd_fails_over_and_stops_without_it() {
+    let Some(etcd) = Etcd::start() else { return };
+    let place = format!("etcd://127.0.0.1:{}", etcd.port);
+    let args = ["--cluster-enabled", "yes", "--cluster-coordinator", &place];
+    let nodes = [Server::start_with(&args), Server::start_with(&args)];
+    let mut client = nodes[0].client();
+    client.expect("CLUSTER ADDSLOTSRANGE 0 16383", "+OK");
+    meet(&nodes[1], &nodes[0]);
+    nodes[1].client().expect(&format!("CLUSTER REPLICATE {}", id(&nodes[0])), "+OK");
+    until("the replica is in sync", || nodes[1].client().call("CLUSTER SLOTS").contains(&id(&nodes[1])));
+    client.expect("SET k v", "+OK");
+    client.expect("WAIT 1 0", ":1");
+    nodes[0].signal("KILL");
+    until("the replica leads", || leads(&nodes[1]));
+    nodes[1].client().expect("GET k", r#""v""#);
+    // Without its coordinator it answers for as long as its lease lasts.
+    drop(etcd);
+    let mut client = nodes[1].client();
+    until("it stops to answer", || client.call("GET k") == "-CLUSTERDOWN The cluster is down");
+    client.expect("SET k w", "-CLUSTERDOWN The cluster is down");
 }
 
 /// The commands of redis-cli, which checks what it is told.

@@ -245,6 +245,11 @@ impl Conn {
         self.pending_out() + stream + self.session.feed.as_ref().map_or(0, |feed| feed.behind_bytes())
     }
 
+    /// Whether a reply, or a part of one, is not with the kernel yet.
+    pub(crate) fn owes_bytes(&self) -> bool {
+        self.pending_out() > 0 || self.stream.is_some()
+    }
+
     /// Whether its output exceeds the hard limit, or has exceeded the soft one for too long.
     pub(crate) fn exceeds_output_limit(&mut self, server: &Server, now_ms: u64) -> bool {
         let subs = &self.session.subs;

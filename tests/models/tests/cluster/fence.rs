@@ -173,7 +173,7 @@ impl Fence {
     fn is_confirmed(&self, state: &State, node: usize, by: u8) -> bool {
         let needed = self.needed(state, node);
         if self.is(Mistake::Majority) {
-            (by & needed).count_ones() + 1 > (needed.count_ones() + 1) / 2
+            (by & needed).count_ones() + 1 > needed.count_ones().div_ceil(2)
         } else {
             by & needed == needed
         }
