@@ -173,7 +173,7 @@ impl Fence {
     fn is_confirmed(&self, state: &State, node: usize, by: u8) -> bool {
         let needed = self.needed(state, node);
         if self.is(Mistake::Majority) {
-            (by & needed).count_ones() + 1 > (needed.count_ones() + 1) / 2
+            2 * ((by & needed).count_ones() + 1) > needed.count_ones() + 1
         } else {
             by & needed == needed
         }
@@ -526,7 +526,7 @@ impl Model for Fence {
 const STALE: &str = "no reply is older than one that left before it was asked for";
 
 fn model(mistake: Mistake, is_failsafe: bool) -> Fence {
-    Fence { mistake, is_failsafe, max_epoch: if is_long() { 3 } else { 2 } }
+    Fence { mistake, is_failsafe, max_epoch: if is_failsafe { 4 } else { 2 } }
 }
 
 #[test]

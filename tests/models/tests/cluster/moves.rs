@@ -288,7 +288,8 @@ impl Moves {
             }
             (Action::Lose, Phase::Answered(_)) => state.phase = Phase::Unknown(0, 0),
             (Action::ArriveLate, _) => {
-                if state.late.take().is_some_and(|late| fits(state, late)) {
+                let late = state.late.take();
+                if late.is_some_and(|late| fits(state, late)) {
                     state.decide();
                 }
             }
