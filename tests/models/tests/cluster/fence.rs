@@ -16,6 +16,8 @@ pub enum Mistake {
     None,
     /// The fence is looked at when a turn begins, and not again when replies leave.
     NoSecondLook,
+    /// The second look takes the fence of any lease, also of one that came behind the call.
+    LooksAtAnyLease,
     /// The fence counts from the answer to a renewal.
     CountedFromAnswer,
     /// The store says that a lease is kept, and does not prolong it (etcd#15247).
@@ -173,7 +175,7 @@ impl Fence {
     fn is_confirmed(&self, state: &State, node: usize, by: u8) -> bool {
         let needed = self.needed(state, node);
         if self.is(Mistake::Majority) {
-            (by & needed).count_ones() + 1 > needed.count_ones().div_ceil(2)
+            2 * ((by & needed).count_ones() + 1) > needed.count_ones() + 1
         } else {
             by & needed == needed
         }
@@ -378,7 +380,11 @@ impl Fence {
                 }
             }
             Action::Look(at) => {
-                let passes = state.nodes[at].fence > 0 || self.is(Mistake::NoSecondLook);
+                let node = &state.nodes[at];
+                let led = node.call.map(|call| call.epoch);
+                let leads = matches!(node.role, Role::Primary(_, epoch) if Some(epoch) == led);
+                let stands = node.fence > 0 && (leads || self.is(Mistake::LooksAtAnyLease));
+                let passes = stands || self.is(Mistake::NoSecondLook);
                 state.nodes[at].call =
                     state.nodes[at].call.filter(|_| passes).map(|call| Call { is_leaving: true, ..call });
             }
@@ -461,7 +467,7 @@ impl Model for Fence {
     fn init_states(&self) -> Vec<State> {
         let mut nodes = [IDLE; NODES];
         nodes[0] = Node { role: Role::Primary(1, 1), fence: TTL, leased: TTL, ..IDLE };
-        let eligible = if self.is_failsafe || !is_long() { 0b011 } else { 0b111 };
+        let eligible = 0b011;
         vec![State {
             nodes,
             holder: Some((0, 1)),
@@ -526,7 +532,7 @@ impl Model for Fence {
 const STALE: &str = "no reply is older than one that left before it was asked for";
 
 fn model(mistake: Mistake, is_failsafe: bool) -> Fence {
-    Fence { mistake, is_failsafe, max_epoch: if is_long() { 3 } else { 2 } }
+    Fence { mistake, is_failsafe, max_epoch: if is_failsafe { 4 } else { 2 + u8::from(is_long()) } }
 }
 
 #[test]
@@ -550,6 +556,12 @@ fn mistakes_about_the_lease_are_caught() {
     ] {
         is_caught(&format!("{mistake:?}"), STALE, model(mistake, false));
     }
+}
+
+#[test]
+fn a_mistake_about_two_leases_is_caught() {
+    let model = model(Mistake::LooksAtAnyLease, false);
+    is_caught("LooksAtAnyLease", STALE, Fence { max_epoch: 3, ..model });
 }
 
 #[test]

@@ -2,8 +2,8 @@
 //!
 //! Two shards with a primary each; the target's has an eligible replica. What the source acknowledged survives
 //! its fail-over (`promotion`), as does what the target's replica has. The slots hold [`KEYS`] keys, each with
-//! a version or absent. A fail-over is the new primary's change of the map; the old one sends nothing behind it,
-//! but what it sent may arrive. Left out: slots that come back while their old owner deletes them.
+//! a version or absent. A fail-over is the new primary's change of the map; the old one sends nothing behind
+//! it, but what it sent may arrive. Left out: slots that come back while their old owner deletes them.
 
 use crate::{holds, is_caught, is_long};
 use stateright::{Model, Property};
@@ -288,7 +288,8 @@ impl Moves {
             }
             (Action::Lose, Phase::Answered(_)) => state.phase = Phase::Unknown(0, 0),
             (Action::ArriveLate, _) => {
-                if state.late.take().is_some_and(|late| fits(state, late)) {
+                let late = state.late.take();
+                if late.is_some_and(|late| fits(state, late)) {
                     state.decide();
                 }
             }
