@@ -36,9 +36,9 @@ sum() { awk '{ n += $1 } END { print n + 0 }'; }
 # Installs the packages the tests need. Debian starts a service on installation unless a policy forbids it.
 # Ours forbids it during the installation, if there is no policy yet.
 install_oracle() {
-    command -v redis-server >/dev/null && command -v redis-cli >/dev/null && command -v openssl >/dev/null && command -v strace >/dev/null && command -v promtool >/dev/null && has_postgresql && return 0
+    command -v redis-server >/dev/null && command -v redis-cli >/dev/null && command -v openssl >/dev/null && command -v strace >/dev/null && command -v promtool >/dev/null && command -v etcd >/dev/null && command -v curl >/dev/null && has_postgresql && return 0
     if [ "$(id -u)" -ne 0 ]; then
-        echo "The tests talk to a real Redis, a real PostgreSQL and a real Prometheus: apt-get install redis-server redis-tools postgresql openssl strace prometheus"
+        echo "The tests talk to a real Redis, PostgreSQL, Prometheus and etcd: apt-get install redis-server redis-tools postgresql openssl strace prometheus etcd-server curl"
         return 1
     fi
     local policy=/usr/sbin/policy-rc.d ours=
@@ -47,7 +47,7 @@ install_oracle() {
     fi
     local apt="apt-get -qq -o Acquire::Retries=5"
     { $apt update && DEBIAN_FRONTEND=noninteractive $apt install -y --no-install-recommends \
-        redis-server redis-tools postgresql openssl strace prometheus; } >"$log/apt.log" 2>&1 </dev/null
+        redis-server redis-tools postgresql openssl strace prometheus etcd-server curl; } >"$log/apt.log" 2>&1 </dev/null
     local status=$?
     [ -n "$ours" ] && rm -f "$policy"
     [ "$status" -eq 0 ] || tail -n 20 "$log/apt.log"

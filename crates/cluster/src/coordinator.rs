@@ -9,11 +9,12 @@
 //!   engine.
 //! - C2: a lease lasts for its TTL from when the last kept renewal was sent, and at least as long. It ends by
 //!   itself if nobody renews it.
-//! - C3: a revision names one state of all keys. It grows, and is never 0: 0 is that of a key that is not there.
+//! - C3: a revision names one state of all keys. It grows, and is never 0: 0 is that of a key that is not
+//!   there.
 //! - C4: a watch tells each change behind its revision once and in the order of revisions, or it ends. Changes
-//!   of one step (a holder lets go in favour of another) have one revision.
-//! - C5: no call waits longer than about a second, but for [`Coordinator::watch`]. An answer that did not come is
-//!   Unknown: it may still be done later. [`acquire_known`] and [`cas_known`] ask until it is known.
+//!   of one step (a holder lets go in favour of another) may have one revision.
+//! - C5: no call waits longer than about a second, but for [`Coordinator::watch`]. An answer that did not come
+//!   is Unknown: it may still be done later. [`acquire_known`] and [`cas_known`] ask until it is known.
 //!
 //! Keys are relative: `map`, `node/<id>`, `offer/<id>/<node>`, `shard/<id>` (the holder of a lease), and
 //! `shard/<id>/next` (for whom it was released). Those of shards are written by leases alone.
@@ -132,7 +133,7 @@ pub enum Held {
     Unknown(Trouble),
 }
 
-/// What a renewal came to.
+/// The result of a renewal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Renewed {
     /// It lasts for the TTL from when this call began.
@@ -143,7 +144,7 @@ pub enum Renewed {
     Unknown(Trouble),
 }
 
-/// What a change of one key came to.
+/// The result of a change of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cas {
     /// The key has the new value since this revision. Of a removal: it is gone since.
@@ -159,9 +160,9 @@ pub enum Cas {
 pub struct Entry {
     pub key: String,
     pub value: Vec<u8>,
-    /// Of its last change; what [`Coordinator::cas`] expects.
+    /// That of its last change, which [`Coordinator::cas`] expects.
     pub revision: Revision,
-    /// Of the holder, if this is the key of a shard; else 0.
+    /// The holder's, if this is the key of a shard; else 0.
     pub epoch: u64,
 }
 
@@ -254,9 +255,11 @@ pub trait Coordinator: Send + Sync {
     fn cas(&self, key: &str, expected: Revision, value: Option<&[u8]>) -> Cas;
 
     /// Tells each change behind a revision of keys that begin with `prefix` (C4). Blocks until it ends.
+    /// `after`: as a call of this object told it; another one's may be compacted.
     fn watch(&self, prefix: &str, after: Revision, stop: &Stop, seen: &mut dyn FnMut(Change)) -> Ended;
 
-    /// Shows others which role this node has, `primary` or `replica`: in Kubernetes by its pod's label, elsewhere not.
+    /// Shows others which role this node has, `primary` or `replica`: in Kubernetes by its pod's label,
+    /// elsewhere not.
     fn show_role(&self, role: &str) -> Result<(), Trouble> {
         let _ = role;
         Ok(())
@@ -280,8 +283,8 @@ pub(crate) fn random() -> Result<u64, String> {
 /// The wait between two questions about an answer that is not known.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
-/// Takes a lease as [`Coordinator::acquire`] does, and asks until the answer is known, or `until` has come (M3).
-/// The lease lasts for its TTL from when this call began, or longer.
+/// Takes a lease as [`Coordinator::acquire`] does, and asks until the answer is known, or `until` has come
+/// (M3). The lease lasts for its TTL from when this call began, or longer.
 pub fn acquire_known(
     coordinator: &dyn Coordinator,
     shard: &ShardId,
@@ -298,9 +301,9 @@ pub fn acquire_known(
 }
 
 /// Changes a key as [`Coordinator::cas`] does, and asks until the answer is known, or `until` has come (M3).
-/// After an Unknown, a change from `expected` to these very bytes counts as ours, whoever made it: two nodes that
-/// write alike say the same. If the engine has forgotten that change, or `expected` is 0, the present value is
-/// compared; then Conflict may also mean that ours was done and is overwritten.
+/// After an Unknown, a change from `expected` to these very bytes counts as ours, whoever made it: two nodes
+/// that write alike say the same. If the engine has forgotten that change, or `expected` is 0, the present
+/// value is compared; then Conflict may also mean that ours was done and is overwritten.
 pub fn cas_known(
     coordinator: &dyn Coordinator,
     key: &str,

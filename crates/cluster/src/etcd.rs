@@ -6,14 +6,14 @@
 //! /evenkeel/NAME/map, …          values; revision = mod_revision
 //! ```
 //!
-//! - ET1: all changes are transactions that compare revisions, and all reads are linearizable. A lease is taken by
-//!   creating its key, bound to it. A renewal is kept only if the key is still that of the lease.
-//! - ET2: what changes something goes to one endpoint. If that may have got it and does not answer, the result is
-//!   Unknown. Everything else is asked of all endpoints in turn, within one limit.
-//! - ET3: a lease has a number of our own choice. So after an Unknown the next [`Coordinator::acquire`] finds out
-//!   whether it has the key; if not, the lease is revoked, and what is still under way fails.
-//! - ET4: a watch that hears nothing asks its endpoint each second for a linearizable answer, and breaks if there
-//!   is none: a member that is stopped or cut off does not hold it.
+//! - ET1: all changes are transactions that compare revisions, and all reads are linearizable. A lease is taken
+//!   by creating its key, bound to it. A renewal is kept only if the key is still that of the lease.
+//! - ET2: what changes something goes to one endpoint. If that may have got it and does not answer, the result
+//!   is Unknown. Everything else is asked of all endpoints in turn, within one limit.
+//! - ET3: a lease has a number of our own choice. So after an Unknown the next [`Coordinator::acquire`] finds
+//!   out whether it has the key; if not, the lease is revoked, and what is still under way fails.
+//! - ET4: a watch that hears nothing asks its endpoint each second for a linearizable answer, and breaks if
+//!   there is none: a member that is stopped or cut off does not hold it.
 //!
 //! Cost: a renewal is two requests, all else one to three, of 1 to 3 ms each in one network.
 
@@ -89,8 +89,8 @@ impl Wrong {
 }
 
 impl Etcd {
-    /// `endpoints`: `host` or `host:port`, with commas between. No request is sent. Errors: a sentence that says
-    /// what to do.
+    /// `endpoints`: `host` or `host:port`, with commas between. No request is sent. Errors: a sentence that
+    /// says what to do.
     pub fn new(
         endpoints: &str,
         tls: Option<Client>,
@@ -134,8 +134,7 @@ impl Etcd {
     }
 
     /// Asks something that changes nothing, or may be done twice, of all endpoints in turn (ET2).
-    fn ask(&self, path: &str, body: &Value) -> Result<Value, Wrong> {
-        let until = Instant::now() + CALL_LIMIT;
+    fn ask(&self, path: &str, body: &Value, until: Instant) -> Result<Value, Wrong> {
         let first = self.preferred.load(Ordering::Relaxed);
         let mut last = None;
         for turn in 0..self.servers.len() {
@@ -154,8 +153,7 @@ impl Etcd {
     }
 
     /// Asks for a change: of the next endpoint only if the one before has not got it (ET2).
-    fn change(&self, path: &str, body: &Value) -> Result<Value, Wrong> {
-        let until = Instant::now() + CALL_LIMIT;
+    fn change(&self, path: &str, body: &Value, until: Instant) -> Result<Value, Wrong> {
         let first = self.preferred.load(Ordering::Relaxed);
         let mut last = None;
         for turn in 0..self.servers.len() {
@@ -232,9 +230,12 @@ impl Etcd {
     }
 
     /// The entries with a prefix, with the lease of each.
-    fn range(&self, prefix: &str) -> Result<(Revision, Vec<(Entry, u64)>), Wrong> {
-        let answer =
-            self.ask("/v3/kv/range", &json!({"key": self.key(prefix), "range_end": self.end(prefix)}))?;
+    fn range(&self, prefix: &str, until: Instant) -> Result<(Revision, Vec<(Entry, u64)>), Wrong> {
+        let answer = self.ask(
+            "/v3/kv/range",
+            &json!({"key": self.key(prefix), "range_end": self.end(prefix)}),
+            until,
+        )?;
         let entries = answer["kvs"].as_array().into_iter().flatten();
         let entries = entries.filter_map(|kv| Some((self.entry(kv)?, number(&kv["lease"])))).collect();
         Ok((number(&answer["header"]["revision"]), entries))
@@ -250,15 +251,15 @@ impl Etcd {
     }
 
     /// Holder and successor of a shard, each with its lease.
-    fn shard(&self, shard: &ShardId) -> Result<[Option<(Entry, u64)>; 2], Wrong> {
-        let (_, entries) = self.range(&shard_key(shard))?;
+    fn shard(&self, shard: &ShardId, until: Instant) -> Result<[Option<(Entry, u64)>; 2], Wrong> {
+        let (_, entries) = self.range(&shard_key(shard), until)?;
         let found = |key: String| entries.iter().find(|(entry, _)| entry.key == key).cloned();
         Ok([found(shard_key(shard)), found(next_key(shard))])
     }
 
-    /// Renews a lease. Some: until when it lasts, at least. None: it is lost.
-    fn keep(&self, lease: u64) -> Result<bool, Wrong> {
-        match self.ask("/v3/lease/keepalive", &json!({"ID": lease.to_string()})) {
+    /// Renews a lease. False: it is lost.
+    fn keep(&self, lease: u64, until: Instant) -> Result<bool, Wrong> {
+        match self.ask("/v3/lease/keepalive", &json!({"ID": lease.to_string()}), until) {
             Ok(answer) => Ok(number(&answer["result"]["TTL"]) > 0),
             Err(Wrong::Refused(Refused { code: NOT_FOUND, .. })) => Ok(false),
             Err(wrong) => Err(wrong),
@@ -266,27 +267,33 @@ impl Etcd {
     }
 
     /// Ends a lease, and with it its keys. Done twice is no error.
-    fn revoke(&self, lease: u64) -> Result<(), Wrong> {
-        match self.ask("/v3/lease/revoke", &json!({"ID": lease.to_string()})) {
+    fn revoke(&self, lease: u64, until: Instant) -> Result<(), Wrong> {
+        match self.ask("/v3/lease/revoke", &json!({"ID": lease.to_string()}), until) {
             Ok(_) | Err(Wrong::Refused(Refused { code: NOT_FOUND, .. })) => Ok(()),
             Err(wrong) => Err(wrong),
         }
     }
 
     /// Takes the lease if a call before this one has got it without hearing so (ET3).
-    fn resolve(&self, shard: &ShardId, me: &NodeId, ttl: Duration) -> Result<Option<Lease>, Wrong> {
+    fn resolve(
+        &self,
+        shard: &ShardId,
+        me: &NodeId,
+        ttl: Duration,
+        until: Instant,
+    ) -> Result<Option<Lease>, Wrong> {
         let pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner).get(shard).copied();
         let Some(id) = pending else { return Ok(None) };
         let mut lease = None;
-        if self.keep(id)?
-            && let [Some((entry, of)), _] = self.shard(shard)?
+        if self.keep(id, until)?
+            && let [Some((entry, of)), _] = self.shard(shard, until)?
             && of == id
             && node_of(&entry.value) == *me
         {
             lease = Some(self.owned(shard, me, ttl, entry.epoch, id));
         }
         if lease.is_none() {
-            self.revoke(id)?;
+            self.revoke(id, until)?;
         }
         self.pending.lock().unwrap_or_else(PoisonError::into_inner).remove(shard);
         Ok(lease)
@@ -298,12 +305,18 @@ impl Etcd {
     }
 
     /// One attempt to take a lease. None: the shard changed meanwhile.
-    fn attempt(&self, shard: &ShardId, me: &NodeId, ttl: Duration) -> Result<Option<Lease>, Held> {
+    fn attempt(
+        &self,
+        shard: &ShardId,
+        me: &NodeId,
+        ttl: Duration,
+        until: Instant,
+    ) -> Result<Option<Lease>, Held> {
         let trouble = |wrong: Wrong| Held::Trouble(wrong.trouble());
-        let [holder, next] = self.shard(shard).map_err(trouble)?;
+        let [holder, next] = self.shard(shard, until).map_err(trouble)?;
         if let Some((entry, id)) = holder {
             let own = self.own.lock().unwrap_or_else(PoisonError::into_inner).get(&entry.epoch) == Some(&id);
-            if own && node_of(&entry.value) == *me && self.keep(id).map_err(trouble)? {
+            if own && node_of(&entry.value) == *me && self.keep(id, until).map_err(trouble)? {
                 return Ok(Some(self.owned(shard, me, ttl, entry.epoch, id)));
             }
             return Err(Held::By(node_of(&entry.value)));
@@ -316,14 +329,14 @@ impl Etcd {
         let id = random().map_err(|e| Held::Trouble(Trouble::new(e)))?;
         let seconds = ttl.as_millis().div_ceil(1000).max(1);
         let grant = json!({"TTL": seconds.to_string(), "ID": id.to_string()});
-        self.change("/v3/lease/grant", &grant).map_err(trouble)?;
+        self.change("/v3/lease/grant", &grant, until).map_err(trouble)?;
         let next = next.map_or(0, |(entry, _)| entry.revision);
-        match self.change("/v3/kv/txn", &self.taking(shard, me, id, next)) {
+        match self.change("/v3/kv/txn", &self.taking(shard, me, id, next), until) {
             Ok(answer) if answer["succeeded"] == true => {
                 Ok(Some(self.owned(shard, me, ttl, number(&answer["header"]["revision"]), id)))
             }
             Ok(_) => {
-                let _ = self.revoke(id);
+                let _ = self.revoke(id, until);
                 Ok(None)
             }
             Err(wrong) if wrong.is_known() => Err(trouble(wrong)),
@@ -417,13 +430,14 @@ impl Coordinator for Etcd {
     }
 
     fn acquire(&self, shard: &ShardId, me: &NodeId, ttl: Duration) -> Result<Lease, Held> {
-        match self.resolve(shard, me, ttl) {
+        let until = Instant::now() + CALL_LIMIT;
+        match self.resolve(shard, me, ttl, until) {
             Ok(Some(lease)) => return Ok(lease),
             Ok(None) => {}
             Err(wrong) => return Err(Held::Unknown(wrong.trouble())),
         }
         for _ in 0..ATTEMPTS {
-            if let Some(lease) = self.attempt(shard, me, ttl)? {
+            if let Some(lease) = self.attempt(shard, me, ttl, until)? {
                 return Ok(lease);
             }
         }
@@ -431,13 +445,14 @@ impl Coordinator for Etcd {
     }
 
     fn renew(&self, lease: &Lease) -> Renewed {
-        match self.keep(lease.handle) {
+        let until = Instant::now() + CALL_LIMIT;
+        match self.keep(lease.handle, until) {
             Ok(true) => {}
             Ok(false) => return Renewed::Lost,
             Err(wrong) => return Renewed::Unknown(wrong.trouble()),
         }
         // Somebody may have removed the key by hand (ET1).
-        match self.shard(&lease.shard) {
+        match self.shard(&lease.shard, until) {
             Ok([Some((entry, id)), _]) if id == lease.handle && entry.epoch == lease.epoch => Renewed::Kept,
             Ok(_) => Renewed::Lost,
             Err(wrong) => Renewed::Unknown(wrong.trouble()),
@@ -446,9 +461,10 @@ impl Coordinator for Etcd {
 
     fn release(&self, lease: Lease, next: Option<&NodeId>) -> Result<(), Trouble> {
         self.own.lock().unwrap_or_else(PoisonError::into_inner).remove(&lease.epoch);
-        let Some(next) = next else { return self.revoke(lease.handle).map_err(Wrong::trouble) };
+        let until = Instant::now() + CALL_LIMIT;
+        let Some(next) = next else { return self.revoke(lease.handle, until).map_err(Wrong::trouble) };
         // The successor's key lives as long as the lease, so that begins anew.
-        if !self.keep(lease.handle).map_err(Wrong::trouble)? {
+        if !self.keep(lease.handle, until).map_err(Wrong::trouble)? {
             return Ok(());
         }
         let (key, next_key) = (self.key(&shard_key(&lease.shard)), self.key(&next_key(&lease.shard)));
@@ -460,11 +476,11 @@ impl Coordinator for Etcd {
                 {"request_delete_range": {"key": key}},
             ],
         });
-        self.change("/v3/kv/txn", &letting_go).map(|_| ()).map_err(Wrong::trouble)
+        self.change("/v3/kv/txn", &letting_go, until).map(|_| ()).map_err(Wrong::trouble)
     }
 
     fn read(&self, prefix: &str) -> Result<(Revision, Vec<Entry>), Trouble> {
-        let (revision, entries) = self.range(prefix).map_err(Wrong::trouble)?;
+        let (revision, entries) = self.range(prefix, Instant::now() + CALL_LIMIT).map_err(Wrong::trouble)?;
         let shown = entries.into_iter().map(|(mut entry, _)| {
             shorten(&mut entry);
             entry
@@ -482,15 +498,12 @@ impl Coordinator for Etcd {
             None => json!({"request_delete_range": {"key": key}}),
         };
         let revision = expected.to_string();
-        let answer = self.change(
-            "/v3/kv/txn",
-            &json!({
-                "compare": [{"key": key, "target": "MOD", "mod_revision": revision, "result": "EQUAL"}],
-                "success": [change],
-                "failure": [{"request_range": {"key": key, "keys_only": true}}],
-            }),
-        );
-        match answer {
+        let change = json!({
+            "compare": [{"key": key, "target": "MOD", "mod_revision": revision, "result": "EQUAL"}],
+            "success": [change],
+            "failure": [{"request_range": {"key": key, "keys_only": true}}],
+        });
+        match self.change("/v3/kv/txn", &change, Instant::now() + CALL_LIMIT) {
             Ok(answer) if answer["succeeded"] == true => Cas::Done(number(&answer["header"]["revision"])),
             Ok(answer) => {
                 Cas::Conflict(number(&answer["responses"][0]["response_range"]["kvs"][0]["mod_revision"]))
@@ -545,7 +558,7 @@ fn parsed(answer: Answer, place: &str) -> Result<Value, Wrong> {
     if answer.status == 200 && value["error"].is_null() {
         return Ok(value);
     }
-    // Of a stream the error is an object.
+    // In a stream the error is an object.
     let error = if value["error"].is_object() { &value["error"] } else { &value };
     let code = error["code"].as_u64().or_else(|| error["grpc_code"].as_u64()).unwrap_or(0);
     let text =

@@ -8,8 +8,8 @@
 //! DIR/NAME/leases/SHARD.712             flock'ed by the holder of epoch 712; in it: until when, by boot time
 //! ```
 //!
-//! - FD1: revisions are contiguous: each change is one file, made by a rename under the lock. The newest file is never
-//!   removed, so revisions, and with them epochs, never go back.
+//! - FD1: revisions are contiguous: each change is one file, made by a rename under the lock. The newest file
+//!   is never removed, so revisions, and with them epochs, never go back.
 //! - FD2: a lease ends when its process ends, as the kernel takes its lock, or when its time passes (a process
 //!   that is stopped). Whoever notices writes that down as a change. `flock` is one of the open file, not of
 //!   the process: files are closed on exec, so children do not hold it on.
@@ -44,7 +44,7 @@ const DIGITS: usize = 20;
 pub struct Files {
     dir: PathBuf,
     shown: String,
-    /// Of this object, so that an earlier process of the same node is another holder.
+    /// Names this object, so that an earlier process of the same node is another holder.
     session: u64,
     /// Locked files of own leases, by epoch.
     own: Mutex<HashMap<u64, File>>,
@@ -66,6 +66,7 @@ impl Files {
         let session = random()?;
         check_format(dir, session).map_err(wrong)?;
         let shown = format!("file:{} (development only)", dir.display());
+        log::warn!("cluster-coordinator {shown}: all nodes must be on this machine");
         Ok(Files { dir: own, shown, session, own: Mutex::default() })
     }
 

@@ -40,7 +40,7 @@ impl Failure {
     }
 }
 
-/// What is sent.
+/// A request as it is sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     pub method: &'a str,
@@ -50,7 +50,7 @@ pub struct Request<'a> {
     pub body: &'a [u8],
 }
 
-/// What came.
+/// An answer as it came.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -66,8 +66,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// `place`: `host:port`, where the host may be an address of IPv6 in brackets. With `tls`, the certificate is
-    /// checked as that says. Errors: it is no such place.
+    /// `place`: `host:port`, where the host may be an address of IPv6 in brackets. With `tls`, the certificate
+    /// is checked as that says. Errors: it is no such place.
     pub fn new(place: &str, tls: Option<Client>) -> Result<Server, String> {
         let (host, port) = place.rsplit_once(':').ok_or_else(|| format!("'{place}' has no port"))?;
         port.parse::<u16>().map_err(|_| format!("'{port}' in '{place}' is no port"))?;
@@ -91,6 +91,7 @@ impl Server {
     /// Sends a request and reads the whole answer.
     pub fn call(&self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure> {
         let until = Instant::now() + limit;
+        left(until).map_err(|e| Failure::NotSent(self.trouble(&e)))?;
         let mut conn = self.connect(until)?;
         let unknown = |e: io::Error| Failure::Unknown(self.trouble(&e));
         let (status, mut body) = conn.exchange(&self.place, request, until).map_err(unknown)?;
@@ -285,7 +286,7 @@ impl Conn {
     }
 }
 
-/// What comes next of a body.
+/// The next part of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Bytes(usize),
@@ -329,8 +330,8 @@ impl Body {
         Ok(Body { part, may_go_on: !closes && part != Part::Rest })
     }
 
-    /// Moves what is there to `to`; if nothing is, waits for more, once. Returns whether there is more to come. On an
-    /// error of time nothing is lost (HC3).
+    /// Moves what is there to `to`; if nothing is, waits for more, once. Returns whether there is more to come.
+    /// On an error of time nothing is lost (HC3).
     fn pull(&mut self, conn: &mut Conn, to: &mut Vec<u8>, until: Instant) -> io::Result<bool> {
         if self.part == Part::Nothing {
             return Ok(false);
@@ -405,7 +406,7 @@ pub struct Lines {
     looked: usize,
 }
 
-/// What the next line came to.
+/// The result of waiting for a line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line {
     Whole(Vec<u8>),

@@ -6,13 +6,15 @@
 //! Pod of this node            label role
 //! ```
 //!
-//! - KU1: each change names the `resourceVersion` that it replaces, so of two at once one gets 409 and looks again.
-//! - KU2: a Lease can be taken when its `resourceVersion` has not changed for its duration, by the candidate's own
-//!   monotonic clock, from when it saw that first. Times in the object are for people. Each renewal changes it.
-//! - KU3: revisions are a counter in the ConfigMap. Each of its versions is one change, so a watch of the object is
-//!   one of changes; a gap in the counter ends it as compacted.
-//! - KU4: a watch tells each shard's holder once when it begins, and then what changes. A lease that ends does not
-//!   change its object, so the watch tells by KU2.
+//! - KU1: each change names the `resourceVersion` that it replaces, so of two at once one gets 409 and looks
+//!   again.
+//! - KU2: a Lease can be taken when its `resourceVersion` has not changed for its duration, by the candidate's
+//!   own monotonic clock, from when it saw that first. Times in the object are for people. Each renewal changes
+//!   it.
+//! - KU3: revisions are a counter in the ConfigMap. Each of its versions is one change, so a watch of the
+//!   object is one of changes; a gap in the counter ends it as compacted.
+//! - KU4: a watch tells each shard's holder once when it begins, and then what changes. A lease that ends does
+//!   not change its object, so the watch tells by KU2.
 //! - KU5: the token is read again each minute, and when it is refused.
 //!
 //! Cost: a renewal is one request, a change of a key two, of 5 to 50 ms each.
@@ -35,6 +37,10 @@ const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const TOKEN_LASTS: Duration = Duration::from_secs(60);
 /// The time for which a watch waits at one of its two streams.
 const LOOK: Duration = Duration::from_millis(100);
+/// The wait for an event that is there already.
+const THERE: Duration = Duration::from_millis(1);
+/// Events of one stream before the other has its turn.
+const BURST: usize = 256;
 /// Revisions whose version of the object is known, so that a watch can begin there.
 const REMEMBERED: usize = 256;
 const ATTEMPTS: usize = 5;
@@ -288,8 +294,13 @@ impl Kubernetes {
     }
 
     /// One attempt to take a lease. None: it changed meanwhile.
-    fn attempt(&self, shard: &ShardId, me: &NodeId, ttl: Duration) -> Result<Option<Lease>, Held> {
-        let until = Instant::now() + CALL_LIMIT;
+    fn attempt(
+        &self,
+        shard: &ShardId,
+        me: &NodeId,
+        ttl: Duration,
+        until: Instant,
+    ) -> Result<Option<Lease>, Held> {
         let trouble = |failure: Failure| Held::Trouble(failure.trouble());
         let old = self.lease(shard, until).map_err(trouble)?;
         let epoch = match &old {
@@ -436,8 +447,9 @@ impl Coordinator for Kubernetes {
     }
 
     fn acquire(&self, shard: &ShardId, me: &NodeId, ttl: Duration) -> Result<Lease, Held> {
+        let until = Instant::now() + CALL_LIMIT;
         for _ in 0..ATTEMPTS {
-            if let Some(lease) = self.attempt(shard, me, ttl)? {
+            if let Some(lease) = self.attempt(shard, me, ttl, until)? {
                 return Ok(lease);
             }
         }
@@ -522,7 +534,7 @@ impl Coordinator for Kubernetes {
     }
 }
 
-/// What a ConfigMap says of its keys.
+/// The annotations of a ConfigMap.
 #[derive(Debug, Default)]
 struct Kept {
     counter: Revision,
@@ -582,15 +594,21 @@ struct Values<'a> {
 
 impl Values<'_> {
     fn turn(&mut self, tell: &mut dyn FnMut(Change)) -> Result<(), Ended> {
-        let Some(lines) = &mut self.lines else { return self.begin() };
-        match lines.next(LOOK).map_err(Ended::Broken)? {
-            Line::Whole(line) => self.event(&line, tell),
-            Line::Quiet => Ok(()),
-            Line::End => {
-                self.lines = None;
-                Ok(())
-            }
+        if self.lines.is_none() {
+            return self.begin();
         }
+        // All that is there, so that the other stream's quiet does not slow this one.
+        let mut limit = LOOK;
+        for _ in 0..BURST {
+            let Some(lines) = &mut self.lines else { break };
+            match lines.next(limit).map_err(Ended::Broken)? {
+                Line::Whole(line) => self.event(&line, tell)?,
+                Line::Quiet => break,
+                Line::End => self.lines = None,
+            }
+            limit = THERE;
+        }
+        Ok(())
     }
 
     fn begin(&mut self) -> Result<(), Ended> {
@@ -664,19 +682,22 @@ struct Shards<'a> {
 
 impl Shards<'_> {
     fn turn(&mut self, revision: Revision, tell: &mut dyn FnMut(Change)) -> Result<(), Ended> {
-        match &mut self.lines {
-            None => {
-                let (leases, version) = self.at.list().map_err(Ended::Broken)?;
-                let keyed = leases.into_iter().filter_map(|lease| Some((shard_of(&lease)?, lease)));
-                self.leases = keyed.collect();
-                let selector = format!("labelSelector=evenkeel.io%2Fcluster%3D{}", self.at.name);
-                self.lines = self.at.stream(&self.at.leases(), &selector, &version).map_err(Ended::Broken)?;
-            }
-            Some(lines) => match lines.next(LOOK).map_err(Ended::Broken)? {
+        if self.lines.is_none() {
+            let (leases, version) = self.at.list().map_err(Ended::Broken)?;
+            let keyed = leases.into_iter().filter_map(|lease| Some((shard_of(&lease)?, lease)));
+            self.leases = keyed.collect();
+            let selector = format!("labelSelector=evenkeel.io%2Fcluster%3D{}", self.at.name);
+            self.lines = self.at.stream(&self.at.leases(), &selector, &version).map_err(Ended::Broken)?;
+        }
+        let mut limit = LOOK;
+        for _ in 0..BURST {
+            let Some(lines) = &mut self.lines else { break };
+            match lines.next(limit).map_err(Ended::Broken)? {
                 Line::Whole(line) => self.event(&line),
-                Line::Quiet => {}
+                Line::Quiet => break,
                 Line::End => self.lines = None,
-            },
+            }
+            limit = THERE;
         }
         let mut now = HashMap::new();
         for (key, lease) in &self.leases {

@@ -4,9 +4,9 @@
 //! renewal sent at t, kept ──► fence_at = t + TTL − 500 ms, in one atomic ──► whoever answers clients looks at it
 //! ```
 //!
-//! - LE1 (F1): `fence_at` comes from the time *before* the last kept renewal was sent, by [`boot_ns`]. So it passes
-//!   before the coordinator can give the lease to another, as long as clocks differ in speed by less than the
-//!   margin in a TTL. Wall clocks are never used.
+//! - LE1 (F1): `fence_at` comes from the time *before* the last kept renewal was sent, by [`boot_ns`]. So it
+//!   passes before the coordinator can give the lease to another, as long as clocks differ in speed by less than
+//!   the margin in a TTL. Wall clocks are never used.
 //! - LE2: a renewal that is Unknown changes nothing. One that is Lost ends the lease at once and for good: an
 //!   answer that comes late does not revive it.
 //! - LE3: the atomic alone fences. What [`Keeper`] tells comes later, by up to the time of one call.
@@ -24,8 +24,8 @@ pub const MARGIN: Duration = Duration::from_millis(500);
 /// The time from one renewal to the next.
 pub const PERIOD: Duration = Duration::from_secs(1);
 
-/// The time from which on nothing may be answered, in nanoseconds of [`boot_ns`]. 0: no lease is held. Copies are
-/// one. Cost: a load.
+/// The time from which on nothing may be answered, in nanoseconds of [`boot_ns`]. 0: no lease is held. Copies
+/// are one. Cost: a load.
 #[derive(Clone, Debug, Default)]
 pub struct Fence(Arc<AtomicU64>);
 
@@ -120,7 +120,7 @@ impl Clock for BootClock {
     }
 }
 
-/// What becomes of a lease.
+/// Changes of a lease's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
     /// It was renewed. Also behind [`News::Fenced`]: nobody else had it meanwhile.
@@ -143,8 +143,8 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Starts with a lease that was acquired by a call after `sent_ns`. `told` runs on the keeper's thread and may
-    /// not drop the keeper. Errors: the system has no thread.
+    /// Starts with a lease that was acquired by a call after `sent_ns`. `told` runs on the keeper's thread and
+    /// may not drop the keeper. Errors: the system has no thread.
     pub fn start(
         coordinator: Arc<dyn Coordinator>,
         lease: Lease,
@@ -168,8 +168,8 @@ impl Keeper {
         &self.lease
     }
 
-    /// Closes the fence, waits for the thread, and gives the lease back (LE4). Blocks for up to two calls. Errors: no
-    /// answer; then it ends by itself.
+    /// Closes the fence, waits for the thread, and gives the lease back (LE4). Blocks for up to two calls.
+    /// Errors: no answer; then it ends by itself.
     pub fn release(mut self, next: Option<&NodeId>) -> Result<(), Trouble> {
         self.end();
         self.fence.set(0);

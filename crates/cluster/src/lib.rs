@@ -29,18 +29,18 @@ pub mod topology;
 use coordinator::Coordinator;
 use std::sync::Arc;
 
-/// What an engine over the network may ask for.
+/// All that an engine over the network may ask for.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
-    /// Of etcd's users. Empty: none.
+    /// One of etcd's users. Empty: none.
     pub user: String,
     pub password: String,
     /// For `etcds`: what is trusted, and an own certificate.
     pub tls: Option<tls::Client>,
 }
 
-/// Opens the coordinator that `cluster-coordinator` names. `name`: that of the cluster, which keeps clusters with one
-/// coordinator apart. Blocks. Errors: a sentence that says what to do.
+/// Opens the coordinator that `cluster-coordinator` names. `name`: that of the cluster, which keeps clusters
+/// with one coordinator apart. Blocks. Errors: a sentence that says what to do.
 pub fn open(spec: &str, name: &str, access: &Access) -> Result<Arc<dyn Coordinator>, String> {
     if coordinator::check_key(name).is_err() || name.contains('/') {
         return Err(format!(

@@ -1,6 +1,6 @@
-//! What the engine `etcd` holds beside the suite, with real ones: one member, three, with TLS and with users.
+//! The engine `etcd`: promises beside the suite, with real ones: one member, three, with TLS and with users.
 
-use crate::suite::{Engine, Watch, acquire, acquire_later, eventually, node, put};
+use crate::suite::{Engine, Watch, acquire, acquire_later, eventually, node, put, renew};
 use cluster::coordinator::{Cas, Coordinator, Ended, Held, Renewed, Trouble, cas_known};
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::TcpListener;
@@ -15,6 +15,8 @@ pub struct Members {
     /// Ports of clients and of peers.
     ports: Vec<(u16, u16)>,
     dir: TempDir,
+    /// Whether clients need TLS, and a certificate of their own.
+    tls: bool,
 }
 
 impl Drop for Members {
@@ -41,24 +43,42 @@ fn ports(n: usize) -> Vec<u16> {
 
 impl Members {
     pub fn start(n: usize) -> Members {
-        let free = ports(2 * n);
-        let ports = free.chunks(2).map(|two| (two[0], two[1])).collect();
-        let mut members = Members { all: Vec::new(), ports, dir: tempfile::tempdir().expect("a folder") };
-        for at in 0..n {
-            let child = members.spawn(at);
-            members.all.push(child);
-        }
+        let mut members = Members::prepare(n, false);
+        members.spawn_all();
         members.wait();
         members
+    }
+
+    fn prepare(n: usize, tls: bool) -> Members {
+        let free = ports(2 * n);
+        let ports = free.chunks(2).map(|two| (two[0], two[1])).collect();
+        Members { all: Vec::new(), ports, dir: tempfile::tempdir().expect("a folder"), tls }
+    }
+
+    fn spawn_all(&mut self) {
+        for at in 0..self.ports.len() {
+            let child = self.spawn(at);
+            self.all.push(child);
+        }
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.dir.path().join(name).to_string_lossy().into_owned()
     }
 
     fn spawn(&self, at: usize) -> Child {
         let (client, peer) = self.ports[at];
         let named = |(at, (_, peer)): (usize, &(u16, u16))| format!("m{at}=http://127.0.0.1:{peer}");
         let all: Vec<_> = self.ports.iter().enumerate().map(named).collect();
-        let (client, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
+        let scheme = if self.tls { "https" } else { "http" };
+        let (client, peer) = (format!("{scheme}://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
         let log = std::fs::File::create(self.dir.path().join(format!("m{at}.log"))).expect("a log");
-        Command::new("etcd")
+        let mut command = Command::new("etcd");
+        if self.tls {
+            command.args(["--cert-file", &self.file("server.crt"), "--key-file", &self.file("server.key")]);
+            command.args(["--client-cert-auth", "--trusted-ca-file", &self.file("root.crt")]);
+        }
+        command
             .env("ETCD_UNSUPPORTED_ARCH", "arm64")
             .args([
                 "--name",
@@ -127,7 +147,7 @@ impl Members {
 
 crate::conformance!(Members::start(1));
 
-/// Of what depends on the number of members.
+/// Tests that depend on the number of members.
 mod three {
     use super::Members;
     crate::conformance!(Members::start(3), one_holder, a_watch_tells_all_in_order, counters);
@@ -387,4 +407,58 @@ fn passwords_are_sent_and_tokens_renewed() {
     members.again(0);
     eventually("it answers", || at.read("").is_ok());
     put(&*at, "map", second, b"3");
+}
+
+/// Writes a root, and a certificate from it for each name.
+fn certificates(members: &Members, names: &[&str]) {
+    use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+    let write = |name: &str, text: String| std::fs::write(members.file(name), text).expect("a file");
+    let mut root = CertificateParams::new(vec!["root".to_owned()]).expect("a name");
+    root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().expect("a key");
+    write("root.crt", root.self_signed(&key).expect("a certificate").pem());
+    let issuer = Issuer::new(root, key);
+    for name in names {
+        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("a name");
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate().expect("a key");
+        write(&format!("{name}.crt"), params.signed_by(&key, &issuer).expect("a certificate").pem());
+        write(&format!("{name}.key"), key.serialize_pem());
+    }
+}
+
+#[test]
+fn certificates_of_both_sides_are_checked() {
+    let mut members = Members::prepare(1, true);
+    certificates(&members, &["server", "client"]);
+    members.spawn_all();
+    let directives = |own: bool| {
+        let file = |name: &str| members.file(name);
+        let value = move |name: &str| match name {
+            "tls-ca-cert-file" => file("root.crt"),
+            "tls-client-cert-file" if own => file("client.crt"),
+            "tls-client-key-file" if own => file("client.key"),
+            "tls-protocols" => "TLSv1.2 TLSv1.3".to_owned(),
+            _ => String::new(),
+        };
+        let tls = Some(tls::Client::of(value).expect("a client"));
+        cluster::Access { tls, ..cluster::Access::default() }
+    };
+    let spec = members.spec().replace("etcd://", "etcds://");
+    let open = |access: &cluster::Access| cluster::open(&spec, "test", access).expect("a coordinator");
+    let at = open(&directives(true));
+    eventually("an answer", || at.read("").is_ok());
+    let lease = acquire(&*at, "a").expect("free");
+    assert_eq!(renew(&*at, &lease), Renewed::Kept);
+    let first = put(&*at, "map", 0, &[b'x'; 200 * 1024]);
+    let watch = Watch::start(at.clone(), "map", first);
+    let second = put(&*at, "map", first, &[b'y'; 200 * 1024]);
+    assert_eq!(watch.next().revision, second);
+    watch.end();
+    // Without an own certificate, and without TLS.
+    assert!(open(&directives(false)).read("").is_err());
+    assert!(members.open().read("").is_err());
+    let error = cluster::open(&spec, "test", &cluster::Access::default()).err().expect("no roots");
+    assert!(error.contains("tls-ca-cert-file"), "{error}");
 }

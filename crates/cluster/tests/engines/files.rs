@@ -1,4 +1,4 @@
-//! What the engine `file` holds beside the suite.
+//! The engine `file`: promises beside the suite.
 
 use crate::children::Process;
 use crate::suite::{Engine, SHARD, Watch, acquire, acquire_later, eventually, id, node, put};
@@ -76,7 +76,7 @@ fn a_watch_behind_what_is_kept_is_told_so() {
     }
     assert_eq!(Watch::start(at.clone(), "", early).ended(), Ended::Compacted);
     assert!(changes(&engine).len() < 550, "{}", changes(&engine).len());
-    // What is old and the newest of its key is there; behind a read a watch goes on.
+    // An old change that is the newest of its key is there; behind a read a watch goes on.
     let (after, entries) = at.read("").expect("an answer");
     assert_eq!(entries.iter().map(|entry| entry.revision).collect::<Vec<_>>(), [map, stays]);
     let watch = Watch::start(at.clone(), "", after);

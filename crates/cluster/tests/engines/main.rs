@@ -1,6 +1,8 @@
-//! What every engine must hold (`suite`), and what each holds beside it, with real engines where there are any.
+//! The promises of every engine (`suite`), and of each beside it, with real engines where there are any.
 
 mod children;
 mod etcd;
 mod files;
+mod kubernetes;
+mod stub;
 mod suite;

@@ -20,7 +20,7 @@ const LONG: Duration = Duration::from_secs(90);
 
 /// A running engine with nothing in it.
 pub trait Engine: Sync {
-    /// What another process opens.
+    /// The text that another process opens.
     fn spec(&self) -> String;
 
     /// Another candidate, as by another process.
@@ -95,7 +95,7 @@ pub fn release(at: &dyn Coordinator, lease: &Lease, next: Option<&NodeId>) {
     eventually("an answer", || at.release(lease.clone(), next).is_ok());
 }
 
-/// What there is, as soon as there is an answer.
+/// Reads, as soon as there is an answer.
 pub fn read(at: &dyn Coordinator, prefix: &str) -> (Revision, Vec<Entry>) {
     let mut answer = None;
     eventually("an answer", || {
@@ -204,7 +204,7 @@ pub fn released_for_another(engine: &dyn Engine) {
     let got = acquire(&*c, "c").expect("it is kept for it");
     assert_eq!(acquire(&*b, "b"), Err(Held::By(node("c"))));
     release(&*c, &got, None);
-    // Who never comes has it for one TTL only.
+    // A node that never comes has it for one TTL only.
     let got = acquire_short(&*c, "c");
     let before = boot_ns();
     release(&*c, &got, Some(&node("gone")));
@@ -331,6 +331,9 @@ pub fn a_watch_tells_all_in_order(engine: &dyn Engine) {
     let (at, writer) = (engine.open(), engine.open());
     put(&*writer, "map", 0, b"before");
     let (after, _) = read(&*at, "");
+    // A watch begins where its candidate has read.
+    let other = engine.open();
+    assert_eq!(read(&*other, "").0, after);
     // Half of the changes come before the watch begins, half under it.
     let written = Mutex::new(Vec::new());
     let write = |from: u32, to: u32| {
@@ -350,7 +353,7 @@ pub fn a_watch_tells_all_in_order(engine: &dyn Engine) {
     };
     write(0, 60);
     let all = Watch::start(at.clone(), "", after);
-    let offers = Watch::start(engine.open(), "offer/", after);
+    let offers = Watch::start(other, "offer/", after);
     write(60, 120);
     let written = written.into_inner().expect("a list");
     for (watch, prefix) in [(&all, ""), (&offers, "offer/")] {
