@@ -1,16 +1,16 @@
-//! Who takes a lease that ended: the node of the shard that has most of its data.
+//! The successor behind a lease that ended: the node of the shard that has most of its data.
 //!
-//! - CA1: a node offers only if it may lead: it is in sync by the map, in this run of its process; or it is the last
-//!   primary. Nodes that all started anew may lead once all of them have offered.
+//! - CA1: a node offers only if it may lead: it is in sync by the map, in this run of its process; or it is the
+//!   last primary. Nodes that all started anew may lead once all of them have offered.
 //! - CA2: offers name the epoch that ended, so that those of an earlier end count for nothing.
-//! - CA3: with `acks` acknowledgements asked of replicas, so many offers are needed that one of them has what was
-//!   acknowledged.
+//! - CA3: with `acks` acknowledgements asked of replicas, so many offers are needed that one of them has what
+//!   was acknowledged.
 
 use crate::map::{Node, Shard};
 use serde_json::{Value, json};
 use std::cmp::Ordering;
 
-/// What a node offers.
+/// The offer of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
     pub node: String,
@@ -44,7 +44,7 @@ impl Offer {
     }
 }
 
-/// What a candidate does next.
+/// The next step of a candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It tries to take the lease.
@@ -57,8 +57,8 @@ pub enum Verdict {
     Barred,
 }
 
-/// The verdict about a candidate that has offered itself. `offers`: all of the shard. `is_late`: the others had their
-/// time. O(offers)
+/// The verdict about a candidate that has offered itself. `offers`: all of the shard. `is_late`: the others had
+/// their time. O(offers)
 pub fn judge(shard: &Shard, me: &str, offers: &[Offer], is_late: bool) -> Verdict {
     let is_member = |node: &str| shard.is_eligible(node) || shard.primary == node;
     let current: Vec<&Offer> =

@@ -1,5 +1,5 @@
-//! Changes of the map that a command or a node asks for. Each is a function of the map alone: if another node was
-//! faster, it is applied again to what that one wrote.
+//! Changes of the map that a command or a node asks for. Each is a function of the map alone: if another node
+//! was faster, it is applied again to what that one wrote.
 //!
 //! - CH1: only the primary of a shard changes the shard's slots and who is eligible.
 
@@ -8,7 +8,7 @@ use crate::show::unknown;
 use crate::slots::SlotSet;
 use serde_json::{Value, json};
 
-/// What is to be changed.
+/// A change.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     /// This node, and its shard, become part of the map.
@@ -29,8 +29,8 @@ pub enum Change {
     Move,
     /// This node serves for its shard from now on, in place of who did at an epoch. Its run.
     Lead(u64, String),
-    /// Nodes of this shard that are in sync with this primary, as `node/run`, and the acknowledgements that writes
-    /// ask for.
+    /// Nodes of this shard that are in sync with this primary, as `node/run`, and the acknowledgements that
+    /// writes ask for.
     InSync(Vec<String>, u64),
 }
 
@@ -38,8 +38,8 @@ pub enum Change {
 const FORGOTTEN: usize = 64;
 
 impl Change {
-    /// Applies it for a node. False: the map says so already. Errors: the words of Redis where it has the same error. O(nodes +
-    /// ranges)
+    /// Applies it for a node. False: the map says so already. Errors: the words of Redis where it has the same
+    /// error. O(nodes + ranges)
     pub fn apply(&self, map: &mut Map, me: &Node) -> Result<bool, String> {
         let before = map.clone();
         match self {
@@ -193,7 +193,7 @@ fn lead(map: &mut Map, me: &Node, epoch: u64, run: &str) -> Result<(), String> {
     }
     let old = std::mem::replace(&mut shard.primary, me.id.clone());
     shard.epoch = epoch + 1;
-    // Those that follow are in sync with this one when they have followed it.
+    // Replicas are in sync with this node when they have followed it.
     shard.eligible = vec![format!("{}/{run}", me.id)];
     map.node_mut(&old).into_iter().for_each(|node| node.is_down = true);
     map.node_mut(&me.id).into_iter().for_each(|node| node.is_down = false);

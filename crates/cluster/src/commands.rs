@@ -1,7 +1,7 @@
 //! The subcommands of CLUSTER that need no keys: what they say, and what they have changed.
 //!
-//! Words and errors are those of Redis 7 and Valkey 9 where these have the command. What changes the map waits for the
-//! coordinator, so it is an [`Answer::Later`].
+//! Words and errors are those of Redis 7 and Valkey 9 where these have the command. What changes the map waits
+//! for the coordinator, so it is an [`Answer::Later`].
 
 use crate::change::Change;
 use crate::map::{Node, is_id};
@@ -42,7 +42,7 @@ pub enum Answer {
     Later(Box<dyn FnOnce(&mut Reply) + Send>),
 }
 
-/// What the keyspace around has to do with it.
+/// Facts about the server around and its client.
 pub struct Ground {
     pub reader: Reader,
     /// Whether this node has no keys.

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! - LE1 (F1): `fence_at` comes from the time *before* the last kept renewal was sent, by [`boot_ns`]. So it
-//!   passes before the coordinator can give the lease to another, as long as clocks differ in speed by less than
-//!   the margin in a TTL. Wall clocks are never used.
+//!   passes before the coordinator can give the lease to another, as long as clocks differ in speed by less
+//!   than the margin in a TTL. Wall clocks are never used.
 //! - LE2: a renewal that is Unknown changes nothing. One that is Lost ends the lease at once and for good: an
 //!   answer that comes late does not revive it.
 //! - LE3: the atomic alone fences. What [`Keeper`] tells comes later, by up to the time of one call.

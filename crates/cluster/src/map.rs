@@ -1,8 +1,8 @@
 //! The map: which shard has which slots, which node leads it, and where the nodes are. One JSON value in the
 //! coordinator; its revision there is its version.
 //!
-//! - MA1: each slot has one shard at most, each node one shard; ids are unique, and a shard's primary is a node of it.
-//!   [`Map::parse`] refuses all else, so what follows relies on it.
+//! - MA1: each slot has one shard at most, each node one shard; ids are unique, and a shard's primary is a node
+//!   of it. [`Map::parse`] refuses all else, so what follows relies on it.
 //! - MA2: fields that this version does not know stay as they are.
 
 use crate::slots::{SLOTS, SlotSet};
@@ -231,7 +231,7 @@ impl Node {
         Node::of(serde_json::from_slice(text).map_err(|e| format!("a node's facts are no JSON: {e}"))?)
     }
 
-    /// What a node registers: its facts, and what its process is called.
+    /// The registration of a node: its facts, and its process's name.
     pub fn registration(&self, run: &str) -> Vec<u8> {
         let mut value = self.to_value();
         extend(&mut value, &Fields::from_iter([("run".to_owned(), json!(run))]));

@@ -6,7 +6,8 @@
 //! commands:          change ─► read, apply, compare and swap ─► topology at once
 //! ```
 //!
-//! - ME1: a change counts when the coordinator has said so; an answer that did not come is asked for until it is known.
+//! - ME1: a change counts when the coordinator has said so; an answer that did not come is asked for until it
+//!   is known.
 //! - ME2: a map never takes the place of a newer one.
 
 use crate::change::Change;
@@ -31,7 +32,7 @@ const AGAIN: Duration = Duration::from_millis(250);
 /// Redis's words where nobody may answer.
 const DOWN: &str = "CLUSTERDOWN The cluster is down";
 
-/// Who answers a call.
+/// The answerer of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
     Here,
@@ -46,7 +47,7 @@ pub enum Route {
 pub struct Follower {
     pub host: String,
     pub port: u16,
-    /// What it has acknowledged.
+    /// The offset that it has acknowledged.
     pub offset: u64,
     pub is_online: bool,
     pub lag_ms: u64,
@@ -67,18 +68,19 @@ pub trait Host: Send + Sync {
     fn followers(&self) -> Vec<Follower>;
     /// Acknowledgements of replicas that writes ask for.
     fn acks(&self) -> u64;
-    /// Holds writes, and waits for what is under way; then the offset at which the stream rests. None: that took too
-    /// long, and writes go on.
+    /// Holds writes, and waits for what is under way; then the offset at which the stream rests. None: that
+    /// took too long, and writes go on.
     fn freeze(&self, limit: Duration) -> Option<u64>;
     /// Writes go on, or are refused by what the map says now.
     fn thaw(&self);
-    /// This node left its cluster, and knows itself alone. `hard`: it gets another id. Its data go if it followed.
+    /// This node left its cluster, and knows itself alone. `hard`: it gets another id. Its data go if it
+    /// followed.
     fn left(&self, hard: bool);
     /// The map, or what this node may answer, is another: calls that wait are looked at again. O(loops)
     fn changed(&self);
 }
 
-/// What the coordinator has.
+/// The state of the coordinator, as far as it was seen.
 #[derive(Default)]
 pub(crate) struct Seen {
     pub entries: BTreeMap<String, Entry>,
@@ -93,7 +95,7 @@ pub struct Member {
     pub(crate) coordinator: Arc<dyn Coordinator>,
     pub(crate) host: Box<dyn Host>,
     pub(crate) ttl: Duration,
-    /// What this process is called, so that the next one with the same id is not taken for it.
+    /// The name of this process, so that the next one with the same id is not taken for it.
     pub(crate) run: String,
     /// This node's facts, and the shard that it makes if it joins alone.
     pub(crate) me: Mutex<Node>,
@@ -170,15 +172,15 @@ impl Member {
         self.serves.load(Ordering::Acquire)
     }
 
-    /// Whether what was answered as a primary may not leave any more: the lease was not renewed in time, or lost. Who
-    /// let go of it in favour of another one has nothing to withhold.
+    /// Whether what was answered as a primary may not leave any more: the lease was not renewed in time, or
+    /// lost. Who let go of it in favour of another one has nothing to withhold.
     #[inline]
     pub fn withholds(&self) -> bool {
         !self.is_orderly.load(Ordering::Acquire) && self.fence.has_passed(boot_ns())
     }
 
-    /// Who answers a call whose keys are all in one slot. `changes`: it may change something. `reads_here`: the client
-    /// takes what a replica has. O(1), and O(nodes) for another shard's slot
+    /// Finds who answers a call whose keys are all in one slot. `changes`: it may change something.
+    /// `reads_here`: the client takes what a replica has. O(1), and O(nodes) for another shard's slot
     pub fn route(&self, slot: u16, changes: bool, reads_here: bool, reader: Reader) -> Route {
         let topology = self.topology();
         match topology.owner(slot) {
@@ -240,8 +242,8 @@ impl Member {
         covered && leads && topology.covered() > 0
     }
 
-    /// Has the map changed. It may take as long as the coordinator, some seconds at most. Errors: the words of Redis, or
-    /// a sentence about the coordinator.
+    /// Has the map changed. It may take as long as the coordinator, some seconds at most. Errors: the words of
+    /// Redis, or a sentence about the coordinator.
     pub fn change(&self, change: &Change) -> Result<(), String> {
         let _one = self.changing.lock();
         let until = Instant::now() + PATIENCE;

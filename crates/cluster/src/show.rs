@@ -1,4 +1,4 @@
-//! What CLUSTER's subcommands say about the map, with the shapes of Redis and Valkey.
+//! Replies of CLUSTER's subcommands about the map, with the shapes of Redis and Valkey.
 
 use crate::map::{Node, Shard};
 use crate::topology::Topology;
@@ -14,7 +14,18 @@ pub enum Endpoint {
     Unknown,
 }
 
-/// Who is told: a client over TLS gets TLS ports.
+impl Endpoint {
+    /// The one of a number, as the configuration has it.
+    pub fn of(number: i64) -> Endpoint {
+        match number {
+            0 => Endpoint::Ip,
+            1 => Endpoint::Hostname,
+            _ => Endpoint::Unknown,
+        }
+    }
+}
+
+/// A client that is told: one over TLS gets TLS ports.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader {
     pub endpoint: Endpoint,
@@ -49,7 +60,8 @@ impl Reader {
     }
 }
 
-/// `CLUSTER SLOTS`: for each range of slots its ends, its primary and its replicas that are in sync. O(ranges * nodes)
+/// `CLUSTER SLOTS`: for each range of slots its ends, its primary and its replicas that are in sync. O(ranges *
+/// nodes)
 pub fn slots(topology: &Topology, reader: Reader, out: &mut Reply) {
     let map = &topology.map;
     let mut ranges: Vec<_> = map
@@ -212,7 +224,7 @@ fn line(text: &mut String, topology: &Topology, (shard, node): (&Shard, &Node), 
     }
 }
 
-/// What CLUSTER INFO says besides the map.
+/// The facts of CLUSTER INFO besides the map.
 pub struct Standing<'a> {
     pub is_ok: bool,
     pub coordinator: &'a str,

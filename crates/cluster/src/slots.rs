@@ -10,8 +10,8 @@ pub fn of_key(key: &[u8]) -> u16 {
     crc16(tag(key)) % SLOTS as u16
 }
 
-/// The part of a key that decides its slot: what stands between the first `{` and the next `}`, or all of the key if
-/// nothing stands there.
+/// The part of a key that decides its slot: what stands between the first `{` and the next `}`, or all of the
+/// key if nothing stands there.
 pub fn tag(key: &[u8]) -> &[u8] {
     let Some(open) = key.iter().position(|b| *b == b'{') else { return key };
     let rest = &key[open + 1..];

@@ -1,4 +1,4 @@
-//! Who leads: leases are taken, kept and let go, and this server's role follows from the map.
+//! The lead of a shard: leases are taken, kept and let go, and this server's role follows from the map.
 //!
 //! ```text
 //! lease free ─► offer ─► most data? ─► acquire ─► map names me (epoch + 1) ─► server leads ─► serves
@@ -322,7 +322,7 @@ impl Standing {
         }
     }
 
-    /// What a node's process is called.
+    /// The name of a node's process.
     fn run_of(&self, node: &str) -> Option<String> {
         let seen = self.member.seen.lock();
         let facts = seen.entries.get(&format!("node/{node}"))?;
@@ -399,8 +399,8 @@ fn followers<'a>(
 }
 
 impl Member {
-    /// An orderly end of this node: a replica that is in sync leads before, if there is one, and the lease is let go of.
-    /// It takes as long as a hand-over, some seconds at most. Calls are not answered afterwards.
+    /// An orderly end of this node: a replica that is in sync leads before, if there is one, and the lease is
+    /// let go of. It takes as long as a hand-over, some seconds at most. Calls are not answered afterwards.
     pub fn leave(&self) {
         let began = Instant::now();
         let topology = self.topology().clone();

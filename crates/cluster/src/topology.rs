@@ -16,7 +16,7 @@ pub struct Topology {
     covered: usize,
 }
 
-/// Who answers for a slot.
+/// The owner of a slot.
 #[derive(Debug, PartialEq)]
 pub enum Owner<'a> {
     /// This node's shard.
@@ -27,7 +27,7 @@ pub enum Owner<'a> {
 }
 
 impl Topology {
-    /// Of a node that is part of the map. None: it is not. O(slots)
+    /// Makes that of a node which is part of the map. None: it is not. O(slots)
     pub fn of_member(map: Map, revision: u64, me: &str) -> Option<Topology> {
         let me = map.nodes.iter().position(|node| node.id == me)?;
         let mut owners = vec![0; SLOTS].into_boxed_slice();
@@ -43,7 +43,7 @@ impl Topology {
         Some(Topology { map, revision, me, owners, mine, covered })
     }
 
-    /// Of a node that is not part of the map: it knows itself alone.
+    /// Makes that of a node which is not part of the map: it knows itself alone.
     pub fn alone(me: Node) -> Topology {
         let mut map = Map::default();
         let id = me.id.clone();

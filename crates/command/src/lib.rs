@@ -22,6 +22,7 @@ mod flow;
 mod generic;
 mod geo;
 mod hash;
+pub mod helps;
 #[cfg(test)]
 mod hostile;
 mod hyperloglog;

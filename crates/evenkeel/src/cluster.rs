@@ -18,8 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The file of this node's id, in `dir`.
 const ID_FILE: &str = "node.id";
 
-/// Makes this server a node if it is to be one, before the first client. Nothing is done before the data are loaded.
-/// Errors: a sentence that says what to do.
+/// Makes this server a node if it is to be one, before the first client. Nothing is done before the data are
+/// loaded. Errors: a sentence that says what to do.
 pub fn start(server: &Arc<exec::Server>) -> Result<(), String> {
     let (config, live) = (&server.config, &server.config.live);
     if !live.cluster_enabled.get() {

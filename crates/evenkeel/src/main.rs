@@ -192,9 +192,7 @@ fn serve(
         demo::Demo::start(&server)
     });
     let _demo = demo.transpose().map_err(|e| format!("Cannot make the demonstration database: {e}"))?;
-    server.durability.expect_load()?;
-    replication::start(&server).map_err(|e| format!("Cannot follow another server: {e}"))?;
-    cluster::start(&server).map_err(|e| format!("Cannot be a node of a cluster: {e}"))?;
+    join_others(&server)?;
     #[cfg(debug_assertions)]
     let followed = shadow::follow(&server);
     let (closer, listeners) = listen(config, &server, sockets, secure, signals)?;
@@ -208,9 +206,7 @@ fn serve(
             return Err(why.clone());
         }
         process::notify_manager("STOPPING=1\n");
-        if let Some(member) = server.cluster.get() {
-            member.leave();
-        }
+        server.cluster.get().into_iter().for_each(|member| member.leave());
         match server.durability.end_in_order(wish(config, stop)) {
             Ok(()) => break stop,
             Err(why) => {
@@ -231,6 +227,13 @@ fn serve(
     // All values go with the process; freeing them one by one would take long.
     std::mem::forget(server);
     Ok(stop)
+}
+
+/// Makes the server a replica, or a node of a cluster, if it is to be one, once its data are loaded. Errors: a sentence.
+fn join_others(server: &Arc<exec::Server>) -> Result<(), String> {
+    server.durability.expect_load()?;
+    replication::start(server).map_err(|e| format!("Cannot follow another server: {e}"))?;
+    cluster::start(server).map_err(|e| format!("Cannot be a node of a cluster: {e}"))
 }
 
 /// Makes the listeners of the event loops, and lets CONFIG SET change them. Errors: a sentence.

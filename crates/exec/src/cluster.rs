@@ -1,8 +1,8 @@
 //! Calls in a cluster: who answers for their keys.
 //!
 //! - CL1: the keys of a call, or of a transaction's queue, are in one slot.
-//! - CL2: what has read or written here as a primary marks its client: its replies leave only while this node may
-//!   answer (`net` looks again when it sends).
+//! - CL2: what has read or written here as a primary marks its client: its replies leave only while this node
+//!   may answer (`net` looks again when it sends).
 
 use crate::Server;
 use crate::act::Act;
@@ -40,9 +40,8 @@ fn route_in(
     command: &'static Command,
     args: Args<'_>,
 ) -> Result<(), Stop> {
-    if matches!(command.name, "replicaof" | "slaveof" | "failover" | "swapdb") {
-        let name = command.name.to_uppercase();
-        return Err(Stop::Refused(format!("ERR {name} not allowed in cluster mode.").into()));
+    if command.is(facts::SWAPS) {
+        return Err(Stop::Refused(Error::new("ERR SWAPDB not allowed in cluster mode.")));
     }
     let queued = act.session.multi.is_some() && !command.is(facts::INSIDE_MULTI);
     let runs_queue = command.is(facts::RUNS_QUEUE);
@@ -81,11 +80,7 @@ fn route_in(
 
 /// The client as one who is told where nodes are.
 pub(crate) fn reader(act: &Act<'_, '_>) -> Reader {
-    let endpoint = match act.server.config.live.cluster_endpoint.get() {
-        0 => Endpoint::Ip,
-        1 => Endpoint::Hostname,
-        _ => Endpoint::Unknown,
-    };
+    let endpoint = Endpoint::of(act.server.config.live.cluster_endpoint.get());
     Reader { endpoint, tls: act.session.info.flags.load(Ordering::Relaxed) & flag::SECURE != 0 }
 }
 
@@ -124,8 +119,8 @@ impl Server {
         }
     }
 
-    /// Visits the keys of a slot, in a database, until that returns false. Some keys of one shard are locked at a time.
-    /// O(keys); not for a loop.
+    /// Visits the keys of a slot, in a database, until that returns false. Some keys of one shard are locked at
+    /// a time. O(keys); not for a loop.
     pub(crate) fn each_key_in_slot(&self, db: usize, slot: u16, visit: &mut dyn FnMut(&[u8]) -> bool) {
         let (mut cursor, mut goes_on) = (0, true);
         while goes_on {

@@ -1,24 +1,27 @@
-//! Deferred effects: those of a script or transaction besides its writes. Both publish and write into the log; a
-//! transaction also acts on its connection and on the server (SUBSCRIBE, CONFIG SET, CLIENT KILL …). Deferred effects
-//! are done after the commit.
+//! Deferred effects: those of a script or transaction besides its writes. Both publish and write into the log;
+//! a transaction also acts on its connection and on the server (SUBSCRIBE, CONFIG SET, CLIENT KILL …). Deferred
+//! effects are done after the commit.
 //!
 //! ```text
 //! EXEC ─► over an overlay: [ +OK  ·  :1  · ] ─► commit ─► deferred effects ─► [ +OK  +PONG  :1  +OK ] ─► reply
 //!                                 └──────┴─ places of answers ───┘
 //! ```
 //!
-//! - D1: a deferred effect is done once, after the commit, in the order of the commands. A script or transaction that is
-//!   killed, loses its race for good, or finds a watched key touched has no deferred effects.
-//! - D2: the client is parked until all deferred effects are done, and messages for it wait as long (`Speech::muted`).
-//!   So its connection shows subscriptions and reply as of one moment, as if locks had been held.
-//! - D3: a stand-in does the deferred effects of a client that has disconnected; subscriptions of the stand-in end with
-//!   it.
-//! - D4: a deferred effect's answer (INFO, CLIENT LIST …) is true after the commit, not at its place between the writes.
-//! - D5: DEBUG SLEEP holds back no deferred effect. The reply is held back once all are done (transaction T5), and is
-//!   dropped if the client disconnects meanwhile.
+//! - D1: a deferred effect is done once, after the commit, in the order of the commands. A script or
+//!   transaction that is killed, loses its race for good, or finds a watched key touched has no deferred
+//!   effects.
+//! - D2: the client is parked until all deferred effects are done, and messages for it wait as long
+//!   (`Speech::muted`). So its connection shows subscriptions and reply as of one moment, as if locks had been
+//!   held.
+//! - D3: a stand-in does the deferred effects of a client that has disconnected; subscriptions of the stand-in
+//!   end with it.
+//! - D4: a deferred effect's answer (INFO, CLIENT LIST …) is true after the commit, not at its place between
+//!   the writes.
+//! - D5: DEBUG SLEEP holds back no deferred effect. The reply is held back once all are done (transaction T5),
+//!   and is dropped if the client disconnects meanwhile.
 //!
-//! Cost: O(1) for each deferred effect, plus the effect's own. A slice takes [`SLICE_NS`], or one deferred effect if that takes
-//! longer. The data are `scripts::Deferred`.
+//! Cost: O(1) for each deferred effect, plus the effect's own. A slice takes [`SLICE_NS`], or one deferred
+//! effect if that takes longer. The data are `scripts::Deferred`.
 
 use crate::act::Act;
 use crate::mail::Mail;
@@ -119,7 +122,8 @@ fn perform_one(
     })
 }
 
-/// Does a slice of the deferred effects. `session`: their client's, if it is still connected. None: some are left.
+/// Does a slice of the deferred effects. `session`: their client's, if it is still connected. None: some are
+/// left.
 pub fn advance_deferred(
     server: &Arc<Server>,
     local: &mut Local,

@@ -301,8 +301,8 @@ impl Calls {
         log.replied(log.came_ns);
     }
 
-    /// Samples the counters and the memory in use; returns the rates. The background thread calls it ten times a
-    /// second.
+    /// Samples the counters and the memory in use; returns the rates. The background thread calls it ten times
+    /// a second.
     pub fn sample(&self, now_ms: u64, used_bytes: u64) -> Speeds {
         let mut rates = self.rates.lock();
         rates.sample(now_ms, &self.registry);

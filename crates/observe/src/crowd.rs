@@ -118,8 +118,8 @@ impl Crowd {
         if self.crowded.load(Relaxed) { Rank::BesideOthers } else { Rank::Last }
     }
 
-    /// Looks at the machine. The background thread calls it once a second; `loops_s` is the processor time of all loops
-    /// so far. Cost: O(cores), and a read of `/proc/stat`.
+    /// Looks at the machine. The background thread calls it once a second; `loops_s` is the processor time of
+    /// all loops so far. Cost: O(cores), and a read of `/proc/stat`.
     pub fn look(&self, loops_s: f64) {
         let ticks_per_second = rustix::param::clock_ticks_per_second();
         let cores = Cores::now();

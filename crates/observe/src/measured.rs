@@ -1,13 +1,13 @@
-//! Figures about this process from the system and the allocator. The background thread collects them ten times a second,
-//! so that no loop waits for them.
+//! Figures about this process from the system and the allocator. The background thread collects them ten times
+//! a second, so that no loop waits for them.
 //!
 //! ```text
 //!   first loop, every 100 ms ──task──▶ background thread: look, sample ──▶ atomics ──▶ INFO, on any loop
 //! ```
 //!
 //! - M1: reading takes no lock: the background thread runs behind all others, and might hold a lock for long.
-//! - M2: the figures are not from one moment, and as old as the background thread's last task. The split of processor
-//!   time needs a file of every thread, and may be [`CPU_MS`] older.
+//! - M2: the figures are not from one moment, and as old as the background thread's last task. The split of
+//!   processor time needs a file of every thread, and may be [`CPU_MS`] older.
 
 use crate::crowd::Crowd;
 use crate::info::{self, Allocator, Cpu};

@@ -1,7 +1,7 @@
 //! EVENKEEL PREFIXES: the latest count of keys by the beginnings of their names, and how it grew.
 //!
-//! - PX1: one count runs at a time. The sums of the [`LARGEST`] prefixes of [`EARLIER`] counts before it are kept,
-//!   some 200 bytes each.
+//! - PX1: one count runs at a time. The sums of the [`LARGEST`] prefixes of [`EARLIER`] counts before it are
+//!   kept, some 200 bytes each.
 //! - PX2: a user is shown only prefixes and keys whose names are all within what it may read.
 
 use command::Error;
@@ -21,8 +21,8 @@ const LARGEST: usize = 1000;
 /// Prefixes that are shown by default.
 const SHOWN: usize = 100;
 
-/// Reads the words behind PREFIXES: how many prefixes are to be shown. None: a count is to begin. Errors: it is no
-/// number; syntax.
+/// Reads the words behind PREFIXES: how many prefixes are to be shown. None: a count is to begin. Errors: it is
+/// no number; syntax.
 pub fn asked(args: Args<'_>) -> Result<Option<usize>, Error> {
     let count = |word| stdx::num::parse_i64(word).and_then(|n| usize::try_from(n).ok());
     match (args.first(), args.get(1)) {
@@ -93,8 +93,8 @@ impl Drop for Running {
 }
 
 impl Prefixes {
-    /// Begins a count on a thread of its own. `count` is given where to say how many keys it has seen. O(1). Errors:
-    /// one is under way; there is no thread.
+    /// Begins a count on a thread of its own. `count` is given where to say how many keys it has seen. O(1).
+    /// Errors: one is under way; there is no thread.
     pub fn run(&self, count: impl FnOnce(&dyn Fn(u64)) -> Counted + Send + 'static) -> Result<(), Error> {
         let running = self.begin()?;
         let run = move || {
@@ -119,7 +119,8 @@ impl Prefixes {
     }
 
     /// Writes the latest count, at most `most` prefixes, and how large they were before. O(prefixes)
-    /// `sees_all`: the names of all keys may be shown; `may_list`: those of a database's keys that a pattern fits.
+    /// `sees_all`: the names of all keys may be shown; `may_list`: those of a database's keys that a pattern
+    /// fits.
     pub fn write(&self, most: usize, sees_all: bool, may_list: MayList<'_>, out: &mut Reply) {
         let state = self.0.lock();
         let running = state.running.as_ref().map(|seen| seen.load(Relaxed));

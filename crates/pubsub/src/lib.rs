@@ -360,7 +360,8 @@ pub struct PubSub {
     /// Announced messages and runs of events that are not yet published.
     announced: AtomicUsize,
     monitors: monitor::Monitors,
-    /// In a cluster: tells the other nodes of a message, in place of the stream. Set once, before the first client.
+    /// In a cluster: tells the other nodes of a message, in place of the stream. Set once, before the first
+    /// client.
     pub peers: OnceLock<Tell>,
 }
 
@@ -490,8 +491,8 @@ impl PubSub {
         (self.post)(0, Letter::Announce(announced));
     }
 
-    /// Tells a message to replicas, which have subscribers of their own, or to all nodes of a cluster. O(its bytes), or
-    /// nothing without replicas.
+    /// Tells a message to replicas, which have subscribers of their own, or to all nodes of a cluster. O(its
+    /// bytes), or nothing without replicas.
     pub fn tell_followers(&self, shard: bool, channel: &[u8], message: &[u8]) {
         if let Some(tell) = self.peers.get().filter(|_| !shard) {
             return tell(channel, message);

@@ -273,8 +273,8 @@ fn a_process_that_was_stopped_acknowledges_nothing() {
     nodes[1].client().expect("GET k", r#""after""#);
 }
 
-/// The reply was made before the fence, and most of it is still here behind it. (Over io_uring the kernel would have
-/// all of it, which is as good as sent.)
+/// The reply was made before the fence, and most of it is still here behind it. (Over io_uring the kernel would
+/// have all of it, which is as good as sent.)
 #[test]
 fn what_was_answered_does_not_leave_behind_the_fence() {
     let meeting = Meeting::new();
@@ -360,7 +360,7 @@ fn a_primary_that_comes_back_empty_does_not_lead() {
     client.expect("WAIT 1 0", ":1");
     let primary = nodes.remove(0);
     let (own, at) = (id(&primary), port(&primary));
-    // Who leads nothing has no replicas: it might have less than they have.
+    // A node that leads nothing has no replicas: it might have less than they have.
     meeting.node().client().expect("PSYNC ? -1", "-NOMASTERLINK this node does not lead its shard");
     let dir = primary.client().call("CONFIG GET dir");
     let dir = dir.split('"').nth(3).expect("a folder").to_owned();

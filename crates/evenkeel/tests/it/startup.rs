@@ -102,8 +102,8 @@ fn what_does_not_exist_yet_is_refused_rather_than_ignored() {
     if foreign() {
         return;
     }
-    let text = refused_with("port 0\ncluster-enabled yes\n");
-    assert!(text.contains("at line 2") && text.contains("cluster-enabled yes"), "{text}");
+    let text = refused_with("port 0\nloadmodule /x.so\n");
+    assert!(text.contains("at line 2") && text.contains("loadmodule /x.so"), "{text}");
     let server = Server::start();
     let mut client = server.client();
     let reply = client.call("BGREWRITEAOF");

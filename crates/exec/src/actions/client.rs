@@ -12,6 +12,7 @@ use crate::mail::Mail;
 use crate::parts::{Moving, ReplyMode};
 use crate::session::{ClientInfo, flag};
 use command::Flow;
+use command::helps;
 use command::options::is;
 use command::{Error, Stream};
 use keyspace::Pausing;
@@ -38,56 +39,7 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("client|no-evict", no_evict, PLAIN),
     Row("client|no-touch", no_touch, PLAIN),
     Row("client|unblock", unblock, PLAIN),
-    Row("client|help", |act, _| help(act, "CLIENT", HELP), PLAIN),
-];
-
-const HELP: &[&str] = &[
-    "CACHING <YES | NO>",
-    "    Remember the keys of the next command, or do not (OPTIN, OPTOUT).",
-    "CAPA <option> [<option> ...]",
-    "    Tell what this connection can do. REDIRECT: it can be sent to another server.",
-    "GETNAME",
-    "    Tell this connection's name.",
-    "GETREDIR",
-    "    Tell which connection gets the invalidation messages of this one.",
-    "ID",
-    "    Tell this connection's number.",
-    "IMPORT-SOURCE <ON | OFF>",
-    "    Fill a server in import mode: expired keys are there for this connection.",
-    "INFO",
-    "    Describe this connection.",
-    "MAINT_NOTIFICATIONS <ON | OFF> [MOVING-ENDPOINT-TYPE <type>]",
-    "    Tell this connection by a push message when another server leads (RESP3).",
-    "KILL <ip:port>",
-    "    Close the connection from this address.",
-    "KILL <filter> <value> [<filter> <value> ...]",
-    "    Close all connections that match every filter; tell how many.",
-    "LIST [<filter> <value> ...]",
-    "    Describe connections, all or those that match every filter. Filters:",
-    "    ADDR <ip:port>, LADDR <ip:port>, IP <ip>, TYPE <normal | master | replica | pubsub>,",
-    "    USER <name>, NAME <name>, LIB-NAME <name>, LIB-VER <version>, FLAGS <letters>, CAPA <letters>,",
-    "    DB <number>, ID <number> [<number> ...], SKIPME <YES | NO>, MAXAGE <seconds>, IDLE <seconds>.",
-    "    All but the last three may have NOT- in front.",
-    "NO-EVICT <ON | OFF>",
-    "    Spare this connection when client buffers must be freed.",
-    "NO-TOUCH <ON | OFF>",
-    "    Leave access times alone when this connection reads.",
-    "PAUSE <milliseconds> [WRITE | ALL]",
-    "    Hold the commands of all clients, or only those that write.",
-    "REPLY <ON | OFF | SKIP>",
-    "    Turn replies on or off, or leave out the next one.",
-    "SETINFO <LIB-NAME | LIB-VER> <value>",
-    "    Remember what library the client uses.",
-    "SETNAME <name>",
-    "    Name this connection.",
-    "TRACKING <ON | OFF> [REDIRECT <number>] [BCAST] [PREFIX <prefix> ...] [OPTIN] [OPTOUT] [NOLOOP]",
-    "    Client-side caching: send a message when a key that was read here changes.",
-    "TRACKINGINFO",
-    "    Tell how client-side caching is set up.",
-    "UNBLOCK <number> [TIMEOUT | ERROR]",
-    "    End another connection's waiting, as if its time were up or with an error.",
-    "UNPAUSE",
-    "    End PAUSE.",
+    Row("client|help", |act, _| help(act, "CLIENT", helps::CLIENT), PLAIN),
 ];
 
 /// `CLIENT ID`. O(1)
@@ -414,7 +366,7 @@ fn unpause(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 fn unblock(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let with_error = match args.get(3) {
         Some(_) if args.len() > 4 => {
-            let text = "ERR unknown subcommand or wrong number of arguments for 'UNBLOCK'. Try CLIENT HELP.";
+            let text = "ERR unknown subcommand or wrong number of arguments for 'UNBLOCK'. Try CLIENT helps::CLIENT.";
             return Err(Error::new(text));
         }
         None => false,

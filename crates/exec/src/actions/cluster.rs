@@ -45,8 +45,8 @@ pub(super) const ACTIONS: &[Row] = &[
 /// The error of all these where there is no cluster.
 const DISABLED: Error = Error::new("ERR This instance has cluster support disabled");
 
-/// A subcommand of CLUSTER. O(1) on the loop but for what is shown, which is O(nodes + ranges); what changes the map
-/// waits for the coordinator on a thread. Errors: as Redis; the coordinator cannot be reached.
+/// A subcommand of CLUSTER. O(1) on the loop but for what is shown, which is O(nodes + ranges); what changes
+/// the map waits for the coordinator on a thread. Errors: as Redis; the coordinator cannot be reached.
 fn cluster(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let member = act.server.cluster.get().ok_or(DISABLED)?;
     let name = String::from_utf8_lossy(args.at(1)).to_lowercase();
@@ -73,8 +73,8 @@ fn count_keys_in_slot(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Err
     })
 }
 
-/// `CLUSTER GETKEYSINSLOT slot count`: of the selected database. O(keys), on a thread of its own. Errors: no slot, or
-/// no count.
+/// `CLUSTER GETKEYSINSLOT slot count`: of the selected database. O(keys), on a thread of its own. Errors: no
+/// slot, or no count.
 fn keys_in_slot(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     act.server.cluster.get().ok_or(DISABLED)?;
     let count = stdx::num::parse_i64(args.at(3)).and_then(|count| usize::try_from(count).ok());
@@ -107,8 +107,8 @@ fn asking(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// `READONLY`, `READWRITE`: whether a client reads here although another node leads. O(1). Errors: this is no cluster,
-/// and the client cannot be sent to the primary (`CLIENT CAPA redirect`).
+/// `READONLY`, `READWRITE`: whether a client reads here although another node leads. O(1). Errors: this is no
+/// cluster, and the client cannot be sent to the primary (`CLIENT CAPA redirect`).
 fn reads_here(act: &mut Act<'_, '_>, reads: bool) -> Result<Flow, Error> {
     let can_be_sent = act.session.info.flags.load(Ordering::Relaxed) & flag::CAPA_REDIRECT != 0;
     if !can_be_sent && act.server.cluster.get().is_none() {

@@ -5,6 +5,7 @@ use super::answer::{help, kept, report};
 use crate::act::{Act, PLAIN, Row};
 use command::Flow;
 use command::describe::{Docs, Facts, uses};
+use command::helps;
 use command::options::is;
 use command::table::{NO_MANDATORY_KEYS, Use};
 use command::{Command, Error, Stream, facts, registry};
@@ -19,24 +20,7 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("command|list", list, PLAIN),
     Row("command|getkeys", |act, args| keys(act, args, false), PLAIN),
     Row("command|getkeysandflags", |act, args| keys(act, args, true), PLAIN),
-    Row("command|help", |act, _| help(act, "COMMAND", HELP), PLAIN),
-];
-
-const HELP: &[&str] = &[
-    "(none)",
-    "    Facts about every command.",
-    "COUNT",
-    "    How many commands there are.",
-    "DOCS [<name> ...]",
-    "    Descriptions, of all commands or of these.",
-    "GETKEYS <command> [<arg> ...]",
-    "    Which arguments of this command are keys.",
-    "GETKEYSANDFLAGS <command> [<arg> ...]",
-    "    The same, and what is done with each key.",
-    "INFO [<name> ...]",
-    "    Facts about all commands or about these.",
-    "LIST [FILTERBY <MODULE name | ACLCAT category | PATTERN glob>]",
-    "    Names of commands.",
+    Row("command|help", |act, _| help(act, "COMMAND", helps::COMMAND), PLAIN),
 ];
 
 /// `COMMAND COUNT`. O(1)

@@ -5,6 +5,7 @@ use crate::Server;
 use crate::act::{Act, PLAIN, Row};
 use command::Error;
 use command::Flow;
+use command::helps;
 use config::{Directive, Live, Observer};
 use keyspace::Keyspace;
 use memory::Memory;
@@ -18,18 +19,7 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("config|set", set, PLAIN),
     Row("config|resetstat", reset_stat, PLAIN),
     Row("config|rewrite", rewrite, PLAIN),
-    Row("config|help", |act, _| help(act, "CONFIG", HELP), PLAIN),
-];
-
-const HELP: &[&str] = &[
-    "GET <pattern> [<pattern> ...]",
-    "    Settings whose names match, and their values.",
-    "RESETSTAT",
-    "    Set the counters of INFO back to zero.",
-    "REWRITE",
-    "    Write the settings in force into the configuration file.",
-    "SET <name> <value> [<name> <value> ...]",
-    "    Change settings: all of these or, if one is wrong, none.",
+    Row("config|help", |act, _| help(act, "CONFIG", helps::CONFIG), PLAIN),
 ];
 
 /// Length from which on a pattern takes long to compare with all names, in bytes.

@@ -10,6 +10,7 @@ use crate::Server;
 use crate::act::{Act, KEYSPACE, Row};
 use command::Flow;
 use command::digest::{self, Digest};
+use command::helps;
 use command::options::is;
 use command::{Error, Stream};
 use keyspace::{Keyspace, View};
@@ -22,52 +23,6 @@ use value::{Enc, Kind, Value};
 use work::reports::Report;
 
 pub(super) const ACTIONS: &[Row] = &[Row("debug", debug, KEYSPACE)];
-
-const HELP: &[&str] = &[
-    "CHANGE-REPL-ID",
-    "    Taken without effect: there is no replication.",
-    "DIGEST",
-    "    A number in hex that depends on all keys and values, not on their order.",
-    "DIGEST-VALUE <key> [<key> ...]",
-    "    The same for each of these values.",
-    "ERROR <text>",
-    "    Answer with this error.",
-    "HTTP-SHOW [<name> <pattern> <url> [<option> <value> ...]]",
-    "    Show keys over HTTP as if they were of such a source, which nobody connects to; alone: of none.",
-    "HTSTATS <db>",
-    "    How many keys a database has.",
-    "JMAP",
-    "    Taken without effect.",
-    "LOADAOF",
-    "    End the append-only log in order, empty all databases and load it again; others are refused meanwhile.",
-    "LOG <text>",
-    "    Write into the server's log.",
-    "OBJECT <key>",
-    "    How a value is kept.",
-    "PANIC",
-    "    Crash the server as a mistake in it would.",
-    "POINT <name> [OFF | DELAY <microseconds> | HOLD <count> | PANIC <count>]",
-    "    Slow or hold the server at job-start, job-end, script-start, script-step, script-end, reclaim, stream,",
-    "    accept, publish, loop, commit-place, commit-fold, sweep or serve; without an action: how many are held there.",
-    "    PANIC: what the first so many to get there do fails.",
-    "POPULATE <count> [<prefix>] [<size>]",
-    "    Make string keys <prefix>:0, <prefix>:1, ... where there are none.",
-    "PROTOCOL <type>",
-    "    Answer with a reply of this type: string, integer, double, bignum, null, array, set, map,",
-    "    attrib, push, verbatim, true, false.",
-    "QUICKLIST-PACKED-THRESHOLD <size>",
-    "    Taken without effect.",
-    "RELOAD [MERGE] [NOFLUSH] [NOSAVE]",
-    "    Save a snapshot, empty all databases and load it again; others are refused meanwhile.",
-    "SET-ACTIVE-EXPIRE <0 | 1>",
-    "    Whether expired keys are removed before somebody looks at them.",
-    "SLEEP <seconds>",
-    "    Let this client wait; others are served.",
-    "STALL [<key>]",
-    "    Make everybody on this event loop wait, if the point loop is set to HOLD or DELAY; and who wants the key's lock.",
-    "STRINGMATCH-LEN <length> <pattern>",
-    "    Whether so many letters a match the pattern.",
-];
 
 /// Longest text of STRINGMATCH-LEN: matching costs length times pattern.
 const MATCH_MAX: i64 = 100_000;
@@ -95,7 +50,7 @@ const TELLING: [&[u8]; 5] = [b"object", b"htstats", b"digest", b"digest-value", 
 
 fn subcommand(act: &mut Act<'_, '_>, name: &[u8], args: Args<'_>) -> Result<Flow, Error> {
     match (name, args.len()) {
-        (b"help", 2) => return help(act, "DEBUG", HELP),
+        (b"help", 2) => return help(act, "DEBUG", helps::DEBUG),
         (b"sleep", 3) => return debug_sleep(act, args.at(2)),
         (b"digest", 2) => return digest(act),
         (b"digest-value", _) => return digest_value(act, args),
@@ -142,7 +97,7 @@ fn of_server(act: &mut Act<'_, '_>, name: &[u8], args: Args<'_>) -> Result<(), E
         _ => {
             let name = String::from_utf8_lossy(args.at(1));
             return Err(format!(
-                "ERR unknown subcommand or wrong number of arguments for '{name}'. Try DEBUG HELP."
+                "ERR unknown subcommand or wrong number of arguments for '{name}'. Try DEBUG helps::DEBUG."
             )
             .into());
         }
@@ -255,7 +210,7 @@ fn debug_sleep(act: &mut Act<'_, '_>, seconds: &[u8]) -> Result<Flow, Error> {
 /// `DEBUG POINT name [OFF | DELAY microseconds | HOLD count | PANIC count]`: see [`stdx::points`].
 fn point(out: &mut Reply, args: Args<'_>) -> Result<(), Error> {
     let name = String::from_utf8_lossy(args.at(2)).to_ascii_lowercase();
-    let point = points::named(&name).ok_or(Error::new("ERR no such point. Try DEBUG HELP."))?;
+    let point = points::named(&name).ok_or(Error::new("ERR no such point. Try DEBUG helps::DEBUG."))?;
     let number = |i| args.get(i).and_then(stdx::num::parse_i64).and_then(|n| u32::try_from(n).ok());
     let action = args.get(3).map(<[u8]>::to_ascii_lowercase);
     let mode = match (action.as_deref(), number(4)) {

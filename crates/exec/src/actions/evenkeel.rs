@@ -25,7 +25,7 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("evenkeel|source", super::sources::source, PLAIN),
     Row(
         "evenkeel|help",
-        |act, _| help(act, "EVENKEEL", &[report::HELP, super::sources::HELP].concat()),
+        |act, _| help(act, "EVENKEEL", &[report::HELP, command::helps::SOURCE].concat()),
         PLAIN,
     ),
 ];

@@ -8,6 +8,7 @@ use super::replicas;
 use crate::Server;
 use crate::act::{Act, PLAIN, Row};
 use command::Flow;
+use command::helps;
 use command::{Error, places};
 use observe::commandlog::{self, CommandLog, LogKind};
 use observe::hotkeys;
@@ -27,89 +28,28 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("memory|doctor", memory_doctor, PLAIN),
     Row("memory|purge", memory_purge, PLAIN),
     Row("memory|malloc-stats", malloc_stats, PLAIN),
-    Row("memory|help", |act, _| help(act, "MEMORY", MEMORY_HELP), PLAIN),
+    Row("memory|help", |act, _| help(act, "MEMORY", helps::MEMORY), PLAIN),
     Row("commandlog|get", log_get, PLAIN),
     Row("commandlog|len", |act, args| log_len(act, LogKind::named(args.at(2))?), PLAIN),
     Row("commandlog|reset", |act, args| log_reset(act, LogKind::named(args.at(2))?), PLAIN),
-    Row("commandlog|help", |act, _| help(act, "COMMANDLOG", COMMANDLOG_HELP), PLAIN),
+    Row("commandlog|help", |act, _| help(act, "COMMANDLOG", helps::COMMANDLOG), PLAIN),
     Row("hotkeys|start", hotkeys_start, PLAIN),
     Row("hotkeys|stop", hotkeys_stop, PLAIN),
     Row("hotkeys|get", hotkeys_get, PLAIN),
     Row("hotkeys|reset", hotkeys_reset, PLAIN),
-    Row("hotkeys|help", |act, _| help(act, "HOTKEYS", HOTKEYS_HELP), PLAIN),
+    Row("hotkeys|help", |act, _| help(act, "HOTKEYS", helps::HOTKEYS), PLAIN),
     Row("slowlog|get", |act, args| slow_get(act, args, false), PLAIN),
     Row("slowlog|why", |act, args| slow_get(act, args, true), PLAIN),
     Row("slowlog|len", |act, _| log_len(act, LogKind::Slow), PLAIN),
     Row("slowlog|reset", |act, _| log_reset(act, LogKind::Slow), PLAIN),
-    Row("slowlog|help", |act, _| help(act, "SLOWLOG", SLOWLOG_HELP), PLAIN),
+    Row("slowlog|help", |act, _| help(act, "SLOWLOG", helps::SLOWLOG), PLAIN),
     Row("latency|latest", latency_latest, PLAIN),
     Row("latency|history", latency_history, PLAIN),
     Row("latency|reset", latency_reset, PLAIN),
     Row("latency|graph", latency_graph, PLAIN),
     Row("latency|doctor", latency_doctor, PLAIN),
     Row("latency|histogram", latency_histogram, PLAIN),
-    Row("latency|help", |act, _| help(act, "LATENCY", LATENCY_HELP), PLAIN),
-];
-
-const MEMORY_HELP: &[&str] = &[
-    "DOCTOR",
-    "    What is remarkable about the use of memory, in words.",
-    "MALLOC-STATS",
-    "    What the allocator says about itself.",
-    "PURGE",
-    "    Give unused memory back; the allocator does so by itself.",
-    "STATS",
-    "    Where the memory goes, in numbers.",
-    "USAGE <key> [SAMPLES <count>]",
-    "    What a key and its value take.",
-];
-
-const COMMANDLOG_HELP: &[&str] = &[
-    "GET <count> <type>",
-    "    The newest entries: number, time, amount, words, client's address and name. -1 is all.",
-    "    Types: slow (microseconds), large-request and large-reply (bytes).",
-    "LEN <type>",
-    "    How many entries of a type there are.",
-    "RESET <type>",
-    "    Forget all entries of a type.",
-];
-
-const HOTKEYS_HELP: &[&str] = &[
-    "GET",
-    "    What was found: sums, and the keys with the most run time and network bytes.",
-    "RESET",
-    "    Forget what was found.",
-    "START METRICS <count> [CPU] [NET] [COUNT <keys>] [DURATION <seconds>] [SAMPLE <ratio>]",
-    "    Begin to watch keys: one of so many commands, for so long.",
-    "STOP",
-    "    End it; what was found stays.",
-];
-
-const SLOWLOG_HELP: &[&str] = &[
-    "GET [<count>]",
-    "    The newest entries: number, time, microseconds, words, client's address and name.",
-    "    Without a count 10; -1 is all.",
-    "LEN",
-    "    How many entries there are.",
-    "RESET",
-    "    Forget all entries.",
-    "WHY [<count>]",
-    "    As GET, and where the time went, and whom it waited for: command, address, name.",
-];
-
-const LATENCY_HELP: &[&str] = &[
-    "DOCTOR",
-    "    What the remembered delays tell, in words.",
-    "GRAPH <event>",
-    "    The delays of an event as a drawing.",
-    "HISTOGRAM [<command> ...]",
-    "    Run times of commands by doubling bounds.",
-    "HISTORY <event>",
-    "    Time and delay of each remembered second with this event.",
-    "LATEST",
-    "    The latest and the longest delay of every event.",
-    "RESET [<event> ...]",
-    "    Forget all events, or these.",
+    Row("latency|help", |act, _| help(act, "LATENCY", helps::LATENCY), PLAIN),
 ];
 
 // ----- INFO

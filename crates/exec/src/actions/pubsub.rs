@@ -7,6 +7,7 @@ use crate::session::Subscriptions;
 use crate::{Local, Server, Session};
 use command::Error;
 use command::Flow;
+use command::helps;
 use pubsub::{Kind, Passing, Shared};
 use resp::{Args, Reply};
 use std::collections::BTreeSet;
@@ -30,20 +31,7 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("pubsub|numsub", |act, args| numsub(act, args, Kind::Channel), PLAIN),
     Row("pubsub|shardnumsub", |act, args| numsub(act, args, Kind::Shard), PLAIN),
     Row("pubsub|numpat", numpat, PLAIN),
-    Row("pubsub|help", |act, _| help(act, "PUBSUB", HELP), PLAIN),
-];
-
-const HELP: &[&str] = &[
-    "CHANNELS [<pattern>]",
-    "    Channels somebody listens on.",
-    "NUMPAT",
-    "    How many different patterns are subscribed to.",
-    "NUMSUB [<channel> ...]",
-    "    How many listen on each of these channels.",
-    "SHARDCHANNELS [<pattern>]",
-    "    Shard channels somebody listens on.",
-    "SHARDNUMSUB [<channel> ...]",
-    "    How many listen on each of these shard channels.",
+    Row("pubsub|help", |act, _| help(act, "PUBSUB", helps::PUBSUB), PLAIN),
 ];
 
 /// Subscriptions made or ended in one slice.
@@ -259,7 +247,7 @@ fn channels(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, E
     if args.len() > 3 {
         let sub = String::from_utf8_lossy(args.at(1)).to_uppercase();
         return Err(format!(
-            "ERR unknown subcommand or wrong number of arguments for '{sub}'. Try PUBSUB HELP."
+            "ERR unknown subcommand or wrong number of arguments for '{sub}'. Try PUBSUB helps::PUBSUB."
         )
         .into());
     }

@@ -6,6 +6,7 @@ use crate::eval::{self, Started};
 use crate::{fetching, shortage};
 use command::Error;
 use command::Flow;
+use command::helps;
 use command::options::is;
 use resp::{Args, Reply};
 use scripts::{
@@ -30,45 +31,11 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("script|kill", |act, _| kill(act, false), PLAIN),
     Row("script|show", known, PLAIN),
     Row("script|debug", script_debug, PLAIN),
-    Row("script|help", |act, _| help(act, "SCRIPT", SCRIPT_HELP), PLAIN),
-    Row("function|help", |act, _| help(act, "FUNCTION", FUNCTION_HELP), PLAIN),
+    Row("script|help", |act, _| help(act, "SCRIPT", helps::SCRIPT), PLAIN),
+    Row("function|help", |act, _| help(act, "FUNCTION", helps::FUNCTION), PLAIN),
     Row("function|list", function_list, PLAIN),
     Row("function|stats", function_stats, PLAIN),
     Row("function|kill", |act, _| kill(act, true), PLAIN),
-];
-
-const SCRIPT_HELP: &[&str] = &[
-    "DEBUG <YES | SYNC | NO>",
-    "    There is no debugger: only NO works.",
-    "EXISTS <sha1> [<sha1> ...]",
-    "    Which of these scripts are known.",
-    "FLUSH [ASYNC | SYNC]",
-    "    Forget all scripts.",
-    "KILL",
-    "    Stop the script that runs.",
-    "LOAD <script>",
-    "    Make a script known; answers its SHA1.",
-    "SHOW <sha1>",
-    "    The text of a known script.",
-];
-
-const FUNCTION_HELP: &[&str] = &[
-    "DELETE <library>",
-    "    Remove a library and its functions.",
-    "DUMP",
-    "    All libraries in a form that RESTORE reads.",
-    "FLUSH [ASYNC | SYNC]",
-    "    Remove all libraries.",
-    "KILL",
-    "    Stop the function that runs.",
-    "LIST [LIBRARYNAME <pattern>] [WITHCODE]",
-    "    Libraries and their functions.",
-    "LOAD [REPLACE] <code>",
-    "    Add a library.",
-    "RESTORE <payload> [FLUSH | APPEND | REPLACE]",
-    "    Add the libraries of a dump.",
-    "STATS",
-    "    What runs now, and how many libraries and functions there are.",
 ];
 
 /// Begins a script or function. Cost: the script's, of which one quantum is on the loop. Errors: the number

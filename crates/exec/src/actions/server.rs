@@ -4,6 +4,7 @@ use super::answer::help;
 use crate::act::{Act, PLAIN, Row};
 use command::Error;
 use command::Flow;
+use command::helps;
 use command::options::{int, is};
 use observe::info::EVENKEEL_VERSION;
 use resp::{Args, Reply};
@@ -15,10 +16,8 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("module|load", no_modules, PLAIN),
     Row("module|loadex", no_modules, PLAIN),
     Row("module|unload", no_modules, PLAIN),
-    Row("module|help", |act, _| help(act, "MODULE", MODULE_HELP), PLAIN),
+    Row("module|help", |act, _| help(act, "MODULE", helps::MODULE), PLAIN),
 ];
-
-const MODULE_HELP: &[&str] = &["LIST", "    The modules in use: there are none."];
 
 fn time(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let us = stdx::clock::wall_ns() / 1000;
@@ -28,26 +27,12 @@ fn time(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// A ship on an even keel.
-const SHIP: &str = r"
-                 |    |    |
-                )_)  )_)  )_)
-               )___))___))___)\
-              )____)____)_____)\\
-            _____|____|____|____\\\__
-   ---------\                      /---------
-     ~~~~ ~~~\____________________/~~~ ~~~~
-        ~~~~      ~~~      ~~~~      ~~~
-  ------+------+------+--0--+------+------+------
-               on an even keel
-";
-
 /// `LOLWUT [VERSION n] ...`: the same ship for every version.
 fn lolwut(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if args.len() >= 3 && is(args.at(1), "version") {
         int(args.at(2))?;
     }
-    act.out.verbatim("txt", format!("{SHIP}\nEvenkeel ver. {EVENKEEL_VERSION}\n").as_bytes());
+    act.out.verbatim("txt", format!("{}\nEvenkeel ver. {EVENKEEL_VERSION}\n", helps::SHIP).as_bytes());
     Ok(Flow::Done)
 }
 

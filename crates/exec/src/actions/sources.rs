@@ -15,22 +15,6 @@ use source::hub::FeedState;
 use source::{Pattern, Spec};
 use std::sync::Arc;
 
-pub(super) const HELP: &[&str] = &[
-    "SOURCE ADD <name> <key-pattern> <url> [<option> <value> ...]",
-    "    Reads keys such as item:{id} through to a table or collection. Options as those of the source directive.",
-    "    If there are such keys already it is refused, or with the option existing delete they are deleted.",
-    "SOURCE LIST",
-    "    The sources, as they are configured.",
-    "SOURCE STATS [<name>]",
-    "    What is cached of each source, and how it does.",
-    "SOURCE PAUSE <name> | RESUME <name>",
-    "    Loads nothing from its database; what is cached is answered and kept fresh.",
-    "SOURCE FLUSH <name> [<id> ...]",
-    "    Gives up what is cached of these rows, or of all.",
-    "SOURCE REMOVE <name>",
-    "    Ends it.",
-];
-
 /// Most ids that one command gives up.
 const IDS_MAX: usize = 1000;
 

@@ -142,8 +142,8 @@ impl EventLoop {
         late.into_iter().for_each(|slot| self.doom(slot));
     }
 
-    /// Serves what the primary has said for one quantum, before the slices of long work: a crowd of readers does not let a
-    /// replica fall behind.
+    /// Serves what the primary has said for one quantum, before the slices of long work: a crowd of readers
+    /// does not let a replica fall behind.
     pub(super) fn serve_link(&mut self) {
         for at in 0..self.links.len() {
             let Some(&slot) = self.by_id.get(&self.links[at]) else { continue };
