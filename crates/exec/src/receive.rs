@@ -4,6 +4,7 @@
 //! - R2: the loop does what [`After`] says before the next letter.
 
 use crate::mail::Mail;
+use crate::parts::Moving;
 use crate::{Local, Server, Session, blocking, deferred, drive, eval, fetching};
 use command::Flow;
 use observe::waits::Part;
@@ -91,7 +92,7 @@ pub fn receive(
     After::Nothing
 }
 
-/// Ends the wait of a blocked client, which is closed then.
+/// Ends the wait of a blocked client, which is closed then; during a failover behind MOVING, if it wants that.
 fn unblock(
     server: &Arc<Server>,
     local: &mut Local,
@@ -100,8 +101,15 @@ fn unblock(
     done: &mut Vec<Delivery>,
 ) {
     if let Some(waiter) = blocking::leave(server, local, client) {
-        let bytes = crate::changing_role::unblocked(waiter.resp3);
-        sessions.session(client).into_iter().for_each(|session| session.speech.closing = true);
+        let fails = server.role.failing() != role::Failing::No;
+        if let Some(session) = sessions.session(client) {
+            session.settings.ended_wait = fails && matches!(session.settings.moving, Moving::On { .. });
+            if session.settings.ended_wait {
+                return;
+            }
+            session.speech.closing = true;
+        }
+        let bytes = role::replicas::unblocked(waiter.resp3);
         done.push(Delivery { client, bytes, stream: None, spent: None, selected: None });
         return;
     }
