@@ -34,13 +34,14 @@ impl House for Around {
         if server.work.follows.refuses(client) {
             return Err(Error::new(work::follows::READONLY));
         }
-        if server.role.is_link(client) {
-            return Ok(());
-        }
-        if !server.durability.is_in_trouble() {
+        if server.role.is_link(client) || !server.durability.is_in_trouble() {
             return Ok(());
         }
         server.durability.refusal().map_or(Ok(()), |refusal| Err(Error::from(refusal)))
+    }
+
+    fn is_stale(&self) -> bool {
+        self.server.upgrade().is_some_and(|s| !s.config.live.serves_stale.get() && s.role.lacks_link())
     }
 
     fn is_ending(&self) -> bool {

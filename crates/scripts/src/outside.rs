@@ -35,6 +35,9 @@ pub trait House: Send + Sync {
     /// from a primary alone.
     fn may_write(&self, client: u64) -> Result<(), Error>;
 
+    /// Whether only commands run that need no data: those here are old, and `replica-serve-stale-data` is no.
+    fn is_stale(&self) -> bool;
+
     /// Notes that a script's call was denied.
     fn denied(&self, client: u64, user: &acl::User, call: (&Command, Args<'_>), denied: acl::Denied);
 
