@@ -82,6 +82,10 @@ run() {
         printf '%-8s %-36s left out\n' "$1" "$2"
         return
     fi
+    if [ "$2" = sentinel ] && [ ! -x "$cache/bin/$1-server" ]; then
+        printf '%-8s %-36s left out: its sentinels are missing (make peers)\n' "$1" "$2"
+        return
+    fi
     if [ "$2" = sentinel ]; then
         run_sentinel "$1" >"$log" 2>&1
     else

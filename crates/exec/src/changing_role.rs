@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+/// Flags of clients that hear where to go on.
+pub(crate) const HEARS: u32 = flag::MOVES | flag::CAPA_REDIRECT;
 /// Clients that are looked at in one go.
 const SLICE: usize = 64;
 /// Interval of the looks for writes that are under way.
@@ -65,8 +67,7 @@ impl Server {
     /// was given up, so this server. O(clients)
     pub fn tell_moved(&self, to: Option<&Address>) {
         let moved = to.map(|to| Arc::new(Moved { number: self.role.next_move(), to: to.clone() }));
-        for info in
-            self.observe.clients.each().filter(|info| info.flags.load(Ordering::Relaxed) & flag::MOVES != 0)
+        for info in self.observe.clients.each().filter(|info| info.flags.load(Ordering::Relaxed) & HEARS != 0)
         {
             let loop_id = info.loop_id.load(Ordering::Acquire) as usize;
             self.send(loop_id, Mail::Moving { client: info.id, to: moved.clone() });

@@ -4,12 +4,12 @@
 //! - R2: the loop does what [`After`] says before the next letter.
 
 use crate::mail::Mail;
-use crate::parts::Moving;
 use crate::{Local, Server, Session, blocking, deferred, drive, eval, fetching};
 use command::Flow;
 use observe::waits::Part;
 use pubsub::tracking::Letter;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use work::piece::Delivery;
 
 /// The clients of a loop, by id.
@@ -92,7 +92,8 @@ pub fn receive(
     After::Nothing
 }
 
-/// Ends the wait of a blocked client, which is closed then; during a failover behind MOVING, if it wants that.
+/// Ends the wait of a blocked client, which is closed then. During a failover one that wants to hear where to go on
+/// waits for its end.
 fn unblock(
     server: &Arc<Server>,
     local: &mut Local,
@@ -103,7 +104,8 @@ fn unblock(
     if let Some(waiter) = blocking::leave(server, local, client) {
         let fails = server.role.failing() != role::Failing::No;
         if let Some(session) = sessions.session(client) {
-            session.settings.ended_wait = fails && matches!(session.settings.moving, Moving::On { .. });
+            let hears = session.info.flags.load(Relaxed) & crate::changing_role::HEARS != 0;
+            session.settings.ended_wait = fails && hears;
             if session.settings.ended_wait {
                 return;
             }

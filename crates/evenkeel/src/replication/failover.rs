@@ -24,21 +24,19 @@ impl Keeper {
     pub(super) fn fail_over(&mut self, wish: &Failover) {
         log::info!("a replica is to lead: writes wait until it has everything");
         let began = Instant::now();
-        let done = self.hand_over(wish, began);
-        match &done {
+        match self.hand_over(wish, began) {
             Ok(Address { host, port }) => {
                 let ms = began.elapsed().as_millis();
                 log::info!("{host}:{port} leads, and this server follows it: writes waited for {ms} ms");
-                self.server.tell_moved(Some(&Address { host: host.clone(), port: *port }));
+                self.server.tell_moved(Some(&Address { host: host.clone(), port }));
                 self.server.config.note("replicaof", format!("{host} {port}").as_bytes());
             }
             Err(why) => log::warn!("the failover was given up: {why}"),
         }
         self.server.role.set_failing(Failing::No);
         self.server.replicas.get().iter().for_each(|replicas| replicas.wakes());
-        if done.is_err() {
-            self.server.tell_moved(None);
-        }
+        // For those whose wait has ended and who have heard nothing.
+        self.server.tell_moved(None);
         self.server.thaw();
     }
 

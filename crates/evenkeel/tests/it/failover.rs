@@ -276,7 +276,10 @@ fn clients_that_want_to_know_hear_where_to_go_on() {
     blocked.expect("CLIENT MAINT_NOTIFICATIONS ON", "+OK");
     blocked.send("BLPOP list 0\r\nSET after 1\r\n");
     deaf.send("BLPOP list 0\r\n");
-    until("both wait for a key", || info(&mut plain, "clients", "blocked_clients") == "2");
+    let mut sent = primary.client();
+    sent.expect("CLIENT CAPA redirect", "+OK");
+    sent.send("BLPOP list 0\r\n");
+    until("all wait for a key", || info(&mut plain, "clients", "blocked_clients") == "3");
     // The replica does not answer, so writes wait.
     target.signal("STOP");
     plain.expect("SET before 1", "+OK");
@@ -285,7 +288,7 @@ fn clients_that_want_to_know_hear_where_to_go_on() {
     writer.send("SET k writer\r\nSET k again\r\n");
     let mut late = primary.client();
     late.send("SET k late\r\n");
-    until("all wait", || info(&mut plain, "clients", "blocked_clients") == "4");
+    until("all wait", || info(&mut plain, "clients", "blocked_clients") == "5");
     target.signal("CONT");
     until("the replica leads", || role(&target) == "master" && role(&primary) == "slave");
     let moving = |place: &str| format!(">[\"MOVING\", :1, :60, {place}]");
@@ -294,6 +297,8 @@ fn clients_that_want_to_know_hear_where_to_go_on() {
     blocked.expect_reply(&moving(&format!("\"127.0.0.1:{}\"", target.addr.port())));
     blocked.expect_reply("(closed)");
     assert!(deaf.reply().starts_with("-UNBLOCKED"));
+    sent.expect_reply(&format!("-REDIRECT 127.0.0.1:{}", target.addr.port()));
+    sent.expect("PING", "+PONG");
     target.client().expect("EXISTS after", ":0");
     assert!(late.reply().starts_with("-READONLY"));
     reader.expect_reply(&moving("(null)"));

@@ -89,19 +89,23 @@ impl EventLoop {
 
     /// A client hears that another server leads. A write of its that was held until then has not run: the
     /// connection closes without an answer, so that the client repeats it there. So it does for a wait for
-    /// keys, which took nothing. O(1)
+    /// keys, which took nothing, or it is sent there (CLIENT CAPA redirect). O(1)
     fn tell_moved(&mut self, client: u64, to: Option<&Moved>) {
         let Some(&slot) = self.by_id.get(&client) else { return };
         let Some(conn) = self.conns[slot].as_mut() else { return };
         let has_waited = std::mem::take(&mut conn.session.settings.ended_wait);
-        let unblocked =
-            if to.is_none() { role::replicas::unblocked(conn.session.speech.resp3) } else { Vec::new() };
+        let (hears, resp3) = (conn.session.settings.moving != Moving::Off, conn.session.speech.resp3);
+        let answer = match to {
+            Some(_) if hears => Vec::new(),
+            Some(to) => role::replicas::redirected(&to.to, resp3),
+            None => role::replicas::unblocked(resp3),
+        };
         if let Some(to) = to {
             self.tell_place(slot, to);
         }
         if let Some(conn) = self.conns[slot].as_mut().filter(|_| has_waited) {
-            conn.session.speech.closing = true;
-            self.deliver(client, unblocked, None, None);
+            conn.session.speech.closing |= hears || to.is_none();
+            self.deliver(client, answer, None, None);
         }
     }
 
