@@ -488,11 +488,6 @@ impl Commit {
         matches!(self.stage, Stage::Sorting(_) | Stage::Placing(_))
     }
 
-    /// Whether keys may carry its intents: it has begun, and is not over.
-    pub fn has_begun(&self) -> bool {
-        self.counted
-    }
-
     /// Aborts an undecided commit. `advance` then withdraws what it placed and returns `Lost`.
     pub fn give_up(&mut self) {
         if self.is_open() {

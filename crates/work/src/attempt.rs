@@ -317,12 +317,6 @@ impl<L: Long> Piece for L {
         self.attempt().is_open(self.reads())
     }
 
-    fn withdraws(&mut self) -> bool {
-        let begun =
-            self.attempt_mut().commit.as_mut().filter(|commit| commit.is_open() && commit.has_begun());
-        begun.map(|commit| commit.give_up()).is_some()
-    }
-
     fn is_useless(&self) -> bool {
         // One that is back is committed, though its client has gone.
         self.is_killed() || self.attempt().stage != Stage::Back && self.is_forsaken()

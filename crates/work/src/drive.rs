@@ -34,7 +34,7 @@ pub trait Home {
 /// Does a slice of the loop's work. Replies that became ready go to `done`.
 pub fn advance(work: &Arc<Work>, home: &mut impl Home, done: &mut Vec<Delivery>) {
     let until = home.log().lap() + SLICE_NS;
-    while let Some(mut piece) = home.works().pop() {
+    while let Some(piece) = home.works().pop() {
         if points::any_armed() && piece.stays() {
             home.works().push(piece);
             if home.log().lap() >= until {
@@ -42,9 +42,7 @@ pub fn advance(work: &Arc<Work>, home: &mut impl Home, done: &mut Vec<Delivery>)
             }
             continue;
         }
-        let stopped = work.pause.stops_writes(home.log().now_ms) && piece.is_open() && !piece.is_useless();
-        // FAILOVER waits until no key carries an intent, and what is held would keep its own.
-        if stopped && !piece.withdraws() {
+        if work.pause.stops_writes(home.log().now_ms) && piece.is_open() && !piece.is_useless() {
             home.works().pause(work, piece);
             continue;
         }

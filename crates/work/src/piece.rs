@@ -47,12 +47,6 @@ pub trait Piece: Send {
         false
     }
 
-    /// Gives up what it has placed for a commit that is not decided. False: there is nothing. Else it goes
-    /// on, and begins again.
-    fn withdraws(&mut self) -> bool {
-        false
-    }
-
     /// Whether no client wants it any more. If so, it has to end.
     fn is_useless(&self) -> bool {
         false

@@ -86,9 +86,11 @@ impl Plan {
 
     /// A plan for servers whose lead moves. It has no scripts, as one that happens to write nothing runs on a
     /// replica, too; and none of what ends with a connection, as connections end.
+    /// Long writes are left out: FAILOVER is given up if one has placed half of its changes (docs/replication.md).
     pub fn of_leaders(seed: u64) -> Plan {
         Plan {
             most: 20_000,
+            long: false,
             expiry: false,
             flush_all: false,
             swap_db: false,

@@ -1,7 +1,7 @@
 //! FAILOVER: a replica leads in place of its primary, and nothing is lost.
 
 use crate::replicas::{differences, follow, info, settle_at, until, write_much};
-use crate::support::{Client, Server, encode_line};
+use crate::support::{Client, Server};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -416,28 +416,6 @@ fn a_failover_cannot_be_aborted_while_an_answer_is_awaited() {
     until("it is in progress", || state(&primary) == "failover-in-progress");
     let refused = client.call("FAILOVER ABORT");
     assert!(refused.starts_with("-ERR FAILOVER can't be aborted now"), "{refused}");
-}
-
-/// A long write had placed half of what it is to change when the failover began. It is held, and does not
-/// hold up the failover: it gives its places back.
-#[test]
-fn a_long_write_that_is_not_decided_holds_up_no_failover() {
-    let Some(primary) = crate::held::laden() else { return };
-    let target = Server::start();
-    follow(&target, &primary);
-    settle_at(&primary, &target);
-    let mut writer = primary.client();
-    let mut hold = crate::held::Hold::first_at(&primary, "commit-place");
-    let words: String = (0..crate::held::MANY).map(|i| format!(" new:{i} {i}")).collect();
-    writer.send(encode_line(&format!("MSET{words}")));
-    hold.await_victim();
-    primary.client().expect(&call_to(&target, ""), "+OK");
-    until("writes wait", || state(&primary) == "waiting-for-sync");
-    hold.release();
-    until("it ends", || state(&primary) == "no-failover");
-    assert_eq!((role(&primary), role(&target)), ("slave".to_owned(), "master".to_owned()));
-    assert!(writer.reply().starts_with("-READONLY"));
-    target.client().expect("EXISTS new:0 new:1", ":0");
 }
 
 /// The replica refuses to lead: a client that waited to hear of it is told that its wait has ended.
