@@ -131,6 +131,20 @@ replicas: ## servers that follow each other, through kills, cuts and promotions:
 	@$(CARGO) build --quiet -p evenkeel -p chaos
 	@$(CARGO) run --quiet -p chaos -- replicas --seconds $(REPLICAS_SECONDS) --seed $(SEED) $(REPLICAS_ARGS)
 
+# LEADERS_ARGS: e.g. LEADERS_ARGS='--seconds 5 --repeat 10'.
+LEADERS_SEEDS ?= 1..300
+.PHONY: leaders
+leaders: ## an order that explains all that clients saw over failovers, and sums that hold on every replica (ten minutes; LEADERS_SEEDS, LEADERS_ARGS)
+	@$(CARGO) build --quiet -p evenkeel -p linear
+	@$(CARGO) run --quiet -p linear -- --leaders --seeds $(LEADERS_SEEDS) $(LEADERS_ARGS)
+
+# SUITES_ARGS: e.g. SUITES_ARGS='valkey integration/psync2'. EVENKEEL_BINARY: another binary than the debug build.
+.PHONY: suites
+suites: ## the replication tests of Redis 8 and Valkey 9 themselves, run against Evenkeel (half an hour; SUITES_ARGS; tclsh)
+	@EVENKEEL_PEERS='$(PEERS)' bench/peers.sh --suites
+	@$(if $(EVENKEEL_BINARY),,$(CARGO) build --quiet -p evenkeel)
+	@EVENKEEL_PEERS='$(PEERS)' tests/suites/run.sh $(SUITES_ARGS)
+
 # C Lua as scripts reach it, under AddressSanitizer and UndefinedBehaviorSanitizer with Lua's own assertions: all tests of the
 # crate, then some of them, of hostile numbers, of the compiler and of the basics, with a collection wherever memory may be taken.
 # The runtime of the sanitizers comes with gcc.

@@ -2,7 +2,7 @@
 # Runs the tests for `make test`: everything they need, then all of them, then one line of totals.
 #     tests/run.sh [unit] [differential] [linear] [chaos] [dist] [clients]      (default: all six)
 # Environment: EVENKEEL_COMMANDS (commands of the differential test), EVENKEEL_SEED, EVENKEEL_LINEAR (seeds of
-# the linearizability test, as 1..20), EVENKEEL_FUZZ_SECONDS, EVENKEEL_SOAK_SECONDS, EVENKEEL_CRASH_ROUNDS and EVENKEEL_POWER_ROUNDS, EVENKEEL_REPLICAS_SECONDS,
+# the linearizability test, as 1..20, and EVENKEEL_LEADERS of the one over failovers, as 1..3), EVENKEEL_FUZZ_SECONDS, EVENKEEL_SOAK_SECONDS, EVENKEEL_CRASH_ROUNDS and EVENKEEL_POWER_ROUNDS, EVENKEEL_REPLICAS_SECONDS,
 # EVENKEEL_MODEL (larger bounds of the models of the cluster mode, for minutes),
 # EVENKEEL_PEERS (folder of Redis 8 and Valkey 9 from `make peers`, which then serve as further oracles).
 set -u
@@ -137,6 +137,15 @@ linear() {
     # shellcheck disable=SC2086
     set -- ${totals:-0 0}
     count "linear" "$1" "$2" "$status" "$note"
+    "$target/debug/linear" --leaders --server "$target/debug/evenkeel" --seeds "${EVENKEEL_LEADERS:-1..3}" 2>&1 </dev/null |
+        tee "$log/leaders.log"
+    status=${PIPESTATUS[0]}
+    totals=$(sed -n 's/^linear: \([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$log/leaders.log" | tail -n 1)
+    note=$(sed -n 's/^linear: \([0-9]* operations\) ordered, \([0-9]* replies\) .*/\1, \2/p' "$log/leaders.log" | tail -n 1)
+    [ -n "$totals" ] || status=1
+    # shellcheck disable=SC2086
+    set -- ${totals:-0 0}
+    count "linear over failovers" "$1" "$2" "$status" "$note"
 }
 
 # The chaos tests: one server gets every input that clients can send, on another everything happens at once, a third

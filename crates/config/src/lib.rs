@@ -22,6 +22,7 @@ mod args;
 mod asking;
 mod handbook;
 mod kind;
+mod later;
 mod live;
 mod load;
 mod machine;
@@ -97,6 +98,7 @@ pub struct Config {
     foreign_users: Vec<Vec<u8>>,
     file: Option<PathBuf>,
     rewriting: Mutex<()>,
+    later: later::Later,
     /// Held while files are read or sockets opened for a change.
     preparing: Mutex<()>,
     observers: RwLock<Vec<Box<dyn Observer>>>,
@@ -143,6 +145,7 @@ impl Config {
             sources: draft.sources,
             file,
             rewriting: Mutex::default(),
+            later: later::Later::default(),
             preparing: Mutex::default(),
             observers: RwLock::default(),
         };
@@ -368,7 +371,8 @@ impl Config {
         Ok(pairs)
     }
 
-    /// Has `write`, which calls [`Config::rewrite`], done on a thread of its own. The log says how it fails. O(1)
+    /// Has `write`, which calls [`Config::rewrite`], done on a thread of its own: one thread at most, which
+    /// writes once more for all that come while it writes. The log says how it fails. O(1)
     ///
     /// Errors: there is no file to write, or no thread.
     pub fn rewrite_later(
@@ -376,13 +380,7 @@ impl Config {
         write: impl FnOnce() -> Result<(), String> + Send + 'static,
     ) -> Result<(), String> {
         self.own_file()?;
-        let write = move || {
-            if let Err(why) = write() {
-                log::error!("CONFIG REWRITE of a transaction: {why}");
-            }
-        };
-        let begun = std::thread::Builder::new().name("rewrite".into()).spawn(write);
-        begun.map(drop).map_err(|_| "ERR no thread could be started".to_owned())
+        self.later.write(write)
     }
 
     fn own_file(&self) -> Result<&PathBuf, String> {

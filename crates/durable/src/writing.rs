@@ -186,8 +186,9 @@ impl Writer {
             out.aux(name.as_bytes(), value.as_bytes()).map_err(said)?;
         }
         if let Some(spool) = &self.spool {
+            let in_memory = reader.is_some();
             let file = reader.map_or_else(|| out.take_name(), Ok).map_err(said)?;
-            for (name, value) in spool.begun(header.lsn, file)? {
+            for (name, value) in spool.begun(header.lsn, file, in_memory)? {
                 out.aux(name.as_bytes(), value.as_bytes()).map_err(said)?;
             }
         }

@@ -292,6 +292,8 @@ impl Replicas for Followed {
             backlog_first: if figures.is_active { figures.first } else { 0 },
             backlog_bytes: figures.bytes,
             memory_bytes: figures.memory_bytes,
+            files_in_memory: counts.copies_in_memory.load(Ordering::Relaxed)
+                + counts.stream_in_memory.load(Ordering::Relaxed),
             failover: "",
             lost: self.lost.count(),
             good: counted.then(|| self.primary.good()),

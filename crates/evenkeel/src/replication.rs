@@ -20,7 +20,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -36,9 +36,11 @@ const LOOK_MS: u64 = 100;
 pub fn start(server: &Arc<exec::Server>) -> io::Result<()> {
     let (wishes, wished) = channel::<Wish>();
     let current = Current::default();
-    let follower = Wishes { wishes, server: Arc::downgrade(server), current: current.clone() };
+    let ahead = Arc::<AtomicUsize>::default();
+    let (weak, of_wishes) = (Arc::downgrade(server), current.clone());
+    let follower = Wishes { wishes, ahead: ahead.clone(), server: weak, current: of_wishes };
     server.role.set_follower(Box::new(follower));
-    let keeper = Keeper { server: server.clone(), current, link: None, from: None, is_demoted: false };
+    let keeper = Keeper { server: server.clone(), ahead, current, link: None, from: None, is_demoted: false };
     std::thread::Builder::new().name("role".into()).spawn(move || keeper.keep(&wished))?;
     let configured = server.config.live.replicaof.string();
     if let Some((host, port)) = configured.rsplit_once(' ')
@@ -59,12 +61,15 @@ enum Wish {
 /// The end of REPLICAOF and FAILOVER.
 struct Wishes {
     wishes: Sender<Wish>,
+    /// Wishes to follow whose link is still the one before.
+    ahead: Arc<AtomicUsize>,
     server: Weak<exec::Server>,
     current: Current,
 }
 
 impl role::Follower for Wishes {
     fn follow(&self, primary: Option<Address>) {
+        self.ahead.fetch_add(1, Ordering::AcqRel);
         // The thread lives as long as the process.
         let _ = self.wishes.send(Wish::Follow(primary));
     }
@@ -80,9 +85,11 @@ impl role::Follower for Wishes {
         let known = state.map(|state| state.figures()).unwrap_or_default();
         let now_ms = stdx::clock::wall_ms();
         let seconds = |since_ms: u64| now_ms.saturating_sub(since_ms) / 1000;
-        let is_up = known.phase == Phase::Connected;
+        let is_connected = known.phase == Phase::Connected;
+        // The link to the primary before is none to this one.
+        let is_up = is_connected && self.ahead.load(Ordering::Acquire) == 0;
         let (heard_ms, offset) = match server.role.present_link() {
-            Some(link) if is_up => (link.heard_ms(), Some(link.position().0)),
+            Some(link) if is_connected => (link.heard_ms(), Some(link.position().0)),
             _ => (known.heard_ms, known.position.as_ref().map(|at| at.offset)),
         };
         Following {
@@ -91,6 +98,7 @@ impl role::Follower for Wishes {
                 Phase::Connecting => "connecting",
                 Phase::Handshake => "handshake",
                 Phase::Sync => "sync",
+                Phase::Connected if !is_up => "connect",
                 Phase::Connected => "connected",
             },
             is_up,
@@ -113,6 +121,8 @@ impl role::Follower for Wishes {
 /// The state of the thread `role`.
 struct Keeper {
     server: Arc<exec::Server>,
+    /// See [`Wishes`].
+    ahead: Arc<AtomicUsize>,
     current: Current,
     link: Option<Follower>,
     /// Where the stream of the last primary ended, for the next one: it may have the same history.
@@ -132,6 +142,7 @@ impl Keeper {
                 Wish::Follow(wish) => wish,
             };
             self.unlink();
+            self.ahead.fetch_sub(1, Ordering::AcqRel);
             match wish {
                 Some(primary) => self.follow(primary, false),
                 None => self.lead(),

@@ -3,15 +3,13 @@
 use crate::mail::{Mail, Moved};
 use crate::{Server, session::flag};
 use keyspace::Why;
-use resp::Reply;
 use role::{Address, replicas};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Text of the error that ends clients' waits when their server begins to follow, as in Redis.
-pub(crate) const UNBLOCKED: &str =
-    "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
+/// Flags of clients that hear where to go on.
+pub(crate) const HEARS: u32 = flag::MOVES | flag::CAPA_REDIRECT;
 /// Clients that are looked at in one go.
 const SLICE: usize = 64;
 /// Interval of the looks for writes that are under way.
@@ -65,11 +63,11 @@ impl Server {
         true
     }
 
-    /// Tells clients that want to know (CLIENT MAINT_NOTIFICATIONS) who leads from now on. O(clients)
-    pub fn tell_moved(&self, to: &Address) {
-        let moved = Arc::new(Moved { number: self.role.next_move(), to: to.clone() });
-        for info in
-            self.observe.clients.each().filter(|info| info.flags.load(Ordering::Relaxed) & flag::MOVES != 0)
+    /// Tells clients that want to know (CLIENT MAINT_NOTIFICATIONS) who leads from now on. None: a failover
+    /// was given up, so this server. O(clients)
+    pub fn tell_moved(&self, to: Option<&Address>) {
+        let moved = to.map(|to| Arc::new(Moved { number: self.role.next_move(), to: to.clone() }));
+        for info in self.observe.clients.each().filter(|info| info.flags.load(Ordering::Relaxed) & HEARS != 0)
         {
             let loop_id = info.loop_id.load(Ordering::Acquire) as usize;
             self.send(loop_id, Mail::Moving { client: info.id, to: moved.clone() });
@@ -130,13 +128,6 @@ impl Server {
             }
         }
     }
-}
-
-/// The reply that ends a wait.
-pub(crate) fn unblocked(resp3: bool) -> Vec<u8> {
-    let mut out = Reply::new(resp3);
-    out.error(UNBLOCKED);
-    out.into_bytes()
 }
 
 /// Follows `replica-read-only`.

@@ -34,10 +34,7 @@ impl House for Around {
         if server.work.follows.refuses(client) {
             return Err(Error::new(work::follows::READONLY));
         }
-        if server.role.is_link(client) {
-            return Ok(());
-        }
-        if !server.durability.is_in_trouble() {
+        if server.role.is_link(client) || !server.durability.is_in_trouble() {
             return Ok(());
         }
         server.durability.refusal().map_or(Ok(()), |refusal| Err(Error::from(refusal)))
@@ -45,6 +42,10 @@ impl House for Around {
 
     fn may_touch(&self, client: u64, command: &Command, args: Args<'_>) -> Result<(), Error> {
         self.server.upgrade().map_or(Ok(()), |server| server.script_may_touch(client, command, args))
+    }
+
+    fn is_stale(&self) -> bool {
+        self.server.upgrade().is_some_and(|s| !s.config.live.serves_stale.get() && s.role.lacks_link())
     }
 
     fn is_ending(&self) -> bool {

@@ -97,29 +97,25 @@ fn as_replica(act: &Act<'_, '_>, command: &Command, args: Args<'_>) -> Result<()
     let (role, live) = (&act.server.role, &act.server.config.live);
     let queue =
         act.session.multi.as_ref().filter(|_| command.is(facts::RUNS_QUEUE)).map(|multi| &multi.queue);
-    if role.is_about_to_lead() || role.failing() != Failing::No {
+    let queued_writes = queue.is_some_and(|queue| queue.has_writes());
+    let reads = command.has(table::READONLY) || queue.is_some_and(|queue| queue.has_reads());
+    let asks_primary = act.session.info.flags.load(Ordering::Relaxed) & flag::CAPA_REDIRECT != 0
+        && (command.is_write() || queued_writes || reads && !act.session.settings.reads_here);
+    let failing = role.failing();
+    if role.is_about_to_lead() || failing != Failing::No {
         // It is done in a moment, or was given up.
-        return if may_change(act, command, args) {
-            Err(held(act, act.local.log.now_ms + 1))
-        } else {
-            Ok(())
-        };
+        let waits = asks_primary && failing == Failing::InProgress || may_change(act, command, args);
+        return if waits { Err(held(act, act.local.log.now_ms + 1)) } else { Ok(()) };
     }
     let refuse = |text: &str, in_queue: bool| {
         let aborted = format!("EXECABORT Transaction discarded because of: {text}");
         Err(if in_queue { Stop::Aborted(aborted.into()) } else { Stop::Refused(text.to_owned().into()) })
     };
-    let queued_writes = queue.is_some_and(|queue| queue.has_writes());
-    if act.session.info.flags.load(Ordering::Relaxed) & flag::CAPA_REDIRECT != 0
-        && (command.is_write()
-            || queued_writes
-            || command.has(table::READONLY) && !act.session.settings.reads_here)
-        && let Some(primary) = role.primary()
-    {
+    if asks_primary && let Some(primary) = role.primary() {
         // As in Valkey: the client asks there.
         let Address { host, port } = &*primary;
         let text = Error::from(format!("REDIRECT {host}:{port}"));
-        return Err(if queued_writes { Stop::Aborted(text) } else { Stop::Refused(text) });
+        return Err(if queue.is_some() { Stop::Aborted(text) } else { Stop::Refused(text) });
     }
     let flags = script_flags(act, command, args);
     // As in Redis, a script that may write by its header is refused before it runs.
@@ -135,7 +131,7 @@ fn as_replica(act: &Act<'_, '_>, command: &Command, args: Args<'_>) -> Result<()
         true => flags.is_some_and(|flags| flags.allow_stale),
         false => command.has(table::STALE),
     };
-    if !live.serves_stale.get() && (queued || !is_for_stale) && !role.is_linked() {
+    if !live.serves_stale.get() && (queued || !is_for_stale) && role.lacks_link() {
         return refuse(MASTERDOWN, queued);
     }
     Ok(())

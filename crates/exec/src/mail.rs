@@ -42,10 +42,10 @@ pub enum Mail {
     Unblock {
         client: u64,
     },
-    /// A client hears that another server leads from now on.
+    /// A client hears that another server leads from now on. None: none does, and its wait ends.
     Moving {
         client: u64,
-        to: Arc<Moved>,
+        to: Option<Arc<Moved>>,
     },
     /// Close this client; its unsent replies are dropped.
     Kill {

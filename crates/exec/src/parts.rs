@@ -104,6 +104,8 @@ pub struct Settings {
     pub no_evict: bool,
     /// CLIENT MAINT_NOTIFICATIONS: how it hears that another server leads.
     pub moving: Moving,
+    /// Its wait for a key has ended, and it is to hear first whether another server leads.
+    pub ended_wait: bool,
 }
 
 /// The words of a client about messages `MOVING`.

@@ -9,6 +9,7 @@ use command::Flow;
 use observe::waits::Part;
 use pubsub::tracking::Letter;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use work::piece::Delivery;
 
 /// The clients of a loop, by id.
@@ -91,7 +92,8 @@ pub fn receive(
     After::Nothing
 }
 
-/// Ends the wait of a blocked client, which is closed then.
+/// Ends the wait of a blocked client, which is closed then. During a failover one that wants to hear where to go on
+/// waits for its end.
 fn unblock(
     server: &Arc<Server>,
     local: &mut Local,
@@ -100,8 +102,16 @@ fn unblock(
     done: &mut Vec<Delivery>,
 ) {
     if let Some(waiter) = blocking::leave(server, local, client) {
-        let bytes = crate::changing_role::unblocked(waiter.resp3);
-        sessions.session(client).into_iter().for_each(|session| session.speech.closing = true);
+        let fails = server.role.failing() != role::Failing::No;
+        if let Some(session) = sessions.session(client) {
+            let hears = session.info.flags.load(Relaxed) & crate::changing_role::HEARS != 0;
+            session.settings.ended_wait = fails && hears;
+            if session.settings.ended_wait {
+                return;
+            }
+            session.speech.closing = true;
+        }
+        let bytes = role::replicas::unblocked(waiter.resp3);
         done.push(Delivery { client, bytes, stream: None, spent: None, selected: None });
         return;
     }

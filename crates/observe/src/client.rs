@@ -57,6 +57,8 @@ pub struct ClientInfo {
     pub last_ns: AtomicU64,
     /// The end of its last wait for a key, by the monotonic clock.
     pub resumed_ns: AtomicU64,
+    /// How long a change of its last command, made on a thread of its own, was held by a pause.
+    pub paused_ns: AtomicU64,
     /// The latest slow requests, at most [`HISTORY`](crate::waits::HISTORY).
     pub history: Mutex<VecDeque<Request>>,
 }
@@ -105,6 +107,7 @@ impl ClientInfo {
             text: Mutex::new(ClientText { user: b"default".to_vec(), ..ClientText::default() }),
             last_ns: AtomicU64::new(0),
             resumed_ns: AtomicU64::new(0),
+            paused_ns: AtomicU64::new(0),
             history: Mutex::default(),
         }
     }

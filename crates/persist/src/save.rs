@@ -95,10 +95,11 @@ pub trait Spool: Send + Sync {
     /// Values of Evenkeel's own types: as `foreign-types`, 0 keeps them, 1 fails, 2 leaves them out.
     fn foreign(&self) -> i64;
 
-    /// The file has begun, as of this LSN. Gives facts for its header. It may wait for the mark.
+    /// The file has begun, as of this LSN; `in_memory`: it is on no disk. Gives facts for its header. It
+    /// may wait for the mark.
     ///
     /// Errors: the mark does not come.
-    fn begun(&self, lsn: Lsn, file: File) -> Result<Vec<(&'static str, String)>, String>;
+    fn begun(&self, lsn: Lsn, file: File, in_memory: bool) -> Result<Vec<(&'static str, String)>, String>;
 
     /// So many bytes can be read.
     fn grown(&self, bytes: u64);

@@ -84,6 +84,9 @@ pub struct Counts {
     pub partial_refused: AtomicU64,
     /// Full copies that were put off.
     pub full_refused: AtomicU64,
+    /// Bytes of full copies, and of the stream behind them, in files that are kept in memory.
+    pub copies_in_memory: AtomicU64,
+    pub stream_in_memory: AtomicU64,
 }
 
 /// See the module.
@@ -534,6 +537,7 @@ impl Thread {
         }
         let settings = self.primary.host.settings();
         let stored = self.spill.tend(&self.primary.backlog, &self.primary.host.dir());
+        self.primary.counts.stream_in_memory.store(self.spill.in_memory_bytes(), Ordering::Relaxed);
         let why = match stored {
             Ok(()) if self.primary.backlog.stored_bytes() <= settings.spool_max_bytes => {
                 self.is_stuck = false;
@@ -595,6 +599,8 @@ impl Thread {
         {
             log::info!("the backlog was given up: no replica for {ttl_s} s");
             self.primary.backlog.end();
+            self.spill = Spill::default();
+            self.primary.counts.stream_in_memory.store(0, Ordering::Relaxed);
             *self.primary.order.lock() = None;
             listening.end();
         }

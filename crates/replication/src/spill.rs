@@ -17,6 +17,7 @@ const ROOM: u64 = 32 << 20;
 #[derive(Default)]
 pub(crate) struct Spill {
     file: Option<Arc<File>>,
+    in_memory: bool,
     end: u64,
 }
 
@@ -28,6 +29,11 @@ impl Spill {
         self.tend_above(backlog, dir, ROOM)
     }
 
+    /// Bytes of the file, if it is in memory. O(1)
+    pub(crate) fn in_memory_bytes(&self) -> u64 {
+        if self.in_memory { self.end } else { 0 }
+    }
+
     fn tend_above(&mut self, backlog: &Backlog, dir: &Path, room: u64) -> io::Result<()> {
         if self.file.is_some() && backlog.stored_bytes() == 0 {
             (self.file, self.end) = (None, 0);
@@ -35,7 +41,11 @@ impl Spill {
         for (start, bytes) in backlog.to_store(room) {
             let file = match &self.file {
                 Some(file) => file.clone(),
-                None => self.file.insert(Arc::new(place(dir)?)).clone(),
+                None => {
+                    let (file, in_memory) = place(dir)?;
+                    self.in_memory = in_memory;
+                    self.file.insert(Arc::new(file)).clone()
+                }
             };
             file.write_all_at(&bytes, self.end)?;
             backlog.stored(start, bytes.len(), &file, self.end);
@@ -45,13 +55,14 @@ impl Spill {
     }
 }
 
-/// A new file, in memory if `dir` is missing or may not be written: `repl-spool-max` bounds it there as well.
-fn place(dir: &Path) -> io::Result<File> {
+/// A new file, and whether it is in memory, as `dir` is missing or may not be written: `repl-spool-max`
+/// bounds it there as well.
+fn place(dir: &Path) -> io::Result<(File, bool)> {
     match nameless(dir, u64::MAX) {
         Err(error) if persist::disk::is_without_place(error.kind()) => {
-            Ok(persist::disk::in_memory(u64::MAX)?.1)
+            Ok((persist::disk::in_memory(u64::MAX)?.1, true))
         }
-        made => made,
+        made => Ok((made?, false)),
     }
 }
 
@@ -87,6 +98,29 @@ mod tests {
                 Next::Gone => panic!("it is gone"),
             }
             at = 1 + all.len() as u64;
+        }
+    }
+
+    #[test]
+    fn a_file_in_memory_is_counted_until_nobody_needs_it() {
+        let folder = tempfile::tempdir().unwrap();
+        for (dir, in_memory) in [(folder.path().to_owned(), false), (folder.path().join("none"), true)] {
+            let backlog = Backlog::new(1, Box::new(|| {}));
+            backlog.begin(0);
+            let mut tap = backlog.outlet();
+            let id = backlog.figures().ids.id;
+            let (hold, ..) = backlog.go_on(id.as_bytes(), 2).unwrap();
+            let mut spill = Spill::default();
+            for n in 0..10u8 {
+                let bytes = vec![n; 20_000];
+                tap.take(Item::Block(Block { first: n.into(), last: n.into(), bytes, groups: 1 }));
+            }
+            spill.tend_above(&backlog, &dir, 0).unwrap();
+            assert_eq!(spill.in_memory_bytes() >= 100_000, in_memory, "{}", spill.in_memory_bytes());
+            drop(hold);
+            tap.take(Item::Block(Block { first: 10, last: 10, bytes: vec![0; 20_000], groups: 1 }));
+            spill.tend_above(&backlog, &dir, 1 << 30).unwrap();
+            assert_eq!((spill.in_memory_bytes(), spill.file.is_some()), (0, false));
         }
     }
 

@@ -92,6 +92,8 @@ pub trait Follower: Send + Sync {
 pub struct Role {
     bits: AtomicU32,
     primary: ArcSwapOption<Address>,
+    /// The primary before, which INFO names until this server leads.
+    former: ArcSwapOption<Address>,
     /// Held while the wish changes (RO1).
     changing: Mutex<()>,
     follower: OnceLock<Box<dyn Follower>>,
@@ -135,6 +137,11 @@ impl Role {
     /// Whether the stream of the primary is being applied.
     pub fn is_linked(&self) -> bool {
         self.link.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether it follows, and the stream of the primary is not being applied: its data may be old.
+    pub fn lacks_link(&self) -> bool {
+        self.follows() && !self.is_linked()
     }
 
     /// Whether a client is the connection to the primary.
@@ -185,7 +192,7 @@ impl Role {
         if !self.follows() {
             return None;
         }
-        let primary = self.primary();
+        let primary = self.primary().or_else(|| self.former.load_full());
         let mut figures = self.follower.get().map(|follower| follower.figures()).unwrap_or_default();
         if let Some(Address { host, port }) = primary.as_deref() {
             (figures.host, figures.port) = (host.clone(), *port);
@@ -272,8 +279,9 @@ impl Role {
         if self.primary().as_deref() == primary.as_ref() {
             return Ok(false);
         }
-        if primary.is_some() {
-            refuses();
+        match &primary {
+            Some(_) => refuses(),
+            None => self.former.store(self.primary()),
         }
         let bits = if primary.is_some() { FOLLOWS } else { FOLLOWS | LEADS_SOON };
         self.primary.store(primary.clone().map(Arc::new));

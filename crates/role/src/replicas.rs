@@ -151,6 +151,24 @@ pub struct Waits {
     info: Arc<ClientInfo>,
 }
 
+/// Text of the error that ends clients' waits when their server begins to follow, as in Redis.
+pub const UNBLOCKED: &str =
+    "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
+
+/// The reply that ends a wait. O(1)
+pub fn unblocked(resp3: bool) -> Vec<u8> {
+    let mut out = Reply::new(resp3);
+    out.error(UNBLOCKED);
+    out.into_bytes()
+}
+
+/// The reply that sends a client elsewhere, as in Valkey. O(1)
+pub fn redirected(to: &crate::Address, resp3: bool) -> Vec<u8> {
+    let mut out = Reply::new(resp3);
+    out.error(&format!("REDIRECT {}:{}", to.host, to.port));
+    out.into_bytes()
+}
+
 impl Waits {
     pub fn new(lsn: Lsn, since_ms: u64, asks: Option<Box<dyn Any + Send>>, info: &Arc<ClientInfo>) -> Waits {
         info.waits.store(waits::WAITS, Ordering::Release);

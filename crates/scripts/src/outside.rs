@@ -38,6 +38,9 @@ pub trait House: Send + Sync {
     /// Whether the keys of a script's call are this node's, in a cluster. Errors: they are not.
     fn may_touch(&self, client: u64, command: &Command, args: Args<'_>) -> Result<(), Error>;
 
+    /// Whether only commands run that need no data: those here are old, and `replica-serve-stale-data` is no.
+    fn is_stale(&self) -> bool;
+
     /// Notes that a script's call was denied.
     fn denied(&self, client: u64, user: &acl::User, call: (&Command, Args<'_>), denied: acl::Denied);
 

@@ -292,6 +292,9 @@ impl<'a, 'o> Runner<'a, 'o> {
         if command.has(table::NOSCRIPT) {
             return Err(Error::new("ERR This Redis command is not allowed from script"));
         }
+        if self.scripts.keyspace.follows() && !command.has(table::STALE) && self.scripts.house.is_stale() {
+            return Err(Error::new("ERR Can not execute the command on a stale replica"));
+        }
         if !self.user.is_free(&self.scripts.acl) {
             self.allowed(command, args)?;
         }

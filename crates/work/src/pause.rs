@@ -6,6 +6,8 @@ use keyspace::{Keyspace, Why};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// Interval of the looks of a thread that waits.
+const LOOK: std::time::Duration = std::time::Duration::from_millis(10);
 /// A time that never comes.
 const NEVER_MS: u64 = u64::MAX >> 1;
 
@@ -46,6 +48,16 @@ impl Pause {
     /// Whether writes wait since a replica is about to lead.
     pub fn is_of_role(&self) -> bool {
         self.keyspace.still.has(Why::Role)
+    }
+
+    /// Waits while nothing may change. Gives how long that took, in nanoseconds. It blocks: for a change
+    /// that was asked for before, on a thread of its own.
+    pub fn wait_for_writes(&self) -> u64 {
+        let began = std::time::Instant::now();
+        while self.stops_writes(stdx::clock::wall_ms()) {
+            std::thread::sleep(LOOK);
+        }
+        began.elapsed().as_nanos() as u64
     }
 
     /// Whether nothing may change now, for any reason.

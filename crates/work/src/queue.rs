@@ -37,6 +37,8 @@ pub struct Queue {
     bytes: usize,
     /// Commands that change something.
     writes: usize,
+    /// Commands that only look at keys.
+    reads: usize,
     /// Commands that may change or tell something without being writes: scripts, PUBLISH.
     others: usize,
     /// Commands that are functions of the keys they name, or ask for others (SORT BY).
@@ -140,6 +142,12 @@ impl Queue {
         self.writes > 0
     }
 
+    /// Whether it has a command that only looks at keys.
+    #[inline]
+    pub fn has_reads(&self) -> bool {
+        self.reads > 0
+    }
+
     /// Whether it has a write, or a command that may cause one or tell something (scripts, PUBLISH).
     #[inline]
     pub fn may_change(&self) -> bool {
@@ -218,6 +226,7 @@ impl Queue {
         kept.iter().for_each(|kept| kept.give_up_share());
         self.own += ENTRY + bytes + 8 * args.len();
         self.writes += usize::from(command.is_write());
+        self.reads += usize::from(command.has(command::table::READONLY));
         self.others += usize::from(!command.is_write() && command.may_replicate());
         self.hungry += usize::from(command.has(command::table::DENYOOM));
         self.keyed += usize::from(matches!(command.run, Run::Read(_) | Run::Write(_)));

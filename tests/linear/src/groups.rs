@@ -12,7 +12,7 @@
 use crate::check::{self, Entry, Verdict};
 use crate::model::{BALLAST, Combine, Dull, FILL, How, INTS, Key, LISTS, Op, Piece, Ret, SETS, State};
 use crate::wire;
-use dial::{Conn, put_request};
+use dial::{Conn, Frame, put_request};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io;
@@ -45,6 +45,8 @@ pub struct Plan {
     pub scripts: bool,
     pub blocking: bool,
     pub hang_up: bool,
+    /// The lead goes from server to server, and clients follow it (`leaders`).
+    pub follows: bool,
     /// Points at which the server is slowed, with the most microseconds (`DEBUG POINT`).
     pub slow: Vec<(&'static str, usize)>,
 }
@@ -77,7 +79,26 @@ impl Plan {
             scripts: rng.percent(75),
             blocking: rng.percent(60),
             hang_up: rng.percent(30),
+            follows: false,
             slow: slow(&mut rng),
+        }
+    }
+
+    /// A plan for servers whose lead moves. It has no scripts, as one that happens to write nothing runs on a
+    /// replica, too; and none of what ends with a connection, as connections end.
+    /// Long writes are left out: FAILOVER is given up if one has placed half of its changes (docs/replication.md).
+    pub fn of_leaders(seed: u64) -> Plan {
+        Plan {
+            most: 20_000,
+            long: false,
+            expiry: false,
+            flush_all: false,
+            swap_db: false,
+            scripts: false,
+            blocking: false,
+            follows: true,
+            slow: Vec::new(),
+            ..Plan::of(seed)
         }
     }
 
@@ -145,7 +166,8 @@ pub type Record = Entry<Op, Ret>;
 /// Shared by all clients of a run.
 pub struct Shared<'a> {
     pub plan: &'a Plan,
-    pub addr: SocketAddr,
+    /// The server; more than one, if the lead moves between them.
+    pub addrs: &'a [SocketAddr],
     pub start: Instant,
     pub stop: &'a AtomicBool,
     pub connections: &'a AtomicU32,
@@ -164,6 +186,14 @@ struct Client<'a> {
     /// The last number seen in a key, for compare and set.
     last: HashMap<(usize, Key), i64>,
     hung_up: usize,
+    /// The server that leads, as far as it knows.
+    at: usize,
+}
+
+/// Whether a reply says that nothing was done, since another server leads.
+pub fn is_refused(frames: &[Frame]) -> bool {
+    let refusals = ["READONLY", "REDIRECT", "EXECABORT"];
+    frames.last().is_some_and(|last| refusals.iter().any(|refusal| last.is_error_with(refusal)))
 }
 
 /// Runs one client until its time is up. Returns the operations by group, in order.
@@ -178,6 +208,7 @@ pub fn client(shared: &Shared<'_>, id: usize) -> Result<Vec<(usize, Record)>, St
         next: (id as i64 + 1) * 1_000_000,
         last: HashMap::new(),
         hung_up: 0,
+        at: 0,
     };
     while !shared.stop.load(Ordering::Relaxed) {
         let group = client.rng.below(shared.plan.groups);
@@ -198,7 +229,8 @@ impl Client<'_> {
     }
 
     fn turn(&mut self, group: usize) -> Result<(), String> {
-        if !self.shared.plan.only_registers && self.rng.percent(6) {
+        let plain = self.shared.plan.only_registers || self.shared.plan.follows;
+        if !plain && self.rng.percent(6) {
             return self.watched(group);
         }
         let op = self.draw(group);
@@ -231,7 +263,11 @@ impl Client<'_> {
             std::collections::hash_map::Entry::Occupied(held) => Ok(held.into_mut()),
             std::collections::hash_map::Entry::Vacant(free) => {
                 let serial = shared.connections.fetch_add(1, Ordering::Relaxed);
-                Ok(free.insert((serial, wire::open_db(shared.addr, group)?)))
+                let mut conn = wire::open_db(shared.addrs[self.at], group)?;
+                if shared.plan.follows && !conn.call(&["CLIENT", "CAPA", "redirect"])?.is_ok() {
+                    return Err(io::Error::other("CLIENT CAPA is refused"));
+                }
+                Ok(free.insert((serial, conn)))
             }
         }
     }
@@ -239,9 +275,20 @@ impl Client<'_> {
     fn perform(&mut self, group: usize, op: Op) -> Result<(), String> {
         let requests = self.shared.plan.dull.requests(&op);
         let failed = |e: io::Error| format!("{op:?}: {e}");
-        self.conn(group).map_err(failed)?;
-        let invoke_ns = self.now_ns();
-        let frames = self.conn(group).and_then(|(_, conn)| Ok(conn.pipeline(&requests)?)).map_err(failed)?;
+        let (invoke_ns, frames) = loop {
+            self.conn(group).map_err(failed)?;
+            let invoke_ns = self.now_ns();
+            match self.conn(group).and_then(|(_, conn)| Ok(conn.pipeline(&requests)?)) {
+                Ok(frames) if self.shared.plan.follows && is_refused(&frames) => self.follow(),
+                Ok(frames) => break (invoke_ns, frames),
+                Err(error) if self.shared.plan.follows && error.kind() != io::ErrorKind::TimedOut => {
+                    self.follow();
+                    self.unknown(group, op, invoke_ns);
+                    return Ok(());
+                }
+                Err(error) => return Err(failed(error)),
+            }
+        };
         let return_ns = self.now_ns();
         // Nothing was done, so it is no part of the history.
         let Some(ret) = self.shared.plan.dull.result(&op, frames)? else { return Ok(()) };
@@ -262,7 +309,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// Sends an operation and hangs up. A read then leaves no trace.
+    /// Sends an operation and hangs up.
     fn leave(&mut self, group: usize, op: Op) -> Result<(), String> {
         let mut out = Vec::new();
         self.shared.plan.dull.requests(&op).iter().for_each(|request| put_request(&mut out, request));
@@ -273,11 +320,23 @@ impl Client<'_> {
         conn.send(&out).map_err(|e| failed(e.into()))?;
         drop(conn);
         self.hung_up += 1;
+        self.unknown(group, op, invoke_ns);
+        Ok(())
+    }
+
+    /// Notes an operation that may have been done or not. A read then leaves no trace.
+    fn unknown(&mut self, group: usize, op: Op, invoke_ns: u64) {
         if !op.is_read() {
             let entry = Entry { client: self.id, op, ret: None, invoke_ns, return_ns: u64::MAX };
             self.log.push((group, entry));
         }
-        Ok(())
+    }
+
+    /// Asks the other server from now on.
+    fn follow(&mut self) {
+        self.at = (self.at + 1) % self.shared.addrs.len();
+        self.conns.clear();
+        std::thread::sleep(Duration::from_millis(1));
     }
 
     // ----- choosing operations -----------------------------------------------------------------------------
@@ -391,7 +450,7 @@ impl Client<'_> {
         let third = self.one_of(SETS);
         let (from, to) = self.pair(LISTS);
         match self.rng.below(14) {
-            13 => Op::FillByScript(self.fresh()),
+            13 if !self.shared.plan.follows => Op::FillByScript(self.fresh()),
             0 => Op::SMembers(a),
             1 => Op::Combined(how, vec![a, b]),
             2 | 3 => Op::Store(how, third, vec![a, b]),

@@ -90,7 +90,7 @@ pub fn say(conn: &mut Conn, words: &[String]) -> Result<Frame, String> {
     }
 }
 
-fn words(line: &str) -> Vec<String> {
+pub fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
@@ -113,7 +113,7 @@ pub fn multi(conn: &mut Conn, lines: &[Vec<String>]) -> Result<Option<Vec<Frame>
 
 const EACH: i64 = 1000;
 
-const TRANSFER: &str = "\
+pub const TRANSFER: &str = "\
 local n = tonumber(ARGV[1])
 local a, b = tonumber(redis.call('GET', KEYS[1])), tonumber(redis.call('GET', KEYS[2]))
 for i = 1, tonumber(ARGV[2]) do end

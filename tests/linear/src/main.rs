@@ -19,6 +19,7 @@ mod check;
 mod consumers;
 mod groups;
 mod invariants;
+mod leaders;
 mod model;
 mod run;
 mod speech;
@@ -42,6 +43,7 @@ Runs concurrent clients on Evenkeel and checks that what they saw is linearizabl
   --seconds S      how long each lasts (default 1; fractions are taken)
   --repeat N       each seed so many times (default 1)
   --dbsize         hold DBSIZE, too, to one moment (it may count a write of many keys half done)
+  --leaders        three servers, and the lead goes to and fro between two of them (FAILOVER)
   --plan           only print what each seed stands for
 ";
 
@@ -52,6 +54,7 @@ struct Options {
     repeat: usize,
     plan: bool,
     dbsize: bool,
+    leaders: bool,
 }
 
 fn main() -> ExitCode {
@@ -83,8 +86,13 @@ fn run_all(options: &Options) -> ExitCode {
     let mut sum = Outcome::default();
     for seed in options.seeds.clone() {
         for _ in 0..options.repeat {
-            let plan = Plan { dbsize: options.dbsize, ..Plan::of(seed) };
-            let outcome = run::seed(&options.server, &plan, options.time);
+            let outcome = match options.leaders {
+                true => leaders::seed(&options.server, &Plan::of_leaders(seed), options.time),
+                false => {
+                    let plan = Plan { dbsize: options.dbsize, ..Plan::of(seed) };
+                    run::seed(&options.server, &plan, options.time)
+                }
+            };
             sum.operations += outcome.operations;
             sum.invariants += outcome.invariants;
             sum.undecided += outcome.undecided;
@@ -96,7 +104,8 @@ fn run_all(options: &Options) -> ExitCode {
                 continue;
             }
             failed += 1;
-            println!("FAILED: --seeds {seed}..{seed} --seconds {}", options.time.as_secs_f64());
+            let mode = if options.leaders { " --leaders" } else { "" };
+            println!("FAILED:{mode} --seeds {seed}..{seed} --seconds {}", options.time.as_secs_f64());
             outcome.failures.iter().for_each(|failure| println!("{failure}"));
         }
     }
@@ -119,6 +128,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Option<Options>, String> 
         repeat: 1,
         plan: false,
         dbsize: false,
+        leaders: false,
     };
     let mut args = args;
     while let Some(arg) = args.next() {
@@ -126,6 +136,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Option<Options>, String> 
         match arg.as_str() {
             "--help" | "-h" => return Ok(None),
             "--dbsize" => options.dbsize = true,
+            "--leaders" => options.leaders = true,
             "--plan" => options.plan = true,
             "--server" => options.server = value()?.into(),
             "--seeds" => options.seeds = seeds(&value()?)?,

@@ -60,8 +60,14 @@ pub fn against(addr: SocketAddr, plan: &Plan, time: Duration, scenes: bool, outc
     };
     let counts: Vec<AtomicUsize> = (0..plan.groups).map(|_| AtomicUsize::new(0)).collect();
     let connections = AtomicU32::new(0);
-    let shared =
-        Shared { plan, addr, start: Instant::now(), stop: &stop, connections: &connections, counts: &counts };
+    let shared = Shared {
+        plan,
+        addrs: &[addr],
+        start: Instant::now(),
+        stop: &stop,
+        connections: &connections,
+        counts: &counts,
+    };
     let mut histories: Vec<Vec<Record>> = vec![Vec::new(); plan.groups];
     std::thread::scope(|scope| {
         let shared = &shared;

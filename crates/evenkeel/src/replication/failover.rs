@@ -28,13 +28,15 @@ impl Keeper {
             Ok(Address { host, port }) => {
                 let ms = began.elapsed().as_millis();
                 log::info!("{host}:{port} leads, and this server follows it: writes waited for {ms} ms");
-                self.server.tell_moved(&Address { host: host.clone(), port });
+                self.server.tell_moved(Some(&Address { host: host.clone(), port }));
                 self.server.config.note("replicaof", format!("{host} {port}").as_bytes());
             }
             Err(why) => log::warn!("the failover was given up: {why}"),
         }
         self.server.role.set_failing(Failing::No);
         self.server.replicas.get().iter().for_each(|replicas| replicas.wakes());
+        // For those whose wait has ended and who have heard nothing.
+        self.server.tell_moved(None);
         self.server.thaw();
     }
 

@@ -251,3 +251,77 @@ fn a_wait_for_replicas_names_them() {
     let why = client.call(&format!("EVENKEEL WHY {}", own.trim_start_matches(':')));
     assert!(why.contains("waited-for-replica"), "{why}");
 }
+
+/// Keys expire while a failover waits for its replica. That would move the offset which the replica is to
+/// reach; so they go when somebody leads.
+#[test]
+fn keys_that_expire_hold_up_no_failover() {
+    let (primary, target) = (Server::start(), Server::start());
+    follow(&target, &primary);
+    let mut client = primary.client();
+    client.send((0..5000).map(|n| format!("SET brief{n} v PX 2000\r\n")).collect::<String>());
+    (0..5000).for_each(|_| client.expect_reply("+OK"));
+    client.expect("SET kept v", "+OK");
+    settle_at(&primary, &target);
+    target.signal("STOP");
+    client.expect(&format!("FAILOVER TO 127.0.0.1 {}", target.addr.port()), "+OK");
+    std::thread::sleep(Duration::from_millis(2500));
+    target.signal("CONT");
+    until("it ends", || info(&mut client, "replication", "master_failover_state") == "no-failover");
+    assert_eq!(info(&mut target.client(), "replication", "role"), "master");
+    assert_eq!(info(&mut target.client(), "stats", "sync_full"), "0");
+    until("all have expired", || {
+        target.client().call("DBSIZE") == ":1" && primary.client().call("DBSIZE") == ":1"
+    });
+}
+
+/// A client that listens for MOVING writes through planned failovers, and hears no error: a write without
+/// an answer was not done, and is done once where it goes on.
+#[test]
+fn a_planned_failover_fails_no_write_of_a_client_that_listens() {
+    let servers = [Server::start(), Server::start()];
+    follow(&servers[1], &servers[0]);
+    let stop = AtomicBool::new(false);
+    let open = |at: usize| {
+        let mut client = servers[at].client3();
+        client.expect("CLIENT MAINT_NOTIFICATIONS ON", "+OK");
+        client
+    };
+    let write = || {
+        let (mut at, mut told, mut done) = (0, false, 0);
+        let mut client = open(at);
+        while !stop.load(Ordering::Relaxed) {
+            client.send("INCR writes\r\n");
+            loop {
+                let reply = client.reply();
+                if reply.contains("\"MOVING\"") {
+                    (at, told) = (1 - at, true);
+                } else if reply == "(closed)" {
+                    assert!(told, "it was not told where to go on");
+                    (client, told) = (open(at), false);
+                    client.send("INCR writes\r\n");
+                } else {
+                    done += 1;
+                    assert_eq!(reply, format!(":{done}"));
+                    break;
+                }
+            }
+        }
+        done
+    };
+    let done = std::thread::scope(|scope| {
+        let writer = scope.spawn(write);
+        for n in 0..4 {
+            let (from, to) = (&servers[n % 2], &servers[(n + 1) % 2]);
+            from.client().expect(&format!("FAILOVER TO 127.0.0.1 {}", to.addr.port()), "+OK");
+            let line = |server: &Server, name: &str| info(&mut server.client(), "replication", name);
+            until("it ends", || line(from, "master_failover_state") == "no-failover");
+            assert_eq!(line(to, "role"), "master");
+            until("the old primary follows", || line(from, "master_link_status") == "up");
+        }
+        stop.store(true, Ordering::Relaxed);
+        writer.join().unwrap()
+    });
+    assert!(done > 0);
+    servers[0].client().expect("GET writes", &format!("\"{done}\""));
+}

@@ -271,6 +271,15 @@ fn clients_that_want_to_know_hear_where_to_go_on() {
         writer.expect(&format!("CLIENT MAINT_NOTIFICATIONS {words}"), "-ERR syntax error");
     }
     writer.expect("CLIENT MAINT_NOTIFICATIONS ON moving-endpoint-type internal-ip", "+OK");
+    // Clients that wait for a key hear it as well, and first.
+    let (mut blocked, mut deaf) = (primary.client3(), primary.client());
+    blocked.expect("CLIENT MAINT_NOTIFICATIONS ON", "+OK");
+    blocked.send("BLPOP list 0\r\nSET after 1\r\n");
+    deaf.send("BLPOP list 0\r\n");
+    let mut sent = primary.client();
+    sent.expect("CLIENT CAPA redirect", "+OK");
+    sent.send("BLPOP list 0\r\n");
+    until("all wait for a key", || info(&mut plain, "clients", "blocked_clients") == "3");
     // The replica does not answer, so writes wait.
     target.signal("STOP");
     plain.expect("SET before 1", "+OK");
@@ -279,12 +288,18 @@ fn clients_that_want_to_know_hear_where_to_go_on() {
     writer.send("SET k writer\r\nSET k again\r\n");
     let mut late = primary.client();
     late.send("SET k late\r\n");
-    until("both wait", || info(&mut plain, "clients", "blocked_clients") == "2");
+    until("all wait", || info(&mut plain, "clients", "blocked_clients") == "5");
     target.signal("CONT");
     until("the replica leads", || role(&target) == "master" && role(&primary) == "slave");
     let moving = |place: &str| format!(">[\"MOVING\", :1, :60, {place}]");
     writer.expect_reply(&moving(&format!("\"127.0.0.1:{}\"", target.addr.port())));
     writer.expect_reply("(closed)");
+    blocked.expect_reply(&moving(&format!("\"127.0.0.1:{}\"", target.addr.port())));
+    blocked.expect_reply("(closed)");
+    assert!(deaf.reply().starts_with("-UNBLOCKED"));
+    sent.expect_reply(&format!("-REDIRECT 127.0.0.1:{}", target.addr.port()));
+    sent.expect("PING", "+PONG");
+    target.client().expect("EXISTS after", ":0");
     assert!(late.reply().starts_with("-READONLY"));
     reader.expect_reply(&moving("(null)"));
     // It reads here as long as it likes, and its next write is not refused either.
@@ -401,6 +416,53 @@ fn a_failover_cannot_be_aborted_while_an_answer_is_awaited() {
     until("it is in progress", || state(&primary) == "failover-in-progress");
     let refused = client.call("FAILOVER ABORT");
     assert!(refused.starts_with("-ERR FAILOVER can't be aborted now"), "{refused}");
+}
+
+/// The replica refuses to lead: a client that waited to hear of it is told that its wait has ended.
+#[test]
+fn a_wait_for_a_key_ends_when_the_replica_refuses_to_lead() {
+    use std::io::{Read, Write};
+    let primary = Server::start();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (mut client, mut blocked) = (primary.client(), primary.client3());
+    let mut fake = std::net::TcpStream::connect(primary.addr).unwrap();
+    let mut sink = fake.try_clone().unwrap();
+    fake.write_all(format!("REPLCONF listening-port {port}\r\n").as_bytes()).unwrap();
+    sink.read_exact(&mut [0; 5]).unwrap();
+    std::thread::spawn(move || std::io::copy(&mut sink, &mut std::io::sink()));
+    fake.write_all(b"PSYNC ? -1\r\n").unwrap();
+    until("it is online", || client.call("INFO replication").contains("state=online"));
+    blocked.expect("CLIENT MAINT_NOTIFICATIONS ON", "+OK");
+    blocked.send("BLPOP list 0\r\n");
+    until("it waits", || info(&mut client, "clients", "blocked_clients") == "1");
+    fake.write_all(b"REPLCONF ACK 1000000\r\n").unwrap();
+    client.expect(&format!("FAILOVER TO 127.0.0.1 {port}"), "+OK");
+    let (mut told, _) = listener.accept().unwrap();
+    let (mut asked, mut piece, mut answered) = (String::new(), [0; 4096], 0);
+    // Each command is an array; PSYNC is the last of them.
+    while let Ok(n) = told.read(&mut piece) {
+        asked.push_str(&String::from_utf8_lossy(&piece[..n]));
+        let commands: Vec<_> = asked.split('*').skip(1).collect();
+        for command in &commands[answered..] {
+            let reply = match *command {
+                ping if ping.contains("PING") => "+PONG\r\n",
+                psync if psync.contains("PSYNC") => "-ERR it does not lead\r\n",
+                _ => "+OK\r\n",
+            };
+            told.write_all(reply.as_bytes()).unwrap();
+        }
+        answered = commands.len();
+        if n == 0 || asked.contains("PSYNC") {
+            break;
+        }
+    }
+    drop(told);
+    until("it was given up", || state(&primary) == "no-failover");
+    let reply = blocked.reply();
+    assert!(reply.starts_with("-UNBLOCKED force unblock from blocking operation"), "{reply}");
+    blocked.expect_reply("(closed)");
+    client.expect("SET k v", "+OK");
 }
 
 /// A client that waits for replicas hears that its server follows now, as one that waits for a key does.

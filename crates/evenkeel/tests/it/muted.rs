@@ -49,6 +49,37 @@ fn a_transaction_does_not_wait_for_the_disk() {
 }
 
 #[test]
+fn rewrites_of_transactions_take_one_thread_however_slow_the_disk() {
+    if foreign() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("evenkeel.conf");
+    std::fs::write(&file, "# mine\n").unwrap();
+    let server = Server::start_file_with(&file, &[]);
+    let mut client = server.client();
+    // Reading the old file lasts until somebody writes into the pipe.
+    std::fs::remove_file(&file).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+    for n in 1..=50 {
+        client.expect("MULTI", "+OK");
+        client.expect(&format!("CONFIG SET maxclients {}", 500 + n), "+QUEUED");
+        client.expect("CONFIG REWRITE", "+QUEUED");
+        client.expect("EXEC", "[+OK, +OK]");
+    }
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap();
+    let name =
+        |task: std::io::Result<std::fs::DirEntry>| std::fs::read_to_string(task.unwrap().path().join("comm"));
+    let writing = tasks.filter_map(|task| name(task).ok()).filter(|name| name.trim() == "rewrite").count();
+    assert_eq!(writing, 1);
+    std::fs::write(&file, "# mine\n").unwrap();
+    crate::replicas::until("the file has the last value", || {
+        file.metadata().unwrap().is_file()
+            && std::fs::read_to_string(&file).unwrap().contains("maxclients 550")
+    });
+}
+
+#[test]
 fn a_trim_that_removes_nothing_is_a_change_of_a_watched_list() {
     let server = Server::start();
     let (mut client, mut other) = (server.client(), server.client());

@@ -1,7 +1,7 @@
 //! CLIENT PAUSE: after its answer nothing changes, not even by commands already on their way.
 
 use crate::held::{Hold, MANY, WRITES, await_figure, eval, eventually, figure, laden};
-use crate::support::{Client, Server, encode_line};
+use crate::support::{Client, Server, encode_line, foreign};
 use std::time::{Duration, Instant};
 
 /// Long enough for a write to be seen if it were done.
@@ -224,6 +224,41 @@ fn a_pause_of_writes_lets_scripts_run_that_write_nothing() {
             queued.reply();
         }
     }
+}
+
+/// A library was asked for before the pause, and is loaded behind it.
+#[test]
+fn the_wait_of_a_library_for_the_end_of_a_pause_has_a_name() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let (mut admin, mut loader) = (server.client(), server.client());
+    let id = loader.call("CLIENT ID");
+    let threads = || {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap();
+        let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+        names.filter(|name| name.trim() == "library").count()
+    };
+    let code = "for i = 1, 4000000 do end redis.register_function('f', function() return 1 end)";
+    let mut waits = String::new();
+    crate::replicas::until("the wait has a name", || {
+        loader.send(format!("FUNCTION LOAD REPLACE \"#!lua name=late\\n{code}\"\r\n"));
+        let mut answer = None;
+        crate::replicas::until("it is on its way", || {
+            answer = loader.reply_within(Duration::from_millis(1));
+            threads() == 1 || answer.is_some()
+        });
+        admin.expect("CLIENT PAUSE 100000 WRITE", "+OK");
+        answer = answer.or_else(|| loader.reply_within(A_WHILE));
+        admin.expect("CLIENT UNPAUSE", "+OK");
+        assert_eq!(answer.unwrap_or_else(|| loader.reply()), "\"late\"");
+        waits = admin.call("EVENKEEL WAITS");
+        waits.contains("\"pause\"")
+    });
+    assert!(waits.contains(&id), "{waits}");
+    let why = admin.call(&format!("EVENKEEL WHY {}", id.trim_start_matches(':')));
+    assert!(why.contains("\"waited-for-pause\""), "{why}");
 }
 
 /// The stricter kind of two pauses of one transaction counts until the later end.

@@ -359,9 +359,39 @@ fn stale_data_are_served_only_if_they_may_be() {
         to.expect(call, masterdown);
     }
     to.expect("EVAL \"#!lua flags=allow-stale,no-writes\nreturn 1\" 0", ":1");
+    // So do its calls: as in Redis, those that need no data alone.
+    let answers = "return {redis.call('ECHO', 'a'), redis.pcall('GET', 'k').err, redis.pcall('SET', 'k', 'v').err, \
+                   redis.pcall('PING').err}";
+    let stale = "\"ERR Can not execute the command on a stale replica\"";
+    to.expect(
+        &format!("EVAL \"#!lua flags=allow-stale,no-writes\n{answers}\" 0"),
+        &format!("[\"a\", {stale}, {stale}, {stale}]"),
+    );
     to.expect("CONFIG SET replica-serve-stale-data yes", "+OK");
     to.expect("GET k", "\"v\"");
     until("no error is shown", || !info(&mut to, "replication", "master_link_error").is_empty());
+}
+
+/// INFO names the new primary at once; the link to the one before is none to it.
+#[test]
+fn a_link_is_down_from_the_wish_for_another_primary_on() {
+    let (primary, replica) = (Server::start(), Server::start());
+    let mut to = replica.client();
+    let nowhere = free_port();
+    for _ in 0..10 {
+        follow(&mut to, primary.addr);
+        until("the link is up", || info(&mut to, "replication", "master_link_status") == "up");
+        to.send(format!("REPLICAOF 127.0.0.1 {nowhere}\r\nINFO replication\r\n"));
+        to.expect_reply("+OK");
+        let text = to.reply();
+        assert!(text.contains("master_link_status:down"), "{text}");
+        // Nor has it no primary before it leads.
+        to.send("REPLICAOF NO ONE\r\nINFO replication\r\n");
+        to.expect_reply("+OK");
+        let text = to.reply();
+        assert!(text.contains("role:master") || text.contains(&format!("master_port:{nowhere}")), "{text}");
+        until("it leads", || info(&mut to, "replication", "role") == "master");
+    }
 }
 
 /// A script that may write by its header is refused before it runs, as in Redis; one without a header at its

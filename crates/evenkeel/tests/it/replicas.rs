@@ -519,6 +519,33 @@ fn a_copy_needs_no_folder() {
     until("it is up", || info(&mut refused.client(), "replication", "master_link_status") == "up");
 }
 
+/// A copy in memory is counted as long as somebody reads it.
+#[test]
+fn a_copy_in_memory_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    let primary = Server::start_with(&["--dir", data.to_str().unwrap(), "--rdbcompression", "no"]);
+    let mut client = primary.client();
+    // More than sockets hold.
+    client.expect("SETRANGE large 50000000 x", ":50000001");
+    let ask =
+        |client: &mut Client| -> u64 { info(client, "memory", "mem_replication_files").parse().unwrap() };
+    let mut reader = primary.client();
+    reader.send("PSYNC ? -1\r\n");
+    until("a copy is on its way", || client.call("INFO replication").contains("state=send_bulk"));
+    until("it is whole", || primary.output().contains("a snapshot for replicas was taken"));
+    assert_eq!(ask(&mut client), 0, "it is on the disk");
+    drop(reader);
+    until("it has gone", || info(&mut client, "replication", "connected_slaves") == "0");
+    std::fs::remove_dir_all(&data).unwrap();
+    let mut reader = primary.client();
+    reader.send("PSYNC ? -1\r\n");
+    until("all of it is counted", || ask(&mut client) > 50_000_000);
+    drop(reader);
+    until("it has gone", || ask(&mut client) == 0);
+}
+
 /// A client that waited for replicas without end, and went, kept its connection for ever.
 #[test]
 fn one_that_is_gone_waits_no_more() {

@@ -10,7 +10,6 @@ use keyspace::Why;
 use resp::{Args, OwnedArgs, Reply};
 use scripts::libraries::{self, AskedChange};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 pub(super) const ACTIONS: &[Row] = &[
     Row("function|load", |act, args| perform(act, libraries::load(args)?, args), PLAIN),
@@ -19,9 +18,6 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("function|dump", dump, PLAIN),
     Row("function|restore", |act, args| perform(act, libraries::restore(args)?, args), PLAIN),
 ];
-
-/// Interval of the checks while an answer is held back.
-const LOOK: Duration = Duration::from_millis(10);
 
 /// Changes libraries, on a thread of its own. O(code), its compilation, and its run as far as it registers
 /// functions. Errors: those of the change (`scripts::libraries`).
@@ -35,7 +31,7 @@ fn perform(act: &mut Act<'_, '_>, asked: AskedChange, args: Args<'_>) -> Result<
             libraries::apart(&server.scripts, move |turn| asked.prepare(&limits, Some(&gone), Some(turn)));
         let keyspace = &server.keyspace;
         let made = prepared.and_then(|change| {
-            wait_for_writes(&server);
+            wait_for_writes(&server, client);
             if server.work.follows.refuses(client) {
                 return Err(work::follows::READONLY.to_owned());
             }
@@ -44,7 +40,7 @@ fn perform(act: &mut Act<'_, '_>, asked: AskedChange, args: Args<'_>) -> Result<
             Ok((change, heard && !keyspace.still.has(Why::End)))
         });
         if let (Ok((_, false)), Some(words)) = (&made, &words) {
-            wait_for_end(&server, words);
+            wait_for_end(&server, client, words);
         }
         server.scripts.tidy_idle();
         match made {
@@ -59,17 +55,21 @@ fn perform(act: &mut Act<'_, '_>, asked: AskedChange, args: Args<'_>) -> Result<
 }
 
 /// Waits while nothing may change: the server is about to end, or a replica to lead. The change was asked for
-/// before.
-fn wait_for_writes(server: &Server) {
-    while server.work.pause.stops_writes(stdx::clock::wall_ms()) {
-        std::thread::sleep(LOOK);
-    }
+/// before. The client's wait has that name.
+fn wait_for_writes(server: &Server, client: u64) {
+    let ns = server.work.pause.wait_for_writes();
+    server
+        .observe
+        .clients
+        .get(client)
+        .iter()
+        .for_each(|info| _ = info.paused_ns.fetch_add(ns, Ordering::Relaxed));
 }
 
 /// Holds back the answer to a change that came too late for the log: the server is about to end, and a change
 /// that was answered must be in the log. If the server goes on, the log gets the change.
-fn wait_for_end(server: &Server, words: &OwnedArgs) {
-    wait_for_writes(server);
+fn wait_for_end(server: &Server, client: u64, words: &OwnedArgs) {
+    wait_for_writes(server, client);
     server.keyspace.change_beside(|| true, Some(&mut words.args().iter()));
 }
 

@@ -236,7 +236,7 @@ fn wait(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let waits = act.session.half.waits.take();
     if act.server.role.follows() {
         if waits.is_some() {
-            return Err(Error::new(crate::changing_role::UNBLOCKED));
+            return Err(Error::new(role::replicas::UNBLOCKED));
         }
         return Err(Error::new(
             "ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 if a replica is \
@@ -267,7 +267,7 @@ fn waitaof(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let waits = act.session.half.waits.take();
     if act.server.role.follows() {
         if waits.is_some() {
-            return Err(Error::new(crate::changing_role::UNBLOCKED));
+            return Err(Error::new(role::replicas::UNBLOCKED));
         }
         return Err(Error::new(
             "ERR WAITAOF cannot be used with replica instances. Please also note that writes to replicas are just \

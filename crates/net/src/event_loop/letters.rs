@@ -71,7 +71,7 @@ impl EventLoop {
                     }
                 },
             },
-            Mail::Moving { client, to } => self.tell_moved(client, &to),
+            Mail::Moving { client, to } => self.tell_moved(client, to.as_deref()),
             Mail::Fed => self.feed(),
             Mail::Shutdown => self.stopping = true,
             _ => {}
@@ -88,9 +88,28 @@ impl EventLoop {
     }
 
     /// A client hears that another server leads. A write of its that was held until then has not run: the
-    /// connection closes without an answer, so that the client repeats it there. O(1)
-    fn tell_moved(&mut self, client: u64, to: &Moved) {
+    /// connection closes without an answer, so that the client repeats it there. So it does for a wait for
+    /// keys, which took nothing, or it is sent there (CLIENT CAPA redirect). O(1)
+    fn tell_moved(&mut self, client: u64, to: Option<&Moved>) {
         let Some(&slot) = self.by_id.get(&client) else { return };
+        let Some(conn) = self.conns[slot].as_mut() else { return };
+        let has_waited = std::mem::take(&mut conn.session.settings.ended_wait);
+        let (hears, resp3) = (conn.session.settings.moving != Moving::Off, conn.session.speech.resp3);
+        let answer = match to {
+            Some(_) if hears => Vec::new(),
+            Some(to) => role::replicas::redirected(&to.to, resp3),
+            None => role::replicas::unblocked(resp3),
+        };
+        if let Some(to) = to {
+            self.tell_place(slot, to);
+        }
+        if let Some(conn) = self.conns[slot].as_mut().filter(|_| has_waited) {
+            conn.session.speech.closing |= hears || to.is_none();
+            self.deliver(client, answer, None, None);
+        }
+    }
+
+    fn tell_place(&mut self, slot: usize, to: &Moved) {
         let Some(conn) = self.conns[slot].as_mut() else { return };
         let Moving::On { named } = conn.session.settings.moving else { return };
         conn.session.settings.moving = Moving::Told;

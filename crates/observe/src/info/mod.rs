@@ -451,6 +451,7 @@ fn memory(s: &Snapshot, out: &mut Lines) {
     out.lines(&[
         ("mem_not_counted_for_evict", m.work),
         ("mem_replication_backlog", s.replication.memory_bytes),
+        ("mem_replication_files", s.replication.files_in_memory),
         ("mem_total_replication_buffers", s.replication.memory_bytes),
         ("mem_replicas_repl_buffer", 0),
         ("mem_overhead_db_hashtable_rehashing", 0),

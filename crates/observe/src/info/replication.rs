@@ -21,6 +21,8 @@ pub struct Replication {
     pub backlog_bytes: u64,
     /// Bytes of the stream that are kept in memory.
     pub memory_bytes: u64,
+    /// Bytes of files for replicas that load which are in memory, as `dir` takes none.
+    pub files_in_memory: u64,
     /// Replicas that count for `min-replicas-to-write`; None: it is off.
     pub good: Option<usize>,
     pub full_syncs: u64,

@@ -311,7 +311,11 @@ pub fn ended(
     let now = log.lap();
     let total_ns = now.saturating_sub(away.began_ns);
     let is_job = spent.is_some() && away.is_job;
-    let spent = *spent.unwrap_or_default();
+    let mut spent = *spent.unwrap_or_default();
+    spent.pause_ns += info.paused_ns.swap(0, std::sync::atomic::Ordering::Relaxed);
+    if spent.pause_ns >= STALL_NS {
+        log.note_nobody(observe, info, (What::Pause, spent.pause_ns));
+    }
     let mut request = Request {
         unix_ms: log.now_ms,
         command: away.command.name,
@@ -332,6 +336,9 @@ pub fn ended(
     if !is_job {
         request.parked_ns += rest_ns;
         log.recorder.phase(Phase::Parked, rest_ns);
+        if spent.pause_ns > 0 {
+            log.recorder.phase(Phase::Pause, spent.pause_ns);
+        }
         let ns = if blocks { away.inline_ns } else { total_ns };
         // A client that waits as it asked for is no measure, nor is that wait for what it sent behind.
         log.replied_after(away.came_ns, if blocks { rest_ns + away.parked_ns } else { 0 });
@@ -355,9 +362,6 @@ pub fn ended(
     }
     observe.worked(info, away.command.name, &away.words, spent.thread_ns.saturating_sub(spent.os_ns));
     record_phases(log, &spent, rest_ns);
-    if spent.pause_ns >= STALL_NS {
-        log.note_nobody(observe, info, (What::Pause, spent.pause_ns));
-    }
     let thread_ns = spent.thread_ns;
     let waits = [
         (What::Thread, spent.queued_ns + spent.snapshot_ns, spent.behind),

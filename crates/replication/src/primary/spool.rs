@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use persist::Spool;
 use rdb::Dialect;
 use std::fs::File;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// See the module.
@@ -23,6 +23,9 @@ pub(super) struct SpoolFile {
     mark: Mark,
     state: Mutex<State>,
     grown: AtomicU64,
+    in_memory: AtomicBool,
+    /// Bytes counted in [`super::Counts::in_memory`].
+    counted: AtomicU64,
 }
 
 /// The file, as far as it is known.
@@ -65,7 +68,19 @@ impl SpoolFile {
             mark,
             state: Mutex::default(),
             grown: AtomicU64::new(0),
+            in_memory: AtomicBool::new(false),
+            counted: AtomicU64::new(0),
         })
+    }
+
+    /// Counts what the file takes of memory.
+    fn count(&self, bytes: u64) {
+        if self.in_memory.load(Ordering::Acquire)
+            && let Some(primary) = self.primary.upgrade()
+        {
+            let before = self.counted.swap(bytes, Ordering::AcqRel);
+            primary.counts.copies_in_memory.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
+        }
     }
 
     /// Whether one who comes now may read it.
@@ -114,26 +129,37 @@ impl Spool for SpoolFile {
         self.kind.foreign
     }
 
-    fn begun(&self, lsn: Lsn, file: File) -> Result<Vec<(&'static str, String)>, String> {
+    fn begun(&self, lsn: Lsn, file: File, in_memory: bool) -> Result<Vec<(&'static str, String)>, String> {
         let Marked { hold, offset, id, db } = self.backlog.at_mark(self.mark, lsn)?;
         let facts = vec![
             ("repl-stream-db", db.to_string()),
             ("repl-id", id.clone()),
             ("repl-offset", offset.to_string()),
         ];
+        self.in_memory.store(in_memory, Ordering::Release);
         self.state.lock().begun = Some(Begun { file: Arc::new(file), hold, offset, id });
         self.tell();
         Ok(facts)
     }
 
     fn grown(&self, bytes: u64) {
+        self.count(bytes);
         self.grown.store(bytes, Ordering::Release);
         self.tell();
     }
 
     fn ended(&self, whole: Result<u64, &str>) {
         self.backlog.forget_mark(self.mark);
+        if let Ok(bytes) = whole {
+            self.count(bytes);
+        }
         self.state.lock().whole = Some(whole.map_err(str::to_owned));
         self.tell();
+    }
+}
+
+impl Drop for SpoolFile {
+    fn drop(&mut self) {
+        self.count(0);
     }
 }
