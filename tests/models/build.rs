@@ -172,9 +172,9 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     (
         "folded_later",
         "intent.rs",
-        "        let write = |view: &mut Self, key: &[u8]| match effect {",
+        "        let write = |view: &mut Self, key: &[u8]| match decided {",
         "        let n = self.keyspace().sequence.draw();\n        \
-         let write = |view: &mut Self, key: &[u8]| match effect {",
+         let write = |view: &mut Self, key: &[u8]| match decided {",
     ),
     (
         "withdrawn_undecided",
