@@ -3,7 +3,6 @@
 use crate::client::Client;
 use crate::endpoint::Endpoint;
 use crate::own::Own;
-use crate::report;
 use crate::sys;
 use crate::wire;
 use dial::Frame;
@@ -175,7 +174,7 @@ fn identity(conn: &mut Conn) -> Result<(String, String), String> {
     ];
     for (field, name) in known {
         if let Some(version) = conn.info("server", field)? {
-            return Ok((name.to_owned(), report::plain(&version.chars().take(40).collect::<String>())));
+            return Ok((name.to_owned(), dial::shown(version.chars().take(40).collect::<String>())));
         }
     }
     Ok(("server".to_owned(), "unknown".to_owned()))
@@ -202,7 +201,7 @@ fn check_keys(conn: &mut Conn, place: &str, yes: bool) -> Result<(), String> {
     // A server whose INFO tells no databases still counts the keys of this one.
     let here = match conn.call(&[b"DBSIZE"])? {
         Frame::Int(n) => u64::try_from(n).unwrap_or(0),
-        other => return Err(format!("{place} answered DBSIZE with {other:?}")),
+        _ => return Err(format!("{place} answered DBSIZE with something else than a number")),
     };
     let keys = counted.max(here);
     if keys == 0 || yes {
