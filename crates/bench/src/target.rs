@@ -15,6 +15,8 @@ pub const ATTACKER: &str = "evenkeel-bench-attacker";
 pub const BYSTANDER: &str = "evenkeel-bench-bystander";
 /// The longest that keys are removed.
 const REMOVAL_MAX: Duration = Duration::from_secs(600);
+/// Replies of SCAN in a row that may lead nowhere.
+const STUCK_MAX: u32 = 1000;
 /// Keys asked of SCAN at a time.
 const SCANNED: &str = "1000";
 
@@ -85,7 +87,7 @@ impl Target {
         let mut client = Client::connect(&self.endpoint)?;
         let prefix = self.endpoint.prefix.as_bytes();
         let pattern = [prefix, b"*"].concat();
-        let (mut cursor, mut removed) = (b"0".to_vec(), 0);
+        let (mut cursor, mut removed, mut stuck) = (b"0".to_vec(), 0, 0);
         let deadline = Instant::now() + REMOVAL_MAX;
         loop {
             let reply = client.call(&[b"SCAN", &cursor, b"MATCH", &pattern, b"COUNT", SCANNED.as_bytes()])?;
@@ -99,7 +101,9 @@ impl Target {
             if next == b"0" {
                 return Ok(removed);
             }
-            if Instant::now() > deadline {
+            // Each call goes on, in every server.
+            stuck = if next == cursor && keys.is_empty() { stuck + 1 } else { 0 };
+            if Instant::now() > deadline || stuck > STUCK_MAX {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "SCAN finds no end"));
             }
             cursor = next;

@@ -23,8 +23,9 @@ pub fn run(words: &[OsString]) -> Result<String, String> {
         ["man"] => page(program()),
         ["man", name] => {
             let found = commands().into_iter().find(|command| command.get_name() == name);
-            let command = found.ok_or_else(|| HELP.to_owned())?;
-            page(command.name(format!("evenkeel-{name}")))
+            let title = TITLES.into_iter().find(|title| title.strip_prefix("evenkeel-") == Some(name));
+            let (command, title) = found.zip(title).ok_or_else(|| HELP.to_owned())?;
+            page(command.name(title))
         }
         _ => Err(HELP.to_owned()),
     }
@@ -34,6 +35,17 @@ const HELP: &str = "\
 usage: evenkeel completions bash|elvish|fish|powershell|zsh
        evenkeel man [load|copy|bench|top|stat|ping|doctor]
 ";
+
+/// The titles of the pages about subcommands.
+const TITLES: [&str; 7] = [
+    "evenkeel-load",
+    "evenkeel-copy",
+    "evenkeel-bench",
+    "evenkeel-top",
+    "evenkeel-stat",
+    "evenkeel-ping",
+    "evenkeel-doctor",
+];
 
 fn page(command: Command) -> Result<String, String> {
     let version = env!("CARGO_PKG_VERSION");
@@ -176,6 +188,7 @@ mod tests {
     fn what_is_described_is_what_the_program_takes() {
         for command in commands() {
             let name = OsString::from(command.get_name());
+            assert!(text(&["man", command.get_name()]).is_ok(), "{name:?}");
             let is_clap = loader::is_command(&name) || bench::is_command(&name) || crate::is_tool(&name);
             assert!(is_clap || crate::doctor::is_asked(&name), "{name:?}");
             assert!(config::HELP.contains(&format!("evenkeel {} --help", command.get_name())), "{name:?}");

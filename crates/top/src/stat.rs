@@ -25,21 +25,19 @@ const PINGS: u32 = 10;
 /// Time between two attempts to connect, at most.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Runs until the count is reached or nobody reads. Errors: the first connection failed; the server tells
-/// nothing.
+/// Runs until the count is reached or nobody reads. Errors: the first connection or its first question
+/// failed; the server tells nothing.
 pub fn run(options: &Stat) -> Result<(), String> {
     let mut link = Link::open(options.place()?)?;
     let is_terminal = std::io::stdout().is_terminal();
     let mut printer = Printer { is_json: options.json, is_terminal, lines: 0 };
     let mut asker = Asker::new(options.every());
     let mut left = options.count;
-    let mut lost = match asker.ask(&mut link) {
-        Ok(first) if !first.tells_anything() => {
-            let why = asker.notes().pop().unwrap_or_else(|| "INFO has no figures".to_owned());
-            return Err(format!("{}: {why}", link.place()));
-        }
-        first => first.err(),
-    };
+    if !asker.ask(&mut link)?.tells_anything() {
+        let why = asker.notes().pop().unwrap_or_else(|| "INFO has no figures".to_owned());
+        return Err(format!("{}: {why}", link.place()));
+    }
+    let mut lost: Option<String> = None;
     let mut due = Instant::now() + options.every();
     while left != Some(0) {
         if let Some(why) = lost.take() {
