@@ -57,7 +57,11 @@ mkdir -p "$parts/man" "$parts/completions"
 strip --strip-debug -o "$parts/evenkeel" "$binary"
 chmod 755 "$parts/evenkeel"
 "$parts/evenkeel" man >"$parts/man/evenkeel.1"
-for command in load copy ping doctor; do "$parts/evenkeel" man $command >"$parts/man/evenkeel-$command.1"; done
+for command in load copy bench ping doctor; do "$parts/evenkeel" man $command >"$parts/man/evenkeel-$command.1"; done
+# Only a binary with the cargo feature `tools` has these.
+for command in top stat; do
+    if page=$("$parts/evenkeel" man $command 2>/dev/null); then echo "$page" >"$parts/man/evenkeel-$command.1"; fi
+done
 sed -i "s/^\(\.TH [^ ]* 1\) \"\"/\1 $(date -u -d "@$SOURCE_DATE_EPOCH" +%F)/" "$parts"/man/*
 for shell in bash zsh fish; do "$parts/evenkeel" completions $shell >"$parts/completions/evenkeel.$shell"; done
 deploy/dist/licences.py list "$out/$name-crates.txt"

@@ -93,7 +93,7 @@ tar=$(echo "$work"/tar/evenkeel-*)
 holds "tarball: starts, saves, starts again" serves "$work/data-tar" "$tar/evenkeel" "$tar/evenkeel.conf"
 holds "tarball: its configuration is correct" "$tar/evenkeel" --check-config "$tar/evenkeel.conf"
 holds "tarball: keeps the table of symbols, and no line tables" bash -c 'readelf -WS "$1" >"$2"; grep -q "\.symtab" "$2" && ! grep -q "\.debug_line" "$2"' - "$tar/evenkeel" "$work/sections"
-for file in LICENSE-MIT LICENSE-APACHE THIRD-PARTY.txt README.md evenkeel.service man/evenkeel.1 man/evenkeel-ping.1 completions/evenkeel.zsh; do
+for file in LICENSE-MIT LICENSE-APACHE THIRD-PARTY.txt README.md evenkeel.service man/evenkeel.1 man/evenkeel-ping.1 man/evenkeel-bench.1 man/evenkeel-top.1 completions/evenkeel.zsh; do
     holds "tarball: has $file" test -s "$tar/$file"
 done
 for text in "Lua.org, PUC-Rio" "Jason Evans" "Preact"; do

@@ -1,94 +1,16 @@
-//! System calls that std does not offer: epoll, ppoll, scheduling classes, resource use of another process.
+//! System calls that std does not offer: ppoll, scheduling classes, resource use of another process.
 //!
 //! All of this crate's `unsafe` is here. Each call is behind a function that safe code cannot misuse.
 //! Descriptors are borrowed from live owners for the length of a call. The kernel writes only into buffers of
 //! known length.
 
-pub use bench::sys::memory_available;
+pub use bench::sys::{Epoll, Interest, memory_available};
 use std::io;
 use std::net::TcpStream;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
-
-/// The event to wait for on a descriptor.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Interest {
-    Read,
-    ReadWrite,
-}
-
-impl Interest {
-    fn bits(self) -> u32 {
-        match self {
-            Interest::Read => libc::EPOLLIN as u32,
-            Interest::ReadWrite => (libc::EPOLLIN | libc::EPOLLOUT) as u32,
-        }
-    }
-}
-
-/// A level-triggered epoll instance.
-pub struct Epoll {
-    fd: OwnedFd,
-}
-
-impl Epoll {
-    pub fn new() -> io::Result<Epoll> {
-        // SAFETY: no pointers are passed; the result is checked before it is owned.
-        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: fd is a fresh descriptor without another owner.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Epoll { fd })
-    }
-
-    pub fn add(&self, fd: &impl AsRawFd, token: usize, interest: Interest) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, fd.as_raw_fd(), token, interest)
-    }
-
-    pub fn modify(&self, fd: &impl AsRawFd, token: usize, interest: Interest) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_MOD, fd.as_raw_fd(), token, interest)
-    }
-
-    pub fn remove(&self, fd: &impl AsRawFd) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_DEL, fd.as_raw_fd(), 0, Interest::Read)
-    }
-
-    fn control(&self, op: i32, fd: i32, token: usize, interest: Interest) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: interest.bits(), u64: token as u64 };
-        // SAFETY: `event` lives through the call; the kernel copies it.
-        let result = unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), op, fd, &mut event) };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-    }
-
-    /// Waits and puts `(token, writable)` of every event into `ready`, at most 64 at a time. The timeout is
-    /// exact to microseconds.
-    pub fn wait(&self, timeout: Duration, ready: &mut Vec<(usize, bool)>) -> io::Result<()> {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
-        let time = libc::timespec {
-            tv_sec: timeout.as_secs().min(i32::MAX as u64) as libc::time_t,
-            tv_nsec: timeout.subsec_nanos().into(),
-        };
-        let (fd, most) = (self.fd.as_raw_fd(), events.len());
-        let (at, mask) = (events.as_mut_ptr(), std::ptr::null::<libc::sigset_t>());
-        // SAFETY: the pointers and the length describe `events` and `time`, which outlive the call; no
-        // signals are masked.
-        let n = unsafe { libc::syscall(libc::SYS_epoll_pwait2, fd, at, most, &raw const time, mask, 0) };
-        ready.clear();
-        if n < 0 {
-            let error = io::Error::last_os_error();
-            return if error.kind() == io::ErrorKind::Interrupted { Ok(()) } else { Err(error) };
-        }
-        let writable = libc::EPOLLOUT as u32;
-        ready.extend(
-            events[..n as usize].iter().map(|event| (event.u64 as usize, event.events & writable != 0)),
-        );
-        Ok(())
-    }
-}
 
 /// Lets the calling thread wake up within a microsecond of its requested time.
 pub fn be_punctual() {

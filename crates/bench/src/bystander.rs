@@ -462,7 +462,7 @@ impl Traffic {
         Ok(Traffic {
             slices: Slices::new(Stops::default()),
             conns,
-            random: Random(server.server.place.len() as u64),
+            random: Random(server.seed),
             requests: (0..KEYS).map(request).collect(),
             buffer: vec![0; 64 << 10],
             seen: Seen::new()?,

@@ -2,9 +2,12 @@
 
 use crate::endpoint::Endpoint;
 use crate::wire;
-use dial::{Conn, Frame, FrameCount};
+use dial::{Conn, Frame, FrameCount, Patience};
 use std::io;
 use std::time::{Duration, Instant};
+
+/// Most bytes of one reply, if nothing else is said.
+const REPLY_MAX: usize = 64 << 20;
 
 pub struct Client {
     conn: Conn,
@@ -16,12 +19,18 @@ impl Client {
     pub fn connect(to: impl AsRef<Endpoint>) -> io::Result<Client> {
         let to = to.as_ref();
         let mut conn = Conn::open(&to.address()?)?;
+        conn.set_reply_max(REPLY_MAX);
         for request in to.introduction() {
             if let error @ Frame::Error(_) = conn.call(&request)? {
                 return Err(io::Error::other(error.lossy()));
             }
         }
         Ok(Client { conn, silence: to.silence })
+    }
+
+    /// Takes replies of so many bytes.
+    pub fn allow(&mut self, bytes: usize) {
+        self.conn.set_reply_max(bytes.max(REPLY_MAX));
     }
 
     /// Sends one command. Errors: an error reply, too.
@@ -70,11 +79,16 @@ impl Client {
         let start = Instant::now();
         self.conn.send(commands)?;
         let mut count = FrameCount::default();
-        let mut complete = 0;
+        let (mut complete, mut patience) = (0, Patience::new(self.silence));
         while complete < replies {
-            let n = self.conn.receive(self.silence)?;
-            complete += count.feed(self.conn.received());
+            let n = self.conn.receive(patience.left().ok_or(dial::Error::Late)?)?;
+            let more = count.feed(self.conn.received());
             self.conn.consume(n);
+            complete += more;
+            match more {
+                0 => patience.came(n),
+                _ => patience = Patience::new(self.silence),
+            }
         }
         match count.errors() {
             (0, _) => Ok(start.elapsed()),

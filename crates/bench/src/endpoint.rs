@@ -23,6 +23,8 @@ pub struct Endpoint {
     pub prefix: String,
     /// The name of the connections; empty: none is set.
     pub name: String,
+    /// The number that random choices begin with.
+    pub seed: u64,
 }
 
 /// Silence after which a server is given up, if nothing else is said.
@@ -140,7 +142,7 @@ impl Endpoint {
             "place": self.server.place, "user": self.server.user, "password": self.server.password,
             "db": self.server.db, "tls": self.server.tls, "cacert": path(&self.tls.cacert),
             "cert": path(&self.tls.cert), "cert_key": path(&self.tls.cert_key), "insecure": self.tls.insecure,
-            "sni": self.tls.sni, "silence_s": self.silence.as_secs(), "prefix": self.prefix, "name": self.name,
+            "sni": self.tls.sni, "silence_s": self.silence.as_secs(), "prefix": self.prefix, "name": self.name, "seed": self.seed,
         })
     }
 
@@ -164,7 +166,7 @@ impl Endpoint {
         };
         let silence = value["silence_s"].as_u64().map_or(SILENCE, Duration::from_secs);
         let (prefix, name) = (text("prefix").unwrap_or_default(), text("name").unwrap_or_default());
-        Endpoint { server, tls, silence, prefix, name }
+        Endpoint { server, tls, silence, prefix, name, seed: value["seed"].as_u64().unwrap_or(0) }
     }
 }
 
@@ -262,6 +264,9 @@ impl Link for UnixStream {
     }
 }
 
+/// Bytes that come without a pause from no server in order.
+const FLOOD: usize = 4 << 30;
+
 /// A connection with TLS.
 struct Secured {
     stream: reach::Wrapped<TcpStream>,
@@ -286,13 +291,18 @@ impl Link for Secured {
 
     /// Reads until nothing is left, as the session may keep plaintext that the socket does not show.
     fn receive(&mut self, room: &mut [u8], feed: &mut dyn FnMut(&[u8])) -> io::Result<()> {
-        loop {
+        let mut came = 0;
+        while came < FLOOD {
             match some(self.stream.read(room))? {
                 Some(0) => return Err(closed()),
-                Some(n) => feed(&room[..n]),
+                Some(n) => {
+                    feed(&room[..n]);
+                    came += n;
+                }
                 None => return Ok(()),
             }
         }
+        Err(io::Error::new(io::ErrorKind::InvalidData, "the server sends without end"))
     }
 }
 
@@ -311,7 +321,7 @@ mod tests {
         };
         let tls = TlsWords { cacert: Some("/ca".into()), insecure: true, ..TlsWords::default() };
         let (silence, prefix, name) = (Duration::from_secs(7), "p:".into(), "n".into());
-        let endpoint = Endpoint { server, tls, silence, prefix, name };
+        let endpoint = Endpoint { server, tls, silence, prefix, name, seed: u64::MAX };
         let read = Endpoint::from_json(&serde_json::from_str(&endpoint.to_json().to_string()).unwrap());
         assert_eq!(format!("{read:?}"), format!("{endpoint:?}"));
         assert_eq!(read.key("k"), b"p:k");

@@ -61,21 +61,7 @@ fn story(out: &mut String, outcome: &Outcome, told: &Told) {
     }
     figures(out, outcome, told);
     let _ =
-        writeln!(out, "<p class=\"soft\"><code>{}</code></p>\n</section>", escaped(&command(outcome, told)));
-}
-
-/// The command that measures the story alone.
-fn command(outcome: &Outcome, told: &Told) -> String {
-    let mut words = format!(
-        "evenkeel bench {} --keys {} --seconds {} --rounds {}",
-        told.story.name, outcome.keys, outcome.seconds, outcome.rounds
-    );
-    for (option, target) in ["--against", "--beside"].iter().zip(&outcome.targets) {
-        if !target.own {
-            let _ = write!(words, " {option} {}", target.place);
-        }
-    }
-    words
+        writeln!(out, "<p class=\"soft\"><code>{}</code></p>\n</section>", escaped(&outcome.command(told)));
 }
 
 fn figures(out: &mut String, outcome: &Outcome, told: &Told) {

@@ -33,8 +33,8 @@ use loader::Stop;
 use options::Bench;
 use outcome::{Measured, Outcome, Shown, Told};
 use std::ffi::OsString;
-use std::fs;
-use std::io::{self, IsTerminal};
+use std::fs::{self, File};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 use stories::{Gathered, Run, Story};
@@ -47,11 +47,16 @@ pub fn is_command(word: &OsString) -> bool {
     word == "bench"
 }
 
+/// The command line that [`run`] takes, for completions and man pages.
+pub fn command() -> clap::Command {
+    <Bench as clap::CommandFactory>::command()
+}
+
 /// Runs `evenkeel bench` with its arguments, the name of the command first. Returns what to print. Mistakes in
 /// the arguments, and requests for help, end the process. Takes over SIGINT and SIGTERM. Errors: nothing could
 /// be measured, an expectation does not hold, a signal; what was measured is in the reason.
 pub fn run(args: &[OsString]) -> Result<String, Failure> {
-    let failed = |reason, exit_code| Failure { reason, exit_code };
+    let failed = |reason: String, exit_code| Failure::new(&reason, exit_code);
     match args.get(1).and_then(|word| word.to_str()) {
         Some(own::PART) => return Err(failed(own::become_server(&args[2..]).to_string(), 1)),
         Some(word) if word == bystander::PART[1] => {
@@ -75,6 +80,7 @@ fn work(bench: &Bench, stop: &Stop) -> Result<String, String> {
             missing.story()
         ));
     }
+    [&bench.json, &bench.html, &bench.md].into_iter().flatten().try_for_each(|path| check_writable(path))?;
     let targets = targets(bench, &stories, stop)?;
     let outcome = measure(bench, &stories, &targets, stop)?;
     if let Some(path) = &bench.json {
@@ -82,6 +88,9 @@ fn work(bench: &Bench, stop: &Stop) -> Result<String, String> {
     }
     if let Some(path) = &bench.html {
         write(path, &html::page(&outcome))?;
+    }
+    if let Some(path) = &bench.md {
+        write(path, &outcome.markdown())?;
     }
     let mut text = outcome.text();
     let checked: Vec<(bool, String)> =
@@ -92,21 +101,34 @@ fn work(bench: &Bench, stop: &Stop) -> Result<String, String> {
     if wrong.is_empty() {
         return Ok(text);
     }
-    println!("{text}");
+    // A reader that has gone is no error.
+    let _ = writeln!(io::stdout(), "{text}");
     Err(wrong.join("\n"))
+}
+
+/// Errors: the file could not be written after the run. It is left as it is.
+fn check_writable(path: &Path) -> Result<(), String> {
+    let was_there = path.symlink_metadata().is_ok();
+    let opened = File::options().append(true).create(true).open(path);
+    let opened = opened.map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+    let is_file = opened.metadata().is_ok_and(|about| about.is_file());
+    if !was_there && is_file {
+        let _ = fs::remove_file(path);
+    }
+    Ok(())
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {
     fs::write(path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))
 }
 
-/// The stories to run. A snapshot replaces a file of the server, so `all` leaves it out unless the server is
-/// one of our own.
+/// The stories to run. `all` leaves two out unless all servers are of our own: a snapshot replaces a file of
+/// the server, and others have no database to read through.
 fn chosen(bench: &Bench) -> Vec<&'static Story> {
     let mut stories = stories::chosen(&bench.stories);
-    let is_named = bench.stories.iter().any(|name| name == "save");
-    if !is_named && (bench.against.is_some() || bench.beside.is_some()) {
-        stories.retain(|story| story.name != "save");
+    let is_named = |name: &str| bench.stories.iter().any(|named| named == name);
+    if bench.against.is_some() || bench.server.is_named() || bench.beside.is_some() {
+        stories.retain(|story| is_named(story.name) || !["save", "rows"].contains(&story.name));
     }
     stories
 }
@@ -120,7 +142,9 @@ fn targets(bench: &Bench, stories: &[&Story], stop: &Stop) -> Result<Vec<Target>
         Some(endpoint) => Target::open(endpoint, plan, stop)?,
         None => Target::start(plan, stop)?,
     };
-    Ok([first].into_iter().chain(beside).collect())
+    let mut targets: Vec<Target> = [first].into_iter().chain(beside).collect();
+    targets.iter_mut().for_each(|target| target.endpoint.seed = bench.seed);
+    Ok(targets)
 }
 
 fn measure(
@@ -130,11 +154,11 @@ fn measure(
     stop: &Stop,
 ) -> Result<Outcome, String> {
     let rounds = bench.rounds.unwrap_or(if targets.len() > 1 { 2 } else { 1 });
-    let run = Run { seconds: bench.seconds, keys: bench.keys, stop };
+    let run = Run { seconds: bench.seconds, keys: bench.keys, seed: bench.seed, stop };
     let mut told = Vec::new();
     for story in stories {
         if io::stderr().is_terminal() {
-            eprintln!("{}: one client {}", story.name, story.doing(bench.keys));
+            let _ = writeln!(io::stderr(), "{}: one client {}", story.name, story.doing(bench.keys));
         }
         told.push(tell(story, targets, &run, rounds)?);
     }
@@ -150,6 +174,7 @@ fn measure(
         seconds: bench.seconds,
         keys: bench.keys,
         rounds,
+        seed: bench.seed,
         began: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
         machine: report::machine(),
         method: seen.map_or(String::new(), bystander::Seen::method),
@@ -202,7 +227,7 @@ fn tell(story: &'static Story, targets: &[Target], run: &Run<'_>, rounds: u16) -
 fn shown(target: &Target, result: io::Result<Gathered>) -> Shown {
     let found = result.and_then(|gathered| Ok(Shown::of(gathered, waits::longest(target)?)));
     found.unwrap_or_else(|error| {
-        let text = report::plain(&error.to_string());
+        let text = dial::shown(error.to_string());
         let unsupported = text.contains("unknown command") || error.kind() == io::ErrorKind::Unsupported;
         Shown { error: Some(text), unsupported, ..Shown::default() }
     })

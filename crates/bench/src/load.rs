@@ -7,7 +7,7 @@
 
 use crate::endpoint::{Endpoint, Link};
 use crate::sys::{Epoll, Interest};
-use dial::FrameCount;
+use dial::{FrameCount, Patience};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -90,22 +90,20 @@ impl Load {
                 busy[token / *group] += 1;
             }
         }
-        let mut heard = start;
+        let mut patience = Patience::running(*silence);
         while busy.iter().any(|&n| n > 0) {
-            epoll.wait(Duration::from_secs(1), &mut ready)?;
-            let now = Instant::now();
-            if !ready.is_empty() {
-                heard = now;
-            } else if now - heard > *silence {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "the server stopped answering"));
-            }
-            more = more && until.is_none_or(|until| now < until);
+            let stopped = || io::Error::new(io::ErrorKind::TimedOut, "the server stopped answering");
+            let left = patience.left().ok_or_else(stopped)?;
+            epoll.wait(left.min(Duration::from_secs(1)), &mut ready)?;
+            more = more && until.is_none_or(|until| Instant::now() < until);
+            let (before, mut bytes) = (replies, 0);
             for &(token, writable) in &ready {
                 let conn = &mut conns[token];
                 if writable {
                     flush(epoll, conn, token)?;
                 }
-                let complete = receive(conn, buffer)?;
+                let (complete, came) = receive(conn, buffer)?;
+                bytes += came;
                 replies += complete;
                 conn.awaited = conn.awaited.checked_sub(complete).ok_or(io::ErrorKind::InvalidData)?;
                 if complete == 0 || conn.awaited > 0 {
@@ -119,6 +117,10 @@ impl Load {
                             usize::from(send_batch(epoll, conns, member, pipeline, &mut more, next)?);
                     }
                 }
+            }
+            match replies > before {
+                true => patience = Patience::running(*silence),
+                false => patience.came(bytes),
             }
         }
         let elapsed = start.elapsed();
@@ -175,8 +177,12 @@ fn await_room(epoll: &Epoll, conn: &mut Conn, token: usize, wants_write: bool) -
     Ok(())
 }
 
-fn receive(conn: &mut Conn, buffer: &mut [u8]) -> io::Result<u64> {
-    let mut complete = 0;
-    conn.link.receive(buffer, &mut |bytes| complete += conn.scanner.feed(bytes))?;
-    Ok(complete)
+/// Returns the replies that were completed, and the bytes that came.
+fn receive(conn: &mut Conn, buffer: &mut [u8]) -> io::Result<(u64, usize)> {
+    let (mut complete, mut came) = (0, 0);
+    conn.link.receive(buffer, &mut |bytes| {
+        complete += conn.scanner.feed(bytes);
+        came += bytes.len();
+    })?;
+    Ok((complete, came))
 }

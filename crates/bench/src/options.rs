@@ -3,8 +3,8 @@
 use crate::endpoint::Endpoint;
 use crate::stories;
 use clap::builder::PossibleValuesParser;
-use clap::{ArgMatches, Parser};
-use reach::{End, Named, Words as TlsWords, is_of_env};
+use clap::{ArgAction, ArgMatches, Parser};
+use reach::{End, Named, Server, Words as TlsWords, is_of_env};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,7 +14,12 @@ pub const PREFIX: &str = "evenkeel-bench:";
 /// Measure what one client's long work costs the others: on a server of its own, or at any address that speaks
 /// Redis's protocol.
 #[derive(Parser, Clone, Debug)]
-#[command(name = "evenkeel bench", bin_name = "evenkeel bench", disable_version_flag = true)]
+#[command(
+    name = "evenkeel bench",
+    bin_name = "evenkeel bench",
+    disable_version_flag = true,
+    disable_help_flag = true
+)]
 #[command(
     after_help = "Keys begin with evenkeel-bench: and are removed afterwards. docs/bench.md has the stories, the \
                         figures and the form of --json."
@@ -48,24 +53,18 @@ pub struct Bench {
     /// Write a page with plots to this file
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Write the result to this file, as Markdown
+    #[arg(long, value_name = "FILE")]
+    pub md: Option<PathBuf>,
+    /// Number that all random choices begin with: keys that are read, times at which requests leave
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
     /// A sentence that must hold, as 'blacklist.p999_ms<1', or a file with one on each line; else the exit code
     /// is 1
     #[arg(long, value_name = "FILE-OR-EXPRESSION")]
     pub expect: Vec<String>,
-    /// User for AUTH
-    #[arg(long, requires = "password")]
-    pub user: Option<String>,
-    /// Password for AUTH
-    #[arg(short = 'a', long, visible_alias = "pass", env = "EVENKEEL_PASSWORD", hide_env_values = true)]
-    pub password: Option<String>,
-    #[arg(skip)]
-    password_of_env: bool,
-    /// Database [default: 0]
-    #[arg(short = 'n', long)]
-    pub db: Option<u32>,
-    /// Encrypt with TLS
-    #[arg(long)]
-    pub tls: bool,
+    #[command(flatten)]
+    pub server: Server,
     /// User for AUTH at the second server
     #[arg(long, requires = "beside_password")]
     pub beside_user: Option<String>,
@@ -80,24 +79,12 @@ pub struct Bench {
     /// Encrypt with TLS to the second server
     #[arg(long)]
     pub beside_tls: bool,
-    /// Certificates, in PEM, of which those of servers must come from one (default: the system's)
-    #[arg(long, value_name = "FILE")]
-    pub cacert: Option<PathBuf>,
-    /// Certificate of this client, in PEM
-    #[arg(long, value_name = "FILE", requires = "cert_key")]
-    pub cert: Option<PathBuf>,
-    /// Private key of that certificate, in PEM
-    #[arg(long, value_name = "FILE", requires = "cert")]
-    pub cert_key: Option<PathBuf>,
-    /// Take any certificate of a server
-    #[arg(long, conflicts_with = "cacert")]
-    pub insecure: bool,
-    /// Name that a server is asked for and that its certificate must have (default: the host)
-    #[arg(long, value_name = "HOST")]
-    pub sni: Option<String>,
     /// Seconds without an answer after which a server counts as lost
     #[arg(long, default_value_t = 120, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout: u64,
+    /// Print this help
+    #[arg(long, action = ArgAction::Help)]
+    help: Option<bool>,
 }
 
 fn positive(text: &str) -> Result<f64, String> {
@@ -108,27 +95,12 @@ fn positive(text: &str) -> Result<f64, String> {
 }
 
 impl reach::Options for Bench {
-    const ELSEWHERE: &[(&'static str, &'static str)] = &[
-        ("--host", "--against"),
-        ("--port", "--against"),
-        ("--to", "--against"),
-        ("--uri", "--against"),
-        ("--url", "--against"),
-        ("--at", "--against"),
-        ("--compare", "--beside"),
-        ("--database", "--db"),
-        ("--username", "--user"),
-    ];
+    const ELSEWHERE: &[(&'static str, &'static str)] =
+        &[("--to", "--against"), ("--at", "--against"), ("--compare", "--beside")];
 
     fn settle(&mut self, matches: &ArgMatches) -> Result<(), String> {
-        self.password_of_env = is_of_env(matches, "password");
+        self.server.settle(matches)?;
         self.beside_password_of_env = is_of_env(matches, "beside_password");
-        if self.against.is_none() {
-            let about = [("--user", self.user.is_some()), ("--db", self.db.is_some()), ("--tls", self.tls)];
-            if let Some((word, _)) = about.iter().find(|word| word.1) {
-                return Err(format!("{word} is for a server that --against names"));
-            }
-        }
         self.against()?;
         self.beside().map(drop)
     }
@@ -137,9 +109,25 @@ impl reach::Options for Bench {
 impl Bench {
     /// The server to measure. None: one of its own. Errors: options that contradict each other.
     pub fn against(&self) -> Result<Option<Endpoint>, String> {
-        let Some(word) = &self.against else { return Ok(None) };
-        let password = self.password.as_deref().map(|password| (password, self.password_of_env));
-        self.endpoint(word, "--", self.user.as_deref(), password, self.db, self.tls).map(Some)
+        let Server { user, password_file, db, tls, .. } = &self.server;
+        if self.against.is_none() && !self.server.is_named() {
+            let about = [
+                ("--user", user.is_some()),
+                ("--password-file", password_file.is_some()),
+                ("--db", db.is_some()),
+                ("--tls", *tls),
+            ];
+            return match about.iter().find(|word| word.1) {
+                Some((word, _)) => Err(format!("{word} is for a server that --against names")),
+                None => Ok(None),
+            };
+        }
+        let word = self.against.as_deref().map(|word| ("--against", word));
+        let end = |files| self.server.end_with(word, " to measure", "--against HOST:PORT", files);
+        let bare = end(TlsWords::default())?;
+        // The files are for both servers, of which one may have no TLS.
+        let is_whole = bare.server.tls || self.beside.is_none();
+        Ok(Some(self.endpoint(if is_whole { end(self.server.words())? } else { bare })))
     }
 
     /// The second server, if there is one. Errors: options that contradict each other.
@@ -148,33 +136,15 @@ impl Bench {
         let password =
             self.beside_password.as_deref().map(|password| (password, self.beside_password_of_env));
         let user = self.beside_user.as_deref();
-        self.endpoint(word, "--beside-", user, password, self.beside_db, self.beside_tls).map(Some)
-    }
-
-    fn endpoint(
-        &self,
-        word: &str,
-        prefix: &str,
-        user: Option<&str>,
-        password: Option<(&str, bool)>,
-        db: Option<u32>,
-        tls: bool,
-    ) -> Result<Endpoint, String> {
         let named = Named::of_word(word)?;
-        // The files are for both servers, of which one may have no TLS.
-        let files = if named.tls || tls { self.files() } else { TlsWords::default() };
-        let end = End::of(named, prefix, user, password, db, tls, files)?;
-        let (silence, prefix) = (Duration::from_secs(self.timeout), PREFIX.to_owned());
-        Ok(Endpoint { server: end.server, tls: end.tls, silence, prefix, name: String::new() })
+        let files = if named.tls || self.beside_tls { self.server.words() } else { TlsWords::default() };
+        let end = End::of(named, "--beside-", user, password, self.beside_db, self.beside_tls, files)?;
+        Ok(Some(self.endpoint(end)))
     }
 
-    fn files(&self) -> TlsWords {
-        TlsWords {
-            cacert: self.cacert.clone(),
-            cert: self.cert.clone(),
-            cert_key: self.cert_key.clone(),
-            insecure: self.insecure,
-            sni: self.sni.clone(),
-        }
+    fn endpoint(&self, end: End) -> Endpoint {
+        let (silence, prefix) = (Duration::from_secs(self.timeout), PREFIX.to_owned());
+        let (name, seed) = (String::new(), self.seed);
+        Endpoint { server: end.server, tls: end.tls, silence, prefix, name, seed }
     }
 }

@@ -72,6 +72,7 @@ pub struct Outcome {
     pub seconds: f64,
     pub keys: u64,
     pub rounds: u16,
+    pub seed: u64,
     /// Seconds since 1970.
     pub began: u64,
     /// Model of the processor, cores, memory, kernel.
@@ -214,6 +215,7 @@ impl Outcome {
             "seconds": self.seconds,
             "keys": self.keys,
             "rounds": self.rounds,
+            "seed": self.seed,
             "machine": self.machine,
             "method": self.method,
             "targets": self.targets.iter().map(target).collect::<Vec<_>>(),
@@ -228,6 +230,7 @@ impl Outcome {
                 "figures": numbers(&shown.figures),
                 "percentiles": shown.seen.as_ref().map(percentiles),
                 "series": shown.seen.as_ref().map(series),
+                "histogram_ns": shown.seen.as_ref().map(histogram),
                 "culprit": shown.culprit.as_ref().map(|culprit| json!({
                     "name": culprit.name, "command": culprit.command, "for": culprit.cause, "us": culprit.us,
                 })),
@@ -242,9 +245,48 @@ impl Outcome {
         })
     }
 
-    /// The sentence, and tables.
+    /// The sentence, tables, and remarks.
     pub fn text(&self) -> String {
         let mut text = format!("{}\n", self.sentence());
+        for table in self.tables() {
+            text.push('\n');
+            table.write(&mut text, false);
+        }
+        self.remarks().iter().for_each(|remark| text.push_str(&format!("\n{remark}")));
+        text
+    }
+
+    /// The same as Markdown, with the command that measures each story alone.
+    pub fn markdown(&self) -> String {
+        let mut text = format!("**{}**\n", quoted(&self.sentence()));
+        for table in self.tables() {
+            text.push('\n');
+            table.write(&mut text, true);
+        }
+        text.push('\n');
+        self.remarks().iter().for_each(|remark| text.push_str(&format!("- {}\n", quoted(remark))));
+        text.push_str("\n```\n");
+        self.stories.iter().for_each(|told| text.push_str(&format!("{}\n", self.command(told))));
+        text.push_str("```\n");
+        text
+    }
+
+    /// The command that measures a story alone.
+    pub fn command(&self, told: &Told) -> String {
+        let mut words = format!(
+            "evenkeel bench {} --keys {} --seconds {} --rounds {} --seed {}",
+            told.story.name, self.keys, self.seconds, self.rounds, self.seed
+        );
+        for (option, target) in ["--against", "--beside"].iter().zip(&self.targets) {
+            if !target.own {
+                words.push_str(&format!(" {option} {}", target.place));
+            }
+        }
+        words
+    }
+
+    /// The latencies, and the other figures; those that have rows.
+    fn tables(&self) -> Vec<report::Table> {
         let mut latency =
             report::Table::new(&["another client's GET", "p50", "p99", "p99.9", "max", "attacker"]);
         let mut others = report::Table::new(&["figure", "value", "ratio"]);
@@ -266,14 +308,7 @@ impl Outcome {
                 }
             }
         }
-        for table in [latency, others] {
-            if !table.rows.is_empty() {
-                text.push('\n');
-                table.write(&mut text, false);
-            }
-        }
-        self.remarks().iter().for_each(|remark| text.push_str(&format!("\n{remark}")));
-        text
+        [latency, others].into_iter().filter(|table| !table.rows.is_empty()).collect()
     }
 
     /// Failures, culprits, machine, versions, method: a line each.
@@ -322,6 +357,25 @@ fn percentiles(seen: &Seen) -> Value {
     let points = [0.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99, 100.0];
     let at = |q: f64| json!([q, rounded(seen.latency.value_at_quantile(q / 100.0) as f64 / 1e6)]);
     points.iter().map(|q| at(*q)).collect()
+}
+
+/// Text that is no markup of Markdown or HTML.
+fn quoted(text: &str) -> String {
+    let mut out = String::new();
+    for char in text.chars() {
+        if "\\`*_[]<>&|#".contains(char) {
+            out.push('\\');
+        }
+        out.push(char);
+    }
+    out
+}
+
+/// All latencies: pairs of the upper end of a bucket in nanoseconds and its count. Buckets are as wide as a
+/// thousandth of their value.
+fn histogram(seen: &Seen) -> Value {
+    let buckets = seen.latency.iter_recorded();
+    buckets.map(|bucket| json!([bucket.value_iterated_to(), bucket.count_at_value()])).collect()
 }
 
 /// p50, p99 and maximum in milliseconds of each tenth of a second.

@@ -84,8 +84,10 @@ fn spawn(port: u16, dir: &Path) -> io::Result<Child> {
     let log = File::create(dir.join("log"))?;
     Command::new(std::env::current_exe()?)
         .args(["bench", PART, "--port", &port.to_string(), "--bind", "127.0.0.1"])
-        .args(["--save", "", "--appendonly", "no", "--dir"])
+        // The story `rows` reads the demonstration database, whose file goes with the folder.
+        .args(["--save", "", "--appendonly", "no", "--demo", "yes", "--dir"])
         .arg(dir)
+        .env("TMPDIR", dir)
         .current_dir(dir)
         // A Ctrl-C at the terminal is not for it.
         .process_group(0)

@@ -136,11 +136,6 @@ impl Report {
     }
 }
 
-/// Text of a server, for a terminal: nothing in it controls one.
-pub fn plain(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
-}
-
 /// Nanoseconds in the unit that suits them.
 pub fn time(ns: f64) -> String {
     match ns {

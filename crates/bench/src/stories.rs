@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 pub struct Run<'a> {
     pub seconds: f64,
     pub keys: u64,
+    /// The number that random choices begin with.
+    pub seed: u64,
     pub stop: &'a Stop,
 }
 
@@ -104,6 +106,15 @@ const STORIES: &[Story] = &[
         usual: true,
         prepare: |target, run| target.strings(run.stop, run.keys),
         round: items,
+    },
+    Story {
+        name: "rows",
+        what: "of fifty read rows of a database by id, 80 % of them for 20 % of 5,000 rows",
+        headline: Headline::More("requests_per_s"),
+        bytes: 1,
+        usual: false,
+        prepare: needs_rows,
+        round: rows,
     },
     Story {
         name: "copy",
@@ -192,6 +203,8 @@ const CONNS: usize = 50;
 const THROUGHPUT_KEYS: u64 = 100_000;
 /// Members that both sets of `blacklist` have.
 const HITS: u64 = 100;
+/// Bytes that a member of a reply to SDIFF takes at most: on the wire, and as a frame.
+const MEMBER: usize = 20 + size_of::<Frame>();
 
 /// The names of all stories, and the word for all of them.
 pub fn names() -> Vec<&'static str> {
@@ -325,7 +338,9 @@ fn two_sets(target: &Target, run: &Run<'_>) -> io::Result<()> {
     fill::collection(&target.endpoint, b"SADD", &list, run.keys, 1, |out, i| {
         part(out, id(2 * i + u64::from(i >= HITS)));
     })?;
-    match target.attacker()?.call(&[b"SDIFF", &list, &black])? {
+    let mut client = target.attacker()?;
+    client.allow(run.keys as usize * MEMBER);
+    match client.call(&[b"SDIFF", &list, &black])? {
         Frame::Array(ids) | Frame::Set(ids) if ids.len() as u64 == run.keys - HITS => Ok(()),
         _ => Err(wrong("the answer to SDIFF is wrong")),
     }
@@ -456,7 +471,7 @@ fn rate(
 }
 
 fn items(target: &Target, run: &Run<'_>, gathered: &mut Gathered) -> io::Result<()> {
-    let (mut random, mut key) = (Random(1), Vec::new());
+    let (mut random, mut key) = (Random(mix(run.seed)), Vec::new());
     watch(target, gathered, |gathered| {
         let per_second = rate(target, run, 1, run.seconds, |out| {
             let hot = random.below(5) < 4;
@@ -473,8 +488,51 @@ fn items(target: &Target, run: &Run<'_>, gathered: &mut Gathered) -> io::Result<
     })
 }
 
+/// Rows of the demonstration database, and the beginning of their keys.
+const ROWS: u64 = 5000;
+const ROW: &[u8] = b"item:";
+/// Reads of rows that are under way at a time while all are loaded.
+const LOADED_TOGETHER: usize = 16;
+
+/// Only a server of our own has the demonstration database.
+fn needs_rows(target: &Target, _: &Run<'_>) -> io::Result<()> {
+    if target.own {
+        return Ok(());
+    }
+    let why = "only a server that is started for the run has a database to read through";
+    Err(io::Error::new(io::ErrorKind::Unsupported, why))
+}
+
+/// Reads rows of SQLite through: all of them once, then as `items` are read.
+fn rows(target: &Target, run: &Run<'_>, gathered: &mut Gathered) -> io::Result<()> {
+    target.attacker()?.call(&[b"EVENKEEL", b"SOURCE", b"FLUSH", b"items"])?;
+    let mut random = Random(mix(run.seed));
+    let get = |out: &mut Vec<u8>, id: u64| {
+        let mut key = ROW.to_vec();
+        wire::decimal(&mut key, id);
+        wire::command(out, &[b"GET", &key]);
+    };
+    watch(target, gathered, |gathered| {
+        let mut ids = 1..=ROWS;
+        let loaded = Load::connect(&target.endpoint, CONNS, 1)?.run(LOADED_TOGETHER, None, &mut |out| {
+            ids.next().is_some_and(|id| {
+                get(out, id);
+                !run.stop.is_asked()
+            })
+        })?;
+        gathered.add("first_reads_per_s", loaded.replies as f64 / loaded.elapsed.as_secs_f64());
+        let per_second = rate(target, run, 1, run.seconds, |out| {
+            let is_hot = random.below(5) < 4;
+            let id = if is_hot { random.below(ROWS / 5) } else { ROWS / 5 + random.below(ROWS * 4 / 5) };
+            get(out, id + 1);
+        })?;
+        gathered.add("requests_per_s", per_second);
+        Ok(())
+    })
+}
+
 fn throughput(target: &Target, run: &Run<'_>, gathered: &mut Gathered) -> io::Result<()> {
-    let (mut random, mut key, keys) = (Random(2), Vec::new(), run.keys.min(THROUGHPUT_KEYS));
+    let (mut random, mut key, keys) = (Random(mix(run.seed)), Vec::new(), run.keys.min(THROUGHPUT_KEYS));
     for (pipeline, behind) in [(1, "per_s"), (16, "pipelined_per_s")] {
         for is_get in [true, false] {
             let per_second = rate(target, run, pipeline, run.seconds / 4.0, |out| {

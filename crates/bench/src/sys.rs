@@ -1,5 +1,6 @@
 //! Waiting for sockets, and what makes a thread punctual.
 
+pub use loader::memory_available;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
@@ -116,13 +117,6 @@ pub fn pin(core: usize) -> bool {
 /// Keeps the memory that this process has now in RAM. Returns whether the kernel allowed it.
 pub fn lock_memory() -> bool {
     mlockall(MlockAllFlags::CURRENT).is_ok()
-}
-
-/// Bytes of memory available without swapping.
-pub fn memory_available() -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap_or_default();
-    line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(u64::MAX >> 10) << 10
 }
 
 /// CPU time that the host of a virtual machine has given to others since it started, over all its cores; in

@@ -3,7 +3,6 @@
 use crate::client::Client;
 use crate::endpoint::Endpoint;
 use crate::own::Own;
-use crate::report;
 use crate::sys;
 use crate::wire;
 use dial::Frame;
@@ -16,6 +15,8 @@ pub const ATTACKER: &str = "evenkeel-bench-attacker";
 pub const BYSTANDER: &str = "evenkeel-bench-bystander";
 /// The longest that keys are removed.
 const REMOVAL_MAX: Duration = Duration::from_secs(600);
+/// Replies of SCAN in a row that may lead nowhere.
+const STUCK_MAX: u32 = 1000;
 /// Keys asked of SCAN at a time.
 const SCANNED: &str = "1000";
 
@@ -86,7 +87,7 @@ impl Target {
         let mut client = Client::connect(&self.endpoint)?;
         let prefix = self.endpoint.prefix.as_bytes();
         let pattern = [prefix, b"*"].concat();
-        let (mut cursor, mut removed) = (b"0".to_vec(), 0);
+        let (mut cursor, mut removed, mut stuck) = (b"0".to_vec(), 0, 0);
         let deadline = Instant::now() + REMOVAL_MAX;
         loop {
             let reply = client.call(&[b"SCAN", &cursor, b"MATCH", &pattern, b"COUNT", SCANNED.as_bytes()])?;
@@ -100,7 +101,9 @@ impl Target {
             if next == b"0" {
                 return Ok(removed);
             }
-            if Instant::now() > deadline {
+            // Each call goes on, in every server.
+            stuck = if next == cursor && keys.is_empty() { stuck + 1 } else { 0 };
+            if Instant::now() > deadline || stuck > STUCK_MAX {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "SCAN finds no end"));
             }
             cursor = next;
@@ -175,7 +178,7 @@ fn identity(conn: &mut Conn) -> Result<(String, String), String> {
     ];
     for (field, name) in known {
         if let Some(version) = conn.info("server", field)? {
-            return Ok((name.to_owned(), report::plain(&version.chars().take(40).collect::<String>())));
+            return Ok((name.to_owned(), dial::shown(version.chars().take(40).collect::<String>())));
         }
     }
     Ok(("server".to_owned(), "unknown".to_owned()))
@@ -202,7 +205,7 @@ fn check_keys(conn: &mut Conn, place: &str, yes: bool) -> Result<(), String> {
     // A server whose INFO tells no databases still counts the keys of this one.
     let here = match conn.call(&[b"DBSIZE"])? {
         Frame::Int(n) => u64::try_from(n).unwrap_or(0),
-        other => return Err(format!("{place} answered DBSIZE with {other:?}")),
+        _ => return Err(format!("{place} answered DBSIZE with something else than a number")),
     };
     let keys = counted.max(here);
     if keys == 0 || yes {

@@ -64,10 +64,10 @@ fn longest_in(reply: &Frame) -> Option<Culprit> {
         let text = |name: &str| {
             behind
                 .and_then(|behind| field(behind, name))
-                .map(|text| report::plain(&text.lossy()))
+                .map(|text| dial::shown(text.lossy()))
                 .unwrap_or_default()
         };
-        let cause = report::plain(&field(wait, "for")?.lossy());
+        let cause = dial::shown(field(wait, "for")?.lossy());
         Some(Culprit { name: text("name"), command: text("command"), cause, us: whole(field(wait, "us")?)? })
     });
     found.max_by_key(|culprit| culprit.us)

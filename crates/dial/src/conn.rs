@@ -2,13 +2,15 @@
 
 use crate::input::Input;
 use crate::stream::{Stream, connect};
-use crate::{Address, Error, put_request};
+use crate::{Address, Error, Patience, put_request};
 use resp::{Frame, FrameEnd, read_frame};
 use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
 
 /// Most bytes of one reply, if nothing else is set.
 const REPLY_MAX: usize = 1 << 30;
+/// Most bytes of a reply to AUTH and HELLO.
+const LOGIN_REPLY_MAX: usize = 64 << 10;
 /// Bytes sent of a pipeline before the replies to them are read (D3): less than any socket takes at once.
 const PIECE: usize = 32 << 10;
 /// Bytes that the protocol adds to a word, about.
@@ -35,7 +37,9 @@ impl Conn {
     /// and then for at most `address.timeout` at each step. Errors: all but [`Error::TooLong`].
     pub fn open(address: &Address) -> Result<Conn, Error> {
         let mut conn = Conn::boxed(connect(address)?, address.timeout)?;
+        conn.reply_max = LOGIN_REPLY_MAX;
         conn.log_in(address)?;
+        conn.reply_max = REPLY_MAX;
         Ok(conn)
     }
 
@@ -79,8 +83,8 @@ impl Conn {
         self.timeout = timeout;
     }
 
-    /// Sets the most bytes of one reply; at first 1 GB. Elements of arrays take up to twelve times as
-    /// much memory as bytes.
+    /// Sets the most bytes of one reply; at first 1 GB, and 64 KB of those to AUTH and HELLO. An element of an
+    /// array counts with the memory that it takes as a [`Frame`].
     pub fn set_reply_max(&mut self, bytes: usize) {
         self.reply_max = bytes;
     }
@@ -132,15 +136,17 @@ impl Conn {
         self.stream.end_sending().map_err(Error::Lost)
     }
 
-    /// The next reply or message of RESP3. Waits at most for the timeout each time that no byte comes.
-    /// O(bytes of the reply). Errors: [`Error::Late`], [`Error::Closed`], [`Error::Lost`], [`Error::NotResp`],
-    /// [`Error::TooLong`].
+    /// The next reply or message of RESP3. Waits at most for the timeout, and longer while bytes come
+    /// ([`Patience`]). O(bytes of the reply). Errors: [`Error::Late`], [`Error::Closed`], [`Error::Lost`],
+    /// [`Error::NotResp`], [`Error::TooLong`].
     pub fn reply(&mut self) -> Result<Frame, Error> {
+        let mut patience = Patience::new(self.timeout);
         loop {
             if let Some(frame) = self.buffered()? {
                 return Ok(frame);
             }
-            self.receive(self.timeout)?;
+            let came = self.receive(patience.left().ok_or(Error::Late)?)?;
+            patience.came(came);
         }
     }
 
@@ -158,12 +164,13 @@ impl Conn {
     /// The next reply if all of it has been received. Does not wait.
     fn buffered(&mut self) -> Result<Option<Frame>, Error> {
         let held = self.input.held();
-        let Some(len) = self.end.find(held).map_err(Error::NotResp)? else {
-            return if held.len() > self.reply_max { Err(Error::TooLong(self.reply_max)) } else { Ok(None) };
-        };
-        if len > self.reply_max {
+        let end = self.end.find(held).map_err(Error::NotResp)?;
+        let frames = usize::try_from(self.end.frames()).unwrap_or(usize::MAX);
+        let size = end.unwrap_or(held.len()).saturating_add(frames.saturating_mul(size_of::<Frame>()));
+        if size > self.reply_max {
             return Err(Error::TooLong(self.reply_max));
         }
+        let Some(len) = end else { return Ok(None) };
         let Some((frame, used)) = read_frame(&held[..len]).map_err(Error::NotResp)? else { return Ok(None) };
         self.consume(used);
         Ok(Some(frame))

@@ -5,7 +5,8 @@ use std::fmt;
 use std::io;
 
 /// The reason for which a connection gave no reply. It does not name the server. An error reply is no error
-/// here but a frame, except to AUTH and HELLO.
+/// here but a frame, except to AUTH and HELLO. Texts of the server are shown as [`shown`](crate::shown) makes
+/// them.
 #[derive(Debug)]
 pub enum Error {
     /// No connection came about.
@@ -32,7 +33,7 @@ impl fmt::Display for Error {
             Error::Connect(e) => write!(f, "cannot connect: {e}"),
             Error::Tls(why) => write!(f, "TLS: {why}"),
             Error::Refused { command, text } => {
-                write!(f, "{command} was refused: {}", String::from_utf8_lossy(text))
+                write!(f, "{command} was refused: {}", crate::shown(text))
             }
             Error::Late => f.write_str("the server does not answer"),
             Error::Closed { .. } => f.write_str("the server closed the connection"),

@@ -1,7 +1,7 @@
 //! `evenkeel completions SHELL` and `evenkeel man [PAGE]`: the command line as clap describes it, for packages.
 //!
-//! This describes the program and parses nothing but its own two commands: crates `config` and `loader` and
-//! [`doctor`](crate::doctor) read theirs themselves. A test compares the description with what these take.
+//! This describes the program and parses nothing but its own two commands: crates `config`, `loader`, `bench`
+//! and `top`, and [`doctor`](crate::doctor), read theirs themselves. A test compares the description with what these take.
 
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, Command, ValueHint};
@@ -22,8 +22,9 @@ pub fn run(words: &[OsString]) -> Result<String, String> {
         }
         ["man"] => page(program()),
         ["man", name] => {
-            let found = NAMES.into_iter().zip(commands()).find(|((known, _), _)| *known == name);
-            let ((_, title), command) = found.ok_or_else(|| HELP.to_owned())?;
+            let found = commands().into_iter().find(|command| command.get_name() == name);
+            let title = TITLES.into_iter().find(|title| title.strip_prefix("evenkeel-") == Some(name));
+            let (command, title) = found.zip(title).ok_or_else(|| HELP.to_owned())?;
             page(command.name(title))
         }
         _ => Err(HELP.to_owned()),
@@ -32,15 +33,18 @@ pub fn run(words: &[OsString]) -> Result<String, String> {
 
 const HELP: &str = "\
 usage: evenkeel completions bash|elvish|fish|powershell|zsh
-       evenkeel man [load|copy|ping|doctor]
+       evenkeel man [load|copy|bench|top|stat|ping|doctor]
 ";
 
-/// The subcommands in the order of [`commands`], each with the title of its page.
-const NAMES: [(&str, &str); 4] = [
-    ("load", "evenkeel-load"),
-    ("copy", "evenkeel-copy"),
-    ("ping", "evenkeel-ping"),
-    ("doctor", "evenkeel-doctor"),
+/// The titles of the pages about subcommands.
+const TITLES: [&str; 7] = [
+    "evenkeel-load",
+    "evenkeel-copy",
+    "evenkeel-bench",
+    "evenkeel-top",
+    "evenkeel-stat",
+    "evenkeel-ping",
+    "evenkeel-doctor",
 ];
 
 fn page(command: Command) -> Result<String, String> {
@@ -65,7 +69,7 @@ fn program() -> Command {
              SIGTERM and SIGINT end it in order. The exit code is 0 after an orderly end, 1 if it could not start, \
              and 130 if a second signal cut the end short.",
         )
-        .override_usage("evenkeel [FILE] [-] [--directive value ...]\n       evenkeel load|copy|doctor|ping ...")
+        .override_usage("evenkeel [FILE] [-] [--directive value ...]\n       evenkeel load|copy|bench|top|stat|doctor|ping ...")
         .disable_help_subcommand(true)
         .arg(Arg::new("file").value_name("FILE").value_hint(ValueHint::FilePath).help("A redis.conf"))
         .arg(question("check-config", "Read the configuration, report mistakes, and end"))
@@ -75,10 +79,22 @@ fn program() -> Command {
         .subcommands(commands())
 }
 
+/// The subcommands, each by its own word.
 fn commands() -> Vec<Command> {
     let [load, copy, ping] = loader::commands();
-    let commands = [load, copy, ping, doctor()];
-    NAMES.into_iter().zip(commands).map(|((name, _), command)| command.name(name)).collect()
+    let mut commands = vec![
+        load.name("load"),
+        copy.name("copy"),
+        bench::command().name("bench"),
+        ping.name("ping"),
+        doctor(),
+    ];
+    #[cfg(feature = "tools")]
+    {
+        let [top, stat] = top::commands();
+        commands.extend([top.name("top"), stat.name("stat")]);
+    }
+    commands
 }
 
 fn doctor() -> Command {
@@ -133,7 +149,9 @@ mod tests {
     fn each_shell_completes_commands_and_directives() {
         for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
             let script = text(&["completions", shell]).expect(shell);
-            for word in ["ping", "doctor", "appendfsync", "check-config", "pass-file"] {
+            for word in
+                ["ping", "doctor", "bench", "beside-db", "appendfsync", "check-config", "password-file"]
+            {
                 assert!(script.contains(word), "{shell}: {word}");
             }
             // The others complete no values.
@@ -153,9 +171,13 @@ mod tests {
         for directive in config::table() {
             assert!(page.contains(&directive.name.replace('-', "\\-")), "{}", directive.name);
         }
-        for (name, option) in
-            [("load", "dry\\-run"), ("copy", "from\\-user"), ("doctor", "replay"), ("ping", "pass\\-file")]
-        {
+        for (name, option) in [
+            ("load", "dry\\-run"),
+            ("copy", "from\\-user"),
+            ("doctor", "replay"),
+            ("ping", "password\\-file"),
+            ("bench", "beside\\-db"),
+        ] {
             let page = text(&["man", name]).expect(name);
             assert!(page.contains(&format!("evenkeel\\-{name}")) && page.contains(option), "{page}");
         }
@@ -166,9 +188,11 @@ mod tests {
     fn what_is_described_is_what_the_program_takes() {
         for command in commands() {
             let name = OsString::from(command.get_name());
-            assert!(loader::is_command(&name) || crate::doctor::is_asked(&name), "{name:?}");
+            assert!(text(&["man", command.get_name()]).is_ok(), "{name:?}");
+            let is_clap = loader::is_command(&name) || bench::is_command(&name) || crate::is_tool(&name);
+            assert!(is_clap || crate::doctor::is_asked(&name), "{name:?}");
             assert!(config::HELP.contains(&format!("evenkeel {} --help", command.get_name())), "{name:?}");
-            if loader::is_command(&name) {
+            if is_clap {
                 continue;
             }
             for arg in command.get_arguments().filter_map(|arg| arg.get_long()) {

@@ -6,7 +6,7 @@
 pub fn about_server(place: &str, error: &[u8]) -> Option<String> {
     let code = error.split(|byte| *byte == b' ').next()?;
     let (_, advice) = TABLE.iter().find(|(known, _)| known.as_bytes() == code)?;
-    Some(format!("{place} answers '{}': {advice}", String::from_utf8_lossy(error)))
+    Some(format!("{place} answers '{}': {advice}", dial::shown(error)))
 }
 
 /// Whether the server will accept the command if it is repeated later.

@@ -17,11 +17,14 @@ use rdb::Dialect;
 use reach::Address;
 use std::collections::{HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
 /// Keys whose values are asked for at a time.
 const ASKED: usize = 100;
+/// Replies of SCAN in a row that may lead nowhere.
+const STUCK_MAX: u32 = 1000;
 
 /// Copies, and returns the last line to print. Errors: why it ended early.
 pub fn run(options: &Copy, stop: &Stop) -> Result<String, String> {
@@ -88,7 +91,7 @@ fn open_resume(
     let job = format!("{pattern} of {}, database {}, to {}, database {}", from.0, from.1, to.0, to.1);
     let (resume, again) = CopyResume::open(path, job, run_ids)?;
     if let Some(why) = again {
-        eprintln!("{why}");
+        let _ = writeln!(std::io::stderr(), "{}", dial::shown(why));
     }
     Ok(resume)
 }
@@ -204,6 +207,8 @@ struct Walk<'a> {
     /// Hashes of the keys that came: SCAN may return a key twice.
     seen: HashSet<u64>,
     keys: u64,
+    /// Replies of SCAN in a row that had the cursor of the request, and no key.
+    stuck: u32,
     stop: Stop,
 }
 
@@ -211,7 +216,7 @@ impl<'a> Walk<'a> {
     /// Begins at the start, for a target that takes values one by one.
     fn new(source: Conn, options: &'a Copy, stop: &Stop) -> Walk<'a> {
         let (seen, stop) = (HashSet::new(), stop.clone());
-        Walk { source, options, gathers: false, dialect: None, cursor: None, seen, keys: 0, stop }
+        Walk { source, options, gathers: false, dialect: None, cursor: None, seen, keys: 0, stuck: 0, stop }
     }
 
     /// The next keys; None at the end.
@@ -230,6 +235,11 @@ impl<'a> Walk<'a> {
         let (Some(Frame::Bulk(next)), Some(Frame::Array(found))) = (parts.first(), parts.get(1)) else {
             return Err("the source's SCAN did not answer with a cursor and keys".to_owned());
         };
+        // Each call goes on, in every server.
+        self.stuck = if *next == cursor && found.is_empty() { self.stuck + 1 } else { 0 };
+        if self.stuck > STUCK_MAX {
+            return Err("the source's SCAN does not go on".to_owned());
+        }
         self.cursor = Some(next.clone());
         let keys = found.iter().filter_map(|key| match key {
             Frame::Bulk(key) => Some(key.clone()),
@@ -251,17 +261,19 @@ impl<'a> Walk<'a> {
             put_request(&mut bytes, &[b"EXEC"]);
         }
         self.source.send(&bytes)?;
+        self.source.take_values(true);
         let mut pieces = Vec::new();
         for key in keys {
             match self.given()? {
                 Given::Value { ttl_ms, payload } => pieces.push(self.piece(key, ttl_ms, payload)),
                 Given::Gone => {}
                 Given::Refused(text) => {
-                    let reason = format!("the source refused DUMP: {}", String::from_utf8_lossy(&text));
+                    let reason = format!("the source refused DUMP: {}", dial::shown(&text));
                     account.refuse(0, &String::from_utf8_lossy(key), reason, false);
                 }
             }
         }
+        self.source.take_values(false);
         Ok(pieces)
     }
 

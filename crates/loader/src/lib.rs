@@ -15,6 +15,7 @@
 mod advice;
 mod copy;
 mod load;
+mod memory;
 mod options;
 mod ping;
 mod progress;
@@ -27,6 +28,7 @@ mod stop;
 mod template;
 mod wire;
 
+pub use memory::memory_available;
 pub use progress::number;
 pub use stop::Stop;
 pub use wire::Conn;
@@ -36,9 +38,23 @@ use std::ffi::OsString;
 /// Why the work did not end well.
 #[derive(Debug)]
 pub struct Failure {
+    /// Lines for a terminal, which names and texts of servers in them cannot steer.
     pub reason: String,
     /// 130 or 143 after SIGINT or SIGTERM, else 1.
     pub exit_code: u8,
+}
+
+impl Failure {
+    /// `reason`: lines, in which texts of servers may stand as they are.
+    pub fn new(reason: &str, exit_code: u8) -> Failure {
+        Failure { reason: plain_lines(reason), exit_code }
+    }
+}
+
+/// Lines for a terminal, which nothing in them steers. O(bytes).
+pub fn plain_lines(text: &str) -> String {
+    let lines: Vec<String> = text.lines().map(dial::plain).collect();
+    lines.join("\n")
 }
 
 /// Runs `evenkeel load`, `copy` or `ping` with its arguments, the name of the command first. Returns the last
@@ -56,7 +72,7 @@ pub fn run(args: &[OsString]) -> Result<String, Failure> {
                 // Health checks of containers know 0 and 1 only.
                 std::process::exit(error.use_stderr().into())
             });
-            ping::run(&options).map_err(|reason| Failure { reason, exit_code: 1 })
+            ping::run(&options).map_err(|reason| Failure::new(&reason, 1))
         }
         _ => {
             let options = reach::read::<options::Load>(args).unwrap_or_else(|error| error.exit());
@@ -66,9 +82,8 @@ pub fn run(args: &[OsString]) -> Result<String, Failure> {
 }
 
 fn until_stopped(work: impl FnOnce(&Stop) -> Result<String, String>) -> Result<String, Failure> {
-    let failed = |reason, exit_code| Failure { reason, exit_code };
-    let stop = Stop::on_signals().map_err(|e| failed(format!("cannot handle signals: {e}"), 1))?;
-    work(&stop).map_err(|reason| failed(reason, stop.exit_code().unwrap_or(1)))
+    let stop = Stop::on_signals().map_err(|e| Failure::new(&format!("cannot handle signals: {e}"), 1))?;
+    work(&stop).map_err(|reason| Failure::new(&reason, stop.exit_code().unwrap_or(1)))
 }
 
 /// Whether `word` is a command that [`run`] takes.

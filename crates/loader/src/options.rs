@@ -245,7 +245,7 @@ impl Options for Load {
     ];
 
     fn settle(&mut self, matches: &ArgMatches) -> Result<(), String> {
-        self.target.server.settle(matches);
+        self.target.server.settle(matches)?;
         self.target.end().map(drop)
     }
 }
@@ -262,7 +262,7 @@ impl Options for Copy {
         Some("--from names the server to copy from; -h, -p, -s and -u name the one to copy to, as --to does");
 
     fn settle(&mut self, matches: &ArgMatches) -> Result<(), String> {
-        self.target.server.settle(matches);
+        self.target.server.settle(matches)?;
         self.from_password_of_env = is_of_env(matches, "from_password");
         let ends = self.target.end().map_err(|e| match e.contains("both name") {
             true => format!("{e}. The server to copy from is named by --from"),
@@ -373,12 +373,14 @@ mod tests {
             ("--from a --existng skip", "'--existing'"),
             ("--form a", "'--from'"),
             ("--from a --key f", "'--cert-key'"),
-            ("--from a --host b", "'-h'"),
+            ("--from a --hostname b", "'--host'"),
         ] {
             let said = ends(words);
             assert!(said.contains("similar argument exists") && said.contains(right), "{words}: {said}");
         }
-        for (words, right) in [("--port 1", "'-p'"), ("--tlss", "'--tls'"), ("--database 1", "'--db'")] {
+        for (words, right) in
+            [("--url redis://h", "'--uri'"), ("--tlss", "'--tls'"), ("--database 1", "'--db'")]
+        {
             let said = target(words);
             assert!(said.contains("similar argument exists") && said.contains(right), "{words}: {said}");
         }
@@ -390,7 +392,7 @@ mod tests {
     fn h_as_the_last_word_asks_for_help_as_in_redis_cli() {
         for words in ["load --help", "load -h", "load f.csv --key k -h"] {
             let said = read_words::<Load>(words).expect_err(words);
-            assert!(said.contains("-h <HOST>") && said.contains("--pass"), "{said}");
+            assert!(said.contains("-h, --host <HOST>") && said.contains("--pass"), "{said}");
         }
         let said = read_words::<Copy>("copy --help").expect_err("help").replace('\n', " ");
         assert!(said.contains("-h -p -s -u -a -n, the one to write"), "{said}");

@@ -7,14 +7,10 @@ use crate::advice;
 use crate::wire::failed;
 use clap::{ArgAction, ArgMatches, Parser};
 use dial::Frame;
-use reach::{End, Named, Options, Words, is_of_env};
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use reach::{Address, End, Options, Server};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Most bytes read of a file with a password.
-const PASSWORD_MAX: u64 = 64 << 10;
 /// Most bytes of a reply.
 const REPLY_MAX: usize = 64 << 10;
 /// Error replies of a server that is alive and serves others, by their first word.
@@ -24,7 +20,7 @@ const ALIVE: [&[u8]; 4] = [b"NOAUTH", b"NOPERM", b"MASTERDOWN", b"BUSY"];
 ///
 /// A server that answers NOAUTH, NOPERM, MASTERDOWN or BUSY is alive too: its answer is printed, and the exit
 /// code is 0. LOADING is 1. A server that wants a password asks for it before it says LOADING, so name one
-/// (--pass-file) where that matters.
+/// (--password-file) where that matters.
 #[derive(Parser, Clone, Debug)]
 #[command(
     name = "evenkeel ping",
@@ -33,56 +29,11 @@ const ALIVE: [&[u8]; 4] = [b"NOAUTH", b"NOPERM", b"MASTERDOWN", b"BUSY"];
     disable_help_flag = true
 )]
 pub struct Ping {
-    /// The server: host:port, redis://[user:password@]host[:port], rediss:// for TLS, or the path of a unix
-    /// socket [default: 127.0.0.1:6379]
+    /// The server: host:port, a URI as for -u, or the path of a unix socket [default: 127.0.0.1:6379]
     #[arg(value_name = "SERVER")]
-    pub server: Option<String>,
-    /// Its host
-    #[arg(short = 'h', long, value_name = "HOST", conflicts_with_all = ["server", "socket"])]
-    pub host: Option<String>,
-    /// Its port
-    #[arg(short = 'p', long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..),
-        conflicts_with_all = ["server", "socket"])]
-    pub port: Option<u16>,
-    /// Its unix socket
-    #[arg(short = 's', long, value_name = "SOCKET", conflicts_with = "server")]
-    pub socket: Option<String>,
-    /// User for AUTH
-    #[arg(long, value_name = "USER")]
-    pub user: Option<String>,
-    /// Password for AUTH
-    #[arg(
-        short = 'a',
-        long,
-        visible_alias = "pass",
-        value_name = "PASSWORD",
-        env = "EVENKEEL_PASSWORD",
-        hide_env_values = true
-    )]
-    pub password: Option<String>,
-    #[arg(skip)]
-    password_of_env: bool,
-    /// File whose first line is the password for AUTH
-    #[arg(long, value_name = "FILE")]
-    pub pass_file: Option<PathBuf>,
-    /// Encrypt with TLS
-    #[arg(long)]
-    pub tls: bool,
-    /// Certificates, in PEM, of which the server's must come from one (default: the system's)
-    #[arg(long, value_name = "FILE")]
-    pub cacert: Option<PathBuf>,
-    /// Certificate of this client, in PEM
-    #[arg(long, value_name = "FILE", requires = "cert_key")]
-    pub cert: Option<PathBuf>,
-    /// Private key of that certificate, in PEM
-    #[arg(long, value_name = "FILE", requires = "cert")]
-    pub cert_key: Option<PathBuf>,
-    /// Take any certificate of the server
-    #[arg(long, conflicts_with = "cacert")]
-    pub insecure: bool,
-    /// Name that the server is asked for and that its certificate must have (default: the host)
-    #[arg(long, value_name = "HOST")]
-    pub sni: Option<String>,
+    pub address: Option<String>,
+    #[command(flatten)]
+    pub server: Server,
     /// Seconds after which the server counts as silent, for everything together
     #[arg(long, default_value = "1", value_name = "SECONDS", value_parser = seconds)]
     pub timeout: Duration,
@@ -99,74 +50,32 @@ fn seconds(word: &str) -> Result<Duration, String> {
 }
 
 impl Options for Ping {
-    const ELSEWHERE: &[(&'static str, &'static str)] = &[
-        ("--hostname", "--host"),
-        ("--uri", "the server's URI is named without an option"),
-        ("--url", "the server's URI is named without an option"),
-        ("--username", "--user"),
-        ("--password-file", "--pass-file"),
-        ("--key", "--cert-key"),
-    ];
+    const ELSEWHERE: &[(&'static str, &'static str)] = &[("--key", "--cert-key")];
 
     fn settle(&mut self, matches: &ArgMatches) -> Result<(), String> {
-        self.password_of_env = is_of_env(matches, "password");
-        self.end(self.password.clone()).map(drop)
+        self.server.settle(matches)?;
+        self.end().map(drop)
     }
 }
 
 impl Ping {
-    /// The server that is meant, with this password. Errors: options that contradict each other.
-    fn end(&self, password: Option<String>) -> Result<End, String> {
-        let named = match (&self.server, &self.socket) {
-            (Some(word), _) => Named::of_word(word)?,
-            (_, Some(path)) => Named::of_socket(path),
-            _ => Named::of_host(self.host.as_deref(), self.port)?,
-        };
-        let is_said = self.password.is_some() && !self.password_of_env;
-        if self.pass_file.is_some() && (is_said || named.password.is_some()) {
-            return Err("--pass-file is one way to say the password: leave out the other".to_owned());
-        }
-        let has_password = password.is_some() || named.password.is_some() || self.pass_file.is_some();
-        if self.user.is_some() && !has_password {
-            return Err("--user needs a password: --pass-file FILE, or EVENKEEL_PASSWORD".to_owned());
-        }
-        let words = Words {
-            cacert: self.cacert.clone(),
-            cert: self.cert.clone(),
-            cert_key: self.cert_key.clone(),
-            insecure: self.insecure,
-            sni: self.sni.clone(),
-        };
-        let password = password.as_deref().map(|password| (password, self.password_of_env));
-        End::of(named, "--", self.user.as_deref(), password, None, self.tls, words)
+    /// The server that is meant. Errors: options that contradict each other.
+    fn end(&self) -> Result<End, String> {
+        self.server.end(self.address.as_deref().map(|word| ("SERVER", word)), "", "SERVER")
     }
 
-    /// The address. Reads the files of the password and of TLS. Errors: they are wrong.
-    fn address(&self) -> Result<dial::Address, String> {
-        let password = match &self.pass_file {
-            Some(file) => Some(first_line(file)?),
-            None => self.password.clone(),
-        };
-        let address = self.end(password)?.address(self.timeout)?.server;
-        Ok(dial::Address { connect: self.timeout, ..address })
+    /// The address. Reads the files of TLS. Errors: they are wrong.
+    fn address(&self) -> Result<Address, String> {
+        let Address { server, db } = self.end()?.address(self.timeout)?;
+        Ok(Address { server: dial::Address { connect: self.timeout, ..server }, db })
     }
-}
-
-/// The first line of a file, without its end. Errors: it cannot be read, or is no text.
-fn first_line(file: &Path) -> Result<String, String> {
-    let mut text = String::new();
-    let opened = std::fs::File::open(file);
-    opened
-        .and_then(|file| file.take(PASSWORD_MAX).read_to_string(&mut text))
-        .map_err(|e| format!("--pass-file {}: {e}", file.display()))?;
-    Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
 /// Asks once, and returns the line to print. Waits at most for `timeout` in all, names included. Errors: a
 /// sentence why the server does not count as alive.
 pub fn run(options: &Ping) -> Result<String, String> {
     let address = options.address()?;
-    let place = address.place.clone();
+    let place = address.server.place.clone();
     // On a thread of its own, as looking up a name has no limit of time.
     let (tell, told) = mpsc::channel();
     let asking = std::thread::Builder::new().spawn(move || tell.send(ask(&address)));
@@ -175,25 +84,32 @@ pub fn run(options: &Ping) -> Result<String, String> {
     told.recv_timeout(options.timeout).unwrap_or_else(late)
 }
 
-fn ask(address: &dial::Address) -> Result<String, String> {
-    let (place, is_plain) = (&address.place, address.tls.is_none());
-    let said = dial::Conn::open(address).and_then(|mut conn| {
+fn ask(Address { server, db }: &Address) -> Result<String, String> {
+    let (place, is_plain) = (&server.place, server.tls.is_none());
+    let said = dial::Conn::open(server).and_then(|mut conn| {
         conn.set_reply_max(REPLY_MAX);
-        conn.call(&["PING"])
+        match db {
+            0 => conn.call(&["PING"]),
+            db => match conn.call(&["SELECT", &db.to_string()])? {
+                refusal @ Frame::Error(_) => Ok(refusal),
+                _ => conn.call(&["PING"]),
+            },
+        }
     });
     judged(place, said.map_err(|e| failed(place, is_plain, e))?)
 }
 
-/// The line to print for a reply to PING. Errors: the reply shows no server that is alive and has its data.
+/// The line to print for a reply to PING or SELECT. Errors: the reply shows no server that is alive and has its
+/// data.
 fn judged(place: &str, reply: Frame) -> Result<String, String> {
     match reply {
         Frame::Simple(text) if text == b"PONG" => Ok("PONG".to_owned()),
         Frame::Error(text) => {
             let code = text.split(|byte| *byte == b' ').next().unwrap_or_default();
             if ALIVE.contains(&code) {
-                return Ok(String::from_utf8_lossy(&text).into_owned());
+                return Ok(dial::shown(&text));
             }
-            let plain = || format!("{place} answers '{}'", String::from_utf8_lossy(&text));
+            let plain = || format!("{place} answers '{}'", dial::shown(&text));
             Err(advice::about_server(place, &text).unwrap_or_else(plain))
         }
         _ => Err(format!("{place} answers PING with something else than PONG")),
@@ -210,7 +126,7 @@ mod tests {
     fn place(words: &str) -> String {
         let args: Vec<OsString> = format!("ping {words}").split_whitespace().map(OsString::from).collect();
         let read = read::<Ping>(&args).map_err(|error| error.to_string());
-        read.and_then(|options| options.address()).map_or_else(|why| why, |address| address.place)
+        read.and_then(|options| options.address()).map_or_else(|why| why, |address| address.server.place)
     }
 
     #[test]
@@ -231,12 +147,12 @@ mod tests {
     #[test]
     fn contradictions_are_refused() {
         for (words, why) in [
-            ("h --port 1", "cannot be used with"),
-            ("--host h -s /a", "cannot be used with"),
-            ("--user ann", "--user needs a password"),
-            ("redis://x:pw@h --pass-file f", "leave out the other"),
-            ("-a pw --pass-file f", "leave out the other"),
-            ("--pass-file /nowhere/f", "--pass-file /nowhere/f: No such file"),
+            ("h --port 1", "SERVER and -p both name the server"),
+            ("--host h -s /a", "-s and -h both name the server"),
+            ("--user ann", "--user needs --password"),
+            ("redis://x:pw@h --password-file /dev/null", "the URI has a password"),
+            ("-a pw --password-file f", "leave out one"),
+            ("--password-file /nowhere/f", "--password-file /nowhere/f: No such file"),
             ("--cacert f", "--cacert is for TLS: say --tls as well"),
             ("--timeout 0", "not a number of seconds"),
             ("--timeout NaN", "not a number of seconds"),
@@ -262,5 +178,6 @@ mod tests {
             assert!(why.starts_with(&format!("here:1 answers '{text}'")), "{why}");
         }
         assert!(judge(Frame::Simple(b"OK".to_vec())).is_err());
+        assert_eq!(judge(error("NOAUTH \x1b[2J")), Ok("NOAUTH \\u{1b}[2J".into()));
     }
 }

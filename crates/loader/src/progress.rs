@@ -2,6 +2,7 @@
 
 use crate::send::Account;
 use indicatif::{ProgressBar, ProgressStyle};
+use std::io::Write;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -43,9 +44,10 @@ impl Progress {
         (count as f64 / self.started.elapsed().as_secs_f64().max(1e-3)) as u64
     }
 
-    /// Prints a line above the bar.
+    /// Prints a line above the bar. Names and texts in it cannot steer the terminal.
     pub fn say(&self, text: &str) {
-        self.bar.suspend(|| eprintln!("{text}"));
+        // A terminal that has gone is no error.
+        self.bar.suspend(|| _ = writeln!(std::io::stderr(), "{}", dial::shown(text)));
     }
 
     /// Removes the bar and returns the last line to print.

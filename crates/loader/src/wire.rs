@@ -2,18 +2,25 @@
 
 use crate::advice::{about_server, passes};
 use crate::stop::Stop;
-use dial::{Error, Frame};
+use dial::{Error, Frame, Patience, put_request};
 use reach::Address;
 use std::time::{Duration, Instant};
 
+/// The longest time until a signal is seen while a reply is awaited.
+const SLICE: Duration = Duration::from_millis(100);
 /// Time between two questions whether a server has loaded its data.
 const AGAIN: Duration = Duration::from_millis(200);
+
+/// Most bytes of one reply, but for values: a page of SCAN with long keys.
+const REPLY_MAX: usize = 64 << 20;
 
 /// A connection that is logged in and has its database selected.
 pub struct Conn {
     line: dial::Conn,
     pub place: String,
     is_plain: bool,
+    timeout: Duration,
+    stop: Stop,
 }
 
 impl Conn {
@@ -22,8 +29,9 @@ impl Conn {
     pub fn open(Address { server, db }: &Address, stop: &Stop) -> Result<Conn, String> {
         let is_plain = server.tls.is_none();
         let mut line = dial::Conn::open(server).map_err(|e| failed(&server.place, is_plain, e))?;
-        line.set_reply_max(usize::MAX);
-        let mut conn = Conn { line, place: server.place.clone(), is_plain };
+        line.set_reply_max(REPLY_MAX);
+        let (place, timeout) = (server.place.clone(), server.timeout);
+        let mut conn = Conn { line, place, is_plain, timeout, stop: stop.clone() };
         conn.await_ready(server.timeout, stop)?;
         if *db != 0 {
             conn.call(&[b"SELECT", db.to_string().as_bytes()])?;
@@ -47,7 +55,8 @@ impl Conn {
         }
     }
 
-    /// Sends a command and returns its reply. Errors: a refusal, with its text; a lost connection.
+    /// Sends a command and returns its reply. Errors: a refusal, with its text; a lost connection; a signal, after
+    /// which the connection is of no use.
     pub fn call(&mut self, words: &[&[u8]]) -> Result<Frame, String> {
         match self.ask(words)? {
             Frame::Error(text) => Err(refused(&self.place, words[0], &text)),
@@ -56,11 +65,27 @@ impl Conn {
     }
 
     fn ask(&mut self, words: &[&[u8]]) -> Result<Frame, String> {
-        self.line.call(words).map_err(|e| failed(&self.place, self.is_plain, e))
+        let mut request = Vec::new();
+        put_request(&mut request, words);
+        self.send(&request)?;
+        let patience = Patience::running(self.timeout);
+        loop {
+            // In slices: nobody wants to wait minutes for a silent server after Ctrl-C.
+            let left = patience.left().unwrap_or_default();
+            match self.line.reply_within(left.min(SLICE)) {
+                Err(Error::Late) if !left.is_zero() => self.stop.check()?,
+                reply => return reply.map_err(|e| failed(&self.place, self.is_plain, e)),
+            }
+        }
     }
 
     pub fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
         self.line.send(bytes).map_err(|e| failed(&self.place, self.is_plain, e))
+    }
+
+    /// Takes values of any size from here on, as far as there is memory; or no longer.
+    pub fn take_values(&mut self, takes: bool) {
+        self.line.set_reply_max(if takes { crate::memory::value_max() } else { REPLY_MAX });
     }
 
     /// The next reply. O(its bytes).
@@ -78,7 +103,7 @@ impl Conn {
 
 fn refused(place: &str, command: &[u8], error: &[u8]) -> String {
     about_server(place, error).unwrap_or_else(|| {
-        let [command, error] = [command, error].map(String::from_utf8_lossy);
+        let [command, error] = [command, error].map(dial::shown);
         format!("{place} refused {command}: {error}")
     })
 }
@@ -91,7 +116,7 @@ pub fn failed(place: &str, is_plain: bool, error: Error) -> String {
         Error::Refused { command, text } => refused(place, command.as_bytes(), &text),
         Error::Late => format!("{place} does not answer"),
         Error::Closed { at_once: true } if is_plain => {
-            format!("{place} closed the connection at once; if it wants TLS, say so (--tls, --from-tls)")
+            format!("{place} closed the connection at once; if it wants TLS, say so (--tls and its kin)")
         }
         Error::Closed { .. } => format!("{place} closed the connection"),
         Error::Lost(e) => format!("lost the connection to {place}: {e}"),

@@ -9,47 +9,54 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, CommandFactory, Error, FromArgMatches};
 use dial::Login;
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Options of redis-cli and other tools about a server, with those that they are here.
-const OF_SERVERS: &[(&str, &str)] = &[
-    ("--host", "-h"),
-    ("--hostname", "-h"),
-    ("--port", "-p"),
-    ("--socket", "-s"),
-    ("--uri", "-u"),
-    ("--url", "-u"),
-    ("--username", "--user"),
-    ("--database", "--db"),
-];
+const OF_SERVERS: &[(&str, &str)] =
+    &[("--hostname", "--host"), ("--url", "--uri"), ("--username", "--user"), ("--database", "--db")];
+
+/// Most bytes read of a file with a password.
+const PASSWORD_MAX: u64 = 64 << 10;
 
 /// A server, and the way in. The short options are redis-cli's.
 #[derive(Args, Clone, Debug)]
 pub struct Server {
     /// Its host
-    #[arg(short = 'h', value_name = "HOST")]
+    #[arg(short = 'h', long, value_name = "HOST")]
     pub host: Option<String>,
     /// Its port
-    #[arg(short = 'p', value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(short = 'p', long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
     /// Its unix socket
-    #[arg(short = 's', value_name = "SOCKET")]
+    #[arg(short = 's', long, value_name = "SOCKET")]
     pub socket: Option<String>,
     /// Its URI: redis://[user:password@]host[:port][/database], rediss:// for TLS
-    #[arg(short = 'u', value_name = "URI")]
+    #[arg(short = 'u', long, value_name = "URI")]
     pub uri: Option<String>,
     /// User for AUTH
-    #[arg(long)]
+    #[arg(long, value_name = "USER")]
     pub user: Option<String>,
     /// Password for AUTH
-    #[arg(short = 'a', long, visible_alias = "pass", env = "EVENKEEL_PASSWORD", hide_env_values = true)]
+    #[arg(
+        short = 'a',
+        long,
+        visible_alias = "pass",
+        value_name = "PASSWORD",
+        env = "EVENKEEL_PASSWORD",
+        hide_env_values = true
+    )]
     pub password: Option<String>,
     /// A file whose first line is the password, so that no list of processes shows it
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, alias = "pass-file", value_name = "FILE")]
     pub password_file: Option<PathBuf>,
     #[arg(skip)]
     password_of_env: bool,
+    /// The password of the file.
+    #[arg(skip)]
+    of_file: Option<String>,
     /// Database [default: 0]
     #[arg(short = 'n', long)]
     pub db: Option<u32>,
@@ -74,24 +81,60 @@ pub struct Server {
 }
 
 impl Server {
-    /// Takes what only the matches tell.
-    pub fn settle(&mut self, matches: &ArgMatches) {
+    /// Takes what only the matches tell, and reads the password's file, once: it may be a pipe. Errors: that
+    /// file; two passwords.
+    pub fn settle(&mut self, matches: &ArgMatches) -> Result<(), String> {
         self.password_of_env = is_of_env(matches, "password");
+        if self.password_file.is_some() && self.password.is_some() && !self.password_of_env {
+            return Err("--password and --password-file both give the password: leave out one".to_owned());
+        }
+        self.of_file = self.password_file.as_deref().map(password_in).transpose()?;
+        Ok(())
+    }
+
+    /// Whether an option names the server.
+    pub fn is_named(&self) -> bool {
+        self.ways().iter().any(|way| way.1)
+    }
+
+    /// The options that name the server, and whether they are said.
+    fn ways(&self) -> [(&'static str, bool); 3] {
+        let host_word = if self.host.is_some() { "-h" } else { "-p" };
+        [
+            ("-u", self.uri.is_some()),
+            ("-s", self.socket.is_some()),
+            (host_word, self.host.is_some() || self.port.is_some()),
+        ]
+    }
+
+    /// The options about TLS.
+    pub fn words(&self) -> Words {
+        Words {
+            cacert: self.cacert.clone(),
+            cert: self.cert.clone(),
+            cert_key: self.cert_key.clone(),
+            insecure: self.insecure,
+            sni: self.sni.clone(),
+        }
     }
 
     /// The server that is meant; 127.0.0.1:6379 if nothing names one. `word`: an option or argument of the
     /// caller that names it too, and its value. `role` and `way` complete the error that two ways name it.
-    /// Reads the password's file. Errors: options that contradict each other, and that file.
+    /// Errors: options that contradict each other.
     pub fn end(&self, word: Option<(&str, &str)>, role: &str, way: &str) -> Result<End, String> {
-        let host = self.host.is_some() || self.port.is_some();
-        let host_word = if self.host.is_some() { "-h" } else { "-p" };
-        let ways = [
-            (word.map_or("", |word| word.0), word.is_some()),
-            ("-u", self.uri.is_some()),
-            ("-s", self.socket.is_some()),
-            (host_word, host),
-        ];
-        let mut said = ways.into_iter().filter(|way| way.1).map(|way| way.0);
+        self.end_with(word, role, way, self.words())
+    }
+
+    /// As [`Server::end`], with other options about certificates.
+    pub fn end_with(
+        &self,
+        word: Option<(&str, &str)>,
+        role: &str,
+        way: &str,
+        words: Words,
+    ) -> Result<End, String> {
+        let ways = [(word.map_or("", |word| word.0), word.is_some())].into_iter().chain(self.ways());
+        let mut said = ways.filter(|way| way.1).map(|way| way.0);
         if let (Some(one), Some(other)) = (said.next(), said.next()) {
             return Err(format!(
                 "{one} and {other} both name the server{role}: say {way}, or -h HOST -p PORT, or -s SOCKET, or -u URI"
@@ -103,35 +146,22 @@ impl Server {
             (.., Some(path)) => Named::of_socket(path),
             _ => Named::of_host(self.host.as_deref(), self.port)?,
         };
-        let words = Words {
-            cacert: self.cacert.clone(),
-            cert: self.cert.clone(),
-            cert_key: self.cert_key.clone(),
-            insecure: self.insecure,
-            sni: self.sni.clone(),
-        };
-        let of_file = match (&self.password_file, &self.password) {
-            (Some(_), Some(_)) if !self.password_of_env => {
-                return Err("--password and --password-file both give the password: leave out one".to_owned());
-            }
-            (Some(file), _) => Some(password_in(file)?),
-            _ => None,
-        };
-        let password = match &of_file {
+        let password = match &self.of_file {
             Some(password) => Some((password.as_str(), false)),
             None => self.password.as_deref().map(|password| (password, self.password_of_env)),
         };
-        if self.user.is_some() && password.is_none() {
+        if self.user.is_some() && password.is_none() && named.password.is_none() {
             return Err("--user needs --password or --password-file".to_owned());
         }
         End::of(named, "--", self.user.as_deref(), password, self.db, self.tls, words)
     }
 }
 
-/// The first line of a file. Errors: it cannot be read, or is no UTF-8.
+/// The first line of a file, of which 64 KB are read. Errors: it cannot be read, or is no UTF-8.
 fn password_in(file: &Path) -> Result<String, String> {
-    let text =
-        std::fs::read_to_string(file).map_err(|e| format!("--password-file {}: {e}", file.display()))?;
+    let mut text = String::new();
+    let read = File::open(file).and_then(|file| file.take(PASSWORD_MAX).read_to_string(&mut text));
+    read.map_err(|e| format!("--password-file {}: {e}", file.display()))?;
     Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
@@ -275,7 +305,7 @@ mod tests {
         const ELSEWHERE: &[(&'static str, &'static str)] = &[("--wait", "sleep")];
 
         fn settle(&mut self, matches: &ArgMatches) -> Result<(), String> {
-            self.server.settle(matches);
+            self.server.settle(matches)?;
             self.server.end(self.word.as_deref().map(|word| ("ADDRESS", word)), "", "ADDRESS").map(drop)
         }
     }
@@ -291,9 +321,22 @@ mod tests {
     fn a_file_gives_the_password() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), "s3cret\nmore\n").expect("written");
+        // It is read once: it may be a pipe.
+        let words = ["tool", "--password-file", &file.path().display().to_string()].map(OsString::from);
+        let tool = read::<Tool>(&words).expect("options");
+        std::fs::write(file.path(), "").expect("written");
+        let once = tool.server.end(None, "", "").expect("a server");
+        assert_eq!(once.server.password.as_deref(), Some("s3cret"));
+        std::fs::write(file.path(), "s3cret\nmore\n").expect("written");
         let name = file.path().display();
         let named = end(&format!("tool h:1 --user ann --password-file {name}")).expect("a server");
         assert_eq!((named.user.as_deref(), named.password.as_deref()), (Some("ann"), Some("s3cret")));
+        assert!(
+            end("tool --password-file /dev/zero")
+                .expect("the begin")
+                .password
+                .is_some_and(|it| it.len() == 64 << 10)
+        );
         for (words, why) in [
             (format!("tool h -a x --password-file {name}"), "both give the password"),
             (format!("tool redis://:x@h --password-file {name}"), "the URI has a password"),
@@ -311,7 +354,8 @@ mod tests {
         assert_eq!(end("tool rediss://h:7").map(|named| (named.place, named.tls)), Ok(("h:7".into(), true)));
         let said = end("tool a -h b").expect_err("two");
         assert!(said.contains("ADDRESS and -h both name the server: say ADDRESS, or"), "{said}");
-        assert!(end("tool --host b").expect_err("unknown").contains("'-h'"));
+        assert_eq!(end("tool --host b --port 7").expect("a server").place, "b:7");
+        assert!(end("tool --hostname b").expect_err("unknown").contains("'--host'"));
         assert!(end("tool --wait 1").expect_err("unknown").contains("sleep"));
     }
 }

@@ -340,6 +340,8 @@ pub struct FrameEnd {
     left: u64,
     /// No line end stands between `pos` and here.
     scanned: usize,
+    /// Frames of this reply so far.
+    frames: u64,
 }
 
 impl FrameEnd {
@@ -351,15 +353,22 @@ impl FrameEnd {
     /// must hold the bytes of the last call and some more. O(new bytes). Does not look into lines or limit
     /// the depth.
     pub fn find(&mut self, buf: &[u8]) -> Result<Option<usize>, FrameError> {
-        self.left = self.left.max(1);
+        if self.left == 0 {
+            (self.left, self.frames) = (1, 0);
+        }
         while self.left > 0 {
             if !self.step(buf)? {
                 return Ok(None);
             }
         }
         let end = self.pos;
-        *self = FrameEnd::default();
+        *self = FrameEnd { frames: self.frames, ..FrameEnd::default() };
         Ok(Some(end))
+    }
+
+    /// The frames that the last call passed, in this reply: itself, and all within. O(1).
+    pub fn frames(&self) -> u64 {
+        self.frames
     }
 
     /// Passes one scalar or header.
@@ -387,6 +396,7 @@ impl FrameEnd {
             return Ok(false);
         }
         self.pos = next + skip;
+        self.frames += 1;
         self.left = (self.left - 1).checked_add(more).ok_or(FrameError::BadNumber)?;
         Ok(true)
     }

@@ -12,7 +12,7 @@
 
 use crate::heat::{Heat, OCTAVES};
 use crate::model::{Model, State};
-use crate::poll::COLUMNS;
+use crate::poll::{COLUMNS, Window};
 use crate::table::Table;
 use crate::text;
 use crate::ui::{KEYS, Over, Ui};
@@ -76,7 +76,7 @@ pub fn draw(frame: &mut Frame, model: &Model, ui: &Ui, look: Look) {
         Constraint::Length(1),
         Constraint::Length(1),
         Constraint::Length(5),
-        Constraint::Length(bands.len() as u16 + 1),
+        Constraint::Length(bands.len() as u16 + 1 + u16::from(is_tall)),
         Constraint::Length(waits),
         Constraint::Min(0),
         Constraint::Length(1),
@@ -162,14 +162,14 @@ fn block(n: u64) -> char {
 
 fn draw_heat(frame: &mut Frame, area: Rect, model: &Model, bands: &[usize], look: Look) {
     let of = if model.moment.now.is_some() { "all requests" } else { "this tool's PINGs" };
-    let head = format!("latency of {of}, five minutes, a column is 5 s; high: many");
+    let head = format!("latency of {of}, {}; high: many", said_of(model));
     put(frame, area, 0, &head, look.name());
     let room = usize::from(area.width).saturating_sub(18).min(COLUMNS);
     let columns: Vec<Option<Heat>> = model.heat.iter().rev().take(room).rev().copied().collect();
     // The slowest first.
     for (line, (band, first)) in bands.iter().enumerate().rev().enumerate() {
         let end = bands.get(band + 1).copied().unwrap_or(OCTAVES);
-        let sum = |heat: &Heat| heat.counts[*first..end].iter().sum::<u64>();
+        let sum = |heat: &Heat| crate::reply::sum(heat.counts[*first..end].iter().copied());
         let name = match end {
             OCTAVES => format!(">={}", text::micros((1u64 << (first - 1)) as f64)),
             _ => format!("< {}", text::micros((1u64 << (end - 1)) as f64)),
@@ -183,13 +183,49 @@ fn draw_heat(frame: &mut Frame, area: Rect, model: &Model, bands: &[usize], look
             Span::raw(format!("{name:>8} ")),
             Span::raw(pad),
             Span::styled(cells, style),
-            Span::raw(format!(" {:>5}/s", text::number(last as f64 / 5.0))),
+            Span::raw(format!(" {:>5}/s", text::number(last as f64 * 1e3 / model.window.column_ms as f64))),
         ];
         if (line as u16) + 1 < area.height {
             let y = area.y + line as u16 + 1;
             frame.buffer_mut().set_line(area.x, y, &Line::from(spans), area.width);
         }
     }
+    if area.height as usize > bands.len() + 1 {
+        draw_waited(frame, area, model, (bands.len() as u16 + 1, room), look);
+    }
+}
+
+/// The time that the picture shows, in words.
+fn said_of(model: &Model) -> String {
+    let window = model.window;
+    let (long, column) = match Window::COLUMNS_MS.iter().position(|ms| *ms == window.column_ms) {
+        Some(1) => ("an hour", "a minute"),
+        Some(2) => ("thirty hours", "30 min"),
+        _ => ("five minutes", "5 s"),
+    };
+    let end = match window.back {
+        0 => String::new(),
+        _ => {
+            let (_, before_ms) = window.before_now_ms();
+            let ago = text::span(before_ms as f64 / 1e3);
+            format!(" until {} UTC, {ago} ago", text::clock(model.unix_ms.saturating_sub(before_ms)))
+        }
+    };
+    format!("{long}{end}, a column is {column}")
+}
+
+/// A line of the time that clients waited for others, below the latencies.
+fn draw_waited(frame: &mut Frame, area: Rect, model: &Model, (line, room): (u16, usize), look: Look) {
+    let columns: Vec<Option<u64>> = model.waited.iter().rev().take(room).rev().copied().collect();
+    let cells: String = columns.iter().map(|us| us.map_or('.', |us| block(us / 10))).collect();
+    let last = columns.iter().rev().take(2).flatten().next().copied().unwrap_or(0);
+    let spans = vec![
+        Span::raw(format!("{:>8} ", "waiting")),
+        Span::raw(" ".repeat(room - columns.len())),
+        Span::styled(cells, look.alarm()),
+        Span::raw(format!(" {:>7}", text::micros(last as f64))),
+    ];
+    frame.buffer_mut().set_line(area.x, area.y + line, &Line::from(spans), area.width);
 }
 
 fn draw_waits(frame: &mut Frame, area: Rect, model: &Model, look: Look) {

@@ -27,7 +27,7 @@ impl Heat {
     }
 
     pub fn sum(&self) -> u64 {
-        self.counts.iter().sum()
+        crate::reply::sum(self.counts)
     }
 
     /// Microseconds that a share of the requests took at most: the end of their octave. `u64::MAX`: 4.2 s or
@@ -37,7 +37,7 @@ impl Heat {
         let wanted = ((all as f64 * share).ceil() as u64).clamp(1, all.max(1));
         let mut seen = 0;
         let octave = self.counts.iter().position(|n| {
-            seen += n;
+            seen = n.saturating_add(seen);
             seen >= wanted
         })?;
         Some(if octave == OCTAVES - 1 { u64::MAX } else { 1 << octave })

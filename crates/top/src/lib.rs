@@ -13,6 +13,7 @@ mod heat;
 mod link;
 mod model;
 mod moment;
+mod once;
 mod options;
 mod poll;
 mod reply;
@@ -27,13 +28,19 @@ mod views;
 
 use std::ffi::OsString;
 
+/// The command lines of `top` and `stat`, for completions and man pages.
+pub fn commands() -> [clap::Command; 2] {
+    use clap::CommandFactory;
+    [options::Top::command(), options::Stat::command()]
+}
+
 /// Runs `evenkeel top` or `evenkeel stat` with its arguments, the name of the command first, to its end.
 /// Mistakes in the arguments, and requests for help, end the process. Errors: the server cannot be reached, or
 /// there is no terminal.
 pub fn run(args: &[OsString]) -> Result<(), String> {
     if args.first().is_some_and(|name| name == "top") {
         let options = reach::read::<options::Top>(args).unwrap_or_else(|error| error.exit());
-        screen::run(&options)
+        if options.once { once::run(&options) } else { screen::run(&options) }
     } else {
         let options = reach::read::<options::Stat>(args).unwrap_or_else(|error| error.exit());
         stat::run(&options)

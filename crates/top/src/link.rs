@@ -5,7 +5,7 @@ use reach::Address;
 use std::time::{Duration, Instant};
 
 /// Most bytes of one reply.
-const REPLY_MAX: usize = 64 << 20;
+const REPLY_MAX: usize = 16 << 20;
 /// The longest wait for a server, if nothing else is said.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -35,21 +35,19 @@ impl Link {
     /// Connects, if there is no connection. Errors: as [`Link::open`].
     pub fn connect(&mut self) -> Result<(), String> {
         if self.conn.is_none() {
-            let open = Conn::open(&self.address.server).map_err(|e| self.told(&e))?;
+            let mut open = Conn::open(&self.address.server).map_err(|e| self.told(&e))?;
+            open.set_reply_max(REPLY_MAX);
             self.conn = Some(open);
             let named = self.call(&["CLIENT", "SETNAME", "evenkeel-top"])?;
             if let Frame::Error(text) = named
-                && text.starts_with(b"NOAUTH")
+                && [&b"NOAUTH"[..], b"WRONGPASS"].iter().any(|code| text.starts_with(code))
             {
                 self.conn = None;
-                return Err(format!("{}: {}", self.address.server.place, crate::text::shown(&text)));
+                return Err(crate::text::ascii(&format!("{}: {}", self.place(), dial::shown(&text))));
             }
             if self.address.db != 0 {
                 self.call(&["SELECT", &self.address.db.to_string()])?;
             }
-        }
-        if let Some(conn) = &mut self.conn {
-            conn.set_reply_max(REPLY_MAX);
         }
         Ok(())
     }
@@ -77,9 +75,15 @@ impl Link {
         Ok(begin.elapsed().as_micros() as u64)
     }
 
+    pub fn place(&self) -> &str {
+        &self.address.server.place
+    }
+
+    /// A sentence about the error, as a terminal may show it.
     fn told(&self, error: &Error) -> String {
-        let why = crate::text::shown(error.to_string().as_bytes());
-        format!("{}: {why}", self.address.server.place)
+        let wants_tls = matches!(error, Error::Closed { at_once: true }) && self.address.server.tls.is_none();
+        let advice = if wants_tls { " at once; if it wants TLS, say --tls" } else { "" };
+        crate::text::ascii(&format!("{}: {error}{advice}", self.place()))
     }
 }
 

@@ -1,8 +1,8 @@
 //! The knowledge of the server: replies go in, sentences and figures come out. Nothing is drawn here.
 
 use crate::heat::{Heat, exact_us};
-use crate::moment::{Lag, Moment, Now, Program, Rates, Slow};
-use crate::poll::{Ask, COLUMN_MS, COLUMNS, News, Replies};
+use crate::moment::{Edge, Lag, Moment, Now, Program, Rates, Slow};
+use crate::poll::{Ask, COLUMN_MS, COLUMNS, News, Replies, Window};
 use crate::reply::{Info, bytes, field, list};
 use crate::stat::micros;
 use crate::text::{self, shown};
@@ -29,8 +29,14 @@ pub struct Model {
     pub unix_ms: u64,
     pub moment: Moment,
     pub rates: Rates,
-    /// Latencies in columns of five seconds, the newest last. None: a gap.
+    /// Latencies in the columns of the window, the newest last. None: a gap.
     pub heat: VecDeque<Option<Heat>>,
+    /// Microseconds that clients waited for others, in the same columns.
+    pub waited: VecDeque<Option<u64>>,
+    pub window: Window,
+    /// The waits by culprit and waiter in the window, if it is of the past.
+    pub flows: Option<Vec<Edge>>,
+    pub hot_keys: Option<HotKeys>,
     /// The column that is being measured, and when it began; without EVENKEEL HISTORY.
     measured: (Heat, u64),
     pub pings: VecDeque<u64>,
@@ -80,7 +86,7 @@ impl Client {
     }
 
     pub fn number(&self, name: &str) -> Option<u64> {
-        self.text(name).parse().ok()
+        crate::reply::counted(self.text(name))
     }
 
     /// Its name, else its address.
@@ -89,6 +95,37 @@ impl Client {
             "" => self.text("addr"),
             name => name,
         }
+    }
+}
+
+/// HOTKEYS GET.
+#[derive(Clone, Debug, Default)]
+pub struct HotKeys {
+    /// Keys are counted now; else the count is of an earlier time.
+    pub is_active: bool,
+    /// Milliseconds that were counted.
+    pub for_ms: u64,
+    /// For each key microseconds and bytes of the network. None: it is not among the first by that.
+    pub keys: BTreeMap<String, [Option<u64>; 2]>,
+}
+
+impl HotKeys {
+    /// None: nothing was started.
+    fn read(reply: &Frame) -> Option<HotKeys> {
+        let session = list(reply).first()?;
+        let mut keys: BTreeMap<String, [Option<u64>; 2]> = BTreeMap::new();
+        for (at, name) in ["by-cpu-time-us", "by-net-bytes"].into_iter().enumerate() {
+            let by = field(session, name).map(crate::reply::pairs).unwrap_or_default();
+            by.iter().for_each(|(key, n)| {
+                keys.entry(shown(bytes(key))).or_default()[at] = crate::reply::count(n);
+            });
+        }
+        let number = |name| crate::reply::count_of(session, name);
+        Some(HotKeys {
+            is_active: number("tracking-active") != 0,
+            for_ms: number("collection-duration-ms"),
+            keys,
+        })
     }
 }
 
@@ -123,8 +160,11 @@ impl Model {
         }
     }
 
-    fn take_replies(&mut self, Replies { unix_ms, at_us, replies, pings }: Replies) {
+    fn take_replies(&mut self, Replies { unix_ms, at_us, replies, window, pings }: Replies) {
         self.unix_ms = unix_ms;
+        if window.is_live() {
+            self.flows = None;
+        }
         let mut moment = Moment { at_us, ..Moment::default() };
         for (ask, reply) in replies {
             if let Frame::Error(text) = &reply {
@@ -138,7 +178,12 @@ impl Model {
             match ask {
                 Ask::Info => moment.info = Info::parse(bytes(&reply)),
                 Ask::Now => moment.now = Now::read(&reply),
-                Ask::History => self.take_history(&reply),
+                Ask::History => {
+                    self.window = window;
+                    self.take_history(&reply);
+                }
+                Ask::Flows => self.flows = field(&reply, "edges").map(Edge::read_all),
+                Ask::HotKeys => self.hot_keys = HotKeys::read(&reply),
                 Ask::Clients => self.take_clients(&reply, at_us),
                 Ask::Commands => self.take_commands(&reply, at_us),
                 Ask::Slow => self.slow = Slow::read(&reply),
@@ -174,6 +219,20 @@ impl Model {
                 is_there.then_some(heat)
             })
             .collect();
+        let causes = field(reply, "waits").map(crate::reply::pairs).unwrap_or_default();
+        let us: Vec<&[Frame]> =
+            causes.iter().map(|cause| field(cause.1, "us").map(list).unwrap_or_default()).collect();
+        let waited = |column: usize| {
+            let known: Vec<u64> =
+                us.iter().filter_map(|us| us.get(column).and_then(crate::reply::count)).collect();
+            (!known.is_empty()).then(|| crate::reply::sum(known))
+        };
+        self.waited = (n.saturating_sub(COLUMNS)..n).map(waited).collect();
+    }
+
+    /// The edges to show: those of the window if it is of the past, else of the last ten seconds.
+    pub fn edges(&self) -> Option<&[Edge]> {
+        self.flows.as_deref().or(self.moment.now.as_ref().map(|now| now.edges.as_slice()))
     }
 
     fn take_pings(&mut self, pings: &[u64], at_us: u64) {
@@ -238,7 +297,7 @@ impl Model {
                 us: rate(us, us_before),
                 all_calls: calls,
                 mean_us: number("usec_per_call"),
-                failed: number("failed_calls") as u64 + number("rejected_calls") as u64,
+                failed: (number("failed_calls") + number("rejected_calls")) as u64,
             });
             sums.insert(name.to_owned(), [calls, us]);
         }
@@ -401,11 +460,9 @@ impl Model {
             Some(0) | None => "no limit".to_owned(),
             Some(n) => format!("of {}", text::bytes(n as f64)),
         };
-        let keys: u64 = info
-            .beginning("db")
-            .iter()
-            .filter_map(|db| crate::reply::part(db.1, "keys")?.parse::<u64>().ok())
-            .sum();
+        let databases = info.beginning("db");
+        let keys = databases.iter().filter_map(|db| crate::reply::counted(crate::reply::part(db.1, "keys")?));
+        let keys = crate::reply::sum(keys);
         let rate = |n: Option<f64>| n.map_or_else(|| "-".to_owned(), text::number);
         format!(
             "{:>5} {limit}, resident {}  keys {}  expired {}/s  evicted {}/s",
@@ -451,9 +508,9 @@ impl Model {
         let mut text = match self.moment.lag() {
             None => "-".to_owned(),
             Some(Lag::Alone) => "none".to_owned(),
-            Some(Lag::Leads(n, ms)) => format!("{n}, the last {} behind", micros(ms * 1000)),
+            Some(Lag::Leads(n, ms)) => format!("{n}, the last {} behind", micros(ms.saturating_mul(1000))),
             Some(Lag::Follows(ms)) => {
-                format!("follows {}, heard of it {} ago", self.primary(), micros(ms * 1000))
+                format!("follows {}, heard of it {} ago", self.primary(), micros(ms.saturating_mul(1000)))
             }
             Some(Lag::Down) => format!("LINK DOWN to {}", self.primary()),
         };

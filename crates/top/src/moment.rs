@@ -90,6 +90,22 @@ pub struct Edge {
 }
 
 impl Edge {
+    /// Reads a list of edges.
+    pub fn read_all(edges: &Frame) -> Vec<Edge> {
+        let edges = list(edges).iter().map(|edge| {
+            let party = |name| field(edge, name).map(Party::read).unwrap_or_default();
+            Edge {
+                cause: text_of(edge, "for"),
+                culprit: party("culprit"),
+                waiter: party("waiter"),
+                waits: count_of(edge, "waits"),
+                us: count_of(edge, "us"),
+                longest_us: count_of(edge, "longest_us"),
+            }
+        });
+        edges.collect()
+    }
+
     /// The one or many that wait: `checkout-api`, `38 clients of checkout-api`.
     pub fn waiters(&self) -> String {
         match self.waiter.clients {
@@ -133,17 +149,6 @@ impl Now {
         let heat = |of| field(of, "heat").map(Heat::read).unwrap_or_default();
         // A server that has just started has no second yet.
         let series = field(second, "series").unwrap_or(&Frame::Null);
-        let edges = field(reply, "edges").map(list).unwrap_or_default().iter().map(|edge| {
-            let party = |name| field(edge, name).map(Party::read).unwrap_or_default();
-            Edge {
-                cause: text_of(edge, "for"),
-                culprit: party("culprit"),
-                waiter: party("waiter"),
-                waits: count_of(edge, "waits"),
-                us: count_of(edge, "us"),
-                longest_us: count_of(edge, "longest_us"),
-            }
-        });
         let heaviest = field(reply, "heaviest").map(list).unwrap_or_default().iter().map(|heavy| Heavy {
             client: field(heavy, "client").map(Party::read).unwrap_or_default(),
             us: count_of(heavy, "us"),
@@ -155,7 +160,7 @@ impl Now {
         Some(Now {
             second: heat(second),
             minute: heat(minute),
-            edges: edges.collect(),
+            edges: field(reply, "edges").map(Edge::read_all).unwrap_or_default(),
             heaviest: heaviest.collect(),
             waits: waits
                 .iter()
@@ -244,7 +249,7 @@ impl Moment {
         if replicas == 0 {
             return Some(Lag::Alone);
         }
-        let told = |(_, line): (&str, &str)| part(line, "lag")?.parse::<u64>().ok();
+        let told = |(_, line): (&str, &str)| crate::reply::counted(part(line, "lag")?);
         let seconds = self.info.beginning("slave").into_iter().filter_map(told).max().unwrap_or(0);
         Some(Lag::Leads(replicas, self.now.as_ref().map_or(seconds * 1000, |now| now.lag_ms)))
     }

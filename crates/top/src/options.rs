@@ -45,6 +45,12 @@ pub struct Stat {
 pub struct Top {
     /// The server: host:port, a URI as for -u, or the path of a unix socket [default: 127.0.0.1:6379]
     pub address: Option<String>,
+    /// Print what there is to see, once, and end; needs no terminal
+    #[arg(long)]
+    pub once: bool,
+    /// With --once: print it as a JSON object
+    #[arg(long, requires = "once")]
+    pub json: bool,
     #[command(flatten)]
     pub server: Server,
     /// Print this help
@@ -79,7 +85,7 @@ impl Options for Stat {
     const ELSEWHERE: &[(&'static str, &'static str)] = ELSEWHERE;
 
     fn settle(&mut self, matches: &ArgMatches) -> Result<(), String> {
-        self.server.settle(matches);
+        self.server.settle(matches)?;
         if !(0.1..=86_400.0).contains(&self.interval) {
             return Err("--interval takes 0.1 to 86400 seconds".to_owned());
         }
@@ -91,7 +97,7 @@ impl Options for Top {
     const ELSEWHERE: &[(&'static str, &'static str)] = ELSEWHERE;
 
     fn settle(&mut self, matches: &ArgMatches) -> Result<(), String> {
-        self.server.settle(matches);
+        self.server.settle(matches)?;
         end(&self.server, self.address.as_deref()).map(drop)
     }
 }

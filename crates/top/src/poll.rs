@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Cost for the server, at most: two commands a second, and each other second CLIENT LIST (never with more than
-//! [`CLIENTS_MAX`] clients), SLOWLOG GET and INFO commandstats; where it does not tell latencies, five PINGs a
+//! [`CLIENTS_MAX`] clients), SLOWLOG GET and INFO commandstats, each fifth HOTKEYS GET; where it does not tell latencies, five PINGs a
 //! second more. While the screen is paused nothing is asked.
 
 use crate::link::{Link, words};
@@ -20,7 +20,54 @@ use std::time::{Duration, Instant, SystemTime};
 pub const CLIENTS_MAX: u64 = 1000;
 /// Columns of the latencies, and the milliseconds of one.
 pub const COLUMNS: usize = 60;
-pub const COLUMN_MS: u64 = 5000;
+pub const COLUMN_MS: u64 = Window::COLUMNS_MS[0];
+
+/// The time that the picture of latencies shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Milliseconds of a column.
+    pub column_ms: u64,
+    /// Columns between its end and now.
+    pub back: u64,
+}
+
+impl Default for Window {
+    fn default() -> Window {
+        Window { column_ms: COLUMN_MS, back: 0 }
+    }
+}
+
+impl Window {
+    /// The columns to choose from: five minutes, an hour, thirty hours.
+    pub const COLUMNS_MS: [u64; 3] = [5_000, 60_000, 1_800_000];
+    /// A week, for which minutes are kept.
+    const BACK_MAX_MS: u64 = 7 * 86_400_000;
+
+    /// The next longer one, or the shortest; it ends now.
+    pub fn longer(self) -> Window {
+        let next = Window::COLUMNS_MS.into_iter().find(|ms| *ms > self.column_ms);
+        Window { column_ms: next.unwrap_or(COLUMN_MS), back: 0 }
+    }
+
+    /// Half of it earlier, or later.
+    pub fn moved(self, earlier: bool) -> Window {
+        let half = COLUMNS as u64 / 2;
+        let most = Window::BACK_MAX_MS / self.column_ms;
+        let back = if earlier { (self.back + half).min(most) } else { self.back.saturating_sub(half) };
+        Window { back, ..self }
+    }
+
+    /// Whether it is the last five minutes, which need nothing beside EVENKEEL NOW.
+    pub fn is_live(self) -> bool {
+        self == Window::default()
+    }
+
+    /// Begin and end, in milliseconds before now.
+    pub fn before_now_ms(self) -> (u64, u64) {
+        let end = self.back * self.column_ms;
+        (end + COLUMNS as u64 * self.column_ms, end)
+    }
+}
 
 const SECOND: Duration = Duration::from_secs(1);
 const BETWEEN_PINGS: Duration = Duration::from_millis(200);
@@ -35,15 +82,33 @@ pub enum Ask {
     Commands,
     Slow,
     Events,
+    HotKeys,
+    /// EVENKEEL FLOWS: waits by culprit and waiter, in a window of the past.
+    Flows,
     Why,
 }
 
 impl Ask {
-    fn request(self) -> String {
+    /// All that tell of the present.
+    const PRESENT: [Ask; 8] = [
+        Ask::Info,
+        Ask::Now,
+        Ask::History,
+        Ask::Clients,
+        Ask::Commands,
+        Ask::Slow,
+        Ask::Events,
+        Ask::HotKeys,
+    ];
+
+    fn request(self, window: Window) -> String {
+        let (begin, end) = window.before_now_ms();
         match self {
             Ask::Info => "INFO".to_owned(),
             Ask::Now => "EVENKEEL NOW".to_owned(),
-            Ask::History => format!("EVENKEEL HISTORY -{} 0 {COLUMNS}", COLUMNS as u64 * COLUMN_MS),
+            Ask::History => format!("EVENKEEL HISTORY -{begin} -{end} {COLUMNS}"),
+            Ask::Flows => format!("EVENKEEL FLOWS -{begin} -{end}"),
+            Ask::HotKeys => "HOTKEYS GET".to_owned(),
             Ask::Clients => "CLIENT LIST".to_owned(),
             Ask::Commands => "INFO commandstats".to_owned(),
             Ask::Slow => "SLOWLOG GET 64".to_owned(),
@@ -62,6 +127,8 @@ impl Ask {
             Ask::Commands => "INFO commandstats",
             Ask::Slow => "SLOWLOG GET",
             Ask::Events => "LATENCY LATEST",
+            Ask::HotKeys => "HOTKEYS GET",
+            Ask::Flows => "EVENKEEL FLOWS",
             Ask::Why => "EVENKEEL WHY",
         }
     }
@@ -82,6 +149,8 @@ pub struct Replies {
     /// The time, of a clock that never goes back.
     pub at_us: u64,
     pub replies: Vec<(Ask, Frame)>,
+    /// The time that HISTORY and FLOWS are of.
+    pub window: Window,
     /// Round trips of PINGs since the last ones, in microseconds.
     pub pings: Vec<u64>,
 }
@@ -92,21 +161,31 @@ pub enum Order {
     Pause(bool),
     /// Why a client waited.
     Why(u64),
+    /// The picture shows another time.
+    Show(Window),
+}
+
+/// All about the present, of two looks a second apart. Blocks. Errors: no connection; the server tells nothing.
+pub fn once(address: Address) -> Result<[Replies; 2], String> {
+    let mut poller = Poller::new(address);
+    poller.link.connect()?;
+    // The first INFO tells how many clients there are.
+    poller.ask(&[Ask::Info])?;
+    let first = poller.ask(&poller.present())?;
+    let end = Instant::now() + SECOND;
+    while Instant::now() < end {
+        if let Some(News::Lost(why)) = poller.measure() {
+            return Err(why);
+        }
+        std::thread::sleep(BETWEEN_PINGS.min(end.saturating_duration_since(Instant::now())));
+    }
+    let second = poller.ask(&poller.present())?;
+    Ok([first, second])
 }
 
 /// Asks until the screen has gone. Blocks.
 pub fn run(address: Address, news: &Sender<News>, orders: &Receiver<Order>) {
-    let mut poller = Poller {
-        link: Link::closed(address),
-        begin: Instant::now(),
-        tick: 0,
-        clients: 0,
-        program: Program::default(),
-        has_now: true,
-        is_paused: false,
-        why: None,
-        pings: Vec::new(),
-    };
+    let mut poller = Poller::new(address);
     let mut due = Instant::now();
     loop {
         let told = if Instant::now() >= due && !poller.is_paused {
@@ -123,6 +202,10 @@ pub fn run(address: Address, news: &Sender<News>, orders: &Receiver<Order>) {
         match orders.recv_timeout(wait) {
             Ok(Order::Pause(pause)) => poller.is_paused = pause,
             Ok(Order::Why(client)) => poller.why = Some(client),
+            Ok(Order::Show(window)) => {
+                (poller.window, poller.is_moved) = (window, true);
+                due = Instant::now();
+            }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
@@ -137,15 +220,47 @@ struct Poller {
     clients: u64,
     program: Program,
     has_now: bool,
+    has_hot_keys: bool,
     is_paused: bool,
     why: Option<u64>,
+    window: Window,
+    /// The window was not asked for yet.
+    is_moved: bool,
     pings: Vec<u64>,
 }
 
 impl Poller {
+    fn new(address: Address) -> Poller {
+        Poller {
+            link: Link::closed(address),
+            begin: Instant::now(),
+            tick: 0,
+            clients: 0,
+            program: Program::default(),
+            has_now: true,
+            has_hot_keys: true,
+            is_paused: false,
+            why: None,
+            window: Window::default(),
+            is_moved: false,
+            pings: Vec::new(),
+        }
+    }
+
+    /// All questions about the present that the server can answer.
+    fn present(&self) -> Vec<Ask> {
+        let can = |ask: &Ask| match ask {
+            Ask::Now | Ask::History => self.has_now,
+            Ask::Clients => self.clients <= CLIENTS_MAX,
+            Ask::HotKeys => self.has_hot_keys,
+            _ => true,
+        };
+        Ask::PRESENT.into_iter().filter(can).collect()
+    }
+
     fn look(&mut self) -> Option<News> {
         if !self.link.is_open() {
-            (self.tick, self.has_now) = (0, true);
+            (self.tick, self.has_now, self.has_hot_keys) = (0, true, true);
             if let Err(why) = self.link.connect() {
                 return Some(News::Lost(why));
             }
@@ -162,15 +277,19 @@ impl Poller {
         let all = [
             (Ask::Info, true),
             (Ask::Now, self.has_now),
-            (Ask::History, self.has_now && each(5)),
+            (Ask::History, self.has_now && (each(5) || self.is_moved)),
+            (Ask::Flows, self.has_now && !self.window.is_live() && (each(5) || self.is_moved)),
             // The first INFO tells how many there are.
             (Ask::Clients, tick > 0 && (tick == 1 || each(2)) && self.clients <= CLIENTS_MAX),
             (Ask::Commands, each(2)),
             (Ask::Slow, each(2)),
             (Ask::Events, each(5)),
+            (Ask::HotKeys, self.has_hot_keys && each(5)),
             (Ask::Why, self.why.is_some() && self.program == Program::Evenkeel),
         ];
-        all.into_iter().filter(|(_, is_due)| *is_due).map(|(ask, _)| ask).collect()
+        let due = all.into_iter().filter(|(_, is_due)| *is_due).map(|(ask, _)| ask).collect();
+        self.is_moved = false;
+        due
     }
 
     fn ask(&mut self, asked: &[Ask]) -> Result<Replies, String> {
@@ -178,14 +297,15 @@ impl Poller {
         let requests: Vec<Vec<String>> = asked
             .iter()
             .map(|ask| match (ask, why) {
-                (Ask::Why, Some(client)) => words(&format!("{} {client}", ask.request())),
-                _ => words(&ask.request()),
+                (Ask::Why, Some(client)) => words(&format!("{} {client}", ask.request(self.window))),
+                _ => words(&ask.request(self.window)),
             })
             .collect();
         let replies: Vec<(Ask, Frame)> = asked.iter().copied().zip(self.link.ask(&requests)?).collect();
         for (ask, reply) in &replies {
             match (ask, reply) {
                 (Ask::Now, Frame::Error(_)) => self.has_now = false,
+                (Ask::HotKeys, Frame::Error(_)) => self.has_hot_keys = false,
                 (Ask::Info, Frame::Error(_)) => {}
                 (Ask::Info, info) => {
                     let info = Info::parse(bytes(info));
@@ -200,6 +320,7 @@ impl Poller {
             unix_ms: unix.as_millis() as u64,
             at_us: self.begin.elapsed().as_micros() as u64,
             replies,
+            window: self.window,
             pings: std::mem::take(&mut self.pings),
         })
     }

@@ -39,13 +39,28 @@ pub fn bytes(reply: &Frame) -> &[u8] {
     }
 }
 
-/// A number, also one written as text. Negative ones are 0.
+/// The largest number that a server is believed: a thousand times as much is still a number, and a double holds
+/// it.
+const BELIEVED: u64 = (1 << 53) - 1;
+
+/// A number, also one written as text. Negative ones are 0, and none is above 2^53 - 1.
 pub fn count(reply: &Frame) -> Option<u64> {
     match reply {
-        Frame::Int(n) => Some(u64::try_from(*n).unwrap_or(0)),
-        Frame::Bulk(text) | Frame::Simple(text) => std::str::from_utf8(text).ok()?.parse().ok(),
+        Frame::Int(n) => Some(u64::try_from(*n).unwrap_or(0).min(BELIEVED)),
+        Frame::Bulk(text) | Frame::Simple(text) => counted(std::str::from_utf8(text).ok()?),
         _ => None,
     }
+}
+
+/// The number that a text is, as [`count`] has it.
+pub fn counted(text: &str) -> Option<u64> {
+    let number = text.parse::<i128>().ok()?;
+    Some(u64::try_from(number.max(0)).unwrap_or(BELIEVED).min(BELIEVED))
+}
+
+/// A sum, however large its parts are.
+pub fn sum(parts: impl IntoIterator<Item = u64>) -> u64 {
+    parts.into_iter().fold(0, u64::saturating_add)
 }
 
 /// The number under a name; 0 without one.
@@ -122,10 +137,9 @@ impl Info {
         self.fields.get(name).map(String::as_str)
     }
 
-    /// A number; None as well if it is none. Negative ones are 0.
+    /// A number as [`count`] has it; None as well if it is none.
     pub fn count(&self, name: &str) -> Option<u64> {
-        let text = self.text(name)?;
-        text.parse().ok().or_else(|| text.parse::<i64>().ok().map(|_| 0))
+        counted(self.text(name)?)
     }
 
     pub fn is_set(&self, name: &str) -> bool {

@@ -76,7 +76,17 @@ pub fn history() -> Frame {
         };
         Frame::Array((0..61).map(n).collect())
     };
-    flat(&[("n", Frame::Int(61)), ("heat", Frame::Array((0..24).map(octave).collect()))])
+    let us = |column: usize| match column {
+        ..10 => Frame::Null,
+        40..44 => Frame::Int(20_000),
+        _ => Frame::Int(0),
+    };
+    let commit = flat(&[("us", Frame::Array((0..61).map(us).collect()))]);
+    flat(&[
+        ("n", Frame::Int(61)),
+        ("heat", Frame::Array((0..24).map(octave).collect())),
+        ("waits", flat(&[("commit", commit)])),
+    ])
 }
 
 /// INFO after so many commands.
@@ -90,6 +100,17 @@ pub fn info(program: &str, commands: u64) -> Frame {
          maxmemory:4294967296\r\naof_enabled:1\r\nrdb_last_bgsave_status:err\r\nrdb_last_save_time:1795938963\r\n\
          rdb_changes_since_last_save:12345\r\ndb0:keys=40000000,expires=1,avg_ttl=0\r\n"
     ))
+}
+
+/// HOTKEYS GET: two keys, of which one is among the first by its bytes alone.
+pub fn hot_keys() -> Frame {
+    let by = |key: &str, n| Frame::Array(vec![bulk(key), Frame::Int(n)]);
+    Frame::Array(vec![flat(&[
+        ("tracking-active", Frame::Int(1)),
+        ("collection-duration-ms", Frame::Int(61_000)),
+        ("by-cpu-time-us", by("session:\x1b", 900)),
+        ("by-net-bytes", by("user:7", 70_000)),
+    ])])
 }
 
 pub fn slow(words: &[&str]) -> Frame {
@@ -127,7 +148,13 @@ pub fn model(looks: [Vec<(Ask, Frame)>; 2], pings: &[u64]) -> Model {
     let mut model = Model::new("127.0.0.1:6379".to_owned());
     for (at, replies) in looks.into_iter().enumerate() {
         let (unix_ms, at_us) = (1_795_939_143_000, 1_000_000 * (at as u64 + 1));
-        model.take(News::Replies(Replies { unix_ms, at_us, replies, pings: pings.to_vec() }));
+        model.take(News::Replies(Replies {
+            unix_ms,
+            at_us,
+            replies,
+            pings: pings.to_vec(),
+            ..Replies::default()
+        }));
     }
     model
 }
@@ -143,6 +170,7 @@ pub fn evenkeel(name: &[u8], shown: &str) -> Model {
             (Ask::Commands, commands(n * 20)),
             (Ask::Slow, slow(&["EVAL", "local out", "10"])),
             (Ask::Events, Frame::Array(vec![])),
+            (Ask::HotKeys, hot_keys()),
         ]
     };
     model([look(0), look(1)], &[])

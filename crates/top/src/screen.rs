@@ -23,7 +23,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// Runs until the user quits. Errors: no terminal, wrong files of passwords and TLS, the terminal's.
 pub fn run(options: &Top) -> Result<(), String> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
-        return Err("evenkeel top needs a terminal; evenkeel stat prints lines anywhere".to_owned());
+        return Err("evenkeel top needs a terminal; --once and evenkeel stat print lines anywhere".to_owned());
     }
     let address = options.place()?;
     let mut model = Model::new(address.server.place.clone());

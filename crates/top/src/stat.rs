@@ -25,14 +25,19 @@ const PINGS: u32 = 10;
 /// Time between two attempts to connect, at most.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Runs until the count is reached or nobody reads. Errors: the first connection failed.
+/// Runs until the count is reached or nobody reads. Errors: the first connection or its first question
+/// failed; the server tells nothing.
 pub fn run(options: &Stat) -> Result<(), String> {
     let mut link = Link::open(options.place()?)?;
     let is_terminal = std::io::stdout().is_terminal();
     let mut printer = Printer { is_json: options.json, is_terminal, lines: 0 };
     let mut asker = Asker::new(options.every());
     let mut left = options.count;
-    let mut lost = asker.ask(&mut link).err();
+    if !asker.ask(&mut link)?.tells_anything() {
+        let why = asker.notes().pop().unwrap_or_else(|| "INFO has no figures".to_owned());
+        return Err(format!("{}: {why}", link.place()));
+    }
+    let mut lost: Option<String> = None;
     let mut due = Instant::now() + options.every();
     while left != Some(0) {
         if let Some(why) = lost.take() {
@@ -204,7 +209,7 @@ fn heat_of_history(reply: &Frame) -> Option<Heat> {
     let mut heat = Heat::default();
     let columns = crate::reply::list(octaves).iter().map(crate::reply::list);
     for (sum, columns) in heat.counts.iter_mut().zip(columns) {
-        *sum = columns.iter().filter_map(crate::reply::count).sum();
+        *sum = crate::reply::sum(columns.iter().filter_map(crate::reply::count));
     }
     Some(heat)
 }
@@ -214,6 +219,11 @@ const FROM_SERVER: &str = "server";
 const FROM_PING: &str = "ping";
 
 impl Second {
+    /// Whether the server told any figure.
+    pub fn tells_anything(&self) -> bool {
+        !self.moment.info.is_empty() || self.moment.now.is_some()
+    }
+
     /// Half, 99 and 99.9 of a hundred, in microseconds, and where they come from.
     fn latency(&self) -> (&'static str, [Option<u64>; 3]) {
         let shares = [0.5, 0.99, 0.999];
@@ -246,7 +256,7 @@ impl Second {
         columns.extend([rate(self.rates.evicted), rate(self.rates.expired)]);
         columns.extend([flow(self.rates.input), flow(self.rates.output)]);
         columns.push(match self.moment.lag() {
-            Some(Lag::Leads(_, ms) | Lag::Follows(ms)) => micros(ms * 1000),
+            Some(Lag::Leads(_, ms) | Lag::Follows(ms)) => micros(ms.saturating_mul(1000)),
             Some(Lag::Down) => "down".to_owned(),
             Some(Lag::Alone) | None => "-".to_owned(),
         });
@@ -266,7 +276,7 @@ impl Second {
         self.slow.as_ref().map(slow).unwrap_or_default()
     }
 
-    fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         let info = &self.moment.info;
         let (from, latency) = self.latency();
         let latency = latency.map(|us| us.filter(|us| *us != u64::MAX));
@@ -357,7 +367,8 @@ fn row(columns: &[String], worst: &str) -> String {
     format!("{line}  {worst}").trim_end().to_owned()
 }
 
-fn say(line: &str) -> bool {
+/// Prints a line. False: nobody reads any more.
+pub fn say(line: &str) -> bool {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush()).is_ok()
 }

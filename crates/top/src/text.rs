@@ -8,6 +8,12 @@ pub fn shown(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string().replace("\\\"", "\"").replace("\\'", "'")
 }
 
+/// A text that cannot steer the terminal, in ASCII (T1): of letters beyond it the numbers. O(text).
+pub fn ascii(text: &str) -> String {
+    let one = |char: char| if char.is_ascii() { char.to_string() } else { char.escape_unicode().to_string() };
+    text.chars().map(one).collect()
+}
+
 /// At most `max` characters of a text; if it is longer, the last two are dots. O(max).
 pub fn cut(text: &str, max: usize) -> String {
     if text.chars().count() <= max {

@@ -1,17 +1,19 @@
 //! The choices of the one at the keys, and what each key does.
 
 use crate::model::Model;
-use crate::poll::Order;
+use crate::poll::{Order, Window};
 use crate::table::Table;
 use crate::text::shown;
 use crate::views::View;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 /// The keys, as the help tells them.
-pub const KEYS: [(&str, &str); 10] = [
+pub const KEYS: [(&str, &str); 12] = [
     ("q, Ctrl-C", "quit"),
     ("p", "pause: nothing is asked, the screen stays"),
-    ("Tab, 1 to 5", "another list: waits, clients, commands, slow log, events"),
+    ("t", "the picture shows five minutes, an hour, thirty hours (Evenkeel)"),
+    ("left, right", "it shows an earlier time, with who made whom wait then"),
+    ("Tab, 1 to 6", "another list: waits, clients, commands, slow log, events, hot keys"),
     ("up, down, k, j", "select a line"),
     ("PgUp, PgDn, g, G", "ten lines on, the first, the last"),
     ("Enter", "all about the line; of a client also EVENKEEL WHY"),
@@ -40,6 +42,7 @@ pub enum Over {
 pub struct Ui {
     pub view: View,
     pub is_paused: bool,
+    pub window: Window,
     pub is_typing: bool,
     pub filter: String,
     orders: [usize; View::ALL.len()],
@@ -104,10 +107,22 @@ impl Ui {
             KeyCode::BackTab => {
                 self.show(View::ALL[(self.view as usize + View::ALL.len() - 1) % View::ALL.len()])
             }
-            KeyCode::Char(digit @ '1'..='5') => self.show(View::ALL[digit as usize - '1' as usize]),
+            KeyCode::Char('t') => return self.look_at(self.window.longer(), model),
+            KeyCode::Left => return self.look_at(self.window.moved(true), model),
+            KeyCode::Right => return self.look_at(self.window.moved(false), model),
+            KeyCode::Char(digit @ '1'..='6') => self.show(View::ALL[digit as usize - '1' as usize]),
             code => self.select(code, model),
         }
         None
+    }
+
+    /// Another time in the picture, of a server that has a history; not while nothing is asked.
+    fn look_at(&mut self, window: Window, model: &Model) -> Option<Order> {
+        if self.is_paused || model.moment.now.is_none() || window == self.window {
+            return None;
+        }
+        self.window = window;
+        Some(Order::Show(window))
     }
 
     fn show(&mut self, view: View) {

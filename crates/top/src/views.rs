@@ -16,10 +16,12 @@ pub enum View {
     Commands,
     Slow,
     Events,
+    HotKeys,
 }
 
 impl View {
-    pub const ALL: [View; 5] = [View::Waits, View::Clients, View::Commands, View::Slow, View::Events];
+    pub const ALL: [View; 6] =
+        [View::Waits, View::Clients, View::Commands, View::Slow, View::Events, View::HotKeys];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -28,6 +30,7 @@ impl View {
             View::Commands => "commands",
             View::Slow => "slow log",
             View::Events => "events",
+            View::HotKeys => "hot keys",
         }
     }
 
@@ -39,6 +42,7 @@ impl View {
             View::Commands => commands(model),
             View::Slow => slow(model),
             View::Events => events(model),
+            View::HotKeys => hot_keys(model),
         }
     }
 }
@@ -62,7 +66,7 @@ fn waits(model: &Model) -> Table {
         rows: Vec::new(),
         empty: empty(model, Ask::Now, "nobody, in the last ten seconds"),
     };
-    let Some(now) = &model.moment.now else {
+    let Some(edges) = model.edges() else {
         if model.program() != Program::Evenkeel {
             table.columns =
                 vec![("slow in the last minute", -24), ("of", -26), ("", -7), ("", 6), ("time", 6), ("", -0)];
@@ -75,7 +79,10 @@ fn waits(model: &Model) -> Table {
         }
         return table;
     };
-    table.rows = now.edges.iter().map(edge).collect();
+    if model.flows.is_some() {
+        table.empty = "nobody, in the time of the picture".to_owned();
+    }
+    table.rows = edges.iter().map(edge).collect();
     table
 }
 
@@ -140,8 +147,9 @@ fn slow_wait(slow: &Slow) -> Row {
 
 fn clients(model: &Model) -> Table {
     let heavy = model.moment.now.as_ref().map(|now| now.heaviest.as_slice()).unwrap_or_default();
-    let us =
-        |id: u64| heavy.iter().filter(|heavy| heavy.client.client == id).map(|heavy| heavy.us).sum::<u64>();
+    let us = |id: u64| {
+        crate::reply::sum(heavy.iter().filter(|heavy| heavy.client.client == id).map(|heavy| heavy.us))
+    };
     let many = model.moment.info.count("connected_clients").unwrap_or(0);
     let mut rows: Vec<Row> = model.clients.iter().map(|client| client_row(client, us(client.id))).collect();
     // Heavy clients that have gone, or were not listed.
@@ -285,6 +293,42 @@ fn slow_row(slow: &Slow) -> Row {
             format!("words    {}", slow.words),
         ],
         client: None,
+    }
+}
+
+fn hot_keys(model: &Model) -> Table {
+    let hot = model.hot_keys.as_ref();
+    let rows = hot.into_iter().flat_map(|hot| &hot.keys).map(|(key, [us, bytes])| {
+        let number = |n: &Option<u64>| n.map_or(0.0, |n| n as f64);
+        Row {
+            key: key.clone(),
+            cells: vec![
+                us.map_or_else(|| "-".to_owned(), micros),
+                bytes.map_or_else(|| "-".to_owned(), |bytes| text::bytes(bytes as f64)),
+                key.clone(),
+            ],
+            ranks: vec![number(us), number(bytes)],
+            detail: vec![
+                format!("key      {key}"),
+                format!("time     {} us", number(us)),
+                format!("network  {} bytes", number(bytes)),
+                hot.map_or_else(String::new, |hot| match hot.is_active {
+                    true => format!("counted since {}", text::span(hot.for_ms as f64 / 1e3)),
+                    false => format!("counted for {}, not now", text::span(hot.for_ms as f64 / 1e3)),
+                }),
+            ],
+            client: None,
+        }
+    });
+    let otherwise = match hot {
+        Some(_) => "no key had a command since HOTKEYS was started",
+        None => "not counted; HOTKEYS START METRICS 2 CPU NET DURATION 60 counts for a minute",
+    };
+    Table {
+        columns: vec![("time", 7), ("network", 7), ("key", -0)],
+        orders: vec!["time", "network"],
+        rows: rows.collect(),
+        empty: empty(model, Ask::HotKeys, otherwise),
     }
 }
 

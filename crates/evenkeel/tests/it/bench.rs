@@ -35,10 +35,11 @@ fn every_story_is_measured_beside_another_server_and_leaves_no_key() {
     }
     let (one, other) = (Server::start(), Server::start());
     let folder = tempfile::tempdir().expect("a folder");
-    let (json, html) = (folder.path().join("out.json"), folder.path().join("out.html"));
-    let files = ["--json", json.to_str().expect("UTF-8"), "--html", html.to_str().expect("UTF-8")];
+    let [json, html, md] = ["json", "html", "md"].map(|ending| folder.path().join(format!("out.{ending}")));
+    let [json_word, html_word, md_word] = [&json, &html, &md].map(|path| path.to_str().expect("UTF-8"));
+    let files = ["--json", json_word, "--html", html_word, "--md", md_word];
     let words = ["all", "save", "--against", &place(&one), "--beside", &place(&other), "--rounds", "2"];
-    let output = bench(&[&words[..], &files].concat());
+    let output = bench(&[&words[..], &files, &["--seed", "7"]].concat());
     assert!(output.status.success(), "{}", said(&output));
     assert_eq!([keys(&one), keys(&other)], [":0", ":0"]);
     let found = read(&json);
@@ -78,6 +79,11 @@ fn every_story_is_measured_beside_another_server_and_leaves_no_key() {
                     assert_eq!(figure("errors"), Some(0.0), "{name}");
                     assert!(result["series"].as_array().is_some_and(|series| !series.is_empty()), "{name}");
                     assert_eq!(result["percentiles"].as_array().map(Vec::len), Some(12), "{name}");
+                    let buckets = result["histogram_ns"].as_array().expect("buckets");
+                    let counts = buckets.iter().filter_map(|bucket| bucket[1].as_u64());
+                    assert_eq!(Some(counts.sum::<u64>() as f64), figure("gets"), "{name}");
+                    let ends: Vec<u64> = buckets.iter().filter_map(|bucket| bucket[0].as_u64()).collect();
+                    assert!(ends.is_sorted() && ends.len() == buckets.len(), "{name}: {ends:?}");
                 }
             }
         }
@@ -86,6 +92,13 @@ fn every_story_is_measured_beside_another_server_and_leaves_no_key() {
             sentence.contains(" times ") && sentence.find(" times ") < sentence.find("ne client");
         assert!(is_ratio_first, "{sentence}");
     }
+    assert_eq!(found["seed"], 7);
+    let page = std::fs::read_to_string(&md).expect("the page");
+    assert!(page.starts_with("**") && page.contains("\n| another client's GET"), "{page}");
+    assert!(
+        page.contains("\nevenkeel bench copy --keys 2000 --seconds 0.2 --rounds 2 --seed 7 --against"),
+        "{page}"
+    );
     assert!(said(&output).starts_with(found["sentence"].as_str().expect("a sentence")), "{}", said(&output));
     check_page(
         &std::fs::read_to_string(&html).expect("the page"),
@@ -123,13 +136,18 @@ fn without_an_address_it_starts_a_server_and_ends_it() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let json = folder.path().join("out.json");
-    let words = ["copy", "--json", json.to_str().expect("UTF-8")];
+    let words = ["copy", "rows", "--json", json.to_str().expect("UTF-8")];
     let mut command = Command::new(binary());
     let output =
         command.arg("bench").args(words).args(SMALL).env("TMPDIR", folder.path()).output().expect("it runs");
     assert!(output.status.success(), "{}", said(&output));
     let found = read(&json);
     assert_eq!(found["targets"][0]["own"], true);
+    let rows = &found["stories"][1];
+    let figure = |name: &str| rows["results"][0]["figures"][name].as_f64();
+    assert_eq!(rows["story"], "rows");
+    assert!(figure("first_reads_per_s").is_some_and(|n| n > 0.0), "{rows}");
+    assert!(figure("requests_per_s").is_some_and(|n| n > 0.0), "{rows}");
     let address = found["targets"][0]["address"].as_str().expect("an address");
     assert!(TcpStream::connect(address).is_err(), "it still listens");
     let left: Vec<_> =

@@ -46,6 +46,7 @@ mod http;
 mod http_rows;
 mod import_mode;
 mod info;
+mod liars;
 mod limits;
 mod lines;
 mod listening;

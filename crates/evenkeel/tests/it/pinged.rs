@@ -43,7 +43,7 @@ fn a_server_that_answers_is_alive_whether_or_not_it_wants_a_password() {
     let file = server.dir.path().join("password");
     for (password, code_wanted, words_wanted) in [("s3cret\n", 0, "PONG\n"), ("wrong\n", 1, "WRONGPASS")] {
         std::fs::write(&file, password).expect("written");
-        let (code, words) = ping(&[&place, "--pass-file", &file.display().to_string()]);
+        let (code, words) = ping(&[&place, "--password-file", &file.display().to_string()]);
         assert!(code == Some(code_wanted) && words.contains(words_wanted), "{code:?} {words}");
     }
 }

@@ -96,7 +96,16 @@ fn hostile_names_stay_within_printable_ascii() {
 
 #[test]
 fn a_user_without_rights_is_told_so() {
-    let all = [Ask::Info, Ask::Now, Ask::History, Ask::Clients, Ask::Commands, Ask::Slow, Ask::Events];
+    let all = [
+        Ask::Info,
+        Ask::Now,
+        Ask::History,
+        Ask::Clients,
+        Ask::Commands,
+        Ask::Slow,
+        Ask::Events,
+        Ask::HotKeys,
+    ];
     let look = || all.iter().map(|ask| (*ask, refused())).collect();
     let model = model([look(), look()], &[100]);
     for (view, said) in [
@@ -104,6 +113,7 @@ fn a_user_without_rights_is_told_so() {
         (View::Commands, "INFO commandstats: NOPERM"),
         (View::Slow, "SLOWLOG GET: NOPERM"),
         (View::Events, "LATENCY LATEST: NOPERM"),
+        (View::HotKeys, "HOTKEYS GET: NOPERM"),
     ] {
         let drawn = picture(&model, &at(view), (80, 24));
         assert!(drawn.contains(said) && drawn.contains("INFO: NOPERM this user"), "{drawn}");
@@ -190,6 +200,75 @@ fn keys_do_what_the_help_says() {
     assert_eq!(ui.view, View::Slow);
     ui.press(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL), &mut model);
     assert!(ui.has_quit);
+}
+
+#[test]
+fn the_picture_goes_back_in_time() {
+    let mut model = evenkeel(b"billing-export", "billing-export");
+    let mut ui = Ui::default();
+    let hour = Window { column_ms: 60_000, back: 0 };
+    assert!(matches!(press(&mut ui, &mut model, &typed("t")), Some(Order::Show(shown)) if shown == hour));
+    let earlier = Window { back: 30, ..hour };
+    assert!(
+        matches!(press(&mut ui, &mut model, &[KeyCode::Left]), Some(Order::Show(shown)) if shown == earlier)
+    );
+    assert_eq!(earlier.before_now_ms(), (90 * 60_000, 30 * 60_000));
+    let flows = crate::samples::flat(&[("edges", dial::Frame::Array(vec![]))]);
+    model.take(News::Replies(crate::poll::Replies {
+        unix_ms: 1_795_939_143_000,
+        replies: vec![
+            (Ask::Now, crate::samples::now(b"a")),
+            (Ask::History, crate::samples::history()),
+            (Ask::Flows, flows),
+        ],
+        window: earlier,
+        ..Default::default()
+    }));
+    let drawn = picture(&model, &ui, (120, 40));
+    assert!(drawn.contains("an hour until 07:29:03 UTC, 30m ago, a column is a minute"), "{drawn}");
+    assert!(drawn.contains("nobody, in the time of the picture"), "{drawn}");
+    // Nothing is later than now, and Redis has no history.
+    assert!(press(&mut ui, &mut model, &[KeyCode::Right]).is_some());
+    assert!(press(&mut ui, &mut model, &[KeyCode::Right]).is_none());
+    assert!(press(&mut Ui::default(), &mut redis(), &typed("t")).is_none());
+    let week = (0..10_000).fold(Window::default(), |window, _| window.moved(true));
+    assert_eq!(week.before_now_ms().1, 7 * 86_400_000);
+}
+
+#[test]
+fn numbers_of_a_lying_server_do_no_harm() {
+    let most = |name: &str| format!("{name}:18446744073709551615\r\n");
+    let fields = "run_id connected_clients used_memory maxmemory total_commands_processed keyspace_hits keyspace_misses \
+                  rdb_last_save_time uptime_in_seconds connected_slaves master_last_io_seconds_ago";
+    let info = |role: &str| {
+        let lists = "cmdstat_get:calls=18446744073709551615,usec=1e400,failed_calls=1e308,rejected_calls=1e308\r\n\
+                     slave0:lag=18446744073709551615\r\ndb0:keys=18446744073709551615\r\ndb1:keys=18446744073709551615\r\n";
+        let all: String = fields.split_whitespace().map(most).collect();
+        crate::samples::bulk(&format!("role:{role}\r\nmaster_link_status:up\r\n{all}{lists}"))
+    };
+    let heat = || crate::samples::ints(&[i64::MAX; 24]);
+    let row =
+        || crate::samples::flat(&[("heat", heat()), ("series", crate::samples::flat(&[("busy", heat())]))]);
+    let heavy = || crate::samples::flat(&[("us", dial::Frame::Int(i64::MAX))]);
+    let now = || {
+        let heaviest = dial::Frame::Array(vec![heavy(), heavy(), heavy()]);
+        crate::samples::flat(&[("second", row()), ("minute", row()), ("heaviest", heaviest)])
+    };
+    let event = crate::samples::ints(&[i64::MAX; 4]);
+    for role in ["master", "slave"] {
+        let look = || {
+            vec![
+                (Ask::Info, info(role)),
+                (Ask::Now, now()),
+                (Ask::History, crate::samples::flat(&[("heat", dial::Frame::Array(vec![heat(); 24]))])),
+                (Ask::Commands, info(role)),
+                (Ask::Slow, dial::Frame::Array(vec![event.clone()])),
+                (Ask::Events, dial::Frame::Array(vec![event.clone()])),
+            ]
+        };
+        let model = model([look(), look()], &[u64::MAX, u64::MAX]);
+        View::ALL.iter().for_each(|view| _ = picture(&model, &at(*view), (120, 40)));
+    }
 }
 
 #[test]
