@@ -64,12 +64,9 @@ fn count_keys_in_slot(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Err
     let slot = slot(args).ok_or(Error::new("ERR Invalid slot"))?;
     let (server, db) = (act.server.clone(), act.session.db);
     aside(act, "slot", move |out| {
-        let mut count = 0;
-        server.each_key_in_slot(db, slot, &mut |_| {
-            count += 1;
-            true
-        });
-        out.int(count);
+        let mut keys = 0..;
+        server.each_key_in_slot(db, slot, &mut |_| keys.next().is_some());
+        out.int(keys.start);
     })
 }
 
@@ -77,8 +74,8 @@ fn count_keys_in_slot(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Err
 /// slot, or no count.
 fn keys_in_slot(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     act.server.cluster.get().ok_or(DISABLED)?;
-    let count = stdx::num::parse_i64(args.at(3)).and_then(|count| usize::try_from(count).ok());
-    let (Some(slot), Some(count)) = (slot(args), count) else {
+    let count = || usize::try_from(stdx::num::parse_i64(args.at(3))?).ok();
+    let (Some(slot), Some(count)) = (slot(args), count()) else {
         return Err(Error::new("ERR Invalid slot or number of keys"));
     };
     let (server, db) = (act.server.clone(), act.session.db);
