@@ -223,7 +223,8 @@ class Cluster:
             self.form()
         until("all nodes know each other", lambda: all(self.is_formed(port) for port in self.ports))
         until("cluster_state:ok", lambda: all("cluster_state:ok" in call(port, "CLUSTER", "INFO") for port in self.ports))
-        until("the replicas are in sync", lambda: sum(len(entry) - 2 for entry in call(self.base, "CLUSTER", "SLOTS")) >= NODES)
+        listed = lambda port: sum(len(entry) - 2 for entry in call(port, "CLUSTER", "SLOTS"))
+        until("the replicas are in sync", lambda: all(listed(port) == NODES for port in self.ports))
         open(known, "w").close()
         return is_new
 
@@ -237,16 +238,27 @@ class Cluster:
             print(f"    {port}  {role:16} {' '.join(slots):12} pid {pid}{'  (down)' if 'fail' in flags else ''}")
         sys.stdout.flush()
 
+    def lines(self):
+        """Of CLUSTER NODES: id, port, flags, and the slots."""
+        for line in call(self.alive(), "CLUSTER", "NODES").splitlines():
+            node, address, flags, _, _, _, _, _, *slots = line.split()
+            yield node, int(address.split("@")[0].rsplit(":", 1)[1]), flags.split(","), slots
+
+    def is_down(self, place):
+        return any(port == self.ports[place] and "fail" in flags for _, port, flags, _ in self.lines())
+
+    def is_replaced(self, place):
+        """Whether nobody waits for a node that ended."""
+        return not any(port == self.ports[place] and slots for _, port, _, slots in self.lines())
+
     def port_of(self, node):
-        lines = [line.split() for line in call(self.alive(), "CLUSTER", "NODES").splitlines()]
-        return next((line[1].split("@")[0].rsplit(":", 1)[1] for line in lines if line[0] == node), "?")
+        return next((port for known, port, _, _ in self.lines() if known == node), "?")
 
     def alive(self):
         return next(self.ports[place] for place, node in self.nodes.items() if node.poll() is None)
 
     def replica(self):
-        lines = [line.split() for line in call(self.alive(), "CLUSTER", "NODES").splitlines()]
-        return next(line[1].split("@")[0].rsplit(":", 1)[1] for line in lines if "slave" in line[2])
+        return next(port for _, port, flags, _ in self.lines() if "slave" in flags)
 
     def watch(self):
         """Until it is stopped: says when a node ends, and starts it again."""
@@ -264,7 +276,7 @@ class Cluster:
                     del self.died[place]
                     self.start_node(place)
                     until(f"an answer of port {self.ports[place]}", lambda: self.answers(place))
-                    until("it is in its place", lambda: "cluster_state:ok" in call(self.ports[place], "CLUSTER", "INFO"))
+                    until("it is in its place", lambda: not self.is_down(place))
                     print(f"\n{self.ports[place]} is back:")
                     self.show()
             time.sleep(0.2)
@@ -272,11 +284,10 @@ class Cluster:
     def stop(self):
         """Replicas first, so that no primary has somebody to hand over to; the coordinator at the end."""
         try:
-            lines = [line.split() for line in call(self.alive(), "CLUSTER", "NODES").splitlines()]
-            primaries = [line[1].split("@")[0].rsplit(":", 1)[1] for line in lines if "master" in line[2]]
+            primaries = [port for _, port, flags, _ in self.lines() if "master" in flags]
         except (OSError, Refused, StopIteration):
             primaries = []
-        is_primary = lambda place: str(self.ports[place]) in primaries
+        is_primary = lambda place: self.ports[place] in primaries
         for leads in (False, True):
             end(node for place, node in self.nodes.items() if is_primary(place) == leads)
         if self.etcd:

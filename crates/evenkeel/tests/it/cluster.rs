@@ -372,6 +372,35 @@ fn a_primary_that_comes_back_empty_does_not_lead() {
     again.client().expect("DBSIZE", ":1");
 }
 
+/// A node that starts again where its data are, and at another port: the map follows, and so do others.
+#[test]
+fn a_node_may_come_back_at_another_address() {
+    let meeting = Meeting::new();
+    let mut nodes = shard(&meeting, 1);
+    let kept = tempfile::tempdir().expect("a folder");
+    let (place, kept) = (meeting.place(), kept.path().display().to_string());
+    let args = ["--cluster-enabled", "yes", "--cluster-coordinator", &place, "--dir", &kept];
+    let moving = Server::start_with(&args);
+    let (own, before) = (id(&moving), port(&moving));
+    meet(&moving, &nodes[0]);
+    moving.client().expect(&format!("CLUSTER REPLICATE {}", id(&nodes[0])), "+OK");
+    let lists = |node: &Server, port: u16| {
+        node.client().call("CLUSTER SLOTS").contains(&format!("127.0.0.1\", :{port}, \"{own}\""))
+    };
+    until("it is in sync", || lists(&nodes[0], before));
+    drop(moving);
+    let again = Server::start_with(&args);
+    assert_ne!(port(&again), before);
+    until("the primary knows where it is", || lists(&nodes[0], port(&again)));
+    // It is asked to lead there, and found there by the others.
+    again.client().expect("CLUSTER FAILOVER", "+OK");
+    until("it leads", || leads(&again));
+    let other = nodes.remove(1);
+    until("the other one follows", || follows(&other) && lists(&again, port(&again)));
+    let moved = format!("-MOVED 7629 127.0.0.1:{}", port(&again));
+    until("clients are sent there", || other.client().call("GET k") == moved);
+}
+
 #[test]
 fn nodes_are_forgotten_and_leave() {
     let meeting = Meeting::new();
