@@ -97,7 +97,16 @@ fn calls_are_answered_by_the_node_that_has_their_slot() {
     client.expect("ASKING", "+OK");
     client.expect("SELECT 1", "-ERR DB index is out of range");
     client.expect("REPLICAOF NO ONE", "-ERR REPLICAOF not allowed in cluster mode.");
-    client.expect("SWAPDB 0 0", "-ERR SWAPDB not allowed in cluster mode.");
+    client.expect("SWAPDB 0 0", "-ERR SWAPDB is not allowed in cluster mode");
+    client.expect("SLAVEOF NO ONE", "-ERR REPLICAOF not allowed in cluster mode.");
+    let instead = "-ERR FAILOVER not allowed in cluster mode. Use CLUSTER FAILOVER command instead.";
+    client.expect("FAILOVER", instead);
+    let integer = "-ERR value is not an integer or out of range";
+    client.expect("CLUSTER COUNTKEYSINSLOT x", integer);
+    client.expect("CLUSTER GETKEYSINSLOT x 1", integer);
+    client.expect("CLUSTER GETKEYSINSLOT 1 x", integer);
+    client.expect("CLUSTER GETKEYSINSLOT 1 -1", "-ERR Invalid slot or number of keys");
+    client.expect("CLUSTER MEET 127.0.0.1 99999", "-ERR Invalid node address specified: 127.0.0.1:99999");
     assert_eq!(info(&mut client, "cluster", "cluster_enabled"), "1");
     assert_eq!(info(&mut client, "server", "redis_mode"), "cluster");
 }
@@ -132,6 +141,22 @@ fn transactions_and_scripts_keep_to_one_slot_and_one_node() {
     let own = client.call_bytes(&[b"EVAL", b"return redis.call('SET', KEYS[1], 'x')", b"1", b"bar"]);
     assert_eq!(own, "+OK");
     client.expect("SPUBLISH foo hi", &moved);
+    // Patterns of SORT name keys, which have to be in its slot.
+    client.expect("RPUSH {bar}l 2 1", ":2");
+    client.expect("MSET {bar}w1 9 {bar}w2 8", "+OK");
+    client.expect("SORT {bar}l BY {bar}w* GET {bar}w* GET #", r#"["8", "2", "9", "1"]"#);
+    client.expect("SORT {bar}l BY nosort", r#"["2", "1"]"#);
+    let denied = |option: &str| {
+        format!(
+            "-ERR {option} option of SORT denied in Cluster mode when keys formed by the pattern may be in different \
+             slots."
+        )
+    };
+    client.expect("SORT {bar}l BY w_*", &denied("BY"));
+    client.expect("SORT_RO {bar}l LIMIT 0 1 GET {foo}w*", &denied("GET"));
+    let inside =
+        client.call_bytes(&[b"EVAL", b"return redis.call('SORT', KEYS[1], 'BY', 'w*')", b"1", b"{bar}l"]);
+    assert!(inside.contains("BY option of SORT denied in Cluster mode"), "{inside}");
     client.expect("SSUBSCRIBE bar hello", "-CROSSSLOT Keys in request don't hash to the same slot");
 }
 
@@ -162,6 +187,12 @@ fn slots_nodes_and_shards_are_told_as_redis_tells_them() {
     {
         assert!(shards.contains(part), "{part}: {shards}");
     }
+    // Clients split each line of CLUSTER INFO at its colons.
+    let info = client.call("CLUSTER INFO");
+    for line in info.trim_matches('"').split("\\r\\n").filter(|line| !line.is_empty()) {
+        assert_eq!(line.matches(':').count(), 1, "{line}");
+    }
+    assert!(info.contains("cluster_coordinator:file\\r\\n"), "{info}");
     // READONLY clients read at a replica what its shard has.
     client.expect("SET k v", "+OK");
     client.expect("WAIT 1 0", ":1");
