@@ -9,7 +9,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
 cache=$root/.cache/clients
 all=(ioredis node-redis redis-py celery bullmq rq go-redis jedis connect-redis rate-limiter-flexible redlock lettuce redis-exporter
-    sidekiq schemathesis console cluster-redis-py cluster-ioredis cluster-node-redis cluster-go-redis)
+    sidekiq schemathesis console cluster-redis-py cluster-ioredis cluster-node-redis cluster-go-redis cluster-lettuce
+    cluster-jedis)
 mkdir -p "$cache"
 export EVENKEEL_HOST=${EVENKEEL_HOST:-127.0.0.1}
 server=${EVENKEEL_TEST_SERVER:-${CARGO_TARGET_DIR:-$root/target}/debug/evenkeel}
@@ -168,10 +169,12 @@ maven_client() {
     local maven=(mvn --quiet --batch-mode -Dstyle.color=never "-Dcases.target=$cache/$1")
     # Without -U Maven remembers that a download failed.
     "${maven[@]}" compile || retried "${maven[@]}" -U compile || return 1
-    "${maven[@]}" exec:java
+    ${2:-} "${maven[@]}" "-Dcases.main=${3:-Cases}" exec:java
 }
 run_jedis() { maven_client jedis; }
 run_lettuce() { maven_client lettuce; }
+run_cluster-jedis() { maven_client jedis beside_cluster ClusterCases; }
+run_cluster-lettuce() { maven_client lettuce beside_cluster ClusterCases; }
 
 # Sidekiq and Ruby are packages of Debian.
 run_sidekiq() {

@@ -194,7 +194,7 @@ dist() {
 
 # The client tests wait more than they work, so they run beside the linearizability test, in groups beside each other.
 clients_groups=("ioredis node-redis redis-py celery go-redis jedis" schemathesis console
-    "cluster-redis-py cluster-ioredis cluster-node-redis cluster-go-redis"
+    "cluster-redis-py cluster-ioredis cluster-node-redis cluster-go-redis cluster-jedis cluster-lettuce"
     "bullmq rq connect-redis rate-limiter-flexible redlock lettuce redis-exporter sidekiq")
 clients_pids=()
 begin_clients() {

@@ -90,6 +90,17 @@ pub fn perform(
     Ok(Answer::Now)
 }
 
+/// The error of a call that no node of a cluster performs, by the lower-case name of its command. O(bytes)
+pub fn barred(name: &str, args: Args<'_>) -> Option<&'static str> {
+    match name {
+        "replicaof" | "slaveof" => Some("ERR REPLICAOF not allowed in cluster mode."),
+        "failover" => Some("ERR FAILOVER not allowed in cluster mode. Use CLUSTER FAILOVER command instead."),
+        "swapdb" => Some("ERR SWAPDB is not allowed in cluster mode"),
+        "sort" | "sort_ro" => slots::leaves_by_pattern(args),
+        _ => None,
+    }
+}
+
 fn change(member: &Arc<Member>, name: &str, args: Args<'_>, ground: &Ground) -> Result<Answer, String> {
     let change = match name {
         "addslots" => Change::AddSlots(single_slots(args)?),

@@ -36,8 +36,8 @@ fn of_pattern(pattern: &[u8]) -> Option<u16> {
     Some(of_key(pattern))
 }
 
-/// The error of a SORT whose BY or GET may form keys of another slot than its own key's, with the words of Redis 8 and
-/// Valkey 9. O(bytes)
+/// The error of a SORT whose BY or GET may form keys of another slot than its own key's, with the words of
+/// Redis 8 and Valkey 9. O(bytes)
 pub fn leaves_by_pattern(args: Args<'_>) -> Option<&'static str> {
     let stays = |pattern: &[u8]| of_pattern(pattern) == Some(of_key(args.at(1)));
     let mut at = 2;

@@ -9,6 +9,7 @@ use crate::act::Act;
 use crate::held::{self, Stop, held};
 use crate::mail::Mail;
 use crate::session::flag;
+use cluster::commands::barred;
 use cluster::member::{Member, Route};
 use cluster::show::{Endpoint, Reader};
 use cluster::slots::{self, Joined};
@@ -40,7 +41,7 @@ fn route_in(
     command: &'static Command,
     args: Args<'_>,
 ) -> Result<(), Stop> {
-    if let Some(error) = barred(command, args) {
+    if let Some(error) = barred(command.name, args) {
         return Err(Stop::Refused(Error::new(error)));
     }
     let queued = act.session.multi.is_some() && !command.is(facts::INSIDE_MULTI);
@@ -76,17 +77,6 @@ fn route_in(
     }
     act.session.tells_keys |= (slot.is_some() || changes || command.has(READONLY)) && member.serves();
     Ok(())
-}
-
-/// The error of what no node of a cluster does.
-fn barred(command: &Command, args: Args<'_>) -> Option<&'static str> {
-    match command.name {
-        "replicaof" | "slaveof" => Some("ERR REPLICAOF not allowed in cluster mode."),
-        "failover" => Some("ERR FAILOVER not allowed in cluster mode. Use CLUSTER FAILOVER command instead."),
-        "swapdb" => Some("ERR SWAPDB is not allowed in cluster mode"),
-        "sort" | "sort_ro" => slots::leaves_by_pattern(args),
-        _ => None,
-    }
 }
 
 /// The client as one who is told where nodes are.
@@ -129,7 +119,7 @@ impl Server {
         let mut all_mine = true;
         command.each_key(args, &mut |at, _| all_mine &= member.owns(slots::of_key(args.at(at))));
         match all_mine {
-            true => barred(command, args).map_or(Ok(()), |error| Err(Error::new(error))),
+            true => barred(command.name, args).map_or(Ok(()), |error| Err(Error::new(error))),
             false => Err(Error::new("ERR Script attempted to access a non local key in a cluster node")),
         }
     }
