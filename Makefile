@@ -41,6 +41,12 @@ moving-in: toolchain ## play the move of docs/moving.md: a real Redis under load
 	@$(RUN)
 	@python3 examples/moving-in/moving_in.py "$${CARGO_TARGET_DIR:-target}/quick/evenkeel"
 
+# PORT: another first port. ETCD=1: they meet in a real etcd. CLUSTER_ARGS: as for examples/cluster/cluster.py.
+.PHONY: cluster
+cluster: toolchain ## build the server and start a cluster of six nodes on 127.0.0.1:7000 to 7005 (Python; data in evenkeel-cluster; PORT, ETCD=1)
+	@$(RUN)
+	@exec python3 examples/cluster/cluster.py "$${CARGO_TARGET_DIR:-target}/quick/evenkeel" $(if $(PORT),--port $(PORT)) $(if $(ETCD),--etcd) $(CLUSTER_ARGS)
+
 # --- packages -----------------------------------------------------------------
 
 # EVENKEEL_BINARY: pack this binary instead of a release build. DIST: another folder than target/dist.

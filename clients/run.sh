@@ -9,9 +9,11 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
 cache=$root/.cache/clients
 all=(ioredis node-redis redis-py celery bullmq rq go-redis jedis connect-redis rate-limiter-flexible redlock lettuce redis-exporter
-    sidekiq schemathesis console)
+    sidekiq schemathesis console cluster-redis-py cluster-ioredis cluster-node-redis cluster-go-redis cluster-lettuce
+    cluster-jedis)
 mkdir -p "$cache"
 export EVENKEEL_HOST=${EVENKEEL_HOST:-127.0.0.1}
+server=${EVENKEEL_TEST_SERVER:-${CARGO_TARGET_DIR:-$root/target}/debug/evenkeel}
 server_pid=
 # Two of these may run at once, each with a server of its own.
 server_log=$cache/server-${1:-all}.log
@@ -59,7 +61,6 @@ make_certificates() (
 )
 
 start_server() {
-    local binary=${EVENKEEL_TEST_SERVER:-${CARGO_TARGET_DIR:-$root/target}/debug/evenkeel}
     EVENKEEL_PORT=$(free_port)
     EVENKEEL_HTTP_PORT=$(free_port)
     EVENKEEL_TLS_PORT=$(free_port)
@@ -70,7 +71,7 @@ start_server() {
         tail -n 20 "$tls_dir.log"
         return 1
     }
-    "$binary" --port "$EVENKEEL_PORT" --http-port "$EVENKEEL_HTTP_PORT" --bind 127.0.0.1 --save "" --appendonly no --dir "$cache" \
+    "$server" --port "$EVENKEEL_PORT" --http-port "$EVENKEEL_HTTP_PORT" --bind 127.0.0.1 --save "" --appendonly no --dir "$cache" \
         --enable-protected-configs local \
         --tls-port "$EVENKEEL_TLS_PORT" --tls-cert-file "$tls_dir/server.crt" --tls-key-file "$tls_dir/server.key" \
         --tls-ca-cert-file "$tls_dir/ca.crt" --tls-auth-clients yes --tls-auth-clients-user cn \
@@ -82,7 +83,7 @@ start_server() {
         kill -0 "$server_pid" 2>/dev/null || break
         sleep 0.1
     done
-    echo "clients: $binary does not answer on port $EVENKEEL_PORT:"
+    echo "clients: $server does not answer on port $EVENKEEL_PORT:"
     tail -n 20 "$server_log"
     return 1
 }
@@ -112,7 +113,7 @@ node_client() {
     need npm nodejs npm || return 1
     cd "$here/$1" || return 1
     [ -e node_modules/.whole ] || { retried npm ci --silent && touch node_modules/.whole; } || return 1
-    node cases.js
+    ${2:-} node "${3:-cases.js}"
 }
 run_ioredis() { node_client ioredis; }
 run_node-redis() { node_client node-redis; }
@@ -138,7 +139,7 @@ python_client() {
         python3 -m venv "$venv" && retried "$venv/bin/pip" install --quiet --requirement "$here/$1/requirements.txt" || return 1
         cp "$here/$1/requirements.txt" "$venv/installed"
     fi
-    "$venv/bin/python" "$here/$1/cases.py"
+    ${2:-} "$venv/bin/python" "$here/$1/${3:-cases.py}"
 }
 run_redis-py() { python_client redis-py; }
 run_celery() { python_client celery; }
@@ -146,6 +147,15 @@ run_rq() { python_client rq; }
 run_schemathesis() { python_client schemathesis; }
 
 run_go-redis() { need go golang-go && (cd "$here/go-redis" && retried go build -o "$cache/go-redis" . && "$cache/go-redis"); }
+
+# The same libraries in a cluster of their own: beside_cluster PROGRAM starts one.
+beside_cluster() { python3 "$here/cluster/nodes.py" "$server" "$@"; }
+run_cluster-redis-py() { python_client redis-py beside_cluster cluster.py; }
+run_cluster-ioredis() { node_client ioredis beside_cluster cluster.js; }
+run_cluster-node-redis() { node_client node-redis beside_cluster cluster.js; }
+run_cluster-go-redis() {
+    need go golang-go && (cd "$here/go-redis" && retried go build -o "$cache/go-redis-cluster" ./cluster && beside_cluster "$cache/go-redis-cluster")
+}
 
 # The exporter itself is built beside the program that reads its metrics.
 run_redis-exporter() {
@@ -159,10 +169,12 @@ maven_client() {
     local maven=(mvn --quiet --batch-mode -Dstyle.color=never "-Dcases.target=$cache/$1")
     # Without -U Maven remembers that a download failed.
     "${maven[@]}" compile || retried "${maven[@]}" -U compile || return 1
-    "${maven[@]}" exec:java
+    ${2:-} "${maven[@]}" "-Dcases.main=${3:-Cases}" exec:java
 }
 run_jedis() { maven_client jedis; }
 run_lettuce() { maven_client lettuce; }
+run_cluster-jedis() { maven_client jedis beside_cluster ClusterCases; }
+run_cluster-lettuce() { maven_client lettuce beside_cluster ClusterCases; }
 
 # Sidekiq and Ruby are packages of Debian.
 run_sidekiq() {
@@ -180,8 +192,8 @@ failed=0
 for client in "${clients[@]}"; do
     log=$cache/$client.log
     started=$SECONDS
-    export -f "run_$client" need retried node_client python_client maven_client 2>/dev/null || { echo "no client $client"; exit 2; }
-    export here cache
+    export -f "run_$client" need retried node_client python_client maven_client beside_cluster 2>/dev/null || { echo "no client $client"; exit 2; }
+    export here cache server
     timeout --kill-after=10 "${EVENKEEL_CLIENT_TIMEOUT:-600}" bash -c "run_$client" >"$log" 2>&1 </dev/null
     status=$?
     sed -i "s/\x1b\[[0-9;]*m//g" "$log"

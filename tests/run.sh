@@ -168,13 +168,17 @@ chaos() {
         totals=${totals:-0 0}
         good=$((good + ${totals% *})) bad=$((bad + ${totals#* }))
     done
-    # The move of docs/moving.md.
-    if timeout 300 python3 examples/moving-in/moving_in.py "$target/debug/evenkeel" >"$log/moving.log" 2>&1 </dev/null; then
-        good=$((good + 1))
-    else
-        bad=$((bad + 1))
-        tail -n 60 "$log/moving.log"
-    fi
+    # The move of docs/moving.md, and the cluster of `make cluster`.
+    rm -rf "$log/nodes"
+    for program in "moving-in/moving_in.py" "cluster/cluster.py --once --port 0 --dir $log/nodes"; do
+        # shellcheck disable=SC2086
+        if timeout 300 python3 examples/${program%% *} "$target/debug/evenkeel" ${program#"${program%% *}"} >"$log/example.log" 2>&1 </dev/null; then
+            good=$((good + 1))
+        else
+            bad=$((bad + 1))
+            tail -n 60 "$log/example.log"
+        fi
+    done
     note=$(sed -n 's/^fuzz: \([0-9]* requests\) in .*/\1/p' "$log/fuzz.log" | tail -n 1)
     note=$note$(sed -n 's/^soak: \([0-9]* replies\) held.*/, \1 held to a sentence/p' "$log/soak.log" | tail -n 1)
     note=$note$(sed -n 's/^crash: \([0-9]* rounds\): .*/, \1 of crashes/p' "$log/crash.log" | tail -n 1)
@@ -200,6 +204,7 @@ dist() {
 
 # The client tests wait more than they work, so they run beside the linearizability test, in groups beside each other.
 clients_groups=("ioredis node-redis redis-py celery go-redis jedis" schemathesis console
+    "cluster-redis-py cluster-ioredis cluster-node-redis cluster-go-redis cluster-jedis cluster-lettuce"
     "bullmq rq connect-redis rate-limiter-flexible redlock lettuce redis-exporter sidekiq")
 clients_pids=()
 begin_clients() {

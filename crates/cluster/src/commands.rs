@@ -90,6 +90,17 @@ pub fn perform(
     Ok(Answer::Now)
 }
 
+/// The error of a call that no node of a cluster performs, by the lower-case name of its command. O(bytes)
+pub fn barred(name: &str, args: Args<'_>) -> Option<&'static str> {
+    match name {
+        "replicaof" | "slaveof" => Some("ERR REPLICAOF not allowed in cluster mode."),
+        "failover" => Some("ERR FAILOVER not allowed in cluster mode. Use CLUSTER FAILOVER command instead."),
+        "swapdb" => Some("ERR SWAPDB is not allowed in cluster mode"),
+        "sort" | "sort_ro" => slots::leaves_by_pattern(args),
+        _ => None,
+    }
+}
+
 fn change(member: &Arc<Member>, name: &str, args: Args<'_>, ground: &Ground) -> Result<Answer, String> {
     let change = match name {
         "addslots" => Change::AddSlots(single_slots(args)?),
@@ -201,8 +212,9 @@ fn replicate(member: &Arc<Member>, args: Args<'_>, ground: &Ground) -> Result<An
 /// `CLUSTER MEET host port [bus port]`: this node and that one are part of one cluster.
 fn meet(member: &Arc<Member>, args: Args<'_>) -> Result<Answer, String> {
     let (host, word) = (id(args, 2), id(args, 3));
-    let port = word.parse::<u16>().ok().filter(|port| *port > 0);
-    let port = port.ok_or_else(|| format!("ERR Invalid base port specified: {word}"))?;
+    let port = number(word.as_bytes()).ok_or_else(|| format!("ERR Invalid base port specified: {word}"))?;
+    let port = u16::try_from(port).ok().filter(|port| *port > 0);
+    let port = port.ok_or_else(|| format!("ERR Invalid node address specified: {host}:{word}"))?;
     if args.len() > 4 && id(args, 4).parse::<u16>().is_err() {
         return Err(format!("ERR Invalid bus port specified: {}", id(args, 4)));
     }

@@ -251,7 +251,8 @@ pub fn info(topology: &Topology, standing: &Standing<'_>) -> String {
         ("cluster_stats_messages_sent", "0".to_owned()),
         ("cluster_stats_messages_received", "0".to_owned()),
         ("total_cluster_links_buffer_limit_exceeded", "0".to_owned()),
-        ("cluster_coordinator", standing.coordinator.to_owned()),
+        // Clients split each line at its colons, so an address has no place here.
+        ("cluster_coordinator", standing.coordinator.split(':').next().unwrap_or_default().to_owned()),
         ("cluster_map_revision", topology.revision.to_string()),
         ("cluster_fence_ms", standing.fence_ms.to_string()),
     ];

@@ -1,5 +1,6 @@
 //! Hash slots: which of 16,384 parts of the keyspace does a key belong to, and sets of such parts.
 
+use resp::Args;
 use std::fmt;
 
 /// Count of slots.
@@ -19,6 +20,48 @@ pub fn tag(key: &[u8]) -> &[u8] {
         Some(len) if len > 0 => &rest[..len],
         _ => key,
     }
+}
+
+/// The slot of all keys that a pattern of SORT may form. None: they may be in several. O(bytes)
+fn of_pattern(pattern: &[u8]) -> Option<u16> {
+    let mut open = None;
+    for (at, byte) in pattern.iter().enumerate() {
+        match (byte, open) {
+            (b'*' | b'?' | b'[' | b'\\', _) => return None,
+            (b'{', None) => open = Some(at),
+            (b'}', Some(from)) if at > from + 1 => return Some(of_key(&pattern[from..=at])),
+            _ => {}
+        }
+    }
+    Some(of_key(pattern))
+}
+
+/// The error of a SORT whose BY or GET may form keys of another slot than its own key's, with the words of
+/// Redis 8 and Valkey 9. O(bytes)
+pub fn leaves_by_pattern(args: Args<'_>) -> Option<&'static str> {
+    let stays = |pattern: &[u8]| of_pattern(pattern) == Some(of_key(args.at(1)));
+    let mut at = 2;
+    while at < args.len() {
+        let (word, left) = (args.at(at), args.len() - at - 1);
+        let is = |name: &str, takes: usize| word.eq_ignore_ascii_case(name.as_bytes()) && left >= takes;
+        at += match () {
+            // Without a place for an element it names no key.
+            () if is("by", 1) && args.at(at + 1).contains(&b'*') && !stays(args.at(at + 1)) => {
+                return Some(
+                    "ERR BY option of SORT denied in Cluster mode when keys formed by the pattern may be in different slots.",
+                );
+            }
+            () if is("get", 1) && args.at(at + 1) != b"#" && !stays(args.at(at + 1)) => {
+                return Some(
+                    "ERR GET option of SORT denied in Cluster mode when keys formed by the pattern may be in different slots.",
+                );
+            }
+            () if is("by", 1) || is("get", 1) || is("store", 1) => 2,
+            () if is("limit", 2) => 3,
+            () => 1,
+        };
+    }
+    None
 }
 
 const TABLE: [u16; 256] = table();

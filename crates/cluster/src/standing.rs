@@ -106,6 +106,7 @@ impl Standing {
         if !topology.is_member() {
             return self.let_go(None);
         }
+        self.check_place(&topology);
         let shard = topology.my_shard();
         let leads = |own: &Own| {
             own.keeper.lease().shard[..] == shard.id[..]
@@ -121,6 +122,14 @@ impl Standing {
             self.member.host.follow(&primary.host, primary.port.max(primary.tls));
         }
         self.stand(&topology);
+    }
+
+    /// Has the map say where this node is: it may have started at another address than before.
+    fn check_place(&self, topology: &Topology) {
+        let is_there = topology.me().is_at(&self.member.me.lock());
+        if !is_there && let Err(why) = self.member.change(&Change::Move) {
+            log::warn!("the map does not say yet where this node is: {why}");
+        }
     }
 
     /// Ends what a lost lease allowed.

@@ -9,6 +9,7 @@ use crate::act::Act;
 use crate::held::{self, Stop, held};
 use crate::mail::Mail;
 use crate::session::flag;
+use cluster::commands::barred;
 use cluster::member::{Member, Route};
 use cluster::show::{Endpoint, Reader};
 use cluster::slots::{self, Joined};
@@ -40,8 +41,8 @@ fn route_in(
     command: &'static Command,
     args: Args<'_>,
 ) -> Result<(), Stop> {
-    if command.is(facts::SWAPS) {
-        return Err(Stop::Refused(Error::new("ERR SWAPDB not allowed in cluster mode.")));
+    if let Some(error) = barred(command.name, args) {
+        return Err(Stop::Refused(Error::new(error)));
     }
     let queued = act.session.multi.is_some() && !command.is(facts::INSIDE_MULTI);
     let runs_queue = command.is(facts::RUNS_QUEUE);
@@ -114,7 +115,7 @@ impl Server {
         let mut all_mine = true;
         command.each_key(args, &mut |at, _| all_mine &= member.owns(slots::of_key(args.at(at))));
         match all_mine {
-            true => Ok(()),
+            true => barred(command.name, args).map_or(Ok(()), |error| Err(Error::new(error))),
             false => Err(Error::new("ERR Script attempted to access a non local key in a cluster node")),
         }
     }

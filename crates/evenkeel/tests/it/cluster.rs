@@ -100,7 +100,16 @@ fn calls_are_answered_by_the_node_that_has_their_slot() {
     client.expect("ASKING", "+OK");
     client.expect("SELECT 1", "-ERR DB index is out of range");
     client.expect("REPLICAOF NO ONE", "-ERR REPLICAOF not allowed in cluster mode.");
-    client.expect("SWAPDB 0 0", "-ERR SWAPDB not allowed in cluster mode.");
+    client.expect("SWAPDB 0 0", "-ERR SWAPDB is not allowed in cluster mode");
+    client.expect("SLAVEOF NO ONE", "-ERR REPLICAOF not allowed in cluster mode.");
+    let instead = "-ERR FAILOVER not allowed in cluster mode. Use CLUSTER FAILOVER command instead.";
+    client.expect("FAILOVER", instead);
+    let integer = "-ERR value is not an integer or out of range";
+    client.expect("CLUSTER COUNTKEYSINSLOT x", integer);
+    client.expect("CLUSTER GETKEYSINSLOT x 1", integer);
+    client.expect("CLUSTER GETKEYSINSLOT 1 x", integer);
+    client.expect("CLUSTER GETKEYSINSLOT 1 -1", "-ERR Invalid slot or number of keys");
+    client.expect("CLUSTER MEET 127.0.0.1 99999", "-ERR Invalid node address specified: 127.0.0.1:99999");
     assert_eq!(info(&mut client, "cluster", "cluster_enabled"), "1");
     assert_eq!(info(&mut client, "server", "redis_mode"), "cluster");
 }
@@ -135,6 +144,22 @@ fn transactions_and_scripts_keep_to_one_slot_and_one_node() {
     let own = client.call_bytes(&[b"EVAL", b"return redis.call('SET', KEYS[1], 'x')", b"1", b"bar"]);
     assert_eq!(own, "+OK");
     client.expect("SPUBLISH foo hi", &moved);
+    // Patterns of SORT name keys, which have to be in its slot.
+    client.expect("RPUSH {bar}l 2 1", ":2");
+    client.expect("MSET {bar}w1 9 {bar}w2 8", "+OK");
+    client.expect("SORT {bar}l BY {bar}w* GET {bar}w* GET #", r#"["8", "2", "9", "1"]"#);
+    client.expect("SORT {bar}l BY nosort", r#"["2", "1"]"#);
+    let denied = |option: &str| {
+        format!(
+            "-ERR {option} option of SORT denied in Cluster mode when keys formed by the pattern may be in different \
+             slots."
+        )
+    };
+    client.expect("SORT {bar}l BY w_*", &denied("BY"));
+    client.expect("SORT_RO {bar}l LIMIT 0 1 GET {foo}w*", &denied("GET"));
+    let inside =
+        client.call_bytes(&[b"EVAL", b"return redis.call('SORT', KEYS[1], 'BY', 'w*')", b"1", b"{bar}l"]);
+    assert!(inside.contains("BY option of SORT denied in Cluster mode"), "{inside}");
     client.expect("SSUBSCRIBE bar hello", "-CROSSSLOT Keys in request don't hash to the same slot");
 }
 
@@ -165,6 +190,12 @@ fn slots_nodes_and_shards_are_told_as_redis_tells_them() {
     {
         assert!(shards.contains(part), "{part}: {shards}");
     }
+    // Clients split each line of CLUSTER INFO at its colons.
+    let info = client.call("CLUSTER INFO");
+    for line in info.trim_matches('"').split("\\r\\n").filter(|line| !line.is_empty()) {
+        assert_eq!(line.matches(':').count(), 1, "{line}");
+    }
+    assert!(info.contains("cluster_coordinator:file\\r\\n"), "{info}");
     // READONLY clients read at a replica what its shard has.
     client.expect("SET k v", "+OK");
     client.expect("WAIT 1 0", ":1");
@@ -376,6 +407,35 @@ fn a_primary_that_comes_back_empty_does_not_lead() {
     until("it follows", || follows(&again));
     nodes[0].client().expect("GET k", r#""v""#);
     again.client().expect("DBSIZE", ":1");
+}
+
+/// A node that starts again where its data are, and at another port: the map follows, and so do others.
+#[test]
+fn a_node_may_come_back_at_another_address() {
+    let meeting = Meeting::new();
+    let mut nodes = shard(&meeting, 1);
+    let kept = tempfile::tempdir().expect("a folder");
+    let (place, kept) = (meeting.place(), kept.path().display().to_string());
+    let args = ["--cluster-enabled", "yes", "--cluster-coordinator", &place, "--dir", &kept];
+    let moving = Server::start_with(&args);
+    let (own, before) = (id(&moving), port(&moving));
+    meet(&moving, &nodes[0]);
+    moving.client().expect(&format!("CLUSTER REPLICATE {}", id(&nodes[0])), "+OK");
+    let lists = |node: &Server, port: u16| {
+        node.client().call("CLUSTER SLOTS").contains(&format!("127.0.0.1\", :{port}, \"{own}\""))
+    };
+    until("it is in sync", || lists(&nodes[0], before));
+    drop(moving);
+    let again = Server::start_with(&args);
+    assert_ne!(port(&again), before);
+    until("the primary knows where it is", || lists(&nodes[0], port(&again)));
+    // It is asked to lead there, and found there by the others.
+    again.client().expect("CLUSTER FAILOVER", "+OK");
+    until("it leads", || leads(&again));
+    let other = nodes.remove(1);
+    until("the other one follows", || follows(&other) && lists(&again, port(&again)));
+    let moved = format!("-MOVED 7629 127.0.0.1:{}", port(&again));
+    until("clients are sent there", || other.client().call("GET k") == moved);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::answer::{aside, help};
 use crate::act::{Act, PLAIN, Row};
 use crate::session::flag;
 use cluster::commands::{Answer, Ground, perform};
+use command::options::int;
 use command::{Error, Flow};
 use resp::Args;
 use std::sync::atomic::Ordering;
@@ -61,7 +62,7 @@ fn cluster(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 /// `CLUSTER COUNTKEYSINSLOT slot`: of the selected database. O(keys), on a thread of its own. Errors: no slot.
 fn count_keys_in_slot(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     act.server.cluster.get().ok_or(DISABLED)?;
-    let slot = slot(args).ok_or(Error::new("ERR Invalid slot"))?;
+    let slot = as_slot(int(args.at(2))?).ok_or(Error::new("ERR Invalid slot"))?;
     let (server, db) = (act.server.clone(), act.session.db);
     aside(act, "slot", move |out| {
         let mut keys = 0..;
@@ -74,8 +75,8 @@ fn count_keys_in_slot(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Err
 /// slot, or no count.
 fn keys_in_slot(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     act.server.cluster.get().ok_or(DISABLED)?;
-    let count = || usize::try_from(stdx::num::parse_i64(args.at(3))?).ok();
-    let (Some(slot), Some(count)) = (slot(args), count()) else {
+    let (slot, count) = (int(args.at(2))?, int(args.at(3))?);
+    let (Some(slot), Ok(count)) = (as_slot(slot), usize::try_from(count)) else {
         return Err(Error::new("ERR Invalid slot or number of keys"));
     };
     let (server, db) = (act.server.clone(), act.session.db);
@@ -92,9 +93,8 @@ fn keys_in_slot(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     })
 }
 
-fn slot(args: Args<'_>) -> Option<u16> {
-    let slot = stdx::num::parse_i64(args.at(2)).and_then(|slot| u16::try_from(slot).ok());
-    slot.filter(|slot| usize::from(*slot) < cluster::slots::SLOTS)
+fn as_slot(number: i64) -> Option<u16> {
+    u16::try_from(number).ok().filter(|slot| usize::from(*slot) < cluster::slots::SLOTS)
 }
 
 /// `ASKING`. No slot is ever half moved, so it says nothing.

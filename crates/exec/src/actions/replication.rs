@@ -18,9 +18,6 @@ pub(super) const ACTIONS: &[Row] = &[
 /// `REPLICAOF host port | NO ONE`. It answers at once; the change goes on behind it. CONFIG REWRITE writes the
 /// wish. O(1). Errors: the port is none.
 fn replicaof(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    if act.server.cluster.get().is_some() {
-        return Err(Error::new("ERR REPLICAOF not allowed in cluster mode."));
-    }
     let leads = is(args.at(1), "no") && is(args.at(2), "one");
     let primary = match leads {
         true => None,
@@ -42,9 +39,6 @@ fn replicaof(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 ///
 /// Cost: O(replicas). Errors: as Redis; no such replica is online; another failover is under way.
 fn failover(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    if act.server.cluster.get().is_some() {
-        return Err(Error::new("ERR FAILOVER not allowed in cluster mode."));
-    }
     let (mut wish, mut aborts, mut at) = (Failover::default(), false, 1);
     while at < args.len() {
         match () {
