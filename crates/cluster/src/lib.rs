@@ -21,6 +21,7 @@ pub mod kubernetes;
 pub mod lease;
 pub mod map;
 pub mod member;
+pub mod presence;
 pub mod show;
 pub mod slots;
 pub mod standing;

@@ -154,6 +154,34 @@ impl Member {
         })
     }
 
+    /// Makes this node known: its own lease, and where it is. It takes as long as the lease of an earlier
+    /// process lasts. Errors: another process is this node; the coordinator cannot be reached.
+    pub fn appear(&self) -> Result<(), String> {
+        let me = self.me.lock().clone();
+        crate::presence::begin(&self.coordinator, &me.id, self.ttl, &self.stop)?;
+        let (key, until) = (format!("node/{}", me.id), Instant::now() + PATIENCE);
+        let mut why = String::new();
+        while Instant::now() < until {
+            match self.coordinator.read(&key) {
+                Ok((_, entries)) => {
+                    let known = entries.iter().find(|entry| entry.key == key);
+                    let revision = known.map_or(0, |entry| entry.revision);
+                    let facts = me.registration(&self.run);
+                    match cas_known(&*self.coordinator, &key, revision, Some(&facts), until) {
+                        Cas::Done(_) => return Ok(()),
+                        Cas::Conflict(_) => {}
+                        Cas::Unknown(trouble) => why = trouble.to_string(),
+                    }
+                }
+                Err(trouble) => {
+                    why = trouble.to_string();
+                    self.stop.wait(AGAIN);
+                }
+            }
+        }
+        Err(format!("the coordinator {} cannot be reached: {why}", self.describe()))
+    }
+
     /// The map as this node sees it.
     #[inline]
     pub fn topology(&self) -> arc_swap::Guard<Arc<Topology>> {

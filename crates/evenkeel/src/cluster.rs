@@ -2,7 +2,7 @@
 
 mod peers;
 
-use cluster::coordinator::{Cas, Coordinator, cas_known};
+use cluster::coordinator::Coordinator;
 use cluster::map::{Node, is_id};
 use cluster::member::{Follower, Host, Member};
 use config::Config;
@@ -11,10 +11,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// How long the coordinator is waited for at the start.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// The file of this node's id, in `dir`.
 const ID_FILE: &str = "node.id";
 
@@ -35,10 +33,10 @@ pub fn start(server: &Arc<exec::Server>) -> Result<(), String> {
     }
     let run = random_hex(8)?;
     let me = facts(config, &node_id(&live.dir.string())?)?;
-    register(&*coordinator, &me, &run)?;
     let ttl = Duration::from_millis(live.cluster_lease_ttl_ms.get() as u64);
     let host = Box::new(Around { server: Arc::downgrade(server) });
     let member = Member::new(coordinator, host, me, run, ttl);
+    member.appear()?;
     configure(&member, live);
     config.observe(Box::new(Directives(member.clone())));
     if server.cluster.set(member.clone()).is_err() {
@@ -130,31 +128,6 @@ fn facts(config: &Config, id: &str) -> Result<Node, String> {
         zone: live.availability_zone.string(),
         ..Node::default()
     })
-}
-
-/// Tells the coordinator where this node is. Errors: it cannot be reached.
-fn register(coordinator: &dyn Coordinator, me: &Node, run: &str) -> Result<(), String> {
-    let key = format!("node/{}", me.id);
-    let until = Instant::now() + PATIENCE;
-    let mut why = String::new();
-    while Instant::now() < until {
-        match coordinator.read(&key) {
-            Ok((_, entries)) => {
-                let revision =
-                    entries.iter().find(|entry| entry.key == key).map_or(0, |entry| entry.revision);
-                match cas_known(coordinator, &key, revision, Some(&me.registration(run)), until) {
-                    Cas::Done(_) => return Ok(()),
-                    Cas::Conflict(_) => {}
-                    Cas::Unknown(trouble) => why = trouble.to_string(),
-                }
-            }
-            Err(trouble) => {
-                why = trouble.to_string();
-                std::thread::sleep(Duration::from_millis(100));
-            }
-        }
-    }
-    Err(format!("the coordinator {} cannot be reached: {why}", coordinator.describe()))
 }
 
 fn configure(member: &Member, live: &config::Live) {
@@ -276,6 +249,9 @@ impl Host for Around {
                 std::thread::sleep(Duration::from_millis(1));
             }
             member.begin_anew(id, shard.unwrap_or_default());
+            if hard && let Err(why) = member.appear() {
+                log::error!("this node is not known under its new id: {why}");
+            }
         });
     }
 

@@ -465,6 +465,31 @@ fn what_is_published_is_heard_at_every_node_once() {
 }
 
 #[test]
+fn a_node_is_one_process_and_says_where_it_is() {
+    let meeting = Meeting::new();
+    let nodes = shard(&meeting, 0);
+    let (own, at) = (id(&nodes[0]), port(&nodes[0]));
+    let dir = nodes[0].client().call("CONFIG GET dir");
+    let dir = dir.split('"').nth(3).expect("a folder").to_owned();
+    let copy = tempfile::tempdir().expect("a folder");
+    std::fs::copy(format!("{dir}/node.id"), copy.path().join("node.id")).expect("its id");
+    let (place, copy) = (meeting.place(), copy.path().display().to_string());
+    let (free, cluster) =
+        (crate::support::free_port(), ["--cluster-enabled", "yes", "--cluster-coordinator", &place]);
+    let other = free.to_string();
+    let second = [&cluster[..], &["--dir", &copy, "--port", &other]].concat();
+    let said = crate::support::said(&crate::support::run(&second));
+    assert!(said.contains("in use by another process") && said.contains("remove node.id"), "{said}");
+    // The same node comes back at another port.
+    nodes[0].signal("KILL");
+    let again = Server::start_on_with(free, &[&cluster[..], &["--dir", &copy]].concat()).expect("it starts");
+    assert_eq!(id(&again), own);
+    until("it leads", || leads(&again));
+    let lines = again.client().call("CLUSTER NODES");
+    assert!(lines.contains(&format!(":{free}@")) && !lines.contains(&format!(":{at}@")), "{lines}");
+}
+
+#[test]
 fn nodes_are_forgotten_and_leave() {
     let meeting = Meeting::new();
     let nodes = shard(&meeting, 1);
@@ -482,6 +507,7 @@ fn nodes_are_forgotten_and_leave() {
     meet(&nodes[1], &nodes[0]);
     nodes[1].client().expect(&format!("CLUSTER REPLICATE {}", id(&nodes[0])), "+OK");
     until("it follows", || follows(&nodes[1]));
+    until("it is in sync", || nodes[0].client().call("CLUSTER SLOTS").contains(&id(&nodes[1])));
 }
 
 #[test]
