@@ -104,7 +104,7 @@ fn forget(map: &mut Map, me: &Node, id: &str) -> Result<(), String> {
 
 fn remove(map: &mut Map, id: &str) {
     map.nodes.retain(|node| node.id != id);
-    map.shards.iter_mut().for_each(|shard| shard.eligible.retain(|known| known != id));
+    map.shards.iter_mut().for_each(|shard| shard.bar(id));
     map.drop_empty();
     let mut forgotten = map.forgotten();
     forgotten.retain(|known| known != id);
@@ -131,9 +131,7 @@ fn replicate(map: &mut Map, me: &Node, id: &str) -> Result<(), String> {
     if map.node(&me.id).is_none() {
         join(map, me);
     }
-    map.shards.iter_mut().filter(|shard| shard.id != target).for_each(|shard| {
-        shard.eligible.retain(|known| known != &me.id);
-    });
+    map.shards.iter_mut().filter(|shard| shard.id != target).for_each(|shard| shard.bar(&me.id));
     map.node_mut(&me.id).into_iter().for_each(|node| node.shard.clone_from(&target));
     map.drop_empty();
     Ok(())
@@ -323,6 +321,9 @@ mod tests {
         assert!(error(&mut map, &one, Change::Leave).contains("leads replicas"));
         assert!(error(&mut map, &one, Change::Replicate(id('2'))).contains("must be empty"));
         assert!(error(&mut map, &two, Change::Replicate(id('3'))).contains("not a replica"));
+        let mut other = map.clone();
+        apply(&mut other, &three, Change::Replicate(id('2'))).unwrap();
+        assert!(!other.shard(&id('a')).unwrap().is_eligible(&id('3')), "it follows another primary");
         apply(&mut map, &two, Change::Forget(id('3'))).unwrap();
         assert!(map.node(&id('3')).is_none() && !map.shard(&id('a')).unwrap().is_eligible(&id('3')));
         assert!(!apply(&mut map, &one, Change::Forget(id('3'))).unwrap(), "told to each node in turn");

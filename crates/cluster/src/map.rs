@@ -187,6 +187,11 @@ impl Shard {
         self.eligible_nodes().any(|id| id == node)
     }
 
+    /// A node may not take the lease from now on, whatever its process. O(entries)
+    pub fn bar(&mut self, node: &str) {
+        self.eligible.retain(|entry| entry.split('/').next() != Some(node));
+    }
+
     /// The ids of nodes that may take the lease.
     pub fn eligible_nodes(&self) -> impl Iterator<Item = &str> {
         self.eligible.iter().map(|entry| entry.split('/').next().unwrap_or_default())
