@@ -247,7 +247,7 @@ fn channels(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, E
     if args.len() > 3 {
         let sub = String::from_utf8_lossy(args.at(1)).to_uppercase();
         return Err(format!(
-            "ERR unknown subcommand or wrong number of arguments for '{sub}'. Try PUBSUB helps::PUBSUB."
+            "ERR unknown subcommand or wrong number of arguments for '{sub}'. Try PUBSUB HELP."
         )
         .into());
     }
