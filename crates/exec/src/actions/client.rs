@@ -366,7 +366,7 @@ fn unpause(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 fn unblock(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let with_error = match args.get(3) {
         Some(_) if args.len() > 4 => {
-            let text = "ERR unknown subcommand or wrong number of arguments for 'UNBLOCK'. Try CLIENT helps::CLIENT.";
+            let text = "ERR unknown subcommand or wrong number of arguments for 'UNBLOCK'. Try CLIENT HELP.";
             return Err(Error::new(text));
         }
         None => false,

@@ -97,7 +97,7 @@ fn of_server(act: &mut Act<'_, '_>, name: &[u8], args: Args<'_>) -> Result<(), E
         _ => {
             let name = String::from_utf8_lossy(args.at(1));
             return Err(format!(
-                "ERR unknown subcommand or wrong number of arguments for '{name}'. Try DEBUG helps::DEBUG."
+                "ERR unknown subcommand or wrong number of arguments for '{name}'. Try DEBUG HELP."
             )
             .into());
         }
@@ -210,7 +210,7 @@ fn debug_sleep(act: &mut Act<'_, '_>, seconds: &[u8]) -> Result<Flow, Error> {
 /// `DEBUG POINT name [OFF | DELAY microseconds | HOLD count | PANIC count]`: see [`stdx::points`].
 fn point(out: &mut Reply, args: Args<'_>) -> Result<(), Error> {
     let name = String::from_utf8_lossy(args.at(2)).to_ascii_lowercase();
-    let point = points::named(&name).ok_or(Error::new("ERR no such point. Try DEBUG helps::DEBUG."))?;
+    let point = points::named(&name).ok_or(Error::new("ERR no such point. Try DEBUG HELP."))?;
     let number = |i| args.get(i).and_then(stdx::num::parse_i64).and_then(|n| u32::try_from(n).ok());
     let action = args.get(3).map(<[u8]>::to_ascii_lowercase);
     let mode = match (action.as_deref(), number(4)) {
