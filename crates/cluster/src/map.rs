@@ -243,6 +243,11 @@ impl Node {
         value.to_string().into_bytes()
     }
 
+    /// Whether a replica that names such an address is this node.
+    pub fn answers_at(&self, host: &str, port: u16) -> bool {
+        (port == self.port || port == self.tls) && (host == self.host || host == self.hostname)
+    }
+
     /// Whether two say the same about where the node is.
     pub fn is_at(&self, other: &Node) -> bool {
         let facts =

@@ -107,6 +107,8 @@ pub struct Member {
     pub(crate) is_orderly: AtomicBool,
     /// Another node is to lead: calls wait for a moment.
     pub(crate) hands_over: AtomicBool,
+    /// Replicas that are about to be left out of those in sync: they count no more before that is decided.
+    pub(crate) uncounted: Mutex<Vec<String>>,
     /// The thread `cluster` has ended.
     pub(crate) has_left: AtomicBool,
     changes: AtomicU64,
@@ -142,6 +144,7 @@ impl Member {
             serves: AtomicBool::new(false),
             is_orderly: AtomicBool::new(false),
             hands_over: AtomicBool::new(false),
+            uncounted: Mutex::default(),
             has_left: AtomicBool::new(false),
             changes: AtomicU64::new(0),
             changing: Mutex::new(()),
@@ -221,6 +224,14 @@ impl Member {
                 None => Route::Refused(DOWN.to_owned()),
             },
         }
+    }
+
+    /// Whether a replica at an address counts for WAIT: it may lead, by a map that is decided. O(nodes)
+    pub fn counts(&self, host: &str, port: u16) -> bool {
+        let topology = self.topology();
+        let shard = topology.my_shard();
+        let node = topology.map.nodes_of(shard).find(|node| node.answers_at(host, port));
+        node.is_some_and(|node| shard.is_eligible(&node.id) && !self.uncounted.lock().contains(&node.id))
     }
 
     /// Whether a slot is this node's shard's.

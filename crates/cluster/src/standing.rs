@@ -323,11 +323,15 @@ impl Standing {
         entries.sort();
         let acks = member.host.acks();
         let keeps = (entries.len() - 1) as u64 >= acks || entries.len() >= known.len();
-        if (entries != known || acks != shard.acks)
-            && keeps
-            && let Err(why) = member.change(&Change::InSync(entries, acks))
-        {
-            log::warn!("the nodes that are in sync could not be noted: {why}");
+        if (entries == known && acks == shard.acks) || !keeps {
+            return;
+        }
+        let stays = |node: &&str| entries.iter().any(|entry| entry.split('/').next() == Some(node));
+        *member.uncounted.lock() =
+            shard.eligible_nodes().filter(|node| !stays(node)).map(str::to_owned).collect();
+        match member.change(&Change::InSync(entries, acks)) {
+            Ok(()) => member.uncounted.lock().clear(),
+            Err(why) => log::warn!("the nodes that are in sync could not be noted: {why}"),
         }
     }
 
@@ -398,10 +402,7 @@ fn followers<'a>(
 ) -> impl Iterator<Item = (String, crate::member::Follower)> {
     let shard = topology.my_shard();
     host.followers().into_iter().filter_map(move |follower| {
-        let is_it = |node: &&Node| {
-            (follower.port == node.port || follower.port == node.tls)
-                && (follower.host == node.host || follower.host == node.hostname)
-        };
+        let is_it = |node: &&Node| node.answers_at(&follower.host, follower.port);
         let node = topology.map.nodes_of(shard).find(is_it)?;
         Some((node.id.clone(), follower))
     })

@@ -99,6 +99,11 @@ impl Host for Around {
             leaves_out_foreign: live.foreign_replicas.get(),
         }
     }
+
+    fn counts(&self, address: &str, port: u16) -> bool {
+        let Some(server) = self.server.upgrade() else { return false };
+        server.cluster.get().is_none_or(|member| member.counts(address, port))
+    }
 }
 
 /// The history of the data, for those who keep them on disk.

@@ -55,6 +55,12 @@ pub trait Host: Send + Sync {
 
     /// So many replicas are fed and lag little.
     fn good(&self, count: usize);
+
+    /// Whether a replica at that address counts for WAIT and `min-replicas-to-write`. In a cluster one counts
+    /// that may lead. O(nodes)
+    fn counts(&self, _address: &str, _port: u16) -> bool {
+        true
+    }
 }
 
 /// The directives that count here.
@@ -231,8 +237,8 @@ impl Primary {
         wait.recv().map_err(|_| "the thread has ended".to_owned())?
     }
 
-    /// The stream of this server's primary goes on behind an offset of a history. What it said before must be in
-    /// the backlog by then: bytes that came later would be counted twice. Waits for the order thread.
+    /// The stream of this server's primary goes on behind an offset of a history. What it said before must be
+    /// in the backlog by then: bytes that came later would be counted twice. Waits for the order thread.
     /// O(pieces + replicas)
     pub fn goes_on(&self, id: &str, offset: u64, db: u32) {
         if let Err(why) = self.pass(Mark::CARRIED) {
@@ -250,8 +256,8 @@ impl Primary {
         self.end_all("its data come anew from its primary");
     }
 
-    /// Asks the replicas for their offsets, and says nothing further of itself. Gives the end of the stream. Waits
-    /// for the order thread.
+    /// Asks the replicas for their offsets, and says nothing further of itself. Gives the end of the stream.
+    /// Waits for the order thread.
     pub fn rest(&self) -> u64 {
         let (lsn, until) = (self.stream.last_lsn(), Instant::now() + RESTING);
         while !self.has_counted(lsn) && Instant::now() < until {
@@ -313,7 +319,8 @@ impl Primary {
         }
         // Before the first turn nothing was told since the backlog began.
         let Some(offset) = self.backlog.offset_behind(lsn) else { return 0 };
-        peers.iter().filter(|peer| peer.is_fed() && peer.has(offset, durable)).count()
+        let has = |peer: &&Arc<Peer>| peer.is_fed() && peer.has(offset, durable) && self.counts(peer);
+        peers.iter().filter(has).count()
     }
 
     /// The replica that is the last of so many to have all up to an LSN, by its client id. None: there are not
@@ -378,11 +385,16 @@ impl Primary {
     pub fn count_good(&self) {
         let lag_max_s = self.host.settings().lag_max_s;
         let now_ms = stdx::clock::wall_ms();
-        let is_good =
-            |peer: &&Arc<Peer>| peer.is_fed() && (lag_max_s == 0 || peer.lag_s(now_ms) <= lag_max_s);
+        let is_good = |peer: &&Arc<Peer>| {
+            peer.is_fed() && (lag_max_s == 0 || peer.lag_s(now_ms) <= lag_max_s) && self.counts(peer)
+        };
         let good = self.peers.lock().iter().filter(is_good).count();
         self.good.store(good, Ordering::Relaxed);
         self.host.good(good);
+    }
+
+    fn counts(&self, peer: &Peer) -> bool {
+        self.host.counts(&peer.asked.address, peer.asked.port)
     }
 
     /// Count of replicas. O(1)
