@@ -81,7 +81,10 @@ pub fn perform(
         }
         "saveconfig" => out.ok(),
         "set-config-epoch" => {
-            number(args.at(2)).ok_or("ERR value is not an integer or out of range")?;
+            let epoch = number(args.at(2)).ok_or("ERR value is not an integer or out of range")?;
+            if epoch < 0 {
+                return Err(format!("ERR Invalid config epoch specified: {epoch}"));
+            }
             out.ok();
         }
         "bumpepoch" => out.simple(&format!("STILL {}", topology.epoch())),
@@ -218,12 +221,6 @@ fn meet(member: &Arc<Member>, args: Args<'_>) -> Result<Answer, String> {
     if args.len() > 4 && id(args, 4).parse::<u16>().is_err() {
         return Err(format!("ERR Invalid bus port specified: {}", id(args, 4)));
     }
-    if (host.as_str(), port).to_socket_addrs().is_err()
-        && host.parse::<std::net::IpAddr>().is_err()
-        && host.is_empty()
-    {
-        return Err(format!("ERR Invalid node address specified: {host}:{word}"));
-    }
     Ok(later(member, move |member| {
         let until = Instant::now() + REGISTERS;
         loop {
@@ -231,6 +228,9 @@ fn meet(member: &Arc<Member>, args: Args<'_>) -> Result<Answer, String> {
                 let done = member.change(&Change::Meet(node));
                 member.await_service();
                 return done;
+            }
+            if (host.as_str(), port).to_socket_addrs().is_err() {
+                return Err(format!("ERR Invalid node address specified: {host}:{port}"));
             }
             if Instant::now() >= until {
                 return Err(format!(

@@ -174,7 +174,10 @@ impl Standing {
             .collect();
         drop(seen);
         let since = *self.ended.get_or_insert_with(Instant::now);
-        if next.is_some_and(|next| next.split(' ').next() == Some(&me.id)) {
+        // The lease was let go of in favour of the process that had everything, not of one that started since.
+        if next.is_some_and(|next| next.split(' ').next() == Some(&me.id))
+            && is_same_run(shard, me, &self.member.run)
+        {
             return self.take(topology, &id);
         }
         if !self.member.host.is_whole() {

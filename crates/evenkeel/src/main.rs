@@ -206,27 +206,33 @@ fn serve(
             return Err(why.clone());
         }
         process::notify_manager("STOPPING=1\n");
-        server.cluster.get().into_iter().for_each(|member| member.leave());
+        leave_others(&server);
         match server.durability.end_in_order(wish(config, stop)) {
             Ok(()) => break stop,
             Err(why) => {
                 log::error!("the server goes on, since its data could not be saved: {why}");
                 server.durability.give_up_end();
+                server.role.rests(false);
             }
         }
     };
     closer.close();
     server.shut_down();
     for event_loop in loops {
-        // A loop that panicked has been logged; the others still end in order.
-        let _ = event_loop.join();
+        let _ = event_loop.join(); // A loop that panicked has been logged; the others still end in order.
     }
     #[cfg(debug_assertions)]
     followed.into_iter().for_each(shadow::Following::end);
     server.past.end();
-    // All values go with the process; freeing them one by one would take long.
+    // Its values go with the process; freeing them one by one would take long.
     std::mem::forget(server);
     Ok(stop)
+}
+
+/// Ends what ties the server to others, before its data are written for the last time.
+fn leave_others(server: &exec::Server) {
+    server.cluster.get().into_iter().for_each(|member| member.leave());
+    server.role.rests(true);
 }
 
 /// Makes the server a replica, or a node of a cluster, if it is to be one, once its data are loaded. Errors: a sentence.

@@ -28,6 +28,8 @@ use std::time::Duration;
 /// The present link, for figures.
 type Current = Arc<Mutex<Option<Arc<State>>>>;
 
+/// How long the end of the link is waited for.
+const REST: Duration = Duration::from_secs(2);
 /// How long a wait is before it is looked around.
 const LOOK_MS: u64 = 100;
 
@@ -56,6 +58,8 @@ pub fn start(server: &Arc<exec::Server>) -> io::Result<()> {
 enum Wish {
     Follow(Option<Address>),
     FailOver(Failover),
+    /// The link ends; the other side of this hears it.
+    Rest(Sender<()>),
 }
 
 /// The end of REPLICAOF and FAILOVER.
@@ -76,6 +80,14 @@ impl role::Follower for Wishes {
 
     fn fail_over(&self, wish: Failover) {
         let _ = self.wishes.send(Wish::FailOver(wish));
+    }
+
+    fn rest(&self) {
+        let (done, is_done) = channel();
+        if self.wishes.send(Wish::Rest(done)).is_ok() {
+            // The thread may be at something that takes longer than an end may.
+            let _ = is_done.recv_timeout(REST);
+        }
     }
 
     fn figures(&self) -> Following {
@@ -139,6 +151,11 @@ impl Keeper {
                     self.fail_over(&wish);
                     continue;
                 }
+                Wish::Rest(done) => {
+                    self.unlink();
+                    let _ = done.send(());
+                    continue;
+                }
                 Wish::Follow(wish) => wish,
             };
             self.unlink();
@@ -168,7 +185,8 @@ impl Keeper {
         if led {
             self.is_demoted = true;
             self.server.demote();
-            // The stream that replicas were told here may be known to the primary, which may have been one of them.
+            // The stream that replicas were told here may be known to the primary, which may have been one of
+            // them.
             self.from = self.replicas().and_then(|replicas| {
                 let was_followed = replicas.position().is_some();
                 replicas.follows();

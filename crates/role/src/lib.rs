@@ -83,6 +83,10 @@ pub trait Follower: Send + Sync {
     /// Follows a primary, or none, as soon as what was asked before is done. O(1)
     fn follow(&self, primary: Option<Address>);
 
+    /// Ends the link, and waits for that: what the primary says from here on is neither applied nor
+    /// acknowledged.
+    fn rest(&self);
+
     /// The figures of INFO and ROLE. O(1)
     fn figures(&self) -> Following;
 }
@@ -200,6 +204,16 @@ impl Role {
         Some(figures)
     }
 
+    /// Applies nothing more of a primary, as the server ends: what is acknowledged is what its log will have.
+    /// False goes on. It waits for the link's end. For a thread that may wait.
+    pub fn rests(&self, rests: bool) {
+        let Some((follower, primary)) = self.follower.get().zip(self.primary()) else { return };
+        match rests {
+            true => follower.rest(),
+            false => follower.follow(Some((*primary).clone())),
+        }
+    }
+
     /// The progress of a failover.
     pub fn failing(&self) -> Failing {
         match self.failing.load(Ordering::Acquire) {
@@ -268,8 +282,8 @@ impl Role {
         self.bits.store(bits, Ordering::Release);
     }
 
-    /// Changes the wish; `refuses` comes first if it is to follow, and refuses what is not decided yet (RO3). False:
-    /// it is the same. Errors: nobody could carry it out, or a failover is under way.
+    /// Changes the wish; `refuses` comes first if it is to follow, and refuses what is not decided yet (RO3).
+    /// False: it is the same. Errors: nobody could carry it out, or a failover is under way.
     pub fn wish(&self, primary: Option<Address>, refuses: impl FnOnce()) -> Result<bool, &'static str> {
         let follower = self.follower.get().ok_or("ERR this server cannot follow another one")?;
         let _one = self.changing.lock().unwrap_or_else(PoisonError::into_inner);

@@ -101,61 +101,51 @@ pub(crate) static COMMANDS: &[Command] = &[
     Command::new("cluster", -2, Run::Container, 0, 0)
         .doc("cluster", "3.0.0", "Depends on subcommand.", "Subcommands about a cluster of servers.")
         .subs(&[
-            Command::new("cluster|addslots", -3, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
-                "cluster",
-                "3.0.0",
-                "O(N) for N slots named.",
-                "Gives hash slots to a node.",
-            ),
-            Command::new("cluster|addslotsrange", -4, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
-                "cluster",
-                "7.0.0",
-                "O(N) for N slots in the ranges.",
-                "Gives ranges of hash slots to a node.",
-            ),
+            Command::new("cluster|addslots", -3, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0)
+                .facts(facts::SLOW_ACTION)
+                .doc("cluster", "3.0.0", "O(N) for N slots named.", "Gives hash slots to a node."),
+            Command::new("cluster|addslotsrange", -4, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0)
+                .facts(facts::SLOW_ACTION)
+                .doc(
+                    "cluster",
+                    "7.0.0",
+                    "O(N) for N slots in the ranges.",
+                    "Gives ranges of hash slots to a node.",
+                ),
             Command::new("cluster|bumpepoch", 2, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0)
                 .tips(&["nondeterministic_output"])
                 .doc("cluster", "3.0.0", "O(1)", "Raises the configuration epoch."),
             Command::new("cluster|count-failure-reports", 3, Run::Exec, ADMIN | STALE, 0)
                 .tips(&["nondeterministic_output"])
                 .doc("cluster", "3.0.0", "O(N) for N reports.", "How many nodes report that a node failed."),
-            Command::new("cluster|countkeysinslot", 3, Run::Exec, STALE, 0).doc(
+            Command::new("cluster|countkeysinslot", 3, Run::Exec, STALE, 0).facts(facts::SLOW_ACTION).doc(
                 "cluster",
                 "3.0.0",
                 "O(1)",
                 "How many keys a hash slot holds.",
             ),
-            Command::new("cluster|delslots", -3, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
-                "cluster",
-                "3.0.0",
-                "O(N) for N slots named.",
-                "Takes hash slots from a node.",
-            ),
-            Command::new("cluster|delslotsrange", -4, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
-                "cluster",
-                "7.0.0",
-                "O(N) for N slots in the ranges.",
-                "Takes ranges of hash slots from a node.",
-            ),
-            Command::new("cluster|failover", -2, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
-                "cluster",
-                "3.0.0",
-                "O(1)",
-                "Lets a replica take its primary's place.",
-            ),
-            Command::new("cluster|flushslots", 2, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
-                "cluster",
-                "3.0.0",
-                "O(1)",
-                "Takes all hash slots from a node.",
-            ),
-            Command::new("cluster|forget", 3, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
-                "cluster",
-                "3.0.0",
-                "O(1)",
-                "Removes a node from the list of nodes.",
-            ),
+            Command::new("cluster|delslots", -3, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0)
+                .facts(facts::SLOW_ACTION)
+                .doc("cluster", "3.0.0", "O(N) for N slots named.", "Takes hash slots from a node."),
+            Command::new("cluster|delslotsrange", -4, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0)
+                .facts(facts::SLOW_ACTION)
+                .doc(
+                    "cluster",
+                    "7.0.0",
+                    "O(N) for N slots in the ranges.",
+                    "Takes ranges of hash slots from a node.",
+                ),
+            Command::new("cluster|failover", -2, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0)
+                .facts(facts::SLOW_ACTION)
+                .doc("cluster", "3.0.0", "O(1)", "Lets a replica take its primary's place."),
+            Command::new("cluster|flushslots", 2, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0)
+                .facts(facts::SLOW_ACTION)
+                .doc("cluster", "3.0.0", "O(1)", "Takes all hash slots from a node."),
+            Command::new("cluster|forget", 3, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0)
+                .facts(facts::SLOW_ACTION)
+                .doc("cluster", "3.0.0", "O(1)", "Removes a node from the list of nodes."),
             Command::new("cluster|getkeysinslot", 4, Run::Exec, STALE, 0)
+                .facts(facts::SLOW_ACTION)
                 .tips(&["nondeterministic_output"])
                 .doc("cluster", "3.0.0", "O(N) for N keys asked for.", "Some keys of a hash slot."),
             Command::new("cluster|help", 2, Run::Exec, LOADING | STALE, 0).doc(
@@ -182,12 +172,9 @@ pub(crate) static COMMANDS: &[Command] = &[
                 "O(N) for N nodes.",
                 "Connections between this node and others.",
             ),
-            Command::new("cluster|meet", -4, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
-                "cluster",
-                "3.0.0",
-                "O(1)",
-                "Makes two nodes know each other.",
-            ),
+            Command::new("cluster|meet", -4, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0)
+                .facts(facts::SLOW_ACTION)
+                .doc("cluster", "3.0.0", "O(1)", "Makes two nodes know each other."),
             Command::new("cluster|myid", 2, Run::Exec, STALE, 0).doc(
                 "cluster",
                 "3.0.0",
@@ -209,18 +196,12 @@ pub(crate) static COMMANDS: &[Command] = &[
             Command::new("cluster|replicas", 3, Run::Exec, ADMIN | STALE, 0)
                 .tips(&["nondeterministic_output"])
                 .doc("cluster", "5.0.0", "O(N) for N replicas.", "Replicas of a primary."),
-            Command::new("cluster|replicate", 3, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
-                "cluster",
-                "3.0.0",
-                "O(1)",
-                "Makes a node a replica of a primary.",
-            ),
-            Command::new("cluster|reset", -2, Run::Exec, ADMIN | NOSCRIPT | STALE, 0).doc(
-                "cluster",
-                "3.0.0",
-                "O(N) for N nodes; may empty the databases.",
-                "Sets a node back.",
-            ),
+            Command::new("cluster|replicate", 3, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0)
+                .facts(facts::SLOW_ACTION)
+                .doc("cluster", "3.0.0", "O(1)", "Makes a node a replica of a primary."),
+            Command::new("cluster|reset", -2, Run::Exec, ADMIN | NOSCRIPT | STALE, 0)
+                .facts(facts::SLOW_ACTION)
+                .doc("cluster", "3.0.0", "O(N) for N nodes; may empty the databases.", "Sets a node back."),
             Command::new("cluster|saveconfig", 2, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
                 "cluster",
                 "3.0.0",

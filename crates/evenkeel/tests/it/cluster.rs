@@ -85,7 +85,8 @@ fn get(node: &Server, value: &str) {
 }
 
 fn leads(node: &Server) -> bool {
-    is_ok(node) && node.client().call("CLUSTER NODES").contains("myself,master")
+    // In this order: the map names a node a moment before it serves.
+    node.client().call("CLUSTER NODES").contains("myself,master") && is_ok(node)
 }
 
 #[test]
@@ -478,6 +479,57 @@ fn what_is_published_is_heard_at_every_node_once() {
         other.client().call_bytes(&[b"EVAL", b"return redis.call('PUBLISH', 'news', 'script')", b"0"]);
     assert_eq!(reply, ":1");
     listeners.iter_mut().for_each(|listener| listener.expect_reply(r#"["message", "news", "script"]"#));
+}
+
+/// The lease was let go of in favour of the replica's process, which ended as well.
+#[test]
+fn a_shard_that_ended_as_a_whole_is_led_by_who_has_most() {
+    let meeting = Meeting::new();
+    let folders = [tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder")];
+    let start = |n: usize| {
+        let dir = folders[n].path().to_str().expect("a name");
+        meeting.node_with(&["--appendonly", "yes", "--dir", dir])
+    };
+    let (mut primary, mut replica) = (start(0), start(1));
+    primary.client().expect("CLUSTER ADDSLOTSRANGE 0 16383", "+OK");
+    meet(&replica, &primary);
+    replica.client().expect(&format!("CLUSTER REPLICATE {}", id(&primary)), "+OK");
+    until("it is in sync", || replica.client().call("CLUSTER SLOTS").contains(&id(&replica)));
+    let mut client = primary.client();
+    client.expect("SET k v", "+OK");
+    client.expect("WAIT 1 0", ":1");
+    replica.signal("TERM");
+    primary.signal("TERM");
+    assert_eq!((primary.exit_code(), replica.exit_code()), (Some(0), Some(0)));
+    // The replica comes back first, and with nothing.
+    std::fs::remove_dir_all(folders[1].path().join("appendonlydir")).expect("its log");
+    let nodes = [start(1), start(0)];
+    until("one of them leads", || nodes.iter().any(leads));
+    until("the other one follows", || nodes.iter().any(follows));
+    nodes.iter().filter(|node| leads(node)).for_each(|node| get(node, r#""v""#));
+}
+
+/// A word that waits for the coordinator, inside a transaction and a script: nobody else waits for it.
+#[test]
+fn words_that_wait_hold_nobody_up() {
+    let meeting = Meeting::new();
+    let nodes = shard(&meeting, 0);
+    let mut waits = [nodes[0].client(), nodes[0].client()];
+    waits[0].expect("MULTI", "+OK");
+    waits[0].expect("CLUSTER MEET 127.0.0.1 1", "+QUEUED");
+    waits[0].send("EXEC\r\n");
+    waits[1].request(&[b"EVAL", b"return redis.pcall('CLUSTER', 'MEET', '127.0.0.1', '1')", b"0"]);
+    // No node ever registers there, so both wait for five seconds; these replies come before theirs.
+    let mut client = nodes[0].client();
+    for n in 0..200 {
+        client.expect(&format!("SET k {n}"), "+OK");
+    }
+    let early = waits.iter_mut().filter_map(|client| client.reply_within(Duration::ZERO)).count();
+    assert_eq!(early, 0, "a loop that waits answers nobody else first");
+    for client in &mut waits {
+        let reply = client.reply();
+        assert!(reply.contains("has registered with"), "{reply}");
+    }
 }
 
 #[test]

@@ -344,7 +344,11 @@ fn stale_data_are_served_only_if_they_may_be() {
     let replica = Server::start_with(&["--replica-serve-stale-data", "no"]);
     let mut to = replica.client();
     to.expect("SET k v", "+OK");
-    follow(&mut to, SocketAddr::from(([127, 0, 0, 1], free_port())));
+    // No port that is free: another test's server might take it, and be a primary.
+    let refusing = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let place = refusing.local_addr().expect("its port");
+    std::thread::spawn(move || refusing.incoming().for_each(drop));
+    follow(&mut to, place);
     to.expect("GET k", "-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.");
     to.expect("PING", "-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.");
     assert_eq!(info(&mut to, "replication", "master_link_status"), "down");

@@ -709,3 +709,31 @@ fn the_backlog_goes_when_nobody_has_followed_for_long() {
     fake.send(&format!("PSYNC {first} 2"));
     assert_ne!(fake.full_sync().0, first);
 }
+
+/// Its log has what it acknowledged: nothing is applied behind the log's end.
+#[test]
+fn a_replica_that_ends_in_order_keeps_what_it_acknowledged() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path().to_str().expect("a name");
+    let logs = ["--appendonly", "yes", "--appendfsync", "everysec", "--dir", dir];
+    let primary = Server::start();
+    let mut replica = Server::start_with(&logs);
+    follow(&replica, &primary);
+    let (mut client, mut kept) = (primary.client(), 0);
+    for n in 0.. {
+        client.expect(&format!("SET key:{n} {n}"), "+OK");
+        if client.call("WAIT 1 200") != ":1" {
+            break;
+        }
+        kept = n + 1;
+        if n == 200 {
+            replica.signal("TERM");
+        }
+    }
+    assert_eq!(replica.exit_code(), Some(0));
+    let again = Server::start_with(&logs);
+    let mut client = again.client();
+    for n in 0..kept {
+        client.expect(&format!("GET key:{n}"), &format!("\"{n}\""));
+    }
+}
