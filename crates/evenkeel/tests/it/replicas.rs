@@ -733,6 +733,7 @@ fn a_replica_that_ends_in_order_keeps_what_it_acknowledged() {
     assert_eq!(replica.exit_code(), Some(0));
     let again = Server::start_with(&logs);
     let mut client = again.client();
+    until("it has loaded", || !client.call("DBSIZE").starts_with("-LOADING"));
     for n in 0..kept {
         client.expect(&format!("GET key:{n}"), &format!("\"{n}\""));
     }
