@@ -252,6 +252,15 @@ impl Standing {
         };
         self.own = self.renew(lease, sent_ns);
         self.member.is_orderly.store(false, Ordering::Release);
+        // Clients come as soon as the map names this node, which is a moment before it serves.
+        self.member.hands_over.store(true, Ordering::Release);
+        self.lead(epoch);
+        self.member.hands_over.store(false, Ordering::Release);
+        self.member.host.changed();
+    }
+
+    /// Has the map name this node behind its lease, and serves.
+    fn lead(&mut self, epoch: u64) {
         // The map is read again behind the lease: what was known before it may be old.
         if let Err(why) = self.member.change(&Change::Lead(epoch, self.member.run.clone())) {
             self.say(&format!("this node took the lease and gives it back: {why}"));
@@ -269,7 +278,6 @@ impl Standing {
         }
         self.heard.clear();
         self.member.serves.store(true, Ordering::Release);
-        self.member.host.changed();
         self.say("");
         log::info!("this node leads its shard at epoch {}", epoch + 1);
     }
