@@ -710,6 +710,17 @@ fn the_backlog_goes_when_nobody_has_followed_for_long() {
     assert_ne!(fake.full_sync().0, first);
 }
 
+/// Whether a log in a folder has a manifest, so it can be loaded.
+fn has_base(files: std::fs::ReadDir) -> bool {
+    files.flatten().filter(|file| file.file_name() == "appendonlydir").any(|file| {
+        let names = std::fs::read_dir(file.path()).into_iter().flatten().flatten();
+        names.into_iter().any(|name| {
+            let text = std::fs::read_to_string(name.path()).unwrap_or_default();
+            name.file_name().to_string_lossy().ends_with(".manifest") && text.contains("type b")
+        })
+    })
+}
+
 /// Its log has what it acknowledged: nothing is applied behind the log's end.
 #[test]
 fn a_replica_that_ends_in_order_keeps_what_it_acknowledged() {
@@ -719,6 +730,11 @@ fn a_replica_that_ends_in_order_keeps_what_it_acknowledged() {
     let primary = Server::start();
     let mut replica = Server::start_with(&logs);
     follow(&replica, &primary);
+    // The log begins anew behind the copy, and is one from its first base on.
+    until("the log has its base", || {
+        let said = replica.client().call("INFO persistence");
+        said.contains("aof_rewrite_in_progress:0") && std::fs::read_dir(dir).is_ok_and(has_base)
+    });
     let (mut client, mut kept) = (primary.client(), 0);
     for n in 0.. {
         client.expect(&format!("SET key:{n} {n}"), "+OK");
