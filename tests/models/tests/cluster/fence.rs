@@ -1,4 +1,4 @@
-//! Who may answer: the lease in the coordinator, the fence, the map's word, the hand-over, and failsafe.
+//! The right to answer: the lease in the coordinator, the fence, the map's word, the hand-over, and failsafe.
 //!
 //! Time is ticks that all clocks see at once. A lease of [`TTL`] ticks is counted by the store from the moment
 //! it applied a request. A client's call is a read; the reply leaves at any time behind the last look at the

@@ -1,4 +1,4 @@
-//! Who may become primary: offers, `eligible`, and the change of the map that decides.
+//! The right to become primary: offers, `eligible`, and the change of the map that decides.
 //!
 //! There is no time here: any node may suspect the primary at any moment, and a primary may go on as long as it
 //! likes. So a write that WAIT acknowledged depends on no clock. A write is acknowledged when [`ACKS`] eligible
