@@ -5,9 +5,9 @@
 //!      └───► a queue for each node ─► thread `peer`: a connection, one message after the other
 //! ```
 //!
-//! - PE1: a publisher never waits for a node. A message that is too much for a queue, or finds no connection, is
-//!   dropped, as messages are for subscribers who are away. The log says when a node cannot be reached, and when it
-//!   can again; a message that finds its queue full leaves no trace.
+//! - PE1: a publisher never waits for a node. A message that is too much for a queue, or finds no connection,
+//!   is dropped, as messages are for subscribers who are away. The log says when a node cannot be reached, and
+//!   when it can again; a message that finds its queue full leaves no trace.
 //! - PE2: a node passes on what its own clients publish, never what another node told it.
 
 use crate::secure;
